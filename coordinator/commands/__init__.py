@@ -1,0 +1,1 @@
+"""One file per `coordinator` command; each is a thin client of the daemon."""

@@ -1,0 +1,326 @@
+"""Every message between an agent and the coordinator, typed and bounded. Values only: no I/O, no decisions.
+
+Control is a strict loop: the agent asks (`Hello`, `Sync`, `Leave`), the daemon answers one message to each.
+Push is one too: `Offer` → `Accepted` → the body's raw bytes → `Settled`, or a `Refused` at either step.
+Shard numbers travel as sorted, disjoint, half-open ranges; an attempt is the (boot, attempt) pair a grant carries.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from jobs.errors import ProtocolError
+from jobs.model import Layer, Output, Work
+
+PROTOCOL = 1
+
+Count = Annotated[int, Meta(ge=0, le=1 << 53)]
+Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
+Short = Annotated[str, Meta(max_length=256)]
+Text = Annotated[str, Meta(max_length=16_384)]
+Digest = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+Name = Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,64}$")]
+Range = tuple[Count, Count]
+Ranges = Annotated[list[Range], Meta(max_length=65_536)]
+
+
+class Message(msgspec.Struct, frozen=True, tag_field="t", tag=str.lower):
+    """One message; its tag is its class's name in lower case."""
+
+
+# --- what the helper says first, and last ---------------------------------------------------------------
+
+
+class Greeting(Message, frozen=True):
+    """The first frame of every channel, sent before the daemon is asked anything."""
+
+    protocol: int
+    version: Short
+    farm: Short  # uuid of the root, "" where there is none yet
+
+
+class Bye(Message, frozen=True):
+    """The last frame: the helper exits now, and why."""
+
+    reason: Text
+
+
+class Rejected(Message, frozen=True):
+    """An answer to anything: no. `code` is one of REJECTIONS."""
+
+    code: Short
+    message: Text
+    hint: Text = ""
+
+
+REJECTIONS = frozenset({"protocol", "name-taken", "fenced", "no-session", "bad-message", "not-allowed", "stopping"})
+
+
+# --- control: agent → daemon ----------------------------------------------------------------------------
+
+
+class Held(Message, frozen=True):
+    """What an agent still has of one grant when it says hello."""
+
+    job: Short
+    layer: Digest
+    boot: Count
+    attempt: Count
+    running: Ranges  # granted, not finished: started or waiting
+    finished: Ranges  # committed locally, not acknowledged
+
+
+class Failure(Message, frozen=True):
+    """One shard that failed here: `code` is exception, exit, signal, timeout, memory or output."""
+
+    job: Short
+    layer: Digest
+    number: Count
+    boot: Count
+    attempt: Count
+    code: Short
+    message: Text  # one line
+    evidence: Text  # traceback and the last lines of output
+    seconds: Seconds
+    peak: Count  # bytes
+
+
+class Loss(Message, frozen=True):
+    """Shards an agent lost through no fault shown to be theirs."""
+
+    job: Short
+    layer: Digest
+    boot: Count
+    attempt: Count
+    numbers: Ranges
+    running: bool  # whether they were really running, and so may be to blame
+    reason: Text
+
+
+class Finished(Message, frozen=True):
+    """Shards of one grant committed locally, with what the report needs, summed over them."""
+
+    job: Short
+    layer: Digest
+    boot: Count
+    attempt: Count
+    numbers: Ranges
+    rows: Count
+    compute: Seconds
+    pull: Seconds
+    in_bytes: Count
+    out_bytes: Count
+    peak: Count  # bytes, the largest
+
+
+class Returned(Message, frozen=True):
+    """Shards handed back unstarted: a drain, or no room for them."""
+
+    layer: Digest
+    boot: Count
+    attempt: Count
+    numbers: Ranges
+
+
+class Hello(Message, frozen=True):
+    """Says who this is and all that it holds; the answer is `Welcome`. What a hello does not name is not held."""
+
+    protocol: int
+    version: Short
+    name: Name
+    spool: Short  # uuid of the spool
+    process: Short  # uuid of this process; the same on every reconnection
+    host: Short
+    pid: Count
+    cpus: Annotated[int, Meta(ge=1, le=4096)]
+    memory: Count  # bytes its shards may use
+    disk: Count  # bytes its spool may use
+    kernels: dict[Name, Count]  # kind → kernel version
+    fingerprint: Text
+    python: Short
+    held: list[Held] = []
+    failures: list[Failure] = []
+    losses: list[Loss] = []
+
+
+class Sync(Message, frozen=True):
+    """News since the last one, and a question for more work; the answer is `News`."""
+
+    session: Count
+    room: Count  # bytes of the disk budget not used and not reserved
+    wait: Seconds = 0.0  # how long the daemon may hold its answer while it has nothing to say
+    hungry: bool = True  # whether grants are wanted now
+    finished: list[Finished] = []
+    failures: list[Failure] = []
+    losses: list[Loss] = []
+    returned: list[Returned] = []
+    changed: list[Digest] = []  # layers whose source is not what was planned
+    busy: Seconds = 0.0  # core-seconds of work since the last one
+    pushed: Count = 0  # bytes acknowledged since the last one
+    pulled: Count = 0
+    push_seconds: Seconds = 0.0
+    note: Text = ""  # one line for people: why it takes no work, say
+
+
+class Leave(Message, frozen=True):
+    """Nothing is held any more, and no more is wanted; the answer is `Bye`."""
+
+    session: Count
+
+
+# --- control: daemon → agent ----------------------------------------------------------------------------
+
+
+class LayerInfo(Message, frozen=True):
+    """All an agent needs to run shards of a layer. Sent once per session, before its first grant."""
+
+    job: Short
+    layer: Layer
+    work: Work
+
+
+class Grant(Message, frozen=True):
+    """Run these. `payloads` has an entry per shard for layers whose shards are made."""
+
+    job: Short
+    layer: Digest
+    boot: Count
+    attempt: Count
+    numbers: Ranges
+    payloads: dict[int, bytes] = {}
+
+
+class Drop(Message, frozen=True):
+    """Forget these of that attempt unless they are finished: revoked, cancelled or superseded."""
+
+    layer: Digest
+    boot: Count
+    attempt: Count
+    numbers: Ranges
+
+
+class Committed(Message, frozen=True):
+    """These are committed, by whomever: their parts may go."""
+
+    layer: Digest
+    numbers: Ranges
+
+
+class Welcome(Message, frozen=True):
+    """The session's number and its timing; then the same news a `Sync` would get."""
+
+    farm: Short
+    boot: Count
+    session: Count
+    lease: Seconds
+    heartbeat: Seconds
+    drops: list[Drop] = []
+    committed: list[Committed] = []
+    gone: list[Digest] = []  # layers of no job any more: whatever is held of them may go
+
+
+class News(Message, frozen=True):
+    """What changed for this agent. Everything in it may be said twice without harm."""
+
+    layers: list[LayerInfo] = []
+    grants: list[Grant] = []
+    drops: list[Drop] = []
+    committed: list[Committed] = []
+    gone: list[Digest] = []
+    drain: bool = False  # hand back, finish, push, leave
+
+
+# --- push ------------------------------------------------------------------------------------------------
+
+
+class Offer(Message, frozen=True):
+    """A bundle's header, judged before its body. `index` is the encoded `jobs.parts.Index`."""
+
+    session: Count
+    layer: Digest
+    numbers: Ranges
+    outputs: list[Output]
+    index: bytes
+    nbytes: Count  # of the body that will follow
+
+
+class Accepted(Message, frozen=True):
+    """Send the body now."""
+
+    token: Count
+
+
+class Settled(Message, frozen=True):
+    """Committed and durable: the parts may go."""
+
+    numbers: Ranges
+
+
+class Refused(Message, frozen=True):
+    """Not taken. `code`: committed (rebuild without `numbers`), gone, full, outputs, corrupt, no-session."""
+
+    code: Short
+    numbers: Ranges = []
+    message: Text = ""
+
+
+# --- push helper → daemon --------------------------------------------------------------------------------
+
+
+class Attach(Message, frozen=True):
+    """First frame of a helper on the daemon's socket: what it is, and the name sshd's forced command pins it to."""
+
+    role: Short  # control | push | pull
+    pinned: Short = ""
+
+
+class Stored(Message, frozen=True):
+    """The bundle of `token` is in `bundles/`, synced, under `file`; its rows may be inserted."""
+
+    token: Count
+    file: Short
+    nbytes: Count
+
+
+class Failed(Message, frozen=True):
+    """The bundle of `token` did not arrive whole, or could not be written."""
+
+    token: Count
+    code: Short
+    message: Text
+
+
+class Moved(Message, frozen=True):
+    """Bytes are still moving on this session's bulk channel; no answer."""
+
+    session: Count
+
+
+FromAgent = Hello | Sync | Leave
+ToAgent = Welcome | News | Rejected | Bye
+FromPusher = Offer
+ToPusher = Accepted | Settled | Refused | Rejected | Bye
+FromHelper = Attach | Hello | Sync | Leave | Offer | Stored | Failed | Moved
+
+_encoder = msgspec.msgpack.Encoder()
+_T = TypeVar("_T")
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    return _encoder.encode(message)
+
+
+class Decoder:
+    """Decodes one closed set of messages; anything else is a ProtocolError of one line."""
+
+    def __init__(self, types: object) -> None:
+        self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(types)  # type: ignore[arg-type]
+
+    def __call__(self, payload: bytes) -> Message:
+        try:
+            return self._decoder.decode(payload)
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            raise ProtocolError(f"a message that is not of the protocol: {error}") from None

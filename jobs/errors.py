@@ -1,0 +1,103 @@
+"""Every error a user can cause: what happened, what to do next, and the exit code. Never decides what to retry where it is caught."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class MusterError(Exception):
+    """Something a person can put right. Shown as one `error:` line and one `hint:` line, without a traceback."""
+
+    exit_code: ClassVar[int] = 1
+    retryable: ClassVar[bool] = False
+    default_hint: ClassVar[str] = "see `--help`"
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint or self.default_hint
+
+
+class UsageError(MusterError):
+    """The command line asks for something that cannot be."""
+
+    exit_code = 2
+
+
+class JobFileError(MusterError):
+    """The job file says something that cannot be run."""
+
+    exit_code = 3
+    default_hint = "correct the job file; `coordinator plan job.yaml` checks it without starting anything"
+
+
+class SourceError(MusterError):
+    """The input arrays cannot be read as the job file describes them."""
+
+    exit_code = 4
+    default_hint = "correct the source, then `coordinator plan job.yaml`"
+
+
+class NoDaemonError(MusterError):
+    """No coordinator serves this root."""
+
+    exit_code = 5
+    retryable = True
+    default_hint = "start it with `coordinator serve`"
+
+
+class NotFoundError(MusterError):
+    """There is no such job, shard or agent."""
+
+    exit_code = 6
+    default_hint = "`coordinator status` lists the jobs, `coordinator agents` the machines"
+
+
+class RefusedError(MusterError):
+    """What was asked for does not fit the state things are in."""
+
+    exit_code = 7
+
+
+class SpaceError(MusterError):
+    """A disk, a quota or a budget is full."""
+
+    exit_code = 8
+    retryable = True
+    default_hint = "make room; work goes on by itself once there is some"
+
+
+class LinkError(MusterError):
+    """The other end cannot be reached, or went away."""
+
+    exit_code = 9
+    retryable = True
+    default_hint = "check the host and that `coordinator serve` runs there"
+
+
+class ProtocolError(MusterError):
+    """The other end said something that is not the protocol: its bug, another version, or noise on stdout."""
+
+    exit_code = 10
+    default_hint = "run the same version of muster at both ends, and let no profile print on stdout"
+
+
+class IncompleteError(MusterError):
+    """A job ended, or stands, without all of its shards."""
+
+    exit_code = 11
+    default_hint = "`coordinator logs JOB --failed` has the evidence; `coordinator retry JOB` runs them again"
+
+
+class DamagedError(MusterError):
+    """Bytes on disk are not what their digest says."""
+
+    exit_code = 12
+    default_hint = "`coordinator retry JOB --layers LAYER` computes the layer again"
+
+
+class FencedError(MusterError):
+    """Another process took this agent's name and spool."""
+
+    exit_code = 13
+    default_hint = "let one process own a name and a spool; give this one another `--name`"

@@ -1,0 +1,149 @@
+"""What a kind of job is, and finding one by name. A kind says how to run a shard; it never merges, retries or talks.
+
+A kind is one file, registered under the entry point group `muster.kinds`, so that another package can add one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+import msgspec
+
+from jobs.errors import JobFileError
+from jobs.model import Output
+
+if TYPE_CHECKING:
+    import numpy as np
+
+GROUP = "muster.kinds"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a kind may know of its rows at submit time."""
+
+    row: tuple[int, ...]  # one row's shape, () for a scalar
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One shard's input, in the worker."""
+
+    layer: str
+    number: int
+    first_row: int
+    rows: np.ndarray[Any, Any] | None  # None where the shard was made: then `payload` has its input
+    payload: bytes = b""
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """A ragged output: `lengths[i]` values belong to row i."""
+
+    lengths: np.ndarray[Any, Any]
+    values: np.ndarray[Any, Any]
+
+
+Result = Mapping[str, "np.ndarray[Any, Any] | Ragged"]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a worker lends a kind for as long as it is open."""
+
+    params: Any  # an instance of the kind's Params
+    cpus: int
+    timeout: float | None
+    scratch: Path  # a folder of this worker's own, on the spool's disk
+    code: Path | None = None  # where the user's files were unpacked
+    entry: str | None = None
+    python: str | None = None  # interpreter for the user's code; None: the one we run in
+    env: Mapping[str, str] = field(default_factory=dict)  # more environment for the user's code
+
+
+P = TypeVar("P", bound=msgspec.Struct)
+
+
+class Runner(ABC):
+    """A kind, opened once per worker and job."""
+
+    @abstractmethod
+    def run(self, shard: Shard) -> Result:
+        """The outputs of one shard. Raises ShardFailure for what is the shard's own fault."""
+
+    def close(self) -> None:
+        """Give back processes and files. Called once; never raises."""
+
+
+class Kind(ABC, Generic[P]):
+    """One kind of job. Instances hold no state."""
+
+    name: ClassVar[str]
+    kernel: ClassVar[int]  # raise it whenever the same input would give other bytes
+    Params: ClassVar[type[msgspec.Struct]]  # forbid_unknown_fields, every field with a default where one is sane
+    wants_code: ClassVar[bool] = False  # whether the job file must name `code`
+    driver: ClassVar[str | None] = None  # "module:function" of a process that makes shards as results arrive
+
+    def check(self, params: P, shape: Shape | None) -> None:
+        """Refuse, with a JobFileError that names the field, what could never run. `shape` is None where rows are made."""
+
+    @abstractmethod
+    def declare(self, params: P, shape: Shape | None) -> tuple[Output, ...] | None:
+        """The outputs, or None where only the first shard can tell."""
+
+    @abstractmethod
+    def open(self, bench: Bench) -> Runner:
+        """Ready to run shards, in the worker."""
+
+
+class ShardFailure(Exception):
+    """A shard that failed by itself: an exception, a bad exit, a timeout, a wrong output. Never a lost machine."""
+
+    def __init__(self, code: str, message: str, evidence: str = "") -> None:
+        super().__init__(message)
+        self.code = code  # exception | exit | signal | timeout | memory | output
+        self.message = message
+        self.evidence = evidence
+
+
+class RunnerLost(Exception):
+    """The process that ran the user's code was killed from outside: a loss, not a failure."""
+
+
+def names() -> dict[str, str]:
+    """Every kind installed here: its name and where its class is."""
+    from importlib.metadata import entry_points
+
+    return {point.name: point.value for point in entry_points(group=GROUP)}
+
+
+def load(name: str) -> Kind[Any]:
+    """The kind called `name`, or an error that names the nearest one."""
+    from difflib import get_close_matches
+    from importlib.metadata import entry_points
+
+    found = {point.name: point for point in entry_points(group=GROUP)}
+    if name not in found:
+        near = get_close_matches(name, found, 1)
+        hint = f"did you mean `kind: {near[0]}`?" if near else f"kinds here: {', '.join(sorted(found))}"
+        raise JobFileError(f"kind: there is no kind {name!r}", hint)
+    kind: Kind[Any] = found[name].load()()
+    return kind
+
+
+def kernels() -> dict[str, int]:
+    """Each installed kind's kernel version. A kind that does not import is not there."""
+    from importlib.metadata import entry_points
+
+    versions = {}
+    for point in entry_points(group=GROUP):
+        try:
+            versions[point.name] = int(point.load().kernel)
+        except Exception:  # another package's kind must not keep ours from running
+            continue
+    return versions

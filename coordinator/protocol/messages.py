@@ -317,7 +317,7 @@ class Decoder:
     """Decodes one closed set of messages; anything else is a ProtocolError of one line."""
 
     def __init__(self, types: object) -> None:
-        self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(types)  # type: ignore[arg-type]
+        self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(types)
 
     def __call__(self, payload: bytes) -> Message:
         try:

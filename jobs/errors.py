@@ -1,8 +1,12 @@
-"""Every error a user can cause: what happened, what to do next, and the exit code. Never decides what to retry where it is caught."""
+"""Every error a user can cause: what happened, what to do next, the exit code. Never decides what to retry."""
 
 from __future__ import annotations
 
+import sys
 from typing import ClassVar
+
+INTERNAL_EXIT = 70  # a bug of ours
+INTERRUPTED_EXIT = 130
 
 
 class MusterError(Exception):
@@ -101,3 +105,25 @@ class FencedError(MusterError):
 
     exit_code = 13
     default_hint = "let one process own a name and a spool; give this one another `--name`"
+
+
+def report(error: MusterError) -> int:
+    """Show `error` as its two lines on stderr; its exit code."""
+    print(f"error: {_one_line(error.message)}\nhint: {_one_line(error.hint)}", file=sys.stderr, flush=True)
+    return error.exit_code
+
+
+def report_bug(error: BaseException) -> int:
+    """Show an exception nobody foresaw as two lines, its traceback in a file; the exit code of a bug."""
+    import tempfile
+    import traceback
+
+    with tempfile.NamedTemporaryFile("w", prefix="muster-", suffix=".txt", delete=False) as file:
+        traceback.print_exception(type(error), error, error.__traceback__, file=file)
+    shown = _one_line(f"{type(error).__name__}: {error}")[:300]
+    print(f"error: {shown}\nhint: this is a bug; its traceback is in {file.name}", file=sys.stderr, flush=True)
+    return INTERNAL_EXIT
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,47 +1,67 @@
 """Parts: results of some shards of one layer in one self-checking file. A bundle is a part with more shards in it.
 
-    body: for each entry, in order, its outputs' bytes, in the declared order
+    body: for each entry, in order, the bytes of its `rows` and `ragged` outputs, then those of its `sum` outputs,
+          each in the declared order
     index: msgpack of `Index`
     tail: xxh3_128 of the index, length of the index, magic
 
-`rows`: the array's bytes. `ragged`: the lengths (int64, one a row), then the values. `sum`: the array's bytes, each
-shard apart in a part; in a bundle (`Index.summed`) the sum over all entries, in one segment at the body's end.
+`rows`: the array's bytes. `ragged`: the lengths (int64, one a row), then the values. `sum`: int64, each shard apart in
+a part; in a bundle (`Index.summed`) the sums over all entries, at the body's end. Everything is little-endian.
+Reads and writes parts, trusts nothing in them, and knows neither numpy nor who made them.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from math import inf, prod
 from pathlib import Path
-from typing import BinaryIO
+from typing import Annotated, BinaryIO
 
 import msgspec
 import xxhash
+from msgspec import Meta
 
+from jobs.commit import write_all
 from jobs.errors import DamagedError
 from jobs.model import Output
+from jobs.names import is_plain
 
 MAGIC = b"muspart1"
 TAIL = struct.Struct(">16sQ8s")
 CHUNK = 1 << 20
 INDEX_LIMIT = 1 << 30
+DIGEST_BYTES = 16
+SUM_BYTES = 8  # sums are int64, whatever they were declared as
+RESERVED = frozenset({"shards", "manifest"})  # names a merge writes itself
+
+_DTYPE = re.compile(
+    r"\|b1|\|[iu]1|<[iu][248]|<f[248]|<c(8|16)|\|S[1-9]\d{0,5}|<U[1-9]\d{0,5}"
+    r"|<[mM]8(\[\d{0,4}(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?"
+)
+
+
+Count = Annotated[int, Meta(ge=0, le=1 << 53)]
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
     """One shard in a part: where its bytes are, and what the report and `shards.npy` say of it."""
 
-    number: int
-    rows: int
-    boot: int
-    attempt: int
-    agent: str
+    number: Count
+    rows: Count
+    boot: Count
+    attempt: Count
+    agent: Annotated[str, Meta(max_length=64)]
     started: float  # wall clock, seconds since the epoch
     seconds: float  # of compute
-    in_bytes: int
+    in_bytes: Count
     in_digest: bytes  # xxh3_128 of the input
-    peak: int  # bytes of memory
-    sizes: tuple[int, ...]  # bytes of each segment in the body: one per rows and sum output, two per ragged
-    digest: bytes  # xxh3_128 over those segments together
+    peak: Count  # bytes of memory
+    sizes: tuple[Count, ...]  # bytes of each segment in the body: one per rows and sum output, two per ragged
+    digest: bytes  # xxh3_128 over the segments of rows and ragged outputs together
+    sum_digest: bytes = b""  # xxh3_128 over the segments of sum outputs; empty where there are none
 
 
 class Index(msgspec.Struct, frozen=True):
@@ -69,6 +89,73 @@ class Index(msgspec.Struct, frozen=True):
             offset += size
 
 
+class Layout:
+    """What declared outputs mean in bytes. A ValueError for outputs that cannot be."""
+
+    def __init__(self, outputs: tuple[Output, ...]) -> None:
+        _check_outputs(outputs)
+        self.kept = tuple(output for output in outputs if output.form != "sum")
+        self.sums = tuple(output for output in outputs if output.form == "sum")
+        self.sum_sizes = tuple(SUM_BYTES * prod(output.shape) for output in self.sums)
+        self.kept_segments = sum(2 if output.form == "ragged" else 1 for output in self.kept)
+        self._units = tuple((output.form == "ragged", unit_bytes(output)) for output in self.kept)
+
+    def fits(self, entry: Entry, summed: bool) -> bool:
+        """Whether the sizes and digests of `entry` are possible for these outputs."""
+        sums = () if summed else self.sum_sizes
+        if len(entry.sizes) != self.kept_segments + len(sums) or entry.sizes[self.kept_segments :] != sums:
+            return False
+        digest_sizes = (len(entry.in_digest), len(entry.digest), len(entry.sum_digest))
+        if digest_sizes != (DIGEST_BYTES, DIGEST_BYTES, DIGEST_BYTES if self.sums else 0):
+            return False
+        return self._kept_fit(entry)
+
+    def _kept_fit(self, entry: Entry) -> bool:
+        sizes = iter(entry.sizes)
+        for ragged, unit in self._units:
+            if next(sizes) != entry.rows * (SUM_BYTES if ragged else unit):
+                return False
+            if ragged and next(sizes) % unit:
+                return False
+        return True
+
+
+def item_bytes(dtype: str) -> int:
+    """Bytes of one element of a dtype's name with its byte order."""
+    if not _DTYPE.fullmatch(dtype):
+        raise ValueError(f"dtype {dtype!r} cannot be an output's")
+    size = int(re.findall(r"\d+", dtype)[0])
+    return 4 * size if dtype[1] == "U" else size
+
+
+def unit_bytes(output: Output) -> int:
+    """Bytes of one row of a `rows` output, of one value of a `ragged` one."""
+    return item_bytes(output.dtype) * prod(output.shape)
+
+
+def out_digest(entry: Entry) -> bytes:
+    """One digest over all outputs of a shard, the same in a part and in a bundle."""
+    return xxhash.xxh3_128_digest(entry.digest + entry.sum_digest) if entry.sum_digest else entry.digest
+
+
+def _check_outputs(outputs: tuple[Output, ...]) -> None:
+    for output in outputs:
+        if not is_plain(output.name) or output.name in RESERVED:
+            raise ValueError(f"an output cannot be called {output.name!r}")
+        if not _DTYPE.fullmatch(output.dtype):
+            raise ValueError(f"output {output.name}: dtype {output.dtype!r} cannot be kept in a file")
+        if output.form == "files":
+            raise ValueError(f"output {output.name}: files are not kept in parts")
+        if min(output.shape, default=0) < 0 or len(output.shape) > 16:
+            raise ValueError(f"output {output.name}: its shape cannot be {output.shape}")
+        if output.form == "ragged" and not unit_bytes(output):
+            raise ValueError(f"output {output.name}: values of no bytes cannot be counted")
+        if output.scale is not None and (output.form != "sum" or not 0 < output.scale < inf):
+            raise ValueError(f"output {output.name}: its scale cannot be {output.scale}")
+    if len({output.name for output in outputs}) < len(outputs):
+        raise ValueError("two outputs of the same name")
+
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Index)
 
@@ -81,13 +168,17 @@ def decode_index(raw: bytes) -> Index:
     """An index from bytes another process wrote; a DamagedError unless it is consistent in itself."""
     try:
         index = _decoder.decode(raw)
-    except (msgspec.DecodeError, ValueError) as error:
+        layout = Layout(index.outputs)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise DamagedError(f"an index that does not decode: {error}") from None
     last = -1
     for entry in index.entries:
-        if entry.number <= last or min(entry.sizes, default=0) < 0 or entry.rows < 0:
-            raise DamagedError("an index whose entries are out of order or of negative size")
+        if entry.number <= last or not layout.fits(entry, index.summed):
+            raise DamagedError(f"an index that cannot be, at shard {entry.number}")
         last = entry.number
+    sums = (layout.sum_sizes, DIGEST_BYTES) if index.summed else ((), 0)
+    if (index.sum_sizes, len(index.sum_digest)) != sums or (index.summed and not layout.sums):
+        raise DamagedError("an index whose sums are not as declared")
     return index
 
 
@@ -96,11 +187,50 @@ def tail_of(raw_index: bytes) -> bytes:
     return raw_index + TAIL.pack(xxhash.xxh3_128_digest(raw_index), len(raw_index), MAGIC)
 
 
+class PartWriter:
+    """Writes a part, small segments gathered and large ones straight through. What it is given it does not keep."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.nbytes = 0
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        self._held = bytearray()
+
+    def add(self, segments: Sequence[memoryview]) -> None:
+        """The segments of the next entry."""
+        for segment in segments:
+            self.nbytes += segment.nbytes
+            if segment.nbytes >= CHUNK:
+                self._flush()
+                write_all(self._fd, segment)
+            else:
+                self._held += segment
+        if len(self._held) >= CHUNK:
+            self._flush()
+
+    def finish(self, index: Index) -> None:
+        """Index and tail; the file is whole, and closed."""
+        tail = tail_of(encode_index(index))
+        self.nbytes += len(tail)
+        self._held += tail
+        self._flush()
+        self.close()
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _flush(self) -> None:
+        write_all(self._fd, self._held)
+        self._held = bytearray()
+
+
 def read_index(path: Path) -> Index:
     """The index of a part on disk, its length checked against the file's; a DamagedError for anything else."""
     try:
         with path.open("rb") as file:
-            return _read_index(file, path.stat().st_size)
+            return _read_index(file, os.fstat(file.fileno()).st_size)
     except DamagedError as error:
         raise DamagedError(f"{path.name}: {error.message}") from None
 
@@ -122,22 +252,66 @@ def _read_index(file: BinaryIO, size: int) -> Index:
     return index
 
 
+class BodyCheck:
+    """Compares a body with its index while the bytes come, cut anywhere. A DamagedError names what differs."""
+
+    def __init__(self, index: Index) -> None:
+        self._pieces = _pieces(index)
+        self._open = self._advance()
+
+    def feed(self, data: bytes | memoryview) -> None:
+        view = memoryview(data)
+        while self._open and len(view) >= self._left:
+            self._hash.update(view[: self._left])
+            view = view[self._left :]
+            self._judge()
+            self._open = self._advance()
+        if not self._open and len(view):
+            raise DamagedError("a body longer than its index says")
+        if len(view):
+            self._hash.update(view)
+            self._left -= len(view)
+
+    def finish(self) -> None:
+        """At the body's end."""
+        self.feed(b"")
+        if self._open:
+            raise DamagedError(f"a body that ends within {self._name}")
+
+    def _advance(self) -> bool:
+        piece = next(self._pieces, None)
+        if piece is None:
+            return False
+        self._name, self._left, self._digest = piece
+        self._hash = xxhash.xxh3_128()
+        return True
+
+    def _judge(self) -> None:
+        if self._hash.digest() != self._digest:
+            raise DamagedError(f"the bytes of {self._name} do not match their digest")
+
+
+def _pieces(index: Index) -> Iterator[tuple[str, int, bytes]]:
+    """The runs of a body that have a digest each."""
+    kept = Layout(index.outputs).kept_segments
+    for entry in index.entries:
+        name = f"shard {entry.number}"
+        yield name, sum(entry.sizes[:kept]), entry.digest
+        if len(entry.sizes) > kept:
+            yield name, sum(entry.sizes[kept:]), entry.sum_digest
+    if index.sum_sizes:
+        yield "the sums", sum(index.sum_sizes), index.sum_digest
+
+
 def check_body(path: Path, index: Index) -> None:
     """Read the whole body and compare every digest; a DamagedError names the first shard that differs."""
-    with path.open("rb", buffering=0) as file:
-        for entry, _, size in index.spans():
-            if _digest_of(file, size) != entry.digest:
-                raise DamagedError(f"{path.name}: the bytes of shard {entry.number} do not match their digest")
-        if index.summed and _digest_of(file, sum(index.sum_sizes)) != index.sum_digest:
-            raise DamagedError(f"{path.name}: its sums do not match their digest")
-
-
-def _digest_of(file: BinaryIO, size: int) -> bytes:
-    digest = xxhash.xxh3_128()
-    while size > 0:
-        chunk = file.read(min(size, CHUNK))
-        if not chunk:
-            break
-        digest.update(chunk)
-        size -= len(chunk)
-    return digest.digest()
+    check = BodyCheck(index)
+    left = index.body_bytes
+    try:
+        with path.open("rb", buffering=0) as file:
+            while left > 0 and (chunk := file.read(min(left, CHUNK))):
+                check.feed(chunk)
+                left -= len(chunk)
+        check.finish()
+    except DamagedError as error:
+        raise DamagedError(f"{path.name}: {error.message}") from None

@@ -5,9 +5,32 @@ Used by a pool's worker, by `coordinator try`, and by the tests' serial run. Kno
 
 from __future__ import annotations
 
-import msgspec
+import resource
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from jobs.model import Layer, Window, Work
+import msgspec
+import xxhash
+
+from jobs import kinds
+from jobs.commit import is_full, local_commit
+from jobs.errors import SpaceError
+from jobs.kinds import Bench, Runner, RunnerLost, Shard, ShardFailure
+from jobs.mark import Mark
+from jobs.model import ArraySource, Layer, Output, Window, Work
+from jobs.parts import Entry, Index, Layout, PartWriter
+
+if TYPE_CHECKING:
+    from jobs.outputs import Array
+
+EVIDENCE_LIMIT = 8_000  # characters of a traceback, its end
+MESSAGE_LIMIT = 500
+RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 class Item(msgspec.Struct, frozen=True):
@@ -50,7 +73,7 @@ class Mishap(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What became of a batch. Items in neither `numbers` nor `mishaps` were not reached and may run again as they are."""
+    """What became of a batch. Items in neither `numbers` nor `mishaps` were not reached and may run again."""
 
     numbers: tuple[int, ...]  # in the part at `Batch.done`; empty: there is no part
     rows: int
@@ -61,3 +84,288 @@ class Outcome(msgspec.Struct, frozen=True):
     mishaps: tuple[Mishap, ...]
     changed: bool = False  # the source is not what was planned: results of the shard at hand were discarded
     full: str = ""  # the disk or quota was full: what the system said
+
+
+class Workbench:
+    """A slot's: keeps the kind of the last batch open, and its input buffer, until another job's batch comes."""
+
+    def __init__(self) -> None:
+        self._job: tuple[object, ...] = ()
+        self._runner: Runner | None = None
+        self._mark: Mark | None = None
+        self._buffer: Array | None = None
+
+    def run(self, batch: Batch) -> Outcome:
+        """Run a batch and commit its part locally. Raises only for what is wrong with this worker itself."""
+        part = _Part(batch)
+        try:
+            self._run_items(batch, part)
+            part.commit()
+        except SpaceError as error:
+            part.full = error.message
+        except OSError as error:
+            if not is_full(error):
+                raise
+            part.full = str(error)
+        finally:
+            part.close()
+        return part.outcome()
+
+    def close(self) -> None:
+        """Give back the kind that is open."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            runner.close()
+
+    def _run_items(self, batch: Batch, part: _Part) -> None:
+        mark = self._mark_at(Path(batch.mark))
+        try:
+            for item in batch.items:
+                mark.start(item.number, item.boot, item.attempt)
+                if not self._run_item(batch, item, part):
+                    break
+        finally:
+            mark.idle()
+
+    def _run_item(self, batch: Batch, item: Item, part: _Part) -> bool:
+        """Whether the batch can go on."""
+        from jobs.window import SourceChanged
+
+        begun = time.perf_counter()
+        try:
+            runner = self._opened(batch)
+        except Exception as error:
+            part.add_mishap(item, error, time.perf_counter() - begun, _peak(None))
+            return False
+        try:
+            entry, segments = self._compute(batch, item, runner, part)
+        except SourceChanged as error:
+            if item.window is None or item.window.stamp is not None:
+                part.changed = True
+                return False
+            lost = RunnerLost(f"its input is not in the spool: {error}")
+            part.add_mishap(item, lost, time.perf_counter() - begun, _peak(runner))
+        except Exception as error:
+            part.add_mishap(item, error, time.perf_counter() - begun, _peak(runner))
+        else:
+            part.add(entry, segments)
+        return True
+
+    def _compute(self, batch: Batch, item: Item, runner: Runner, part: _Part) -> tuple[Entry, list[memoryview]]:
+        """One shard's line in the part, and its bytes."""
+        from jobs.outputs import settle
+
+        layer = batch.layer
+        rows, in_bytes, in_digest = self._input(item)
+        started, begun = time.time(), time.perf_counter()
+        result = runner.run(Shard(layer.name, item.number, item.number * layer.shard_rows, rows, item.payload))
+        seconds = time.perf_counter() - begun
+        count = layer.rows_of(item.number)
+        outputs, segments = settle(result, part.outputs, count)
+        layout = part.layout_of(outputs)
+        entry = Entry(
+            number=item.number,
+            rows=count,
+            boot=item.boot,
+            attempt=item.attempt,
+            agent=batch.agent,
+            started=started,
+            seconds=seconds,
+            in_bytes=in_bytes,
+            in_digest=in_digest,
+            peak=_peak(runner),
+            sizes=tuple([segment.nbytes for segment in segments]),
+            digest=_digest_of(segments[: layout.kept_segments]),
+            sum_digest=_digest_of(segments[layout.kept_segments :]) if layout.sums else b"",
+        )
+        return entry, segments
+
+    def _input(self, item: Item) -> tuple[Array | None, int, bytes]:
+        """The rows of a shard, its bytes, their digest. The rows live until the next shard's are read."""
+        if item.window is None:
+            return None, len(item.payload), xxhash.xxh3_128_digest(item.payload)
+        from jobs.window import new_buffer, read_window
+
+        if self._buffer is None or self._buffer.nbytes < item.window.nbytes:
+            self._buffer = new_buffer(item.window.nbytes)
+        rows, digest = read_window(item.window, self._buffer)
+        return rows, item.window.nbytes, digest
+
+    def _opened(self, batch: Batch) -> Runner:
+        """The batch's kind, opened unless it is the last batch's."""
+        job = (batch.work, batch.code, batch.python, batch.scratch)
+        if self._runner is None or job != self._job:
+            self.close()
+            self._runner = _open(batch)
+            self._job = job
+        return self._runner
+
+    def _mark_at(self, path: Path) -> Mark:
+        if self._mark is None or self._mark.path != path:
+            if self._mark is not None:
+                self._mark.close()
+            self._mark = Mark(path)
+        return self._mark
+
+
+class _Part:
+    """A batch's part while it is made, and what went wrong meanwhile."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.outputs: tuple[Output, ...] | None = batch.layer.outputs
+        self.changed = False
+        self.full = ""
+        self._batch = batch
+        self._tmp = Path(batch.tmp)
+        self._layout: Layout | None = None
+        self._writer: PartWriter | None = None
+        self._committed = False
+        self._entries: list[Entry] = []
+        self._mishaps: list[Mishap] = []
+
+    def layout_of(self, outputs: tuple[Output, ...]) -> Layout:
+        """What `outputs` are in bytes; the first ones are the part's."""
+        if self._layout is None:
+            self._layout, self.outputs = Layout(outputs), outputs
+        return self._layout
+
+    def add(self, entry: Entry, segments: Sequence[memoryview]) -> None:
+        if self._writer is None:
+            self._tmp.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = PartWriter(self._tmp)
+        self._writer.add(segments)
+        self._entries.append(entry)
+
+    def add_mishap(self, item: Item, error: Exception, seconds: float, peak: int) -> None:
+        """A shard that gave no result. A full disk is nobody's mishap, and goes on up."""
+        if isinstance(error, SpaceError) or (isinstance(error, OSError) and is_full(error)):
+            raise error
+        self._mishaps.append(_mishap(item.number, error, seconds, peak))
+
+    def commit(self) -> None:
+        """Index, tail and rename, where any shard gave a result."""
+        from jobs.fingerprint import fingerprint
+
+        if self._writer is None or self.outputs is None:
+            return
+        batch = self._batch
+        self._writer.finish(Index(batch.farm, batch.layer.digest, self.outputs, fingerprint(), tuple(self._entries)))
+        done = Path(batch.done)
+        done.parent.mkdir(parents=True, exist_ok=True)
+        local_commit(self._tmp, done)
+        self._committed = True
+
+    def close(self) -> None:
+        """Nothing is left of a part that was not committed."""
+        if self._writer is not None and not self._committed:
+            self._writer.close()
+            with suppress(OSError):
+                self._tmp.unlink()
+
+    def outcome(self) -> Outcome:
+        entries = self._entries if self._committed else []
+        return Outcome(
+            numbers=tuple([entry.number for entry in entries]),
+            rows=sum([entry.rows for entry in entries]),
+            nbytes=self._writer.nbytes if self._writer is not None and entries else 0,
+            in_bytes=sum([entry.in_bytes for entry in entries]),
+            seconds=sum([entry.seconds for entry in entries]),
+            peak=max([*(entry.peak for entry in entries), *(mishap.peak for mishap in self._mishaps)], default=0),
+            mishaps=tuple(self._mishaps),
+            changed=self.changed,
+            full=self.full,
+        )
+
+
+def run_serially(layer: Layer, work: Work, folder: Path, code: str | None = None, python: str | None = None) -> Path:
+    """Every shard of an array's layer, one after the other, in this process: the part all others are judged by."""
+    assert isinstance(layer.source, ArraySource), "a made layer has no shards of its own"
+    batch = Batch(
+        farm="serial",
+        agent="serial",
+        job="serial",
+        layer=layer,
+        work=work,
+        items=tuple(Item(number, 0, 0, layer.window(number)) for number in range(layer.count)),
+        tmp=str(folder / "serial.tmp"),
+        done=str(folder / "serial.part"),
+        mark=str(folder / "serial.mark"),
+        scratch=str(folder),
+        code=code,
+        python=python,
+    )
+    bench = Workbench()
+    try:
+        outcome = bench.run(batch)
+    finally:
+        bench.close()
+    _check_whole(layer, outcome)
+    return Path(batch.done)
+
+
+def _check_whole(layer: Layer, outcome: Outcome) -> None:
+    """A serial run is whole, or an exception says what came between."""
+    if outcome.full:
+        raise SpaceError(outcome.full)
+    for mishap in outcome.mishaps:
+        raise ShardFailure(mishap.code, f"shard {mishap.number}: {mishap.message}", mishap.evidence)
+    if len(outcome.numbers) < layer.count:
+        raise RuntimeError(f"{layer.name}: its source is not what was planned")
+
+
+def _open(batch: Batch) -> Runner:
+    """The batch's kind, ready, with no more threads than the plan gives it."""
+    work = batch.work
+    kind = kinds.load(work.kind)
+    if kind.kernel != work.kernel:
+        raise RunnerLost(f"kind {work.kind} is version {kind.kernel} here, the plan was made for {work.kernel}")
+    scratch = Path(batch.scratch)
+    scratch.mkdir(parents=True, exist_ok=True)
+    bench = Bench(
+        params=msgspec.convert(work.params, kind.Params),
+        cpus=work.cpus,
+        timeout=work.timeout,
+        scratch=scratch,
+        code=Path(batch.code) if batch.code is not None else None,
+        entry=work.entry,
+        python=batch.python,
+    )
+    runner = kind.open(bench)
+    _limit_threads(work.cpus)
+    return runner
+
+
+def _limit_threads(count: int) -> None:
+    """Of the numeric libraries loaded by now: the number of threads decides bits."""
+    import threadpoolctl
+
+    threadpoolctl.threadpool_limits(limits=count)
+
+
+def _peak(runner: Runner | None) -> int:
+    """The most memory this process ever took, and what the runner's own took for the last shard, in bytes."""
+    own: int = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_UNIT
+    return own + (runner.peak if runner is not None else 0)
+
+
+def _digest_of(segments: Sequence[memoryview]) -> bytes:
+    if len(segments) == 1:
+        return xxhash.xxh3_128_digest(segments[0])
+    digest = xxhash.xxh3_128()
+    for segment in segments:
+        digest.update(segment)
+    return digest.digest()
+
+
+def _mishap(number: int, error: Exception, seconds: float, peak: int) -> Mishap:
+    if isinstance(error, RunnerLost):
+        return Mishap(number, True, "killed", str(error) or "its process was killed", "", seconds, peak)
+    if isinstance(error, ShardFailure):
+        return Mishap(number, False, error.code, error.message, error.evidence, seconds, peak)
+    code = "memory" if isinstance(error, MemoryError) else "exception"
+    message = f"{type(error).__name__}: {error}".splitlines()[0][:MESSAGE_LIMIT]
+    return Mishap(number, False, code, message, _trace(error), seconds, peak)
+
+
+def _trace(error: Exception) -> str:
+    return "".join(traceback.format_exception(error))[-EVIDENCE_LIMIT:]

@@ -18,7 +18,7 @@ from jobs.model import Layer, Output, Work
 PROTOCOL = 1
 
 Count = Annotated[int, Meta(ge=0, le=1 << 53)]
-Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
+Seconds = Annotated[float, Meta(ge=0.0, le=1e10)]
 Short = Annotated[str, Meta(max_length=256)]
 Text = Annotated[str, Meta(max_length=16_384)]
 Digest = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
@@ -141,6 +141,7 @@ class Hello(Message, frozen=True):
     kernels: dict[Name, Count]  # kind → kernel version
     fingerprint: Text
     python: Short
+    in_place: bool = False  # reads sources where they are: inputs take none of its disk
     held: list[Held] = []
     failures: list[Failure] = []
     losses: list[Loss] = []
@@ -278,11 +279,10 @@ class Attach(Message, frozen=True):
 
 
 class Stored(Message, frozen=True):
-    """The bundle of `token` is in `bundles/`, synced, under `file`; its rows may be inserted."""
+    """The bundle of `token` is in `bundles/`, synced; its rows may be inserted."""
 
     token: Count
-    file: Short
-    nbytes: Count
+    nbytes: Count  # of the file
 
 
 class Failed(Message, frozen=True):
@@ -291,6 +291,16 @@ class Failed(Message, frozen=True):
     token: Count
     code: Short
     message: Text
+
+
+class Take(Message, frozen=True):
+    """The daemon's answer to a helper's `Offer`: write the body to `tmp`, rename it to `file`, say `Stored`."""
+
+    token: Count
+    tmp: Text
+    file: Text
+    rows: Count  # of the layer; 0 where shards are made
+    shard_rows: Count
 
 
 class Moved(Message, frozen=True):

@@ -72,6 +72,8 @@ P = TypeVar("P", bound=msgspec.Struct)
 class Runner(ABC):
     """A kind, opened once per worker and job."""
 
+    peak: int = 0  # bytes of memory its own processes took for the last shard, where it has any
+
     @abstractmethod
     def run(self, shard: Shard) -> Result:
         """The outputs of one shard. Raises ShardFailure for what is the shard's own fault."""

@@ -1,0 +1,296 @@
+"""The agent's decisions: what to run, say, push and delete. Events and the time in, commands out; no I/O, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from agent.disk import Disk
+from agent.floor import Floor
+from agent.orders import (
+    BatchEnded,
+    Command,
+    Delete,
+    DrainAsked,
+    Event,
+    Heard,
+    LinkDown,
+    LinkUp,
+    PartDamaged,
+    PoolLost,
+    PoolStarted,
+    PushAnswered,
+    PushDown,
+    PushUp,
+    Quit,
+    Redial,
+    SlotsSeen,
+    SpaceSeen,
+    Tell,
+    Ticked,
+    WorkerDied,
+)
+from agent.pusher import Pusher
+from agent.shelf import Part
+from agent.slots import Slots
+from agent.stock import Stock
+from agent.talk import Talk, Who
+from coordinator.protocol.messages import Bye, Leave, Loss, News, Rejected, Sync, Welcome
+from jobs.errors import LinkError
+from jobs.ranges import RangeSet
+
+STUCK_SECONDS = 60.0  # a drain that gets nothing done for so long ends without having pushed all
+UNHEARD_SECONDS = 5.0  # how long a drain with nothing left here tries to say goodbye
+HANG_UP_SECONDS = 0.5  # an answer that may be held longer is not waited for by an idle agent that leaves
+
+
+class Desk:
+    """One agent process. After a Quit nothing more is ordered."""
+
+    def __init__(self, who: Who, found: Iterable[Part] = (), losses: Iterable[Loss] = ()) -> None:
+        self.stock = Stock()
+        self.talk = Talk(who)
+        self.disk = Disk(who.disk)
+        self.slots = Slots(who.cpus, who.memory)
+        self.floor = Floor(self.stock, self.slots, self.disk, who.process[:8])
+        self.pusher = Pusher(self.stock)
+        self.ended = False
+        self._draining = ""  # why; "" while not draining
+        self._progress_at = 0.0  # when a drain last got on
+        self._orders: list[Command] = []
+        for part in found:
+            self._orders += [] if self.stock.shelf.add(part) else [Delete(part.name)]
+        for loss in losses:
+            self.stock.reports.lose(loss)
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        """Take note of what happened; say what to do."""
+        if self.ended:
+            return []
+        self._note(event, now)
+        self._act(now)
+        orders, self._orders = self._orders, []
+        if any(isinstance(order, Quit) for order in orders):
+            self.ended = True
+        return orders
+
+    # --- taking note ---
+
+    def _note(self, event: Event, now: float) -> None:
+        match event:
+            case Ticked():
+                pass
+            case PoolStarted():
+                self.floor.ready = True
+            case PoolLost():
+                self.floor.ready = False
+            case LinkUp(farm):
+                self._link_up(farm)
+            case LinkDown(reason):
+                self._link_down(reason)
+            case Heard(message):
+                self._hear(message, now)
+            case BatchEnded():
+                self._progress_at = now
+                self._orders += self.floor.ended(event, now)
+            case WorkerDied():
+                self._progress_at = now
+                self._orders += self.floor.died(event, now)
+            case SlotsSeen():
+                self._orders += self.floor.seen(event, now)
+            case SpaceSeen(free):
+                self.disk.free = free
+            case DrainAsked(why):
+                self._drain(why, now)
+            case PartDamaged(name):
+                self.stock.damaged(name)
+            case PushUp() | PushDown() | PushAnswered():
+                self._pushed(event, now)
+
+    def _link_up(self, farm: str) -> None:
+        if farm:
+            self.stock.move_to(farm)
+        self.talk.opened()
+        self.stock.reports.unanswered()
+
+    def _link_down(self, reason: str) -> None:
+        self.talk.closed(reason)
+        self.stock.reports.unanswered()
+
+    def _hear(self, message: Welcome | News | Rejected | Bye, now: float) -> None:
+        match message:
+            case Welcome():
+                self.stock.reports.answered()
+                self.talk.welcomed(message)
+                self.stock.move_to(message.farm)
+                self.pusher.welcomed()
+                self._catch_up(message)
+            case News():
+                self.stock.reports.answered()
+                self.talk.heard(message, now)
+                self._catch_up(message)
+                self._take_on(message, now)
+            case Rejected():
+                self.stock.reports.unanswered()
+                self._orders += self.talk.rejected(message, now)
+            case Bye():
+                self._bye(message)
+
+    def _bye(self, bye: Bye) -> None:
+        """The end of a drain, or of the coordinator."""
+        if self._draining and self.talk.asked and isinstance(self.talk.asked.message, Leave):
+            self._orders.append(Quit(None))
+            return
+        self._link_down(bye.reason)
+        self._orders.append(Redial(1.0))
+
+    def _catch_up(self, said: Welcome | News) -> None:
+        """What is no longer wanted. It may have been said before."""
+        for layer in said.gone:
+            self._delete(self.stock.gone(layer))
+        for committed in said.committed:
+            self._delete(self.stock.settle(committed.layer, RangeSet(committed.numbers)))
+        for drop in said.drops:
+            self.stock.drop(drop)
+        self._orders += self.floor.kill_unwanted()
+
+    def _take_on(self, news: News, now: float) -> None:
+        """New work."""
+        for info in news.layers:
+            self.stock.learn(info)
+        known = [self.stock.grant(grant, now) for grant in news.grants]
+        if not all(known):
+            self._orders.append(Tell("the coordinator granted work of an unknown layer; saying hello again"))
+            self.talk.lost_track()
+        if news.drain:
+            self._drain("the coordinator asked for it", now)
+        if self._draining:
+            self.stock.give_back_waiting()
+
+    def _drain(self, why: str, now: float) -> None:
+        if self._draining:
+            return
+        self._draining, self._progress_at = why, now
+        self.floor.draining_since = now
+        self.stock.give_back_waiting()
+        self._orders.append(Tell(f"leaving ({why}): finishing what runs, handing back the rest"))
+
+    def _pushed(self, event: PushUp | PushDown | PushAnswered, now: float) -> None:
+        if isinstance(event, PushAnswered):
+            self._progress_at = now
+        self._orders += self.pusher.note(event, now)
+        if self.talk.session and self.pusher.dead_session == self.talk.session:
+            self.talk.lost_track()
+        self._delete(self.pusher.take_emptied())
+
+    def _delete(self, names: list[str]) -> None:
+        """Delete parts from the disk; those in the bundle under way once it is no more."""
+        self._orders += [Delete(name) for name in self.pusher.spare(names)]
+
+    # --- acting ---
+
+    def _act(self, now: float) -> None:
+        self._orders += self.floor.place(now)
+        self._orders += self.floor.kill_late(now)
+        push = self.pusher.next(self.talk.session, bool(self._draining), now)
+        if push is not None:
+            self._orders.append(push)
+        self._speak(now)
+        if self._draining:
+            self._end_drain(now)
+
+    def _speak(self, now: float) -> None:
+        if self.talk.hello_due(now):
+            letter = self.stock.reports.post_hello()
+            self._orders.append(self.talk.hello(letter, self.stock.held(), now))
+            return
+        if self.may_leave and self.talk.free and self.talk.session:
+            self._orders.append(self.talk.leave(now))
+            return
+        note = self._note_for_people(now)
+        if self.talk.sync_due(self.stock.reports.next.pressing, self._polling(now), now):
+            self.talk.note = note
+            wait = self.talk.wait(self._idle, self._polling(now))
+            letter = self.stock.reports.post()
+            self._orders.append(self.talk.sync(letter, self.room(now), self._hungry(now), wait, now))
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether a drain has nothing more to do."""
+        return bool(self._draining) and not self.busy and not self.to_push and not self.stock.reports.pending
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.stock.unfinished) or any(True for _ in self.slots.flights)
+
+    @property
+    def to_push(self) -> int:
+        """Finished shards nobody has acknowledged."""
+        return self.stock.shelf.count(self.stock.farm)
+
+    @property
+    def _idle(self) -> bool:
+        """Nothing here is going to be news, so an answer may be held as long as it likes."""
+        return not self.busy and not self.to_push
+
+    def _hungry(self, now: float) -> bool:
+        return not self._draining and not self.disk.closed(now) and self.floor.ready
+
+    def _polling(self, now: float) -> bool:
+        """Whether a slot is short of work, and only the coordinator can help."""
+        return self._hungry(now) and self.room(now) > 0 and self.stock.waiting < max(1, self.slots.idle)
+
+    def room(self, now: float) -> int:
+        """Bytes of output the coordinator may grant."""
+        if self._draining or self.disk.closed(now):
+            return 0
+        return max(0, self.floor.room)
+
+    def _note_for_people(self, now: float) -> str:
+        """Why it takes no work, in a line; "" while it does."""
+        if self._draining:
+            return f"leaving: {self._draining}"
+        if self.disk.full:
+            return f"the spool is full: {self.disk.full}"
+        if self.floor.too_large and not self.stock.unfinished:
+            return self.floor.too_large
+        if self.pusher.stuck:
+            return self.pusher.stuck
+        if self.stock.waiting and not any(True for _ in self.slots.flights) and self.floor.ready:
+            return "no room in the disk budget until results are pushed"
+        return ""
+
+    # --- leaving ---
+
+    def _end_drain(self, now: float) -> None:
+        if self.may_leave and not self.talk.up and not self.talk.ever:
+            self._orders.append(Quit(None))
+        elif self.may_leave and self._held_up():
+            self._link_down("leaving")
+            self._orders.append(Redial(0.0))
+        elif self._idle and now - self._progress_at > UNHEARD_SECONDS:
+            self._orders.append(Quit(None))
+        elif not any(True for _ in self.slots.flights) and now - self._progress_at > STUCK_SECONDS:
+            self._orders.append(Quit(self._why_stuck()))
+
+    def _held_up(self) -> bool:
+        """Whether the coordinator holds an answer that an agent about to leave does not need."""
+        asked = self.talk.asked
+        return asked is not None and isinstance(asked.message, Sync) and asked.wait > HANG_UP_SECONDS
+
+    def _why_stuck(self) -> LinkError:
+        why = self.pusher.stuck if self.talk.session else self.talk.why_down
+        hint = "they are kept in the spool; `agent join` with the same name and spool offers them again"
+        return LinkError(f"left with {self.to_push} finished shards not pushed: {why or 'no answer'}", hint)
+
+    # --- for the live line, and tests ---
+
+    def counts(self) -> dict[str, int]:
+        """What there is now."""
+        running = sum(len(holding.placed) for holding in self.stock.holdings.values())
+        return {"running": running, "waiting": self.stock.waiting, "finished": self.to_push}
+
+    def sanity_check(self) -> None:
+        """Raise if the state contradicts itself. For tests."""
+        self.stock.sanity_check()
+        self.floor.sanity_check()
+        self.pusher.sanity_check()

@@ -1,0 +1,293 @@
+"""Running what is held: which batch goes where, and what its end means. No I/O, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from agent.disk import Disk
+from agent.holding import Holding
+from agent.orders import BatchEnded, Command, Delete, Kept, Kill, Run, SlotsSeen, Tell, WorkerDied
+from agent.slots import Flight, Slot, Slots
+from agent.stock import Stock
+from jobs.ranges import RangeSet
+from jobs.work import Mishap, Outcome
+
+BARREN_LIMIT = 3  # deaths or empty calls in a row, on one slot, before its shards are given up as lost
+WORTH_KILLING_SECONDS = 2.0  # a batch that takes less may as well end by itself
+DRAIN_SECONDS = 600.0  # for what runs at a drain, where its job has no timeout
+HEAD_PATIENCE_SECONDS = 30.0  # a slot stays with its layer until another has waited that long
+
+
+class Floor:
+    """The stock's held shards on the slots of one pool. `part_prefix` makes names of parts unique to this process."""
+
+    def __init__(self, stock: Stock, slots: Slots, disk: Disk, part_prefix: str) -> None:
+        self.stock = stock
+        self.slots = slots
+        self.disk = disk
+        self.ready = False  # whether the pool is up
+        self.draining_since: float | None = None
+        self.too_large = ""  # why a shard can never run here
+        self._prefix = part_prefix
+        self._tickets = 0
+
+    @property
+    def reserved(self) -> int:
+        """Bytes of output still to come of all that is held, and of all that is being run."""
+        total = sum(len(holding.waiting) * holding.reserve for holding in self.stock.holdings.values())
+        return total + self._in_flight
+
+    @property
+    def _in_flight(self) -> int:
+        holdings = self.stock.holdings
+        return sum(len(f.items) * holdings[f.layer].reserve for f in self.slots.flights if f.layer in holdings)
+
+    @property
+    def room(self) -> int:
+        return self.disk.room(self.stock.shelf.nbytes, self.reserved)
+
+    # --- placing ---
+
+    def place(self, now: float) -> list[Command]:
+        """Fill the slots."""
+        placed: list[Command] = []
+        self.slots.widen(self.stock.jobs)
+        while self.ready and self.draining_since is None and not self.disk.closed(now):
+            command = self._next(now)
+            if command is None:
+                break
+            placed.append(command)
+            if self.disk.full:  # one batch tells whether there is room again
+                break
+        return placed
+
+    def _next(self, now: float) -> Run | None:
+        queue = [holding for holding in self.stock.holdings.values() if holding.waiting]
+        if not queue or (self.disk.full and any(True for _ in self.slots.flights)):
+            return None
+        for holding in _in_turn(queue, self.slots, now):
+            slot = self.slots.free_for(holding, now)
+            if slot is not None:
+                count = self._affordable(holding, self.slots.batch_size(holding))
+                return self._launch(slot, holding, count, now) if count else None
+        return None
+
+    def _affordable(self, holding: Holding, count: int) -> int:
+        """As many as the disk has room for. With all of it free and still none, the shard is handed back."""
+        if not holding.reserve:
+            return count
+        used = self.stock.shelf.nbytes
+        fitting = max(0, self.disk.room(used, self._in_flight)) // holding.reserve
+        if not fitting and not used and not self._in_flight and holding.reserve > self.disk.budget:
+            self.too_large = f"a shard needs {holding.reserve} bytes of disk, the budget is {self.disk.budget}"
+            self.stock.give_back(holding, holding.waiting.copy())
+        return min(count, fitting)
+
+    def _launch(self, slot: Slot, holding: Holding, count: int, now: float) -> Run:
+        self._tickets += 1
+        ticket = self._tickets
+        items = holding.take(count, ticket, now)
+        layer = holding.info.layer.digest
+        part = f"{self.stock.farm}/{layer}/{self._prefix}-{ticket:08d}.part"
+        expected = None if holding.seconds is None else holding.seconds * len(items)
+        attempts = {number: (boot, attempt) for number, boot, attempt in items}
+        self.slots.launch(slot, Flight(ticket, slot.number, holding.info, attempts, part, expected))
+        payloads = {number: holding.payloads[number] for number in attempts if number in holding.payloads}
+        return Run(ticket, slot.number, holding.info, part, tuple(items), payloads)
+
+    # --- the end of a batch ---
+
+    def ended(self, event: BatchEnded, now: float) -> list[Command]:
+        """A call returned: keep its part, report what failed, queue what was not reached."""
+        landed = self.slots.land(event.ticket)
+        if landed is None:
+            return []
+        slot, flight = landed
+        outcome = event.outcome
+        if outcome.full:
+            self.disk.filled(outcome.full, now)
+        elif outcome.numbers:
+            self.disk.written()
+        reached = bool(outcome.numbers or outcome.mishaps)
+        if reached or outcome.full or outcome.changed:
+            slot.fruitful()
+        else:
+            slot.fruitless(now)
+        orders = self._keep(flight, outcome, now)
+        self._after(flight, slot, outcome, now)
+        return orders
+
+    def _keep(self, flight: Flight, outcome: Outcome, now: float) -> list[Command]:
+        """Put the part on the shelf, or have it deleted where nobody wants any of it."""
+        if not outcome.numbers:
+            return []
+        holding = self.stock.holdings.get(flight.layer)
+        if holding is not None and outcome.seconds > 0:
+            holding.measured(len(outcome.numbers), outcome.seconds, outcome.nbytes)
+        numbers = [number for number in outcome.numbers if number in flight.items]
+        sums = self.stock.finish(flight.layer, numbers, flight.part, outcome.nbytes, now)
+        if not sums:
+            return [Delete(flight.part)]
+        total = sums[0]  # the batch's measurements go to one of its grants; they are added up over all of them anyway
+        total.rows += outcome.rows
+        total.compute += outcome.seconds
+        total.in_bytes += outcome.in_bytes
+        total.out_bytes += outcome.nbytes
+        total.peak = max(total.peak, outcome.peak)
+        self.stock.reports.next.busy += outcome.seconds * flight.info.work.cpus
+        return []
+
+    def _after(self, flight: Flight, slot: Slot, outcome: Outcome, now: float) -> None:
+        """What gave no result: it failed, was lost, goes back, or runs again."""
+        holding = self.stock.holdings.get(flight.layer)
+        if holding is None:
+            return
+        for mishap in outcome.mishaps:
+            if holding.counting(flight.ticket, [mishap.number]):
+                self.stock.fail(holding, mishap)
+        if outcome.changed:
+            self.stock.reports.next.changed.add(flight.layer)
+            left = RangeSet.of(sorted(holding.counting(flight.ticket, flight.items)))
+            self.stock.give_back(holding, left | holding.waiting)
+        if slot.barren >= BARREN_LIMIT:
+            left = RangeSet.of(sorted(holding.counting(flight.ticket, flight.items)))
+            self.stock.lose(holding, left, False, "the pool's worker could not run it")
+        self._again(holding, flight, now)
+
+    def _again(self, holding: Holding, flight: Flight, now: float) -> None:
+        """What counts in this flight still is not done: queue it, or hand it back at a drain."""
+        left = sorted(holding.counting(flight.ticket, flight.items))
+        if self.draining_since is not None:
+            self.stock.give_back(holding, RangeSet.of(left))
+        elif left:
+            holding.put_back(left, now)
+
+    # --- the death of a worker ---
+
+    def died(self, event: WorkerDied, now: float) -> list[Command]:
+        """A worker is gone: blame the shard in hand, where that is just; the others run again with no report."""
+        slot = self.slots.every[event.slot]
+        why, victim = slot.killing, slot.victim
+        flights = self.slots.clear(slot)
+        orders = [order for flight in flights for order in self._rescue(flight, event.kept, now)]
+        blamed = flights and self._blame(flights[0], event, why, victim)
+        if not event.ours and not blamed:
+            slot.fruitless(now)
+        for flight in flights:
+            holding = self.stock.holdings.get(flight.layer)
+            if holding is not None:
+                self._after(flight, slot, NOTHING, now)
+        return orders
+
+    def _rescue(self, flight: Flight, kept: dict[int, Kept], now: float) -> list[Command]:
+        """Results the worker had committed before it died count like any others."""
+        if flight.ticket not in kept:
+            return []
+        part = kept[flight.ticket]
+        seconds = flight.expected or 0.0
+        return self._keep(flight, Outcome(part.numbers, part.rows, part.nbytes, 0, seconds, 0, ()), now)
+
+    def _blame(self, flight: Flight, event: WorkerDied, why: str, victim: tuple[int, int, int] | None) -> bool:
+        """Report the shard the worker was running. False where there is none, or it is not to blame."""
+        holding = self.stock.holdings.get(flight.layer)
+        if event.running is None or holding is None:
+            return False
+        number, *attempt = event.running
+        if flight.items.get(number) != tuple(attempt) or not holding.counting(flight.ticket, [number]):
+            return False
+        if event.ours and event.running != victim:
+            return False
+        mishap, running = _verdict(number, event, why, flight)
+        self.stock.fail(holding, mishap, running)
+        return True
+
+    # --- killing ---
+
+    def seen(self, event: SlotsSeen, now: float) -> list[Command]:
+        """A look at the busy slots: what hangs is killed, and what takes too much memory."""
+        for view in event.views:
+            self.slots.every[view.slot].see(view.running, now)
+        orders: list[Command] = []
+        for slot in self.slots.every:
+            if slot.flights and slot.overdue(now):
+                orders += self._kill(slot, "timeout", slot.running)
+        trees = {view.slot: view.tree_bytes for view in event.views if self.slots.every[view.slot].flights}
+        if sum(trees.values()) > self.slots.memory:
+            orders += self._shrink(self.slots.every[max(trees, key=lambda n: trees[n])], trees)
+        return orders
+
+    def _shrink(self, slot: Slot, trees: dict[int, int]) -> list[Command]:
+        if any(other.killing for other in self.slots.every) or slot.running is None:
+            return []  # memory comes free already, or there is nothing to blame
+        line = f"{sum(trees.values()) >> 20} MiB in use, the budget is {self.slots.memory >> 20} MiB"
+        if not self.slots.narrow(slot):
+            return self._kill(slot, "memory", slot.running)
+        tell = Tell(f"memory: {line}; going on with {self.slots.allowed} cpus")
+        return [tell, *self._kill(slot, "crowded", slot.running)]
+
+    def _kill(self, slot: Slot, why: str, victim: tuple[int, int, int] | None) -> list[Command]:
+        if slot.killing:
+            return []
+        slot.killing, slot.victim = why, victim
+        return [Kill(slot.number, why)]
+
+    def kill_unwanted(self) -> list[Command]:
+        """Kill what runs long and counts no more."""
+        orders: list[Command] = []
+        for slot in self.slots.every:
+            if slot.flights and not self._counts(slot.flights[0]):
+                expected = slot.flights[0].expected
+                if expected is None or expected > WORTH_KILLING_SECONDS:
+                    orders += self._kill(slot, "dropped", None)
+        return orders
+
+    def _counts(self, flight: Flight) -> bool:
+        holding = self.stock.holdings.get(flight.layer)
+        return holding is not None and bool(holding.counting(flight.ticket, flight.items))
+
+    def kill_late(self, now: float) -> list[Command]:
+        """At a drain, what outstayed its time."""
+        if self.draining_since is None:
+            return []
+        orders: list[Command] = []
+        for slot in self.slots.every:
+            for flight in slot.flights[:1]:
+                if now - self.draining_since > (flight.info.work.timeout or DRAIN_SECONDS):
+                    orders += self._kill(slot, "drain", slot.running)
+        return orders
+
+    def sanity_check(self) -> None:
+        """Raise if the state contradicts itself. For tests."""
+        tickets = {flight.ticket: flight for flight in self.slots.flights}
+        assert len(tickets) == sum(len(slot.flights) for slot in self.slots.every), "a ticket twice"
+        for layer, holding in self.stock.holdings.items():
+            for number, ticket in holding.placed.items():
+                assert ticket in tickets and tickets[ticket].layer == layer, "a number placed on no flight"
+                assert tickets[ticket].items[number] == holding.attempt_of(number), "run for another attempt"
+        assert all(len({f.layer for f in slot.flights}) <= 1 for slot in self.slots.every), "two layers on a slot"
+
+
+NOTHING = Outcome((), 0, 0, 0, 0.0, 0, ())
+
+
+def _in_turn(queue: list[Holding], slots: Slots, now: float) -> Iterable[Holding]:
+    """Layers that slots are at first, then the longest waiting. One that waited too long blocks all others."""
+    head = min(queue, key=lambda holding: holding.waiting_since)
+    if now - head.waiting_since > HEAD_PATIENCE_SECONDS:
+        return [head]
+    at = {slot.last_layer for slot in slots.every}
+    return sorted(queue, key=lambda h: (h.info.layer.digest not in at, h.waiting_since))
+
+
+def _verdict(number: int, event: WorkerDied, why: str, flight: Flight) -> tuple[Mishap, bool]:
+    """What to report of the shard in hand, and whether its running counts against it."""
+    if not event.ours:
+        return Mishap(number, True, "lost", event.reason, "", 0.0, 0), True
+    if why == "timeout":
+        line = f"it ran longer than its timeout of {flight.info.work.timeout:g} s"
+        return Mishap(number, False, "timeout", line, "", flight.info.work.timeout or 0.0, 0), True
+    if why == "memory":
+        return Mishap(
+            number, False, "memory", "alone on this machine it takes more than the memory budget", "", 0.0, 0
+        ), True
+    return Mishap(number, True, "lost", why, "", 0.0, 0), False

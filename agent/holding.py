@@ -1,0 +1,114 @@
+"""What is held of one layer and not finished: by which attempt, and which shards wait. No I/O, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from agent.orders import Attempt
+from coordinator.protocol.messages import LayerInfo
+from jobs.ranges import RangeSet
+
+SMOOTHING = 0.5  # weight of the newest measurement
+
+
+class Holding:
+    """What is held is either waiting or placed, never both, and under exactly one attempt."""
+
+    def __init__(self, info: LayerInfo) -> None:
+        self.info = info
+        self.attempts: dict[Attempt, RangeSet] = {}  # all that is held; no empty sets
+        self.waiting = RangeSet()
+        self.waiting_since = 0.0  # when it was last served, or began to wait; without meaning while nothing does
+        self.placed: dict[int, int] = {}  # number → ticket of the one batch whose run of it counts
+        self.payloads: dict[int, bytes] = {}  # of made shards that are held
+        self.seconds: float | None = None  # of compute per shard, as measured here
+        self.largest = 0  # bytes of output per shard, the most seen
+
+    @property
+    def count(self) -> int:
+        return len(self.waiting) + len(self.placed)
+
+    @property
+    def reserve(self) -> int:
+        """Bytes of the disk to keep for one shard's output; 0 where nobody knows yet."""
+        return max(self.info.layer.out_bytes, self.largest)
+
+    @property
+    def cpus(self) -> int:
+        return self.info.work.cpus
+
+    def attempt_of(self, number: int) -> Attempt | None:
+        for attempt, numbers in self.attempts.items():
+            if number in numbers:
+                return attempt
+        return None
+
+    def grant(self, attempt: Attempt, numbers: RangeSet, payloads: dict[int, bytes], now: float) -> RangeSet:
+        """Hold `numbers`, but for those held by the same or a later attempt. Returns the new ones, which now wait."""
+        new = numbers.copy()
+        for other, held in list(self.attempts.items()):
+            shared = held & new
+            if other >= attempt:
+                new.remove(shared)
+            else:
+                self._untie(other, shared)
+        if new:
+            self.attempts.setdefault(attempt, RangeSet()).update(new)
+            self.payloads.update({number: raw for number, raw in payloads.items() if number in new})
+            self._wait(new, now)
+        return new
+
+    def take(self, count: int, ticket: int, now: float) -> list[tuple[int, int, int]]:
+        """Place the lowest `count` that wait: (number, boot, attempt), by number."""
+        taken = self.waiting.take(count)
+        self.waiting_since = now
+        self.placed.update(dict.fromkeys(taken, ticket))
+        return sorted((n, *attempt) for attempt, held in self.attempts.items() for n in held & taken)
+
+    def put_back(self, numbers: Iterable[int], now: float) -> None:
+        """Placed ones wait again."""
+        again = RangeSet.of(numbers)
+        for number in again:
+            del self.placed[number]
+        self._wait(again, now)
+
+    def forget(self, numbers: RangeSet, attempt: Attempt | None = None) -> dict[Attempt, RangeSet]:
+        """Hold them no more, by whatever attempt or by that one alone. Returns those that were held."""
+        found = {}
+        for other in list(self.attempts) if attempt is None else [attempt]:
+            shared = self.attempts.get(other, RangeSet()) & numbers
+            if shared:
+                found[other] = shared
+                self._untie(other, shared)
+        return found
+
+    def counting(self, ticket: int, numbers: Iterable[int]) -> list[int]:
+        """Those of `numbers` whose run in that batch counts."""
+        return [number for number in numbers if self.placed.get(number) == ticket]
+
+    def unstarted(self) -> dict[Attempt, RangeSet]:
+        """What waits, by attempt."""
+        parts = ((attempt, held & self.waiting) for attempt, held in self.attempts.items())
+        return {attempt: numbers for attempt, numbers in parts if numbers}
+
+    def measured(self, shards: int, seconds: float, nbytes: int) -> None:
+        """A batch of `shards` results took this long and this much."""
+        each = seconds / shards
+        self.seconds = each if self.seconds is None else SMOOTHING * each + (1 - SMOOTHING) * self.seconds
+        self.largest = max(self.largest, -(-nbytes // shards))
+
+    def _wait(self, numbers: RangeSet, now: float) -> None:
+        if not self.waiting:
+            self.waiting_since = now
+        self.waiting.update(numbers)
+
+    def _untie(self, attempt: Attempt, numbers: RangeSet) -> None:
+        """Take them out of everything."""
+        held = self.attempts[attempt]
+        held.remove(numbers)
+        if not held:
+            del self.attempts[attempt]
+        self.waiting.remove(numbers)
+        for number in numbers if self.placed or self.payloads else ():
+            self.placed.pop(number, None)
+            self.payloads.pop(number, None)

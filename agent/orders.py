@@ -1,0 +1,235 @@
+"""What the desk is told (events, past tense) and what it orders (commands). Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from coordinator.protocol.messages import Bye, Hello, LayerInfo, Leave, News, Refused, Rejected, Settled, Sync, Welcome
+from jobs.errors import MusterError
+from jobs.ranges import RangeSet
+from jobs.work import Outcome
+
+Attempt = tuple[int, int]  # (boot, attempt) of a grant; a later grant of a shard has a greater one
+
+
+# --- events ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ticked:
+    """Nothing happened but time."""
+
+
+@dataclass(frozen=True)
+class PoolStarted:
+    """Batches may be submitted from now on."""
+
+
+@dataclass(frozen=True)
+class PoolLost:
+    """No slot works any more, until a PoolStarted; a WorkerDied of each busy slot came before."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class LinkUp:
+    """A control channel is open and its greeting was read."""
+
+    farm: str
+
+
+@dataclass(frozen=True)
+class LinkDown:
+    """There is no control channel any more, or there could be none made; nothing asked on it will be answered."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Heard:
+    """The answer to what was last said."""
+
+    message: Welcome | News | Rejected | Bye
+
+
+@dataclass(frozen=True)
+class BatchEnded:
+    """A worker finished a call."""
+
+    ticket: int
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a dead worker's batch had committed locally before it died."""
+
+    numbers: tuple[int, ...]
+    rows: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class WorkerDied:
+    """A slot's worker is gone; another takes its place by itself."""
+
+    slot: int
+    running: tuple[int, int, int] | None  # (number, boot, attempt) of the shard it was running, by its mark
+    ours: bool  # whether we killed it
+    reason: str
+    kept: dict[int, Kept] = field(default_factory=dict)  # by ticket
+
+
+@dataclass(frozen=True)
+class SlotView:
+    """What was seen of a busy slot."""
+
+    slot: int
+    running: tuple[int, int, int] | None
+    tree_bytes: int  # memory of its process tree
+
+
+@dataclass(frozen=True)
+class SlotsSeen:
+    views: tuple[SlotView, ...]
+
+
+@dataclass(frozen=True)
+class SpaceSeen:
+    """What the spool's file system has left for us."""
+
+    free: int
+
+
+@dataclass(frozen=True)
+class PushUp:
+    """A push channel is open and idle."""
+
+
+@dataclass(frozen=True)
+class PushDown:
+    """There is no push channel; a bundle under way got no answer and may or may not have been committed."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class PushAnswered:
+    """What became of the bundle under way."""
+
+    answer: Settled | Refused | Rejected
+    sent: RangeSet  # the shards it had
+    nbytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class PartDamaged:
+    """A part's bytes are not what they were; it is deleted already."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class DrainAsked:
+    """Hand back, finish, push, leave."""
+
+    why: str
+
+
+Event = (
+    Ticked
+    | PoolStarted
+    | PoolLost
+    | LinkUp
+    | LinkDown
+    | Heard
+    | BatchEnded
+    | WorkerDied
+    | SlotsSeen
+    | SpaceSeen
+    | PushUp
+    | PushDown
+    | PushAnswered
+    | PartDamaged
+    | DrainAsked
+)
+
+
+# --- commands -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Say:
+    """Send this on the control channel; exactly one Heard or LinkDown follows."""
+
+    message: Hello | Sync | Leave
+    wait: float  # seconds the other end may hold its answer
+
+
+@dataclass(frozen=True)
+class Redial:
+    """Close the control channel and open another one, `pause` seconds later at the soonest."""
+
+    pause: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """Submit a batch to a slot; exactly one BatchEnded with its ticket, or WorkerDied of its slot, follows."""
+
+    ticket: int
+    slot: int
+    info: LayerInfo
+    part: str  # name of the part it makes
+    items: tuple[tuple[int, int, int], ...]  # (number, boot, attempt), by number
+    payloads: dict[int, bytes]
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Kill a slot's worker, and all that it runs; a WorkerDied follows."""
+
+    slot: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Push:
+    """Offer a bundle of these; exactly one PushAnswered or PushDown follows."""
+
+    session: int
+    layer: str
+    pieces: tuple[tuple[str, RangeSet], ...]  # name of a part, which of its shards
+
+
+@dataclass(frozen=True)
+class Delete:
+    """Delete a part from the disk: nobody needs it."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Recheck:
+    """Read these parts again; a PartDamaged follows for each that is not what it was."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Tell:
+    """One line for people."""
+
+    line: str
+
+
+@dataclass(frozen=True)
+class Quit:
+    """The end: exit, with this error if there is one."""
+
+    error: MusterError | None
+
+
+Command = Say | Redial | Run | Kill | Push | Delete | Recheck | Tell | Quit

@@ -1,0 +1,419 @@
+"""The agent's Ray pool: one worker process per slot, batches in, outcomes and deaths out. The only importer of ray.
+
+It decides nothing about shards: which ones run, and what becomes of those of a dead worker, is the agent's to say.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import secrets
+import select
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import msgspec
+import psutil
+
+from agent import surroundings, sweep
+from agent.seat import Seat
+from jobs.errors import MusterError
+from jobs.work import Batch, Outcome
+
+START_SECONDS = 120.0  # for Ray and all workers; it sometimes hangs
+STARTS = 2
+DEATHS_BEFORE_READY = 5  # in a row in one slot: workers cannot start here
+STORE_BYTES = 80 << 20  # Ray's least is 75 MB; only touched pages count, and batches and outcomes hardly touch it
+SERVERS = ("gcs_server", "raylet")
+HELPERS = ("/monitor.py", "/log_monitor.py", "/dashboard.py")
+LOG_TAIL_BYTES = 16384
+SILENT_DEATH = "its process ended without a word: kill -9, the out-of-memory killer, or an exit in its code"
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class BatchDone:
+    """A batch ran to its end, whatever became of its shards."""
+
+    slot: int
+    ticket: int
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class WorkerDied:
+    """A slot's worker is gone, and another in its place. Of its batches the first was running, the rest not yet."""
+
+    slot: int
+    tickets: tuple[int, ...]
+    reason: str
+    killed_by_us: bool
+
+
+@dataclass(frozen=True)
+class PoolLost:
+    """Ray itself is gone; a WorkerDied for each slot that had batches came before. `stop` it; `start` begins anew."""
+
+    reason: str
+
+
+PoolEvent: TypeAlias = BatchDone | WorkerDied | PoolLost
+
+
+@dataclass(eq=False)
+class _Worker:
+    """The driver's side of one worker process; a slot has one at a time. Guarded by the pool's lock."""
+
+    slot: int
+    seat: str  # unique per worker process
+    actor: Any
+    deaths: int  # of its forerunners in this slot, in a row, before they were ready
+    mark: sweep.Mark | None = None  # of its process, once it is ready
+    batches: dict[int, bytes] = field(default_factory=dict)  # by ticket, in order; until an outcome came
+    unsettled: int = 0  # batches passed to Ray, only once it is ready, that have neither a result nor an error yet
+    killed: bool = False  # by `Pool.kill`
+    reason: str = ""  # why it is gone; set once, when it leaves its slot
+    told: bool = False  # its WorkerDied was delivered, or needs none
+
+
+class Pool:
+    """Worker processes by slot. `submit`, `kill` and `worker_pid` may be called from any thread.
+
+    `on_event` is called on one thread of the pool, an event at a time; it may call `submit` and `kill`, not `stop`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        slots: int,
+        on_event: Callable[[PoolEvent], None],
+        log: Path | None = None,
+        worker: str = "jobs.work:Workbench",
+        start_seconds: float = START_SECONDS,
+    ) -> None:
+        self._folder = folder
+        self._slots = slots
+        self._on_event = on_event
+        self._log = log
+        self._worker = worker
+        self._start_seconds = start_seconds
+        self._temp = Path()
+        self._ray: ModuleType | None = None
+        self._remote_seat: Any = None
+        self._lock = threading.RLock()
+        self._workers: list[_Worker] = []
+        self._leaving: set[_Worker] = set()  # out of their slot, with calls unsettled
+        self._ticket = 0
+        self._news: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._all_ready = threading.Event()
+        self._lost = ""
+
+    # --- life ---
+
+    def start(self) -> None:
+        """Start Ray and wait for every worker. On the main thread: its processes die with the thread that started them.
+
+        Signal handlers are kept. Best called before other threads run, as Ray forks in Python.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("a pool is started on the main thread")
+        sweep.sweep(self._folder)
+        problem = ""
+        for _ in range(STARTS):
+            try:
+                with surroundings.handlers_kept():
+                    return self._start_once()
+            except MusterError:
+                self.stop()
+                raise
+            except Exception as error:  # whatever Ray raises
+                problem = (str(error).strip() or type(error).__name__).splitlines()[0]
+                logger.warning("Ray did not start: %s", problem)
+                self.stop()
+        raise MusterError(f"Ray did not start: {problem}", "check free memory, /dev/shm, `ulimit -u` and /tmp")
+
+    def stop(self) -> None:
+        """End Ray and everything it started. Batches still running are killed without an event; drain first."""
+        with self._lock:
+            workers, self._workers = self._workers, []
+            self._lost = self._lost or "stopped"
+        if self._thread is not None:
+            self._news.put(None)
+            self._thread.join()
+            self._thread = None
+        for worker in workers:
+            self._kill_process(worker)
+        if self._ray is not None:
+            self._ray.shutdown()
+        sweep.sweep(self._folder)
+
+    def _start_once(self) -> None:
+        self._lost, self._leaving, self._news = "", set(), queue.SimpleQueue()
+        self._all_ready.clear()
+        self._temp = surroundings.temp_path()
+        self._write_down()
+        surroundings.furnish(self._temp)
+        deadline = time.monotonic() + self._start_seconds
+        watchdog = threading.Timer(self._start_seconds, self._kill_tree)
+        watchdog.daemon = True
+        watchdog.start()
+        try:
+            with surroundings.environment(self._temp):
+                self._ray = _import_ray(self._log)
+                _init_ray(self._ray, self._temp, self._slots)
+            self._seat_all()
+            if not self._all_ready.wait(max(0.0, deadline - time.monotonic())):
+                raise TimeoutError(f"not ready within {self._start_seconds:.0f} s")
+            if self._lost:
+                raise MusterError(self._lost, "`agent doctor` tries each part; run the same version everywhere")
+        finally:
+            watchdog.cancel()
+        self._dismiss_helpers()
+        self._watch_ray()
+        self._write_down()
+
+    def _kill_tree(self) -> None:
+        """Ray hangs: without its processes its calls return, with an error."""
+        self._write_down()
+        left = sweep.read(self._folder)
+        if left is not None:
+            sweep.kill_until_gone(left)
+
+    def _seat_all(self) -> None:
+        self._thread = threading.Thread(target=self._deliver, name="pool", daemon=True)
+        self._thread.start()
+        assert self._ray is not None
+        self._remote_seat = self._ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(Seat)
+        with self._lock:
+            self._workers = [self._seat(slot, 0) for slot in range(self._slots)]
+
+    def _dismiss_helpers(self) -> None:
+        """End those of Ray's helpers that one machine has no use for: 130 MB, and half of what Ray does when idle."""
+        for process in psutil.Process().children():
+            with suppress(psutil.Error):
+                if any(word.endswith(HELPERS) and "/ray/" in word for word in process.cmdline()):
+                    process.kill()
+
+    def _watch_ray(self) -> None:
+        """Ray's servers are not replaced: the first to die is the end of this pool."""
+        for process in psutil.Process().children():
+            with suppress(psutil.Error):
+                name = process.name()
+                if name in SERVERS:
+                    self._when_gone(process.pid, partial(self._lose, f"Ray's {name} died"))
+
+    # --- commands ---
+
+    def submit(self, slot: int, batch: Batch) -> int:
+        """Queue a batch on a slot's worker, which runs them in order; the ticket its event will carry."""
+        raw = msgspec.msgpack.encode(batch)
+        with self._lock:
+            self._ticket += 1
+            if self._lost:
+                raise MusterError(f"the pool is gone: {self._lost}", "start the agent again")
+            worker = self._workers[slot]
+            worker.batches[self._ticket] = raw
+            if worker.mark:
+                self._call(worker, self._ticket, raw)
+            return self._ticket
+
+    def kill(self, slot: int) -> None:
+        """SIGKILL a slot's worker and its runners. A WorkerDied with `killed_by_us` follows."""
+        with self._lock:
+            if self._lost:
+                return
+            worker = self._workers[slot]
+            worker.killed = True
+            self._news.put(lambda: self._retire(worker, ""))
+        self._kill_process(worker)
+
+    def worker_pid(self, slot: int) -> int | None:
+        """None while the worker is starting."""
+        with self._lock:
+            mark = self._workers[slot].mark if self._workers else None
+            return mark.pid if mark else None
+
+    # --- workers: what follows runs on the pool's thread, or with the lock held ---
+
+    def _seat(self, slot: int, deaths: int) -> _Worker:
+        """Create a worker, which takes a quarter of a second."""
+        seat = f"{self._temp.name}.{secrets.token_hex(4)}"
+        worker = _Worker(slot, seat, self._remote_seat.remote(self._worker, seat), deaths)
+        self._then(worker.actor.mark.remote(), lambda future: self._ready(worker, future))
+        return worker
+
+    def _call(self, worker: _Worker, ticket: int, raw: bytes) -> None:
+        worker.unsettled += 1
+        self._then(worker.actor.run.remote(raw), lambda future: self._settled(worker, ticket, future))
+
+    def _then(self, ref: Any, handle: Callable[[Future[Any]], None]) -> None:
+        """Handle a result on the pool's thread: Ray calls back on one of its own, where its calls would block."""
+        news = self._news  # of this start: after the next one nobody reads it
+        ref.future().add_done_callback(lambda future: news.put(lambda: handle(future)))
+
+    def _when_gone(self, pid: int, handle: Callable[[], None]) -> None:
+        """Handle the end of a process that need not be our child. Without pidfds the next call to it tells."""
+        news = self._news
+        if hasattr(os, "pidfd_open"):
+            arguments = (pid, lambda: news.put(handle))
+            threading.Thread(target=_wait_gone, args=arguments, name=f"pool watch {pid}", daemon=True).start()
+
+    def _deliver(self) -> None:
+        while (news := self._news.get()) is not None:
+            news()
+
+    def _ready(self, worker: _Worker, future: Future[Any]) -> None:
+        if future.exception() is not None:
+            return self._retire(worker, _why(future))
+        with self._lock:
+            worker.mark = sweep.Mark(*future.result())
+            for ticket, raw in worker.batches.items():
+                self._call(worker, ticket, raw)
+            everyone = all(each.mark for each in self._workers)
+        self._when_gone(worker.mark.pid, lambda: self._retire(worker, ""))
+        if self._all_ready.is_set():
+            self._write_down()
+        elif everyone:
+            self._all_ready.set()
+        return None
+
+    def _settled(self, worker: _Worker, ticket: int, future: Future[Any]) -> None:
+        raw, broken = (b"", _why(future)) if future.exception() else future.result()
+        with self._lock:
+            worker.unsettled -= 1
+            if not broken:
+                del worker.batches[ticket]
+        if broken:
+            self._retire(worker, broken)
+        else:
+            self._tell(BatchDone(worker.slot, ticket, msgspec.msgpack.decode(raw, type=Outcome)))
+        self._farewell(worker)
+
+    def _retire(self, worker: _Worker, reason: str) -> None:
+        """Take a worker out of its slot, make sure it is dead, and put another there."""
+        if worker.reason or self._lost:
+            return
+        worker.reason = "killed by the agent" if worker.killed else self._last_words(worker) or reason or SILENT_DEATH
+        self._kill_process(worker)
+        sweep.kill(sweep.naming(worker.seat))  # runners it left behind when it ended by itself
+        stillborn = not worker.mark and not worker.killed
+        if stillborn and worker.deaths + 1 >= DEATHS_BEFORE_READY:
+            self._lose(f"workers do not start: {worker.reason}")
+            return
+        with self._lock:
+            self._replace(worker, stillborn)
+        self._farewell(worker)
+
+    def _replace(self, worker: _Worker, stillborn: bool) -> None:
+        fresh = self._seat(worker.slot, worker.deaths + 1 if stillborn else 0)
+        self._workers[worker.slot] = fresh
+        self._leaving.add(worker)
+        if stillborn:  # nothing of it has run
+            worker.told, fresh.batches = True, worker.batches
+
+    def _farewell(self, worker: _Worker) -> None:
+        """Say that a worker died, once every call to it is settled: a result may arrive after the news of its end."""
+        if not worker.reason or worker.unsettled:
+            return
+        self._leaving.discard(worker)
+        if not worker.told:
+            worker.told = True
+            self._tell(WorkerDied(worker.slot, tuple(worker.batches), worker.reason, worker.killed))
+
+    def _lose(self, reason: str) -> None:
+        """The end of this pool: what was running is lost, and nothing is replaced any more."""
+        with self._lock:
+            if self._lost:
+                return
+            self._lost = reason
+        for worker in [*self._leaving, *self._workers]:
+            worker.reason, worker.unsettled = worker.reason or reason, 0
+            if worker.batches:
+                self._farewell(worker)
+        if self._all_ready.is_set():
+            self._tell(PoolLost(reason))
+        self._all_ready.set()  # for a `start` that waits
+
+    def _tell(self, event: PoolEvent) -> None:
+        try:
+            self._on_event(event)
+        except Exception:
+            logger.exception("an event of the pool was not taken: %s", event)
+
+    def _write_down(self) -> None:
+        with self._lock:  # there is one record
+            sweep.record(self._folder, self._temp)
+
+    def _kill_process(self, worker: _Worker) -> None:
+        """The worker and its descendants."""
+        if worker.mark is not None:
+            sweep.kill_tree(worker.mark)
+        elif self._ray is not None:
+            self._ray.kill(worker.actor)
+
+    def _last_words(self, worker: _Worker) -> str:
+        """The signal a worker's own handler wrote down before it died, if it could."""
+        pid = worker.mark.pid if worker.mark else None
+        for path in self._temp.glob(f"session_latest/logs/worker-*-{pid}.err"):
+            for line in reversed(path.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").splitlines()):
+                if line.startswith("*** SIG"):
+                    return "died of " + line.split()[1]
+        return ""
+
+
+def _import_ray(log: Path | None) -> ModuleType:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import ray
+    surroundings.quiet(log)
+    return ray
+
+
+def _init_ray(ray: Any, temp: Path, slots: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ray.init(
+            address="local",
+            num_cpus=slots,
+            num_gpus=0,
+            include_dashboard=False,
+            log_to_driver=False,
+            configure_logging=False,
+            object_store_memory=STORE_BYTES,
+            _temp_dir=str(temp),
+        )
+
+
+def _wait_gone(pid: int, call: Callable[[], None]) -> None:
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return call()
+    try:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        poll.poll()
+    finally:
+        os.close(fd)
+    return call()
+
+
+def _why(future: Future[Any]) -> str:
+    """Ray's reason in one line: the last line of a traceback, or what it knows of the exit."""
+    lines = [line.strip() for line in str(future.exception()).splitlines() if line.strip()]
+    if not lines:
+        return type(future.exception()).__name__
+    return lines[-1].partition("Some common causes")[0].strip()

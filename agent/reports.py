@@ -1,0 +1,154 @@
+"""What the coordinator is still to be told, and what it was told but did not answer yet. No I/O, no clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from agent.orders import Attempt
+from coordinator.protocol.messages import Failure, Finished, Loss, Returned
+from jobs.ranges import RangeSet
+
+MESSAGE_CHARS = 1_000
+EVIDENCE_CHARS = 8_000
+EVIDENCE_TOTAL = 6 << 20  # characters in one message; a frame holds 16 MiB
+FAILURES_AT_ONCE = 200
+
+Key = tuple[str, str, int, int]  # job, layer, boot, attempt
+
+
+@dataclass
+class Sum:
+    """Finished shards of one grant, added up."""
+
+    numbers: RangeSet = field(default_factory=RangeSet)
+    rows: int = 0
+    compute: float = 0.0
+    in_bytes: int = 0
+    out_bytes: int = 0
+    peak: int = 0
+
+
+@dataclass
+class Letter:
+    """News on its way, or waiting to go."""
+
+    finished: dict[Key, Sum] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
+    returned: dict[tuple[str, int, int], RangeSet] = field(default_factory=dict)
+    changed: set[str] = field(default_factory=set)
+    busy: float = 0.0
+    pushed: int = 0
+    push_seconds: float = 0.0
+
+    @property
+    def pressing(self) -> bool:
+        """Whether anybody waits for it; the counters alone can wait."""
+        return bool(self.finished or self.failures or self.losses or self.returned or self.changed)
+
+    def fields(self) -> dict[str, object]:
+        """As a Sync has them."""
+        return {
+            "finished": [_finished(key, total) for key, total in self.finished.items()],
+            "failures": trimmed(self.failures),
+            "losses": self.losses,
+            "returned": [Returned(*key, numbers.pairs()) for key, numbers in self.returned.items()],
+            "changed": sorted(self.changed),
+            "busy": self.busy,
+            "pushed": self.pushed,
+            "push_seconds": self.push_seconds,
+        }
+
+
+class Reports:
+    """At most one letter is on its way."""
+
+    def __init__(self) -> None:
+        self.next = Letter()
+        self.sent: Letter | None = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is news that nobody has confirmed to have heard."""
+        return self.next.pressing or self.sent is not None
+
+    def finish(self, key: Key, numbers: RangeSet) -> Sum:
+        """Count `numbers` as finished; the caller adds what else it knows to the sum."""
+        total = self.next.finished.setdefault(key, Sum())
+        total.numbers.update(numbers)
+        return total
+
+    def fail(self, failure: Failure) -> None:
+        short = msgspec.structs.replace(
+            failure, message=failure.message[:MESSAGE_CHARS], evidence=failure.evidence[-EVIDENCE_CHARS:]
+        )
+        self.next.failures.append(short)
+
+    def lose(self, loss: Loss) -> None:
+        self.next.losses.append(msgspec.structs.replace(loss, reason=loss.reason[:MESSAGE_CHARS]))
+
+    def give_back(self, layer: str, attempt: Attempt, numbers: RangeSet) -> None:
+        self.next.returned.setdefault((layer, *attempt), RangeSet()).update(numbers)
+
+    def silent_on(self, layer: str) -> None:
+        """Nobody wants to hear of this layer any more."""
+        letter = self.next
+        self.next = replace(
+            letter,
+            finished={key: total for key, total in letter.finished.items() if key[1] != layer},
+            failures=[failure for failure in letter.failures if failure.layer != layer],
+            losses=[loss for loss in letter.losses if loss.layer != layer],
+            returned={key: numbers for key, numbers in letter.returned.items() if key[0] != layer},
+            changed=letter.changed - {layer},
+        )
+
+    def post(self) -> Letter:
+        """What to say now. It is on its way until `answered` or `unanswered`."""
+        letter, self.next = self.next, Letter()
+        letter.failures, self.next.failures = letter.failures[:FAILURES_AT_ONCE], letter.failures[FAILURES_AT_ONCE:]
+        self.sent = letter
+        return letter
+
+    def post_hello(self) -> Letter:
+        """What a hello says: failures and losses. It names all that is held, and so says the rest by itself."""
+        letter = self.next
+        self.next = replace(letter, failures=[], losses=[], returned={})
+        self.sent = Letter(failures=letter.failures, losses=letter.losses)
+        return self.sent
+
+    def answered(self) -> None:
+        self.sent = None
+
+    def unanswered(self) -> None:
+        """The link broke: nobody knows whether it was heard, and all of it may be said twice."""
+        if self.sent is None:
+            return
+        self.next.failures[:0] = self.sent.failures
+        self.next.losses[:0] = self.sent.losses
+        self.next.changed |= self.sent.changed
+        self.sent = None
+
+
+def trimmed(failures: list[Failure]) -> list[Failure]:
+    """The same failures with no more evidence than one message may carry."""
+    each = EVIDENCE_TOTAL // max(1, len(failures))
+    return [msgspec.structs.replace(failure, evidence=failure.evidence[-each:]) for failure in failures]
+
+
+def _finished(key: Key, total: Sum) -> Finished:
+    job, layer, boot, attempt = key
+    return Finished(
+        job,
+        layer,
+        boot,
+        attempt,
+        total.numbers.pairs(),
+        total.rows,
+        total.compute,
+        0.0,
+        total.in_bytes,
+        total.out_bytes,
+        total.peak,
+    )

@@ -1,0 +1,169 @@
+"""The pool's slots: which batches are in flight on each, and where the next may go. No I/O, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from agent.holding import Holding
+from agent.orders import Attempt
+from coordinator.protocol.messages import LayerInfo
+
+DEPTH = 2  # batches in flight on a slot: one running, one so that its worker never idles
+BATCH_SECONDS = 0.3
+BATCH_LEAST_SECONDS = 0.02  # below it a call costs more than it brings
+BATCH_SHARDS = 1024
+AHEAD_SECONDS = 1.0  # a batch longer than this gets none behind it: another slot may be free before
+REST_SECONDS = 1.0  # after a worker's death with nothing in hand, doubled each time
+REST_LIMIT_SECONDS = 30.0
+BACKSTOP_SECONDS = 5.0  # what runs the user's code minds the timeout itself; we only mind that it does
+
+
+@dataclass
+class Flight:
+    """One submitted batch. Its numbers may have been dropped or granted anew since."""
+
+    ticket: int
+    slot: int
+    info: LayerInfo
+    items: dict[int, Attempt]
+    part: str  # name of the part it makes
+    expected: float | None  # seconds
+
+    @property
+    def layer(self) -> str:
+        return self.info.layer.digest
+
+
+@dataclass
+class Slot:
+    """Flights run in their order. All of a slot's flights are of one layer."""
+
+    number: int
+    flights: list[Flight] = field(default_factory=list)
+    last_layer: str = ""
+    killing: str = ""  # why we are having its worker killed; "" while we are not
+    victim: tuple[int, int, int] | None = None  # the shard that is to blame for it
+    running: tuple[int, int, int] | None = None  # (number, boot, attempt), as last seen
+    running_since: float = 0.0
+    barren: int = 0  # deaths and empty calls in a row with no shard to show for them
+    rest_until: float = 0.0
+
+    @property
+    def cpus(self) -> int:
+        return max((flight.info.work.cpus for flight in self.flights), default=0)
+
+    @property
+    def memory(self) -> int:
+        return max((flight.info.work.memory or 0 for flight in self.flights), default=0)
+
+    def see(self, running: tuple[int, int, int] | None, now: float) -> None:
+        """What its worker is at."""
+        if running != self.running:
+            self.running, self.running_since = running, now
+
+    def overdue(self, now: float) -> bool:
+        """Whether the shard in hand runs beyond its timeout."""
+        if self.running is None or not self.flights:
+            return False
+        work = self.flights[0].info.work
+        grace = BACKSTOP_SECONDS if work.code is not None else 0.0
+        return work.timeout is not None and now - self.running_since > work.timeout + grace
+
+    def fruitful(self) -> None:
+        self.barren, self.rest_until = 0, 0.0
+
+    def fruitless(self, now: float) -> None:
+        """Rest, longer each time: a worker that cannot start must not spin."""
+        self.barren += 1
+        self.rest_until = now + min(REST_LIMIT_SECONDS, REST_SECONDS * 2 ** min(self.barren - 1, 10))
+
+
+class Slots:
+    """All slots. The cpus of those in use add up to at most `allowed`, their memory to at most the budget."""
+
+    def __init__(self, count: int, memory: int) -> None:
+        self.every = [Slot(number) for number in range(count)]
+        self.memory = memory
+        self.allowed = count
+        self.narrow_for: set[str] = set()  # jobs for whose memory slots were taken away
+
+    @property
+    def flights(self) -> Iterator[Flight]:
+        for slot in self.every:
+            yield from slot.flights
+
+    @property
+    def idle(self) -> int:
+        """Cpus that run nothing."""
+        return max(0, self.allowed - self.used)
+
+    @property
+    def used(self) -> int:
+        return sum(slot.cpus for slot in self.every)
+
+    def free_for(self, holding: Holding, now: float) -> Slot | None:
+        """The best slot for a batch of the holding now: an empty one that last ran its layer, if there is any."""
+        fitting = [slot for slot in self.every if self._open(slot, holding, now) and self._fits(slot, holding)]
+        layer = holding.info.layer.digest
+        return min(fitting, key=lambda s: (len(s.flights), s.last_layer != layer, s.number), default=None)
+
+    def _open(self, slot: Slot, holding: Holding, now: float) -> bool:
+        if slot.killing or now < slot.rest_until or len(slot.flights) >= DEPTH:
+            return False
+        if not slot.flights:
+            return True
+        ahead = slot.flights[-1]
+        quick = ahead.expected is not None and ahead.expected <= AHEAD_SECONDS
+        return quick and ahead.layer == holding.info.layer.digest
+
+    def _fits(self, slot: Slot, holding: Holding) -> bool:
+        if slot.flights:
+            return True  # the same layer: it needs no more than it has
+        work = holding.info.work
+        others = [other for other in self.every if other.flights]
+        memory = sum(other.memory for other in others) + (work.memory or 0)
+        return not others or (self.used + work.cpus <= self.allowed and memory <= self.memory)
+
+    def batch_size(self, holding: Holding) -> int:
+        """Shards for one call: as many as take BATCH_SECONDS, fewer near the end so that all slots end together."""
+        if holding.seconds is None:
+            return 1
+        each = max(holding.seconds, 1e-7)
+        places = DEPTH * max(1, self.allowed // max(1, holding.cpus))
+        share = max(-(-len(holding.waiting) // places), int(BATCH_LEAST_SECONDS / each))
+        return max(1, min(int(BATCH_SECONDS / each), share, BATCH_SHARDS))
+
+    def launch(self, slot: Slot, flight: Flight) -> None:
+        slot.flights.append(flight)
+        slot.last_layer = flight.layer
+
+    def land(self, ticket: int) -> tuple[Slot, Flight] | None:
+        """Take a flight off its slot."""
+        for slot in self.every:
+            for flight in slot.flights:
+                if flight.ticket == ticket:
+                    slot.flights.remove(flight)
+                    slot.running = None  # the same shard, run again, starts anew
+                    return slot, flight
+        return None
+
+    def clear(self, slot: Slot) -> list[Flight]:
+        """Take all flights off a slot whose worker died; it may be used again."""
+        flights, slot.flights = slot.flights, []
+        slot.killing, slot.victim, slot.running = "", None, None
+        return flights
+
+    def narrow(self, slot: Slot) -> bool:
+        """Take a slot away for the memory of what runs on this one. False where it is the last."""
+        if len([other for other in self.every if other.flights]) <= 1 or self.allowed <= 1:
+            return False
+        self.allowed = max(1, min(self.allowed, self.used) - slot.cpus)
+        self.narrow_for.add(slot.flights[0].info.job)
+        return True
+
+    def widen(self, jobs: set[str]) -> None:
+        """Give the slots back once none of the jobs they were taken for has work here."""
+        if self.narrow_for and not self.narrow_for & jobs:
+            self.narrow_for.clear()
+            self.allowed = len(self.every)

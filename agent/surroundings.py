@@ -1,0 +1,94 @@
+"""What Ray finds around it when it starts: environment, temp folder, signal handlers, log. Does not import ray."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+TEMP_ROOT_LENGTH = 20  # sockets lie 70 characters further down, and AF_UNIX ends at 107
+# Read by Ray at its import and by its processes. The user's own RAY_ variables are out of sight meanwhile.
+RAY_SETTINGS = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # listen on loopback only
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "token",
+    "RAY_process_group_cleanup_enabled": "1",  # also gives each worker its own group: Ctrl-C stays with the agent
+    "RAY_memory_monitor_refresh_ms": "0",  # the agent weighs its runners itself
+    "RAY_task_events_report_interval_ms": "0",  # else the GCS keeps a record of every batch
+    "RAY_enable_metrics_collection": "0",
+    "RAY_event_stats": "0",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # under `uv run` it would ship the working folder to each worker
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # a worker without a GPU of Ray's still sees the machine's
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",
+    "RAY_ROTATION_MAX_BYTES": str(4 << 20),
+    "RAY_ROTATION_BACKUP_COUNT": "1",
+}
+THREADS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+TOKEN = secrets.token_hex(32)  # one for this process: Ray reads it once, and a second start has to agree
+
+
+def quiet(log: Path | None) -> None:
+    """Ray's warnings go to the log. It prints the death of a worker on stdout, for which it has no other switch."""
+    rays = logging.getLogger("ray")
+    rays.propagate = False
+    rays.setLevel(logging.WARNING)
+    for handler in rays.handlers[:]:
+        rays.removeHandler(handler)
+        handler.close()
+    rays.addHandler(logging.FileHandler(log, delay=True) if log else logging.NullHandler())
+    worker = sys.modules.get("ray._private.worker")
+    if worker is not None:
+        worker.__dict__["_worker_logs_enabled"] = False
+
+
+def temp_path() -> Path:
+    root = tempfile.gettempdir()
+    return Path(root if len(root) <= TEMP_ROOT_LENGTH else "/tmp") / f"mst-{secrets.token_hex(4)}"
+
+
+def furnish(temp: Path) -> None:
+    """A folder for Ray's sockets and logs, for us alone, with the token without which nobody may talk to it."""
+    temp.mkdir(mode=0o700)
+    token = temp / "token"
+    token.touch(mode=0o600)
+    token.write_text(TOKEN)
+
+
+@contextmanager
+def environment(temp: Path) -> Iterator[None]:
+    """What Ray reads while it starts. Put back afterwards: other children of ours must not look like the pool's."""
+    before = dict(os.environ)
+    for name in [name for name in before if name.startswith("RAY_")]:
+        del os.environ[name]
+    os.environ.update(RAY_SETTINGS, RAY_AUTH_TOKEN_PATH=str(temp / "token"), **dict.fromkeys(THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+
+
+@contextmanager
+def handlers_kept() -> Iterator[None]:
+    """Put back the signal handlers that Ray replaces."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:
+                signal.signal(number, handler)

@@ -1,0 +1,329 @@
+"""What commands and drivers say to the daemon over ROOT/control.sock, and its answers. Values: no I/O, no decisions.
+
+A strict loop of frames: one answer to each question; a connection may ask many. The first frame is the first question
+(a helper's is `Attach`, see `coordinator.protocol.messages`). A `Problem` may answer anything. Jobs are named by their
+full id. Everything is bounded by the layers of one job and the machines of the farm, never by the shards.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from coordinator.protocol.messages import Count, Message, Name, Ranges, Seconds, Short, Text
+from jobs.errors import MusterError
+
+JobId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\.[1-9][0-9]{0,8}$")]
+LayerName = Annotated[str, Meta(max_length=512)]
+LayerNames = Annotated[list[LayerName], Meta(max_length=65_536)]
+Created = Annotated[list[tuple[Count, bytes]], Meta(max_length=65_536)]  # shard number, payload
+Submission = Annotated[str, Meta(pattern=r"^submit-[0-9a-f]{8,64}$")]
+Weight = Annotated[int, Meta(ge=1, le=1000)]
+
+JobState = Literal["running", "paused", "halted", "cancelled", "incomplete", "complete"]
+LayerState = Literal["waiting", "open", "merging", "merged", "changed"]
+AgentState = Literal["live", "draining", "gone", "left"]
+ENDED: frozenset[JobState] = frozenset({"cancelled", "incomplete", "complete"})
+FAILURES_LIMIT = 500  # in one answer: with the evidence's own limit it stays below a frame's
+
+
+# --- questions of commands --------------------------------------------------------------------------------
+
+
+class Submit(Message, frozen=True):
+    """Take over ROOT/tmp/`folder`: job.yaml, plan.msgpack and perhaps code.pack. The answer is `Submitted`."""
+
+    folder: Submission
+
+
+class StatusAsk(Message, frozen=True):
+    """All jobs without their layers, or one job with them; the answer is `Status`."""
+
+    job: JobId | None = None
+
+
+class AgentsAsk(Message, frozen=True):
+    """The answer is `Agents`."""
+
+
+class Cancel(Message, frozen=True):
+    """The answer to this, and to every question down to `Stop` but two, is `Done`."""
+
+    job: JobId
+
+
+class Pause(Message, frozen=True):
+    job: JobId
+
+
+class Resume(Message, frozen=True):
+    """Of a paused job; a halted one wants `Retry`."""
+
+    job: JobId
+
+
+class Priority(Message, frozen=True):
+    job: JobId
+    priority: Weight
+
+
+class Remove(Message, frozen=True):
+    """Forget an ended job and delete its folder."""
+
+    job: JobId
+
+
+class Retry(Message, frozen=True):
+    """Run quarantined shards again (a halted job: all of its failed ones), or all shards of the named layers."""
+
+    job: JobId
+    layers: LayerNames | None = None
+
+
+class Drain(Message, frozen=True):
+    agent: Name
+
+
+class FailuresAsk(Message, frozen=True):
+    """Newest first, at most `limit`; the answer is `Failures`."""
+
+    job: JobId
+    layer: LayerName | None = None
+    number: Count | None = None  # of a shard of `layer`
+    quarantined: bool = False  # only of shards that are
+    limit: Annotated[int, Meta(ge=1, le=FAILURES_LIMIT)] = 50
+
+
+class Usage(Message, frozen=True):
+    """What the daemon has promised of the root's disk; the answer is `Used`."""
+
+
+class Stop(Message, frozen=True):
+    """Answered with `Done` before the daemon goes."""
+
+
+# --- questions of drivers ---------------------------------------------------------------------------------
+
+
+class DriveOpen(Message, frozen=True):
+    """Become the driver of `job`; refused while another connection is. The answer is `DriveState` with every bundle's
+    first page; the driver is one until its connection closes."""
+
+    job: JobId
+
+
+class DriveWait(Message, frozen=True):
+    """Answered with `DriveState` once there are bundles after `known`, the job has ended, or `wait` has passed."""
+
+    job: JobId
+    known: Count  # `DriveState.seen` of the last answer
+    wait: Seconds = 0.0
+
+
+class Advance(Message, frozen=True):
+    """Apply, at once, if and only if `from_seq` is the job's cursor; the answer is `Advanced`."""
+
+    job: JobId
+    from_seq: Count
+    to_seq: Count
+    create: Created = msgspec.field(default_factory=list)
+    finish: bool = False  # no shard will be made after these
+    durable: bool = True
+
+
+# --- answers ----------------------------------------------------------------------------------------------
+
+
+class Problem(Message, frozen=True):
+    """No, and why; `exit_code` is that of a class in `jobs.errors`."""
+
+    message: Text
+    hint: Text
+    exit_code: Annotated[int, Meta(ge=1, le=255)]
+
+
+class Done(Message, frozen=True):
+    """It is so now. `said` is one line for people."""
+
+    said: Text = ""
+
+
+class Submitted(Message, frozen=True):
+    job: JobId
+
+
+class Tally(msgspec.Struct, frozen=True):
+    """Shards counted by what they are now. shards = committed + finished + running + pending + quarantined."""
+
+    shards: Count = 0
+    committed: Count = 0
+    finished: Count = 0  # on agents, not committed yet
+    running: Count = 0  # granted: in a slot or waiting on its agent
+    pending: Count = 0
+    quarantined: Count = 0
+    rows: Count = 0
+    rows_committed: Count = 0
+    in_bytes: Count = 0  # of all shards
+    out_bytes: Count = 0  # of all shards where that is known, else 0
+    out_committed: Count = 0  # bytes of output in committed bundles
+
+
+class LayerStatus(msgspec.Struct, frozen=True):
+    name: LayerName
+    state: LayerState
+    tally: Tally
+
+
+class AgentRate(msgspec.Struct, frozen=True):
+    """What one machine has done of one job, in this life of the daemon."""
+
+    name: Name
+    live: bool  # granted more of it if there is more: a live session, not draining, eligible
+    slots: Count  # how many of its shards it can run at once
+    running: Count  # granted to it, unfinished
+    finished: Count  # finished on it, not committed
+    shards: Count  # finished by it, in total
+    rows: Count
+    in_bytes: Count
+    out_bytes: Count
+    seconds: Seconds  # of compute per shard, a moving mean; 0 while unknown
+    busy: Seconds  # compute seconds in total
+
+
+class Window(msgspec.Struct, frozen=True):
+    """What happened to a job during the last `seconds` while it was running (not paused): the ETA's rates."""
+
+    seconds: Seconds = 0.0  # 0: nothing measured yet
+    finished: Count = 0  # shards reported finished
+    committed: Count = 0  # shards
+    in_bytes: Count = 0  # of the finished
+    out_bytes: Count = 0  # of the committed
+
+
+class JobStatus(msgspec.Struct, frozen=True):
+    id: JobId
+    kind: Short
+    state: JobState
+    why: Text  # one line for any state but running and complete, else ""
+    priority: int
+    created: Seconds  # wall clock, since the epoch; so all times here
+    started: Seconds | None  # the first grant
+    ended: Seconds | None
+    totals: Tally
+    failures: Count  # stored attempts that failed
+    layers: list[LayerStatus] = []  # only where one job was asked for
+    layers_total: Count = 0
+    layers_merged: Count = 0
+    agents: list[AgentRate] = []
+    recent: Window = Window()  # about the last minute
+    whole: Window = Window()  # since the daemon started, or the job if later
+    merged_bytes: Count = 0  # output merged, in this life of the daemon
+    merge_seconds: Seconds = 0.0  # that it took
+    notes: list[Text] = []  # lines for people: nobody is eligible and why, the root is full, a source changed
+
+
+class Status(Message, frozen=True):
+    now: Seconds  # the daemon's clock, to which all times compare
+    version: Short
+    agents: Count  # live ones
+    jobs: list[JobStatus]  # oldest first
+    notes: list[Text] = msgspec.field(default_factory=list)  # of the farm: the root is full, say
+
+
+class AgentStatus(msgspec.Struct, frozen=True):
+    name: Name
+    host: Short
+    state: AgentState
+    last_seen: Seconds  # wall clock
+    cpus: Count
+    running: Count  # shards granted, unfinished
+    finished: Count  # finished, not committed
+    done: Count  # shards committed from it, in this life of the daemon
+    in_bytes: Count
+    out_bytes: Count
+    fingerprint: Text
+    version: Short
+    note: Text = ""
+    ineligible: dict[JobId, Text] = {}  # running jobs it takes no part in, and why
+
+
+class Agents(Message, frozen=True):
+    now: Seconds
+    agents: list[AgentStatus]  # by name
+
+
+class FailureRecord(msgspec.Struct, frozen=True):
+    """One attempt that failed, or a loss that quarantined."""
+
+    layer: LayerName
+    number: Count
+    boot: Count
+    attempt: Count
+    agent: Short
+    when: Seconds
+    code: Short
+    message: Text
+    evidence: Text
+    seconds: Seconds
+    peak: Count
+    quarantined: bool  # the shard is, now
+
+
+class Failures(Message, frozen=True):
+    total: Count  # that match; `items` may be fewer
+    items: list[FailureRecord]
+
+
+class Used(Message, frozen=True):
+    free: Count  # bytes, of the root's file system
+    reserved: Count  # bytes promised to open layers and not written yet
+
+
+class DriveState(Message, frozen=True):
+    """All that a driver needs to go on from wherever the last one was."""
+
+    kind: Short
+    params: dict[str, Any]
+    layer: LayerName
+    cursor: Count
+    created: Ranges  # shard numbers
+    committed: Ranges
+    quarantined: Ranges
+    finished: bool  # no more shards will be made
+    ended: bool  # the job was cancelled or has ended: the driver exits
+    bundles: list[Text]  # files under jobs/JOB/bundles/ after `known`, in order of commit, at most a page
+    seen: Count  # what to pass as `known`
+    more: bool = False  # there are further bundles already
+
+
+class Advanced(Message, frozen=True):
+    seq: Count  # the cursor now
+    accepted: bool
+
+
+FromCommand = (
+    Submit
+    | StatusAsk
+    | AgentsAsk
+    | Cancel
+    | Pause
+    | Resume
+    | Priority
+    | Remove
+    | Retry
+    | Drain
+    | FailuresAsk
+    | Usage
+    | Stop
+    | DriveOpen
+    | DriveWait
+    | Advance
+)
+ToCommand = Problem | Done | Submitted | Status | Agents | Failures | Used | DriveState | Advanced
+
+
+def problem_of(error: MusterError) -> Problem:
+    """How an error of ours goes to the one who asked."""
+    return Problem(error.message[:4096], error.hint[:4096], error.exit_code)

@@ -1,0 +1,219 @@
+"""The daemon's end of every helper's connection: control and push. Checks what comes in; the scheduler judges it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from coordinator.engine import Engine
+from coordinator.mailbox import Mailbox
+from coordinator.protocol.messages import (
+    PROTOCOL,
+    Attach,
+    Bye,
+    Failed,
+    Hello,
+    Leave,
+    Message,
+    Moved,
+    Offer,
+    Refused,
+    Rejected,
+    Settled,
+    Stored,
+    Sync,
+    Take,
+)
+from coordinator.scheduler import commands as c
+from coordinator.scheduler import events as e
+from coordinator.store import AlreadyCommitted
+from coordinator.wire import Wire
+from jobs.model import Output
+from jobs.ranges import RangeSet
+
+log = logging.getLogger("muster.daemon")
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle between its acceptance and its commit."""
+
+    job: str
+    layer: str
+    generation: int
+    agent: str
+    numbers: RangeSet
+    outputs: tuple[Output, ...]
+    nbytes: int
+    tmp: Path
+    file: Path
+
+
+class Channel:
+    """One helper's connection, for as long as it lasts."""
+
+    def __init__(self, engine: Engine, wire: Wire, attach: Attach) -> None:
+        self._engine = engine
+        self._wire = wire
+        self._role = attach.role
+        self._pinned = attach.pinned
+        self._bundles: dict[int, Bundle] = {}
+        self._session = 0
+        self._mailbox: Mailbox | None = None
+
+    async def serve(self) -> None:
+        """Answer until the other end goes away."""
+        while (message := await self._wire.receive()) is not None:
+            answer = await self._answer(message)
+            if answer is not None:
+                await self._wire.send(answer)
+            if isinstance(answer, Bye):
+                return
+
+    async def _answer(self, message: Message) -> Message | None:
+        if self._role == "control":
+            match message:
+                case Hello():
+                    return self._hello(message)
+                case Sync():
+                    return await self._sync(message)
+                case Leave():
+                    return self._leave(message)
+        elif self._role == "push":
+            match message:
+                case Offer():
+                    return self._offer(message)
+                case Stored():
+                    return await self._stored(message)
+                case Failed():
+                    return self._failed(message)
+                case Moved():
+                    self._engine.handle(e.Moved(message.session))
+                    return None
+        return Rejected("bad-message", f"{type(message).__name__} does not belong on a {self._role} channel")
+
+    # --- control -----------------------------------------------------------------------------------------
+
+    def _hello(self, hello: Hello) -> Message:
+        if hello.protocol != PROTOCOL:
+            older = "agent" if hello.protocol < PROTOCOL else "coordinator"
+            message = f"the agent speaks protocol {hello.protocol}, the coordinator {PROTOCOL}"
+            return Rejected("protocol", message, f"upgrade muster on the {older}'s machine")
+        if self._pinned and hello.name != self._pinned:
+            log.warning("a key pinned to %s said hello as %s: refused", self._pinned, hello.name)
+            return Rejected("not-allowed", f"this key may only join as {self._pinned}", f"use --name {self._pinned}")
+        self._session, self._mailbox = self._engine.join(hello)
+        if self._mailbox.rejected:
+            return self._mailbox.rejected
+        log.info("%s joined from %s with %d cpus", hello.name, hello.host, hello.cpus)
+        timing = self._engine.scheduler.state.timing
+        return self._mailbox.welcome(
+            self._engine.farm, self._engine.boot, self._session, timing.lease, timing.heartbeat
+        )
+
+    async def _sync(self, sync: Sync) -> Message:
+        mailbox = self._mailbox
+        if mailbox is None or sync.session != self._session:
+            return Rejected("no-session", "this session is not of this channel", "say hello again")
+        if mailbox.rejected:
+            return mailbox.rejected
+        self._engine.sync(sync)
+        await mailbox.wait(min(sync.wait, self._engine.scheduler.state.timing.lease / 4))
+        return mailbox.rejected or mailbox.news()
+
+    def _leave(self, leave: Leave) -> Message:
+        if leave.session == self._session:
+            self._engine.handle(e.Departed(leave.session))
+            self._engine.mailboxes.pop(leave.session, None)
+        return Bye("you left")
+
+    # --- push --------------------------------------------------------------------------------------------
+
+    def _offer(self, offer: Offer) -> Message:
+        agent = self._engine.scheduler.state.by_session.get(offer.session)
+        if agent is None:
+            return Refused("no-session", [], "this session has ended")
+        if self._pinned and agent.name != self._pinned:
+            return Refused("no-session", [], "that session is not of this key")
+        try:
+            layer = self._engine.scheduler.state.open_layers.get(offer.layer)
+            numbers = RangeSet.checked(offer.numbers, layer.count if layer else 1 << 53)
+        except ValueError as error:
+            return Refused("corrupt", [], str(error))
+        (verdict,) = self._engine.handle(e.Offered(offer.session, offer.layer, numbers))
+        if isinstance(verdict, c.AcceptOffer):
+            return self._accept(offer, verdict, agent.name, numbers)
+        assert isinstance(verdict, c.RefuseOffer)
+        return Refused(verdict.code, verdict.numbers.pairs())
+
+    def _accept(self, offer: Offer, verdict: c.AcceptOffer, agent: str, numbers: RangeSet) -> Message:
+        engine = self._engine
+        live = engine.jobs[verdict.job]
+        outputs = tuple(offer.outputs)
+        fixed = live.outputs.setdefault(verdict.layer, outputs)
+        if fixed != outputs:
+            return Refused("outputs", numbers.pairs(), f"outputs {_shown(outputs)} where others gave {_shown(fixed)}")
+        if (free := engine.free_bytes()) < offer.nbytes:
+            return Refused("full", [], f"the root has {free} bytes left, the bundle wants {offer.nbytes}")
+        engine.last_token += 1
+        token = engine.last_token
+        name = f"{engine.boot}-{token}.part"
+        bundle = Bundle(
+            job=verdict.job,
+            layer=verdict.layer,
+            generation=verdict.generation,
+            agent=agent,
+            numbers=numbers,
+            outputs=outputs,
+            nbytes=offer.nbytes,
+            tmp=engine.tmp / f"push-{name}",
+            file=engine.root.job(verdict.job).bundles / name,
+        )
+        self._bundles[token] = bundle
+        layer = live.layers[verdict.layer]
+        return Take(token, str(bundle.tmp), str(bundle.file), layer.rows, layer.shard_rows)
+
+    async def _stored(self, stored: Stored) -> Message:
+        bundle = self._bundles.pop(stored.token, None)
+        if bundle is None:
+            return Refused("corrupt", [], "no such bundle was accepted")
+        refused = await self._commit(bundle, stored.nbytes)
+        if refused is not None:
+            await asyncio.to_thread(bundle.file.unlink, True)
+            return refused
+        return Settled(bundle.numbers.pairs())
+
+    async def _commit(self, bundle: Bundle, nbytes: int) -> Refused | None:
+        """The one transaction; what it means for everyone else follows."""
+        engine, b = self._engine, bundle
+        layer = engine.scheduler.state.open_layers.get(b.layer)
+        if layer is None or layer.job != b.job or layer.generation != b.generation:
+            return Refused("gone", [], "the layer was taken back meanwhile")
+        each = b.nbytes // len(b.numbers)
+        try:
+            await engine.ask(
+                lambda store: store.commit_bundle(
+                    b.job, b.layer, b.file.name, nbytes, b.agent, time.time(), b.numbers, b.outputs, each
+                )
+            )
+        except AlreadyCommitted as error:
+            return Refused("committed", error.numbers.pairs())
+        except KeyError:
+            return Refused("gone", [], "the job was removed meanwhile")
+        engine.committed(b.job, b.layer, b.generation, b.agent, b.numbers, b.nbytes, b.file.name)
+        return None
+
+    def _failed(self, failed: Failed) -> Message:
+        bundle = self._bundles.pop(failed.token, None)
+        if bundle and failed.code == "full":
+            log.warning("no room for a bundle of %s: %s", bundle.job, failed.message)
+        elif bundle:
+            log.warning("a bundle of %s from %s did not arrive: %s", bundle.job, bundle.agent, failed.message)
+        return Refused(failed.code, [], failed.message)
+
+
+def _shown(outputs: tuple[Output, ...]) -> str:
+    return ", ".join(f"{o.name} {o.form} {list(o.shape)} {o.dtype}" for o in outputs) or "nothing"

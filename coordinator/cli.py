@@ -1,0 +1,97 @@
+"""`coordinator`: finds the command and shows its errors. Imports a command only when it is called."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from jobs.errors import INTERRUPTED_EXIT, MusterError, UsageError, report, report_bug
+
+if TYPE_CHECKING:
+    import click
+
+COMMANDS = {
+    "serve": "Run the coordinator of a farm.",
+    "stop": "Stop the coordinator; jobs go on when it is started again.",
+    "plan": "Show what a job would be, and start nothing.",
+    "submit": "Plan a job and run it.",
+    "watch": "Follow a job until it ends.",
+    "status": "List the jobs, or show one.",
+    "agents": "List the machines.",
+    "logs": "Show what failed, with its evidence.",
+    "verify": "Check a job's merged result, and its inputs.",
+    "result": "Print where the merged arrays are, or copy them.",
+    "retry": "Run again what failed, or whole layers.",
+    "cancel": "End a job; what is merged stays.",
+    "pause": "Grant nothing more of a job for now.",
+    "resume": "Go on with a paused job.",
+    "priority": "Set a job's share of the farm.",
+    "drain": "Let a machine finish and leave.",
+    "rm": "Delete an ended job and its result.",
+    "du": "Show what takes the root's space.",
+    "connect": "Run by sshd for an agent, not by people.",
+}
+BROKEN_PIPE_EXIT = 141
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The exit code of `coordinator ARGV`."""
+    args = sys.argv[1:] if argv is None else argv
+    try:
+        code = _connect(args[1:]) if args[:1] == ["connect"] else _run(args)
+        sys.stdout.flush()
+        return code
+    except MusterError as error:
+        return report(error)
+    except KeyboardInterrupt:
+        return INTERRUPTED_EXIT
+    except BrokenPipeError:
+        return _quiet()
+    except Exception as error:
+        return report_bug(error)
+
+
+def _connect(args: list[str]) -> int:
+    """The one command that a machine waits for: without click."""
+    from coordinator.commands import connect
+
+    return connect.run(args)
+
+
+def _run(args: list[str]) -> int:
+    import click
+
+    from coordinator.commands.group import LazyGroup
+
+    group = LazyGroup(COMMANDS)
+    try:
+        with group.make_context("coordinator", args or ["--help"]) as context:
+            made = group.invoke(context)
+    except click.exceptions.Exit as done:
+        return done.exit_code
+    except click.exceptions.Abort:
+        return INTERRUPTED_EXIT
+    except click.ClickException as error:
+        raise _usage_error(error) from None
+    return made if isinstance(made, int) else 0
+
+
+def _usage_error(error: click.ClickException) -> UsageError:
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else "coordinator"
+    hint = getattr(error, "hint", None) or f"see `{path} --help`"
+    return UsageError(error.format_message(), hint)
+
+
+def _quiet() -> int:
+    """The reader of our output went away; the interpreter's own flush at exit must not complain either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return BROKEN_PIPE_EXIT
+
+
+def load(name: str) -> click.Command:
+    """The click command called `name`."""
+    command: click.Command = import_module(f"coordinator.commands.{name}").command
+    return command

@@ -1,0 +1,77 @@
+"""`coordinator du`: what takes the root's space."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from coordinator import ask, render
+from coordinator import root as roots
+from coordinator.admin import Usage, Used
+from coordinator.commands.options import example, json_option, root_option, say, say_json
+from coordinator.root import Root
+from jobs.errors import NoDaemonError
+from jobs.units import format_size
+
+
+class JobSize(NamedTuple):
+    """Bytes of one job: bundles wait for their merge, the result is for the user."""
+
+    job: str
+    bundles: int
+    result: int
+    other: int
+
+
+@click.command(epilog=example("coordinator du"))
+@root_option
+@json_option
+def command(root: Path | None, as_json: bool) -> None:
+    """Show what takes the root's space: bundles to be merged, results, the rest."""
+    found = roots.existing(root)
+    sizes = [size_of(found, folder.name) for folder in sorted(found.jobs.iterdir()) if folder.is_dir()]
+    other = size_below(found.path) - sum(size.bundles + size.result + size.other for size in sizes)
+    used = _used(found)
+    if as_json:
+        said = [size._asdict() for size in sizes]
+        say_json({"jobs": said, "other": other, "free": used.free, "reserved": used.reserved})
+        return
+    say(page(sizes, other, used))
+
+
+def size_of(root: Root, job: str) -> JobSize:
+    folder = root.job(job)
+    bundles, result = size_below(folder.bundles), size_below(folder.result)
+    return JobSize(job, bundles, result, size_below(folder.path) - bundles - result)
+
+
+def size_below(folder: Path) -> int:
+    """Bytes of all files below; what vanishes meanwhile counts nothing."""
+    total = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += Path(where, name).lstat().st_size
+            except OSError:
+                continue
+    return total
+
+
+def _used(root: Root) -> Used:
+    """The daemon's word on what it has promised; without one nothing is."""
+    try:
+        return ask.ask(root, Usage(), Used)
+    except NoDaemonError:
+        return Used(shutil.disk_usage(root.path).free, 0)
+
+
+def page(sizes: list[JobSize], other: int, used: Used) -> str:
+    rows = [(render.short(size.job), *map(format_size, size[1:])) for size in sizes]
+    lines = [render.table(("JOB", "BUNDLES", "RESULT", "OTHER"), rows, " rrr")] if rows else ["no jobs"]
+    lines += ["", f"beside jobs {format_size(other)}, free {format_size(used.free)}"]
+    lines[-1] += f", of that reserved {format_size(used.reserved)}" if used.reserved else ""
+    return "\n".join(lines)

@@ -1,0 +1,63 @@
+"""The options that commands share, and where their output goes."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+F = TypeVar("F", bound=Callable[..., Any])
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # what user code printed must not drive our terminal
+
+
+def root_option(function: F) -> F:
+    """--root, as a Path or None for the default."""
+    return click.option(
+        "--root",
+        type=click.Path(path_type=Path),
+        default=None,
+        metavar="DIR",
+        help="The farm's root folder; default $MUSTER_ROOT, else ~/.muster.",
+    )(function)
+
+
+def json_option(function: F) -> F:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
+
+
+def job_argument(function: F) -> F:
+    return click.argument("job", metavar="JOB")(function)
+
+
+def job_file_argument(function: F) -> F:
+    return click.argument("job_file", metavar="job.yaml", type=click.Path(path_type=Path))(function)
+
+
+def example(*lines: str) -> str:
+    """The end of a command's --help, as typed."""
+    return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def say(text: str) -> None:
+    """A line, or several, on stdout."""
+    sys.stdout.write(_CONTROL.sub("�", text) + "\n")
+    sys.stdout.flush()
+
+
+def say_json(value: object) -> None:
+    """Any value of ours as JSON, without the tags of the wire."""
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(plain(value)), indent=2).decode() + "\n")
+    sys.stdout.flush()
+
+
+def plain(value: object) -> Any:
+    """Structs as dicts, untagged."""
+    made = msgspec.to_builtins(value)
+    if isinstance(made, dict):
+        made.pop("t", None)
+    return made

@@ -1,0 +1,97 @@
+"""`coordinator result`: where the merged arrays are, or a copy of them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import click
+
+from coordinator import render
+from coordinator import root as roots
+from coordinator.commands.options import example, job_argument, json_option, root_option, say, say_json
+from coordinator.root import JobFolder
+from jobs.commit import fsync_folder, naming_space, publish
+from jobs.errors import IncompleteError, RefusedError
+from jobs.plan import Plan, decode_plan
+
+MANIFEST = "manifest.json"
+NAMES_SHOWN = 5
+
+
+@click.command(epilog=example("coordinator result weights", "coordinator result weights --to /data/out"))
+@job_argument
+@click.option("--to", "target", type=click.Path(path_type=Path), metavar="DIR", help="Copy the merged layers to DIR.")
+@root_option
+@json_option
+def command(job: str, target: Path | None, root: Path | None, as_json: bool) -> None:
+    """Print the folder with the merged arrays, LAYER/OUTPUT.npy below it.
+
+    Works while the job runs, for the layers that are complete, and without a coordinator.
+    Copying again goes on where it was interrupted.
+    """
+    found = roots.existing(root)
+    name = roots.resolve_job(found, job)
+    folder = found.job(name)
+    merged, missing = layers_of(folder)
+    if not merged:
+        raise nothing_merged(name)
+    if target:
+        copy(folder.result, target, merged)
+    where = (target or folder.result).absolute()
+    if as_json:
+        say_json({"job": name, "path": str(where), "layers": merged, "missing": missing})
+        return
+    say(str(where))
+    if missing:
+        click.echo(f"note: {unfinished(merged, missing)}", err=True)
+
+
+def nothing_merged(job: str) -> IncompleteError:
+    return IncompleteError(f"no layer of {job} is merged yet", f"`coordinator watch {job}` shows when one is")
+
+
+def layers_of(folder: JobFolder) -> tuple[list[str], list[str]]:
+    """The layers that are merged, and those that are not."""
+    names = [layer.name for layer in read_plan(folder).layers]
+    merged = [name for name in names if (folder.result / name / MANIFEST).is_file()]
+    there = set(merged)
+    return merged, [name for name in names if name not in there]
+
+
+def unfinished(merged: list[str], missing: list[str]) -> str:
+    """One line on a job that has only some of its layers."""
+    shown = ", ".join(missing[:NAMES_SHOWN]) + (", …" if len(missing) > NAMES_SHOWN else "")
+    return f"{len(merged):,} of {render.counted(len(merged) + len(missing), 'layer')} merged; not yet: {shown}"
+
+
+def copy(result: Path, target: Path, layers: list[str]) -> None:
+    """Each layer's files, its manifest last, so that a copy shows the same promise as the original."""
+    if target.absolute().is_relative_to(result):
+        raise RefusedError(f"{target} is inside the result itself", "name a folder elsewhere")
+    for layer in layers:
+        with naming_space(target):
+            _copy_layer(result / layer, target / layer)
+
+
+def _copy_layer(source: Path, target: Path) -> None:
+    manifest = (source / MANIFEST).read_bytes()
+    seal = target / MANIFEST
+    if seal.is_file() and seal.read_bytes() == manifest:
+        return
+    target.mkdir(parents=True, exist_ok=True)
+    seal.unlink(missing_ok=True)
+    for file in sorted(source.iterdir(), key=lambda file: file.name == MANIFEST):
+        if file.is_file():
+            _copy_file(file, target / file.name)
+    fsync_folder(target)
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    tmp = target.with_name(f".{target.name}.tmp")
+    shutil.copyfile(source, tmp)
+    publish(tmp, target)
+
+
+def read_plan(folder: JobFolder) -> Plan:
+    return decode_plan(folder.plan.read_bytes())

@@ -1,0 +1,30 @@
+"""`coordinator retry`: run again what failed, or whole layers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from coordinator import ask
+from coordinator import root as roots
+from coordinator.admin import Done, Retry
+from coordinator.commands.options import example, job_argument, root_option, say
+from jobs.errors import UsageError
+
+
+@click.command(epilog=example("coordinator retry weights", "coordinator retry weights --layers conv1 fc"))
+@job_argument
+@click.option("--layers", "layers", multiple=True, metavar="LAYER...", help="Compute these layers anew, merged or not.")
+@click.argument("more", nargs=-1, metavar="")
+@root_option
+def command(job: str, layers: tuple[str, ...], more: tuple[str, ...], root: Path | None) -> None:
+    """Run the failed shards of a job again, their attempts counted from 0.
+
+    A halted job goes on; an incomplete one runs again until it is complete or fails again.
+    """
+    if more and not layers:
+        raise UsageError(f"what is {more[0]!r}?", "name layers after --layers")
+    found = roots.existing(root)
+    named = [*layers, *more] or None
+    say(ask.ask(found, Retry(roots.resolve_job(found, job), named), Done).said)

@@ -1,0 +1,77 @@
+"""`coordinator serve`: the daemon, in the foreground or detached."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from coordinator import ask
+from coordinator import root as roots
+from coordinator.admin import Status, StatusAsk
+from coordinator.commands.options import example, root_option, say
+from coordinator.root import Root
+from jobs.errors import LinkError, NoDaemonError, RefusedError
+
+START_SECONDS = 60.0
+POLL_SECONDS = 0.05
+
+
+@click.command(epilog=example("coordinator serve --root /data/farm --detach", "agent join /data/farm"))
+@root_option
+@click.option("--detach", is_flag=True, help="Return once it answers; it goes on by itself.")
+def command(root: Path | None, detach: bool) -> int:
+    """Run the coordinator of a farm, making its root where there is none.
+
+    In the foreground, Ctrl-C stops it. Jobs outlive it: the next one goes on.
+    """
+    found = roots.prepare(roots.find(root).path)
+    if detach:
+        return _detach(found)
+    from coordinator.daemon import serve
+
+    return serve(found.path)
+
+
+def _detach(found: Root) -> int:
+    if _answers(found):
+        raise RefusedError(f"{found.path} is served already", "`coordinator stop` ends it")
+    with found.start_log.open("wb") as log:
+        daemon = subprocess.Popen(
+            roots.command("serve", found.path),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            start_new_session=True,
+        )
+    code = _await_start(daemon, found)
+    if code is None:
+        say(f"serving {found.path} (process {daemon.pid}); machines join it with `agent join {found.path}`")
+        return 0
+    sys.stderr.write(found.start_log.read_text(errors="replace"))
+    return code
+
+
+def _await_start(daemon: subprocess.Popen[bytes], found: Root) -> int | None:
+    """None once it answers, else the exit code it ended with."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if daemon.poll() is not None:
+            return daemon.returncode
+        if _answers(found):
+            daemon.returncode = 0  # it is on its own now: nobody waits for it
+            return None
+        time.sleep(POLL_SECONDS)
+    raise LinkError(f"the coordinator did not answer within {START_SECONDS:.0f} s", f"see {found.log}")
+
+
+def _answers(found: Root) -> bool:
+    try:
+        ask.ask(found, StatusAsk(), Status)
+    except (NoDaemonError, LinkError):
+        return False
+    return True

@@ -1,0 +1,51 @@
+"""`coordinator status`: all jobs, or one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from coordinator import ask, progress, render
+from coordinator import root as roots
+from coordinator.admin import JobStatus, Status, StatusAsk
+from coordinator.commands.options import example, json_option, plain, root_option, say, say_json
+from coordinator.root import Root
+
+
+@click.command(epilog=example("coordinator status", "coordinator status weights.1 --json"))
+@click.argument("job", metavar="[JOB]", required=False)
+@root_option
+@json_option
+def command(job: str | None, root: Path | None, as_json: bool) -> None:
+    """List the jobs, or show one with its layers and machines."""
+    found = roots.existing(root)
+    answer = ask.ask(found, StatusAsk(roots.resolve_job(found, job) if job else None), Status)
+    if as_json:
+        say_json(as_plain(answer))
+    elif job:
+        say("\n\n".join(render.job_page(each, answer.now) for each in answer.jobs))
+    else:
+        say(render.jobs_table(answer.jobs, answer.now))
+        say(farm_line(found, answer))
+
+
+def farm_line(root: Root, answer: Status) -> str:
+    """What holds for all jobs."""
+    machines = f"{render.counted(answer.agents, 'machine')} at work"
+    if not answer.agents:
+        machines = render.no_machines(root.path)
+    return "\n".join(["", machines, *answer.notes])
+
+
+def as_plain(answer: Status) -> dict[str, Any]:
+    """The answer with each job's ETA."""
+    made: dict[str, Any] = plain(answer)
+    made["jobs"] = [_job(job) for job in answer.jobs]
+    return made
+
+
+def _job(job: JobStatus) -> dict[str, Any]:
+    return {**msgspec.to_builtins(job), "eta": msgspec.to_builtins(progress.eta(job))}

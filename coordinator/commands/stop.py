@@ -1,0 +1,43 @@
+"""`coordinator stop`: ask the daemon to go, and see it gone."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from coordinator import ask
+from coordinator import root as roots
+from coordinator.admin import Done, Stop
+from coordinator.commands.options import example, root_option, say
+from coordinator.root import Root
+from jobs.errors import LinkError, NoDaemonError
+
+STOP_SECONDS = 60.0
+POLL_SECONDS = 0.05
+
+
+@click.command(epilog=example("coordinator stop"))
+@root_option
+def command(root: Path | None) -> None:
+    """Stop the coordinator of a farm.
+
+    Nothing is lost: agents go on computing, and jobs go on when it is started again.
+    """
+    found = roots.existing(root)
+    ask.ask(found, Stop(), Done)
+    _await_end(found)
+    say(f"{found.path} is not served any more")
+
+
+def _await_end(found: Root) -> None:
+    deadline = time.monotonic() + STOP_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            ask.connect(found).close()
+        except NoDaemonError:
+            if roots.is_free(found):
+                return
+        time.sleep(POLL_SECONDS)
+    raise LinkError(f"the coordinator is still there after {STOP_SECONDS:.0f} s", f"see {found.log}")

@@ -1,0 +1,152 @@
+"""`coordinator verify`: a job's merged result against its digests, and its inputs against what was computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from coordinator import render
+from coordinator import root as roots
+from coordinator.commands.options import example, job_argument, json_option, root_option, say, say_json
+from coordinator.commands.result import layers_of, nothing_merged, read_plan, unfinished
+from coordinator.root import JobFolder
+from jobs.errors import DamagedError, IncompleteError
+from jobs.units import format_size
+
+if TYPE_CHECKING:
+    from jobs.model import Layer
+
+PROBLEMS_SHOWN = 20
+
+
+class Report(msgspec.Struct):
+    """What was found."""
+
+    job: str
+    layers: int = 0  # merged, and read again
+    shards: int = 0
+    nbytes: int = 0
+    missing: list[str] = []
+    fingerprints: list[str] = []
+    problems: list[str] = []
+    bad_layers: list[str] = []
+    inputs: int | None = None  # shards whose input was read again
+
+
+@click.command(epilog=example("coordinator verify weights", "coordinator verify weights --inputs"))
+@job_argument
+@click.option("--inputs", is_flag=True, help="Read the inputs again too, and compare their digests.")
+@root_option
+@json_option
+def command(job: str, inputs: bool, root: Path | None, as_json: bool) -> None:
+    """Read a job's merged result again and compare every digest.
+
+    Says on how many different kernels (numpy, scikit-learn, BLAS, threads) it was computed.
+    Exits with 12 if anything is damaged, with 11 if layers are missing.
+    """
+    found = roots.existing(root)
+    name = roots.resolve_job(found, job)
+    report = verify(name, found.job(name), inputs)
+    if not report.layers:
+        raise nothing_merged(name)
+    if as_json:
+        say_json(report)
+    else:
+        say(page(report))
+    _conclude(report)
+
+
+def verify(job: str, folder: JobFolder, inputs: bool) -> Report:
+    """Everything that is merged, read again."""
+    merged, missing = layers_of(folder)
+    layers = {layer.name: layer for layer in read_plan(folder).layers}
+    report = Report(job, missing=missing, inputs=0 if inputs else None)
+    prints: set[str] = set()
+    for name in merged:
+        _verify_layer(report, folder.result / name, layers[name], prints)
+    report.fingerprints = sorted(prints)
+    return report
+
+
+def _verify_layer(report: Report, folder: Path, layer: Layer, prints: set[str]) -> None:
+    from jobs.result import read_manifest, verify_layer
+
+    problems = verify_layer(folder)
+    report.layers += 1
+    if not problems:
+        manifest = read_manifest(folder)
+        prints.update(manifest.fingerprints)
+        report.shards += manifest.shards
+        report.nbytes += manifest.nbytes
+        if manifest.digest != layer.digest:
+            problems = [f"{folder}: of another plan than the job's"]
+        elif report.inputs is not None:
+            problems = list(changed_inputs(report, folder, layer))
+    if problems:
+        report.problems += problems
+        report.bad_layers.append(layer.name)
+
+
+def changed_inputs(report: Report, folder: Path, layer: Layer) -> Iterator[str]:
+    """A line for each shard whose input is not what its result was computed from."""
+    from jobs.model import ArraySource
+    from jobs.result import open_result
+
+    if not isinstance(layer.source, ArraySource):
+        return
+    for line in open_result(folder).shards:
+        number = int(line["shard"])
+        if problem := _input_problem(layer, number, line):
+            yield f"{layer.name}/{number}: {problem}"
+        report.inputs = (report.inputs or 0) + 1
+
+
+def _input_problem(layer: Layer, number: int, line: Any) -> str:
+    from jobs.window import SourceChanged, read_window
+
+    window = msgspec.structs.replace(layer.window(number), stamp=None)  # the bytes count, not when they were written
+    try:
+        _, digest = read_window(window)
+    except SourceChanged as error:
+        return str(error)
+    except OSError as error:
+        return f"{window.path}: {error.strerror}"
+    return "" if digest == line["in_digest"].tobytes() else f"{window.path}: not what was computed from"
+
+
+def page(report: Report) -> str:
+    verb = "are as they were written" if not report.problems else "read"
+    lines = [
+        f"{report.job}: {render.counted(report.layers, 'layer')}, {render.counted(report.shards, 'shard')},"
+        f" {format_size(report.nbytes)} {verb}"
+    ]
+    if report.inputs is not None:
+        lines.append(f"inputs of {render.counted(report.inputs, 'shard')} read again")
+    prints = len(report.fingerprints)
+    same = "the bytes are those of a serial run" if prints == 1 else "bits may differ between them"
+    if prints:
+        lines.append(f"computed on {render.counted(prints, 'kernel fingerprint')}; {same}")
+    if report.missing:
+        done = [""] * report.layers
+        lines.append(unfinished(done, report.missing))
+    hidden = len(report.problems) - PROBLEMS_SHOWN
+    lines += report.problems[:PROBLEMS_SHOWN] + ([f"… and {hidden} more; --json has all"] if hidden > 0 else [])
+    return "\n".join(lines)
+
+
+def _conclude(report: Report) -> None:
+    if report.problems:
+        layers = " ".join(report.bad_layers[:PROBLEMS_SHOWN])
+        hint = (
+            f"`coordinator retry {report.job} --layers {layers}` computes them anew; changed inputs want a new submit"
+        )
+        raise DamagedError(
+            f"{len(report.problems)} problems in {render.counted(len(report.bad_layers), 'layer')}", hint
+        )
+    if report.missing:
+        what = f"{render.counted(len(report.missing), 'layer')} of {report.job} not merged"
+        raise IncompleteError(what, f"`coordinator status {report.job}` says how far they are")

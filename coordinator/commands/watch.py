@@ -1,0 +1,154 @@
+"""`coordinator watch`: follow a job until it ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
+
+import click
+
+from coordinator import ask, render
+from coordinator import root as roots
+from coordinator.admin import ENDED, JobStatus, Status, StatusAsk
+from coordinator.commands.options import example, job_argument, root_option, say
+from coordinator.root import Root
+from jobs.errors import IncompleteError, LinkError, NoDaemonError
+from jobs.units import format_duration
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+POLL_SECONDS = 0.25
+PLAIN_SECONDS = 5.0  # between two lines where there is no terminal
+AWAY_SECONDS = 120.0  # how long a coordinator may be away, being started again say
+MACHINES_SHOWN = 8
+BAR = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix}"
+
+
+@click.command(epilog=example("coordinator watch weights"))
+@job_argument
+@root_option
+def command(job: str, root: Path | None) -> None:
+    """Follow a job until it ends: shards, rate, time left, each machine.
+
+    Exits with 0 when the job is complete, with 11 when it ends, or is halted, without all of its shards.
+    """
+    found = roots.existing(root)
+    follow(found, roots.resolve_job(found, job))
+
+
+def follow(root: Root, job: str) -> None:
+    """Show `job` until it ends; an IncompleteError unless it is complete."""
+    screen: Screen = Bars() if _is_wide(sys.stderr) else Lines()
+    try:
+        for status in statuses(root, job):
+            screen.show(status)
+    finally:
+        screen.close()
+    conclude(status)
+
+
+def statuses(root: Root, job: str) -> Iterator[JobStatus]:
+    """The job's status, again and again, until one says that it ended or is halted."""
+    away_since: float | None = None
+    while True:
+        try:
+            status = ask.ask(root, StatusAsk(job), Status).jobs[0]
+        except (NoDaemonError, LinkError):
+            away_since = away_since or time.monotonic()
+            if time.monotonic() - away_since > AWAY_SECONDS:
+                raise
+        else:
+            away_since = None
+            yield status
+            if status.state in ENDED or status.state == "halted":
+                return
+        time.sleep(POLL_SECONDS)
+
+
+def conclude(status: JobStatus) -> None:
+    """What a job's end means for who waited for it."""
+    if status.state == "complete":
+        took = f" in {format_duration(status.ended - status.started)}" if status.ended and status.started else ""
+        say(f"{status.id} is complete{took}; `coordinator result {status.id}` has the result")
+        return
+    why = f": {status.why}" if status.why else ""
+    raise IncompleteError(f"{status.id} is {status.state}{why}", _hint(status))
+
+
+def _hint(status: JobStatus) -> str:
+    if status.state == "cancelled":
+        return f"`coordinator retry {status.id}` goes on with it; `coordinator result {status.id}` has what is merged"
+    return f"`coordinator logs {status.id} --failed` has the evidence; `coordinator retry {status.id}` runs them again"
+
+
+def _is_wide(stream: TextIO) -> bool:
+    """Whether it is a terminal that knows its width."""
+    return stream.isatty() and os.get_terminal_size(stream.fileno()).columns > 0
+
+
+class Screen(Protocol):
+    """Where a job is shown."""
+
+    def show(self, job: JobStatus) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Lines:
+    """A line when there is news, and not too often."""
+
+    def __init__(self) -> None:
+        self._last = ""
+        self._next = 0.0
+
+    def show(self, job: JobStatus) -> None:
+        line = render.progress_line(job)
+        due = time.monotonic() >= self._next or job.state in ENDED
+        if not due or line == self._last:
+            return
+        self._last, self._next = line, time.monotonic() + PLAIN_SECONDS
+        say(line)
+        for machine in render.machine_lines(job):
+            say(machine)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Bars:
+    """A bar for the job and a line for each machine."""
+
+    def __init__(self) -> None:
+        from tqdm import tqdm
+
+        self._tqdm = tqdm
+        self._bar: tqdm[Any] | None = None  # which is false while it has no total
+        self._machines: list[tqdm[Any]] = []
+
+    def show(self, job: JobStatus) -> None:
+        if self._bar is None:
+            self._bar = self._made(BAR, render.short(job.id))
+        bar = self._bar
+        bar.total, bar.n = job.totals.shards, job.totals.committed
+        bar.set_postfix_str(render.bar_note(job), refresh=True)
+        lines = render.machine_lines(job)[:MACHINES_SHOWN]
+        while len(self._machines) < len(lines):
+            self._machines.append(self._made("{desc}", lines[len(self._machines)]))
+        for i, machine in enumerate(self._machines):
+            machine.set_description_str(lines[i] if i < len(lines) else "", refresh=True)
+
+    def _made(self, form: str, text: str) -> tqdm[Any]:
+        row = len(self._machines) + 1 if self._bar is not None else 0
+        keep = row == 0
+        return self._tqdm(
+            desc=text, total=1, bar_format=form, position=row, leave=keep, dynamic_ncols=True, file=sys.stderr
+        )
+
+    def close(self) -> None:
+        for bar in [*reversed(self._machines), *([self._bar] if self._bar is not None else [])]:
+            bar.close()

@@ -1,0 +1,120 @@
+"""`coordinator connect`: an agent's channel on the server, between its stdio and the daemon. Holds no lock.
+
+First frame in under 200 ms: nothing heavier than msgspec and xxhash is imported here. It ends when either end does, and
+when nothing has come for a while: sshd would let it outlive a dead client.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import sys
+from pathlib import Path
+
+from coordinator import root as roots
+from coordinator.protocol.frames import HEAD, frame, payload_size
+from coordinator.protocol.messages import PROTOCOL, Attach, Bye, Greeting, Message, encode
+from coordinator.version import VERSION
+from jobs.errors import LinkError, MusterError, ProtocolError
+
+IDLE_SECONDS = 180.0  # three leases without a byte: whoever was there is gone
+
+
+class Pipe:
+    """Bytes in from one descriptor, frames out to another, with a deadline on each read."""
+
+    def __init__(self, inward: int, outward: int, idle: float = IDLE_SECONDS) -> None:
+        self._in, self._out, self._idle = inward, outward, idle
+
+    def read_exactly(self, size: int) -> bytes:
+        """`size` bytes; b"" if the other end closed before the first of them."""
+        data = bytearray()
+        while len(data) < size:
+            piece = self.read_some(size - len(data))
+            if not piece:
+                if data:
+                    raise ProtocolError("the channel ended within a frame")
+                return b""
+            data += piece
+        return bytes(data)
+
+    def read_some(self, limit: int) -> bytes:
+        ready, _, _ = select.select([self._in], [], [], self._idle)
+        if not ready:
+            raise LinkError(f"nothing came for {self._idle:.0f} s")
+        return os.read(self._in, limit)
+
+    def read_frame(self) -> bytes | None:
+        head = self.read_exactly(HEAD.size)
+        return self.read_exactly(payload_size(head)) if head else None
+
+    def write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._out, view) :]
+
+    def send(self, message: Message) -> None:
+        self.write(frame(encode(message)))
+
+
+class Daemon:
+    """The other side of a helper: the daemon's socket."""
+
+    def __init__(self, root: roots.Root, role: str, pinned: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with roots.address(root.socket) as where:
+            self._socket.connect(where)
+        fd = self._socket.fileno()
+        self.pipe = Pipe(fd, fd)
+        self.pipe.send(Attach(role, pinned))
+
+    def ask(self, payload: bytes) -> bytes:
+        """One frame to the daemon, its answer back."""
+        self.tell(payload)
+        answer = self.pipe.read_frame()
+        if answer is None:
+            raise LinkError("the coordinator went away")
+        return answer
+
+    def tell(self, payload: bytes) -> None:
+        """A frame that wants no answer."""
+        self.pipe.write(frame(payload))
+
+
+def main(root_path: Path, role: str, pinned: str) -> int:
+    """Serve one channel on stdin and stdout."""
+    root = roots.find(root_path)
+    agent = Pipe(sys.stdin.fileno(), sys.stdout.fileno())
+    try:
+        agent.send(Greeting(PROTOCOL, VERSION, root.farm if root.farm_file.exists() else ""))
+        try:
+            daemon = Daemon(root, role, pinned)
+        except OSError:
+            agent.send(Bye("no coordinator serves this root now"))
+            return 0
+        if role == "push":
+            from coordinator.receive import receive_bundles
+
+            receive_bundles(agent, daemon, root.farm)
+        else:
+            _pass_frames(agent, daemon)
+    except BrokenPipeError:
+        return 0
+    except (MusterError, OSError) as error:
+        return _say_bye(agent, str(error))
+    return 0
+
+
+def _pass_frames(agent: Pipe, daemon: Daemon) -> None:
+    """Control: question in, answer out, until the agent closes."""
+    while (payload := agent.read_frame()) is not None:
+        agent.write(frame(daemon.ask(payload)))
+
+
+def _say_bye(agent: Pipe, reason: str) -> int:
+    try:
+        agent.send(Bye(reason[:4096]))
+    except OSError:
+        return 0
+    return 0

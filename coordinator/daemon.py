@@ -1,0 +1,257 @@
+"""`coordinator serve`: one process per root that puts the engine, the socket and the clock together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from coordinator import root as roots
+from coordinator.admin import FromCommand
+from coordinator.channels import Channel
+from coordinator.driving import Driving
+from coordinator.engine import AgentInfo, Engine, LiveJob
+from coordinator.office import Office, added
+from coordinator.protocol.messages import Attach, Decoder, FromHelper, Message
+from coordinator.root import Root
+from coordinator.scheduler import events as e
+from coordinator.scheduler.core import Scheduler
+from coordinator.scheduler.state import Timing
+from coordinator.store import Store, StoredJob, StoredLayer, StoreThread
+from coordinator.wire import Wire
+from jobs.errors import ProtocolError, RefusedError
+from jobs.model import MadeSource
+from jobs.plan import Plan, decode_plan
+
+log = logging.getLogger("muster.daemon")
+
+LOG_BYTES, LOG_FILES = 8 << 20, 3
+_decode = Decoder(FromHelper | FromCommand)
+
+
+def serve(path: Path, timing: Timing | None = None) -> int:
+    """Serve `path` until told to stop; the exit code."""
+    root = roots.prepare(path)
+    with _only_daemon(root):
+        _log_to(root)
+        return asyncio.run(_Daemon(root, timing or Timing()).run())
+
+
+@contextlib.contextmanager
+def _only_daemon(root: Root) -> Iterator[None]:
+    """One daemon a root: a lock that dies with its holder."""
+    fd = os.open(root.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RefusedError(
+                f"{root.path} is served already", "`coordinator stop` ends that one, `coordinator status` asks it"
+            ) from None
+        yield
+    finally:
+        os.close(fd)
+
+
+def _log_to(root: Root) -> None:
+    """Everything to daemon.log; what people must know to stderr as well."""
+    os.close(os.open(root.log, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    form = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    to_file = RotatingFileHandler(root.log, maxBytes=LOG_BYTES, backupCount=LOG_FILES)
+    to_people = logging.StreamHandler(sys.stderr)
+    for handler in (to_file, to_people):
+        handler.setFormatter(form)
+    own = logging.getLogger("muster")
+    own.handlers[:] = [to_file, to_people]
+    own.setLevel(logging.INFO)
+    own.propagate = False
+
+
+class _Daemon:
+    def __init__(self, root: Root, timing: Timing) -> None:
+        self._root = root
+        store = Store(root.store)
+        self._boot = store.next_boot()
+        self._stored = _settle_submissions(root, store)
+        expected = frozenset(name for name, live, _, _ in store.agents() if live)
+        known_agents = store.agents()
+        failures = store.failure_counts()
+        _delete_leftovers(root, store)
+        self._stop = asyncio.Event()
+        scheduler = Scheduler(self._boot, timing, expected)
+        self._engine = Engine(root, self._boot, StoreThread(store, self._store_trouble), scheduler)
+        self._engine.tmp.mkdir(mode=0o700)
+        for name, _, seen, raw in known_agents:
+            self._engine.agents[name] = msgspec.msgpack.decode(raw, type=AgentInfo)
+            self._engine.agents[name].seen = seen
+        self._driving = Driving(self._engine)
+        self._office = Office(self._engine, self._driving, self._stop.set)
+        self._connections: set[asyncio.Task[None]] = set()
+        self._failures = failures
+
+    def _store_trouble(self, why: str) -> None:
+        if why and why != self._engine.store_trouble:
+            log.error("the root's database cannot be written: %s; it is tried again until it can", why)
+        self._engine.store_trouble = why
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(name, self._stop.set)
+        for stored in self._stored:
+            self._restore(stored)
+        self._root.socket.unlink(missing_ok=True)
+        with roots.address(self._root.socket) as where:
+            server = await asyncio.start_unix_server(self._connected, where, backlog=2048)
+            self._root.socket.chmod(0o600)
+        tasks: list[asyncio.Task[Any]] = [
+            asyncio.create_task(self._engine.tick_forever()),
+            asyncio.create_task(self._engine.merging.run()),
+        ]
+        log.info("serving %s, farm %s, boot %d", self._root.path, self._engine.farm, self._boot)
+        stopping = asyncio.create_task(self._stop.wait())
+        done, _ = await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        await self._wind_down(server, [*tasks, stopping])
+        for task in done:
+            task.result()
+        return 0
+
+    async def _wind_down(self, server: asyncio.Server, tasks: list[asyncio.Task[Any]]) -> None:
+        log.info("stopping; jobs go on when this root is served again")
+        server.close()
+        self._root.socket.unlink(missing_ok=True)
+        for task in [*tasks, *self._connections, *self._engine.tasks]:
+            task.cancel()
+        await asyncio.gather(*tasks, *self._connections, *self._engine.tasks, return_exceptions=True)
+        for name, agent in self._engine.scheduler.state.agents.items():
+            self._engine.keep_agent(name, agent.present)
+        await asyncio.to_thread(self._engine.store.stop)
+        shutil.rmtree(self._engine.tmp, ignore_errors=True)
+
+    # --- what the store remembers ------------------------------------------------------------------------
+
+    def _restore(self, stored: StoredJob) -> None:
+        """A job as it was: the scheduler is told, the helpers it wants are started."""
+        plan = decode_plan(self._root.job(stored.id).plan.read_bytes())
+        live = LiveJob(plan, stored.created, stored.started, stored.ended)
+        live.figures.failures = self._failures.get(stored.id, 0)
+        by_digest = {layer.digest: layer for layer in stored.layers}
+        for digest, layer in by_digest.items():
+            if layer.outputs is not None:
+                live.outputs[digest] = layer.outputs
+        self._engine.jobs[stored.id] = live
+        event = added(
+            stored.id,
+            plan,
+            layers=_seeds(plan, by_digest),
+            state=stored.state,
+            why=stored.why,
+            priority=stored.priority,
+            succeeded=stored.succeeded,
+            cursor=stored.cursor,
+            payloads=stored.layers[0].payloads if plan.driver else {},
+        )
+        self._engine.handle(event)
+        if plan.driver:
+            self._engine.background(self._driving.keep(stored.id))
+            self._engine.background(self._name_bundles(stored.id, live))
+
+    async def _name_bundles(self, job: str, live: LiveJob) -> None:
+        live.bundles[:0] = [file for _, file, _ in await self._engine.ask(lambda store: store.bundles_of(job))]
+
+    # --- connections -------------------------------------------------------------------------------------
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        wire = Wire(reader, writer, _decode)
+        try:
+            await self._converse(wire)
+        except (ProtocolError, ConnectionError, asyncio.IncompleteReadError) as error:
+            log.warning("a connection was closed: %s", error)
+        except asyncio.CancelledError:
+            pass
+        except Exception:
+            log.exception("a connection failed")
+        finally:
+            self._connections.discard(task)
+            self._driving.close(wire)
+            await wire.close()
+
+    async def _converse(self, wire: Wire) -> None:
+        first = await wire.receive()
+        if isinstance(first, Attach):
+            await Channel(self._engine, wire, first).serve()
+            return
+        question: Message | None = first
+        while question is not None:
+            await wire.send(await self._office.answer(question, wire))
+            question = await wire.receive()
+
+
+def _seeds(plan: Plan, stored: dict[str, StoredLayer]) -> tuple[e.LayerSeed, ...]:
+    seeds = []
+    for layer in plan.layers:
+        known = stored[layer.digest]
+        made = isinstance(layer.source, MadeSource)
+        seeds.append(
+            e.LayerSeed(
+                digest=layer.digest,
+                name=layer.name,
+                count=max(known.payloads, default=-1) + 1 if made else layer.count,
+                in_bytes=layer.in_bytes,
+                out_bytes=max(layer.out_bytes, known.out_bytes),
+                made=made,
+                state=known.state,
+                generation=known.generation,
+                high_water=known.high_water,
+                committed=known.committed,
+                quarantined=known.quarantined,
+                failures=known.failures,
+                closed=known.closed,
+            )
+        )
+    return tuple(seeds)
+
+
+def _settle_submissions(root: Root, store: Store) -> list[StoredJob]:
+    """A job whose folder is in place is one; without it, it never was."""
+    for job in store.half_submitted():
+        if root.job(job).plan.exists():
+            store.set_ready(job)
+        else:
+            store.remove_job(job)
+    stored = store.jobs()
+    lost = [job.id for job in stored if not root.job(job.id).plan.exists()]
+    if lost:
+        raise RefusedError(
+            f"{root.path} has lost the folder of {', '.join(lost[:3])}",
+            "restore jobs/ from a backup, or use a new root",
+        )
+    return stored
+
+
+def _delete_leftovers(root: Root, store: Store) -> None:
+    """`tmp/` of other boots, and bundles without a row. A row without its bundle shows when it is merged."""
+    for path in root.tmp.iterdir():
+        if path.name.isdecimal():
+            shutil.rmtree(path, ignore_errors=True)
+    for job in store.jobs():
+        folder = root.job(job.id).bundles
+        folder.mkdir(exist_ok=True)
+        named = {file for _, file, _ in store.bundles_of(job.id)}
+        for path in folder.iterdir():
+            if path.name not in named:
+                path.unlink(missing_ok=True)

@@ -1,0 +1,404 @@
+"""Between the scheduler and the world: feeds it events, carries its commands out. Decides nothing about shards."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from coordinator.evidence import append_failure, append_quarantine
+from coordinator.figures import JobFigures
+from coordinator.mailbox import Mailbox
+from coordinator.merger import MergeReply
+from coordinator.merging import Merging, publish, withdraw
+from coordinator.protocol.messages import (
+    Committed,
+    Drop,
+    Grant,
+    Hello,
+    LayerInfo,
+    Rejected,
+    Sync,
+)
+from coordinator.root import Root
+from coordinator.scheduler import commands as c
+from coordinator.scheduler import events as e
+from coordinator.scheduler.core import Scheduler
+from coordinator.store import Store, StoreThread
+from jobs.model import Layer, Output, Work
+from jobs.plan import Plan
+from jobs.ranges import RangeSet
+
+log = logging.getLogger("muster.daemon")
+
+_T = TypeVar("_T")
+SESSIONS_PER_BOOT = 1 << 32  # session numbers of two boots never meet
+
+
+class AgentInfo(msgspec.Struct):
+    """What an agent's last hello and sync said that no decision hangs on."""
+
+    host: str
+    version: str
+    fingerprint: str
+    cpus: int
+    note: str = ""
+    seen: float = 0.0  # wall clock
+
+
+class LiveJob:
+    """A job's plan and what was measured of it in this life of the daemon."""
+
+    def __init__(self, plan: Plan, created: float, started: float | None, ended: float | None) -> None:
+        self.plan = plan
+        self.layers: dict[str, Layer] = {layer.digest: layer for layer in plan.layers}
+        self.outputs: dict[str, tuple[Output, ...]] = {
+            layer.digest: layer.outputs for layer in plan.layers if layer.outputs is not None
+        }
+        self.created, self.started, self.ended = created, started, ended
+        self.figures = JobFigures()
+        self.bundles: list[str] = []  # files in order of commit, where a driver reads them
+
+    @property
+    def work(self) -> Work:
+        return self.plan.work
+
+
+class Engine:
+    """One per daemon, on its event loop."""
+
+    def __init__(self, root: Root, boot: int, store: StoreThread, scheduler: Scheduler) -> None:
+        self.root = root
+        self.boot = boot
+        self.farm = root.farm
+        self.store = store
+        self.scheduler = scheduler
+        self.tmp = root.tmp / str(boot)
+        self.jobs: dict[str, LiveJob] = {}
+        self.agents: dict[str, AgentInfo] = {}
+        self.mailboxes: dict[int, Mailbox] = {}
+        self.merging = Merging(self.tmp, self._merge_outcome)
+        self.store_trouble = ""  # what keeps the store from writing, for people
+        self.bundle_committed = asyncio.Event()  # set and replaced at each commit: what drivers wait for
+        self.last_token = 0  # of accepted bundles
+        self._last_session = boot * SESSIONS_PER_BOOT
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    # --- events in, commands out ------------------------------------------------------------------------
+
+    def handle(self, event: e.Event) -> list[c.Command]:
+        """Let the scheduler react; the commands only the asker can carry out come back."""
+        answers: list[c.Command] = []
+        for command in self.scheduler.handle(event, time.monotonic()):
+            if not self._carry_out(command):
+                answers.append(command)
+        return answers
+
+    def _carry_out(self, command: c.Command) -> bool:
+        match command:
+            case c.SendGrant() | c.SendDrop() | c.SendCommitted() | c.SendGone() | c.SendDrain() | c.Reject():
+                self._say(command)
+            case c.AcceptOffer() | c.RefuseOffer():
+                return False
+            case c.StartMerge():
+                self._start_merge(command)
+            case c.DiscardLayer():
+                self.background(self._discard_layer(command))
+            case c.RaiseHighWater():
+                self.background(self._raise_high_water(command))
+            case c.StoreAgent():
+                self.keep_agent(command.agent, command.live)
+            case _:
+                self._remember(command)
+        return True
+
+    def _say(self, command: c.Command) -> None:
+        """News for a session goes into its mailbox; a session that is over needs none."""
+        mailbox = self.mailboxes.get(command.session)  # type: ignore[union-attr]
+        if mailbox is None:
+            return
+        match command:
+            case c.SendGrant():
+                mailbox.grant(self._grant(command), self.layer_info(command.job, command.layer))
+            case c.SendDrop():
+                drop = Drop(command.layer, command.boot, command.attempt, command.numbers.pairs())
+                mailbox.drop(drop)
+            case c.SendCommitted():
+                mailbox.committed(Committed(command.layer, command.numbers.pairs()))
+            case c.SendGone():
+                mailbox.gone(command.layer)
+            case c.SendDrain():
+                mailbox.ask_to_drain()
+            case c.Reject():
+                mailbox.reject(Rejected(command.code, command.message, command.hint))
+
+    def _grant(self, command: c.SendGrant) -> Grant:
+        live = self.jobs[command.job]
+        if live.started is None:
+            live.started = time.time()
+            self.write(lambda store: store.set_started(command.job, time.time()))
+        payloads = self.scheduler.state.open_layers[command.layer].payloads
+        return Grant(
+            job=command.job,
+            layer=command.layer,
+            boot=self.boot,
+            attempt=command.attempt,
+            numbers=command.numbers.pairs(),
+            payloads={n: payloads[n] for n in command.numbers} if payloads else {},
+        )
+
+    def layer_info(self, job: str, digest: str) -> LayerInfo:
+        live = self.jobs[job]
+        return LayerInfo(job, live.layers[digest], live.work)
+
+    def _remember(self, command: c.Command) -> None:
+        """Commands that only the store carries out."""
+        match command:
+            case c.StoreFailure():
+                self._store_failure(command)
+            case c.StoreQuarantine():
+                job, layer, number, why = command.job, command.layer, command.number, command.why
+                self.write(lambda store: store.add_quarantine(job, layer, number, why))
+                append_quarantine(self.root.job(job).failures, self._shard(job, layer, number), why)
+            case c.ForgetFailures():
+                self.write(lambda store: store.forget_failures(command.job, command.agent, command.shards))
+            case c.StoreJob():
+                self._store_job(command)
+            case c.StoreSuccess():
+                self.write(lambda store: store.set_succeeded(command.job))
+            case c.StoreLayer():
+                self.write(lambda store: store.set_layer(command.job, command.layer, command.state, command.generation))
+            case _:
+                raise AssertionError(f"a command nobody carries out: {command!r}")
+
+    def _store_failure(self, command: c.StoreFailure) -> None:
+        job, agent, failure, quarantine = command.job, command.agent, command.failure, command.quarantine
+        self.jobs[job].figures.failures += 1
+        at = time.time()
+        self.write(lambda store: store.add_failure(job, agent, at, failure, quarantine))
+        host = self.agents[agent].host if agent in self.agents else ""
+        shard = self._shard(job, failure.layer, failure.number)
+        append_failure(self.root.job(job).failures, shard, agent, host, failure, quarantine)
+
+    def _shard(self, job: str, layer: str, number: int) -> str:
+        return f"{job}/{self.jobs[job].layers[layer].name}/{number}"
+
+    def _store_job(self, command: c.StoreJob) -> None:
+        job, state, why = command.job, command.state, command.why
+        live = self.jobs[job]
+        live.ended = time.time() if state in {"cancelled", "incomplete", "complete"} else None
+        log.info("%s is %s%s", job, state, f": {why}" if why else "")
+        self.write(lambda store: store.set_job(job, state, why, live.ended))
+
+    # --- the store ---------------------------------------------------------------------------------------
+
+    def write(self, statement: Callable[[Store], _T]) -> Future[_T]:
+        """Ask the store for something nobody waits for; what fails is logged."""
+        future = self.store.run(statement)
+        future.add_done_callback(_log_failure)
+        return future
+
+    async def ask(self, statement: Callable[[Store], _T]) -> _T:
+        """Durable once this returns."""
+        return await asyncio.wrap_future(self.store.run(statement))
+
+    def background(self, coroutine: object) -> None:
+        """A task of ours: kept until it is done, its error logged."""
+        task: asyncio.Task[None] = asyncio.ensure_future(coroutine)  # type: ignore[call-overload]
+        self.tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and task.exception():
+            log.error("a task failed", exc_info=task.exception())
+
+    async def _raise_high_water(self, command: c.RaiseHighWater) -> None:
+        await self.ask(lambda store: store.raise_high_water(command.job, command.layer, command.value))
+        self.handle(e.HighWaterStored(command.job, command.layer, command.value))
+
+    async def _discard_layer(self, command: c.DiscardLayer) -> None:
+        job, digest = command.job, command.layer
+        files = await self.ask(lambda store: store.discard_layer(job, digest, command.generation))
+        live = self.jobs.get(job)
+        if live:
+            layer = live.layers[digest]
+            live.outputs.pop(digest, None)
+            if layer.outputs is not None:
+                live.outputs[digest] = layer.outputs
+            await asyncio.to_thread(withdraw, self.root.job(job).result / layer.name)
+        await asyncio.to_thread(self._delete_bundles, job, files)
+
+    def _delete_bundles(self, job: str, files: list[str]) -> None:
+        for file in files:
+            (self.root.job(job).bundles / file).unlink(missing_ok=True)
+
+    # --- sessions ----------------------------------------------------------------------------------------
+
+    def join(self, hello: Hello) -> tuple[int, Mailbox]:
+        """A new session for whoever said hello; its mailbox may hold a refusal."""
+        self._last_session += 1
+        session = self._last_session
+        mailbox = self.mailboxes[session] = Mailbox()
+        known = self.agents.get(hello.name)
+        state = self.scheduler.state.agents.get(hello.name)
+        taken = state is not None and state.present and state.spool != hello.spool
+        if not taken:
+            info = AgentInfo(hello.host, hello.version, hello.fingerprint, hello.cpus, "", time.time())
+            self.agents[hello.name] = info
+        self.handle(
+            e.Joined(
+                name=hello.name,
+                spool=hello.spool,
+                process=hello.process,
+                session=session,
+                cpus=hello.cpus,
+                memory=hello.memory,
+                room=hello.disk,
+                kernels=hello.kernels,
+                in_place=hello.in_place,
+                held=tuple(hello.held),
+                failures=tuple(hello.failures),
+                losses=tuple(hello.losses),
+            )
+        )
+        if mailbox.rejected:
+            del self.mailboxes[session]
+            if known:
+                self.agents[hello.name] = known
+        self._forget_ended_sessions()
+        return session, mailbox
+
+    def _forget_ended_sessions(self) -> None:
+        """Mailboxes of sessions that are over; a fenced one keeps its refusal until it is read."""
+        live = self.scheduler.state.by_session
+        for session in [s for s, box in self.mailboxes.items() if s not in live and not box.rejected]:
+            del self.mailboxes[session]
+
+    def sync(self, sync: Sync) -> None:
+        agent = self.scheduler.state.by_session.get(sync.session)
+        if agent:
+            info = self.agents[agent.name]
+            info.seen, info.note = time.time(), sync.note
+            self._count_finished(agent.name, sync)
+        self.handle(
+            e.Synced(
+                session=sync.session,
+                room=sync.room,
+                hungry=sync.hungry,
+                finished=tuple(sync.finished),
+                failures=tuple(sync.failures),
+                losses=tuple(sync.losses),
+                returned=tuple(sync.returned),
+                changed=tuple(sync.changed),
+            )
+        )
+
+    def _count_finished(self, agent: str, sync: Sync) -> None:
+        for report in sync.finished:
+            layer = self.scheduler.state.open_layers.get(report.layer)
+            count = sum(hi - lo for lo, hi in report.numbers)
+            if layer and count:
+                self.jobs[layer.job].figures.finished(agent, report, count)
+
+    def keep_agent(self, name: str, live: bool) -> None:
+        info = self.agents.get(name)
+        if info:
+            seen, raw = info.seen, msgspec.msgpack.encode(info)
+            self.write(lambda store: store.set_agent(name, live, seen, raw))
+
+    def committed(
+        self, job: str, layer: str, generation: int, agent: str, numbers: RangeSet, nbytes: int, file: str
+    ) -> None:
+        """A bundle is durable: tell the scheduler, the figures and whoever waits for one."""
+        live = self.jobs[job]
+        live.figures.committed(agent, len(numbers), nbytes)
+        if live.plan.driver:
+            live.bundles.append(file)
+        self.handle(e.BundleCommitted(layer, generation, agent, numbers, nbytes))
+        self.bundle_committed.set()
+        self.bundle_committed = asyncio.Event()
+
+    def free_bytes(self) -> int:
+        return shutil.disk_usage(self.root.path).free
+
+    # --- merging -----------------------------------------------------------------------------------------
+
+    def _start_merge(self, command: c.StartMerge) -> None:
+        job, digest = command.job, command.layer
+        layer = self.jobs[job].layers[digest]
+        state = self.scheduler.state.open_layers[digest]
+        layer = msgspec.structs.replace(
+            layer, count=state.count, outputs=self.jobs[job].outputs.get(digest, layer.outputs)
+        )
+        folder = self.root.job(job).bundles
+
+        async def bundles() -> list[str]:
+            return [str(folder / file) for _, file, _ in await self.ask(lambda store: store.bundles_of(job, digest))]
+
+        self.merging.put(job, layer, command.generation, bundles)
+
+    async def _merge_outcome(
+        self, job: str, layer: Layer, generation: int, reply: MergeReply, folder: Path, seconds: float
+    ) -> bool:
+        if not self._still_wanted(job, layer, generation):
+            return True
+        if reply.damaged:
+            await self._uncommit_bundle(job, layer, generation, Path(reply.damaged), reply.message)
+            return True
+        if reply.missing:
+            missing = RangeSet(reply.missing)
+            log.error("%s/%s: %s; they run again", job, layer.name, reply.message)
+            await self.ask(lambda store: store.forget_shards(job, layer.digest, missing))
+            self.handle(e.Uncommitted(layer.digest, generation, missing))
+            return True
+        if reply.message:
+            log.error("%s/%s: the merge failed: %s; it starts again", job, layer.name, reply.message)
+            return False
+        await self._finish_merge(job, layer, generation, folder)
+        figures = self.jobs[job].figures
+        figures.merged_bytes += reply.nbytes
+        figures.merge_seconds += seconds
+        return True
+
+    def _still_wanted(self, job: str, layer: Layer, generation: int) -> bool:
+        state = self.scheduler.state.open_layers.get(layer.digest)
+        return state is not None and (state.job, state.state, state.generation) == (job, "merging", generation)
+
+    async def _finish_merge(self, job: str, layer: Layer, generation: int, folder: Path) -> None:
+        await asyncio.to_thread(publish, folder, self.root.job(job).result / layer.name)
+        files = await self.ask(lambda store: store.set_merged(job, layer.digest, generation))
+        if files is None:
+            return
+        await asyncio.to_thread(self._delete_bundles, job, files)
+        self.handle(e.LayerMerged(job, layer.digest, generation))
+
+    async def _uncommit_bundle(self, job: str, layer: Layer, generation: int, bundle: Path, why: str) -> None:
+        log.error("%s/%s: a committed bundle is damaged (%s); its shards run again", job, layer.name, why)
+        numbers = await self.ask(lambda store: store.forget_bundle(job, layer.digest, bundle.name))
+        self.handle(e.Uncommitted(layer.digest, generation, numbers))
+        await asyncio.to_thread(bundle.unlink, True)
+
+    # --- time --------------------------------------------------------------------------------------------
+
+    async def tick_forever(self) -> None:
+        tick = self.scheduler.state.timing.tick
+        while True:
+            self.handle(e.SpaceMeasured(self.free_bytes()))
+            self.handle(e.Ticked())
+            for job, live in self.jobs.items():
+                if self.scheduler.state.jobs[job].state == "running":
+                    live.figures.tick(tick)
+            await asyncio.sleep(tick)
+
+
+def _log_failure(future: Future[Any]) -> None:
+    if error := future.exception():
+        log.error("the store refused a statement", exc_info=error)

@@ -1,0 +1,231 @@
+"""The daemon's answers to commands and drivers. Checks what was asked; the scheduler does it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from coordinator import admin as a
+from coordinator.driving import Driving
+from coordinator.engine import Engine, LiveJob
+from coordinator.protocol.messages import Message
+from coordinator.scheduler import events as e
+from coordinator.scheduler.layers import reserved
+from coordinator.scheduler.state import Job
+from coordinator.status import agents_of, status_of
+from jobs.commit import fsync_folder
+from jobs.errors import MusterError, NotFoundError, RefusedError
+from jobs.model import MadeSource
+from jobs.plan import Plan, decode_plan
+
+log = logging.getLogger("muster.daemon")
+
+
+class Office:
+    """One per daemon."""
+
+    def __init__(self, engine: Engine, driving: Driving, stop: Callable[[], None]) -> None:
+        self._engine = engine
+        self._driving = driving
+        self._stop = stop
+
+    async def answer(self, question: Message, connection: object) -> Message:
+        """The answer to one question; an error of the asker's is an answer too."""
+        try:
+            return await self._answer(question, connection)
+        except MusterError as error:
+            return a.problem_of(error)
+
+    async def _answer(self, question: Message, connection: object) -> Message:
+        match question:
+            case a.StatusAsk():
+                return status_of(self._engine, self._known(question.job).id if question.job else None)
+            case a.AgentsAsk():
+                return agents_of(self._engine)
+            case a.Submit():
+                return a.Submitted(await self.submit(question.folder))
+            case a.FailuresAsk():
+                return await self._failures(question)
+            case a.Usage():
+                layers = self._engine.scheduler.state.open_layers.values()
+                return a.Used(self._engine.free_bytes(), sum(reserved(layer) for layer in layers))
+            case a.DriveOpen():
+                return self._driving.open(question, connection)
+            case a.DriveWait():
+                return await self._driving.wait(question)
+            case a.Advance():
+                return await self._driving.advance(question, connection)
+            case a.Stop():
+                asyncio.get_running_loop().call_later(0.05, self._stop)
+                return a.Done("stopping; jobs go on when it is started again")
+            case _:
+                return await self._do(question)
+
+    async def _do(self, question: Message) -> a.Done:
+        """The questions that change a job or an agent."""
+        match question:
+            case a.Cancel():
+                return self._cancel(self._known(question.job))
+            case a.Pause():
+                return self._pause(self._known(question.job))
+            case a.Resume():
+                return self._resume(self._known(question.job))
+            case a.Priority():
+                return self._priority(self._known(question.job), question.priority)
+            case a.Retry():
+                return self._retry(self._known(question.job), question.layers)
+            case a.Remove():
+                return await self._remove(self._known(question.job))
+            case a.Drain():
+                return self._drain(question.agent)
+        raise RefusedError(f"nobody here answers {type(question).__name__}")
+
+    def _known(self, job: str) -> Job:
+        found = self._engine.scheduler.state.jobs.get(job)
+        if found is None:
+            raise NotFoundError(f"there is no job {job}")
+        return found
+
+    # --- submitting --------------------------------------------------------------------------------------
+
+    async def submit(self, folder: str) -> str:
+        """Take a planned job over. Order: row, not ready → folder renamed and synced → ready → the scheduler."""
+        engine = self._engine
+        source = engine.root.tmp / folder
+        plan = decode_plan((source / "plan.msgpack").read_bytes())
+        self._refuse_twins(plan)
+        self._keep_code(source / "code.pack", plan)
+        created = time.time()
+        digests = [(layer.digest, layer.out_bytes) for layer in plan.layers]
+        job = await engine.ask(lambda store: store.add_job(plan.name, digests, plan.priority, created))
+        place = engine.root.job(job)
+        (source / "bundles").mkdir(exist_ok=True)
+        (source / "result").mkdir(exist_ok=True)
+        source.rename(place.path)
+        fsync_folder(engine.root.jobs)
+        await engine.ask(lambda store: store.set_ready(job))
+        engine.jobs[job] = LiveJob(plan, created, None, None)
+        engine.handle(added(job, plan))
+        log.info("%s submitted: %d layers, %d shards", job, len(plan.layers), sum(one.count for one in plan.layers))
+        if plan.driver:
+            engine.background(self._driving.keep(job))
+        return job
+
+    def _refuse_twins(self, plan: Plan) -> None:
+        if len({layer.digest for layer in plan.layers}) != len(plan.layers):
+            raise RefusedError("two layers of the plan are the same", "plan it again")
+
+    def _keep_code(self, source: Path, plan: Plan) -> None:
+        """The user's files lie under their digest, for as long as any job wants them."""
+        if plan.work.code is None:
+            return
+        target = self._engine.root.pack(plan.work.code)
+        if not source.is_file():
+            raise RefusedError("the submission has no code.pack", "submit it again")
+        source.replace(target)
+        fsync_folder(target.parent)
+
+    # --- changing ----------------------------------------------------------------------------------------
+
+    def _cancel(self, job: Job) -> a.Done:
+        if job.ended:
+            raise RefusedError(f"{job.id} is {job.state} already", "`coordinator rm` deletes it")
+        self._engine.handle(e.Cancelled(job.id))
+        return a.Done(f"{job.id} is cancelled; `coordinator retry {job.id}` would go on with it")
+
+    def _pause(self, job: Job) -> a.Done:
+        if job.state != "running":
+            raise RefusedError(f"{job.id} is {job.state}", "only a running job can be paused")
+        self._engine.handle(e.Paused(job.id))
+        return a.Done(f"{job.id} is paused; what runs on agents ends and is kept")
+
+    def _resume(self, job: Job) -> a.Done:
+        if job.state != "paused":
+            raise RefusedError(f"{job.id} is {job.state}", f"`coordinator retry {job.id}` goes on with a halted job")
+        self._engine.handle(e.Resumed(job.id))
+        return a.Done(f"{job.id} runs again")
+
+    def _priority(self, job: Job, priority: int) -> a.Done:
+        self._engine.handle(e.Prioritised(job.id, priority))
+        self._engine.write(lambda store: store.set_priority(job.id, priority))
+        return a.Done(f"{job.id} has priority {priority}")
+
+    def _retry(self, job: Job, names: list[str] | None) -> a.Done:
+        by_name = {layer.name: layer for layer in job.layers}
+        for name in names or []:
+            if name not in by_name:
+                raise NotFoundError(f"{job.id} has no layer {name!r}", f"`coordinator status {job.id}` lists them")
+        if not names and (job.state == "complete" or (job.state == "running" and not job.quarantined)):
+            raise RefusedError(f"{job.id} is {job.state}: nothing of it failed", "name --layers to run them again")
+        again = job.quarantined
+        self._engine.handle(e.Retried(job.id, tuple(by_name[name].digest for name in names or [])))
+        what = f"{len(names)} layers run again whole" if names else f"{again} quarantined shards run again"
+        return a.Done(f"{job.id}: {what}")
+
+    async def _remove(self, job: Job) -> a.Done:
+        """Order: the scheduler forgets it → its rows go → its folder goes. A folder without a row is an orphan."""
+        engine = self._engine
+        if not job.ended:
+            raise RefusedError(f"{job.id} is {job.state}", f"`coordinator cancel {job.id}` first")
+        code = engine.jobs[job.id].work.code
+        engine.handle(e.Removed(job.id))
+        del engine.jobs[job.id]
+        await engine.ask(lambda store: store.remove_job(job.id))
+        place = engine.root.job(job.id).path
+        doomed = engine.tmp / f"removed-{job.id}"
+        if place.exists():
+            place.rename(doomed)
+            await asyncio.to_thread(shutil.rmtree, doomed, True)
+        if code and all(live.work.code != code for live in engine.jobs.values()):
+            engine.root.pack(code).unlink(missing_ok=True)
+        return a.Done(f"{job.id} is deleted")
+
+    def _drain(self, name: str) -> a.Done:
+        agent = self._engine.scheduler.state.agents.get(name)
+        if agent is None or not agent.present:
+            raise NotFoundError(f"no agent called {name} is here now", "`coordinator agents` lists them")
+        self._engine.handle(e.DrainAsked(name))
+        return a.Done(f"{name} finishes what runs, hands back the rest and leaves")
+
+    # --- failures ----------------------------------------------------------------------------------------
+
+    async def _failures(self, question: a.FailuresAsk) -> a.Failures:
+        job = self._known(question.job)
+        by_digest = {layer.digest: layer.name for layer in job.layers}
+        digest = next((d for d, name in by_digest.items() if name == question.layer), None)
+        if question.layer is not None and digest is None:
+            raise NotFoundError(f"{job.id} has no layer {question.layer!r}")
+        q = question
+        total, rows = await self._engine.ask(
+            lambda store: store.failures(job.id, digest, q.number, q.quarantined, q.limit)
+        )
+        return a.Failures(total, [_record(row, by_digest[row.layer]) for row in rows])
+
+
+def _record(row: object, layer: str) -> a.FailureRecord:
+    fields = {name: getattr(row, name) for name in a.FailureRecord.__struct_fields__ if name not in {"layer", "when"}}
+    return a.FailureRecord(layer=layer, when=row.at, **fields)  # type: ignore[attr-defined]
+
+
+def added(job: str, plan: Plan, **stored: object) -> e.JobAdded:
+    """A plan as the scheduler takes it; `stored` is what the store adds after a restart."""
+    made = [isinstance(layer.source, MadeSource) for layer in plan.layers]
+    seeds = tuple(
+        e.LayerSeed(layer.digest, layer.name, layer.count, layer.in_bytes, layer.out_bytes, is_made)
+        for layer, is_made in zip(plan.layers, made, strict=True)
+    )
+    values: dict[str, object] = {"layers": seeds, "priority": plan.priority, **stored}
+    return e.JobAdded(
+        job=job,
+        kind=plan.work.kind,
+        kernel=plan.work.kernel,
+        cpus=plan.work.cpus,
+        memory=plan.work.memory,
+        attempts=plan.attempts,
+        max_failures=plan.max_failures,
+        **values,  # type: ignore[arg-type]
+    )

@@ -1,0 +1,58 @@
+"""A job file read, planned and laid ready for the daemon, all in the process of who submits. Starts nothing."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from coordinator.root import Root
+from jobs.code import CodeBundle, collect, pack
+from jobs.commit import fsync_folder, naming_space, write_durably
+from jobs.errors import RefusedError
+from jobs.jobfile import read_job_file
+from jobs.plan import Plan, encode_plan, make_plan
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan, and what it was made from."""
+
+    plan: Plan
+    job_file: bytes
+    code: CodeBundle | None
+
+
+def plan_file(path: Path) -> Planned:
+    """The plan of a job file; whatever is wrong with it or its source is an error that says where."""
+    job = read_job_file(path)
+    base = path.absolute().parent
+    code = collect(job.code.entry, job.code.include, base) if job.code else None
+    return Planned(make_plan(job, base, code), path.read_bytes(), code)
+
+
+@contextmanager
+def submission(root: Root, planned: Planned) -> Iterator[str]:
+    """The name of a folder under ROOT/tmp with all that the daemon needs; gone afterwards unless the daemon took it."""
+    name = f"submit-{secrets.token_hex(8)}"
+    folder = root.tmp / name
+    try:
+        with naming_space(folder):
+            folder.mkdir(mode=0o700)
+            _write(folder, planned)
+        yield name
+    except OSError as error:
+        raise RefusedError(f"{folder}: {error.strerror or error}", "submit as the user the root belongs to") from None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write(folder: Path, planned: Planned) -> None:
+    write_durably(folder / "job.yaml", planned.job_file)
+    write_durably(folder / "plan.msgpack", encode_plan(planned.plan))
+    if planned.code:
+        write_durably(folder / "code.pack", pack(planned.code))
+    fsync_folder(folder.parent)

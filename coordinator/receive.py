@@ -1,0 +1,176 @@
+"""The push helper: a bundle's body from the agent into `tmp/`, checked on the way, then into `bundles/`.
+
+Order, each step safe to die after: header judged → body in tmp → fsync → rename into bundles → fsync of the folder →
+the daemon's transaction → the acknowledgement. A file without a row is deleted at the daemon's next start.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from coordinator.protocol.messages import (
+    Accepted,
+    Bye,
+    Decoder,
+    Failed,
+    Message,
+    Moved,
+    Offer,
+    Refused,
+    Rejected,
+    Settled,
+    Stored,
+    Take,
+    encode,
+)
+from jobs import commit
+from jobs.errors import DamagedError, ProtocolError, SpaceError
+from jobs.parts import BodyCheck, Index, decode_index, tail_of
+
+READ_BYTES = 1 << 18
+MOVED_SECONDS = 1.0  # between signs of life while a body is coming in
+
+_from_agent = Decoder(Offer)
+_from_daemon = Decoder(Take | Refused | Settled | Rejected | Bye)
+
+
+class Stream(Protocol):
+    """The agent's side."""
+
+    def read_frame(self) -> bytes | None: ...
+    def read_some(self, limit: int) -> bytes: ...
+    def send(self, message: Message) -> None: ...
+
+
+class Asked(Protocol):
+    """The daemon's side."""
+
+    def ask(self, payload: bytes) -> bytes: ...
+    def tell(self, payload: bytes) -> None: ...
+
+
+def receive_bundles(agent: Stream, daemon: Asked, farm: str) -> None:
+    """One offer after another, until the agent closes."""
+    while (payload := agent.read_frame()) is not None:
+        offer = _from_agent(payload)
+        assert isinstance(offer, Offer)
+        agent.send(_receive(agent, daemon, farm, offer))
+
+
+def _receive(agent: Stream, daemon: Asked, farm: str, offer: Offer) -> Message:
+    """What to tell the agent of this bundle, once all is done."""
+    try:
+        index = _checked_index(offer, farm)
+    except DamagedError as error:
+        return Refused("corrupt", [], error.message)
+    verdict = _ask(daemon, _without_index(offer))
+    if not isinstance(verdict, Take):
+        return verdict
+    wrong = _wrong_rows(index, verdict)
+    if wrong:
+        return _ask(daemon, Failed(verdict.token, "corrupt", wrong))
+    agent.send(Accepted(verdict.token))
+    try:
+        nbytes = _take_body(agent, daemon, offer, index, verdict)
+    except DamagedError as error:
+        return _ask(daemon, Failed(verdict.token, "corrupt", error.message))
+    except SpaceError as error:
+        return _ask(daemon, Failed(verdict.token, "full", error.message))
+    return _ask(daemon, Stored(verdict.token, nbytes))
+
+
+def _ask(daemon: Asked, message: Message) -> Message:
+    return _from_daemon(daemon.ask(encode(message)))
+
+
+def _without_index(offer: Offer) -> Offer:
+    return Offer(offer.session, offer.layer, offer.numbers, offer.outputs, b"", offer.nbytes)
+
+
+def _checked_index(offer: Offer, farm: str) -> Index:
+    """The index, if it says the same as the offer's header."""
+    index = decode_index(offer.index)
+    numbers = [entry.number for entry in index.entries]
+    named = [number for lo, hi in offer.numbers for number in range(lo, min(hi, lo + len(numbers) + 1))]
+    if index.farm != farm:
+        raise DamagedError("a bundle of another farm")
+    if (index.layer, list(index.outputs)) != (offer.layer, offer.outputs) or numbers != named:
+        raise DamagedError("a bundle whose index and header differ")
+    if index.body_bytes != offer.nbytes:
+        raise DamagedError(f"a body of {offer.nbytes} bytes where the index says {index.body_bytes}")
+    return index
+
+
+def _wrong_rows(index: Index, take: Take) -> str:
+    if not take.rows:
+        return ""
+    for entry in index.entries:
+        expected = min(take.shard_rows, take.rows - entry.number * take.shard_rows)
+        if entry.rows != expected:
+            return f"shard {entry.number} has {entry.rows} rows, the plan says {expected}"
+    return ""
+
+
+def _take_body(agent: Stream, daemon: Asked, offer: Offer, index: Index, take: Take) -> int:
+    """The body and the index as a durable file under its final name; its size."""
+    body = _Body(agent, daemon, offer)
+    tail = tail_of(offer.index)
+    tmp, file = Path(take.tmp), Path(take.file)
+    fd = -1
+    try:
+        with commit.naming_space(tmp):
+            fd = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            check = BodyCheck(index)
+            for piece in body.pieces():
+                commit.write_all(fd, piece)
+                check.feed(piece)
+            check.finish()
+            commit.write_all(fd, tail)
+            commit.fsync(fd)
+            os.close(fd)
+            fd = -1
+            tmp.rename(file)
+            commit.fsync_folder(file.parent)
+    except BaseException:
+        if fd >= 0:
+            os.close(fd)
+        tmp.unlink(missing_ok=True)
+        body.drain()
+        raise
+    return offer.nbytes + len(tail)
+
+
+class _Body:
+    """The raw bytes that follow an accepted offer. Whatever goes wrong they are read to their end: the next frame
+    begins there."""
+
+    def __init__(self, agent: Stream, daemon: Asked, offer: Offer) -> None:
+        self._agent = agent
+        self._daemon = daemon
+        self._session = offer.session
+        self._left = offer.nbytes
+        self._said = time.monotonic()
+
+    def pieces(self) -> Iterator[bytes]:
+        """To the end, as they come."""
+        while self._left > 0:
+            raw = self._agent.read_some(min(self._left, READ_BYTES))
+            if not raw:
+                raise ProtocolError("the channel ended within a bundle")
+            self._left -= len(raw)
+            self._sign_of_life()
+            yield raw
+
+    def drain(self) -> None:
+        for _ in self.pieces():
+            continue
+
+    def _sign_of_life(self) -> None:
+        now = time.monotonic()
+        if now - self._said >= MOVED_SECONDS:
+            self._said = now
+            self._daemon.tell(encode(Moved(self._session)))

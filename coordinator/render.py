@@ -1,0 +1,318 @@
+"""Answers as text for people: aligned tables and lines within 80 columns. Decides and fetches nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coordinator import progress
+from coordinator.admin import AgentStatus, FailureRecord, JobStatus, LayerStatus, Tally
+from coordinator.progress import Eta
+from jobs.units import format_duration, format_size
+
+if TYPE_CHECKING:  # planning alone needs what this imports
+    from coordinator.forecast import Forecast, LayerForecast
+
+NAME_WIDTH = 28  # columns a name may take in a table
+LAYERS_SHOWN = 30
+GAP = "  "
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], right: str = "") -> str:
+    """Aligned columns. `right`: an `r` at each column that is aligned to the right, any other character elsewhere."""
+    cells = [list(header), *(list(row) for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    return "\n".join(_line(row, widths, right) for row in cells)
+
+
+def _line(row: Sequence[str], widths: Sequence[int], right: str) -> str:
+    parts = [
+        cell.rjust(width) if right[i : i + 1] == "r" else cell.ljust(width)
+        for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ]
+    return GAP.join(parts).rstrip()
+
+
+def short(name: str, width: int = NAME_WIDTH) -> str:
+    """A name that fits; its end, which tells layers apart, stays."""
+    return name if len(name) <= width else "…" + name[1 - width :]
+
+
+def count(number: int) -> str:
+    return f"{number:,}"
+
+
+def counted(number: int, noun: str) -> str:
+    """ "1 shard", "2 shards"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def percent(tally: Tally) -> str:
+    """Rounded down: 100% is only ever all of it."""
+    return f"{int(progress.share(tally) * 100)}%"
+
+
+def rate(in_bytes: float, shards: float) -> str:
+    """Bytes a second, or shards a second where there are no bytes; "-" for neither."""
+    if in_bytes >= 1:
+        return f"{format_size(round(in_bytes))}/s"
+    return f"{shards:.1f} shards/s" if shards > 0 else "-"
+
+
+def moment(when: float | None) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when)) if when else "-"
+
+
+def ago(when: float, now: float) -> str:
+    return f"{format_duration(round(max(0.0, now - when)))} ago" if now - when >= 1 else "now"
+
+
+def left(eta: Eta) -> str:
+    """An ETA in a word or two."""
+    if eta.likely is None or eta.low is None or eta.high is None:
+        return eta.bottleneck
+    return spread(eta.low, eta.high)
+
+
+def spread(low: float, high: float) -> str:
+    """ "3-4 min": one unit for both ends, the upper one's, where that says enough."""
+    unit, name = next(((u, n) for u, n in ((86400, "d"), (3600, "h"), (60, "min")) if high >= 2 * u), (1, "s"))
+    least, most = round(low / unit), max(1, round(high / unit))
+    return f"{most} {name}" if least == most else f"{least}-{most} {name}"
+
+
+# --- jobs -------------------------------------------------------------------------------------------------
+
+
+def jobs_table(jobs: Sequence[JobStatus], now: float) -> str:
+    if not jobs:
+        return "no jobs; `coordinator submit job.yaml` starts one"
+    rows = [
+        (short(job.id), job.kind, job.state, _shards(job.totals), percent(job.totals), _job_rate(job), _when(job, now))
+        for job in jobs
+    ]
+    lines = [table(("JOB", "KIND", "STATE", "SHARDS", "DONE", "RATE", "TIME"), rows, "   rrr")]
+    return "\n".join(lines + [f"{job.id}: {line}" for job in jobs for line in remarks(job)])
+
+
+def _shards(tally: Tally) -> str:
+    return f"{tally.committed:,}/{tally.shards:,}"
+
+
+def _job_rate(job: JobStatus) -> str:
+    if job.state != "running":
+        return "-"
+    now = progress.speed(job.recent)
+    return rate(now.in_bytes, now.shards)
+
+
+def _when(job: JobStatus, now: float) -> str:
+    """What is left of a running job; what an ended one took."""
+    if job.state == "running":
+        eta = progress.eta(job)
+        return left(eta) if eta.likely is None else f"{left(eta)} left"
+    if job.ended and job.started:
+        return f"took {format_duration(job.ended - job.started)}"
+    return "-"
+
+
+def remarks(job: JobStatus) -> list[str]:
+    """Lines that a person should see: why it does not run, and what holds it up."""
+    return [*([job.why] if job.why else []), *job.notes]
+
+
+def job_page(job: JobStatus, now: float) -> str:
+    """All about one job."""
+    totals = job.totals
+    lines = [
+        f"{job.id}: {job.kind}, {job.state}" + (f" ({job.why})" if job.why else ""),
+        f"  shards    {_shards(totals)} committed ({percent(totals)}), {_rest(totals)}",
+        f"  layers    {job.layers_merged:,}/{job.layers_total:,} merged",
+        f"  time      submitted {moment(job.created)}{_took(job, now)}",
+    ]
+    if job.state == "running":
+        lines.append(f"  rate      {_job_rate(job)}")
+        lines.append(f"  left      {eta_line(progress.eta(job))}")
+    if job.failures or totals.quarantined:
+        lines.append(f"  failures  {counted(job.failures, 'attempt')}; see `coordinator logs {job.id} --failed`")
+    if job.priority != 1:
+        lines.append(f"  priority  {job.priority}")
+    lines += [f"  note      {note}" for note in job.notes]
+    blocks = ["\n".join(lines), layers_table(job.layers), machines_table(job)]
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _rest(tally: Tally) -> str:
+    named = ("finished", "running", "pending", "quarantined")
+    parts = [f"{getattr(tally, name):,} {name}" for name in named if getattr(tally, name)]
+    return ", ".join(parts) or "nothing left"
+
+
+def _took(job: JobStatus, now: float) -> str:
+    if not job.started:
+        return ""
+    if job.ended:
+        return f", took {format_duration(job.ended - job.started)}"
+    return f", running for {format_duration(max(0.0, now - job.started))}"
+
+
+def eta_line(eta: Eta) -> str:
+    """An ETA with its range and its bottleneck."""
+    if eta.likely is None:
+        return "measuring: no shard has finished yet" if eta.bottleneck == "measuring" else "no machine works on it"
+    return f"{format_duration(eta.likely)} ({left(eta)}), bound by {eta.bottleneck}"
+
+
+def layers_table(layers: Sequence[LayerStatus]) -> str:
+    """Layers in the order of the source; of many, the unmerged ones."""
+    shown = [layer for layer in layers if len(layers) <= LAYERS_SHOWN or layer.state != "merged"][:LAYERS_SHOWN]
+    rows = [
+        (short(layer.name), layer.state, _shards(layer.tally), percent(layer.tally), *_open_counts(layer.tally))
+        for layer in shown
+    ]
+    if not rows:
+        return ""
+    text = table(("LAYER", "STATE", "SHARDS", "DONE", "RUNNING", "FAILED"), rows, "  rrrr")
+    hidden = len(layers) - len(shown)
+    return f"{text}\n… and {counted(hidden, 'layer')} more; --json has all" if hidden else text
+
+
+def _open_counts(tally: Tally) -> tuple[str, str]:
+    return count(tally.running), count(tally.quarantined)
+
+
+def machines_table(job: JobStatus) -> str:
+    rows = []
+    for agent in job.agents:
+        speed = progress.agent_speed(agent)
+        each = format_duration(agent.seconds) if agent.seconds else "-"
+        shown = rate(speed.in_bytes, speed.shards) if agent.live else "away"
+        rows.append((short(agent.name), count(agent.slots), count(agent.running), count(agent.shards), each, shown))
+    if not rows:
+        return ""
+    return table(("MACHINE", "SLOTS", "RUNNING", "FINISHED", "PER SHARD", "RATE"), rows, " rrrrr")
+
+
+def progress_line(job: JobStatus) -> str:
+    """One line for watchers where there is no terminal."""
+    totals = job.totals
+    parts = [f"{job.id} {job.state}: {_shards(totals)} shards ({percent(totals)})"]
+    if totals.finished:
+        parts.append(f"{totals.finished:,} to push")
+    if totals.quarantined:
+        parts.append(f"{totals.quarantined:,} quarantined")
+    if job.layers_total > 1 or totals.committed == totals.shards:
+        parts.append(f"{job.layers_merged:,}/{job.layers_total:,} layers merged")
+    if job.state == "running":
+        parts += [_job_rate(job), f"left: {eta_line(progress.eta(job))}"]
+    return ", ".join(part for part in parts if part != "-")
+
+
+def bar_note(job: JobStatus) -> str:
+    """What stands behind a bar: rate and time left, or why there are none."""
+    if job.state != "running":
+        return job.state
+    if job.totals.shards and job.totals.committed == job.totals.shards:
+        return f"merging {job.layers_merged:,}/{job.layers_total:,}"
+    eta = progress.eta(job)
+    return ", ".join(part for part in (_job_rate(job), f"{left(eta)} left" if eta.likely else left(eta)) if part != "-")
+
+
+def machine_lines(job: JobStatus) -> list[str]:
+    """Each live machine's rate on a job."""
+    lines = []
+    for agent in job.agents:
+        speed = progress.agent_speed(agent)
+        if agent.live:
+            lines.append(f"  {agent.name}: {rate(speed.in_bytes, speed.shards)}, {agent.shards:,} finished")
+    return lines
+
+
+# --- machines and failures --------------------------------------------------------------------------------
+
+
+def no_machines(root: Path) -> str:
+    return f"no machines; `agent join {root}` adds this one"
+
+
+def agents_table(agents: Sequence[AgentStatus], now: float) -> str:
+    rows = [
+        (
+            short(agent.name, 20),
+            short(agent.host, 20),
+            agent.state,
+            count(agent.cpus),
+            count(agent.running),
+            count(agent.done),
+            "now" if agent.state in {"live", "draining"} else ago(agent.last_seen, now),
+        )
+        for agent in agents
+    ]
+    lines = [table(("AGENT", "HOST", "STATE", "CPUS", "RUNNING", "DONE", "LAST SEEN"), rows, "   rrr")]
+    for agent in agents:
+        lines += [f"{agent.name}: {agent.note}"] if agent.note else []
+        lines += [f"{agent.name}: takes nothing of {job}: {why}" for job, why in agent.ineligible.items()]
+    return "\n".join(lines)
+
+
+def failure_page(job: str, record: FailureRecord) -> str:
+    """One failure: whose, where, when, and its evidence indented."""
+    state = ", quarantined" if record.quarantined else ""
+    head = f"{job}/{record.layer}/{record.number}{state}: {record.code}: {record.message}"
+    where = f"  attempt {record.boot}.{record.attempt} on {record.agent} at {moment(record.when)}"
+    cost = f", {format_duration(record.seconds)}" + (f", peak {format_size(record.peak)}" if record.peak else "")
+    body = [f"  | {line}" for line in record.evidence.splitlines()]
+    return "\n".join([head, where + cost, *body])
+
+
+# --- forecasts and space ----------------------------------------------------------------------------------
+
+
+def forecast_page(seen: Forecast) -> str:
+    """What `plan` prints."""
+    lines = [
+        f"{seen.job}: {seen.kind}, {counted(len(seen.layers), 'layer')}, {counted(seen.shards, 'shard')},"
+        f" {counted(seen.rows, 'row')}",
+        f"  input    {format_size(seen.in_bytes)}",
+        f"  output   {_size_or(seen.out_bytes, 'unknown until the first shards ran')}",
+        f"  root     {_room(seen)}",
+        f"  farm     {counted(seen.machines, 'machine')}, {counted(seen.slots, 'shard')} at once",
+        f"  time     {_forecast_time(seen)}",
+    ]
+    return "\n".join(lines) + "\n\n" + _forecast_layers(seen.layers)
+
+
+def _size_or(size: int | None, otherwise: str) -> str:
+    return otherwise if size is None else format_size(size)
+
+
+def _room(seen: Forecast) -> str:
+    free = "" if seen.root_free is None else f", {format_size(seen.root_free)} free"
+    if seen.root_bytes is None:
+        return f"twice the output of two layers, beside the result{free}"
+    short_of = seen.root_free is not None and seen.root_bytes > seen.root_free
+    return f"needs {format_size(seen.root_bytes)}{free}" + (": not enough" if short_of else "")
+
+
+def _forecast_time(seen: Forecast) -> str:
+    if seen.seconds is None or seen.low is None or seen.high is None:
+        return f"unknown{'' if seen.basis.startswith('until') else ':'} {seen.basis}"
+    return f"{format_duration(seen.seconds)} ({spread(seen.low, seen.high)}), bound by {seen.bottleneck}, {seen.basis}"
+
+
+def _forecast_layers(layers: Sequence[LayerForecast]) -> str:
+    rows = [
+        (
+            short(layer.name),
+            f"{layer.dtype} {'x'.join(str(length) for length in layer.shape)}",
+            count(layer.shards),
+            format_size(layer.in_bytes),
+            _size_or(layer.out_bytes, "?"),
+        )
+        for layer in layers[:LAYERS_SHOWN]
+    ]
+    text = table(("LAYER", "ARRAY", "SHARDS", "INPUT", "OUTPUT"), rows, "  rrr")
+    hidden = len(layers) - len(rows)
+    return f"{text}\n… and {counted(hidden, 'layer')} more; --json has all" if hidden else text

@@ -1,0 +1,117 @@
+"""The scheduler's door: one event in, the commands it calls for out. Dispatches; decides nothing itself."""
+
+from __future__ import annotations
+
+from coordinator.scheduler import events as e
+from coordinator.scheduler import grants, layers, results, sessions
+from coordinator.scheduler.commands import Command
+from coordinator.scheduler.state import State, Timing
+
+LATE_TICKS = 3  # a tick later than so many is the daemon's own doing
+
+
+class Scheduler:
+    """Pure: the same events at the same times give the same commands."""
+
+    def __init__(self, boot: int, timing: Timing | None = None, expected: frozenset[str] = frozenset()) -> None:
+        self.state = State(boot, timing or Timing(), expected)
+
+    def handle(self, event: e.Event, now: float) -> list[Command]:
+        state = self.state
+        self._react(event, now)
+        if state.work_added or state.layers_wanted:
+            state.layers_wanted = False
+            layers.open_some(state)
+        if state.work_added:
+            state.work_added = False
+            grants.feed_all(state, now)
+        commands, state.commands = state.commands, []
+        return commands
+
+    def _react(self, event: e.Event, now: float) -> None:
+        state = self.state
+        match event:
+            case e.Synced():
+                self._synced(event, now)
+            case e.Moved():
+                if agent := state.by_session.get(event.session):
+                    agent.heard = now
+            case e.Offered():
+                results.judge(state, event)
+            case e.BundleCommitted():
+                results.commit(state, event)
+            case e.HighWaterStored():
+                layers.mark_raised(state, event.layer, event.value)
+            case e.Ticked():
+                self._ticked(now)
+            case e.Joined():
+                sessions.join(state, event, now)
+            case e.Departed():
+                if agent := state.by_session.get(event.session):
+                    sessions.part(state, agent, "left")
+            case e.Uncommitted():
+                results.uncommit(state, event)
+            case e.LayerMerged():
+                layers.merged(state, event.job, event.layer, event.generation)
+            case e.SpaceMeasured():
+                state.free = event.free
+                layers.open_some(state)
+            case _:
+                self._react_to_people(event, now)
+
+    def _react_to_people(self, event: e.Event, now: float) -> None:
+        """What users and drivers ask for. The daemon has checked that the job or agent exists."""
+        state = self.state
+        match event:
+            case e.JobAdded():
+                layers.add(state, event, now)
+            case e.Advanced():
+                layers.advance(state, event)
+            case e.Cancelled():
+                layers.cancel(state, state.jobs[event.job])
+            case e.Paused():
+                layers.set_state(state, state.jobs[event.job], "paused")
+            case e.Resumed():
+                layers.set_state(state, state.jobs[event.job], "running")
+            case e.Prioritised():
+                state.jobs[event.job].priority = event.priority
+            case e.Removed():
+                layers.remove(state, state.jobs[event.job])
+            case e.Retried():
+                layers.retry(state, event)
+            case e.DrainAsked():
+                sessions.drain(state, state.agents[event.agent])
+            case _:
+                raise AssertionError(f"an event the scheduler does not know: {event!r}")
+
+    def _synced(self, event: e.Synced, now: float) -> None:
+        state = self.state
+        agent = state.by_session.get(event.session)
+        if agent is None:
+            sessions.reject_unknown(state, event.session)
+            return
+        agent.heard, agent.room = now, event.room
+        for finished in event.finished:
+            results.finish(state, agent, finished, now)
+        for failure in event.failures:
+            results.fail(state, agent, failure)
+        for loss in event.losses:
+            results.lose(state, agent, loss)
+        for returned in event.returned:
+            results.give_back(state, agent, returned)
+        for digest in event.changed:
+            layers.change(state, digest)
+        agent.hungry = event.hungry and agent.state == "live"
+        if agent.hungry:
+            grants.feed(state, agent, now)
+
+    def _ticked(self, now: float) -> None:
+        state = self.state
+        if state.last_tick is not None:
+            late = now - state.last_tick - state.timing.tick
+            if late > LATE_TICKS * state.timing.tick:
+                sessions.pardon(state, late)
+        state.last_tick = now
+        sessions.expire(state, now)
+        sessions.release_limbo_if_due(state, now)
+        grants.refresh_speeds(state)

@@ -1,0 +1,225 @@
+"""What happened, in the past tense. Values only; the scheduler learns of the world through these and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from coordinator.protocol.messages import Failure, Finished, Held, Loss, Returned
+from jobs.ranges import RangeSet
+
+
+@dataclass(frozen=True)
+class LayerSeed:
+    """A layer as the plan has it, with what the store remembers of it."""
+
+    digest: str
+    name: str
+    count: int
+    in_bytes: int
+    out_bytes: int
+    made: bool
+    state: str = "waiting"  # waiting | open | merged | changed
+    generation: int = 0
+    high_water: int = 0
+    committed: RangeSet = field(default_factory=RangeSet)
+    quarantined: RangeSet = field(default_factory=RangeSet)
+    failures: dict[int, tuple[int, frozenset[str]]] = field(default_factory=dict)  # number → count, on whom
+    closed: bool = False  # made layers: no more shards will be made
+
+
+@dataclass(frozen=True)
+class JobAdded:
+    """A job was submitted, or read back from the store at start."""
+
+    job: str
+    kind: str
+    kernel: int
+    cpus: int
+    memory: int | None
+    attempts: int
+    max_failures: int
+    priority: int
+    layers: tuple[LayerSeed, ...]
+    state: str = "running"
+    why: str = ""
+    succeeded: bool = False
+    cursor: int = 0
+    payloads: dict[int, bytes] = field(default_factory=dict)  # of the first layer's shards, where they are made
+
+
+@dataclass(frozen=True)
+class Joined:
+    """An agent said hello: all that it holds is in `held`."""
+
+    name: str
+    spool: str
+    process: str
+    session: int
+    cpus: int
+    memory: int
+    room: int
+    kernels: dict[str, int]
+    in_place: bool = False  # it reads sources where they are: inputs cost it no disk
+    held: tuple[Held, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    losses: tuple[Loss, ...] = ()
+
+
+@dataclass(frozen=True)
+class Synced:
+    """An agent's news, and perhaps its wish for more work."""
+
+    session: int
+    room: int
+    hungry: bool
+    finished: tuple[Finished, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    losses: tuple[Loss, ...] = ()
+    returned: tuple[Returned, ...] = ()
+    changed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Bytes moved on some channel of a session."""
+
+    session: int
+
+
+@dataclass(frozen=True)
+class Departed:
+    """An agent left in good order."""
+
+    session: int
+
+
+@dataclass(frozen=True)
+class Offered:
+    """A bundle's header came: is it wanted?"""
+
+    session: int
+    layer: str
+    numbers: RangeSet
+
+
+@dataclass(frozen=True)
+class BundleCommitted:
+    """A bundle's rows are in the store; `agent` computed them."""
+
+    layer: str
+    generation: int
+    agent: str
+    numbers: RangeSet
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Uncommitted:
+    """Committed shards whose bytes turned out damaged or missing: their rows are out of the store."""
+
+    layer: str
+    generation: int
+    numbers: RangeSet
+
+
+@dataclass(frozen=True)
+class LayerMerged:
+    """A layer's files are in `result/` and its row says so."""
+
+    job: str
+    layer: str
+    generation: int
+
+
+@dataclass(frozen=True)
+class HighWaterStored:
+    """Fresh shards of the layer below `value` may be granted: the store will remember that they may have been."""
+
+    job: str
+    layer: str
+    value: int
+
+
+@dataclass(frozen=True)
+class SpaceMeasured:
+    """Bytes free on the root's disk."""
+
+    free: int
+
+
+@dataclass(frozen=True)
+class Advanced:
+    """A driver moved its job on; the cursor already matched."""
+
+    job: str
+    to_seq: int
+    create: tuple[tuple[int, bytes], ...]
+    finish: bool
+
+
+@dataclass(frozen=True)
+class Cancelled:
+    job: str
+
+
+@dataclass(frozen=True)
+class Paused:
+    job: str
+
+
+@dataclass(frozen=True)
+class Resumed:
+    job: str
+
+
+@dataclass(frozen=True)
+class Prioritised:
+    job: str
+    priority: int
+
+
+@dataclass(frozen=True)
+class Removed:
+    job: str
+
+
+@dataclass(frozen=True)
+class Retried:
+    """Quarantined shards get a new life; with `layers`, those layers are discarded and run again whole."""
+
+    job: str
+    layers: tuple[str, ...] = ()  # digests
+
+
+@dataclass(frozen=True)
+class DrainAsked:
+    agent: str
+
+
+@dataclass(frozen=True)
+class Ticked:
+    """A second passed, or more if the daemon itself was stopped."""
+
+
+Event = (
+    JobAdded
+    | Joined
+    | Synced
+    | Moved
+    | Departed
+    | Offered
+    | BundleCommitted
+    | Uncommitted
+    | LayerMerged
+    | HighWaterStored
+    | SpaceMeasured
+    | Advanced
+    | Cancelled
+    | Paused
+    | Resumed
+    | Prioritised
+    | Removed
+    | Retried
+    | DrainAsked
+    | Ticked
+)

@@ -1,0 +1,358 @@
+"""Layers and jobs: adding, opening within the root's space, merging, halting, retrying, advancing, ending."""
+
+from __future__ import annotations
+
+from coordinator.scheduler.commands import (
+    DiscardLayer,
+    ForgetFailures,
+    RaiseHighWater,
+    SendDrop,
+    SendGone,
+    StartMerge,
+    StoreJob,
+    StoreLayer,
+)
+from coordinator.scheduler.events import Advanced, JobAdded, LayerSeed, Retried
+from coordinator.scheduler.state import Job, Layer, State, Trouble
+from jobs.ranges import RangeSet
+
+LAYERS_AHEAD = 2  # layers of one job open with shards still to be granted, at least
+SHARDS_AHEAD = 256  # shards in them, at least: many small layers open together
+LAYERS_OPEN = 512  # of one job, at most, those being merged included
+MARK_AHEAD = 64  # shards the high-water mark is kept ahead of the grants, at least
+SPACE_MARGIN_BYTES = 64 << 20  # of the root's disk, left alone
+
+
+def add(state: State, event: JobAdded, now: float) -> None:
+    """A new job, or one from the store: there, what may still be held somewhere waits in limbo."""
+    job = Job(
+        id=event.job,
+        kind=event.kind,
+        kernel=event.kernel,
+        cpus=event.cpus,
+        memory=event.memory,
+        attempts=event.attempts,
+        max_failures=event.max_failures,
+        priority=event.priority,
+        state=event.state,
+        why=event.why,
+        succeeded=event.succeeded,
+        cursor=event.cursor,
+        layers=[_seeded(event.job, seed) for seed in event.layers],
+        used=min((job.used for job in state.jobs.values() if not job.ended), default=0.0),
+    )
+    state.jobs[job.id] = job
+    if event.payloads:
+        settled = job.layers[0].committed
+        job.layers[0].payloads = {n: raw for n, raw in event.payloads.items() if n not in settled}
+    for layer in job.layers:
+        if layer.active:
+            state.open_layers[layer.digest] = layer
+            job.opened.append(layer)
+            if layer.limbo and state.limbo_until is None:
+                state.limbo_until = now + state.timing.lease
+        elif layer.state == "waiting":
+            _queue(job, layer)
+    for layer in list(job.opened):
+        settle_layer(state, layer)
+    settle_job(state, job)
+    state.work_added = True
+
+
+def _seeded(job: str, seed: LayerSeed) -> Layer:
+    layer = Layer(
+        job=job,
+        digest=seed.digest,
+        name=seed.name,
+        count=seed.count,
+        in_bytes=seed.in_bytes,
+        out_bytes=seed.out_bytes,
+        made=seed.made,
+        state=seed.state,
+        generation=seed.generation,
+        high_water=min(seed.high_water, seed.count),
+        closed=seed.closed,
+        committed=seed.committed.copy(),
+        quarantined=seed.quarantined - seed.committed,
+    )
+    layer.raising = layer.high_water
+    layer.troubles = {n: Trouble(count, set(on)) for n, (count, on) in seed.failures.items()}
+    if seed.state == "merged":
+        layer.committed = RangeSet([(0, seed.count)])
+    elif seed.state != "changed":
+        _reset_pending(layer)
+        if seed.state == "open":
+            layer.limbo, layer.again = layer.again, RangeSet()
+    return layer
+
+
+def _reset_pending(layer: Layer) -> None:
+    """All that is not settled is pending: fresh above the mark, run before perhaps below it."""
+    settled = layer.committed | layer.quarantined
+    layer.fresh = RangeSet([(layer.high_water, layer.count)]) - settled
+    layer.again = RangeSet([(0, layer.high_water)]) - settled
+    layer.limbo, layer.copied = RangeSet(), RangeSet()
+
+
+def _queue(job: Job, layer: Layer) -> None:
+    job.queue.append(layer)
+    job.queued += layer.left
+
+
+def open_some(state: State) -> None:
+    """Open as many layers as keep the machines fed, where the root has room for what they will give."""
+    for job in sorted(state.jobs.values(), key=lambda job: job.used):
+        while job.state == "running" and job.queue and not _supplied(job):
+            if not _open_next(state, job):
+                break
+
+
+def _supplied(job: Job) -> bool:
+    """Whether what is open keeps the machines fed until more is."""
+    busy = [layer for layer in job.opened if layer.state == "open" and layer.pending + len(layer.limbo) > 0]
+    ahead = sum(layer.pending for layer in busy)
+    return (len(busy) >= LAYERS_AHEAD and ahead >= SHARDS_AHEAD) or len(job.opened) >= LAYERS_OPEN
+
+
+def _open_next(state: State, job: Job) -> bool:
+    layer = next((layer for layer in job.queue if _may_open(state, layer)), None)
+    if layer is None:
+        return False
+    if not _fits(state, job, layer):
+        return False
+    job.queue.remove(layer)
+    job.queued -= layer.left
+    job.opened.append(layer)
+    layer.state = "open"
+    state.open_layers[layer.digest] = layer
+    state.emit(StoreLayer(job.id, layer.digest, "open", layer.generation))
+    raise_mark(state, layer, MARK_AHEAD)
+    state.work_added = True
+    settle_layer(state, layer)
+    return True
+
+
+def _may_open(state: State, layer: Layer) -> bool:
+    """Only one layer with a digest is open at a time: another job's goes first, unless that job stands still."""
+    twin = state.open_layers.get(layer.digest)
+    if twin and twin.state == "open" and state.jobs[twin.job].state != "running":
+        _send_back(state, state.jobs[twin.job], twin)
+        return True
+    return twin is None
+
+
+def reserved(layer: Layer) -> int:
+    """Bytes of the root that an open layer may still take: its bundles to come, and its merged arrays."""
+    return layer.out_bytes * (2 * layer.count - len(layer.committed))
+
+
+def _fits(state: State, job: Job, layer: Layer) -> bool:
+    if state.free is None:
+        return True
+    layer.out_bytes = layer.out_bytes or max((other.out_bytes for other in job.layers), default=0)
+    taken = sum(reserved(other) for other in state.open_layers.values())
+    room = state.free - taken - SPACE_MARGIN_BYTES
+    fits = reserved(layer) <= room
+    why = "" if fits else f"layer {layer.name} needs {reserved(layer)} bytes in the root, {max(room, 0)} are left"
+    if why != job.why and job.state == "running":
+        job.why = why
+        state.emit(StoreJob(job.id, job.state, why))
+    return fits
+
+
+def raise_mark(state: State, layer: Layer, ahead: int) -> None:
+    """Keep the stored mark `ahead` of what may be granted next."""
+    low = next(iter(layer.fresh.pairs()), (layer.count, 0))[0]
+    wanted = min(layer.count, low + ahead)
+    if wanted > layer.raising:
+        layer.raising = min(layer.count, low + 2 * ahead)
+        state.emit(RaiseHighWater(layer.job, layer.digest, layer.raising))
+
+
+def mark_raised(state: State, digest: str, value: int) -> None:
+    layer = state.open_layers.get(digest)
+    if layer and value > layer.high_water:
+        layer.high_water = min(value, layer.count)
+        state.work_added = True
+
+
+def settle_layer(state: State, layer: Layer) -> None:
+    """If nothing of it is left to do: merge it, or, with shards quarantined, leave it."""
+    if layer.state != "open" or not layer.exhausted:
+        return
+    if not layer.quarantined and layer.count:
+        layer.state = "merging"
+        state.emit(StartMerge(layer.job, layer.digest, layer.generation))
+    elif not layer.count:
+        merged(state, layer.job, layer.digest, layer.generation)
+    settle_job(state, state.jobs[layer.job])
+
+
+def merged(state: State, job_id: str, digest: str, generation: int) -> None:
+    layer = state.open_layers.get(digest)
+    if layer is None or layer.job != job_id or layer.generation != generation:
+        return
+    layer.state = "merged"
+    _close(state, layer)
+    settle_job(state, state.jobs[job_id])
+
+
+def _close(state: State, layer: Layer) -> None:
+    """The layer is no longer open: nobody holds any of it."""
+    del state.open_layers[layer.digest]
+    state.jobs[layer.job].opened.remove(layer)
+    for holding in layer.holdings.values():
+        agent = state.agents[holding.agent]
+        agent.holdings.pop(holding.key, None)
+        if layer.state != "merged":
+            state.emit(SendGone(agent.session, layer.digest))
+    layer.holdings.clear()
+    state.work_added = True
+
+
+def settle_job(state: State, job: Job) -> None:
+    """A job ends when each layer is merged, or can get no further."""
+    if job.state == "cancelled" or job.queue:
+        return
+    if any(not layer.quarantined or not layer.exhausted for layer in job.opened):
+        return
+    changed = [layer.name for layer in job.layers if layer.state == "changed"]
+    if job.opened or changed:
+        why = f"{job.quarantined} shards quarantined" if job.quarantined else ""
+        more = f"source changed: {', '.join(changed[:3])}" if changed else ""
+        _end(state, job, "incomplete", "; ".join(part for part in (why, more) if part))
+    else:
+        _end(state, job, "complete", "")
+
+
+def _end(state: State, job: Job, as_state: str, why: str) -> None:
+    if job.state == "halted" and as_state == "incomplete":
+        return  # a halt says more
+    if (job.state, job.why) != (as_state, why):
+        set_state(state, job, as_state, why)
+
+
+def set_state(state: State, job: Job, as_state: str, why: str = "") -> None:
+    job.state, job.why = as_state, why
+    state.emit(StoreJob(job.id, as_state, why))
+    state.work_added = True
+
+
+def halt(state: State, job: Job, why: str) -> None:
+    """No more is granted; what runs may end. A retry goes on."""
+    if job.state in {"running", "paused"}:
+        set_state(state, job, "halted", why)
+        for layer in job.opened:
+            _revoke_unstarted(state, layer)
+
+
+def _revoke_unstarted(state: State, layer: Layer) -> None:
+    """Take back all that is unfinished: a halted job must not go on failing."""
+    for holding in list(layer.holdings.values()):
+        numbers = holding.open.copy()
+        if numbers:
+            session = state.agents[holding.agent].session
+            state.emit(SendDrop(session, layer.digest, holding.boot, holding.attempt, numbers))
+            holding.open = RangeSet()
+            state.prune(holding)
+            state.release(layer, numbers)
+
+
+def cancel(state: State, job: Job) -> None:
+    set_state(state, job, "cancelled")
+    for layer in list(job.opened):
+        _send_back(state, job, layer)
+
+
+def _send_back(state: State, job: Job, layer: Layer) -> None:
+    """From open to waiting: what is committed stays, the rest is pending once it opens again."""
+    layer.state = "waiting"
+    _close(state, layer)
+    _reset_pending(layer)
+    _queue(job, layer)
+    state.emit(StoreLayer(job.id, layer.digest, "waiting", layer.generation))
+
+
+def change(state: State, digest: str) -> None:
+    """The layer's source is not what was planned: it stops, and only a new submit runs it."""
+    layer = state.open_layers.get(digest)
+    if layer is None:
+        return
+    layer.state = "changed"
+    _close(state, layer)
+    state.emit(StoreLayer(layer.job, digest, "changed", layer.generation))
+    settle_job(state, state.jobs[layer.job])
+
+
+def retry(state: State, event: Retried) -> None:
+    """Clear the counts and go on; with layers, discard those and run them whole."""
+    job = state.jobs[event.job]
+    job.first_failures.clear()
+    for agent in state.agents.values():
+        agent.ineligible.pop(job.id, None)
+        agent.strikes.pop(job.id, None)
+    state.emit(ForgetFailures(job.id, None))
+    set_state(state, job, "running")
+    for layer in list(job.layers):
+        if layer.digest in event.layers:
+            _discard(state, job, layer)
+        else:
+            _forgive(state, layer)
+    for layer in list(job.opened):
+        settle_layer(state, layer)
+    settle_job(state, job)
+
+
+def _forgive(state: State, layer: Layer) -> None:
+    again, layer.quarantined = layer.quarantined, RangeSet()
+    layer.troubles.clear()
+    if layer.active:
+        state.release(layer, again)
+    elif layer.state == "waiting":
+        state.jobs[layer.job].queued += len(again)
+        layer.again.update(again)
+
+
+def _discard(state: State, job: Job, layer: Layer) -> None:
+    if layer.active:
+        layer.state = "waiting"
+        _close(state, layer)
+    elif layer.state == "waiting":
+        job.queue.remove(layer)
+        job.queued -= layer.left
+    layer.state, layer.generation = "waiting", layer.generation + 1
+    layer.committed, layer.quarantined = RangeSet(), RangeSet()
+    layer.high_water = layer.raising = 0
+    layer.troubles.clear()
+    _reset_pending(layer)
+    _queue(job, layer)
+    state.emit(DiscardLayer(job.id, layer.digest, layer.generation))
+
+
+def remove(state: State, job: Job) -> None:
+    for layer in list(job.opened):
+        layer.state = "waiting"
+        _close(state, layer)
+    del state.jobs[job.id]
+    for agent in state.agents.values():
+        for by_job in (agent.rates, agent.strikes, agent.ineligible):
+            by_job.pop(job.id, None)
+
+
+def advance(state: State, event: Advanced) -> None:
+    """A driver made shards, or said there will be no more."""
+    job = state.jobs[event.job]
+    layer = job.layers[0]
+    job.cursor = event.to_seq
+    for number, payload in event.create:
+        layer.payloads[number] = payload
+    top = max((number + 1 for number, _ in event.create), default=layer.count)
+    if layer.state == "waiting":
+        job.queued += top - layer.count
+    layer.fresh.add(layer.count, top)
+    layer.count = top
+    layer.closed = layer.closed or event.finish
+    if layer.active:
+        raise_mark(state, layer, MARK_AHEAD)
+        settle_layer(state, layer)
+    state.work_added = True

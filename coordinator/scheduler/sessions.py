@@ -1,0 +1,161 @@
+"""Sessions: hellos, leases, fencing, drains. Says what an agent still holds; grants nothing."""
+
+from __future__ import annotations
+
+from coordinator.protocol.messages import Held
+from coordinator.scheduler import results
+from coordinator.scheduler.commands import Reject, SendCommitted, SendDrain, SendDrop, SendGone, StoreAgent
+from coordinator.scheduler.events import Joined
+from coordinator.scheduler.state import Agent, Holding, Layer, State
+from jobs.ranges import RangeSet
+
+FENCED_KEPT = 10_000
+
+
+def join(state: State, event: Joined, now: float) -> bool:
+    """A hello. False where it was refused."""
+    old = state.agents.get(event.name)
+    if event.process in state.fenced:
+        _reject(state, event.session, "fenced", "another process took this agent's name and spool")
+        return False
+    if old and old.present and old.spool != event.spool:
+        _reject(state, event.session, "name-taken", f"an agent called {event.name} is at work from another spool")
+        return False
+    agent = _enter(state, event, old, now)
+    for failure in event.failures:
+        results.fail(state, agent, failure)
+    for loss in event.losses:
+        results.lose(state, agent, loss)
+    _reconcile(state, agent, event.held, now)
+    state.expected.discard(event.name)
+    release_limbo_if_due(state, now)
+    return True
+
+
+def _reject(state: State, session: int, code: str, message: str) -> None:
+    hints = {
+        "fenced": "let one process own a name and a spool; give this one another --name",
+        "name-taken": "give this agent another --name, or stop the other one first",
+        "no-session": "say hello again",
+    }
+    state.emit(Reject(session, code, message, hints[code]))
+
+
+def reject_unknown(state: State, session: int) -> None:
+    _reject(state, session, "no-session", "this session has ended")
+
+
+def _enter(state: State, event: Joined, old: Agent | None, now: float) -> Agent:
+    """The agent under its new session; what it held before stays until it is reconciled."""
+    if old and old.present:
+        del state.by_session[old.session]
+        if old.process != event.process:
+            _fence(state, old)
+    agent = old or Agent(event.name, event.spool, event.process, 0, 1, 0, {}, 0, now)
+    draining = old is not None and old.state == "draining" and old.process == event.process
+    agent.spool, agent.process, agent.session = event.spool, event.process, event.session
+    agent.cpus, agent.memory, agent.kernels, agent.room = event.cpus, event.memory, event.kernels, event.room
+    agent.in_place, agent.heard, agent.hungry = event.in_place, now, False
+    agent.state = "draining" if draining else "live"
+    state.agents[event.name] = agent
+    state.by_session[event.session] = agent
+    state.emit(StoreAgent(event.name, True))
+    if draining:
+        state.emit(SendDrain(event.session))
+    return agent
+
+
+def _fence(state: State, old: Agent) -> None:
+    state.fenced[old.process] = None
+    if len(state.fenced) > FENCED_KEPT:
+        state.fenced.pop(next(iter(state.fenced)))
+    _reject(state, old.session, "fenced", "another process took this agent's name and spool")
+
+
+def _reconcile(state: State, agent: Agent, held: tuple[Held, ...], now: float) -> None:
+    """Make what we think it holds what it says it holds."""
+    before = dict(agent.holdings)
+    for claim in held:
+        layer = state.open_layers.get(claim.layer)
+        if layer is None:
+            answer_unknown(state, agent, claim.layer)
+            continue
+        _adopt(state, agent, layer, claim, now)
+    named = {(claim.layer, claim.boot, claim.attempt): claim for claim in held}
+    for key, holding in before.items():
+        claim_now = named.get(key)
+        kept = RangeSet(claim_now.running) | RangeSet(claim_now.finished) if claim_now else RangeSet()
+        lost = holding.everything() - kept
+        if lost:
+            holding.discard(lost)
+            state.prune(holding)
+            state.release(state.open_layers[holding.layer], lost)
+
+
+def answer_unknown(state: State, agent: Agent, digest: str) -> None:
+    """Of a layer that is not open: all its shards are committed, or nobody wants them, or it waits for its turn."""
+    known = [layer for job in state.jobs.values() for layer in job.layers if layer.digest == digest]
+    if any(layer.state == "merged" for layer in known):
+        count = next(layer.count for layer in known if layer.state == "merged")
+        state.emit(SendCommitted(agent.session, digest, RangeSet([(0, count)])))
+    else:
+        state.emit(SendGone(agent.session, digest))
+
+
+def _adopt(state: State, agent: Agent, layer: Layer, claim: Held, now: float) -> None:
+    whole = RangeSet([(0, layer.count)])
+    running, finished = RangeSet(claim.running) & whole, RangeSet(claim.finished) & whole
+    settled = finished & layer.committed
+    if settled:
+        state.emit(SendCommitted(agent.session, layer.digest, settled))
+    holding = results.claim(state, agent, layer, claim.boot, claim.attempt, running, now)
+    results.take_in(state, agent, holding, layer, finished - layer.committed)
+    unwanted = running - holding.open
+    if unwanted:
+        state.emit(SendDrop(agent.session, layer.digest, claim.boot, claim.attempt, unwanted))
+    state.prune(holding)
+
+
+def expire(state: State, now: float) -> None:
+    """Agents not heard of for a lease are gone: what they held waits again, their finished shards too."""
+    for agent in list(state.present_agents()):
+        if now - agent.heard > state.timing.lease:
+            part(state, agent, "gone")
+
+
+def part(state: State, agent: Agent, as_state: str) -> None:
+    """End a session, for good or until its next hello."""
+    state.by_session.pop(agent.session, None)
+    agent.state, agent.session, agent.hungry = as_state, 0, False
+    held: list[Holding] = list(agent.holdings.values())
+    agent.holdings.clear()
+    for holding in held:
+        layer = state.open_layers[holding.layer]
+        layer.holdings.pop((holding.agent, holding.boot, holding.attempt))
+    for holding in held:
+        state.release(state.open_layers[holding.layer], holding.everything())
+    state.emit(StoreAgent(agent.name, False))
+
+
+def drain(state: State, agent: Agent) -> None:
+    if agent.state == "live":
+        agent.state, agent.hungry = "draining", False
+        state.emit(SendDrain(agent.session))
+
+
+def pardon(state: State, delay: float) -> None:
+    """The daemon itself stood still: nobody is to blame for having been silent."""
+    for agent in state.present_agents():
+        agent.heard += delay
+    if state.limbo_until is not None:
+        state.limbo_until += delay
+
+
+def release_limbo_if_due(state: State, now: float) -> None:
+    """After a restart: what perhaps runs somewhere waits for its agent, until all are back or a lease is over."""
+    if state.limbo_until is None or (state.expected and now < state.limbo_until):
+        return
+    state.limbo_until = None
+    for layer in state.open_layers.values():
+        limbo, layer.limbo = layer.limbo, RangeSet()
+        state.release(layer, limbo)

@@ -1,0 +1,316 @@
+"""What the scheduler knows: jobs, layers, agents, holdings. Holds the invariants; reacts to nothing."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import exp
+
+from coordinator.scheduler.commands import Command
+from jobs.ranges import RangeSet
+
+RATE_MEMORY_SECONDS = 5.0  # how fast an agent's measured rate forgets
+RATE_STEP_SECONDS = 0.05  # shorter spells are added up before they count
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Every duration a decision hangs on; tests use short ones."""
+
+    lease: float = 60.0
+    heartbeat: float = 5.0
+    tick: float = 1.0
+    horizon: float = 10.0  # at most so much of its own work does an agent hold
+
+
+@dataclass
+class Rate:
+    """Shards per second of one agent on one job, as seen from here: transfer and overhead included."""
+
+    since: float  # when the spell being measured began
+    count: int = 0  # finished in it
+    per_second: float = 0.0  # 0 until measured
+
+    def finished(self, count: int, now: float) -> None:
+        self.count += count
+        spell = now - self.since
+        if spell < RATE_STEP_SECONDS:
+            return
+        fresh = self.count / spell
+        weight = 1.0 - exp(-spell / RATE_MEMORY_SECONDS) if self.per_second else 1.0
+        self.per_second += weight * (fresh - self.per_second)
+        self.since, self.count = now, 0
+
+
+@dataclass
+class Holding:
+    """What one agent still has of one grant. `open` and `finished` are disjoint; neither has a committed shard."""
+
+    agent: str
+    job: str
+    layer: str
+    boot: int
+    attempt: int
+    granted: float
+    open: RangeSet
+    finished: RangeSet = field(default_factory=RangeSet)
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        return self.layer, self.boot, self.attempt
+
+    def discard(self, numbers: RangeSet) -> None:
+        self.open.remove(numbers)
+        self.finished.remove(numbers)
+
+    def everything(self) -> RangeSet:
+        return self.open | self.finished
+
+
+@dataclass
+class Trouble:
+    """What went wrong with one shard so far. Only shards with trouble have one."""
+
+    failures: int = 0
+    failed_on: set[str] = field(default_factory=set)
+    losses: int = 0  # while it was really running
+    lost_on: set[str] = field(default_factory=set)
+
+
+@dataclass
+class Layer:
+    """One layer. Every number below `count` is in exactly one of fresh, again, limbo, committed, quarantined, or
+    held by at least one agent. Fresh ones below `high_water` alone may be granted."""
+
+    job: str
+    digest: str
+    name: str
+    count: int
+    in_bytes: int
+    out_bytes: int
+    made: bool
+    state: str  # waiting | open | merging | merged | changed
+    generation: int
+    high_water: int
+    closed: bool
+    fresh: RangeSet = field(default_factory=RangeSet)  # never granted
+    again: RangeSet = field(default_factory=RangeSet)  # lost, failed or handed back: behind all fresh ones
+    limbo: RangeSet = field(default_factory=RangeSet)  # after a restart: perhaps still held by an agent
+    committed: RangeSet = field(default_factory=RangeSet)
+    quarantined: RangeSet = field(default_factory=RangeSet)
+    copied: RangeSet = field(default_factory=RangeSet)  # held by more than one agent, or once were
+    troubles: dict[int, Trouble] = field(default_factory=dict)
+    payloads: dict[int, bytes] = field(default_factory=dict)  # of made shards not committed yet
+    holdings: dict[tuple[str, int, int], Holding] = field(default_factory=dict)  # (agent, boot, attempt)
+    raising: int = 0  # the high-water mark on its way to the store; never below high_water
+
+    @property
+    def pending(self) -> int:
+        return len(self.fresh) + len(self.again)
+
+    @property
+    def left(self) -> int:
+        return self.count - len(self.committed) - len(self.quarantined)
+
+    @property
+    def active(self) -> bool:
+        return self.state in {"open", "merging"}
+
+    @property
+    def exhausted(self) -> bool:
+        """Nothing of it is left to do but to merge or to give up."""
+        done = len(self.committed) + len(self.quarantined) == self.count
+        return done and (self.closed or not self.made)
+
+    def trouble(self, number: int) -> Trouble:
+        return self.troubles.setdefault(number, Trouble())
+
+    def held(self) -> RangeSet:
+        """All that some agent has, open or finished."""
+        numbers = RangeSet()
+        for holding in self.holdings.values():
+            numbers.update(holding.open)
+            numbers.update(holding.finished)
+        return numbers
+
+
+@dataclass
+class Job:
+    """One job. `first_failures` empties at its first success."""
+
+    id: str
+    kind: str
+    kernel: int
+    cpus: int
+    memory: int | None
+    attempts: int
+    max_failures: int
+    priority: int
+    state: str  # running | paused | halted | cancelled | incomplete | complete
+    why: str
+    succeeded: bool
+    cursor: int
+    layers: list[Layer]
+    opened: list[Layer] = field(default_factory=list)  # those open or merging
+    queue: deque[Layer] = field(default_factory=deque)  # those waiting, in order
+    queued: int = 0  # shards of the queue that are not settled
+    speed: float = 0.0  # shards per second of all present agents; made exact again at each tick
+    used: float = 0.0  # slot-seconds over priority: the job with the least is served first
+    first_failures: dict[str, set[tuple[str, int]]] = field(default_factory=dict)  # agent → (layer, number)
+
+    @property
+    def ended(self) -> bool:
+        return self.state in {"cancelled", "incomplete", "complete"}
+
+    @property
+    def quarantined(self) -> int:
+        return sum(len(layer.quarantined) for layer in self.layers)
+
+    @property
+    def left(self) -> int:
+        """Shards neither committed nor quarantined."""
+        return self.queued + sum(layer.left for layer in self.opened)
+
+
+@dataclass
+class Agent:
+    """One machine's agent. `session` is 0 unless it is live or draining."""
+
+    name: str
+    spool: str
+    process: str
+    session: int
+    cpus: int
+    memory: int
+    kernels: dict[str, int]
+    room: int
+    heard: float
+    state: str = "live"  # live | draining | gone | left
+    hungry: bool = False
+    in_place: bool = False
+    idle_because: str = ""  # why it last got nothing, for people
+    holdings: dict[tuple[str, int, int], Holding] = field(default_factory=dict)  # (layer, boot, attempt)
+    rates: dict[str, Rate] = field(default_factory=dict)  # job → rate
+    strikes: dict[str, list[tuple[str, int]]] = field(default_factory=dict)  # job → shards failed in a row
+    ineligible: dict[str, str] = field(default_factory=dict)  # job → why
+
+    @property
+    def present(self) -> bool:
+        return self.state in {"live", "draining"}
+
+    def slots(self, job: Job) -> int:
+        by_memory = self.memory // job.memory if job.memory and self.memory else self.cpus
+        return min(self.cpus // job.cpus, by_memory)
+
+    def cost(self, layer: Layer) -> int:
+        """Bytes of its disk that one shard takes, input and output."""
+        return layer.out_bytes + (0 if self.in_place else layer.in_bytes)
+
+    def open_of(self, job: str | None = None) -> int:
+        return sum(len(h.open) for h in self.holdings.values() if job is None or h.job == job)
+
+
+class State:
+    """All of it, the commands being gathered, and the few questions every reaction asks."""
+
+    def __init__(self, boot: int, timing: Timing, expected: frozenset[str] = frozenset()) -> None:
+        self.boot = boot
+        self.timing = timing
+        self.jobs: dict[str, Job] = {}
+        self.agents: dict[str, Agent] = {}
+        self.by_session: dict[int, Agent] = {}
+        self.open_layers: dict[str, Layer] = {}  # digest → the one open or merging layer with it
+        self.fenced: dict[str, None] = {}  # processes that another one replaced, oldest first
+        self.expected = set(expected)  # agents that were live before a restart and have not said hello
+        self.limbo_until: float | None = None
+        self.last_attempt = 0
+        self.last_tick: float | None = None
+        self.free: int | None = None  # bytes on the root's disk
+        self.layers_wanted = False  # whether more layers should be opened
+        self.work_added = False  # whether agents that went hungry should be looked at again
+        self.commands: list[Command] = []
+
+    def emit(self, command: Command) -> None:
+        self.commands.append(command)
+
+    def present_agents(self) -> Iterator[Agent]:
+        return (agent for agent in self.agents.values() if agent.present)
+
+    def eligible(self, agent: Agent, job: Job) -> bool:
+        return agent.state == "live" and self.obstacle(agent, job) == ""
+
+    def obstacle(self, agent: Agent, job: Job) -> str:
+        """Why this agent may run nothing of this job, or ""."""
+        if job.id in agent.ineligible:
+            return agent.ineligible[job.id]
+        if job.kind not in agent.kernels:
+            return f"has no kind {job.kind}"
+        if agent.kernels[job.kind] != job.kernel:
+            return f"has version {agent.kernels[job.kind]} of kind {job.kind}, the job wants {job.kernel}"
+        if agent.cpus < job.cpus:
+            return f"has {agent.cpus} cpus, a shard wants {job.cpus}"
+        if agent.slots(job) < 1:
+            return f"may use {agent.memory} bytes of memory, a shard wants {job.memory}"
+        return ""
+
+    def add_holding(self, holding: Holding) -> None:
+        self.agents[holding.agent].holdings[holding.key] = holding
+        layer = self.open_layers[holding.layer]
+        layer.holdings[holding.agent, holding.boot, holding.attempt] = holding
+
+    def prune(self, holding: Holding) -> None:
+        """Forget a holding that has nothing left."""
+        if holding.open or holding.finished:
+            return
+        self.agents[holding.agent].holdings.pop(holding.key, None)
+        layer = self.open_layers.get(holding.layer)
+        if layer:
+            layer.holdings.pop((holding.agent, holding.boot, holding.attempt), None)
+
+    def holders(self, layer: Layer, numbers: RangeSet, agent: str | None) -> list[Holding]:
+        """Who holds any of `numbers`. `agent`'s own holdings first; the rest only where copies may be."""
+        own = [h for h in self.agents[agent].holdings.values() if h.layer == layer.digest] if agent else []
+        rest = numbers.copy()
+        for holding in own:
+            rest.remove(holding.open)
+            rest.remove(holding.finished)
+        if rest or numbers & layer.copied:
+            return [h for h in layer.holdings.values() if h.everything() & numbers]
+        return own
+
+    def release(self, layer: Layer, numbers: RangeSet) -> None:
+        """Whatever of `numbers` nobody holds, and is not settled, waits behind all fresh ones."""
+        free = numbers - layer.committed - layer.quarantined
+        if free & layer.copied:
+            free = free - layer.held()
+        if free:
+            layer.again.update(free)
+            self.work_added = True
+
+    def check(self) -> None:
+        """Assert every invariant; for tests."""
+        for job in self.jobs.values():
+            for layer in job.layers:
+                self._check_layer(layer)
+        for agent in self.agents.values():
+            assert agent.present == (self.by_session.get(agent.session) is agent), agent
+            assert agent.present or not agent.holdings, f"{agent.name} is {agent.state} and holds shards"
+            for key, holding in agent.holdings.items():
+                assert key == holding.key and holding.agent == agent.name
+                layer = self.open_layers[holding.layer]
+                assert layer.holdings[agent.name, holding.boot, holding.attempt] is holding
+                assert holding.open or holding.finished, "an empty holding"
+
+    def _check_layer(self, layer: Layer) -> None:
+        if layer.state in {"waiting", "changed", "merged"} and not layer.holdings:
+            return
+        held = layer.held()
+        seen = RangeSet()
+        for part in (layer.fresh, layer.again, layer.limbo, layer.committed, layer.quarantined, held):
+            assert not seen & part, f"{layer.name}: {seen & part} is in two places"
+            seen.update(part)
+        assert seen == RangeSet([(0, layer.count)]), f"{layer.name}: {RangeSet([(0, layer.count)]) - seen} is nowhere"
+        for holding in layer.holdings.values():
+            assert not holding.open & holding.finished
+            assert self.agents[holding.agent].holdings[holding.key] is holding

@@ -1,0 +1,181 @@
+"""What `status`, `watch` and `agents` are told: the scheduler's state and the figures as values. Only reads."""
+
+from __future__ import annotations
+
+import time
+
+from coordinator.admin import (
+    AgentRate,
+    Agents,
+    AgentState,
+    AgentStatus,
+    JobStatus,
+    LayerStatus,
+    Status,
+    Tally,
+)
+from coordinator.engine import Engine, LiveJob
+from coordinator.figures import Done
+from coordinator.scheduler import state as s
+from coordinator.version import VERSION
+from jobs.model import Layer
+
+
+def status_of(engine: Engine, job: str | None) -> Status:
+    state = engine.scheduler.state
+    wanted = [job] if job else list(state.jobs)
+    notes = [f"the root's database cannot be written: {engine.store_trouble}"] if engine.store_trouble else []
+    return Status(
+        now=time.time(),
+        version=VERSION,
+        agents=sum(1 for _ in state.present_agents()),
+        jobs=[_job_status(engine, state.jobs[one], with_layers=job is not None) for one in wanted],
+        notes=notes,
+    )
+
+
+def _job_status(engine: Engine, job: s.Job, *, with_layers: bool) -> JobStatus:
+    live = engine.jobs[job.id]
+    tallies = [_tally(live.layers[layer.digest], layer) for layer in job.layers]
+    figures = live.figures
+    state = engine.scheduler.state
+    return JobStatus(
+        id=job.id,
+        kind=job.kind,
+        state=job.state,  # type: ignore[arg-type]
+        why=job.why,
+        priority=job.priority,
+        created=live.created,
+        started=live.started,
+        ended=live.ended,
+        totals=_total(tallies, figures.out_committed),
+        failures=figures.failures,
+        layers=[
+            LayerStatus(layer.name, layer.state, tally)  # type: ignore[arg-type]
+            for layer, tally in zip(job.layers, tallies, strict=True)
+            if with_layers
+        ],
+        layers_total=len(job.layers),
+        layers_merged=sum(layer.state == "merged" for layer in job.layers),
+        agents=_rates(engine, job, live),
+        recent=figures.window_recent(state.timing.tick),
+        whole=figures.window_whole(),
+        merged_bytes=figures.merged_bytes,
+        merge_seconds=figures.merge_seconds,
+        notes=_notes(engine, job),
+    )
+
+
+def _tally(plan: Layer, layer: s.Layer) -> Tally:
+    committed, quarantined = len(layer.committed), len(layer.quarantined)
+    running = finished = 0
+    for holding in layer.holdings.values():
+        running += len(holding.open)
+        finished += len(holding.finished)
+    limbo = len(layer.limbo)
+    left = layer.count - committed - quarantined
+    finished = min(finished, left)
+    running = min(running + limbo, left - finished)
+    return Tally(
+        shards=layer.count,
+        committed=committed,
+        finished=finished,
+        running=running,
+        pending=left - finished - running,
+        quarantined=quarantined,
+        rows=plan.rows,
+        rows_committed=min(plan.rows, committed * plan.shard_rows),
+        in_bytes=_full(plan, layer.count) * plan.in_bytes // max(plan.shard_rows, 1),
+        out_bytes=layer.out_bytes * layer.count,
+    )
+
+
+def _full(plan: Layer, count: int) -> int:
+    """Rows to read: exact for arrays, one a shard where shards are made."""
+    return plan.rows or count
+
+
+def _total(tallies: list[Tally], out_committed: int) -> Tally:
+    def add(field: str) -> int:
+        return sum(getattr(tally, field) for tally in tallies)
+
+    counted = ("shards", "committed", "finished", "running", "pending", "quarantined", "rows", "rows_committed")
+    return Tally(**{field: add(field) for field in (*counted, "in_bytes", "out_bytes")}, out_committed=out_committed)
+
+
+def _rates(engine: Engine, job: s.Job, live: LiveJob) -> list[AgentRate]:
+    state = engine.scheduler.state
+    names = sorted(live.figures.by_agent.keys() | {agent.name for agent in state.present_agents()})
+    return [_rate(engine, job, name, live.figures.by_agent.get(name, Done())) for name in names]
+
+
+def _rate(engine: Engine, job: s.Job, name: str, done: Done) -> AgentRate:
+    state = engine.scheduler.state
+    agent = state.agents.get(name)
+    mine = [h for h in agent.holdings.values() if h.job == job.id] if agent else []
+    return AgentRate(
+        name=name,
+        live=agent is not None and state.eligible(agent, job),
+        slots=agent.slots(job) if agent and agent.present else 0,
+        running=sum(len(holding.open) for holding in mine),
+        finished=sum(len(holding.finished) for holding in mine),
+        shards=done.shards,
+        rows=done.rows,
+        in_bytes=done.in_bytes,
+        out_bytes=done.out_bytes,
+        seconds=done.seconds,
+        busy=done.busy,
+    )
+
+
+def _notes(engine: Engine, job: s.Job) -> list[str]:
+    """What keeps a running job from running, and what its user should know."""
+    state = engine.scheduler.state
+    notes = [f"source of layer {layer.name} changed" for layer in job.layers if layer.state == "changed"][:5]
+    if job.state != "running":
+        return notes
+    obstacles = {agent.name: state.obstacle(agent, job) for agent in state.present_agents()}
+    if not obstacles:
+        return [*notes, "no agent has joined"]
+    if all(obstacles.values()):
+        notes += [f"{name} {why}" for name, why in sorted(obstacles.items())][:5]
+    if state.limbo_until is not None:
+        waiting = ", ".join(sorted(state.expected)[:5])
+        notes.append(f"after a restart, shards that may still be running wait for {waiting or 'their agents'}")
+    return notes
+
+
+def agents_of(engine: Engine) -> Agents:
+    names = sorted(engine.agents)
+    return Agents(now=time.time(), agents=[_agent_status(engine, name) for name in names])
+
+
+def _agent_status(engine: Engine, name: str) -> AgentStatus:
+    state = engine.scheduler.state
+    info = engine.agents[name]
+    agent = state.agents.get(name)
+    done = [live.figures.by_agent[name] for live in engine.jobs.values() if name in live.figures.by_agent]
+    shown: AgentState = agent.state if agent else "gone"  # type: ignore[assignment]
+    idle = agent.idle_because if agent and agent.present and agent.open_of() == 0 else ""
+    return AgentStatus(
+        name=name,
+        host=info.host,
+        state=shown,
+        last_seen=info.seen,
+        cpus=info.cpus,
+        running=agent.open_of() if agent else 0,
+        finished=sum(len(holding.finished) for holding in agent.holdings.values()) if agent else 0,
+        done=sum(one.committed for one in done),
+        in_bytes=sum(one.in_bytes for one in done),
+        out_bytes=sum(one.out_bytes for one in done),
+        fingerprint=info.fingerprint,
+        version=info.version,
+        note=info.note or idle,
+        ineligible=_obstacles(engine, agent) if agent and agent.present else {},
+    )
+
+
+def _obstacles(engine: Engine, agent: s.Agent) -> dict[str, str]:
+    state = engine.scheduler.state
+    running = [job for job in state.jobs.values() if job.state == "running"]
+    return {job.id: why for job in running if (why := state.obstacle(agent, job))}

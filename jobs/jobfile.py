@@ -1,0 +1,210 @@
+"""The job file: yaml into a typed `JobFile`, every value checked that can be checked without opening the source."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from jobs import kinds, names, npy, units, yamltext
+from jobs.errors import JobFileError
+from jobs.fields import FieldError, convert
+from jobs.kinds import Kind
+
+FILE_LIMIT = 1 << 20  # bytes
+DEFAULT_SHARD_BYTES = 128 << 20
+
+PathText = Annotated[str, Meta(min_length=1, max_length=4096)]
+_ENTRY = re.compile(r"(?P<file>[^:]+\.py):(?P<function>[^:]+)", re.DOTALL)
+
+
+class SourceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the input is. `dtype` and `shape` are for raw binary alone."""
+
+    path: PathText
+    layers: Annotated[list[PathText], Meta(min_length=1)] | None = None
+    dtype: str | None = None
+    shape: Annotated[list[int], Meta(min_length=1, max_length=npy.AXES_LIMIT)] | None = None
+
+
+class ShardSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a layer is cut: exactly one of the two is given."""
+
+    size: int | None = None  # bytes
+    rows: Annotated[int, Meta(ge=1, le=1 << 53)] | None = None
+
+
+class Resources(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one running shard may use."""
+
+    cpus: Annotated[int, Meta(ge=1, le=4096)] = 1
+    memory: int | None = None  # bytes
+
+
+class CodeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The user's own code: "work.py:embed" and the files it needs beside it."""
+
+    entry: str
+    include: list[PathText] = []
+
+
+class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A job as its user describes it. Sizes are bytes, durations seconds, `params` complete with their defaults."""
+
+    name: str
+    kind: str
+    source: SourceSpec | None = None
+    shard: ShardSpec = ShardSpec(size=DEFAULT_SHARD_BYTES)
+    resources: Resources = Resources()
+    params: dict[str, Any] = {}
+    code: CodeSpec | None = None
+    env: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    attempts: Annotated[int, Meta(ge=1, le=1000)] = 3
+    timeout: float | None = None  # per attempt
+    max_failures: Annotated[int, Meta(ge=1, le=1_000_000)] = 20
+    priority: Annotated[int, Meta(ge=1, le=1000)] = 1
+
+
+def read_job_file(path: Path) -> JobFile:
+    """The job in a file; whatever is wrong with it, a JobFileError says where."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(FILE_LIMIT + 1)
+        text = raw.decode("utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise JobFileError(f"{path}: cannot be read: {reason}", "give the path of a job file") from None
+    if len(raw) > FILE_LIMIT:
+        raise JobFileError(f"{path}: longer than {units.format_size(FILE_LIMIT)}", "is this the job file?")
+    return parse_job(text, path.name)
+
+
+def parse_job(text: str, where: str) -> JobFile:
+    """The job in a text; `where` starts every error."""
+    document = yamltext.load(text, where)
+    try:
+        return _job_of(document.value)
+    except FieldError as error:
+        line = document.line_of(error.path)
+        raise JobFileError(f"{where}:{line}: {error}" if line else f"{where}: {error}", error.hint) from None
+    except JobFileError as error:
+        raise JobFileError(f"{where}: {error.message}", error.hint) from None
+
+
+def check_params(kind: Kind[Any], params: dict[str, Any]) -> Any:
+    """The kind's typed parameters; a FieldError whose path starts with `params`."""
+    return convert(params, kind.Params, "params", strict=False)
+
+
+def _job_of(value: object) -> JobFile:
+    if not isinstance(value, dict):
+        raise FieldError("", "a job file is a mapping of fields", "start with `name:`, `kind:` and `source:`")
+    job = convert(_spelled_out(value), JobFile)
+    if not names.is_plain(job.name):
+        raise FieldError("name", f"{_shown(job.name)} is not allowed", "use 1 to 64 letters, digits, `_` and `-`")
+    _check_source(job.source)
+    if (job.shard.size is None) == (job.shard.rows is None):
+        raise FieldError("shard", "expected exactly one of `size` and `rows`", "write `shard: {size: 128MiB}`")
+    kind = kinds.load(job.kind)
+    _check_fit(job, kind)
+    return msgspec.structs.replace(job, params=_complete(kind, job.params))
+
+
+def _spelled_out(value: dict[str, Any]) -> dict[str, Any]:
+    """The long form of what may be written short, and numbers for sizes and durations."""
+    value = dict(value)
+    for name, first in (("source", "path"), ("code", "entry")):
+        if isinstance(value.get(name), str):
+            value[name] = {first: value[name]}
+    _measure(value, "timeout", "timeout", units.parse_duration)
+    for outer, inner in (("shard", "size"), ("resources", "memory")):
+        if isinstance(value.get(outer), dict):
+            value[outer] = dict(value[outer])
+            _measure(value[outer], inner, f"{outer}.{inner}", units.parse_size)
+    return value
+
+
+def _measure(fields: dict[str, Any], name: str, path: str, parse: Callable[[Any], float]) -> None:
+    if fields.get(name) is None:
+        return
+    try:
+        fields[name] = parse(fields[name])
+    except ValueError as error:
+        raise FieldError(path, str(error)) from None
+
+
+def _check_source(source: SourceSpec | None) -> None:
+    if source is None:
+        return
+    for i, text in enumerate([source.path, *(source.layers or [])]):
+        if not text.isprintable():
+            path = f"source.layers[{i - 1}]" if i else "source.path"
+            raise FieldError(path, f"{_shown(text)} holds a character that cannot be printed")
+    if (source.dtype is None) != (source.shape is None):
+        missing = "source.shape" if source.shape is None else "source.dtype"
+        raise FieldError(
+            missing, "missing: raw binary needs both `dtype` and `shape`", "shape: [-1, 65536], dtype: <f4"
+        )
+    if source.dtype is not None and npy.canonical_dtype(source.dtype) is None:
+        raise FieldError(
+            "source.dtype", f"expected such as float32, <f4 or >i2, got {_shown(source.dtype)}", npy.DTYPES_HINT
+        )
+    if source.shape is not None:
+        _check_shape(source.shape)
+
+
+def _check_shape(shape: list[int]) -> None:
+    """Only the first axis may be left open."""
+    for i, length in enumerate(shape):
+        if length < 1 and not (i == 0 and length == -1):
+            wanted = "1 or more, or -1 for as many as there are" if i == 0 else "1 or more"
+            raise FieldError(f"source.shape[{i}]", f"expected {wanted}, got {length}")
+    if math.prod(shape[1:]) > units.SIZE_LIMIT:
+        raise FieldError("source.shape", "a row is larger than any file", "shape: [rows, values per row]")
+
+
+def _check_fit(job: JobFile, kind: Kind[Any]) -> None:
+    """What a kind needs of a job file, or has no use for."""
+    if job.source is None and kind.driver is None:
+        raise FieldError("source", f"missing: kind `{job.kind}` computes on rows", "source: {path: weights/}")
+    if job.code is None and kind.wants_code:
+        raise FieldError("code", f"missing: kind `{job.kind}` runs code of yours", "code: work.py:function")
+    if job.code is not None and not kind.wants_code:
+        raise FieldError("code", f"kind `{job.kind}` runs no code of yours", "leave `code` out")
+    if job.code is not None:
+        _check_entry(job.code.entry)
+
+
+def _check_entry(entry: str) -> None:
+    match = _ENTRY.fullmatch(entry)
+    good = match is not None and entry.isprintable() and match["function"].isidentifier()
+    if not match or not good:
+        raise FieldError(
+            "code.entry", f"expected such as work.py:embed, got {_shown(entry)}", "name a file and a function"
+        )
+    file = PurePosixPath(match["file"])
+    if file.is_absolute() or ".." in file.parts:
+        raise FieldError(
+            "code.entry", f"{_shown(match['file'])} is not below the job file", "keep code beside the job file"
+        )
+
+
+def _complete(kind: Kind[Any], params: dict[str, Any]) -> dict[str, Any]:
+    """Parameters with every default, in one spelling: 1 and 1.0 for the same field become the same."""
+    typed = check_params(kind, params)
+    typed = check_params(kind, msgspec.to_builtins(typed))
+    complete: dict[str, Any] = msgspec.to_builtins(typed)
+    try:
+        msgspec.msgpack.encode(complete)
+    except OverflowError:
+        raise FieldError("params", "a whole number beyond 64 bits", "use a smaller number") from None
+    return complete
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:37] + "...")

@@ -1,0 +1,147 @@
+"""The kind `cluster`: every row is a clustering problem of its own. How one feature is clustered is jobs.lloyd's."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from jobs.errors import JobFileError
+from jobs.kinds import Bench, Kind, Result, Runner, Shape, Shard, ShardFailure
+from jobs.model import Output
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from jobs.lloyd import Clusters, Settings
+
+SHAPES_HINT = "rows of one feature are (rows, values), of several (rows, values, features)"
+SEED_LIMIT = (1 << 32) - 1  # as in sklearn
+
+
+class ClusterParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """sklearn.cluster.KMeans' parameters under its names; `init: density` and `labels` are ours."""
+
+    n_clusters: Annotated[int, Meta(ge=1)] = 8
+    init: Literal["density", "k-means++", "random"] | list[float | list[float]] | None = None
+    n_init: Literal["auto"] | Annotated[int, Meta(ge=1)] = "auto"
+    max_iter: Annotated[int, Meta(ge=1)] = 300
+    tol: Annotated[float, Meta(ge=0)] = 1e-4
+    random_state: Annotated[int, Meta(ge=0, le=SEED_LIMIT)] = 0
+    algorithm: Literal["lloyd", "elkan"] = "lloyd"
+    labels: bool = False
+
+
+class Cluster(Kind[ClusterParams]):
+    """Centers, counts, inertia and iterations of each row; labels on request."""
+
+    name = "cluster"
+    kernel = 1
+    Params = ClusterParams
+
+    def check(self, params: ClusterParams, shape: Shape | None) -> None:
+        if shape is None:
+            raise JobFileError("source: cluster needs the rows of an array", SHAPES_HINT)
+        if len(shape.row) not in (1, 2) or 0 in shape.row:
+            raise JobFileError(f"source: cluster cannot read rows of shape {shape.row}", SHAPES_HINT)
+        if shape.dtype[-2] not in "fiu":
+            raise JobFileError(f"source: cluster cannot read {shape.dtype}", "use floats or integers")
+        n = shape.row[0]
+        if params.n_clusters > n:
+            wrong = f"params.n_clusters: expected at most {n}, the values of a row, got {params.n_clusters}"
+            raise JobFileError(wrong, "ask for fewer clusters, or choose the `layers` whose rows are long enough")
+        if not math.isfinite(params.tol):
+            raise JobFileError("params.tol: expected a finite number", "sklearn's default is 1e-4")
+        _check_init(params, shape.row)
+
+    def declare(self, params: ClusterParams, shape: Shape | None) -> tuple[Output, ...]:
+        assert shape is not None, "checked"
+        k, features = params.n_clusters, shape.row[1:]
+        outputs = [
+            Output("centers", "rows", _center_dtype(shape.dtype), (k, *features)),
+            Output("counts", "rows", "<i8", (k,)),
+            Output("inertia", "rows", "<f8"),
+            Output("iterations", "rows", "<i4"),
+        ]
+        return (*outputs, Output("labels", "rows", "<i4", shape.row[:1])) if params.labels else tuple(outputs)
+
+    def open(self, bench: Bench) -> Runner:
+        return ClusterRunner(bench.params, bench.cpus)
+
+
+def _check_init(params: ClusterParams, row: tuple[int, ...]) -> None:
+    """Refuse a start that cannot be one for rows of this shape."""
+    several = len(row) == 2
+    if params.init == "density" and several:
+        raise JobFileError("params.init: density is for rows of one feature", "use k-means++, sklearn's default")
+    if not isinstance(params.init, list):
+        return
+    wanted = f"{params.n_clusters} centers of {row[1]} numbers" if several else f"{params.n_clusters} numbers"
+    centers = [center if isinstance(center, list) else [center] for center in params.init]
+    fits = all(isinstance(center, list) == several for center in params.init)
+    fits = fits and all(len(center) == (row[1] if several else 1) for center in centers)
+    if not fits or len(centers) != params.n_clusters:
+        raise JobFileError(f"params.init: expected {wanted}", "as an array it has one entry per cluster")
+    if not all(math.isfinite(number) for center in centers for number in center):
+        raise JobFileError("params.init: expected finite numbers", f"give {wanted}")
+
+
+def _center_dtype(dtype: str) -> str:
+    """float32 for float16 and float32, float64 for float64 and integers."""
+    return "<f4" if dtype[-2:] in ("f2", "f4") else "<f8"
+
+
+class ClusterRunner(Runner):
+    """Clusters the rows of a shard; a row's result knows its absolute number, never its shard."""
+
+    def __init__(self, params: ClusterParams, cpus: int) -> None:
+        self._params = params
+        self._cpus = cpus
+
+    def run(self, shard: Shard) -> Result:
+        assert shard.rows is not None, "cluster runs on rows"
+        found = self._one_feature(shard) if shard.rows.ndim == 2 else self._several_features(shard)
+        result: dict[str, np.ndarray[Any, Any]] = {
+            "centers": found.centers.astype(_center_dtype(shard.rows.dtype.str)),
+            "counts": found.counts,
+            "inertia": found.inertia,
+            "iterations": found.iterations,
+        }
+        return {**result, "labels": found.labels} if self._params.labels else result
+
+    def _one_feature(self, shard: Shard) -> Clusters:
+        from jobs import lloyd
+
+        assert shard.rows is not None
+        try:
+            return lloyd.cluster(shard.rows, self._settings(), shard.first_row, self._params.labels)
+        except lloyd.BadRow as error:
+            raise ShardFailure("exception", f"{shard.layer}: {error}") from None
+
+    def _settings(self) -> Settings:
+        """sklearn's `auto`: ten starts where they are drawn blindly, one elsewhere."""
+        import numpy as np
+
+        from jobs.lloyd import Settings
+
+        params = self._params
+        auto = 10 if params.init == "random" else 1
+        return Settings(
+            n_clusters=params.n_clusters,
+            init=np.array(params.init, np.float64) if isinstance(params.init, list) else params.init or "density",
+            n_init=auto if params.n_init == "auto" else params.n_init,
+            max_iter=params.max_iter,
+            tol=params.tol,
+            random_state=params.random_state,
+        )
+
+    def _several_features(self, shard: Shard) -> Clusters:
+        from jobs import sklearn_rows
+
+        assert shard.rows is not None
+        try:
+            return sklearn_rows.cluster(shard.rows, self._params, shard.first_row, self._cpus)
+        except sklearn_rows.BadRow as error:
+            raise ShardFailure("exception", f"{shard.layer}: {error}") from None

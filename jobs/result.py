@@ -1,0 +1,148 @@
+"""A merged layer on disk: its manifest, opening it, and checking it against what it says of itself. Never merges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import xxhash
+
+from jobs.errors import DamagedError, IncompleteError
+from jobs.parts import CHUNK
+
+Array = np.ndarray[Any, Any]
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+SHARDS = "shards.npy"
+
+
+class File(msgspec.Struct, frozen=True):
+    """One .npy of a result."""
+
+    file: str
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int  # of the whole file
+    digest: str  # xxh3_128 of the whole file, in hex
+
+
+class Product(msgspec.Struct, frozen=True):
+    """One output: `rows` and `sum` are one file, `ragged` is offsets (one more than rows) and values."""
+
+    name: str
+    form: Literal["rows", "ragged", "sum", "files"]
+    files: tuple[File, ...]
+
+
+class Merged(msgspec.Struct, frozen=True):
+    """What a layer's manifest says. `shards` in the table refer to `fingerprints` by position."""
+
+    format: int
+    job: str
+    layer: str
+    digest: str
+    rows: int
+    shards: int
+    outputs: tuple[Product, ...]
+    table: File
+    fingerprints: tuple[str, ...]
+
+    @property
+    def files(self) -> tuple[File, ...]:
+        return (*(file for product in self.outputs for file in product.files), self.table)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(file.bytes for file in self.files)
+
+
+@dataclass(frozen=True)
+class RaggedRows:
+    """A merged ragged output: `self[i]` has the values of row i."""
+
+    offsets: Array
+    values: Array
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> Array:
+        found: Array = self.values[self.offsets[row] : self.offsets[row + 1]]
+        return found
+
+
+@dataclass(frozen=True)
+class MergedLayer:
+    """A layer's result, its arrays mapped and not loaded."""
+
+    manifest: Merged
+    outputs: Mapping[str, Array | RaggedRows]
+    shards: Array
+
+
+def encode_manifest(manifest: Merged) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+
+
+def read_manifest(folder: Path) -> Merged:
+    """The manifest of a finished layer; an IncompleteError where there is none."""
+    try:
+        manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Merged)
+    except FileNotFoundError:
+        raise IncompleteError(f"{folder}: not a finished layer: it has no {MANIFEST}") from None
+    except (msgspec.DecodeError, ValueError) as error:
+        raise DamagedError(f"{folder / MANIFEST}: {error}") from None
+    if manifest.format != FORMAT:
+        raise DamagedError(f"{folder / MANIFEST}: format {manifest.format}, this is muster for format {FORMAT}")
+    return manifest
+
+
+def open_result(folder: Path) -> MergedLayer:
+    """A finished layer's arrays."""
+    manifest = read_manifest(folder)
+    outputs = {product.name: _open_product(folder, product) for product in manifest.outputs}
+    return MergedLayer(manifest, outputs, _open_file(folder, manifest.table))
+
+
+def _open_product(folder: Path, product: Product) -> Array | RaggedRows:
+    arrays = [_open_file(folder, file) for file in product.files]
+    return RaggedRows(*arrays) if product.form == "ragged" else arrays[0]
+
+
+def _open_file(folder: Path, file: File) -> Array:
+    empty = 0 in file.shape  # and nothing cannot be mapped
+    array: Array = np.load(folder / file.file, mmap_mode=None if empty else "r", allow_pickle=False)
+    return array
+
+
+def verify_layer(folder: Path) -> list[str]:
+    """Read every file again; one line for each that is not what the manifest says. Empty: all is well."""
+    try:
+        manifest = read_manifest(folder)
+    except (IncompleteError, DamagedError) as error:
+        return [error.message]
+    return [problem for file in manifest.files if (problem := _problem(folder / file.file, file))]
+
+
+def _problem(path: Path, file: File) -> str:
+    try:
+        size = path.stat().st_size
+        if size != file.bytes:
+            return f"{path}: has {size} bytes, not {file.bytes}"
+        return "" if _digest_of(path) == file.digest else f"{path}: its bytes do not match their digest"
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+
+
+def _digest_of(path: Path) -> str:
+    digest = xxhash.xxh3_128()
+    room = memoryview(bytearray(CHUNK))
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(room):
+            digest.update(room[:count])
+    return digest.hexdigest()

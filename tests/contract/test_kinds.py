@@ -1,0 +1,137 @@
+"""What every registered kind promises: the same bytes again, however rows are split, as declared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from jobs import kinds
+from jobs.kinds import Kind, Shape
+from jobs.merge import merge_layer
+from jobs.model import ArraySource, Layer, Work
+from jobs.parts import read_index
+from jobs.result import open_result, verify_layer
+from jobs.source import stamp_of
+from jobs.work import run_serially
+
+ROWS = 7
+RNG = np.random.default_rng(3)
+
+WORK_PY = """
+import numpy as np
+
+def f(rows):
+    return {"means": rows.mean(axis=1), "signs": np.sign(rows).astype("int8")}
+"""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A small job of a kind."""
+
+    kind: str
+    rows: np.ndarray[Any, Any]
+    params: dict[str, Any] = field(default_factory=dict)
+    code: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{self.rows.ndim}d-{self.rows.dtype}-{len(self.params)}"
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.rows.shape[1:], self.rows.dtype.str)
+
+
+EXAMPLES = [
+    Example("cluster", RNG.normal(size=(ROWS, 400)).astype("<f4"), {"n_clusters": 5, "random_state": 0}),
+    Example("cluster", RNG.integers(0, 9, (ROWS, 60)).astype(">i2"), {"n_clusters": 3, "random_state": 1}),
+    Example("cluster", RNG.normal(size=(ROWS, 50, 2)), {"n_clusters": 3, "random_state": 0}),
+    Example("cluster", RNG.normal(size=(ROWS, 60)), {"n_clusters": 3, "init": "k-means++", "labels": True}),
+    Example("map", RNG.normal(size=(ROWS, 6)).astype("<f4"), code=WORK_PY),
+    Example(
+        "map",
+        RNG.normal(size=(ROWS, 6)),
+        {"outputs": {"means": {"dtype": "<f8"}, "signs": {"dtype": "|i1", "shape": [6]}}},
+        code=WORK_PY,
+    ),
+]
+
+
+def test_every_kind_has_an_example() -> None:
+    assert set(kinds.names()) == {example.kind for example in EXAMPLES}
+
+
+@pytest.fixture(params=EXAMPLES, ids=str)
+def example(request: pytest.FixtureRequest) -> Example:
+    found: Example = request.param
+    return found
+
+
+@pytest.fixture
+def kind(example: Example) -> Kind[Any]:
+    return kinds.load(example.kind)
+
+
+def layer_of(example: Example, shard_rows: int, folder: Path) -> Layer:
+    path = folder / "source.bin"
+    if not path.exists():
+        path.write_bytes(example.rows.tobytes())
+    source = ArraySource(str(path), 0, example.rows.dtype.str, example.rows.shape, stamp_of(path.stat()))
+    row_bytes = example.rows.nbytes // ROWS
+    return Layer("layer", "c" * 32, source, ROWS, shard_rows, -(-ROWS // shard_rows), shard_rows * row_bytes, 0, None)
+
+
+def run(example: Example, kind: Kind[Any], shard_rows: int, folder: Path) -> tuple[Layer, Path]:
+    """The example's serial part."""
+    run_folder = folder / f"{shard_rows}-{len(list(folder.iterdir()))}"
+    run_folder.mkdir()
+    if example.code is not None:
+        (run_folder / "work.py").write_text(example.code)
+    entry = "work.py:f" if example.code is not None else None
+    work = Work(example.kind, kind.kernel, example.params, None, entry, None, 1, None, 60.0)
+    layer = layer_of(example, shard_rows, folder)
+    return layer, run_serially(layer, work, run_folder, code=str(run_folder) if entry else None)
+
+
+def body_of(part: Path) -> bytes:
+    return part.read_bytes()[: read_index(part).body_bytes]
+
+
+def merged(layer: Layer, part: Path) -> dict[str, bytes]:
+    """The outputs' files."""
+    out = part.parent / "out"
+    out.mkdir()
+    manifest = merge_layer(layer, [part], out, job="job.1")
+    assert verify_layer(out) == [] and set(open_result(out).outputs) == {product.name for product in manifest.outputs}
+    return {file.file: (out / file.file).read_bytes() for product in manifest.outputs for file in product.files}
+
+
+def test_it_is_what_it_says_it_is(example: Example, kind: Kind[Any]) -> None:
+    assert kind.name == example.kind and kind.kernel >= 1 and kinds.kernels()[kind.name] == kind.kernel
+    assert kind.wants_code == (example.code is not None)
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(example.params | {"no_such_field": 1}, kind.Params)
+
+
+def test_its_outputs_are_as_declared(example: Example, kind: Kind[Any], tmp_path: Path) -> None:
+    params = msgspec.convert(example.params, kind.Params)
+    kind.check(params, example.shape)
+    declared = kind.declare(params, example.shape)
+    _, part = run(example, kind, 3, tmp_path)
+    found = read_index(part).outputs
+    assert found and declared in (None, found)
+
+
+def test_a_second_run_gives_the_same_bytes(example: Example, kind: Kind[Any], tmp_path: Path) -> None:
+    assert body_of(run(example, kind, 3, tmp_path)[1]) == body_of(run(example, kind, 3, tmp_path)[1])
+
+
+def test_rows_split_anyhow_merge_to_the_same_bytes(example: Example, kind: Kind[Any], tmp_path: Path) -> None:
+    expected = merged(*run(example, kind, ROWS, tmp_path))
+    for shard_rows in (1, 3):
+        assert merged(*run(example, kind, shard_rows, tmp_path)) == expected

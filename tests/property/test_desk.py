@@ -1,0 +1,648 @@
+"""The desk against a model of its own: any order of grants, drops, results, deaths, broken links and refusals."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from agent.desk import Desk
+from agent.orders import (
+    BatchEnded,
+    Command,
+    Delete,
+    DrainAsked,
+    Event,
+    Heard,
+    Kept,
+    Kill,
+    LinkDown,
+    LinkUp,
+    PartDamaged,
+    PoolLost,
+    PoolStarted,
+    Push,
+    PushAnswered,
+    PushDown,
+    PushUp,
+    Quit,
+    Recheck,
+    Redial,
+    Run,
+    Say,
+    SlotsSeen,
+    SlotView,
+    SpaceSeen,
+    Ticked,
+    WorkerDied,
+)
+from coordinator.protocol.messages import (
+    Bye,
+    Committed,
+    Drop,
+    Grant,
+    Hello,
+    LayerInfo,
+    Leave,
+    News,
+    Refused,
+    Rejected,
+    Settled,
+    Sync,
+    Welcome,
+)
+from jobs.model import Layer, MadeSource, Work
+from jobs.ranges import RangeSet
+from jobs.work import Mishap, Outcome
+from tests.unit.test_desk import who
+
+FARM = "farm"
+SHARDS = 12
+SHARD_BYTES = 100
+LAYERS = {digest: cpus for digest, cpus in (("a" * 32, 1), ("b" * 32, 2))}
+TIMEOUT = 50.0
+
+numbers = st.sets(st.integers(0, SHARDS - 1), min_size=1, max_size=8).map(sorted)
+layers = st.sampled_from(sorted(LAYERS))
+Shard = tuple[str, int]
+
+
+def info_of(layer: str) -> LayerInfo:
+    work = Work("cluster", 1, {}, None, None, None, LAYERS[layer], None, TIMEOUT)
+    return LayerInfo("j.1", Layer(layer[:1], layer, MadeSource(), 0, 1, SHARDS, 0, SHARD_BYTES, None), work)
+
+
+def pairs(chosen: list[int]) -> list[tuple[int, int]]:
+    return RangeSet.of(chosen).pairs()
+
+
+class DeskMachine(RuleBasedStateMachine):
+    """The model: what is open, what is finished, what has to be said, what lies on the disk, what the pool runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1000.0
+        self.desk = Desk(who(cpus=3, disk=40 * SHARD_BYTES))
+        self.attempts = 0
+        self.open: dict[Shard, int] = {}  # held, not finished → attempt
+        self.done: dict[Shard, tuple[int, str]] = {}  # finished, not settled → attempt, part
+        self.flying: dict[Shard, int] = {}  # ticket of the one run that counts
+        self.owed: Counter[tuple[Any, ...]] = Counter()  # reports to come
+        self.said: Counter[tuple[Any, ...]] = Counter()  # in the letter that is on its way
+        self.repeatable: Counter[tuple[Any, ...]] = Counter()  # said, never answered
+        self.runs: dict[int, list[Run]] = {0: [], 1: [], 2: []}
+        self.doomed: set[int] = set()  # slots the desk wants killed
+        self.parts: dict[str, set[Shard]] = {}  # on the disk, with all that is in them
+        self.asked: Say | None = None
+        self.up = False
+        self.session = 0
+        self.push: Push | None = None
+        self.push_up = False
+        self.known: set[str] = set()
+        self.recheck: list[str] = []
+        self.draining = False
+        self.ended = False
+        self.past_news: list[News] = []
+        self.pool = False
+
+    # --- driving ---
+
+    def tell(self, event: Event) -> None:
+        for order in self.desk.handle(event, self.now):
+            self.obey(order)
+
+    def obey(self, order: Command) -> None:
+        assert not self.ended, "an order after the end"
+        match order:
+            case Run():
+                self.obey_run(order)
+            case Kill(slot):
+                assert self.runs[slot], "a kill of an idle slot"
+                assert slot not in self.doomed, "killed twice"
+                self.doomed.add(slot)
+            case Say():
+                assert self.up and self.asked is None, "spoke while an answer was awaited"
+                self.asked = order
+                self.obey_say(order)
+            case Redial():
+                self.link_breaks()
+            case Push():
+                self.obey_push(order)
+            case Delete(name):
+                self.obey_delete(name)
+            case Recheck(names):
+                self.recheck = list(names)
+            case Quit():
+                self.ended = True
+
+    def obey_run(self, run: Run) -> None:
+        assert self.pool and not self.draining
+        layer = run.info.layer.digest
+        assert len(self.runs[run.slot]) < 2, "three batches on a slot"
+        assert [item[0] for item in run.items] == sorted({item[0] for item in run.items})
+        for number, _, attempt in run.items:
+            assert self.open.get((layer, number)) == attempt, "ran what is not held"
+            assert (layer, number) not in self.flying, "ran twice within one holding"
+            self.flying[layer, number] = run.ticket
+            assert run.payloads[number] == b"%d" % number
+        self.runs[run.slot].append(run)
+        cpus = sum(max(LAYERS[r.info.layer.digest] for r in runs) for runs in self.runs.values() if runs)
+        assert cpus <= 3, "more cpus than there are"
+
+    def obey_push(self, push: Push) -> None:
+        assert self.push_up and self.push is None and push.session
+        self.push = push
+        for name, chosen in push.pieces:
+            assert name in self.parts, "offered a part that is not on the disk"
+            assert chosen and {(push.layer, n) for n in chosen} == {s for s, (_, p) in self.done.items() if p == name}
+
+    def obey_delete(self, name: str) -> None:
+        assert name in self.parts, "deleted a part twice"
+        assert not {s for s, (_, part) in self.done.items() if part == name}, "deleted what was finished and not settled"
+        assert self.push is None or name not in dict(self.push.pieces), "deleted a part that is being sent"
+        del self.parts[name]
+
+    def obey_say(self, say: Say) -> None:
+        message = say.message
+        if isinstance(message, Leave):
+            assert self.draining and not self.open and not self.done and not self.owed
+            return
+        said: Counter[tuple[Any, ...]] = Counter()
+        for failure in message.failures:
+            said["failed", failure.layer, failure.number, failure.attempt] += 1
+        for loss in message.losses:
+            said.update(("lost", loss.layer, n, loss.attempt) for n in RangeSet(loss.numbers))
+        if isinstance(message, Sync):
+            assert message.session == self.session
+            assert message.room <= 40 * SHARD_BYTES
+            for f in message.finished:
+                said.update(("finished", f.layer, n, f.attempt) for n in RangeSet(f.numbers))
+            for r in message.returned:
+                said.update(("returned", r.layer, n, r.attempt) for n in RangeSet(r.numbers))
+        else:
+            self.check_hello(message)
+        repeated = said & self.repeatable
+        assert said - repeated <= self.owed, f"said {said - repeated - self.owed} without a reason"
+        self.owed -= said - repeated
+        self.said = said
+
+    def check_hello(self, hello: Hello) -> None:
+        running = {(h.layer, n): h.attempt for h in hello.held for n in RangeSet(h.running)}
+        finished = {(h.layer, n): h.attempt for h in hello.held for n in RangeSet(h.finished)}
+        assert running == self.open, "a hello that does not say what runs"
+        assert finished == {s: attempt for s, (attempt, _) in self.done.items()}, "a hello that forgets finished work"
+        self.owed = Counter({k: c for k, c in self.owed.items() if k[0] not in {"returned"}})  # said by not naming them
+
+    def end(self, shard: Shard, how: str) -> None:
+        """An open shard is no more; `how` is what has to be said of it."""
+        attempt = self.open.pop(shard)
+        self.flying.pop(shard, None)
+        if how:
+            self.owed[how, *shard, attempt] += 1
+
+    def give_back_waiting(self) -> None:
+        for shard in [s for s in self.open if s not in self.flying]:
+            self.end(shard, "returned")
+
+    # --- the coordinator ---
+
+    def answered(self) -> None:
+        self.asked, self.said, self.repeatable = None, Counter(), Counter()
+
+    def unheard(self) -> None:
+        self.asked = None
+        self.repeatable += Counter({k: c for k, c in self.said.items() if k[0] in {"failed", "lost"}})
+        self.said = Counter()
+
+    def settle(self, layer: str, chosen: RangeSet) -> None:
+        for number in chosen:
+            self.done.pop((layer, number), None)
+            if (layer, number) in self.open:
+                self.end((layer, number), "")
+
+    def apply_old(self, said: News | Welcome) -> None:
+        for layer in said.gone:
+            self.settle(layer, RangeSet([(0, SHARDS)]))
+            self.known.discard(layer)
+            self.owed = Counter({k: c for k, c in self.owed.items() if k[1] != layer})
+        for committed in said.committed:
+            self.settle(committed.layer, RangeSet(committed.numbers))
+        for drop in said.drops:
+            for number in RangeSet(drop.numbers):
+                if self.open.get((drop.layer, number)) == drop.attempt:
+                    self.end((drop.layer, number), "")
+
+    def apply_news(self, news: News) -> None:
+        self.apply_old(news)
+        self.known.update(info.layer.digest for info in news.layers)
+        for grant in news.grants:
+            for number in RangeSet(grant.numbers) if grant.layer in self.known else ():
+                self.apply_grant((grant.layer, number), grant.attempt)
+        self.draining = self.draining or news.drain
+        if self.draining:
+            self.give_back_waiting()
+
+    def apply_grant(self, shard: Shard, attempt: int) -> None:
+        if shard in self.done:
+            self.owed["finished", *shard, attempt] += 1
+        elif self.open.get(shard, 0) < attempt:
+            self.open[shard] = attempt
+            self.flying.pop(shard, None)
+
+    def answer(self, news: News) -> None:
+        lost_track = any(grant.layer not in self.known | {i.layer.digest for i in news.layers} for grant in news.grants)
+        self.answered()
+        self.apply_news(news)
+        if lost_track:
+            self.session = 0
+        self.tell(Heard(news))
+
+    def grant(self, layer: str, chosen: list[int]) -> Grant:
+        self.attempts += 1
+        return Grant("j.1", layer, 1, self.attempts, pairs(chosen), {n: b"%d" % n for n in chosen})
+
+    def link_breaks(self) -> None:
+        self.unheard()
+        self.up, self.session = False, 0
+
+    def syncing(self) -> bool:
+        return self.asked is not None and isinstance(self.asked.message, Sync)
+
+    # --- rules: link and coordinator ---
+
+    @initialize()
+    def begin(self) -> None:
+        self.tell(PoolStarted())
+        self.pool = True
+        self.link_comes()
+        self.welcome(set(), [])
+        self.push_comes()
+
+    @rule(seconds=st.sampled_from([0.06, 0.3, 2.0, 11.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.tell(Ticked())
+
+    @precondition(lambda self: not self.ended and not self.up)
+    @rule()
+    def link_comes(self) -> None:
+        self.up, self.session = True, 0
+        self.tell(LinkUp(FARM))
+        self.now += 1.1
+        self.tell(Ticked())
+
+    @precondition(lambda self: not self.ended and self.up)
+    @rule()
+    def link_goes(self) -> None:
+        self.link_breaks()
+        self.tell(LinkDown("cut"))
+
+    @precondition(lambda self: self.asked is not None and isinstance(self.asked.message, Hello))
+    @rule(gone=st.sets(layers, max_size=1), dropped=st.lists(numbers, max_size=1))
+    def welcome(self, gone: set[str], dropped: list[list[int]]) -> None:
+        drops = [
+            Drop(h.layer, h.boot, h.attempt, pairs(d)) for h in self.asked.message.held for d in dropped  # type: ignore[union-attr]
+        ]
+        self.attempts += 1
+        self.session = self.attempts
+        message = Welcome(FARM, 1, self.session, 60.0, 5.0, drops, [], sorted(gone))
+        self.answered()
+        self.apply_old(message)
+        self.tell(Heard(message))
+
+    @precondition(lambda self: self.syncing())
+    @rule(layer=layers, chosen=numbers)
+    def grants(self, layer: str, chosen: list[int]) -> None:
+        news = News([info_of(layer)], [self.grant(layer, chosen)])
+        self.past_news.append(news)
+        self.answer(news)
+
+    @precondition(lambda self: self.syncing())
+    @rule(layer=layers, chosen=numbers)
+    def grants_without_saying_what(self, layer: str, chosen: list[int]) -> None:
+        self.answer(News([], [self.grant(layer, chosen)]))
+
+    @precondition(lambda self: self.syncing())
+    @rule(layer=layers, chosen=numbers)
+    def drops(self, layer: str, chosen: list[int]) -> None:
+        attempts = {self.open[layer, n] for n in chosen if (layer, n) in self.open} or {1}
+        news = News(drops=[Drop(layer, 1, attempt, pairs(chosen)) for attempt in attempts])
+        self.past_news.append(news)
+        self.answer(news)
+
+    @precondition(lambda self: self.syncing())
+    @rule(layer=layers, chosen=numbers)
+    def commits(self, layer: str, chosen: list[int]) -> None:
+        self.answer(News(committed=[Committed(layer, pairs(chosen))]))
+
+    @precondition(lambda self: self.syncing())
+    @rule(layer=layers)
+    def forgets_layer(self, layer: str) -> None:
+        self.answer(News(gone=[layer]))
+
+    @precondition(lambda self: self.syncing() and self.past_news)
+    @rule(data=st.data())
+    def says_again(self, data: st.DataObject) -> None:
+        """Old news: a grant counts only while it is the latest word on a shard that is still held."""
+        old = data.draw(st.sampled_from(self.past_news))
+        kept = [g for g in old.grants if all(self.open.get((g.layer, n), 0) >= g.attempt for n in RangeSet(g.numbers))]
+        self.answer(News(old.layers, kept, old.drops, old.committed, old.gone))
+
+    @precondition(lambda self: self.asked is not None and not isinstance(self.asked.message, Leave))
+    @rule(code=st.sampled_from(["no-session", "stopping", "protocol"]))
+    def rejects(self, code: str) -> None:
+        self.unheard()
+        self.session = 0
+        if code != "no-session":
+            self.up = False
+        self.tell(Heard(Rejected(code, "no")))
+
+    @precondition(lambda self: self.syncing())
+    @rule()
+    def says_bye(self) -> None:
+        self.link_breaks()
+        self.tell(Heard(Bye("stopping")))
+
+    # --- rules: pool ---
+
+    def busy(self) -> bool:
+        return any(self.runs.values())
+
+    @precondition(busy)
+    @rule(data=st.data(), seconds=st.sampled_from([0.0, 1e-4, 0.1, 5.0]))
+    def batch_ends(self, data: st.DataObject, seconds: float) -> None:
+        slot = data.draw(st.sampled_from([s for s, runs in self.runs.items() if runs]))
+        run = self.runs[slot].pop(0)
+        ran = [item[0] for item in run.items]
+        reached = data.draw(st.integers(0, len(ran)))
+        fates = data.draw(st.lists(st.sampled_from(["ok", "ok", "bad", "lost"]), min_size=reached, max_size=reached))
+        good = tuple(n for n, fate in zip(ran, fates, strict=False) if fate == "ok")
+        mishaps = tuple(
+            Mishap(n, fate == "lost", "exception", "m", "e", 0.1, 5)
+            for n, fate in zip(ran, fates, strict=False)
+            if fate != "ok"
+        )
+        why = data.draw(st.sampled_from(["", "full", "changed"])) if reached < len(ran) else ""
+        if not good and not mishaps and not why:
+            why = "full"  # an empty outcome has a test of its own
+        outcome = Outcome(good, len(good), SHARD_BYTES * len(good), 8, seconds * len(good), 7, mishaps,
+                          changed=why == "changed", full="ENOSPC" if why == "full" else "")  # fmt: skip
+        self.batch_model(run, outcome)
+        self.tell(BatchEnded(run.ticket, outcome))
+
+    def batch_model(self, run: Run, outcome: Outcome) -> None:
+        layer = run.info.layer.digest
+        self.keep(run, outcome.numbers)
+        for mishap in outcome.mishaps:
+            if self.flying.get((layer, mishap.number)) == run.ticket:
+                self.end((layer, mishap.number), "lost" if mishap.lost else "failed")
+        left = [s for s, ticket in self.flying.items() if ticket == run.ticket]
+        for shard in left:
+            del self.flying[shard]
+            if outcome.changed or self.draining:
+                self.end(shard, "returned")
+        if outcome.changed:
+            for shard in [s for s in self.open if s[0] == layer and s not in self.flying]:
+                self.end(shard, "returned")
+
+    def keep(self, run: Run, good: tuple[int, ...]) -> None:
+        layer = run.info.layer.digest
+        if good:
+            self.parts[run.part] = {(layer, n) for n in good}
+        for shard in [(layer, n) for n in good if (layer, n) in self.open]:
+            self.done[shard] = (self.open[shard], run.part)
+            self.end(shard, "finished")
+
+    @precondition(busy)
+    @rule(data=st.data(), marked=st.booleans(), ours=st.booleans())
+    def worker_dies(self, data: st.DataObject, marked: bool, ours: bool) -> None:
+        slot = data.draw(st.sampled_from([s for s, runs in self.runs.items() if runs]))
+        run = self.runs[slot][0]
+        self.doomed.discard(slot)
+        committed = data.draw(st.booleans())
+        kept = {run.ticket: Kept(tuple(n for n, _, _ in run.items), 1, SHARD_BYTES)} if committed else {}
+        running = data.draw(st.sampled_from(run.items)) if marked else None
+        flights, self.runs[slot] = self.runs[slot], []
+        if committed:
+            self.keep(run, kept[run.ticket].numbers)
+        if not ours and running:
+            shard = (run.info.layer.digest, running[0])
+            if self.flying.get(shard) == run.ticket:
+                self.end(shard, "lost")
+        barren = not ours and self.desk.slots.every[slot].barren >= 2
+        event = WorkerDied(slot, running, ours, "died", kept)
+        self.after_death(flights, barren and self.blames_nobody(run, running))
+        self.tell(event)
+
+    def blames_nobody(self, run: Run, running: tuple[int, int, int] | None) -> bool:
+        return running is None or ("lost", run.info.layer.digest, running[0], running[2]) not in self.owed
+
+    def after_death(self, flights: list[Run], given_up: bool) -> None:
+        for run in flights:
+            for shard in [s for s, ticket in self.flying.items() if ticket == run.ticket]:
+                del self.flying[shard]
+                if given_up:
+                    self.end(shard, "lost")
+                elif self.draining:
+                    self.end(shard, "returned")
+
+    @precondition(lambda self: self.doomed)
+    @rule()
+    def kill_is_done(self) -> None:
+        """With nothing in hand, so that nobody is to blame."""
+        slot = self.doomed.pop()
+        flights, self.runs[slot] = self.runs[slot], []
+        self.after_death(flights, False)
+        self.tell(WorkerDied(slot, None, True, "killed"))
+
+    @precondition(busy)
+    @rule(data=st.data())
+    def shard_hangs(self, data: st.DataObject) -> None:
+        """Seen twice, further apart than its timeout: it is killed, and has failed."""
+        slot = data.draw(st.sampled_from([s for s, runs in self.runs.items() if runs]))
+        run = self.runs[slot][0]
+        if slot in self.doomed:
+            return
+        victim = data.draw(st.sampled_from(run.items))
+        view = SlotsSeen((SlotView(slot, victim, 0),))
+        self.tell(view)
+        self.now += TIMEOUT + 1
+        self.tell(view)
+        assert slot in self.doomed, "what hangs is killed"
+        self.doomed.discard(slot)
+        flights, self.runs[slot] = self.runs[slot], []
+        if self.flying.get((run.info.layer.digest, victim[0])) == run.ticket:
+            self.end((run.info.layer.digest, victim[0]), "failed")
+        self.after_death(flights, False)
+        self.tell(WorkerDied(slot, victim, True, "killed"))
+
+    @precondition(lambda self: self.pool and not self.ended)
+    @rule()
+    def pool_goes(self) -> None:
+        for slot, flights in self.runs.items():
+            if flights:
+                self.runs[slot] = []
+                self.doomed.discard(slot)
+                barren = self.desk.slots.every[slot].barren >= 2
+                self.after_death(flights, barren)
+                self.tell(WorkerDied(slot, None, False, "gone"))
+                if self.ended:
+                    return
+        self.pool = False
+        self.tell(PoolLost("gone"))
+
+    @precondition(lambda self: not self.pool and not self.ended)
+    @rule()
+    def pool_comes(self) -> None:
+        self.pool = True
+        self.tell(PoolStarted())
+
+    # --- rules: push ---
+
+    @precondition(lambda self: not self.ended and not self.push_up)
+    @rule()
+    def push_comes(self) -> None:
+        self.push_up = True
+        self.tell(PushUp())
+
+    @precondition(lambda self: self.push_up and not self.ended)
+    @rule()
+    def push_goes(self) -> None:
+        self.push_up, self.push = False, None
+        self.tell(PushDown("cut"))
+
+    def sent(self) -> RangeSet:
+        every = RangeSet()
+        for _, chosen in self.push.pieces if self.push else ():
+            every.update(chosen)
+        return every
+
+    @precondition(lambda self: self.push is not None)
+    @rule()
+    def push_settled(self) -> None:
+        sent, layer = self.sent(), self.push.layer  # type: ignore[union-attr]
+        self.settle(layer, sent)
+        self.push = None
+        self.tell(PushAnswered(Settled(sent.pairs()), sent, 10, 0.1))
+
+    @precondition(lambda self: self.push is not None)
+    @rule(count=st.integers(0, 3))
+    def push_refused_as_committed(self, count: int) -> None:
+        sent, layer = self.sent(), self.push.layer  # type: ignore[union-attr]
+        named = sent.copy().take(count)
+        self.settle(layer, named)
+        self.push = None
+        self.tell(PushAnswered(Refused("committed", named.pairs()), sent, 0, 0.0))
+
+    @precondition(lambda self: self.push is not None)
+    @rule(code=st.sampled_from(["full", "no-session", "corrupt", "gone", "outputs"]))
+    def push_refused(self, code: str) -> None:
+        sent, push, self.push = self.sent(), self.push, None
+        assert push is not None
+        if code == "gone":
+            self.settle(push.layer, RangeSet([(0, SHARDS)]))
+            self.known.discard(push.layer)
+            self.owed = Counter({k: c for k, c in self.owed.items() if k[1] != push.layer})
+        if code == "outputs":
+            for number in sent:
+                if (push.layer, number) in self.done:
+                    attempt, _ = self.done.pop((push.layer, number))
+                    self.owed["failed", push.layer, number, attempt] += 1
+        if code == "no-session" and push.session == self.session:
+            self.session = 0
+        self.tell(PushAnswered(Refused(code), sent, 0, 0.0))
+
+    @precondition(lambda self: self.recheck)
+    @rule()
+    def part_is_damaged(self) -> None:
+        name = self.recheck.pop()
+        if name not in self.parts or (self.push and name in dict(self.push.pieces)):
+            return
+        for shard in [s for s, (_, part) in self.done.items() if part == name]:
+            attempt, _ = self.done.pop(shard)
+            self.owed["lost", *shard, attempt] += 1
+        del self.parts[name]
+        self.tell(PartDamaged(name))
+
+    @precondition(lambda self: not self.ended)
+    @rule(free=st.sampled_from([0, 5 << 20, 1 << 40]))
+    def disk_is_seen(self, free: int) -> None:
+        self.tell(SpaceSeen(free))
+
+    @precondition(lambda self: not self.ended and not self.draining)
+    @rule(sure=st.integers(0, 9))
+    def drain(self, sure: int) -> None:
+        if sure:
+            return
+        self.draining = True
+        self.give_back_waiting()
+        self.tell(DrainAsked("asked"))
+
+    # --- what must hold ---
+
+    @invariant()
+    def state_is_sane(self) -> None:
+        self.desk.sanity_check()
+        stock = self.desk.stock
+        held = {(d, n): h.attempt_of(n)[1] for d, h in stock.holdings.items() for n in {*h.waiting, *h.placed}}  # type: ignore[index]
+        assert held == self.open
+        assert {(d, n) for d in stock.shelf.layers(FARM) for n in stock.shelf.live(FARM, d)} == set(self.done)
+        if not self.open and not self.busy():
+            assert self.desk.floor.reserved == 0, "a reservation for nothing"
+
+    def teardown(self) -> None:
+        """From any state, with a willing world: everything is said and pushed, and it leaves."""
+        if self.ended or not self.attempts:
+            return
+        self.tell(SpaceSeen(1 << 40))
+        if not self.draining:
+            self.draining = True
+            self.give_back_waiting()
+            self.tell(DrainAsked("the end"))
+        for _ in range(200):
+            if self.ended:
+                break
+            self.one_step_to_the_end()
+        assert self.ended, "a drain that does not end"
+        assert not self.open and not self.done and not self.owed, "left with something unsaid"
+        assert not self.parts, "left parts on the disk"
+        assert not any(self.runs.values())
+
+    def one_step_to_the_end(self) -> None:
+        if self.asked is not None:
+            self.answer_kindly()
+        elif self.push is not None:
+            self.push_settled()
+        elif self.busy():
+            self.finish(next(runs for runs in self.runs.values() if runs).pop(0))
+        elif not self.up:
+            self.link_comes()
+        elif not self.push_up:
+            self.push_comes()
+        else:
+            self.time_passes(2.0)
+
+    def finish(self, run: Run) -> None:
+        good = tuple(n for n, _, _ in run.items)
+        outcome = Outcome(good, 1, SHARD_BYTES * len(good), 1, 0.1, 1, ())
+        self.batch_model(run, outcome)
+        self.tell(BatchEnded(run.ticket, outcome))
+
+    def answer_kindly(self) -> None:
+        message = self.asked.message  # type: ignore[union-attr]
+        if isinstance(message, Hello):
+            self.welcome(set(), [])
+        elif isinstance(message, Leave):
+            self.asked = None
+            self.tell(Heard(Bye("left")))
+        else:
+            self.answer(News())
+
+
+DeskMachine.TestCase.settings = settings(
+    max_examples=1500, stateful_step_count=80, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestDesk = DeskMachine.TestCase

@@ -1,0 +1,482 @@
+"""Every command as it is typed, against a daemon that gives fixed answers: output, errors, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator import admin, cli
+from coordinator import root as roots
+from coordinator.commands import logs
+from coordinator.protocol.frames import FrameReader, frame
+from coordinator.protocol.messages import Decoder, Message, encode
+from jobs.errors import INTERNAL_EXIT, INTERRUPTED_EXIT, MusterError, RefusedError, UsageError
+from tests.unit.test_progress import agent, job, tally
+
+Answer = Message | Callable[[Any], Message]
+OUTPUT_WIDTH = 100
+
+
+class FixedDaemon:
+    """Answers each question by its type, and keeps what it was asked."""
+
+    def __init__(self, root: roots.Root) -> None:
+        self.answers: dict[type[Message], Answer] = {}
+        self.asked: list[Message] = []
+        self._decode = Decoder(admin.FromCommand)
+        self._server = socket.socket(socket.AF_UNIX)
+        with roots.address(root.socket) as where:
+            self._server.bind(where)
+        self._server.listen()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._server.accept()
+                with client:
+                    self._talk(client)
+
+    def _talk(self, client: socket.socket) -> None:
+        reader = FrameReader()
+        while data := client.recv(1 << 16):
+            for payload in reader.feed(data):
+                client.sendall(frame(encode(self._answer(self._decode(payload)))))
+
+    def _answer(self, question: Message) -> Message:
+        self.asked.append(question)
+        answer = self.answers.get(type(question), admin.Problem("not now", "ask later", 7))
+        return answer if isinstance(answer, Message) else answer(question)
+
+    def close(self) -> None:
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        self._thread.join()
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> roots.Root:
+    made = roots.prepare(tmp_path / "farm")
+    monkeypatch.setenv("MUSTER_ROOT", str(made.path))
+    (made.jobs / "weights.1").mkdir()
+    return made
+
+
+@pytest.fixture
+def daemon(root: roots.Root) -> Iterator[FixedDaemon]:
+    made = FixedDaemon(root)
+    yield made
+    made.close()
+
+
+class Ran:
+    """What a command said, and its exit code."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    def call(*args: object) -> Ran:
+        code = cli.main([str(arg) for arg in args])
+        said = capsys.readouterr()
+        return Ran(code, said.out, said.err)
+
+    return call
+
+
+def assert_two_lines(err: str) -> None:
+    lines = err.splitlines()
+    assert len(lines) == 2, err
+    assert lines[0].startswith("error: ")
+    assert lines[1].startswith("hint: ")
+
+
+RUNNING = job(
+    tally(committed=300, running=4, finished=10), agents=[agent()], recent=admin.Window(60.0, 120, 100, 1 << 27)
+)
+
+
+def status_of(*jobs: admin.JobStatus, agents: int = 1) -> admin.Status:
+    return admin.Status(100.0, "0.1", agents, list(jobs))
+
+
+# --- finding commands, and errors -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_explains_itself_with_an_example(name: str, run: Callable[..., Ran]) -> None:
+    ran = run(name, "--help")
+    assert ran.code == 0
+    assert f"Usage: coordinator {name}" in ran.out
+    assert f"Example:\n  coordinator {name}" in ran.out.replace("\n    ", "\n  ").replace("  Example", "Example")
+
+
+def test_the_list_of_commands_imports_none(run: Callable[..., Ran]) -> None:
+    ran = run("--help")
+    assert all(f"  {name}" in ran.out for name in cli.COMMANDS)
+    assert run().out == ran.out
+
+
+@pytest.mark.parametrize(
+    "args", [["--help"], ["status"], ["agents"], ["connect", "--role=control"], ["connect", "--help"]]
+)
+def test_nothing_heavy_is_imported_at_start(args: list[str], root: roots.Root) -> None:
+    check = (
+        "import sys; from coordinator.cli import main; main(sys.argv[1:]); "
+        "heavy = {'numpy', 'sklearn', 'ray', 'tqdm', 'yaml', 'paramiko'} & set(sys.modules); "
+        "heavy |= {'click'} & set(sys.modules) if sys.argv[1] == 'connect' else set(); "
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    command = [sys.executable, "-c", check, *args]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["statsu"], "did you mean `coordinator status`?"),
+        (["--nope"], "see `coordinator --help`"),
+        (["status", "--nope"], "see `coordinator status --help`"),
+        (["plan"], "see `coordinator plan --help`"),
+        (["priority", "weights", "0"], "see `coordinator priority --help`"),
+        (["connect", "--rôle"], "see `--help`"),
+        (["connect"], "give one of control, push, pull"),
+        (["retry", "weights", "conv1"], "name layers after --layers"),
+        (["cancel", "../weights"], "use 1 to 64 letters, digits, `_` and `-`"),
+        (["drain", "a/b"], "use 1 to 64 letters, digits, `_` and `-`"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(args: list[str], said: str, root: roots.Root, run: Callable[..., Ran]) -> None:
+    ran = run(*args)
+    assert ran.code == UsageError.exit_code
+    assert_two_lines(ran.err)
+    assert said in ran.err
+
+
+@pytest.mark.parametrize("args", [["status"], ["agents"], ["stop"], ["cancel", "weights"], ["watch", "weights"]])
+def test_without_a_daemon(
+    args: list[str], root: roots.Root, run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coordinator.commands.watch.AWAY_SECONDS", 0.0)
+    monkeypatch.setattr("coordinator.commands.watch.POLL_SECONDS", 0.0)
+    ran = run(*args)
+    assert ran.code == 5
+    assert_two_lines(ran.err)
+    assert "coordinator serve" in ran.err
+
+
+def test_without_a_root(tmp_path: Path, run: Callable[..., Ran]) -> None:
+    ran = run("status", "--root", tmp_path / "none")
+    assert ran.code == 5
+    assert f"coordinator serve --root {tmp_path / 'none'}" in ran.err
+
+
+def test_a_problem_comes_back_as_its_error(daemon: FixedDaemon, run: Callable[..., Ran]) -> None:
+    daemon.answers[admin.Cancel] = admin.Problem("weights.1 has\nended", "submit it again", RefusedError.exit_code)
+    ran = run("cancel", "weights")
+    assert (ran.code, ran.err) == (7, "error: weights.1 has ended\nhint: submit it again\n")
+
+
+def test_an_answer_of_the_wrong_kind(daemon: FixedDaemon, run: Callable[..., Ran]) -> None:
+    daemon.answers[admin.Cancel] = admin.Used(1, 2)
+    assert run("cancel", "weights").code == 10
+
+
+def test_a_bug_of_ours_keeps_its_traceback_out_of_sight(
+    root: roots.Root, run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("coordinator.ask.connect", lambda root: 1 / 0)
+    ran = run("status")
+    assert ran.code == 70
+    assert_two_lines(ran.err)
+    kept = Path(ran.err.split()[-1])
+    assert "ZeroDivisionError" in kept.read_text()
+
+
+def test_the_readme_has_every_exit_code_and_command() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    codes = {cls.exit_code for cls in MusterError.__subclasses__()} | {0, MusterError.exit_code, INTERNAL_EXIT}
+    for code in codes | {INTERRUPTED_EXIT}:
+        assert f"\n| {code} | " in readme
+    for name in cli.COMMANDS.keys() - {"connect", "pause", "resume"}:
+        assert f"`coordinator {name}" in readme
+
+
+def test_an_interrupt_is_quiet(root: roots.Root, run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(root: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("coordinator.ask.connect", interrupt)
+    ran = run("status")
+    assert (ran.code, ran.err) == (130, "")
+
+
+def test_a_closed_pipe_is_quiet(root: roots.Root) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "coordinator", "--help"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (cli.BROKEN_PIPE_EXIT, "")
+
+
+# --- what they show ---------------------------------------------------------------------------------------
+
+
+def test_status_lists_jobs(daemon: FixedDaemon, run: Callable[..., Ran]) -> None:
+    long = job(tally(committed=1000), state="complete", started=10.0, ended=75.0)
+    daemon.answers[admin.StatusAsk] = status_of(RUNNING, long)
+    ran = run("status")
+    assert ran.code == 0
+    assert "weights.1  cluster  running     300/1,000   30%" in ran.out
+    assert "took 1 min 5 s" in ran.out
+    assert max(len(line) for line in ran.out.splitlines()) <= OUTPUT_WIDTH
+
+
+def test_status_of_one_job_has_its_layers_and_machines(daemon: FixedDaemon, run: Callable[..., Ran]) -> None:
+    layers = [admin.LayerStatus(f"encoder/block{i}/attention.weight", "open", tally(10)) for i in range(50)]
+    halted = job(tally(), state="halted", why="2 shards failed on two machines", layers=layers, agents=[agent("lab3")])
+    daemon.answers[admin.StatusAsk] = status_of(halted)
+    ran = run("status", "weights")
+    assert daemon.asked == [admin.StatusAsk("weights.1")]
+    assert "halted (2 shards failed on two machines)" in ran.out
+    assert "… and 20 layers more" in ran.out
+    assert "lab3" in ran.out
+    assert max(len(line) for line in ran.out.splitlines()) <= OUTPUT_WIDTH
+
+
+def test_status_as_json_has_the_eta(daemon: FixedDaemon, run: Callable[..., Ran]) -> None:
+    daemon.answers[admin.StatusAsk] = status_of(RUNNING)
+    said = json.loads(run("status", "--json").out)
+    assert said["jobs"][0]["id"] == "weights.1"
+    assert said["jobs"][0]["eta"]["bottleneck"] == "compute"
+    assert "t" not in said
+
+
+def test_agents_say_why_they_take_nothing(daemon: FixedDaemon, run: Callable[..., Ran]) -> None:
+    one = admin.AgentStatus("lab3", "lab3.local", "live", 90.0, 8, 4, 1, 30, 0, 0, "print", "0.1", "spool full")
+    far = admin.AgentStatus("far", "far", "gone", 40.0, 8, 0, 0, 0, 0, 0, "", "0.1", "", {"weights.1": "no GPU"})
+    daemon.answers[admin.AgentsAsk] = admin.Agents(100.0, [far, one])
+    said = run("agents").out
+    assert "lab3: spool full" in said
+    assert "far: takes nothing of weights.1: no GPU" in said
+    assert "1 min ago" in said
+    assert json.loads(run("agents", "--json").out)["agents"][0]["name"] == "far"
+
+
+def test_logs_show_evidence_and_tame_it(daemon: FixedDaemon, run: Callable[..., Ran]) -> None:
+    evidence = "Traceback\nValueError: \x1b[2Jbad"
+    record = admin.FailureRecord("conv1", 17, 3, 9, "lab3", 50.0, "exception", "bad", evidence, 2.5, 1 << 20, True)
+    daemon.answers[admin.FailuresAsk] = admin.Failures(3, [record])
+    said = run("logs", "weights", "conv1/17").out
+    assert daemon.asked == [admin.FailuresAsk("weights.1", "conv1", 17)]
+    assert "… 2 earlier failures" in said
+    assert "weights.1/conv1/17, quarantined: exception: bad" in said
+    assert "  | Traceback" in said
+    assert "\x1b" not in said
+
+
+def test_logs_without_a_daemon_show_the_file(root: roots.Root, run: Callable[..., Ran]) -> None:
+    assert "nothing of weights.1 failed" in run("logs", "weights").out
+    root.job("weights.1").failures.write_text("conv1/17 failed\n")
+    assert run("logs", "weights").out == "conv1/17 failed\n"
+
+
+@pytest.mark.parametrize(
+    ("job", "shard", "meant"),
+    [
+        ("w.1/a/b/17", None, ("w.1", "a/b/17")),
+        ("w.1", "w.1/a/17", ("w.1", "a/17")),
+        ("w", "a/17", ("w", "a/17")),
+        ("w", None, ("w", None)),
+    ],
+)
+def test_a_shard_may_be_named_as_it_is_printed(job: str, shard: str | None, meant: tuple[str, str | None]) -> None:
+    assert logs.split(job, shard) == meant
+
+
+@pytest.mark.parametrize("text", ["17", "conv1", "conv1/x", "/17", "conv1/-1"])
+def test_what_is_no_shard(text: str) -> None:
+    with pytest.raises(UsageError):
+        logs.parse_shard(text)
+
+
+# --- what they ask for ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "question"),
+    [
+        (["cancel", "weights"], admin.Cancel("weights.1")),
+        (["pause", "weights"], admin.Pause("weights.1")),
+        (["resume", "weights.1"], admin.Resume("weights.1")),
+        (["rm", "weights.1"], admin.Remove("weights.1")),
+        (["priority", "weights", "4"], admin.Priority("weights.1", 4)),
+        (["drain", "lab3"], admin.Drain("lab3")),
+        (["retry", "weights"], admin.Retry("weights.1")),
+        (["retry", "weights", "--layers", "a", "b"], admin.Retry("weights.1", ["a", "b"])),
+        (["retry", "weights", "--layers", "a", "--layers", "b"], admin.Retry("weights.1", ["a", "b"])),
+    ],
+)
+def test_a_wish_is_passed_on(args: list[str], question: Message, daemon: FixedDaemon, run: Callable[..., Ran]) -> None:
+    daemon.answers[type(question)] = admin.Done("it is so")
+    ran = run(*args)
+    assert (ran.code, ran.out) == (0, "it is so\n")
+    assert daemon.asked == [question]
+
+
+# --- submitting and following -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def job_file(tmp_path: Path) -> Path:
+    (tmp_path / "weights").mkdir()
+    np.save(tmp_path / "weights" / "fc.npy", np.zeros((10, 4), np.float32))
+    file = tmp_path / "job.yaml"
+    (tmp_path / "work.py").write_text("def double(rows):\n    return rows * 2\n")
+    file.write_text("name: weights\nkind: map\nsource: weights\nshard: {rows: 3}\ncode: work.py:double\n")
+    return file
+
+
+def test_submit_lays_out_what_the_daemon_takes(
+    daemon: FixedDaemon, root: roots.Root, job_file: Path, run: Callable[..., Ran]
+) -> None:
+    seen: list[str] = []
+
+    def take(question: admin.Submit) -> Message:
+        seen.extend(sorted(path.name for path in (root.tmp / question.folder).iterdir()))
+        return admin.Submitted("weights.2")
+
+    daemon.answers[admin.Submit] = take
+    ran = run("submit", job_file)
+    assert (ran.code, ran.out) == (0, "weights.2\n")
+    assert seen == ["code.pack", "job.yaml", "plan.msgpack"]
+    assert list(root.tmp.iterdir()) == []
+
+
+def test_submit_checks_the_job_file_before_anything_is_stored(
+    daemon: FixedDaemon, root: roots.Root, job_file: Path, run: Callable[..., Ran]
+) -> None:
+    job_file.write_text(job_file.read_text().replace("shard:", "shards:"))
+    ran = run("submit", job_file)
+    assert ran.code == 3
+    assert_two_lines(ran.err)
+    assert list(root.tmp.iterdir()) == []
+
+
+def test_waiting_ends_with_the_job(daemon: FixedDaemon, job_file: Path, run: Callable[..., Ran]) -> None:
+    complete = job(tally(committed=1000), state="complete", started=10.0, ended=75.0, layers_merged=1)
+    states = iter([RUNNING, complete])
+    daemon.answers[admin.Submit] = admin.Submitted("weights.1")
+    daemon.answers[admin.StatusAsk] = lambda _: status_of(next(states))
+    ran = run("submit", job_file, "--wait")
+    assert ran.code == 0
+    assert "300/1,000 shards (30%)" in ran.out
+    assert "weights.1 is complete in 1 min 5 s" in ran.out
+
+
+@pytest.mark.parametrize("state", ["incomplete", "halted", "cancelled"])
+def test_a_job_that_ends_short_is_an_error(state: str, daemon: FixedDaemon, run: Callable[..., Ran]) -> None:
+    ended = job(tally(committed=999, quarantined=1), state=state, why="1 shard failed 3 times", failures=3)
+    daemon.answers[admin.StatusAsk] = status_of(ended)
+    ran = run("watch", "weights")
+    assert ran.code == 11
+    assert_two_lines(ran.err)
+    assert f"weights.1 is {state}: 1 shard failed 3 times" in ran.err
+
+
+def test_an_interrupted_wait_leaves_the_job(
+    daemon: FixedDaemon, job_file: Path, run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    daemon.answers[admin.Submit] = admin.Submitted("weights.1")
+    daemon.answers[admin.StatusAsk] = status_of(RUNNING)
+    monkeypatch.setattr("time.sleep", interrupt)
+    ran = run("submit", job_file, "--wait")
+    assert ran.code == 130
+    assert "weights.1 goes on" in ran.err
+    assert admin.Cancel("weights.1") not in daemon.asked
+
+
+def test_plan_needs_no_daemon(tmp_path: Path, job_file: Path, run: Callable[..., Ran]) -> None:
+    ran = run("plan", job_file, "--root", tmp_path / "none")
+    assert ran.code == 0
+    assert "weights: map, 1 layer, 4 shards, 10 rows" in ran.out
+    assert json.loads(run("plan", job_file, "--json").out)["shards"] == 4
+
+
+# --- results ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def merged(daemon: FixedDaemon, root: roots.Root, job_file: Path, run: Callable[..., Ran]) -> roots.JobFolder:
+    """A job of which a layer looks merged."""
+    folder = root.job("weights.1")
+
+    def take(question: admin.Submit) -> Message:
+        for name in ("job.yaml", "plan.msgpack"):
+            (root.tmp / question.folder / name).rename(folder.path / name)
+        return admin.Submitted("weights.1")
+
+    daemon.answers[admin.Submit] = take
+    assert run("submit", job_file).code == 0
+    layer = folder.result / "fc"
+    layer.mkdir(parents=True)
+    np.save(layer / "centers.npy", np.arange(6))
+    (layer / "manifest.json").write_text("{}")
+    return folder
+
+
+def test_result_is_a_path(merged: roots.JobFolder, run: Callable[..., Ran]) -> None:
+    assert run("result", "weights").out == f"{merged.result}\n"
+    said = json.loads(run("result", "weights", "--json").out)
+    assert (said["layers"], said["missing"]) == (["fc"], [])
+
+
+def test_result_copies_and_goes_on_where_it_was(
+    merged: roots.JobFolder, tmp_path: Path, run: Callable[..., Ran]
+) -> None:
+    for _ in range(2):
+        assert run("result", "weights", "--to", tmp_path / "out").code == 0
+    assert np.load(tmp_path / "out" / "fc" / "centers.npy").tolist() == list(range(6))
+    assert sorted(path.name for path in (tmp_path / "out" / "fc").iterdir()) == ["centers.npy", "manifest.json"]
+    assert run("result", "weights", "--to", merged.result / "fc").code == 7
+
+
+def test_a_result_that_is_not_there_yet(merged: roots.JobFolder, run: Callable[..., Ran]) -> None:
+    (merged.result / "fc" / "manifest.json").unlink()
+    ran = run("result", "weights")
+    assert ran.code == 11
+    assert_two_lines(ran.err)
+
+
+def test_verify_tells_damage(merged: roots.JobFolder, run: Callable[..., Ran]) -> None:
+    ran = run("verify", "weights")
+    assert ran.code == 12
+    assert_two_lines(ran.err)
+    assert "retry weights.1 --layers fc" in ran.err
+
+
+def test_du_adds_up(merged: roots.JobFolder, daemon: FixedDaemon, run: Callable[..., Ran]) -> None:
+    daemon.answers[admin.Usage] = admin.Used(1 << 30, 1 << 20)
+    assert "of that reserved 1 MiB" in run("du").out
+    said = json.loads(run("du", "--json").out)
+    assert said["jobs"][0]["result"] == sum(path.stat().st_size for path in (merged.result / "fc").iterdir())

@@ -1,0 +1,116 @@
+"""The order of a durable commit, and what a full disk or a failed fsync leaves behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jobs import commit
+from jobs.errors import SpaceError
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every fsync and rename, in order."""
+    seen: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def told_fsync(fd: int) -> None:
+        seen.append(f"fsync {Path(f'/proc/self/fd/{fd}').readlink().name}")
+        fsync(fd)
+
+    def told_replace(old: str | Path, new: str | Path) -> None:
+        seen.append(f"rename {Path(old).name} {Path(new).name}")
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", told_fsync)
+    monkeypatch.setattr(os, "replace", told_replace)
+    monkeypatch.setattr(Path, "replace", told_replace)
+    return seen
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, name: str, code: int) -> list[int]:
+    """Make a function of os fail; how often it was asked."""
+    asked: list[int] = []
+
+    def fail(*_: object) -> None:
+        asked.append(1)
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, name, fail)
+    return asked
+
+
+def test_write_durably_syncs_the_file_then_renames_then_syncs_the_folder(tmp_path: Path, calls: list[str]) -> None:
+    commit.write_durably(tmp_path / "a", b"text", tmp_path / "tmp")
+    assert calls == ["fsync tmp", "rename tmp a", f"fsync {tmp_path.name}"]
+    assert (tmp_path / "a").read_bytes() == b"text" and os.listdir(tmp_path) == ["a"]
+
+
+def test_write_durably_takes_chunks_and_replaces(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    commit.write_durably(tmp_path / "a", iter([b"ab", memoryview(b"cd"), bytearray(3 << 20)]))
+    assert (tmp_path / "a").read_bytes() == b"abcd" + bytes(3 << 20) and os.listdir(tmp_path) == ["a"]
+
+
+def test_publish_is_the_same_for_a_file_written_by_another(tmp_path: Path, calls: list[str]) -> None:
+    (tmp_path / "final").mkdir()
+    (tmp_path / "tmp").write_bytes(b"x")
+    commit.publish(tmp_path / "tmp", tmp_path / "final" / "b")
+    assert calls == ["fsync tmp", "rename tmp b", "fsync final"]
+
+
+def test_local_commit_is_a_rename_alone(tmp_path: Path, calls: list[str]) -> None:
+    (tmp_path / "tmp").write_bytes(b"x")
+    commit.local_commit(tmp_path / "tmp", tmp_path / "done")
+    assert calls == ["rename tmp done"]
+
+
+def test_make_folder_makes_each_name_durable(tmp_path: Path, calls: list[str]) -> None:
+    commit.make_folder(tmp_path / "a" / "b")
+    assert calls == [f"fsync {tmp_path.name}", "fsync a"]
+    commit.make_folder(tmp_path / "a" / "b")
+    assert len(calls) == 2
+
+
+def saving(folder: Path) -> None:
+    commit.write_durably(folder / "a", b"new", folder / "tmp")
+
+
+def publishing(folder: Path) -> None:
+    (folder / "tmp").write_bytes(b"new")
+    commit.publish(folder / "tmp", folder / "a")
+
+
+@pytest.mark.parametrize("act", [saving, publishing])
+def test_after_a_failed_fsync_the_tmp_is_gone_and_never_synced_again(
+    act: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    asked = failing(monkeypatch, "fsync", errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        act(tmp_path)
+    assert len(asked) == 1 and os.listdir(tmp_path) == ["a"] and (tmp_path / "a").read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("call", ["write", "fsync"])
+def test_a_full_disk_or_quota_is_said_with_the_path(
+    call: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(monkeypatch, call, code)
+    with pytest.raises(SpaceError, match=str(tmp_path / "a")):
+        saving(tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:3]))
+    saving(tmp_path)
+    commit.write_durably(tmp_path / "b", b"0123456789")
+    assert (tmp_path / "b").read_bytes() == b"0123456789"

@@ -1,0 +1,85 @@
+"""What `plan` says of a job that has not run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordinator import render
+from coordinator.admin import AgentStatus
+from coordinator.forecast import forecast, root_bytes
+from jobs.model import ArraySource, Layer, Stamp, Work
+from jobs.plan import FORMAT, Plan
+from tests.unit.test_progress import agent, job, tally
+
+MIB = 1 << 20
+
+
+def layer(name: str, rows: int = 1000, out_bytes: int = 10 * MIB) -> Layer:
+    source = ArraySource("/data/w.npy", 128, "<f4", (rows, 262144), Stamp(1, 2, 3, 4))
+    return Layer(name, "0" * 32, source, rows, 100, -(-rows // 100), 100 * MIB, out_bytes, None)
+
+
+def plan(*layers: Layer, **work: Any) -> Plan:
+    fields: dict[str, Any] = {"kind": "cluster", "kernel": 1, "params": {}, "code": None, "entry": None, "env": None}
+    made = Work(**{**fields, "cpus": 1, "memory": None, "timeout": None, **work})
+    return Plan(FORMAT, "weights", made, layers, 3, 20, 1, None)
+
+
+def machine(cpus: int = 4, state: Any = "live") -> AgentStatus:
+    return AgentStatus("a", "host", state, 1.0, cpus, 0, 0, 0, 0, 0, "print", "0.1")
+
+
+def test_sizes_add_up_with_a_short_last_shard() -> None:
+    seen = forecast(plan(layer("a"), layer("b", rows=150)), [], [], None)
+    assert (seen.shards, seen.rows, seen.in_bytes, seen.out_bytes) == (12, 1150, 1150 * MIB, 115 * MIB)
+
+
+def test_the_root_holds_the_result_and_two_open_layers_twice() -> None:
+    assert root_bytes([10, 30, 20]) == 60 + 50
+    assert root_bytes([10]) == 20
+    assert root_bytes([10, None]) is None
+
+
+def test_no_time_is_guessed_without_history() -> None:
+    seen = forecast(plan(layer("a")), [machine()], [], None)
+    assert seen.seconds is None
+    assert seen.bottleneck == "unknown"
+    assert "unknown until the first shards ran" in render.forecast_page(seen)
+
+
+def test_earlier_jobs_and_all_slots_give_the_time() -> None:
+    earlier = job(tally(), agents=[agent(in_bytes=100 * MIB, busy=10.0)])  # 10 MiB/s in a slot
+    seen = forecast(plan(layer("a")), [machine(4), machine(6), machine(9, "gone")], [earlier], None)
+    assert seen.slots == 10
+    assert seen.seconds == pytest.approx(10.0)
+    assert seen.bottleneck == "compute"
+    assert seen.basis == "as weights.1 went"
+
+
+def test_a_job_of_another_name_says_less() -> None:
+    earlier = job(tally(), agents=[agent()])
+    mine = forecast(plan(layer("a")), [machine()], [earlier], None)
+    other = forecast(Plan(FORMAT, "other", plan().work, (layer("a"),), 3, 20, 1, None), [machine()], [earlier], None)
+    assert other.low is not None and mine.low is not None and other.low < mine.low
+
+
+def test_a_large_output_is_bound_by_its_merge() -> None:
+    earlier = job(tally(), agents=[agent(busy=1.0)], merged_bytes=MIB, merge_seconds=1.0)
+    seen = forecast(plan(layer("a")), [machine(100)], [earlier], None)
+    assert (seen.bottleneck, seen.seconds) == ("merge", pytest.approx(100.0))
+
+
+def test_unknown_output_and_too_little_room_are_said() -> None:
+    unknown = render.forecast_page(forecast(plan(layer("a", out_bytes=0)), [], [], None))
+    assert "unknown until the first shards ran" in unknown
+    small = render.forecast_page(forecast(plan(layer("a")), [], [], 5 * MIB))
+    assert "needs 200 MiB, 5 MiB free: not enough" in small
+
+
+def test_the_page_fits_a_terminal() -> None:
+    layers = [layer(f"encoder.layers.{i}.attention.output.dense.weight") for i in range(40)]
+    page = render.forecast_page(forecast(plan(*layers), [machine()], [job(tally(), agents=[agent()])], 1 << 40))
+    assert max(len(line) for line in page.splitlines()) <= 100
+    assert "… and 10 layers more" in page

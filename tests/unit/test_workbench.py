@@ -1,0 +1,349 @@
+"""The Workbench: batches to parts, and what becomes of shards that fail, kinds that die and disks that fill."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+import pytest
+import threadpoolctl
+import xxhash
+
+from jobs import kinds
+from jobs.bundle import Held
+from jobs.errors import SpaceError
+from jobs.kinds import Bench, Kind, Result, Runner, RunnerLost, Shape, Shard, ShardFailure
+from jobs.mark import read
+from jobs.merge import merge_layer
+from jobs.model import ArraySource, Layer, MadeSource, Output, Work
+from jobs.parts import PartWriter, check_body, read_index
+from jobs.ranges import RangeSet
+from jobs.result import open_result
+from jobs.source import stamp_of
+from jobs.work import Batch, Item, Outcome, Workbench, run_serially
+
+Act = Callable[[Shard], Result]
+
+
+def doubled(shard: Shard) -> Result:
+    assert shard.rows is not None
+    return {"twice": shard.rows * 2, "same": shard.rows}
+
+
+class Acting(Runner):
+    """Does what its kind is told, and remembers being closed."""
+
+    def __init__(self, kind: type[Told]) -> None:
+        self._kind = kind
+
+    def run(self, shard: Shard) -> Result:
+        self._kind.ran.append(shard.number)
+        return self._kind.act(shard)
+
+    def close(self) -> None:
+        self._kind.closed += 1
+
+
+class Told(Kind[msgspec.Struct]):
+    """A kind that a test tells what to do."""
+
+    name = "told"
+    kernel = 1
+    act: ClassVar[Act]
+    ran: ClassVar[list[int]]
+    opened: ClassVar[list[Bench]]
+    closed: ClassVar[int]
+    failing: ClassVar[Exception | None]
+
+    class Params(msgspec.Struct, forbid_unknown_fields=True):
+        level: int = 0
+
+    def declare(self, params: msgspec.Struct, shape: Shape | None) -> None:
+        return None
+
+    def open(self, bench: Bench) -> Runner:
+        if self.failing is not None:
+            raise self.failing
+        self.opened.append(bench)
+        return Acting(type(self))
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> type[Told]:
+    """The kind `told`, as it is before anything ran."""
+    Told.act, Told.ran, Told.opened, Told.closed, Told.failing = staticmethod(doubled), [], [], 0, None
+    monkeypatch.setattr(kinds, "load", lambda name: {"told": Told}[name]())
+    return Told
+
+
+class Desk:
+    """A layer of 10 rows in shards of 3, and batches of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.rows = np.arange(20, dtype="<f4").reshape(10, 2)
+        path = folder / "layer.bin"
+        path.write_bytes(self.rows.tobytes())
+        source = ArraySource(str(path), 0, "<f4", (10, 2), stamp_of(path.stat()))
+        self.layer = Layer("layer", "d" * 32, source, 10, 3, 4, 24, 0, None)
+        self.work = Work("told", 1, {}, None, None, None, 1, None, None)
+        self.bench = Workbench()
+
+    def batch(self, *numbers: int, **fields: Any) -> Batch:
+        layer = fields.pop("layer", self.layer)
+        items = tuple(Item(number, 2, number + 10, layer.window(number)) for number in numbers)
+        plain: dict[str, Any] = {
+            "farm": "farm",
+            "agent": "me",
+            "job": "job.1",
+            "layer": layer,
+            "work": self.work,
+            "items": items,
+            "tmp": str(self.folder / "tmp" / "part"),
+            "done": str(self.folder / "done" / "part"),
+            "mark": str(self.folder / "mark"),
+            "scratch": str(self.folder / "scratch"),
+            "code": None,
+            "python": None,
+        }
+        return Batch(**(plain | fields))
+
+    def run(self, *numbers: int, **fields: Any) -> Outcome:
+        return self.bench.run(self.batch(*numbers, **fields))
+
+    @property
+    def done(self) -> Path:
+        return self.folder / "done" / "part"
+
+    def left(self) -> list[str]:
+        """Files in tmp/ and done/."""
+        return sorted(path.name for name in ("tmp", "done") for path in self.folder.glob(f"{name}/*"))
+
+
+@pytest.fixture
+def desk(tmp_path: Path, told: type[Told]) -> Desk:
+    return Desk(tmp_path)
+
+
+def only_fails(number: int, error: BaseException) -> Act:
+    def act(shard: Shard) -> Result:
+        if shard.number == number:
+            raise error
+        return doubled(shard)
+
+    return act
+
+
+def test_a_batch_becomes_a_part(desk: Desk) -> None:
+    outcome = desk.run(0, 1, 3)
+    assert outcome.numbers == (0, 1, 3) and outcome.rows == 7 and outcome.in_bytes == 56 and not outcome.mishaps
+    assert outcome.nbytes == desk.done.stat().st_size and outcome.peak > 1 << 20
+    index = read_index(desk.done)
+    check_body(desk.done, index)
+    assert index.outputs == (Output("same", "rows", "<f4", (2,)), Output("twice", "rows", "<f4", (2,)))
+    assert (index.farm, index.layer) == ("farm", "d" * 32) and "numpy" in index.fingerprint
+    entry = index.entries[2]
+    assert (entry.number, entry.rows, entry.boot, entry.attempt, entry.agent) == (3, 1, 2, 13, "me")
+    assert entry.in_digest == xxhash.xxh3_128_digest(desk.rows[9:].tobytes()) and entry.in_bytes == 8
+    assert os.listdir(desk.folder / "tmp") == []
+
+
+def test_results_that_are_the_input_itself_are_kept(desk: Desk) -> None:
+    desk.run(0, 1, 2, 3)
+    (desk.folder / "out").mkdir()
+    merge_layer(desk.layer, [desk.done], desk.folder / "out", job="job.1")
+    found = open_result(desk.folder / "out").outputs
+    assert np.array_equal(found["same"], desk.rows) and np.array_equal(found["twice"], desk.rows * 2)
+
+
+def test_the_serial_run_is_the_whole_layer(desk: Desk) -> None:
+    index = read_index(run_serially(desk.layer, desk.work, desk.folder))
+    assert Held(desk.done, index, RangeSet([(0, 4)])).wanted == RangeSet.of(e.number for e in index.entries)
+
+
+def test_the_serial_run_fails_as_its_shard_does(desk: Desk, told: type[Told]) -> None:
+    told.act = staticmethod(only_fails(2, ShardFailure("exit", "exit 3", "tail")))
+    with pytest.raises(ShardFailure, match="shard 2: exit 3"):
+        run_serially(desk.layer, desk.work, desk.folder)
+
+
+def test_a_kind_stays_open_until_another_jobs_batch_comes(desk: Desk, told: type[Told]) -> None:
+    desk.run(0)
+    desk.run(1, work=Work("told", 1, {}, None, None, None, 1, None, None))
+    assert len(told.opened) == 1 and told.closed == 0
+    desk.run(2, work=Work("told", 1, {"level": 2}, None, None, None, 1, None, 5.0))
+    desk.run(3, code=str(desk.folder), work=Work("told", 1, {}, None, "work.py:f", None, 1, None, None))
+    assert len(told.opened) == 3 and told.closed == 2
+    assert told.opened[1].params.level == 2 and told.opened[1].timeout == 5.0
+    assert told.opened[2].code == desk.folder and told.opened[2].entry == "work.py:f"
+    desk.bench.close()
+    desk.bench.close()
+    assert told.closed == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "lost", "message"),
+    [
+        (ShardFailure("exit", "exit code 3", "last lines"), "exit", False, "exit code 3"),
+        (RunnerLost("killed by SIGKILL"), "killed", True, "killed by SIGKILL"),
+        (MemoryError(), "memory", False, "MemoryError"),
+        (KeyError("x\ny"), "exception", False, "KeyError"),
+        (OSError(errno.EIO, "bad disk"), "exception", False, "OSError"),
+    ],
+)
+def test_one_bad_shard_spoils_no_other(
+    desk: Desk, told: type[Told], error: Exception, code: str, lost: bool, message: str
+) -> None:
+    told.act = staticmethod(only_fails(1, error))
+    outcome = desk.run(0, 1, 2)
+    assert outcome.numbers == (0, 2) and [entry.number for entry in read_index(desk.done).entries] == [0, 2]
+    (mishap,) = outcome.mishaps
+    assert (mishap.number, mishap.lost, mishap.code) == (1, lost, code)
+    assert mishap.message.startswith(message) and "\n" not in mishap.message and mishap.peak > 0
+    check_body(desk.done, read_index(desk.done))
+
+
+def test_evidence_is_the_end_of_the_traceback(desk: Desk, told: type[Told]) -> None:
+    told.act = staticmethod(only_fails(0, ValueError("x" * 100_000)))
+    (mishap,) = desk.run(0).mishaps
+    assert len(mishap.evidence) == 8_000 and len(mishap.message) == 500
+    told.act = staticmethod(only_fails(0, ValueError("no such thing")))
+    (mishap,) = desk.run(0).mishaps
+    assert "in act" in mishap.evidence and mishap.evidence.endswith("ValueError: no such thing\n")
+
+
+def test_when_nothing_came_of_it_there_is_no_part(desk: Desk, told: type[Told]) -> None:
+    told.act = staticmethod(only_fails(0, ValueError("no")))
+    assert desk.run(0).numbers == () and desk.left() == []
+
+
+def test_outputs_that_differ_from_the_batchs_first_are_a_failure(desk: Desk, told: type[Told]) -> None:
+    def act(shard: Shard) -> Result:
+        assert shard.rows is not None
+        return {"y": shard.rows.astype("f8" if shard.number == 1 else "f4")}
+
+    told.act = staticmethod(act)
+    outcome = desk.run(0, 1, 2)
+    assert outcome.numbers == (0, 2) and outcome.mishaps[0].code == "output"
+    assert "<f8" in outcome.mishaps[0].message and "<f4" in outcome.mishaps[0].message
+
+
+def test_declared_outputs_bind_the_first_shard_too(desk: Desk) -> None:
+    declared = (Output("twice", "rows", "<f4", (3,)),)
+    outcome = desk.run(0, layer=msgspec.structs.replace(desk.layer, outputs=declared))
+    assert outcome.numbers == () and outcome.mishaps[0].code == "output"
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_kind_that_does_not_open_costs_one_shard(desk: Desk, told: type[Told], lost: bool) -> None:
+    told.failing = RunnerLost("killed") if lost else ShardFailure("exception", "no module torch")
+    outcome = desk.run(0, 1)
+    assert [(mishap.number, mishap.lost) for mishap in outcome.mishaps] == [(0, lost)] and outcome.numbers == ()
+    told.failing = None
+    assert desk.run(0, 1).numbers == (0, 1)
+
+
+def test_another_kernel_than_planned_is_a_loss(desk: Desk) -> None:
+    outcome = desk.run(0, work=Work("told", 2, {}, None, None, None, 1, None, None))
+    assert outcome.mishaps[0].lost and "version 1" in outcome.mishaps[0].message
+
+
+def test_a_changed_source_stops_the_batch_and_keeps_what_was_done(desk: Desk, told: type[Told]) -> None:
+    def act(shard: Shard) -> Result:
+        if shard.number == 1:
+            (desk.folder / "layer.bin").write_bytes(bytes(81))
+        return doubled(shard)
+
+    told.act = staticmethod(act)
+    outcome = desk.run(0, 1, 2, 3)
+    assert outcome.changed and outcome.numbers == (0, 1) and not outcome.mishaps and told.ran == [0, 1]
+
+
+def test_an_input_gone_from_the_spool_is_a_loss(desk: Desk) -> None:
+    window = msgspec.structs.replace(desk.layer.window(0), path=str(desk.folder / "gone"), stamp=None)
+    outcome = desk.run(items=(Item(0, 1, 1, window), Item(1, 1, 1, desk.layer.window(1))))
+    assert outcome.numbers == (1,) and not outcome.changed
+    assert outcome.mishaps[0].lost and "spool" in outcome.mishaps[0].message
+
+
+@pytest.mark.parametrize("where", ["add", "finish"])
+def test_a_full_disk_commits_nothing_and_leaves_nothing(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PartWriter, where, full)
+        outcome = desk.run(0, 1)
+    assert "No space left" in outcome.full and outcome.numbers == () and not outcome.mishaps and desk.left() == []
+    assert desk.run(0, 1).numbers == (0, 1)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EDQUOT, "Disk quota exceeded"), SpaceError("quota exceeded")])
+def test_a_kind_that_meets_a_full_disk_has_not_failed(desk: Desk, told: type[Told], error: Exception) -> None:
+    told.act = staticmethod(only_fails(1, error))
+    outcome = desk.run(0, 1, 2)
+    assert "quota exceeded" in outcome.full and outcome.numbers == () and not outcome.mishaps and desk.left() == []
+
+
+def test_another_error_of_the_spools_disk_is_the_workers_own(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(PartWriter, "add", broken)
+    with pytest.raises(OSError, match="Input/output"):
+        desk.run(0)
+    assert desk.left() == []
+
+
+def test_made_shards_get_their_payload(desk: Desk, told: type[Told]) -> None:
+    def act(shard: Shard) -> Result:
+        assert shard.rows is None
+        return {"size": np.array([len(shard.payload)])}
+
+    told.act = staticmethod(act)
+    made = Layer("made", "e" * 32, MadeSource(), 0, 1, 2, 0, 0, None)
+    outcome = desk.run(layer=made, items=(Item(0, 1, 1, None, b"abc"), Item(1, 1, 1, None, b"defg")))
+    assert outcome.numbers == (0, 1) and outcome.rows == 2 and outcome.in_bytes == 7
+    assert read_index(desk.done).entries[1].in_digest == xxhash.xxh3_128_digest(b"defg")
+
+
+def test_the_mark_follows_the_shard_at_hand(desk: Desk, told: type[Told]) -> None:
+    seen = []
+
+    def act(shard: Shard) -> Result:
+        seen.append(read(desk.folder / "mark"))
+        return doubled(shard)
+
+    told.act = staticmethod(act)
+    desk.run(1, 2)
+    assert [(mark.running, mark.number, mark.boot, mark.attempt) for mark in seen if mark] == [
+        (True, 1, 2, 11),
+        (True, 2, 2, 12),
+    ]
+    last = read(desk.folder / "mark")
+    assert last and not last.running
+    told.act = staticmethod(only_fails(0, KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        desk.run(0)
+    last = read(desk.folder / "mark")
+    assert last and not last.running and desk.left() == ["part"]
+
+
+def test_threads_are_those_of_the_plan(desk: Desk, told: type[Told]) -> None:
+    seen: list[set[int]] = []
+
+    def act(shard: Shard) -> Result:
+        seen.append({pool["num_threads"] for pool in threadpoolctl.threadpool_info()})
+        return doubled(shard)
+
+    told.act = staticmethod(act)
+    for cpus in (2, 1):
+        desk.run(0, work=Work("told", 1, {}, None, None, None, cpus, None, None))
+    assert seen == [{2}, {1}]

@@ -1,0 +1,63 @@
+"""Kinds too small to compute anything, for tests of what happens around a kind."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+from msgspec import Meta
+
+from jobs.errors import JobFileError
+from jobs.kinds import Bench, Kind, Runner, Shape
+from jobs.model import Output
+
+
+class Inner(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    start: Literal["density", "random"] | list[list[float]] = "density"
+
+
+class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    n_clusters: Annotated[int, Meta(ge=1)] = 8
+    tol: float = 1
+    inner: Inner = Inner()
+    named: Annotated[dict[str, Inner], Meta(min_length=1)] | None = None
+
+
+class Tiny(Kind[Params]):
+    name = "tiny"
+    kernel = 3
+    Params = Params
+    asked: ClassVar[list[Shape | None]] = []
+
+    def check(self, params: Params, shape: Shape | None) -> None:
+        if shape is not None and params.n_clusters > 1000:
+            raise JobFileError("params.n_clusters: more than there are values in a row", "choose fewer")
+
+    def declare(self, params: Params, shape: Shape | None) -> tuple[Output, ...] | None:
+        self.asked.append(shape)
+        return (Output("centers", "rows", "<f4", (params.n_clusters,)), Output("seen", "sum", "<i8"))
+
+    def open(self, bench: Bench) -> Runner:
+        raise NotImplementedError
+
+
+class Coded(Tiny):
+    name = "coded"
+    wants_code = True
+
+    def declare(self, params: Params, shape: Shape | None) -> tuple[Output, ...] | None:
+        return None
+
+
+class Driven(Tiny):
+    name = "driven"
+    driver = "somewhere:main"
+
+
+KINDS: dict[str, type[Kind[Any]]] = {"tiny": Tiny, "coded": Coded, "driven": Driven}
+
+
+def load(name: str) -> Kind[Any]:
+    if name not in KINDS:
+        raise JobFileError(f"kind: there is no kind {name!r}", "kinds here: tiny")
+    return KINDS[name]()

@@ -12,7 +12,6 @@ from agent.stock import Stock
 from jobs.ranges import RangeSet
 from jobs.work import Mishap, Outcome
 
-BARREN_LIMIT = 3  # deaths or empty calls in a row, on one slot, before its shards are given up as lost
 WORTH_KILLING_SECONDS = 2.0  # a batch that takes less may as well end by itself
 DRAIN_SECONDS = 600.0  # for what runs at a drain, where its job has no timeout
 HEAD_PATIENCE_SECONDS = 30.0  # a slot stays with its layer until another has waited that long
@@ -108,13 +107,12 @@ class Floor:
             self.disk.filled(outcome.full, now)
         elif outcome.numbers:
             self.disk.written()
-        reached = bool(outcome.numbers or outcome.mishaps)
-        if reached or outcome.full or outcome.changed:
+        barren = not (outcome.numbers or outcome.mishaps or outcome.full or outcome.changed)
+        hopeless = barren and slot.fruitless(now)
+        if not barren:
             slot.fruitful()
-        else:
-            slot.fruitless(now)
         orders = self._keep(flight, outcome, now)
-        self._after(flight, slot, outcome, now)
+        self._after(flight, outcome, hopeless, now)
         return orders
 
     def _keep(self, flight: Flight, outcome: Outcome, now: float) -> list[Command]:
@@ -137,7 +135,7 @@ class Floor:
         self.stock.reports.next.busy += outcome.seconds * flight.info.work.cpus
         return []
 
-    def _after(self, flight: Flight, slot: Slot, outcome: Outcome, now: float) -> None:
+    def _after(self, flight: Flight, outcome: Outcome, hopeless: bool, now: float) -> None:
         """What gave no result: it failed, was lost, goes back, or runs again."""
         holding = self.stock.holdings.get(flight.layer)
         if holding is None:
@@ -149,7 +147,7 @@ class Floor:
             self.stock.reports.next.changed.add(flight.layer)
             left = RangeSet.of(sorted(holding.counting(flight.ticket, flight.items)))
             self.stock.give_back(holding, left | holding.waiting)
-        if slot.barren >= BARREN_LIMIT:
+        if hopeless:
             left = RangeSet.of(sorted(holding.counting(flight.ticket, flight.items)))
             self.stock.lose(holding, left, False, "the pool's worker could not run it")
         self._again(holding, flight, now)
@@ -171,12 +169,11 @@ class Floor:
         flights = self.slots.clear(slot)
         orders = [order for flight in flights for order in self._rescue(flight, event.kept, now)]
         blamed = flights and self._blame(flights[0], event, why, victim)
-        if not event.ours and not blamed:
-            slot.fruitless(now)
+        hopeless = not event.ours and not blamed and slot.fruitless(now)
         for flight in flights:
             holding = self.stock.holdings.get(flight.layer)
             if holding is not None:
-                self._after(flight, slot, NOTHING, now)
+                self._after(flight, NOTHING, hopeless, now)
         return orders
 
     def _rescue(self, flight: Flight, kept: dict[int, Kept], now: float) -> list[Command]:

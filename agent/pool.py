@@ -412,8 +412,7 @@ def _wait_gone(pid: int, call: Callable[[], None]) -> None:
 
 
 def _why(future: Future[Any]) -> str:
-    """Ray's reason in one line: the last line of a traceback, or what it knows of the exit."""
-    lines = [line.strip() for line in str(future.exception()).splitlines() if line.strip()]
-    if not lines:
-        return type(future.exception()).__name__
-    return lines[-1].partition("Some common causes")[0].strip()
+    """Ray's reason in one line: the last of a traceback. What it says of a process's end is guesses."""
+    text = str(future.exception())
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return SILENT_DEATH if not lines or "worker process has died" in text else lines[-1]

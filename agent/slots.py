@@ -16,6 +16,7 @@ BATCH_SHARDS = 1024
 AHEAD_SECONDS = 1.0  # a batch longer than this gets none behind it: another slot may be free before
 REST_SECONDS = 1.0  # after a worker's death with nothing in hand, doubled each time
 REST_LIMIT_SECONDS = 30.0
+BARREN_LIMIT = 3  # deaths or empty calls in a row, on one slot, before its shards are given up as lost
 BACKSTOP_SECONDS = 5.0  # what runs the user's code minds the timeout itself; we only mind that it does
 
 
@@ -73,10 +74,11 @@ class Slot:
     def fruitful(self) -> None:
         self.barren, self.rest_until = 0, 0.0
 
-    def fruitless(self, now: float) -> None:
-        """Rest, longer each time: a worker that cannot start must not spin."""
+    def fruitless(self, now: float) -> bool:
+        """Rest, longer each time: a worker that cannot start must not spin. True where it was once too often."""
         self.barren += 1
         self.rest_until = now + min(REST_LIMIT_SECONDS, REST_SECONDS * 2 ** min(self.barren - 1, 10))
+        return self.barren >= BARREN_LIMIT
 
 
 class Slots:

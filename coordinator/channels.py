@@ -1,4 +1,4 @@
-"""The daemon's end of every helper's connection: control and push. Checks what comes in; the scheduler judges it."""
+"""The daemon's end of each helper's connection: control, pull, push. Checks what comes in; the scheduler judges it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from coordinator.protocol.messages import (
     Attach,
     Bye,
     Failed,
+    Fetch,
+    FetchCode,
     Hello,
     Leave,
     Message,
     Moved,
     Offer,
+    Readable,
     Refused,
     Rejected,
     Settled,
@@ -29,6 +32,7 @@ from coordinator.protocol.messages import (
 )
 from coordinator.scheduler import commands as c
 from coordinator.scheduler import events as e
+from coordinator.scheduler.state import Agent
 from coordinator.store import AlreadyCommitted
 from coordinator.wire import Wire
 from jobs.model import Output
@@ -93,6 +97,15 @@ class Channel:
                 case Moved():
                     self._engine.handle(e.Moved(message.session))
                     return None
+        elif self._role == "pull":
+            match message:
+                case Fetch():
+                    return self._fetch(message)
+                case FetchCode():
+                    return self._fetch_code(message)
+                case Moved():
+                    self._engine.handle(e.Moved(message.session))
+                    return None
         return Rejected("bad-message", f"{type(message).__name__} does not belong on a {self._role} channel")
 
     # --- control -----------------------------------------------------------------------------------------
@@ -130,14 +143,44 @@ class Channel:
             self._engine.mailboxes.pop(leave.session, None)
         return Bye("you left")
 
+    # --- pull --------------------------------------------------------------------------------------------
+
+    def _fetch(self, fetch: Fetch) -> Message:
+        """Which bytes of which file the helper may send: only of a shard that this session holds."""
+        agent = self._agent_of(fetch.session)
+        layer = self._engine.scheduler.state.open_layers.get(fetch.layer)
+        if agent is None:
+            return Refused("no-session", [], "this session has ended")
+        held = [h for h in agent.holdings.values() if h.layer == fetch.layer and fetch.number in h.open]
+        if layer is None or not held:
+            return Refused("gone", [(fetch.number, fetch.number + 1)], "this shard is not yours to run")
+        window = self._engine.jobs[layer.job].layers[fetch.layer].window(fetch.number)
+        start = min(fetch.start, window.nbytes)
+        return Readable(window.path, window.offset + start, window.nbytes - start, window.stamp)
+
+    def _fetch_code(self, fetch: FetchCode) -> Message:
+        if self._agent_of(fetch.session) is None:
+            return Refused("no-session", [], "this session has ended")
+        if all(live.work.code != fetch.code for live in self._engine.jobs.values()):
+            return Refused("gone", [], "no job has such code")
+        pack = self._engine.root.pack(fetch.code)
+        size = pack.stat().st_size
+        start = min(fetch.start, size)
+        return Readable(str(pack), start, size - start, None)
+
+    def _agent_of(self, session: int) -> Agent | None:
+        """Whose session that is, if this channel's key may speak for it."""
+        agent = self._engine.scheduler.state.by_session.get(session)
+        if agent is None or (self._pinned and agent.name != self._pinned):
+            return None
+        return agent
+
     # --- push --------------------------------------------------------------------------------------------
 
     def _offer(self, offer: Offer) -> Message:
-        agent = self._engine.scheduler.state.by_session.get(offer.session)
+        agent = self._agent_of(offer.session)
         if agent is None:
             return Refused("no-session", [], "this session has ended")
-        if self._pinned and agent.name != self._pinned:
-            return Refused("no-session", [], "that session is not of this key")
         try:
             layer = self._engine.scheduler.state.open_layers.get(offer.layer)
             numbers = RangeSet.checked(offer.numbers, layer.count if layer else 1 << 53)

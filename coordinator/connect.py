@@ -22,10 +22,11 @@ IDLE_SECONDS = 180.0  # three leases without a byte: whoever was there is gone
 
 
 class Pipe:
-    """Bytes in from one descriptor, frames out to another, with a deadline on each read."""
+    """Bytes in from one descriptor, frames and files out to another, with a deadline on each wait."""
 
     def __init__(self, inward: int, outward: int, idle: float = IDLE_SECONDS) -> None:
         self._in, self._out, self._idle = inward, outward, idle
+        os.set_blocking(outward, False)  # nothing here may block for good in a write or a sendfile
 
     def read_exactly(self, size: int) -> bytes:
         """`size` bytes; b"" if the other end closed before the first of them."""
@@ -40,10 +41,12 @@ class Pipe:
         return bytes(data)
 
     def read_some(self, limit: int) -> bytes:
-        ready, _, _ = select.select([self._in], [], [], self._idle)
-        if not ready:
-            raise LinkError(f"nothing came for {self._idle:.0f} s")
-        return os.read(self._in, limit)
+        while True:
+            self._await(self._in, select.POLLIN, "came")
+            try:
+                return os.read(self._in, limit)
+            except BlockingIOError:
+                continue
 
     def read_frame(self) -> bytes | None:
         head = self.read_exactly(HEAD.size)
@@ -52,10 +55,27 @@ class Pipe:
     def write(self, data: bytes) -> None:
         view = memoryview(data)
         while view:
-            view = view[os.write(self._out, view) :]
+            try:
+                view = view[os.write(self._out, view) :]
+            except BlockingIOError:
+                self._await(self._out, select.POLLOUT, "was taken")
+
+    def send_file(self, fd: int, offset: int, nbytes: int) -> int:
+        """Bytes of an open file straight from the page cache, at most `nbytes`; 0 at its end."""
+        while True:
+            try:
+                return os.sendfile(self._out, fd, offset, nbytes)
+            except BlockingIOError:
+                self._await(self._out, select.POLLOUT, "was taken")
 
     def send(self, message: Message) -> None:
         self.write(frame(encode(message)))
+
+    def _await(self, fd: int, event: int, what: str) -> None:
+        poll = select.poll()
+        poll.register(fd, event)
+        if not poll.poll(self._idle * 1000):
+            raise LinkError(f"nothing {what} for {self._idle:.0f} s")
 
 
 class Daemon:
@@ -97,6 +117,10 @@ def main(root_path: Path, role: str, pinned: str) -> int:
             from coordinator.receive import receive_bundles
 
             receive_bundles(agent, daemon, root.farm)
+        elif role == "pull":
+            from coordinator.send import send_windows
+
+            send_windows(agent, daemon)
         else:
             _pass_frames(agent, daemon)
     except BrokenPipeError:

@@ -13,16 +13,36 @@ ROUNDS = 2
 
 
 def improve(table: Table, centers: Floats) -> Floats:
-    """A few rounds of one Lloyd step and one exchange; rows with nothing to exchange drop out."""
+    """A few rounds of one trade and one exchange; rows with nothing to exchange drop out."""
     centers, live = centers.copy(), table.everyone
     for _ in range(ROUNDS):
-        stepped = table.cells(live, centers[live]).means
-        moved, changed = _exchange(table, live, stepped)
+        moved, changed = _exchange(table, live, _trade(table, live, centers[live]))
         centers[live] = moved
         live = live[changed]
         if not len(live):
             break
     return centers
+
+
+def _trade(table: Table, live: Ints, centers: Floats) -> Floats:
+    """A Lloyd step in which each cell may also give the value at its edge to its neighbour, where inertia falls by it.
+
+    Lloyd alone compares distances to centers as they are; the mean of a cell of few values moves with each of them.
+    """
+    cells = table.cells(live, centers)
+    edges, counts, means = cells.bounds[:, 1:-1], cells.counts, cells.means
+    last, first = table.at(live, np.maximum(edges - 1, 0)), table.at(live, np.minimum(edges, table.n - 1))
+    up = _given_away(counts[:, :-1], last - means[:, :-1], counts[:, 1:], last - means[:, 1:])
+    down = _given_away(counts[:, 1:], first - means[:, 1:], counts[:, :-1], first - means[:, :-1])
+    bounds = cells.bounds.copy()
+    bounds[:, 1:-1] += ((down > 0) & (down > up)).astype(np.int64) - ((up > 0) & (up >= down))
+    return table.cells_of(live, bounds, means).means
+
+
+def _given_away(counts: Ints, own: Floats, other_counts: Ints, other: Floats) -> Floats:
+    """What inertia loses when a value at distance `own` from its mean goes to the cell whose mean is at `other`."""
+    loss = counts / np.maximum(counts - 1, 1) * (own * own) - other_counts / (other_counts + 1) * (other * other)
+    return np.where(counts > 1, loss, 0)
 
 
 def _exchange(table: Table, live: Ints, centers: Floats) -> tuple[Floats, Flags]:

@@ -158,8 +158,11 @@ class Table:
         return bounds
 
     def cells(self, live: Ints, centers: Floats) -> Cells:
-        """Means are held within their cell's values, so that no rounding unsorts them."""
-        bounds = self.bounds(live, centers)
+        """The values nearest to each center."""
+        return self.cells_of(live, self.bounds(live, centers), centers)
+
+    def cells_of(self, live: Ints, bounds: Ints, centers: Floats) -> Cells:
+        """The values between bounds. Means are held within these, so that no rounding unsorts them."""
         counts, sums = bounds[:, 1:] - bounds[:, :-1], self.sums(live, bounds)
         totals = sums[:, 1:] - sums[:, :-1]
         means = totals / np.maximum(counts, 1)

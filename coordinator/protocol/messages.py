@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from jobs.errors import ProtocolError
-from jobs.model import Layer, Output, Work
+from jobs.model import Layer, Output, Stamp, Work
 
 PROTOCOL = 1
 
@@ -261,11 +261,44 @@ class Settled(Message, frozen=True):
 
 
 class Refused(Message, frozen=True):
-    """Not taken. `code`: committed (rebuild without `numbers`), gone, full, outputs, corrupt, no-session."""
+    """No. `code`: committed (rebuild without `numbers`), gone, full, outputs, corrupt, no-session; changed (of a pull:
+    the source is not what was planned)."""
 
     code: Short
     numbers: Ranges = []
     message: Text = ""
+
+
+# --- pull ------------------------------------------------------------------------------------------------
+
+
+class Fetch(Message, frozen=True):
+    """The input of one shard, from byte `start` of it on; the answer is `Sending` or `Refused`."""
+
+    session: Count
+    layer: Digest
+    number: Count
+    start: Count = 0
+
+
+class FetchCode(Message, frozen=True):
+    """The pack of a user's files, for any job this session was told of."""
+
+    session: Count
+    code: Digest
+    start: Count = 0
+
+
+class Sending(Message, frozen=True):
+    """Exactly so many raw bytes follow, and then a `Sent`."""
+
+    nbytes: Count
+
+
+class Sent(Message, frozen=True):
+    """Whether the file was, before and after, what the plan says it is; else what came is worth nothing."""
+
+    unchanged: bool
 
 
 # --- push helper → daemon --------------------------------------------------------------------------------
@@ -303,6 +336,15 @@ class Take(Message, frozen=True):
     shard_rows: Count
 
 
+class Readable(Message, frozen=True):
+    """The daemon's answer to a helper's `Fetch`: the run of bytes it may send."""
+
+    path: Text
+    offset: Count
+    nbytes: Count
+    stamp: Stamp | None  # None: a file of ours, which nobody changes
+
+
 class Moved(Message, frozen=True):
     """Bytes are still moving on this session's bulk channel; no answer."""
 
@@ -312,8 +354,10 @@ class Moved(Message, frozen=True):
 FromAgent = Hello | Sync | Leave
 ToAgent = Welcome | News | Rejected | Bye
 FromPusher = Offer
+FromPuller = Fetch | FetchCode
+ToPuller = Sending | Sent | Refused | Rejected | Bye
 ToPusher = Accepted | Settled | Refused | Rejected | Bye
-FromHelper = Attach | Hello | Sync | Leave | Offer | Stored | Failed | Moved
+FromHelper = Attach | Hello | Sync | Leave | Offer | Stored | Failed | Moved | Fetch | FetchCode
 
 _encoder = msgspec.msgpack.Encoder()
 _T = TypeVar("_T")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -643,6 +643,6 @@ class DeskMachine(RuleBasedStateMachine):
 
 
 DeskMachine.TestCase.settings = settings(
-    max_examples=1500, stateful_step_count=80, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=500, stateful_step_count=80, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.generate,)
 )
 TestDesk = DeskMachine.TestCase

@@ -1,4 +1,4 @@
-"""Sorted Lloyd: sklearn's fixed point from the same start, its own start's quality, and rows that never see each other."""
+"""Sorted Lloyd: sklearn's fixed point from the same start, the quality of its own, rows that never see each other."""
 
 from __future__ import annotations
 

@@ -1,0 +1,56 @@
+"""A process with a pool, as an agent has one: for tests that kill it, interrupt it, or look at what it prints."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import sys
+from pathlib import Path
+
+from agent.pool import Pool, PoolEvent
+from jobs.errors import MusterError
+from tests.integration.standin import batch
+
+
+def main(what: str, folder: Path) -> None:
+    events: queue.SimpleQueue[PoolEvent] = queue.SimpleQueue()
+    signal.signal(signal.SIGINT, lambda *_: None)
+    before = signal.getsignal(signal.SIGTERM)
+    pool = Pool(folder, 1, events.put, worker=f"tests.integration.standin:{'Unborn' if what == 'unborn' else 'Stand'}")
+    try:
+        pool.start()
+    except MusterError as error:
+        print(error.message)
+        sys.exit(error.exit_code)
+    assert signal.getsignal(signal.SIGTERM) == before
+    {"calm": calm, "wait": wait, "lose": lose}[what](pool, events, folder)
+
+
+def calm(pool: Pool, events: queue.SimpleQueue[PoolEvent], folder: Path) -> None:
+    """A worker's death, a replacement, an orderly end."""
+    pool.submit(0, batch("segfault", folder))
+    print(type(events.get(timeout=60)).__name__)
+    pool.submit(0, batch("until-told", folder))
+    print(type(events.get(timeout=60)).__name__, flush=True)
+    pool.stop()
+
+
+def wait(pool: Pool, events: queue.SimpleQueue[PoolEvent], folder: Path) -> None:
+    pool.submit(0, batch("runner", folder))
+    events.get()
+
+
+def lose(pool: Pool, events: queue.SimpleQueue[PoolEvent], folder: Path) -> None:
+    """Ray dies, and is started again."""
+    pool.submit(0, batch("wait", folder))
+    for _ in range(2):
+        print(type(events.get(timeout=60)).__name__, flush=True)
+    pool.stop()
+    pool.start()
+    pool.submit(0, batch("nothing", folder))
+    print(type(events.get(timeout=60)).__name__)
+    pool.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -1,0 +1,232 @@
+"""The pool with a real Ray: batches, deaths of every sort, and nothing left behind."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import queue
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from agent import sweep
+from agent.pool import BatchDone, Pool, PoolEvent, WorkerDied
+from tests.integration.standin import batch
+
+pytestmark = pytest.mark.ray
+DEADLINE_SECONDS = 60.0
+ROOT = Path(__file__).parents[2]
+
+
+class Rig:
+    """The shared pool and its events."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.events: queue.SimpleQueue[PoolEvent] = queue.SimpleQueue()
+        self.pool = Pool(folder, 2, self.events.put, worker="tests.integration.standin:Stand")
+
+    def next(self) -> PoolEvent:
+        return self.events.get(timeout=DEADLINE_SECONDS)
+
+    def done(self) -> BatchDone:
+        event = self.next()
+        assert isinstance(event, BatchDone), event
+        return event
+
+    def died(self) -> WorkerDied:
+        event = self.next()
+        assert isinstance(event, WorkerDied), event
+        return event
+
+    def pid(self, slot: int) -> int:
+        until(lambda: self.pool.worker_pid(slot) is not None)
+        pid = self.pool.worker_pid(slot)
+        assert pid is not None
+        return pid
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    rig = Rig(tmp_path_factory.mktemp("pool"))
+    rig.pool.start()
+    yield rig
+    tree = psutil.Process().children(recursive=True)
+    rig.pool.stop()
+    assert not [process for process in tree if is_alive(process.pid)]
+    assert not list(rig.folder.iterdir())
+
+
+@pytest.fixture
+def rig(shared: Rig) -> Rig:
+    shared.pid(0)
+    shared.pid(1)
+    assert shared.events.empty()
+    return shared
+
+
+def test_batches_run_in_order_on_their_slot(rig: Rig, tmp_path: Path) -> None:
+    tickets = {slot: [rig.pool.submit(slot, batch("nothing", tmp_path)) for _ in range(10)] for slot in (0, 1)}
+    events = [rig.done() for _ in range(20)]
+    for slot in (0, 1):
+        assert [event.ticket for event in events if event.slot == slot] == tickets[slot]
+        assert {event.outcome.peak for event in events if event.slot == slot} == {rig.pool.worker_pid(slot)}
+
+
+def test_a_segfault_names_its_signal_and_the_batches(rig: Rig, tmp_path: Path) -> None:
+    before = rig.pid(0)
+    done = rig.pool.submit(0, batch("nothing", tmp_path))
+    tickets = tuple(rig.pool.submit(0, batch(what, tmp_path)) for what in ("segfault", "second"))
+    assert rig.done().ticket == done
+    assert rig.died() == WorkerDied(0, tickets, "died of SIGSEGV", killed_by_us=False)
+    assert not (tmp_path / "ran-second").exists()
+    rig.pool.submit(0, batch("nothing", tmp_path))
+    assert rig.done().outcome.peak == rig.pool.worker_pid(0) != before
+
+
+def test_what_is_submitted_while_a_worker_starts_is_run(rig: Rig, tmp_path: Path) -> None:
+    rig.pool.kill(0)
+    assert rig.died() == WorkerDied(0, (), "killed by the agent", killed_by_us=True)
+    tickets = [rig.pool.submit(0, batch("nothing", tmp_path)) for _ in range(3)]
+    assert [rig.done().ticket for _ in range(3)] == tickets
+
+
+def test_a_kill_from_outside_takes_the_runner_along(rig: Rig, tmp_path: Path) -> None:
+    ticket = rig.pool.submit(1, batch("runner", tmp_path))
+    until((tmp_path / "runner").exists)
+    runner = int((tmp_path / "runner").read_text())
+    os.kill(rig.pid(1), signal.SIGKILL)
+    death = rig.died()
+    assert (death.slot, death.tickets, death.killed_by_us) == (1, (ticket,), False)
+    assert "ended without a word" in death.reason
+    until(lambda: not is_alive(runner))
+
+
+def test_our_kill_takes_the_runner_along(rig: Rig, tmp_path: Path) -> None:
+    tickets = (rig.pool.submit(1, batch("runner", tmp_path)), rig.pool.submit(1, batch("second", tmp_path)))
+    until((tmp_path / "runner").exists)
+    runner = int((tmp_path / "runner").read_text())
+    rig.pool.kill(1)
+    assert rig.died() == WorkerDied(1, tickets, "killed by the agent", killed_by_us=True)
+    until(lambda: not is_alive(runner))
+    assert not (tmp_path / "ran-second").exists()
+
+
+def test_the_death_of_an_idle_worker_is_noticed(rig: Rig) -> None:
+    before = rig.pid(1)
+    os.kill(before, signal.SIGKILL)
+    assert rig.died().tickets == ()
+    assert rig.pid(1) != before
+
+
+def test_an_exception_of_the_bench_replaces_the_worker(rig: Rig, tmp_path: Path) -> None:
+    before = rig.pid(0)
+    tickets = (rig.pool.submit(0, batch("raise", tmp_path)), rig.pool.submit(0, batch("second", tmp_path)))
+    assert rig.died() == WorkerDied(0, tickets, "ValueError: the bench broke", killed_by_us=False)
+    assert not (tmp_path / "ran-second").exists()
+    assert rig.pid(0) != before
+    until(lambda: not is_alive(before))
+
+
+def test_the_record_follows_the_workers(rig: Rig) -> None:
+    rig.pool.kill(0)
+    rig.died()
+    pid = rig.pid(0)
+
+    def recorded() -> bool:
+        record = sweep.read(rig.folder)
+        return record is not None and pid in {mark.pid for mark in record.processes}
+
+    until(recorded)
+
+
+def test_nothing_listens_beyond_loopback(rig: Rig) -> None:
+    us = psutil.Process()
+    listening = [
+        connection.laddr.ip
+        for process in [us, *us.children(recursive=True)]
+        if is_alive(process.pid)
+        for connection in process.net_connections("inet")
+        if connection.status in {psutil.CONN_LISTEN, psutil.CONN_NONE}
+    ]
+    assert len(listening) >= 4
+    assert all(_is_loopback(ip) for ip in listening), listening
+
+
+def _is_loopback(text: str) -> bool:
+    ip = ipaddress.ip_address(text)
+    mapped = getattr(ip, "ipv4_mapped", None)
+    return bool((mapped or ip).is_loopback)
+
+
+def test_our_environment_is_put_back(rig: Rig) -> None:
+    assert not [name for name in os.environ if name.startswith("RAY_") or name == "OMP_NUM_THREADS"]
+
+
+def start_agent(what: str, folder: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.integration.agentlike", what, str(folder)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+
+
+def test_an_agent_prints_nothing_of_rays_and_keeps_its_workers_at_ctrl_c(tmp_path: Path) -> None:
+    agent = start_agent("calm", tmp_path)
+    until(lambda: (tmp_path / "ran-until-told").exists() or agent.poll() is not None)
+    os.killpg(agent.pid, signal.SIGINT)
+    (tmp_path / "go").touch()
+    assert agent.communicate(timeout=DEADLINE_SECONDS) == ("WorkerDied\nBatchDone\n", "")
+    assert agent.returncode == 0
+    assert not (tmp_path / sweep.RECORD).exists()
+
+
+def test_a_killed_agent_leaves_nothing_after_a_sweep(tmp_path: Path) -> None:
+    agent = start_agent("wait", tmp_path)
+    until(lambda: (tmp_path / "runner").exists() or agent.poll() is not None)
+    pids = [process.pid for process in psutil.Process(agent.pid).children(recursive=True)]
+    pids.append(int((tmp_path / "runner").read_text()))
+    record = sweep.read(tmp_path)
+    assert record is not None
+    assert Path(record.temp).is_dir()
+    agent.kill()
+    agent.communicate(timeout=DEADLINE_SECONDS)
+    assert sweep.sweep(tmp_path)
+    until(lambda: not any(is_alive(pid) for pid in pids))
+    assert not list(sweep.naming(Path(record.temp).name))
+    assert not Path(record.temp).exists()
+    assert sweep.sweep(tmp_path) == []
+
+
+def test_a_dead_ray_is_said_and_started_again(tmp_path: Path) -> None:
+    agent = start_agent("lose", tmp_path)
+    until(lambda: (tmp_path / "ran-wait").exists() or agent.poll() is not None)
+    for process in psutil.Process(agent.pid).children():
+        if process.name() == "raylet":
+            process.kill()
+    assert agent.communicate(timeout=DEADLINE_SECONDS) == ("WorkerDied\nPoolLost\nBatchDone\n", "")
+
+
+def test_workers_that_cannot_start_are_an_error_with_the_reason(tmp_path: Path) -> None:
+    agent = start_agent("unborn", tmp_path)
+    assert agent.communicate(timeout=DEADLINE_SECONDS) == ("workers do not start: RuntimeError: no bench here\n", "")
+    assert agent.returncode == 1
+    assert not list(tmp_path.iterdir())

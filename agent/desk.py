@@ -216,7 +216,8 @@ class Desk:
     @property
     def may_leave(self) -> bool:
         """Whether a drain has nothing more to do."""
-        return bool(self._draining) and not self.busy and not self.to_push and not self.stock.reports.pending
+        done = not self.busy and not self.to_push and self.pusher.under_way is None
+        return bool(self._draining) and done and not self.stock.reports.pending
 
     @property
     def busy(self) -> bool:
@@ -283,6 +284,17 @@ class Desk:
         return LinkError(f"left with {self.to_push} finished shards not pushed: {why or 'no answer'}", hint)
 
     # --- for the live line, and tests ---
+
+    @property
+    def why_idle(self) -> str:
+        """In a few words, for people; "" while it works."""
+        if not self.talk.session:
+            return self.talk.why_down if not self.talk.up else "saying hello"
+        if not self.floor.ready:
+            return "starting its workers"
+        if self.talk.note:
+            return self.talk.note
+        return "" if self.busy else "no work"
 
     def counts(self) -> dict[str, int]:
         """What there is now."""

@@ -166,7 +166,7 @@ class Floor:
         """A worker is gone: blame the shard in hand, where that is just; the others run again with no report."""
         slot = self.slots.every[event.slot]
         why, victim = slot.killing, slot.victim
-        flights = self.slots.clear(slot)
+        flights = self.slots.clear(slot, event.tickets)
         orders = [order for flight in flights for order in self._rescue(flight, event.kept, now)]
         blamed = flights and self._blame(flights[0], event, why, victim)
         hopeless = not event.ours and not blamed and slot.fruitless(now)

@@ -75,6 +75,7 @@ class WorkerDied:
     """A slot's worker is gone; another takes its place by itself."""
 
     slot: int
+    tickets: tuple[int, ...]  # of the batches it had; others may be in flight on its successor already
     running: tuple[int, int, int] | None  # (number, boot, attempt) of the shard it was running, by its mark
     ours: bool  # whether we killed it
     reason: str

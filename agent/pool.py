@@ -5,6 +5,7 @@ It decides nothing about shards: which ones run, and what becomes of those of a 
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import queue
@@ -54,7 +55,7 @@ class BatchDone:
 
 @dataclass(frozen=True)
 class WorkerDied:
-    """A slot's worker is gone, and another in its place. Of its batches the first was running, the rest not yet."""
+    """A slot's worker is gone; of its batches the first was running. Told before another runs anything in that slot."""
 
     slot: int
     tickets: tuple[int, ...]
@@ -79,10 +80,12 @@ class _Worker:
     slot: int
     seat: str  # unique per worker process
     actor: Any
-    deaths: int  # of its forerunners in this slot, in a row, before they were ready
+    deaths: int = 0  # of its forerunners in this slot, in a row, before they were ready
+    forerunner: _Worker | None = None  # whose death is told before anything runs here
     mark: sweep.Mark | None = None  # of its process, once it is ready
     batches: dict[int, bytes] = field(default_factory=dict)  # by ticket, in order; until an outcome came
-    unsettled: int = 0  # batches passed to Ray, only once it is ready, that have neither a result nor an error yet
+    is_open: bool = False  # ready, and its forerunner's death told: batches go straight to Ray
+    unsettled: int = 0  # batches passed to Ray that have neither a result nor an error yet
     killed: bool = False  # by `Pool.kill`
     reason: str = ""  # why it is gone; set once, when it leaves its slot
     told: bool = False  # its WorkerDied was delivered, or needs none
@@ -147,6 +150,7 @@ class Pool:
 
     def stop(self) -> None:
         """End Ray and everything it started. Batches still running are killed without an event; drain first."""
+        atexit.unregister(self.stop)
         with self._lock:
             workers, self._workers = self._workers, []
             self._lost = self._lost or "stopped"
@@ -173,6 +177,7 @@ class Pool:
         try:
             with surroundings.environment(self._temp):
                 self._ray = _import_ray(self._log)
+                atexit.register(self.stop)  # after Ray's own at its import, so it comes before it
                 _init_ray(self._ray, self._temp, self._slots)
             self._seat_all()
             if not self._all_ready.wait(max(0.0, deadline - time.monotonic())):
@@ -198,7 +203,7 @@ class Pool:
         assert self._ray is not None
         self._remote_seat = self._ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(Seat)
         with self._lock:
-            self._workers = [self._seat(slot, 0) for slot in range(self._slots)]
+            self._workers = [self._seat(slot) for slot in range(self._slots)]
 
     def _dismiss_helpers(self) -> None:
         """End those of Ray's helpers that one machine has no use for: 130 MB, and half of what Ray does when idle."""
@@ -226,7 +231,7 @@ class Pool:
                 raise MusterError(f"the pool is gone: {self._lost}", "start the agent again")
             worker = self._workers[slot]
             worker.batches[self._ticket] = raw
-            if worker.mark:
+            if worker.is_open:
                 self._call(worker, self._ticket, raw)
             return self._ticket
 
@@ -248,10 +253,10 @@ class Pool:
 
     # --- workers: what follows runs on the pool's thread, or with the lock held ---
 
-    def _seat(self, slot: int, deaths: int) -> _Worker:
+    def _seat(self, slot: int) -> _Worker:
         """Create a worker, which takes a quarter of a second."""
         seat = f"{self._temp.name}.{secrets.token_hex(4)}"
-        worker = _Worker(slot, seat, self._remote_seat.remote(self._worker, seat), deaths)
+        worker = _Worker(slot, seat, self._remote_seat.remote(self._worker, seat))
         self._then(worker.actor.mark.remote(), lambda future: self._ready(worker, future))
         return worker
 
@@ -280,8 +285,7 @@ class Pool:
             return self._retire(worker, _why(future))
         with self._lock:
             worker.mark = sweep.Mark(*future.result())
-            for ticket, raw in worker.batches.items():
-                self._call(worker, ticket, raw)
+            self._open(worker)
             everyone = all(each.mark for each in self._workers)
         self._when_gone(worker.mark.pid, lambda: self._retire(worker, ""))
         if self._all_ready.is_set():
@@ -289,6 +293,14 @@ class Pool:
         elif everyone:
             self._all_ready.set()
         return None
+
+    def _open(self, worker: _Worker) -> None:
+        told = worker.forerunner is None or worker.forerunner.told
+        if worker.is_open or worker.mark is None or not told or self._lost:
+            return
+        worker.is_open, worker.forerunner = True, None
+        for ticket, raw in worker.batches.items():
+            self._call(worker, ticket, raw)
 
     def _settled(self, worker: _Worker, ticket: int, future: Future[Any]) -> None:
         raw, broken = (b"", _why(future)) if future.exception() else future.result()
@@ -314,15 +326,17 @@ class Pool:
             self._lose(f"workers do not start: {worker.reason}")
             return
         with self._lock:
-            self._replace(worker, stillborn)
+            if not self._lost:
+                self._replace(worker, stillborn)
         self._farewell(worker)
 
     def _replace(self, worker: _Worker, stillborn: bool) -> None:
-        fresh = self._seat(worker.slot, worker.deaths + 1 if stillborn else 0)
-        self._workers[worker.slot] = fresh
+        fresh = self._workers[worker.slot] = self._seat(worker.slot)
+        fresh.forerunner = worker
         self._leaving.add(worker)
         if stillborn:  # nothing of it has run
-            worker.told, fresh.batches = True, worker.batches
+            fresh.deaths, fresh.forerunner, fresh.batches = worker.deaths + 1, worker.forerunner, worker.batches
+            worker.told = True
 
     def _farewell(self, worker: _Worker) -> None:
         """Say that a worker died, once every call to it is settled: a result may arrive after the news of its end."""
@@ -330,8 +344,11 @@ class Pool:
             return
         self._leaving.discard(worker)
         if not worker.told:
-            worker.told = True
             self._tell(WorkerDied(worker.slot, tuple(worker.batches), worker.reason, worker.killed))
+            worker.told = True
+            with self._lock:
+                if not self._lost:
+                    self._open(self._workers[worker.slot])
 
     def _lose(self, reason: str) -> None:
         """The end of this pool: what was running is lost, and nothing is replaced any more."""

@@ -72,7 +72,7 @@ class Reports:
     @property
     def pending(self) -> bool:
         """Whether there is news that nobody has confirmed to have heard."""
-        return self.next.pressing or self.sent is not None
+        return self.next.pressing or (self.sent is not None and self.sent.pressing)
 
     def finish(self, key: Key, numbers: RangeSet) -> Sum:
         """Count `numbers` as finished; the caller adds what else it knows to the sum."""

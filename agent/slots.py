@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from agent.holding import Holding
@@ -150,9 +150,11 @@ class Slots:
                     return slot, flight
         return None
 
-    def clear(self, slot: Slot) -> list[Flight]:
-        """Take all flights off a slot whose worker died; it may be used again."""
-        flights, slot.flights = slot.flights, []
+    def clear(self, slot: Slot, tickets: Iterable[int]) -> list[Flight]:
+        """Take a dead worker's flights off its slot, which may be used again."""
+        dead = set(tickets)
+        flights = [flight for flight in slot.flights if flight.ticket in dead]
+        slot.flights = [flight for flight in slot.flights if flight.ticket not in dead]
         slot.killing, slot.victim, slot.running = "", None, None
         return flights
 

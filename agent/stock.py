@@ -65,10 +65,12 @@ class Stock:
 
     def move_to(self, farm: str) -> None:
         """Work for this farm. What was held of another is forgotten; what was finished for it stays on the disk."""
-        if farm != self.farm:
-            self.farm = farm
+        if farm == self.farm:
+            return
+        if self.farm:  # else the reports are of the last process, for the farm it worked for
             self.holdings.clear()
             self.reports = Reports()
+        self.farm = farm
 
     # --- what becomes of held shards ---
 

@@ -16,6 +16,7 @@ TEMP_ROOT_LENGTH = 20  # sockets lie 70 characters further down, and AF_UNIX end
 # Read by Ray at its import and by its processes. The user's own RAY_ variables are out of sight meanwhile.
 RAY_SETTINGS = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # listen on loopback only
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # else a call after the end starts another Ray, with none of these settings
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "token",
     "RAY_process_group_cleanup_enabled": "1",  # also gives each worker its own group: Ctrl-C stays with the agent

@@ -10,6 +10,7 @@ import os
 import select
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from coordinator import root as roots
@@ -19,13 +20,18 @@ from coordinator.version import VERSION
 from jobs.errors import LinkError, MusterError, ProtocolError
 
 IDLE_SECONDS = 180.0  # three leases without a byte: whoever was there is gone
+GONE = "the coordinator went away"
 
 
 class Pipe:
-    """Bytes in from one descriptor, frames and files out to another, with a deadline on each wait."""
+    """Bytes in from one descriptor, frames and files out to another, with a deadline on each wait.
+
+    `daemon`: a descriptor that has nothing to say while we wait here; if it has, the coordinator is gone.
+    """
 
     def __init__(self, inward: int, outward: int, idle: float = IDLE_SECONDS) -> None:
         self._in, self._out, self._idle = inward, outward, idle
+        self.daemon: int | None = None
         os.set_blocking(outward, False)  # nothing here may block for good in a write or a sendfile
 
     def read_exactly(self, size: int) -> bytes:
@@ -74,8 +80,13 @@ class Pipe:
     def _await(self, fd: int, event: int, what: str) -> None:
         poll = select.poll()
         poll.register(fd, event)
-        if not poll.poll(self._idle * 1000):
+        if self.daemon is not None:
+            poll.register(self.daemon, select.POLLIN)
+        ready = [one for one, _ in poll.poll(self._idle * 1000)]
+        if not ready:
             raise LinkError(f"nothing {what} for {self._idle:.0f} s")
+        if self.daemon in ready:
+            raise LinkError(GONE)
 
 
 class Daemon:
@@ -85,21 +96,27 @@ class Daemon:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with roots.address(root.socket) as where:
             self._socket.connect(where)
-        fd = self._socket.fileno()
-        self.pipe = Pipe(fd, fd)
-        self.pipe.send(Attach(role, pinned))
+        self.fd = self._socket.fileno()
+        self._pipe = Pipe(self.fd, self.fd)
+        self._pipe.send(Attach(role, pinned))
 
     def ask(self, payload: bytes) -> bytes:
         """One frame to the daemon, its answer back."""
         self.tell(payload)
-        answer = self.pipe.read_frame()
+        try:
+            answer = self._pipe.read_frame()
+        except OSError:
+            answer = None
         if answer is None:
-            raise LinkError("the coordinator went away")
+            raise LinkError(GONE)
         return answer
 
     def tell(self, payload: bytes) -> None:
         """A frame that wants no answer."""
-        self.pipe.write(frame(payload))
+        try:
+            self._pipe.write(frame(payload))
+        except OSError:
+            raise LinkError(GONE) from None
 
 
 def main(root_path: Path, role: str, pinned: str) -> int:
@@ -113,6 +130,7 @@ def main(root_path: Path, role: str, pinned: str) -> int:
         except OSError:
             agent.send(Bye("no coordinator serves this root now"))
             return 0
+        agent.daemon = daemon.fd
         if role == "push":
             from coordinator.receive import receive_bundles
 
@@ -126,7 +144,7 @@ def main(root_path: Path, role: str, pinned: str) -> int:
     except BrokenPipeError:
         return 0
     except (MusterError, OSError) as error:
-        return _say_bye(agent, str(error))
+        _say_bye(agent, str(error))
     return 0
 
 
@@ -136,9 +154,7 @@ def _pass_frames(agent: Pipe, daemon: Daemon) -> None:
         agent.write(frame(daemon.ask(payload)))
 
 
-def _say_bye(agent: Pipe, reason: str) -> int:
-    try:
+def _say_bye(agent: Pipe, reason: str) -> None:
+    agent.daemon = None  # it may be what has gone
+    with suppress(MusterError, OSError):
         agent.send(Bye(reason[:4096]))
-    except OSError:
-        return 0
-    return 0

@@ -110,7 +110,7 @@ class _Daemon:
         for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(name, self._stop.set)
         for stored in self._stored:
-            self._restore(stored)
+            await self._restore(stored)
         self._root.socket.unlink(missing_ok=True)
         with roots.address(self._root.socket) as where:
             server = await asyncio.start_unix_server(self._connected, where, backlog=2048)
@@ -119,6 +119,9 @@ class _Daemon:
             asyncio.create_task(self._engine.tick_forever()),
             asyncio.create_task(self._engine.merging.run()),
         ]
+        for job, live in self._engine.jobs.items():
+            if live.plan.driver:
+                self._engine.background(self._driving.keep(job))
         log.info("serving %s, farm %s, boot %d", self._root.path, self._engine.farm, self._boot)
         stopping = asyncio.create_task(self._stop.wait())
         done, _ = await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -141,8 +144,8 @@ class _Daemon:
 
     # --- what the store remembers ------------------------------------------------------------------------
 
-    def _restore(self, stored: StoredJob) -> None:
-        """A job as it was: the scheduler is told, the helpers it wants are started."""
+    async def _restore(self, stored: StoredJob) -> None:
+        """A job as it was, told to the scheduler."""
         plan = decode_plan(self._root.job(stored.id).plan.read_bytes())
         live = LiveJob(plan, stored.created, stored.started, stored.ended)
         live.figures.failures = self._failures.get(stored.id, 0)
@@ -150,6 +153,8 @@ class _Daemon:
         for digest, layer in by_digest.items():
             if layer.outputs is not None:
                 live.outputs[digest] = layer.outputs
+        if plan.driver:
+            live.bundles = [file for _, file, _ in await self._engine.ask(lambda store: store.bundles_of(stored.id))]
         self._engine.jobs[stored.id] = live
         event = added(
             stored.id,
@@ -163,12 +168,6 @@ class _Daemon:
             payloads=stored.layers[0].payloads if plan.driver else {},
         )
         self._engine.handle(event)
-        if plan.driver:
-            self._engine.background(self._driving.keep(stored.id))
-            self._engine.background(self._name_bundles(stored.id, live))
-
-    async def _name_bundles(self, job: str, live: LiveJob) -> None:
-        live.bundles[:0] = [file for _, file, _ in await self._engine.ask(lambda store: store.bundles_of(job))]
 
     # --- connections -------------------------------------------------------------------------------------
 

@@ -26,29 +26,45 @@ class Driving:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._drivers: dict[str, object] = {}  # job → the connection that drives it
+        self._kept: set[str] = set()  # jobs that have a `keep`
 
     async def keep(self, job: str) -> None:
-        """A driver for `job` for as long as it runs: one that dies is started again."""
+        """A driver for `job` for as long as it wants one: one that dies is started again. Called twice, the second
+        call does nothing."""
+        if job in self._kept:
+            return
+        self._kept.add(job)
+        try:
+            await self._keep(job)
+        finally:
+            self._kept.discard(job)
+
+    async def _keep(self, job: str) -> None:
         pause = RESTART_SECONDS
         while self._wants_driver(job):
             began = asyncio.get_running_loop().time()
-            module = self._engine.jobs[job].plan.driver
-            assert module is not None
-            process = await asyncio.create_subprocess_exec(
-                *roots.python(module, str(self._engine.root.path), job), stdin=asyncio.subprocess.DEVNULL, cwd="/"
-            )
-            try:
-                code = await process.wait()
-            except asyncio.CancelledError:
-                process.kill()
-                await process.wait()
-                raise
+            code = await self._run_driver(job)
             if not self._wants_driver(job):
                 return
-            lived = asyncio.get_running_loop().time() - began
-            pause = RESTART_SECONDS if lived > RESTART_LIMIT_SECONDS else min(2 * pause, RESTART_LIMIT_SECONDS)
+            if asyncio.get_running_loop().time() - began > RESTART_LIMIT_SECONDS:
+                pause = RESTART_SECONDS
             log.warning("the driver of %s ended with %s; it starts again in %.0f s", job, code, pause)
             await asyncio.sleep(pause)
+            pause = min(2 * pause, RESTART_LIMIT_SECONDS)
+
+    async def _run_driver(self, job: str) -> int:
+        """One life of a driver; its exit code."""
+        entry = self._engine.jobs[job].plan.driver
+        assert entry is not None
+        process = await asyncio.create_subprocess_exec(
+            *roots.python(entry, str(self._engine.root.path), job), stdin=asyncio.subprocess.DEVNULL, cwd="/"
+        )
+        try:
+            return await process.wait()
+        except asyncio.CancelledError:
+            process.kill()
+            await process.wait()
+            raise
 
     def _wants_driver(self, job: str) -> bool:
         state = self._engine.scheduler.state.jobs.get(job)

@@ -110,7 +110,7 @@ class Engine:
             case c.StartMerge():
                 self._start_merge(command)
             case c.DiscardLayer():
-                self.background(self._discard_layer(command))
+                self.background(self._discard_layer(command, self._discarded(command)))
             case c.RaiseHighWater():
                 self.background(self._raise_high_water(command))
             case c.StoreAgent():
@@ -224,9 +224,13 @@ class Engine:
         await self.ask(lambda store: store.raise_high_water(command.job, command.layer, command.value))
         self.handle(e.HighWaterStored(command.job, command.layer, command.value))
 
-    async def _discard_layer(self, command: c.DiscardLayer) -> None:
+    def _discarded(self, command: c.DiscardLayer) -> Future[list[str]]:
+        """Asked for at once: the store must hear of it before the layer opens again."""
+        return self.write(lambda store: store.discard_layer(command.job, command.layer, command.generation))
+
+    async def _discard_layer(self, command: c.DiscardLayer, discarded: Future[list[str]]) -> None:
         job, digest = command.job, command.layer
-        files = await self.ask(lambda store: store.discard_layer(job, digest, command.generation))
+        files = await asyncio.wrap_future(discarded)
         live = self.jobs.get(job)
         if live:
             layer = live.layers[digest]
@@ -322,7 +326,7 @@ class Engine:
         live.figures.committed(agent, len(numbers), nbytes)
         if live.plan.driver:
             live.bundles.append(file)
-        self.handle(e.BundleCommitted(layer, generation, agent, numbers, nbytes))
+        self.handle(e.BundleCommitted(job, layer, generation, agent, numbers, nbytes))
         self.bundle_committed.set()
         self.bundle_committed = asyncio.Event()
 
@@ -340,7 +344,9 @@ class Engine:
         )
         folder = self.root.job(job).bundles
 
-        async def bundles() -> list[str]:
+        async def bundles() -> list[str] | None:
+            if not self._still_wanted(job, layer, command.generation):
+                return None
             return [str(folder / file) for _, file, _ in await self.ask(lambda store: store.bundles_of(job, digest))]
 
         self.merging.put(job, layer, command.generation, bundles)
@@ -375,7 +381,8 @@ class Engine:
     async def _finish_merge(self, job: str, layer: Layer, generation: int, folder: Path) -> None:
         await asyncio.to_thread(publish, folder, self.root.job(job).result / layer.name)
         files = await self.ask(lambda store: store.set_merged(job, layer.digest, generation))
-        if files is None:
+        if files is None:  # a retry came between, and took the result away before this one was there
+            await asyncio.to_thread(withdraw, self.root.job(job).result / layer.name)
             return
         await asyncio.to_thread(self._delete_bundles, job, files)
         self.handle(e.LayerMerged(job, layer.digest, generation))

@@ -122,11 +122,18 @@ def pace_of(history: Sequence[JobStatus], kind: str, name: str) -> Pace | None:
     agents = [agent for job in jobs for agent in job.agents]
     merged, seconds = sum(job.merged_bytes for job in jobs), sum(job.merge_seconds for job in jobs)
     return Pace(
-        in_bytes=sum(agent.in_bytes for agent in agents) / sum(agent.busy for agent in agents),
+        in_bytes=sum(agent.in_bytes for agent in agents) / sum(_slot_seconds(job) for job in jobs),
         merge=merged / seconds if merged and seconds else MERGE_RATE,
         spread=SPREAD_SAME_NAME if same else SPREAD_SAME_KIND,
         basis=f"as {jobs[0].id} went" if same else f"as other {kind} jobs went here; parameters change it",
     )
+
+
+def _slot_seconds(job: JobStatus) -> float:
+    """What a job took of its slots: computing, or also what lay between, where its machines are still there to tell."""
+    took = (job.ended or job.started or 0.0) - (job.started or 0.0)
+    slots = sum(agent.slots for agent in job.agents if agent.shards)
+    return max(sum(agent.busy for agent in job.agents), slots * min(took, job.whole.seconds))
 
 
 def _timed(pace: Pace | None, in_bytes: int, out_bytes: int, slots: int) -> tuple[float, Bottleneck] | None:

@@ -20,12 +20,16 @@ from coordinator import root as roots
 from coordinator.merger import MergeOrder, MergeReply
 from coordinator.protocol.frames import HEAD, frame, payload_size
 from jobs.commit import fsync_folder, make_folder
+from jobs.errors import MusterError
 from jobs.model import Layer
 
 log = logging.getLogger("muster.merge")
 
 RETRY_SECONDS = 2.0
 MANIFEST = "manifest.json"
+
+
+Bundles = Callable[[], Awaitable["list[str] | None"]]  # the paths to merge; None: nobody wants it any more
 
 
 class MergeDied(Exception):
@@ -74,31 +78,35 @@ class Merging:
     ) -> None:
         self._tmp = tmp
         self._outcome = outcome  # told of every reply; True when that settles it
-        self._queue: asyncio.Queue[tuple[str, Layer, int, Callable[[], Awaitable[list[str]]]]] = asyncio.Queue()
+        self._queue: asyncio.Queue[tuple[str, Layer, int, Bundles]] = asyncio.Queue()
         self._helper = Helper()
         self._made = 0
 
-    def put(self, job: str, layer: Layer, generation: int, bundles: Callable[[], Awaitable[list[str]]]) -> None:
+    def put(self, job: str, layer: Layer, generation: int, bundles: Bundles) -> None:
         self._queue.put_nowait((job, layer, generation, bundles))
 
     async def run(self) -> None:
         try:
             while True:
-                job, layer, generation, bundles = await self._queue.get()
-                while not await self._merge(job, layer, generation, await bundles()):
+                order = await self._queue.get()
+                while not await self._merge(*order):
                     await asyncio.sleep(RETRY_SECONDS)
         finally:
             await self._helper.stop()
 
-    async def _merge(self, job: str, layer: Layer, generation: int, bundles: list[str]) -> bool:
+    async def _merge(self, job: str, layer: Layer, generation: int, bundles: Bundles) -> bool:
+        """True when it is settled, whatever came of it."""
         self._made += 1
         folder = self._tmp / f"merge-{self._made}"
         began = time.monotonic()
         try:
-            reply = await self._helper.merge(MergeOrder(job, layer, bundles, str(folder)))
+            paths = await bundles()
+            if paths is None:
+                return True
+            reply = await self._helper.merge(MergeOrder(job, layer, paths, str(folder)))
             return await self._outcome(job, layer, generation, reply, folder, time.monotonic() - began)
-        except MergeDied as error:
-            log.warning("%s/%s: %s; it starts again", job, layer.name, error)
+        except (MergeDied, MusterError, OSError, KeyError) as error:  # KeyError: the job was removed meanwhile
+            log.warning("%s/%s is not merged: %s; it is tried again", job, layer.name, error)
             return False
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, True)
@@ -124,4 +132,4 @@ def withdraw(target: Path) -> None:
     fsync_folder(target)
     for path in target.iterdir():
         if path.is_file():
-            path.unlink()
+            path.unlink(missing_ok=True)

@@ -17,8 +17,8 @@ from coordinator.scheduler import events as e
 from coordinator.scheduler.layers import reserved
 from coordinator.scheduler.state import Job
 from coordinator.status import agents_of, status_of
-from jobs.commit import fsync_folder
-from jobs.errors import MusterError, NotFoundError, RefusedError
+from jobs.commit import fsync_folder, is_full
+from jobs.errors import MusterError, NotFoundError, RefusedError, SpaceError
 from jobs.model import MadeSource
 from jobs.plan import Plan, decode_plan
 
@@ -39,6 +39,9 @@ class Office:
             return await self._answer(question, connection)
         except MusterError as error:
             return a.problem_of(error)
+        except OSError as error:
+            log.error("a question was not answered: %s", error)
+            return a.problem_of(_trouble(error))
 
     async def _answer(self, question: Message, connection: object) -> Message:
         match question:
@@ -161,8 +164,13 @@ class Office:
                 raise NotFoundError(f"{job.id} has no layer {name!r}", f"`coordinator status {job.id}` lists them")
         if not names and (job.state == "complete" or (job.state == "running" and not job.quarantined)):
             raise RefusedError(f"{job.id} is {job.state}: nothing of it failed", "name --layers to run them again")
+        driven = self._engine.jobs[job.id].plan.driver is not None
+        if names and driven:
+            raise RefusedError(f"the shards of {job.id} were made one after the other", "submit it again to start over")
         again = job.quarantined
         self._engine.handle(e.Retried(job.id, tuple(by_name[name].digest for name in names or [])))
+        if driven:
+            self._engine.background(self._driving.keep(job.id))
         what = f"{len(names)} layers run again whole" if names else f"{again} quarantined shards run again"
         return a.Done(f"{job.id}: {what}")
 
@@ -204,6 +212,12 @@ class Office:
             lambda store: store.failures(job.id, digest, q.number, q.quarantined, q.limit)
         )
         return a.Failures(total, [_record(row, by_digest[row.layer]) for row in rows])
+
+
+def _trouble(error: OSError) -> MusterError:
+    """What the root's disk would not do."""
+    why = f"{error.filename}: {error.strerror}"
+    return SpaceError(why) if is_full(error) else RefusedError(why, "see what ails the root's disk, then ask again")
 
 
 def _record(row: object, layer: str) -> a.FailureRecord:

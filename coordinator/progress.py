@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from math import sqrt
 from typing import Literal
@@ -10,6 +11,9 @@ from coordinator.admin import AgentRate, JobStatus, Tally, Window
 
 MERGE_RATE = 200 << 20  # bytes a second, assumed until a merge has been measured
 PUSH_LAG_SECONDS = 12.0  # finished shards younger than this are not a backlog: a bundle waits up to 10 s
+SHORT_SECONDS = 1.0  # of compute per shard: below it overhead may be most of what a shard takes
+SETTLED_SECONDS, SETTLED_SHARDS = 3.0, 5  # that a rate must have been observed for
+TRACE_SECONDS = 10.0
 SPREAD_FLOOR, SPREAD_CEILING = 0.05, 0.6  # of a single estimate, as a share of it
 
 Bottleneck = Literal["measuring", "no agents", "compute", "push", "merge"]
@@ -45,9 +49,9 @@ def share(tally: Tally) -> float:
     return tally.committed / tally.shards if tally.shards else 0.0
 
 
-def eta(job: JobStatus) -> Eta:
-    """When `job` ends if things go on as they do now."""
-    load = load_of(job)
+def eta(job: JobStatus, now: float) -> Eta:
+    """When `job` ends if things go on as they do. `now`: the daemon's clock when it said so."""
+    load = load_of(job, now)
     if job.state != "running" or (load.shards and not any(agent.live and agent.slots for agent in job.agents)):
         return Eta("no agents")
     if load.shards and load.compute_rate is None:
@@ -55,7 +59,7 @@ def eta(job: JobStatus) -> Eta:
     return _eta_of(load)
 
 
-def load_of(job: JobStatus) -> Load:
+def load_of(job: JobStatus, now: float) -> Load:
     """The work left of `job`, with the rates measured so far."""
     totals = job.totals
     out = _out_bytes(totals)
@@ -65,7 +69,7 @@ def load_of(job: JobStatus) -> Load:
         waiting=totals.finished,
         merge_bytes=left,
         last_bytes=min(left, _last_layer(job, out)),
-        compute_rate=_compute_rate(job),
+        compute_rate=_compute_rate(job, now),
         push_rate=_push_rate(job),
         merge_rate=job.merged_bytes / job.merge_seconds if job.merged_bytes and job.merge_seconds else MERGE_RATE,
         tail=max((agent.seconds for agent in job.agents if agent.live), default=0.0) if totals.running else 0.0,
@@ -86,24 +90,38 @@ def _eta_of(load: Load) -> Eta:
     return Eta(named, likely, max(0.0, likely * (1 - spread) - load.tail / 2), likely * (1 + spread) + load.tail / 2)
 
 
-def _compute_rate(job: JobStatus) -> float | None:
+def _compute_rate(job: JobStatus, now: float) -> float | None:
     """Shards a second of all live machines: what their shards take, or what is observed where that is less.
 
     What is observed has transfers and overhead in it, but still counts a machine that left within the window.
+    Short shards may be mostly overhead: until that is observed, nothing is known of them.
     """
     live = [agent for agent in job.agents if agent.live and agent.slots]
-    slots = sum(agent.slots for agent in live)
     known = [agent for agent in live if agent.seconds > 0]
+    each = max((agent.seconds for agent in known), default=0.0)
+    seen = _observed(job, now, each)
     if not known:
-        return _observed(job.whole)
+        return seen
     measured = sum(agent.slots / agent.seconds for agent in known)
-    promised = measured * slots / sum(agent.slots for agent in known)  # the unmeasured are as fast as the others
-    seen = _observed(job.recent) if job.recent.finished >= 4 * slots else None
-    return min(promised, seen) if seen else promised
+    slots = [sum(agent.slots for agent in some) for some in (live, known)]
+    promised = measured * slots[0] / slots[1]  # the unmeasured are as fast as the others
+    if seen is None:
+        return promised if each >= SHORT_SECONDS else None
+    return min(promised, seen)
 
 
-def _observed(window: Window) -> float | None:
-    return window.finished / window.seconds if window.finished and window.seconds else None
+def _observed(job: JobStatus, now: float, each: float) -> float | None:
+    """Shards a second over a window that is long for shards that take `each` seconds."""
+    for window in (job.recent, job.whole):
+        seconds = span(job, window, now)
+        if window.finished >= SETTLED_SHARDS and seconds >= max(SETTLED_SECONDS, SETTLED_SHARDS * each):
+            return window.finished / seconds
+    return None
+
+
+def span(job: JobStatus, window: Window, now: float) -> float:
+    """The seconds of a window in which the job had work out: none before its first grant."""
+    return min(window.seconds, max(0.0, now - job.started)) if job.started else 0.0
 
 
 def _push_rate(job: JobStatus) -> float | None:
@@ -144,22 +162,35 @@ def _layers_left(job: JobStatus) -> list[float]:
 
 @dataclass(frozen=True)
 class Speed:
-    """What one machine, or all of them, do now."""
+    """What one machine, or all of them, do."""
 
-    shards: float  # a second
-    in_bytes: float  # a second
-
-
-def speed(window: Window) -> Speed:
-    """Over a window; zeros where nothing was measured."""
-    if window.seconds <= 0:
-        return Speed(0.0, 0.0)
-    return Speed(window.finished / window.seconds, window.in_bytes / window.seconds)
+    shards: float = 0.0  # a second
+    in_bytes: float = 0.0  # a second
 
 
-def agent_speed(agent: AgentRate) -> Speed:
-    """Of a machine while it computes, from what its shards take."""
-    if agent.seconds <= 0 or not agent.shards:
-        return Speed(0.0, 0.0)
-    shards = agent.slots / agent.seconds
-    return Speed(shards, shards * agent.in_bytes / agent.shards)
+def speed(job: JobStatus, now: float) -> Speed:
+    """Of all machines, over the last minute; zeros where nothing was measured."""
+    seconds = span(job, job.recent, now)
+    if seconds <= 0:
+        return Speed()
+    return Speed(job.recent.finished / seconds, job.recent.in_bytes / seconds)
+
+
+class Trace:
+    """Each machine's speed on a job over the last seconds, from statuses as they come."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, dict[str, AgentRate]]] = deque()
+
+    def add(self, job: JobStatus, now: float) -> None:
+        self._seen.append((now, {agent.name: agent for agent in job.agents}))
+        while now - self._seen[0][0] > TRACE_SECONDS and len(self._seen) > 2:
+            self._seen.popleft()
+
+    def speed(self, name: str) -> Speed:
+        """Zeros for a machine that was not there at both ends."""
+        (since, then), (until, now) = self._seen[0], self._seen[-1]
+        if until <= since or name not in then or name not in now:
+            return Speed()
+        seconds, old, new = until - since, then[name], now[name]
+        return Speed(max(0, new.shards - old.shards) / seconds, max(0, new.in_bytes - old.in_bytes) / seconds)

@@ -30,6 +30,7 @@ from coordinator.protocol.messages import (
 from jobs import commit
 from jobs.errors import DamagedError, ProtocolError, SpaceError
 from jobs.parts import BodyCheck, Index, decode_index, tail_of
+from jobs.ranges import RangeSet
 
 READ_BYTES = 1 << 18
 MOVED_SECONDS = 1.0  # between signs of life while a body is coming in
@@ -80,6 +81,8 @@ def _receive(agent: Stream, daemon: Asked, farm: str, offer: Offer) -> Message:
         return _ask(daemon, Failed(verdict.token, "corrupt", error.message))
     except SpaceError as error:
         return _ask(daemon, Failed(verdict.token, "full", error.message))
+    except OSError as error:
+        return _ask(daemon, Failed(verdict.token, "disk", f"{verdict.tmp}: {error.strerror}"))
     return _ask(daemon, Stored(verdict.token, nbytes))
 
 
@@ -94,11 +97,10 @@ def _without_index(offer: Offer) -> Offer:
 def _checked_index(offer: Offer, farm: str) -> Index:
     """The index, if it says the same as the offer's header."""
     index = decode_index(offer.index)
-    numbers = [entry.number for entry in index.entries]
-    named = [number for lo, hi in offer.numbers for number in range(lo, min(hi, lo + len(numbers) + 1))]
+    numbers = RangeSet.of(entry.number for entry in index.entries)
     if index.farm != farm:
         raise DamagedError("a bundle of another farm")
-    if (index.layer, list(index.outputs)) != (offer.layer, offer.outputs) or numbers != named:
+    if (index.layer, list(index.outputs)) != (offer.layer, offer.outputs) or numbers.pairs() != offer.numbers:
         raise DamagedError("a bundle whose index and header differ")
     if index.body_bytes != offer.nbytes:
         raise DamagedError(f"a body of {offer.nbytes} bytes where the index says {index.body_bytes}")
@@ -139,6 +141,7 @@ def _take_body(agent: Stream, daemon: Asked, offer: Offer, index: Index, take: T
         if fd >= 0:
             os.close(fd)
         tmp.unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
         body.drain()
         raise
     return offer.nbytes + len(tail)

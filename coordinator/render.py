@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from coordinator import progress
 from coordinator.admin import AgentStatus, FailureRecord, JobStatus, LayerStatus, Tally
-from coordinator.progress import Eta
+from coordinator.progress import Eta, Speed, Trace
 from jobs.units import format_duration, format_size
 
 if TYPE_CHECKING:  # planning alone needs what this imports
@@ -54,11 +54,11 @@ def percent(tally: Tally) -> str:
     return f"{int(progress.share(tally) * 100)}%"
 
 
-def rate(in_bytes: float, shards: float) -> str:
+def rate(speed: Speed) -> str:
     """Bytes a second, or shards a second where there are no bytes; "-" for neither."""
-    if in_bytes >= 1:
-        return f"{format_size(round(in_bytes))}/s"
-    return f"{shards:.1f} shards/s" if shards > 0 else "-"
+    if speed.in_bytes >= 1:
+        return f"{format_size(round(speed.in_bytes))}/s"
+    return f"{speed.shards:.1f} shards/s" if speed.shards > 0 else "-"
 
 
 def moment(when: float | None) -> str:
@@ -78,6 +78,8 @@ def left(eta: Eta) -> str:
 
 def spread(low: float, high: float) -> str:
     """ "3-4 min": one unit for both ends, the upper one's, where that says enough."""
+    if high < 2:
+        return "2 s at most"
     unit, name = next(((u, n) for u, n in ((86400, "d"), (3600, "h"), (60, "min")) if high >= 2 * u), (1, "s"))
     least, most = round(low / unit), max(1, round(high / unit))
     return f"{most} {name}" if least == most else f"{least}-{most} {name}"
@@ -90,7 +92,15 @@ def jobs_table(jobs: Sequence[JobStatus], now: float) -> str:
     if not jobs:
         return "no jobs; `coordinator submit job.yaml` starts one"
     rows = [
-        (short(job.id), job.kind, job.state, _shards(job.totals), percent(job.totals), _job_rate(job), _when(job, now))
+        (
+            short(job.id),
+            job.kind,
+            job.state,
+            _shards(job.totals),
+            percent(job.totals),
+            _job_rate(job, now),
+            _when(job, now),
+        )
         for job in jobs
     ]
     lines = [table(("JOB", "KIND", "STATE", "SHARDS", "DONE", "RATE", "TIME"), rows, "   rrr")]
@@ -101,17 +111,14 @@ def _shards(tally: Tally) -> str:
     return f"{tally.committed:,}/{tally.shards:,}"
 
 
-def _job_rate(job: JobStatus) -> str:
-    if job.state != "running":
-        return "-"
-    now = progress.speed(job.recent)
-    return rate(now.in_bytes, now.shards)
+def _job_rate(job: JobStatus, now: float) -> str:
+    return rate(progress.speed(job, now)) if job.state == "running" else "-"
 
 
 def _when(job: JobStatus, now: float) -> str:
     """What is left of a running job; what an ended one took."""
     if job.state == "running":
-        eta = progress.eta(job)
+        eta = progress.eta(job, now)
         return left(eta) if eta.likely is None else f"{left(eta)} left"
     if job.ended and job.started:
         return f"took {format_duration(job.ended - job.started)}"
@@ -133,8 +140,8 @@ def job_page(job: JobStatus, now: float) -> str:
         f"  time      submitted {moment(job.created)}{_took(job, now)}",
     ]
     if job.state == "running":
-        lines.append(f"  rate      {_job_rate(job)}")
-        lines.append(f"  left      {eta_line(progress.eta(job))}")
+        lines.append(f"  rate      {_job_rate(job, now)}")
+        lines.append(f"  left      {eta_line(progress.eta(job, now))}")
     if job.failures or totals.quarantined:
         lines.append(f"  failures  {counted(job.failures, 'attempt')}; see `coordinator logs {job.id} --failed`")
     if job.priority != 1:
@@ -161,7 +168,7 @@ def _took(job: JobStatus, now: float) -> str:
 def eta_line(eta: Eta) -> str:
     """An ETA with its range and its bottleneck."""
     if eta.likely is None:
-        return "measuring: no shard has finished yet" if eta.bottleneck == "measuring" else "no machine works on it"
+        return "measuring" if eta.bottleneck == "measuring" else "no machine works on it"
     return f"{format_duration(eta.likely)} ({left(eta)}), bound by {eta.bottleneck}"
 
 
@@ -184,18 +191,21 @@ def _open_counts(tally: Tally) -> tuple[str, str]:
 
 
 def machines_table(job: JobStatus) -> str:
-    rows = []
-    for agent in job.agents:
-        speed = progress.agent_speed(agent)
-        each = format_duration(agent.seconds) if agent.seconds else "-"
-        shown = rate(speed.in_bytes, speed.shards) if agent.live else "away"
-        rows.append((short(agent.name), count(agent.slots), count(agent.running), count(agent.shards), each, shown))
-    if not rows:
-        return ""
-    return table(("MACHINE", "SLOTS", "RUNNING", "FINISHED", "PER SHARD", "RATE"), rows, " rrrrr")
+    rows = [
+        (
+            short(agent.name),
+            count(agent.slots),
+            count(agent.running),
+            count(agent.shards),
+            format_size(agent.in_bytes),
+            format_duration(agent.seconds) if agent.seconds else "-",
+        )
+        for agent in job.agents
+    ]
+    return table(("MACHINE", "SLOTS", "RUNNING", "FINISHED", "READ", "COMPUTE/SHARD"), rows, " rrrrr") if rows else ""
 
 
-def progress_line(job: JobStatus) -> str:
+def progress_line(job: JobStatus, now: float) -> str:
     """One line for watchers where there is no terminal."""
     totals = job.totals
     parts = [f"{job.id} {job.state}: {_shards(totals)} shards ({percent(totals)})"]
@@ -206,28 +216,25 @@ def progress_line(job: JobStatus) -> str:
     if job.layers_total > 1 or totals.committed == totals.shards:
         parts.append(f"{job.layers_merged:,}/{job.layers_total:,} layers merged")
     if job.state == "running":
-        parts += [_job_rate(job), f"left: {eta_line(progress.eta(job))}"]
+        parts += [_job_rate(job, now), f"left: {eta_line(progress.eta(job, now))}"]
     return ", ".join(part for part in parts if part != "-")
 
 
-def bar_note(job: JobStatus) -> str:
+def bar_note(job: JobStatus, now: float) -> str:
     """What stands behind a bar: rate and time left, or why there are none."""
     if job.state != "running":
         return job.state
     if job.totals.shards and job.totals.committed == job.totals.shards:
         return f"merging {job.layers_merged:,}/{job.layers_total:,}"
-    eta = progress.eta(job)
-    return ", ".join(part for part in (_job_rate(job), f"{left(eta)} left" if eta.likely else left(eta)) if part != "-")
+    eta = progress.eta(job, now)
+    until = left(eta) if eta.likely is None else f"{left(eta)} left"
+    return ", ".join(part for part in (_job_rate(job, now), until) if part != "-")
 
 
-def machine_lines(job: JobStatus) -> list[str]:
+def machine_lines(job: JobStatus, trace: Trace) -> list[str]:
     """Each live machine's rate on a job."""
-    lines = []
-    for agent in job.agents:
-        speed = progress.agent_speed(agent)
-        if agent.live:
-            lines.append(f"  {agent.name}: {rate(speed.in_bytes, speed.shards)}, {agent.shards:,} finished")
-    return lines
+    live = [agent for agent in job.agents if agent.live]
+    return [f"  {agent.name}: {rate(trace.speed(agent.name))}, {agent.shards:,} finished" for agent in live]
 
 
 # --- machines and failures --------------------------------------------------------------------------------

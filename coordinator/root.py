@@ -25,7 +25,7 @@ NETWORK_FILE_SYSTEMS = frozenset(
 )
 MOUNTS = Path("/proc/self/mountinfo")
 # `-m` would put the current folder, here anybody's, before our own packages
-_START = "import sys; sys.path[:] = [p for p in sys.path if p]; from {0} import main; sys.exit(main())"
+_START = "import sys; sys.path[:] = [p for p in sys.path if p]; from {0} import {1}; sys.exit({1}())"
 
 
 @dataclass(frozen=True)
@@ -157,9 +157,10 @@ def command(name: str, root: Path) -> list[str]:
     return python("coordinator.cli", name, "--root", str(root))
 
 
-def python(module: str, *args: str) -> list[str]:
-    """The command line that runs `main()` of `module` with `args` in this interpreter."""
-    return [sys.executable, "-c", _START.format(module), *args]
+def python(entry: str, *args: str) -> list[str]:
+    """The command line that runs "module:function" (`main` where none is named) with `args` in this interpreter."""
+    module, _, function = entry.partition(":")
+    return [sys.executable, "-c", _START.format(module, function or "main"), *args]
 
 
 def check_safe(path: Path) -> None:

@@ -11,10 +11,10 @@ import contextlib
 import queue
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -89,7 +89,7 @@ class StoredLayer:
     out_bytes: int
     committed: RangeSet
     quarantined: RangeSet
-    failures: dict[int, tuple[int, frozenset[str]]]
+    failures: dict[int, frozenset[tuple[str, int, int]]]  # number → (agent, boot, attempt) of those that count
     payloads: dict[int, bytes]  # every made shard
 
 
@@ -202,7 +202,7 @@ class Store:
             out_bytes=out_bytes,
             committed=self._numbers("shards", layer),
             quarantined=self._numbers("quarantined", layer),
-            failures=self._failure_counts(layer),
+            failures=self._failed_runs(layer),
             payloads=dict(
                 self.db.execute("SELECT number, payload FROM made WHERE layer = ? ORDER BY number", (layer,))
             ),
@@ -218,12 +218,11 @@ class Store:
         )
         return RangeSet(rows)
 
-    def _failure_counts(self, layer: int) -> dict[int, tuple[int, frozenset[str]]]:
-        counts: dict[int, tuple[int, frozenset[str]]] = {}
-        for number, agent in self.db.execute("SELECT number, agent FROM failures WHERE layer = ? AND counts", (layer,)):
-            count, on = counts.get(number, (0, frozenset[str]()))
-            counts[number] = count + 1, on | {agent}
-        return counts
+    def _failed_runs(self, layer: int) -> dict[int, frozenset[tuple[str, int, int]]]:
+        rows = self.db.execute(
+            "SELECT number, agent, boot, attempt FROM failures WHERE layer = ? AND counts ORDER BY number", (layer,)
+        ).fetchall()
+        return {number: frozenset(run[1:] for run in runs) for number, runs in groupby(rows, lambda row: int(row[0]))}
 
     # --- jobs -----------------------------------------------------------------------------------------
 
@@ -444,16 +443,19 @@ class StoreThread:
         self._store = store
         self._on_trouble = on_trouble
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="store", daemon=True)
         self._thread.start()
 
     def run(self, statement: Callable[[Store], _T]) -> Future[_T]:
         future: Future[_T] = Future()
+        future.set_running_or_notify_cancel()  # whoever asked may go away: it is done all the same
         self._queue.put((statement, future))
         return future
 
     def stop(self) -> None:
-        """After all that was asked for."""
+        """After all that was asked for, unless the disk takes no more."""
+        self._stopping.set()
         self._queue.put(None)
         self._thread.join()
         self._store.close()
@@ -475,9 +477,12 @@ class StoreThread:
         while True:
             try:
                 results = self._try(batch)
-            except sqlite3.OperationalError as error:
+            except sqlite3.Error as error:
                 self._on_trouble(str(error))
-                time.sleep(RETRY_SECONDS)
+                if self._stopping.wait(RETRY_SECONDS):
+                    for _, future in batch:
+                        future.set_exception(error)
+                    return
                 continue
             self._on_trouble("")
             for (_, future), (value, error_of_one) in zip(batch, results, strict=True):

@@ -20,7 +20,7 @@ from jobs.sorted_rows import BadRow, Buffers, Cells, Floats, Ints, Table
 __all__ = ["BadRow", "Clusters", "Settings", "cluster"]
 
 BATCH_VALUES = 1 << 20  # of rows worked on at once: enough rows to spread the cost of a numpy call,
-BATCH_CENTERS = 1 << 12  # and few enough centers for a core's cache
+BATCH_CENTERS = 1 << 13  # and few enough centers for a core's cache
 CANCELLED = 2.0**-20  # inertia below this share of the squares is summed again from the values
 
 

@@ -75,12 +75,13 @@ class RangeSet:
         for lo, hi in other.pairs():
             self.discard(lo, hi)
 
-    def take(self, count: int) -> RangeSet:
-        """Take out and return the lowest `count` numbers."""
+    def take(self, count: int, below: int | None = None) -> RangeSet:
+        """Take out and return the lowest `count` numbers, of those below a limit if there is one."""
         taken = RangeSet()
-        while count > 0 and self._lo:
+        while count > 0 and self._lo and (below is None or self._lo[0] < below):
             lo = self._lo[0]
             hi = min(self._hi[0], lo + count)
+            hi = hi if below is None else min(hi, below)
             taken.add(lo, hi)
             self.discard(lo, hi)
             count -= hi - lo
@@ -114,6 +115,11 @@ class RangeSet:
     def pairs(self) -> Pairs:
         """As the wire and the store have it."""
         return list(zip(self._lo, self._hi, strict=True))
+
+    @property
+    def bottom(self) -> int:
+        """The lowest number, 0 when empty."""
+        return self._lo[0] if self._lo else 0
 
     @property
     def top(self) -> int:

@@ -14,7 +14,6 @@ Ints = NDArray[np.int64]
 BLOCK_BITS = 3
 BLOCK = 1 << BLOCK_BITS  # values per block of the running sums
 CACHED_VALUES = 1 << 15  # sorted and summed at once: their float64 copies stay in a core's cache
-SHORT_ROW, FEW_EDGES = 1 << 12, 32  # up to here one search over all rows beats one call per row
 SQUARES_LIMIT = 1e300  # of a row: room for what is made of them
 
 
@@ -34,7 +33,7 @@ class Cells:
     counts: Ints  # (rows, k)
     sums: Floats  # (rows, k + 1): the running sum before each bound
     totals: Floats  # (rows, k)
-    means: Floats  # (rows, k): within the cell's values; an empty cell's is its center
+    means: Floats  # (rows, k): within the cell's values; an empty cell's is its center, held between its neighbours'
 
 
 class Buffers:
@@ -65,7 +64,6 @@ class Table:
         self._inner = buffers.inner[:count]  # sums from the block's edge that is nearer the middle
         self._outer = buffers.outer[:count]  # sums from the middle to that edge
         self.width, self.blocks = self.values.shape[1], self._outer.shape[1]
-        self._keys: NDArray[np.complex128] | None = None
         step = max(1, CACHED_VALUES // self.n)
         for at in range(0, count, step):
             self._fill(rows[at : at + step], slice(at, at + step))
@@ -118,24 +116,9 @@ class Table:
 
     def search(self, live: Ints, edges: Floats) -> Ints:
         """For each live row: how many of its values are at or below each edge."""
-        if self.n <= SHORT_ROW and edges.shape[1] <= FEW_EDGES:
-            return self._search_at_once(live, edges)
         found = np.empty(edges.shape, np.int64)
         for i, row in enumerate(live.tolist()):
             found[i] = self.values[row, : self.n].searchsorted(edges[i], "right")
-        return found
-
-    def _search_at_once(self, live: Ints, edges: Floats) -> Ints:
-        """All rows as one sorted array: numpy orders complex numbers by their real part first, here the row."""
-        if self._keys is None:
-            self._keys = np.empty((len(self.values), self.n), np.complex128)
-            self._keys.real = self.everyone[:, None]
-            self._keys.imag = self.values[:, : self.n]
-        wanted = np.empty(edges.shape, np.complex128)
-        wanted.real = live[:, None]
-        wanted.imag = edges
-        found: Ints = self._keys.ravel().searchsorted(wanted.ravel(), "right").reshape(edges.shape)
-        found -= live[:, None] * self.n
         return found
 
     def sums(self, live: Ints, positions: Ints) -> Floats:
@@ -162,7 +145,7 @@ class Table:
         return self.cells_of(live, self.bounds(live, centers), centers)
 
     def cells_of(self, live: Ints, bounds: Ints, centers: Floats) -> Cells:
-        """The values between bounds. Means are held within these, so that no rounding unsorts them."""
+        """The values between bounds. Means are held within these, so that nothing unsorts them."""
         counts, sums = bounds[:, 1:] - bounds[:, :-1], self.sums(live, bounds)
         totals = sums[:, 1:] - sums[:, :-1]
         means = totals / np.maximum(counts, 1)
@@ -170,7 +153,9 @@ class Table:
         np.minimum(means, self.at(live, bounds[:, 1:] - 1), out=means)
         empty = counts == 0
         if empty.any():
-            means[empty] = centers[empty]
+            below, above = np.maximum(bounds[:, :-1] - 1, 0), np.minimum(bounds[:, :-1], self.n - 1)
+            between = np.minimum(np.maximum(centers, self.at(live, below)), self.at(live, above))
+            np.copyto(means, between, where=empty)
         return Cells(bounds, counts, sums, totals, means)
 
     def mean(self) -> Floats:

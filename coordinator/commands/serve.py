@@ -14,34 +14,39 @@ from coordinator import root as roots
 from coordinator.admin import Status, StatusAsk
 from coordinator.commands.options import example, root_option, say
 from coordinator.root import Root
+from coordinator.scheduler.state import Timing
 from jobs.errors import LinkError, NoDaemonError, RefusedError
 
 START_SECONDS = 60.0
 POLL_SECONDS = 0.05
+SHORTEST = click.FloatRange(min=0.01)
 
 
 @click.command(epilog=example("coordinator serve --root /data/farm --detach", "agent join /data/farm"))
 @root_option
 @click.option("--detach", is_flag=True, help="Return once it answers; it goes on by itself.")
-def command(root: Path | None, detach: bool) -> int:
+@click.option("--lease", type=SHORTEST, default=Timing.lease, hidden=True)  # these three, in seconds, are for tests
+@click.option("--heartbeat", type=SHORTEST, default=Timing.heartbeat, hidden=True)
+@click.option("--tick", type=SHORTEST, default=Timing.tick, hidden=True)
+def command(root: Path | None, detach: bool, lease: float, heartbeat: float, tick: float) -> int:
     """Run the coordinator of a farm, making its root where there is none.
 
     In the foreground, Ctrl-C stops it. Jobs outlive it: the next one goes on.
     """
     found = roots.prepare(roots.find(root).path)
     if detach:
-        return _detach(found)
+        return _detach(found, ["--lease", str(lease), "--heartbeat", str(heartbeat), "--tick", str(tick)])
     from coordinator.daemon import serve
 
-    return serve(found.path)
+    return serve(found.path, Timing(lease, heartbeat, tick))
 
 
-def _detach(found: Root) -> int:
+def _detach(found: Root, options: list[str]) -> int:
     if _answers(found):
         raise RefusedError(f"{found.path} is served already", "`coordinator stop` ends it")
     with found.start_log.open("wb") as log:
         daemon = subprocess.Popen(
-            roots.command("serve", found.path),
+            [*roots.command("serve", found.path), *options],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

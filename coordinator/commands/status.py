@@ -43,9 +43,9 @@ def farm_line(root: Root, answer: Status) -> str:
 def as_plain(answer: Status) -> dict[str, Any]:
     """The answer with each job's ETA."""
     made: dict[str, Any] = plain(answer)
-    made["jobs"] = [_job(job) for job in answer.jobs]
+    made["jobs"] = [_job(job, answer.now) for job in answer.jobs]
     return made
 
 
-def _job(job: JobStatus) -> dict[str, Any]:
-    return {**msgspec.to_builtins(job), "eta": msgspec.to_builtins(progress.eta(job))}
+def _job(job: JobStatus, now: float) -> dict[str, Any]:
+    return {**msgspec.to_builtins(job), "eta": msgspec.to_builtins(progress.eta(job, now))}

@@ -15,6 +15,7 @@ from coordinator import ask, render
 from coordinator import root as roots
 from coordinator.admin import ENDED, JobStatus, Status, StatusAsk
 from coordinator.commands.options import example, job_argument, root_option, say
+from coordinator.progress import Trace
 from coordinator.root import Root
 from jobs.errors import IncompleteError, LinkError, NoDaemonError
 from jobs.units import format_duration
@@ -43,29 +44,31 @@ def command(job: str, root: Path | None) -> None:
 
 def follow(root: Root, job: str) -> None:
     """Show `job` until it ends; an IncompleteError unless it is complete."""
+    trace = Trace()
     screen: Screen = Bars() if _is_wide(sys.stderr) else Lines()
     try:
-        for status in statuses(root, job):
-            screen.show(status)
+        for answer in answers(root, job):
+            trace.add(answer.jobs[0], answer.now)
+            screen.show(answer.jobs[0], answer.now, trace)
     finally:
         screen.close()
-    conclude(status)
+    conclude(answer.jobs[0])
 
 
-def statuses(root: Root, job: str) -> Iterator[JobStatus]:
+def answers(root: Root, job: str) -> Iterator[Status]:
     """The job's status, again and again, until one says that it ended or is halted."""
     away_since: float | None = None
     while True:
         try:
-            status = ask.ask(root, StatusAsk(job), Status).jobs[0]
+            answer = ask.ask(root, StatusAsk(job), Status)
         except (NoDaemonError, LinkError):
             away_since = away_since or time.monotonic()
             if time.monotonic() - away_since > AWAY_SECONDS:
                 raise
         else:
             away_since = None
-            yield status
-            if status.state in ENDED or status.state == "halted":
+            yield answer
+            if answer.jobs[0].state in ENDED or answer.jobs[0].state == "halted":
                 return
         time.sleep(POLL_SECONDS)
 
@@ -94,7 +97,7 @@ def _is_wide(stream: TextIO) -> bool:
 class Screen(Protocol):
     """Where a job is shown."""
 
-    def show(self, job: JobStatus) -> None: ...
+    def show(self, job: JobStatus, now: float, trace: Trace) -> None: ...
 
     def close(self) -> None: ...
 
@@ -106,14 +109,14 @@ class Lines:
         self._last = ""
         self._next = 0.0
 
-    def show(self, job: JobStatus) -> None:
-        line = render.progress_line(job)
+    def show(self, job: JobStatus, now: float, trace: Trace) -> None:
+        line = render.progress_line(job, now)
         due = time.monotonic() >= self._next or job.state in ENDED
         if not due or line == self._last:
             return
         self._last, self._next = line, time.monotonic() + PLAIN_SECONDS
         say(line)
-        for machine in render.machine_lines(job):
+        for machine in render.machine_lines(job, trace):
             say(machine)
 
     def close(self) -> None:
@@ -130,13 +133,13 @@ class Bars:
         self._bar: tqdm[Any] | None = None  # which is false while it has no total
         self._machines: list[tqdm[Any]] = []
 
-    def show(self, job: JobStatus) -> None:
+    def show(self, job: JobStatus, now: float, trace: Trace) -> None:
         if self._bar is None:
             self._bar = self._made(BAR, render.short(job.id))
         bar = self._bar
         bar.total, bar.n = job.totals.shards, job.totals.committed
-        bar.set_postfix_str(render.bar_note(job), refresh=True)
-        lines = render.machine_lines(job)[:MACHINES_SHOWN]
+        bar.set_postfix_str(render.bar_note(job, now), refresh=True)
+        lines = render.machine_lines(job, trace)[:MACHINES_SHOWN]
         while len(self._machines) < len(lines):
             self._machines.append(self._made("{desc}", lines[len(self._machines)]))
         for i, machine in enumerate(self._machines):

@@ -19,12 +19,12 @@ class Scheduler:
     def handle(self, event: e.Event, now: float) -> list[Command]:
         state = self.state
         self._react(event, now)
-        if state.work_added or state.layers_wanted:
-            state.layers_wanted = False
+        while state.work_added or state.layers_wanted:
+            added, state.work_added, state.layers_wanted = state.work_added, False, False
             layers.open_some(state)
-        if state.work_added:
-            state.work_added = False
-            grants.feed_all(state, now)
+            if added or state.work_added:
+                state.work_added = False
+                grants.feed_all(state, now)
         commands, state.commands = state.commands, []
         return commands
 
@@ -39,9 +39,9 @@ class Scheduler:
             case e.Offered():
                 results.judge(state, event)
             case e.BundleCommitted():
-                results.commit(state, event)
+                results.commit(state, event, now)
             case e.HighWaterStored():
-                layers.mark_raised(state, event.layer, event.value)
+                layers.mark_raised(state, event)
             case e.Ticked():
                 self._ticked(now)
             case e.Joined():
@@ -102,16 +102,15 @@ class Scheduler:
         for digest in event.changed:
             layers.change(state, digest)
         agent.hungry = event.hungry and agent.state == "live"
-        if agent.hungry:
-            grants.feed(state, agent, now)
+        grants.feed(state, agent, now)
 
     def _ticked(self, now: float) -> None:
         state = self.state
         if state.last_tick is not None:
             late = now - state.last_tick - state.timing.tick
             if late > LATE_TICKS * state.timing.tick:
-                sessions.pardon(state, late)
+                sessions.pardon(state, late, now)
         state.last_tick = now
         sessions.expire(state, now)
         sessions.release_limbo_if_due(state, now)
-        grants.refresh_speeds(state)
+        grants.refresh(state)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from coordinator.protocol.messages import Failure, Finished, Held, Loss, Returned
 from jobs.ranges import RangeSet
 
+Run = tuple[str, int, int]  # one run of a shard: on which agent, by which (boot, attempt)
+
 
 @dataclass(frozen=True)
 class LayerSeed:
@@ -23,7 +25,7 @@ class LayerSeed:
     high_water: int = 0
     committed: RangeSet = field(default_factory=RangeSet)
     quarantined: RangeSet = field(default_factory=RangeSet)
-    failures: dict[int, tuple[int, frozenset[str]]] = field(default_factory=dict)  # number → count, on whom
+    failures: dict[int, frozenset[Run]] = field(default_factory=dict)  # number → those that count
     closed: bool = False  # made layers: no more shards will be made
 
 
@@ -106,6 +108,7 @@ class Offered:
 class BundleCommitted:
     """A bundle's rows are in the store; `agent` computed them."""
 
+    job: str
     layer: str
     generation: int
     agent: str

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from coordinator.scheduler import layers
 from coordinator.scheduler.commands import SendGrant
 from coordinator.scheduler.state import Agent, Holding, Job, Layer, State
@@ -10,66 +12,80 @@ from jobs.ranges import RangeSet
 GRANT_LIMIT = 65_536  # shards in one grant
 SHARE_OF_LEFT = 0.25  # of the time left: holdings shrink towards the end, so that all end together
 WORTH_A_GRANT = 0.25  # of what is wanted: smaller top-ups wait and come together
+OWED_SECONDS = 30.0  # slot-seconds another job must be owed before an agent changes to it
+CANARIES = 3  # different shards that fail on an agent, with no success anywhere, before it waits for another's try
 
 
 def feed_all(state: State, now: float) -> None:
-    """Look again at every agent that went hungry."""
-    for agent in list(state.by_session.values()):
-        if agent.hungry:
-            feed(state, agent, now)
-
-
-def feed(state: State, agent: Agent, now: float) -> None:
-    """Grant `agent` what it should hold more, from the job that is owed most."""
-    if agent.state != "live":
-        return
-    jobs = sorted((job for job in state.jobs.values() if job.state == "running"), key=lambda job: job.used)
-    reason = "no job has anything to do"
-    for job in jobs:
-        obstacle = state.obstacle(agent, job)
-        if obstacle:
-            reason = f"{job.id}: {obstacle}"
-            continue
-        wanted = _wanted(state, agent, job, jobs)
-        granted = _grant_from(state, agent, job, wanted, now) if wanted > 0 else 0
-        if wanted <= 0 and not job.succeeded:
-            reason = f"{job.id}: its first shard here has not succeeded yet"
-            continue
-        if wanted <= 0 or granted == wanted:
-            agent.idle_because = ""
+    """Look again at the agents that got less than they should have, as long as there is something to grant."""
+    supply = sum(layer.grantable for job in state.running.values() for layer in job.opened if layer.state == "open")
+    for agent in list(state.short.values()):
+        if supply <= 0:
             return
-        if granted:
-            reason = ""
-        elif reason:
-            reason = _why_nothing(state, agent, job)
-    agent.idle_because = reason
-    if agent.open_of() == 0:
+        supply -= feed(state, agent, now)
+
+
+def feed(state: State, agent: Agent, now: float) -> int:
+    """Grant `agent` what it should hold more, from the job that is owed most. Returns how many shards."""
+    state.short.pop(agent.name, None)
+    if not agent.hungry:
+        return 0
+    load = agent.load()
+    jobs = sorted(state.running.values(), key=lambda job: job.used - (OWED_SECONDS if load[job.id] else 0.0))
+    total, reason = 0, "no job has anything to do"
+    for job in jobs:
+        wanted = _wanted(state, agent, job, load)
+        if wanted == 0:
+            agent.idle_because = ""
+            return total
+        granted = _grant_from(state, agent, job, wanted, now) if wanted > 0 else 0
+        total, load[job.id] = total + granted, load[job.id] + granted
+        if granted == wanted:
+            agent.idle_because = ""
+            return total
+        reason = _why_nothing(state, agent, job)
+    agent.idle_because = "" if total else reason
+    state.short[agent.name] = agent
+    if not any(load.values()):
         _copy_tail(state, agent, jobs, now)
+    return total
 
 
 def _why_nothing(state: State, agent: Agent, job: Job) -> str:
+    obstacle = state.obstacle(agent, job)
+    if obstacle:
+        return f"{job.id}: {obstacle}"
+    if not job.succeeded:
+        return f"{job.id}: none of its shards has succeeded yet"
     for layer in job.opened:
         if layer.pending and agent.cost(layer) > agent.room:
             return f"{job.id}: a shard needs {agent.cost(layer)} bytes of disk, {max(agent.room, 0)} are left"
     return job.why or f"{job.id}: every shard is granted"
 
 
-def _wanted(state: State, agent: Agent, job: Job, jobs: list[Job]) -> int:
-    """How many more shards of `job` the agent should hold; 0 when it has enough, of whatever job."""
+def _wanted(state: State, agent: Agent, job: Job, load: Counter[str]) -> int:
+    """How many more shards of `job` the agent should hold; 0: it has enough, of whatever job; -1: none of this one."""
+    if state.obstacle(agent, job):
+        return -1
+    held, floor = load[job.id], agent.slots(job) + 1
     if not job.succeeded:
-        return 1 - agent.open_of(job.id)  # the canary
-    slots = agent.slots(job)
-    held = agent.open_of(job.id)
-    backlog = agent.open_of()
-    floor = slots + 1
-    rate = agent.rates[job.id].per_second if job.id in agent.rates else 0.0
-    target = max(floor, min(GRANT_LIMIT, int(rate * _horizon(state, job))))
-    if backlog >= floor and _backlog_seconds(agent, jobs) >= _horizon(state, job):
+        return -1 if held or _is_benched(state, agent, job) else 1
+    horizon, backlog = _horizon(state, job), _backlog_seconds(agent, load)
+    if load.total() >= floor and backlog >= horizon:
         return 0
-    missing = target - held
-    if held >= floor and missing < target * WORTH_A_GRANT:
+    rate = agent.rate(job.id)
+    elsewhere = backlog - (held / rate if rate else 0.0)
+    target = max(floor, min(GRANT_LIMIT, int(rate * (horizon - elsewhere))))
+    if held >= floor and target - held < target * WORTH_A_GRANT:
         return 0
-    return missing
+    return target - held
+
+
+def _is_benched(state: State, agent: Agent, job: Job) -> bool:
+    """It failed often enough to know that the next shard would fail too; another machine's try will tell why."""
+    return len(job.first_failures.get(agent.name, ())) >= CANARIES and any(
+        state.able(other, job) for other in state.by_session.values() if other is not agent
+    )
 
 
 def _horizon(state: State, job: Job) -> float:
@@ -77,68 +93,62 @@ def _horizon(state: State, job: Job) -> float:
     return min(state.timing.horizon, SHARE_OF_LEFT * job.left / job.speed) if job.speed > 0 else 0.0
 
 
-def refresh_speeds(state: State) -> None:
-    """Add the rates of the agents that are present up afresh."""
-    for job in state.jobs.values():
-        rates = (agent.rates.get(job.id) for agent in state.by_session.values())
-        job.speed = sum(rate.per_second for rate in rates if rate)
-
-
-def _backlog_seconds(agent: Agent, jobs: list[Job]) -> float:
+def _backlog_seconds(agent: Agent, load: Counter[str]) -> float:
     """How long what it holds will take it; what cannot be told yet counts as nothing."""
-    seconds = 0.0
-    for job in jobs:
-        rate = agent.rates[job.id].per_second if job.id in agent.rates else 0.0
-        seconds += agent.open_of(job.id) / rate if rate else 0.0
-    return seconds
+    return sum(count / agent.rate(job) for job, count in load.items() if agent.rate(job))
+
+
+def refresh(state: State) -> None:
+    """Once a tick: add up the rates of the agents that are present; a job with nothing to grant saves up no credit."""
+    for job in state.running.values():
+        job.speed = sum(agent.rate(job.id) for agent in state.by_session.values())
+    busy = [job for job in state.running.values() if job.queue or any(layer.pending for layer in job.opened)]
+    least = min((job.used for job in busy), default=0.0)
+    for job in state.running.values():
+        if job not in busy:
+            job.used = max(job.used, least)
 
 
 def _grant_from(state: State, agent: Agent, job: Job, wanted: int, now: float) -> int:
     granted = 0
-    for layer in list(job.opened):
-        if granted < wanted and layer.state == "open":
-            granted += _grant_layer(state, agent, job, layer, wanted - granted, now)
-    if granted < wanted:
-        for layer in list(job.opened):
+    for grant in (_grant_fresh, _grant_again):
+        for layer in job.opened:
             if granted < wanted and layer.state == "open":
-                granted += _grant_again(state, agent, job, layer, wanted - granted, now)
+                granted += grant(state, agent, job, layer, wanted - granted, now)
     return granted
 
 
-def _grant_layer(state: State, agent: Agent, job: Job, layer: Layer, wanted: int, now: float) -> int:
-    low = next(iter(layer.fresh.pairs()), (0, 0))[0]
-    count = min(wanted, _room_for(agent, layer), layer.high_water - low)
-    layers.raise_mark(state, layer, max(layers.MARK_AHEAD, 4 * wanted))
-    if count <= 0 or not layer.fresh:
+def _grant_fresh(state: State, agent: Agent, job: Job, layer: Layer, wanted: int, now: float) -> int:
+    if not layer.fresh:
         return 0
-    numbers = layer.fresh.take(count)
+    layers.raise_mark(state, layer, max(layers.MARK_AHEAD, 4 * wanted))
+    numbers = layer.fresh.take(min(wanted, _room_for(agent, layer)), below=layer.high_water)
     state.layers_wanted = state.layers_wanted or (layer.pending < layers.SHARDS_AHEAD and bool(job.queue))
     _grant(state, agent, layer, numbers, now)
     return len(numbers)
 
 
 def _grant_again(state: State, agent: Agent, job: Job, layer: Layer, wanted: int, now: float) -> int:
-    """Shards that ran before, each on another machine than it failed on where there is one."""
+    """Shards that ran before, each on another machine than it was tried on where there is one."""
     wanted = min(wanted, _room_for(agent, layer))
     if not layer.again or wanted <= 0:
         return 0
-    if layer.troubles:
+    if not layer.troubles:
+        numbers = layer.again.take(wanted)
+    else:
         suited = (n for n in layer.again if not _better_elsewhere(state, agent, job, layer, n))
         numbers = RangeSet.of(n for n, _ in zip(suited, range(wanted), strict=False))
         layer.again.remove(numbers)
-    else:
-        numbers = layer.again.take(wanted)
-    if numbers:
-        _grant(state, agent, layer, numbers, now)
+    _grant(state, agent, layer, numbers, now)
     return len(numbers)
 
 
 def _better_elsewhere(state: State, agent: Agent, job: Job, layer: Layer, number: int) -> bool:
     trouble = layer.troubles.get(number)
-    if trouble is None or agent.name not in trouble.failed_on | trouble.lost_on:
+    tried = trouble.machines() if trouble else set()
+    if agent.name not in tried:
         return False
-    untried = (other for other in state.by_session.values() if other.name not in trouble.failed_on | trouble.lost_on)
-    return any(state.eligible(other, job) for other in untried)
+    return any(state.able(other, job) for other in state.by_session.values() if other.name not in tried)
 
 
 def _room_for(agent: Agent, layer: Layer) -> int:
@@ -147,6 +157,8 @@ def _room_for(agent: Agent, layer: Layer) -> int:
 
 
 def _grant(state: State, agent: Agent, layer: Layer, numbers: RangeSet, now: float) -> None:
+    if not numbers:
+        return
     state.last_attempt += 1
     holding = Holding(agent.name, layer.job, layer.digest, state.boot, state.last_attempt, now, numbers.copy())
     state.add_holding(holding)
@@ -157,33 +169,50 @@ def _grant(state: State, agent: Agent, layer: Layer, numbers: RangeSet, now: flo
     state.emit(SendGrant(agent.session, layer.job, layer.digest, state.last_attempt, numbers))
 
 
+# --- the tail -------------------------------------------------------------------------------------------
+
+
 def _copy_tail(state: State, agent: Agent, jobs: list[Job], now: float) -> None:
     """Give an idle machine a copy of what another has, where it would be done with it sooner."""
     for job in jobs:
-        rate = agent.rates.get(job.id)
-        if state.obstacle(agent, job) or rate is None or not rate.per_second:
+        if not state.obstacle(agent, job) and agent.rate(job.id) and _copy_from(state, agent, job, now):
+            return
+
+
+def _copy_from(state: State, agent: Agent, job: Job, now: float) -> bool:
+    mine = agent.slots(job) / agent.rate(job.id)
+    for holding in _slowest(state, job, now):
+        layer = state.open_layers.get(holding.layer)
+        if layer is None or layer.fresh or holding.agent == agent.name or not layer.has(holding):
             continue
-        mine = agent.slots(job) / rate.per_second
-        for layer in job.opened:
-            victim = _slowest(state, agent, job, layer, mine, now)
-            if victim is not None:
-                spare = victim.open - layer.copied
-                top = list(spare)[-min(agent.slots(job), _room_for(agent, layer)) :]
-                _copy(state, agent, layer, RangeSet.of(top), now)
-                return
+        if _seconds_left(state, holding, now) <= mine:
+            return False
+        count = min(agent.slots(job), _room_for(agent, layer))
+        numbers = highest(holding.open - layer.copied, count)
+        if numbers:
+            layer.copied.update(numbers)
+            _grant(state, agent, layer, numbers, now)
+            return True
+    return False
 
 
-def _copy(state: State, agent: Agent, layer: Layer, numbers: RangeSet, now: float) -> None:
-    if numbers:
-        layer.copied.update(numbers)
-        _grant(state, agent, layer, numbers, now)
+def highest(numbers: RangeSet, count: int) -> RangeSet:
+    """The highest `count` of them: what their holder will come to last."""
+    found = RangeSet()
+    for lo, hi in reversed(numbers.pairs()):
+        lo = max(lo, hi - count)
+        found.add(lo, hi)
+        count -= max(0, hi - lo)
+    return found
 
 
-def _slowest(state: State, agent: Agent, job: Job, layer: Layer, mine: float, now: float) -> Holding | None:
-    """The holding that will be done last, if that is later than `mine` seconds from now."""
-    others = [h for h in layer.holdings.values() if h.agent != agent.name and h.open - layer.copied]
-    worst = max(others, key=lambda h: _seconds_left(state, h, now), default=None)
-    return worst if worst and _seconds_left(state, worst, now) > mine else None
+def _slowest(state: State, job: Job, now: float) -> list[Holding]:
+    """Holdings with shards that nobody has a copy of, the last to be done first; gathered once a tick."""
+    if now - job.ranked_at >= state.timing.tick:
+        job.ranked_at = now
+        holdings = [h for layer in job.opened for h in layer.holdings.values() if h.open - layer.copied]
+        job.slowest = sorted(holdings, key=lambda h: _seconds_left(state, h, now), reverse=True)
+    return job.slowest
 
 
 def _seconds_left(state: State, holding: Holding, now: float) -> float:

@@ -12,7 +12,7 @@ from coordinator.scheduler.commands import (
     StoreJob,
     StoreLayer,
 )
-from coordinator.scheduler.events import Advanced, JobAdded, LayerSeed, Retried
+from coordinator.scheduler.events import Advanced, BundleCommitted, HighWaterStored, JobAdded, LayerSeed, Retried
 from coordinator.scheduler.state import Job, Layer, State, Trouble
 from jobs.ranges import RangeSet
 
@@ -39,9 +39,14 @@ def add(state: State, event: JobAdded, now: float) -> None:
         succeeded=event.succeeded,
         cursor=event.cursor,
         layers=[_seeded(event.job, seed) for seed in event.layers],
-        used=min((job.used for job in state.jobs.values() if not job.ended), default=0.0),
+        used=min((job.used for job in state.running.values()), default=0.0),
     )
+    job.out_bytes = max((layer.out_bytes for layer in job.layers), default=0)
+    for layer in job.layers:
+        state.by_digest.setdefault(layer.digest, []).append(layer)
     state.jobs[job.id] = job
+    if job.state == "running":
+        state.running[job.id] = job
     if event.payloads:
         settled = job.layers[0].committed
         job.layers[0].payloads = {n: raw for n, raw in event.payloads.items() if n not in settled}
@@ -54,7 +59,10 @@ def add(state: State, event: JobAdded, now: float) -> None:
         elif layer.state == "waiting":
             _queue(job, layer)
     for layer in list(job.opened):
-        settle_layer(state, layer)
+        if job.state == "cancelled":
+            _send_back(state, job, layer)  # the daemon died while it was cancelled
+        else:
+            settle_layer(state, layer)
     settle_job(state, job)
     state.work_added = True
 
@@ -76,7 +84,7 @@ def _seeded(job: str, seed: LayerSeed) -> Layer:
         quarantined=seed.quarantined - seed.committed,
     )
     layer.raising = layer.high_water
-    layer.troubles = {n: Trouble(count, set(on)) for n, (count, on) in seed.failures.items()}
+    layer.troubles = {number: Trouble(set(runs)) for number, runs in seed.failures.items()}
     if seed.state == "merged":
         layer.committed = RangeSet([(0, seed.count)])
     elif seed.state != "changed":
@@ -101,24 +109,22 @@ def _queue(job: Job, layer: Layer) -> None:
 
 def open_some(state: State) -> None:
     """Open as many layers as keep the machines fed, where the root has room for what they will give."""
-    for job in sorted(state.jobs.values(), key=lambda job: job.used):
-        while job.state == "running" and job.queue and not _supplied(job):
-            if not _open_next(state, job):
-                break
+    for job in sorted(state.running.values(), key=lambda job: job.used):
+        while job.state == "running" and job.queue and not _supplied(job) and _open_next(state, job):
+            pass
 
 
 def _supplied(job: Job) -> bool:
     """Whether what is open keeps the machines fed until more is."""
-    busy = [layer for layer in job.opened if layer.state == "open" and layer.pending + len(layer.limbo) > 0]
-    ahead = sum(layer.pending for layer in busy)
-    return (len(busy) >= LAYERS_AHEAD and ahead >= SHARDS_AHEAD) or len(job.opened) >= LAYERS_OPEN
+    busy = [layer for layer in job.opened if layer.state == "open" and (layer.pending or layer.limbo)]
+    if len(busy) >= LAYERS_AHEAD and sum(layer.pending for layer in busy) >= SHARDS_AHEAD:
+        return True
+    return len(job.opened) >= LAYERS_OPEN and sum(not layer.stuck for layer in job.opened) >= LAYERS_OPEN
 
 
 def _open_next(state: State, job: Job) -> bool:
     layer = next((layer for layer in job.queue if _may_open(state, layer)), None)
-    if layer is None:
-        return False
-    if not _fits(state, job, layer):
+    if layer is None or not _fits(state, job, layer):
         return False
     job.queue.remove(layer)
     job.queued -= layer.left
@@ -149,7 +155,7 @@ def reserved(layer: Layer) -> int:
 def _fits(state: State, job: Job, layer: Layer) -> bool:
     if state.free is None:
         return True
-    layer.out_bytes = layer.out_bytes or max((other.out_bytes for other in job.layers), default=0)
+    layer.out_bytes = layer.out_bytes or job.out_bytes
     taken = sum(reserved(other) for other in state.open_layers.values())
     room = state.free - taken - SPACE_MARGIN_BYTES
     fits = reserved(layer) <= room
@@ -169,10 +175,11 @@ def raise_mark(state: State, layer: Layer, ahead: int) -> None:
         state.emit(RaiseHighWater(layer.job, layer.digest, layer.raising))
 
 
-def mark_raised(state: State, digest: str, value: int) -> None:
-    layer = state.open_layers.get(digest)
-    if layer and value > layer.high_water:
-        layer.high_water = min(value, layer.count)
+def mark_raised(state: State, event: HighWaterStored) -> None:
+    """One asked for by another generation of the layer, or another job, says nothing of this one."""
+    layer = state.open_layers.get(event.layer)
+    if layer and layer.job == event.job and layer.high_water < event.value <= layer.raising:
+        layer.high_water = event.value
         state.work_added = True
 
 
@@ -180,17 +187,28 @@ def settle_layer(state: State, layer: Layer) -> None:
     """If nothing of it is left to do: merge it, or, with shards quarantined, leave it."""
     if layer.state != "open" or not layer.exhausted:
         return
-    if not layer.quarantined and layer.count:
+    if not layer.quarantined:
         layer.state = "merging"
-        state.emit(StartMerge(layer.job, layer.digest, layer.generation))
-    elif not layer.count:
-        merged(state, layer.job, layer.digest, layer.generation)
+        if layer.count:
+            state.emit(StartMerge(layer.job, layer.digest, layer.generation))
+        else:
+            merged(state, layer.job, layer.digest, layer.generation)
     settle_job(state, state.jobs[layer.job])
+
+
+def commit_closed(state: State, event: BundleCommitted) -> None:
+    """Rows that reached the store while their layer was sent back: it will find them when it opens again."""
+    for layer in state.by_digest.get(event.layer, ()):
+        if (layer.job, layer.generation, layer.state) == (event.job, event.generation, "waiting"):
+            job = state.jobs[event.job]
+            job.queued -= layer.left
+            layer.settle(event.numbers)
+            job.queued += layer.left
 
 
 def merged(state: State, job_id: str, digest: str, generation: int) -> None:
     layer = state.open_layers.get(digest)
-    if layer is None or layer.job != job_id or layer.generation != generation:
+    if layer is None or (layer.job, layer.generation, layer.state) != (job_id, generation, "merging"):
         return
     layer.state = "merged"
     _close(state, layer)
@@ -214,7 +232,7 @@ def settle_job(state: State, job: Job) -> None:
     """A job ends when each layer is merged, or can get no further."""
     if job.state == "cancelled" or job.queue:
         return
-    if any(not layer.quarantined or not layer.exhausted for layer in job.opened):
+    if any(not layer.stuck for layer in job.opened):
         return
     changed = [layer.name for layer in job.layers if layer.state == "changed"]
     if job.opened or changed:
@@ -234,20 +252,23 @@ def _end(state: State, job: Job, as_state: str, why: str) -> None:
 
 def set_state(state: State, job: Job, as_state: str, why: str = "") -> None:
     job.state, job.why = as_state, why
+    state.running.pop(job.id, None)
+    if as_state == "running":  # with no credit for the time it stood still
+        job.used = max(job.used, min((other.used for other in state.running.values()), default=0.0))
+        state.running[job.id] = job
     state.emit(StoreJob(job.id, as_state, why))
     state.work_added = True
 
 
 def halt(state: State, job: Job, why: str) -> None:
-    """No more is granted; what runs may end. A retry goes on."""
+    """No more is granted, and what is unfinished is taken back: it must not go on failing. A retry goes on."""
     if job.state in {"running", "paused"}:
         set_state(state, job, "halted", why)
         for layer in job.opened:
-            _revoke_unstarted(state, layer)
+            _revoke(state, layer)
 
 
-def _revoke_unstarted(state: State, layer: Layer) -> None:
-    """Take back all that is unfinished: a halted job must not go on failing."""
+def _revoke(state: State, layer: Layer) -> None:
     for holding in list(layer.holdings.values()):
         numbers = holding.open.copy()
         if numbers:
@@ -276,8 +297,8 @@ def _send_back(state: State, job: Job, layer: Layer) -> None:
 def change(state: State, digest: str) -> None:
     """The layer's source is not what was planned: it stops, and only a new submit runs it."""
     layer = state.open_layers.get(digest)
-    if layer is None:
-        return
+    if layer is None or layer.state != "open":
+        return  # where all is committed, all of it came from the source as planned
     layer.state = "changed"
     _close(state, layer)
     state.emit(StoreLayer(layer.job, digest, "changed", layer.generation))
@@ -333,7 +354,12 @@ def remove(state: State, job: Job) -> None:
     for layer in list(job.opened):
         layer.state = "waiting"
         _close(state, layer)
+    for layer in job.layers:
+        state.by_digest[layer.digest].remove(layer)
+        if not state.by_digest[layer.digest]:
+            del state.by_digest[layer.digest]
     del state.jobs[job.id]
+    state.running.pop(job.id, None)
     for agent in state.agents.values():
         for by_job in (agent.rates, agent.strikes, agent.ineligible):
             by_job.pop(job.id, None)

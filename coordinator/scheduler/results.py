@@ -14,7 +14,7 @@ from coordinator.scheduler.commands import (
     StoreQuarantine,
     StoreSuccess,
 )
-from coordinator.scheduler.events import BundleCommitted, Offered, Uncommitted
+from coordinator.scheduler.events import BundleCommitted, Offered, Run, Uncommitted
 from coordinator.scheduler.state import Agent, Holding, Job, Layer, Rate, State
 from jobs.ranges import RangeSet
 
@@ -26,45 +26,67 @@ FAILURES_TO_HALT_ALONE = 3  # different shards failed on a lone machine, with no
 
 def claim(state: State, agent: Agent, layer: Layer, boot: int, attempt: int, numbers: RangeSet, now: float) -> Holding:
     """The agent's holding under (boot, attempt). One from before a restart takes what nobody else claimed."""
-    key = (layer.digest, boot, attempt)
-    holding = agent.holdings.get(key)
+    holding = agent.holdings.get((layer.digest, boot, attempt))
     if holding is None:
         holding = Holding(agent.name, layer.job, layer.digest, boot, attempt, now, RangeSet())
-        if boot < state.boot:
+        if boot < state.boot and state.jobs[layer.job].state in {"running", "paused"}:
             holding.open = numbers & layer.limbo
             layer.limbo.remove(holding.open)
         state.add_holding(holding)
     return holding
 
 
-def take_in(state: State, agent: Agent, holding: Holding, layer: Layer, finished: RangeSet) -> None:
+def take_in(state: State, agent: Agent, holding: Holding, finished: RangeSet) -> None:
     """These are committed on the agent: nobody else need run them while it lives."""
-    others = finished - holding.open
+    layer = state.open_layers[holding.layer]
+    others = finished - holding.open - holding.finished
     holding.open.remove(finished)
     holding.finished.update(finished)
     for numbers in (layer.fresh, layer.again, layer.limbo, layer.quarantined):
-        numbers.remove(others)
-    if others:
-        layer.copied.update(others & layer.held())
-    for other in state.holders(layer, finished, None) if finished & layer.copied else []:
+        if others:
+            free = others & numbers
+            numbers.remove(free)
+            others.remove(free)
+    layer.copied.update(others)  # whatever is left, somebody else has too
+    if finished & layer.copied:
+        _supersede(state, layer, holding, finished)
+    if finished:
+        _succeeded(state, agent, state.jobs[layer.job])
+
+
+def _supersede(state: State, layer: Layer, holding: Holding, finished: RangeSet) -> None:
+    """Whoever else has these unfinished need not go on. An agent has one part for a shard: one holding names it."""
+    for other in state.holders(layer, finished, None):
         if other is not holding:
-            _drop(state, layer, other, other.open & finished)
-            _merge_twins(holding, other, finished)
+            drop(state, layer, other, other.open & finished)
+            if other.agent == holding.agent:
+                other.finished.remove(finished)
             state.prune(other)
 
 
-def _merge_twins(holding: Holding, other: Holding, finished: RangeSet) -> None:
-    """One agent may hold a shard under two attempts; it has one part for it, so one holding names it."""
-    if other.agent == holding.agent:
-        other.finished.remove(finished)
-
-
-def _drop(state: State, layer: Layer, holding: Holding, numbers: RangeSet) -> None:
+def drop(state: State, layer: Layer, holding: Holding, numbers: RangeSet) -> None:
     """Tell whoever has `numbers` unfinished to forget them."""
     if numbers:
         session = state.agents[holding.agent].session
         state.emit(SendDrop(session, layer.digest, holding.boot, holding.attempt, numbers))
         holding.open.remove(numbers)
+
+
+def _succeeded(state: State, agent: Agent, job: Job) -> None:
+    agent.strikes.pop(job.id, None)
+    if not job.succeeded:
+        job.succeeded = True
+        job.first_failures.clear()
+        state.work_added = True
+        state.emit(StoreSuccess(job.id))
+
+
+def _measure(agent: Agent, job: Job, count: int, now: float) -> None:
+    """So many shards are known to be done for the first time."""
+    rate = agent.rates.setdefault(job.id, Rate(now))
+    job.speed -= rate.per_second
+    rate.finished(count, now)
+    job.speed += rate.per_second
 
 
 def finish(state: State, agent: Agent, report: Finished, now: float) -> None:
@@ -73,66 +95,94 @@ def finish(state: State, agent: Agent, report: Finished, now: float) -> None:
     if layer is None:
         sessions.answer_unknown(state, agent, report.layer)
         return
-    numbers = RangeSet(report.numbers) & RangeSet([(0, layer.count)])
-    settled = numbers & layer.committed
+    told = RangeSet(report.numbers) & layer.whole
+    _charge(state.jobs[layer.job], layer, report, len(told))
+    settled = told & layer.committed
     if settled:
         state.emit(SendCommitted(agent.session, layer.digest, settled))
-    numbers.remove(settled)
+    numbers = told - settled
     holding = claim(state, agent, layer, report.boot, report.attempt, numbers, now)
-    fresh = numbers - holding.finished
-    if fresh:
-        _measure(state, agent, state.jobs[layer.job], layer, report, len(fresh), now)
-    take_in(state, agent, holding, layer, fresh)
+    new = numbers - holding.finished
+    if new:
+        _measure(agent, state.jobs[layer.job], len(new), now)
+        take_in(state, agent, holding, new)
     state.prune(holding)
     layers.settle_layer(state, layer)
 
 
-def _measure(state: State, agent: Agent, job: Job, layer: Layer, report: Finished, count: int, now: float) -> None:
-    rate = agent.rates.setdefault(job.id, Rate(now))
-    job.speed -= rate.per_second
-    rate.finished(count, now)
-    job.speed += rate.per_second
-    agent.strikes.pop(job.id, None)
+def _charge(job: Job, layer: Layer, report: Finished, count: int) -> None:
+    """What it cost the job, and how large a result is."""
     job.used += report.compute * job.cpus / job.priority
-    layer.out_bytes = max(layer.out_bytes, report.out_bytes // count)
-    if not job.succeeded:
-        job.succeeded = True
-        job.first_failures.clear()
-        state.work_added = True
-        state.emit(StoreSuccess(job.id))
+    layer.out_bytes = max(layer.out_bytes, -(-report.out_bytes // max(count, 1)))
+    job.out_bytes = max(job.out_bytes, layer.out_bytes)
 
 
 def fail(state: State, agent: Agent, failure: Failure) -> None:
-    """A shard failed. Only the attempt that really had it may say so."""
+    """A shard failed. Only the attempt that really has it may say so; one from before a restart counts once."""
     layer = state.open_layers.get(failure.layer)
-    if layer is None:
-        return
-    holding = _holding_of(state, agent, layer, failure.boot, failure.attempt, failure.number)
-    if holding is None:
-        return
     one = RangeSet([(failure.number, failure.number + 1)])
-    holding.open.remove(one)
-    state.prune(holding)
+    run = (agent.name, failure.boot, failure.attempt)
+    if layer is None or not _had(state, agent, layer, run, one):
+        return
     job = state.jobs[layer.job]
-    trouble = layer.trouble(failure.number)
-    trouble.failures += 1
-    trouble.failed_on.add(agent.name)
-    elsewhere = failure.number in layer.copied and failure.number in layer.held()
-    poison = trouble.failures >= job.attempts and not elsewhere
+    failures = layer.trouble(failure.number).failures
+    if run in failures:
+        return
+    failures.add(run)
+    poison = len(failures) >= job.attempts and not _elsewhere(layer, failure.number)
     state.emit(StoreFailure(job.id, layer.digest, agent.name, failure, poison))
-    if poison:
-        layer.quarantined.update(one)
-    else:
-        state.release(layer, one)
+    _let_go(state, agent, layer, run, one, one if poison else RangeSet())
     _blame(state, agent, job, layer, failure.number)
     _after_quarantine(state, job, layer, poison)
 
 
-def _holding_of(state: State, agent: Agent, layer: Layer, boot: int, attempt: int, number: int) -> Holding | None:
-    holding = agent.holdings.get((layer.digest, boot, attempt))
-    if holding is None and boot < state.boot and number in layer.limbo:
-        holding = claim(state, agent, layer, boot, attempt, RangeSet([(number, number + 1)]), agent.heard)
-    return holding if holding is not None and number in holding.open else None
+def lose(state: State, agent: Agent, loss: Loss) -> None:
+    """Shards lost through no fault shown to be theirs; only losses while really running are held against them."""
+    layer = state.open_layers.get(loss.layer)
+    if layer is None:
+        return
+    run = (agent.name, loss.boot, loss.attempt)
+    numbers = _had(state, agent, layer, run, RangeSet(loss.numbers) & layer.whole)
+    poison = RangeSet.of(n for n in numbers if loss.running and _lost_too_often(state, layer, run, n))
+    for number in poison:
+        why = f"lost {len(layer.trouble(number).losses)} times while running; last: {loss.reason}"
+        state.emit(StoreQuarantine(layer.job, layer.digest, number, why))
+    _let_go(state, agent, layer, run, numbers, poison)
+    _after_quarantine(state, state.jobs[layer.job], layer, bool(poison))
+
+
+def _had(state: State, agent: Agent, layer: Layer, run: Run, numbers: RangeSet) -> RangeSet:
+    """Those of `numbers` that this run has, or may have had before a restart: then who has them now is not known."""
+    holding = agent.holdings.get((layer.digest, *run[1:]))
+    if holding is not None:
+        return numbers & holding.everything()
+    return numbers & layer.limbo if run[1] < state.boot else RangeSet()
+
+
+def _let_go(state: State, agent: Agent, layer: Layer, run: Run, numbers: RangeSet, poison: RangeSet) -> None:
+    """The run has `numbers` no more. What waits for its agent after a restart goes on waiting, unless it is poison."""
+    layer.limbo.remove(poison)
+    holding = agent.holdings.get((layer.digest, *run[1:]))
+    if holding is not None:
+        holding.discard(numbers)
+        state.prune(holding)
+        state.release(layer, numbers - poison)
+    layer.quarantined.update(poison)
+
+
+def _elsewhere(layer: Layer, number: int) -> bool:
+    """Whether more than one agent has it."""
+    return number in layer.copied and sum(number in h.open or number in h.finished for h in layer.holdings.values()) > 1
+
+
+def _lost_too_often(state: State, layer: Layer, run: Run, number: int) -> bool:
+    losses = layer.trouble(number).losses
+    losses.add(run)
+    lost_on = {agent for agent, _, _ in losses}
+    job = state.jobs[layer.job]
+    known = lost_on | {other.name for other in state.by_session.values() if state.eligible(other, job)}
+    enough = len(losses) >= LOSSES_TO_QUARANTINE and len(lost_on) >= min(MACHINES_TO_QUARANTINE, len(known))
+    return enough and not _elsewhere(layer, number)
 
 
 def _after_quarantine(state: State, job: Job, layer: Layer, happened: bool) -> None:
@@ -162,7 +212,7 @@ def _halt_if_hopeless(state: State, job: Job) -> None:
         return
     shards = set().union(*job.first_failures.values())
     machines = len(job.first_failures)
-    alone = sum(state.eligible(agent, job) for agent in state.agents.values()) <= 1
+    alone = sum(state.eligible(agent, job) for agent in state.by_session.values()) <= 1
     if machines >= 2 and len(shards) >= 2:
         layers.halt(state, job, f"{len(shards)} different shards failed on {machines} machines, and none succeeded")
     elif alone and len(shards) >= FAILURES_TO_HALT_ALONE:
@@ -171,7 +221,7 @@ def _halt_if_hopeless(state: State, job: Job) -> None:
 
 def _others(state: State, agent: Agent, job: Job) -> bool:
     """Whether another machine could do what this one fails at."""
-    return any(other is not agent and state.eligible(other, job) for other in state.agents.values())
+    return any(other is not agent and state.eligible(other, job) for other in state.by_session.values())
 
 
 def _bar(state: State, agent: Agent, job: Job, strikes: list[tuple[str, int]]) -> None:
@@ -179,57 +229,32 @@ def _bar(state: State, agent: Agent, job: Job, strikes: list[tuple[str, int]]) -
     agent.ineligible[job.id] = f"{len(strikes)} different shards in a row failed here and not elsewhere"
     state.emit(ForgetFailures(job.id, agent.name, tuple(strikes)))
     for digest, number in strikes:
-        layer = state.open_layers.get(digest)
-        if layer is None or number in layer.committed:
-            continue
-        trouble = layer.trouble(number)
-        trouble.failures = max(0, trouble.failures - 1)
-        trouble.failed_on.discard(agent.name)
-        one = RangeSet([(number, number + 1)])
-        if number in layer.quarantined:
-            layer.quarantined.remove(one)
-            state.release(layer, one)
+        _absolve(state, job, digest, number, agent.name)
     agent.strikes.pop(job.id, None)
-    hand_back_all(state, agent, job.id)
+    _hand_back_all(state, agent, job.id)
 
 
-def hand_back_all(state: State, agent: Agent, job: str) -> None:
+def _absolve(state: State, job: Job, digest: str, number: int, agent: str) -> None:
+    """This shard's failures on that agent count no longer."""
+    layer = next(layer for layer in state.by_digest[digest] if layer.job == job.id)
+    trouble = layer.troubles.get(number)
+    if trouble is None:
+        return
+    trouble.failures = {run for run in trouble.failures if run[0] != agent}
+    if number in layer.quarantined and layer.active:
+        one = RangeSet([(number, number + 1)])
+        layer.quarantined.remove(one)
+        state.release(layer, one)
+
+
+def _hand_back_all(state: State, agent: Agent, job: str) -> None:
     """Revoke whatever of the job this agent has not finished."""
     for holding in [h for h in agent.holdings.values() if h.job == job]:
         layer = state.open_layers[holding.layer]
         numbers = holding.open.copy()
-        _drop(state, layer, holding, numbers)
+        drop(state, layer, holding, numbers)
         state.prune(holding)
         state.release(layer, numbers)
-
-
-def lose(state: State, agent: Agent, loss: Loss) -> None:
-    """Shards lost through no fault shown to be theirs; only losses while really running are held against them."""
-    layer = state.open_layers.get(loss.layer)
-    if layer is None:
-        return
-    numbers = RangeSet(loss.numbers) & RangeSet([(0, layer.count)])
-    holding = claim(state, agent, layer, loss.boot, loss.attempt, numbers, agent.heard)
-    numbers = numbers & holding.open
-    holding.open.remove(numbers)
-    state.prune(holding)
-    poison = RangeSet.of(n for n in numbers if loss.running and _lost_too_often(state, agent, layer, n))
-    for number in poison:
-        why = f"lost {layer.trouble(number).losses} times while running; last: {loss.reason}"
-        state.emit(StoreQuarantine(layer.job, layer.digest, number, why))
-    layer.quarantined.update(poison)
-    state.release(layer, numbers - poison)
-    _after_quarantine(state, state.jobs[layer.job], layer, bool(poison))
-
-
-def _lost_too_often(state: State, agent: Agent, layer: Layer, number: int) -> bool:
-    trouble = layer.trouble(number)
-    trouble.losses += 1
-    trouble.lost_on.add(agent.name)
-    machines = min(MACHINES_TO_QUARANTINE, len(state.agents))
-    if number in layer.copied and number in layer.held():
-        return False
-    return trouble.losses >= LOSSES_TO_QUARANTINE and len(trouble.lost_on) >= machines
 
 
 def give_back(state: State, agent: Agent, returned: Returned) -> None:
@@ -261,38 +286,36 @@ def judge(state: State, event: Offered) -> None:
 
 
 def _refuse_unknown(state: State, event: Offered) -> None:
-    merged = any(
-        layer.digest == event.layer and layer.state == "merged" for job in state.jobs.values() for layer in job.layers
-    )
+    merged = any(layer.state == "merged" for layer in state.by_digest.get(event.layer, ()))
     code = "committed" if merged else "gone"
     state.emit(RefuseOffer(event.session, code, event.numbers if merged else RangeSet()))
 
 
-def commit(state: State, event: BundleCommitted) -> None:
+def commit(state: State, event: BundleCommitted, now: float) -> None:
     """The store took a bundle: its shards are settled for everyone."""
     layer = state.open_layers.get(event.layer)
-    if layer is None or layer.generation != event.generation:
-        return
-    numbers = event.numbers
-    agent = event.agent if event.agent in state.agents else None
-    for holding in state.holders(layer, numbers, agent):
-        _settle_holding(state, layer, holding, numbers, event.agent)
-    for pending in (layer.fresh, layer.again, layer.limbo, layer.quarantined, layer.copied):
-        pending.remove(numbers)
-    layer.committed.update(numbers)
-    if layer.troubles or layer.payloads:
-        for number in numbers:
-            layer.troubles.pop(number, None)
-            layer.payloads.pop(number, None)
-    layers.settle_layer(state, layer)
+    if layer is None or layer.job != event.job:
+        layers.commit_closed(state, event)
+    elif layer.generation == event.generation:
+        agent = event.agent if event.agent in state.agents else None
+        for holding in state.holders(layer, event.numbers, agent):
+            _settle_holding(state, layer, holding, event, now)
+        layer.settle(event.numbers)
+        layers.settle_layer(state, layer)
 
 
-def _settle_holding(state: State, layer: Layer, holding: Holding, numbers: RangeSet, by: str) -> None:
-    _drop(state, layer, holding, holding.open & numbers) if holding.agent != by else None
-    theirs = holding.finished & numbers
-    if theirs and holding.agent != by:
-        state.emit(SendCommitted(state.agents[holding.agent].session, layer.digest, theirs))
-    holding.discard(numbers)
+def _settle_holding(state: State, layer: Layer, holding: Holding, event: BundleCommitted, now: float) -> None:
+    """Its agent is told, but for the one that sent the bundle: it hears that on the push channel."""
+    agent = state.agents[holding.agent]
+    unfinished, finished = holding.open & event.numbers, holding.finished & event.numbers
+    if holding.agent != event.agent:
+        drop(state, layer, holding, unfinished)
+        if finished:
+            state.emit(SendCommitted(agent.session, layer.digest, finished))
+    elif unfinished:  # the bundle was faster than the report
+        _measure(agent, state.jobs[layer.job], len(unfinished), now)
+        _succeeded(state, agent, state.jobs[layer.job])
+    holding.discard(event.numbers)
     state.prune(holding)
 
 

@@ -12,15 +12,15 @@ from jobs.ranges import RangeSet
 FENCED_KEPT = 10_000
 
 
-def join(state: State, event: Joined, now: float) -> bool:
-    """A hello. False where it was refused."""
+def join(state: State, event: Joined, now: float) -> None:
+    """A hello."""
     old = state.agents.get(event.name)
     if event.process in state.fenced:
         _reject(state, event.session, "fenced", "another process took this agent's name and spool")
-        return False
+        return
     if old and old.present and old.spool != event.spool:
         _reject(state, event.session, "name-taken", f"an agent called {event.name} is at work from another spool")
-        return False
+        return
     agent = _enter(state, event, old, now)
     for failure in event.failures:
         results.fail(state, agent, failure)
@@ -29,7 +29,6 @@ def join(state: State, event: Joined, now: float) -> bool:
     _reconcile(state, agent, event.held, now)
     state.expected.discard(event.name)
     release_limbo_if_due(state, now)
-    return True
 
 
 def _reject(state: State, session: int, code: str, message: str) -> None:
@@ -49,8 +48,10 @@ def _enter(state: State, event: Joined, old: Agent | None, now: float) -> Agent:
     """The agent under its new session; what it held before stays until it is reconciled."""
     if old and old.present:
         del state.by_session[old.session]
-        if old.process != event.process:
-            _fence(state, old)
+    if old and old.spool != event.spool:
+        old = None  # another machine under a name that is free again
+    if old and old.process != event.process:
+        _fence(state, old)
     agent = old or Agent(event.name, event.spool, event.process, 0, 1, 0, {}, 0, now)
     draining = old is not None and old.state == "draining" and old.process == event.process
     agent.spool, agent.process, agent.session = event.spool, event.process, event.session
@@ -59,6 +60,7 @@ def _enter(state: State, event: Joined, old: Agent | None, now: float) -> Agent:
     agent.state = "draining" if draining else "live"
     state.agents[event.name] = agent
     state.by_session[event.session] = agent
+    state.short.pop(event.name, None)
     state.emit(StoreAgent(event.name, True))
     if draining:
         state.emit(SendDrain(event.session))
@@ -69,7 +71,8 @@ def _fence(state: State, old: Agent) -> None:
     state.fenced[old.process] = None
     if len(state.fenced) > FENCED_KEPT:
         state.fenced.pop(next(iter(state.fenced)))
-    _reject(state, old.session, "fenced", "another process took this agent's name and spool")
+    if old.session:
+        _reject(state, old.session, "fenced", "another process took this agent's name and spool")
 
 
 def _reconcile(state: State, agent: Agent, held: tuple[Held, ...], now: float) -> None:
@@ -94,22 +97,20 @@ def _reconcile(state: State, agent: Agent, held: tuple[Held, ...], now: float) -
 
 def answer_unknown(state: State, agent: Agent, digest: str) -> None:
     """Of a layer that is not open: all its shards are committed, or nobody wants them, or it waits for its turn."""
-    known = [layer for job in state.jobs.values() for layer in job.layers if layer.digest == digest]
-    if any(layer.state == "merged" for layer in known):
-        count = next(layer.count for layer in known if layer.state == "merged")
-        state.emit(SendCommitted(agent.session, digest, RangeSet([(0, count)])))
+    merged = next((layer for layer in state.by_digest.get(digest, ()) if layer.state == "merged"), None)
+    if merged:
+        state.emit(SendCommitted(agent.session, digest, merged.whole))
     else:
         state.emit(SendGone(agent.session, digest))
 
 
 def _adopt(state: State, agent: Agent, layer: Layer, claim: Held, now: float) -> None:
-    whole = RangeSet([(0, layer.count)])
-    running, finished = RangeSet(claim.running) & whole, RangeSet(claim.finished) & whole
+    running, finished = RangeSet(claim.running) & layer.whole, RangeSet(claim.finished) & layer.whole
     settled = finished & layer.committed
     if settled:
         state.emit(SendCommitted(agent.session, layer.digest, settled))
     holding = results.claim(state, agent, layer, claim.boot, claim.attempt, running, now)
-    results.take_in(state, agent, holding, layer, finished - layer.committed)
+    results.take_in(state, agent, holding, finished - layer.committed)
     unwanted = running - holding.open
     if unwanted:
         state.emit(SendDrop(agent.session, layer.digest, claim.boot, claim.attempt, unwanted))
@@ -127,6 +128,7 @@ def part(state: State, agent: Agent, as_state: str) -> None:
     """End a session, for good or until its next hello."""
     state.by_session.pop(agent.session, None)
     agent.state, agent.session, agent.hungry = as_state, 0, False
+    state.short.pop(agent.name, None)
     held: list[Holding] = list(agent.holdings.values())
     agent.holdings.clear()
     for holding in held:
@@ -140,15 +142,16 @@ def part(state: State, agent: Agent, as_state: str) -> None:
 def drain(state: State, agent: Agent) -> None:
     if agent.state == "live":
         agent.state, agent.hungry = "draining", False
+        state.short.pop(agent.name, None)
         state.emit(SendDrain(agent.session))
 
 
-def pardon(state: State, delay: float) -> None:
+def pardon(state: State, delay: float, now: float) -> None:
     """The daemon itself stood still: nobody is to blame for having been silent."""
     for agent in state.present_agents():
-        agent.heard += delay
+        agent.heard = min(now, agent.heard + delay)
     if state.limbo_until is not None:
-        state.limbo_until += delay
+        state.limbo_until = min(now + state.timing.lease, state.limbo_until + delay)
 
 
 def release_limbo_if_due(state: State, now: float) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import exp
 
 from coordinator.scheduler.commands import Command
+from coordinator.scheduler.events import Run
 from jobs.ranges import RangeSet
 
 RATE_MEMORY_SECONDS = 5.0  # how fast an agent's measured rate forgets
 RATE_STEP_SECONDS = 0.05  # shorter spells are added up before they count
+SETTLED = frozenset({"merged", "changed"})  # states of a layer in which nothing of it is pending
 
 
 @dataclass(frozen=True)
@@ -70,12 +72,14 @@ class Holding:
 
 @dataclass
 class Trouble:
-    """What went wrong with one shard so far. Only shards with trouble have one."""
+    """What went wrong with one shard so far. A run is in it at most once, however often it is told of."""
 
-    failures: int = 0
-    failed_on: set[str] = field(default_factory=set)
-    losses: int = 0  # while it was really running
-    lost_on: set[str] = field(default_factory=set)
+    failures: set[Run] = field(default_factory=set)
+    losses: set[Run] = field(default_factory=set)  # while it was really running
+
+    def machines(self) -> set[str]:
+        """Where it was tried to no avail."""
+        return {agent for agent, _, _ in self.failures | self.losses}
 
 
 @dataclass
@@ -99,7 +103,7 @@ class Layer:
     limbo: RangeSet = field(default_factory=RangeSet)  # after a restart: perhaps still held by an agent
     committed: RangeSet = field(default_factory=RangeSet)
     quarantined: RangeSet = field(default_factory=RangeSet)
-    copied: RangeSet = field(default_factory=RangeSet)  # held by more than one agent, or once were
+    copied: RangeSet = field(default_factory=RangeSet)  # all that more than one agent holds, and perhaps others
     troubles: dict[int, Trouble] = field(default_factory=dict)
     payloads: dict[int, bytes] = field(default_factory=dict)  # of made shards not committed yet
     holdings: dict[tuple[str, int, int], Holding] = field(default_factory=dict)  # (agent, boot, attempt)
@@ -108,6 +112,11 @@ class Layer:
     @property
     def pending(self) -> int:
         return len(self.fresh) + len(self.again)
+
+    @property
+    def grantable(self) -> int:
+        """How many of the pending ones the stored mark allows to grant, at most."""
+        return len(self.again) + min(len(self.fresh), max(0, self.high_water - self.fresh.bottom))
 
     @property
     def left(self) -> int:
@@ -123,8 +132,31 @@ class Layer:
         done = len(self.committed) + len(self.quarantined) == self.count
         return done and (self.closed or not self.made)
 
+    @property
+    def stuck(self) -> bool:
+        """Only a retry gets it any further."""
+        return bool(self.quarantined) and self.exhausted
+
+    @property
+    def whole(self) -> RangeSet:
+        return RangeSet([(0, self.count)])
+
+    def settle(self, numbers: RangeSet) -> None:
+        """They are committed, and nobody holds them any more."""
+        for pending in (self.fresh, self.again, self.limbo, self.quarantined, self.copied):
+            pending.remove(numbers)
+        self.committed.update(numbers)
+        if self.troubles or self.payloads:
+            for number in numbers:
+                self.troubles.pop(number, None)
+                self.payloads.pop(number, None)
+
     def trouble(self, number: int) -> Trouble:
         return self.troubles.setdefault(number, Trouble())
+
+    def has(self, holding: Holding) -> bool:
+        """Whether it is still one of this layer's."""
+        return self.holdings.get((holding.agent, holding.boot, holding.attempt)) is holding
 
     def held(self) -> RangeSet:
         """All that some agent has, open or finished."""
@@ -156,8 +188,11 @@ class Job:
     queue: deque[Layer] = field(default_factory=deque)  # those waiting, in order
     queued: int = 0  # shards of the queue that are not settled
     speed: float = 0.0  # shards per second of all present agents; made exact again at each tick
+    out_bytes: int = 0  # of one shard's result, the largest seen
     used: float = 0.0  # slot-seconds over priority: the job with the least is served first
     first_failures: dict[str, set[tuple[str, int]]] = field(default_factory=dict)  # agent → (layer, number)
+    slowest: list[Holding] = field(default_factory=list)  # those that may be copied in the tail, the last to end first
+    ranked_at: float = float("-inf")  # when `slowest` was gathered
 
     @property
     def ended(self) -> bool:
@@ -187,7 +222,7 @@ class Agent:
     room: int
     heard: float
     state: str = "live"  # live | draining | gone | left
-    hungry: bool = False
+    hungry: bool = False  # whether it would take work
     in_place: bool = False
     idle_because: str = ""  # why it last got nothing, for people
     holdings: dict[tuple[str, int, int], Holding] = field(default_factory=dict)  # (layer, boot, attempt)
@@ -210,6 +245,18 @@ class Agent:
     def open_of(self, job: str | None = None) -> int:
         return sum(len(h.open) for h in self.holdings.values() if job is None or h.job == job)
 
+    def load(self) -> Counter[str]:
+        """Job → shards of it that it has still to run."""
+        counts: Counter[str] = Counter()
+        for holding in self.holdings.values():
+            counts[holding.job] += len(holding.open)
+        return counts
+
+    def rate(self, job: str) -> float:
+        """Shards of it per second, 0 until measured."""
+        rate = self.rates.get(job)
+        return rate.per_second if rate else 0.0
+
 
 class State:
     """All of it, the commands being gathered, and the few questions every reaction asks."""
@@ -218,8 +265,10 @@ class State:
         self.boot = boot
         self.timing = timing
         self.jobs: dict[str, Job] = {}
+        self.running: dict[str, Job] = {}  # those of them that are running
         self.agents: dict[str, Agent] = {}
         self.by_session: dict[int, Agent] = {}
+        self.by_digest: dict[str, list[Layer]] = {}  # every job's; two jobs may have the same layer
         self.open_layers: dict[str, Layer] = {}  # digest → the one open or merging layer with it
         self.fenced: dict[str, None] = {}  # processes that another one replaced, oldest first
         self.expected = set(expected)  # agents that were live before a restart and have not said hello
@@ -228,7 +277,8 @@ class State:
         self.last_tick: float | None = None
         self.free: int | None = None  # bytes on the root's disk
         self.layers_wanted = False  # whether more layers should be opened
-        self.work_added = False  # whether agents that went hungry should be looked at again
+        self.work_added = False  # whether the agents in `short` should be looked at again
+        self.short: dict[str, Agent] = {}  # hungry ones that got less than they should have, the longest waiting first
         self.commands: list[Command] = []
 
     def emit(self, command: Command) -> None:
@@ -239,6 +289,12 @@ class State:
 
     def eligible(self, agent: Agent, job: Job) -> bool:
         return agent.state == "live" and self.obstacle(agent, job) == ""
+
+    def able(self, agent: Agent, job: Job) -> bool:
+        """Whether it can be expected to take a shard of this job sooner or later: it is at work, or free to be."""
+        if not self.eligible(agent, job):
+            return False
+        return bool(agent.holdings) or (agent.hungry and any(agent.cost(one) <= agent.room for one in job.opened))
 
     def obstacle(self, agent: Agent, job: Job) -> str:
         """Why this agent may run nothing of this job, or ""."""
@@ -276,41 +332,71 @@ class State:
             rest.remove(holding.open)
             rest.remove(holding.finished)
         if rest or numbers & layer.copied:
-            return [h for h in layer.holdings.values() if h.everything() & numbers]
+            return [h for h in layer.holdings.values() if h.open & numbers or h.finished & numbers]
         return own
 
     def release(self, layer: Layer, numbers: RangeSet) -> None:
-        """Whatever of `numbers` nobody holds, and is not settled, waits behind all fresh ones."""
-        free = numbers - layer.committed - layer.quarantined
-        if free & layer.copied:
-            free = free - layer.held()
+        """Whatever of `numbers` nobody holds any more waits behind all fresh ones."""
+        free = numbers - self._still_held(layer, numbers & layer.copied)
         if free:
             layer.again.update(free)
             self.work_added = True
 
+    def _still_held(self, layer: Layer, copied: RangeSet) -> RangeSet:
+        """Those of `copied` that somebody has. Those that only one has are copies no longer."""
+        once, twice = RangeSet(), RangeSet()
+        for holding in layer.holdings.values() if copied else ():
+            for part in (holding.open & copied, holding.finished & copied):
+                twice.update(part & once)
+                once.update(part)
+        layer.copied.remove(copied - twice)
+        return once
+
     def check(self) -> None:
         """Assert every invariant; for tests."""
         for job in self.jobs.values():
+            self._check_job(job)
             for layer in job.layers:
                 self._check_layer(layer)
         for agent in self.agents.values():
-            assert agent.present == (self.by_session.get(agent.session) is agent), agent
-            assert agent.present or not agent.holdings, f"{agent.name} is {agent.state} and holds shards"
-            for key, holding in agent.holdings.items():
-                assert key == holding.key and holding.agent == agent.name
-                layer = self.open_layers[holding.layer]
-                assert layer.holdings[agent.name, holding.boot, holding.attempt] is holding
-                assert holding.open or holding.finished, "an empty holding"
+            self._check_agent(agent)
+        assert set(self.running) == {job.id for job in self.jobs.values() if job.state == "running"}
+        opened = sum(len(job.opened) for job in self.jobs.values())
+        assert opened == len(self.open_layers), "a layer is open twice, or open and of no job"
+
+    def _check_job(self, job: Job) -> None:
+        assert all(layer.active and self.open_layers[layer.digest] is layer for layer in job.opened), job.id
+        assert all(layer.state == "waiting" for layer in job.queue), job.id
+        assert len(job.opened) + len(job.queue) == sum(layer.state not in SETTLED for layer in job.layers), job.id
+        assert job.queued == sum(layer.left for layer in job.queue), f"{job.id} miscounts what waits"
+
+    def _check_agent(self, agent: Agent) -> None:
+        assert agent.present == (self.by_session.get(agent.session) is agent), agent
+        assert agent.present or not agent.holdings, f"{agent.name} is {agent.state} and holds shards"
+        assert agent.state == "live" or not agent.hungry, f"{agent.name} is {agent.state} and hungry"
+        assert agent.hungry or agent.name not in self.short, f"{agent.name} is short and not hungry"
+        for key, holding in agent.holdings.items():
+            assert key == holding.key and holding.agent == agent.name
+            layer = self.open_layers[holding.layer]
+            assert layer.holdings[agent.name, holding.boot, holding.attempt] is holding
+            assert holding.open or holding.finished, "an empty holding"
 
     def _check_layer(self, layer: Layer) -> None:
-        if layer.state in {"waiting", "changed", "merged"} and not layer.holdings:
+        if layer.state in SETTLED:
+            assert not layer.holdings
             return
+        assert layer.active or not layer.holdings
+        assert layer.high_water <= layer.raising <= layer.count
+        assert not layer.limbo or self.limbo_until is not None, "nobody will release the limbo"
         held = layer.held()
         seen = RangeSet()
         for part in (layer.fresh, layer.again, layer.limbo, layer.committed, layer.quarantined, held):
             assert not seen & part, f"{layer.name}: {seen & part} is in two places"
             seen.update(part)
         assert seen == RangeSet([(0, layer.count)]), f"{layer.name}: {RangeSet([(0, layer.count)]) - seen} is nowhere"
+        once = RangeSet()
         for holding in layer.holdings.values():
             assert not holding.open & holding.finished
+            assert not holding.everything() & once - layer.copied, "held twice and not known to be"
+            once.update(holding.everything())
             assert self.agents[holding.agent].holdings[holding.key] is holding

@@ -23,7 +23,7 @@ def main(what: str, folder: Path) -> None:
         print(error.message)
         sys.exit(error.exit_code)
     assert signal.getsignal(signal.SIGTERM) == before
-    {"calm": calm, "wait": wait, "lose": lose}[what](pool, events, folder)
+    {"calm": calm, "wait": wait, "lose": lose, "crash": crash}[what](pool, events, folder)
 
 
 def calm(pool: Pool, events: queue.SimpleQueue[PoolEvent], folder: Path) -> None:
@@ -50,6 +50,11 @@ def lose(pool: Pool, events: queue.SimpleQueue[PoolEvent], folder: Path) -> None
     pool.submit(0, batch("nothing", folder))
     print(type(events.get(timeout=60)).__name__)
     pool.stop()
+
+
+def crash(pool: Pool, events: queue.SimpleQueue[PoolEvent], folder: Path) -> None:
+    pool.submit(0, batch("wait", folder))
+    raise RuntimeError("a bug of the agent")
 
 
 if __name__ == "__main__":

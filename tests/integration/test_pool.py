@@ -216,6 +216,14 @@ def test_a_killed_agent_leaves_nothing_after_a_sweep(tmp_path: Path) -> None:
     assert sweep.sweep(tmp_path) == []
 
 
+def test_an_agent_that_crashes_takes_its_pool_along(tmp_path: Path) -> None:
+    agent = start_agent("crash", tmp_path)
+    _, errors = agent.communicate(timeout=DEADLINE_SECONDS)
+    assert errors.startswith("Traceback")
+    assert errors.endswith("RuntimeError: a bug of the agent\n")
+    assert not (tmp_path / sweep.RECORD).exists()
+
+
 def test_a_dead_ray_is_said_and_started_again(tmp_path: Path) -> None:
     agent = start_agent("lose", tmp_path)
     until(lambda: (tmp_path / "ran-wait").exists() or agent.poll() is not None)

@@ -62,7 +62,7 @@ from tests.unit.test_desk import who
 FARM = "farm"
 SHARDS = 12
 SHARD_BYTES = 100
-LAYERS = {digest: cpus for digest, cpus in (("a" * 32, 1), ("b" * 32, 2))}
+LAYERS = {"a" * 32: 1, "b" * 32: 2}  # digest → cpus
 TIMEOUT = 50.0
 
 numbers = st.sets(st.integers(0, SHARDS - 1), min_size=1, max_size=8).map(sorted)
@@ -77,6 +77,10 @@ def info_of(layer: str) -> LayerInfo:
 
 def pairs(chosen: list[int]) -> list[tuple[int, int]]:
     return RangeSet.of(chosen).pairs()
+
+
+def tickets(runs: list[Run]) -> tuple[int, ...]:
+    return tuple(run.ticket for run in runs)
 
 
 class DeskMachine(RuleBasedStateMachine):
@@ -161,7 +165,9 @@ class DeskMachine(RuleBasedStateMachine):
 
     def obey_delete(self, name: str) -> None:
         assert name in self.parts, "deleted a part twice"
-        assert not {s for s, (_, part) in self.done.items() if part == name}, "deleted what was finished and not settled"
+        assert not {s for s, (_, part) in self.done.items() if part == name}, (
+            "deleted what was finished and not settled"
+        )
         assert self.push is None or name not in dict(self.push.pieces), "deleted a part that is being sent"
         del self.parts[name]
 
@@ -201,7 +207,7 @@ class DeskMachine(RuleBasedStateMachine):
         attempt = self.open.pop(shard)
         self.flying.pop(shard, None)
         if how:
-            self.owed[how, *shard, attempt] += 1
+            self.owed[(how, *shard, attempt)] += 1
 
     def give_back_waiting(self) -> None:
         for shard in [s for s in self.open if s not in self.flying]:
@@ -247,7 +253,7 @@ class DeskMachine(RuleBasedStateMachine):
 
     def apply_grant(self, shard: Shard, attempt: int) -> None:
         if shard in self.done:
-            self.owed["finished", *shard, attempt] += 1
+            self.owed[("finished", *shard, attempt)] += 1
         elif self.open.get(shard, 0) < attempt:
             self.open[shard] = attempt
             self.flying.pop(shard, None)
@@ -304,7 +310,9 @@ class DeskMachine(RuleBasedStateMachine):
     @rule(gone=st.sets(layers, max_size=1), dropped=st.lists(numbers, max_size=1))
     def welcome(self, gone: set[str], dropped: list[list[int]]) -> None:
         drops = [
-            Drop(h.layer, h.boot, h.attempt, pairs(d)) for h in self.asked.message.held for d in dropped  # type: ignore[union-attr]
+            Drop(h.layer, h.boot, h.attempt, pairs(d))
+            for h in self.asked.message.held
+            for d in dropped  # type: ignore[union-attr]
         ]
         self.attempts += 1
         self.session = self.attempts
@@ -425,7 +433,8 @@ class DeskMachine(RuleBasedStateMachine):
         committed = data.draw(st.booleans())
         kept = {run.ticket: Kept(tuple(n for n, _, _ in run.items), 1, SHARD_BYTES)} if committed else {}
         running = data.draw(st.sampled_from(run.items)) if marked else None
-        flights, self.runs[slot] = self.runs[slot], []
+        dead = data.draw(st.integers(1, len(self.runs[slot])))  # the rest went to its successor already
+        flights, self.runs[slot] = self.runs[slot][:dead], self.runs[slot][dead:]
         if committed:
             self.keep(run, kept[run.ticket].numbers)
         if not ours and running:
@@ -433,7 +442,7 @@ class DeskMachine(RuleBasedStateMachine):
             if self.flying.get(shard) == run.ticket:
                 self.end(shard, "lost")
         barren = not ours and self.desk.slots.every[slot].barren >= 2
-        event = WorkerDied(slot, running, ours, "died", kept)
+        event = WorkerDied(slot, tickets(flights), running, ours, "died", kept)
         self.after_death(flights, barren and self.blames_nobody(run, running))
         self.tell(event)
 
@@ -456,7 +465,7 @@ class DeskMachine(RuleBasedStateMachine):
         slot = self.doomed.pop()
         flights, self.runs[slot] = self.runs[slot], []
         self.after_death(flights, False)
-        self.tell(WorkerDied(slot, None, True, "killed"))
+        self.tell(WorkerDied(slot, tickets(flights), None, True, "killed"))
 
     @precondition(busy)
     @rule(data=st.data())
@@ -477,7 +486,7 @@ class DeskMachine(RuleBasedStateMachine):
         if self.flying.get((run.info.layer.digest, victim[0])) == run.ticket:
             self.end((run.info.layer.digest, victim[0]), "failed")
         self.after_death(flights, False)
-        self.tell(WorkerDied(slot, victim, True, "killed"))
+        self.tell(WorkerDied(slot, tickets(flights), victim, True, "killed"))
 
     @precondition(lambda self: self.pool and not self.ended)
     @rule()
@@ -488,7 +497,7 @@ class DeskMachine(RuleBasedStateMachine):
                 self.doomed.discard(slot)
                 barren = self.desk.slots.every[slot].barren >= 2
                 self.after_death(flights, barren)
-                self.tell(WorkerDied(slot, None, False, "gone"))
+                self.tell(WorkerDied(slot, tickets(flights), None, False, "gone"))
                 if self.ended:
                     return
         self.pool = False
@@ -563,7 +572,7 @@ class DeskMachine(RuleBasedStateMachine):
             return
         for shard in [s for s, (_, part) in self.done.items() if part == name]:
             attempt, _ = self.done.pop(shard)
-            self.owed["lost", *shard, attempt] += 1
+            self.owed[("lost", *shard, attempt)] += 1
         del self.parts[name]
         self.tell(PartDamaged(name))
 
@@ -643,6 +652,10 @@ class DeskMachine(RuleBasedStateMachine):
 
 
 DeskMachine.TestCase.settings = settings(
-    max_examples=500, stateful_step_count=80, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.generate,)
+    max_examples=500,
+    stateful_step_count=80,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=(Phase.generate,),
 )
 TestDesk = DeskMachine.TestCase

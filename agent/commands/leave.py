@@ -1,0 +1,57 @@
+"""`agent leave`: end an agent of this machine, in good order or at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import click
+
+from agent import spool as spools
+from agent.commands.group import example
+from agent.commands.status import the_one
+from jobs.errors import IncompleteError, RefusedError
+
+POLL_SECONDS = 0.1
+NOW_SECONDS = 30.0  # for an agent told to stop at once
+
+
+@click.command(epilog=example("agent leave", "agent leave --name desk --now"))
+@click.option("--name", default=None, help="Which agent, where several run.")
+@click.option("--spool", type=click.Path(path_type=Path), default=None, help="Which agent, by its spool.")
+@click.option("--now", is_flag=True, help="Stop at once; what is finished is kept and offered at the next join.")
+def command(name: str | None, spool: Path | None, now: bool) -> int:
+    """End an agent of this machine.
+
+    It finishes what runs, pushes what is finished and hands back the rest; this command waits for it.
+    """
+    folder, owner = the_one(spool, name)
+    _signal(owner, signal.SIGTERM)
+    if now:
+        _wait(owner, POLL_SECONDS)
+        _signal(owner, signal.SIGTERM)
+        if not _wait(owner, NOW_SECONDS):
+            raise RefusedError(f"agent {owner.name} (process {owner.pid}) does not stop", f"`kill -9 {owner.pid}`")
+        return 0
+    _wait(owner, float("inf"))
+    if spools.owner(folder) == owner:  # it says so itself when it leaves in good order
+        raise IncompleteError(f"agent {owner.name} left with work it could not push", f"its log is {folder}/agent.log")
+    click.echo(f"{owner.name} left")
+    return 0
+
+
+def _signal(owner: spools.Owner, number: signal.Signals) -> None:
+    if owner.process() is not None:
+        os.kill(owner.pid, number)
+
+
+def _wait(owner: spools.Owner, seconds: float) -> bool:
+    """Whether it ended in time."""
+    deadline = time.monotonic() + seconds
+    while owner.process() is not None:
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True

@@ -1,0 +1,111 @@
+"""The control thread: keeps a channel open, says what it is told to, delivers the answers. Decides nothing."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeAlias, cast
+
+from agent.backoff import Backoff
+from agent.links.channel import Channel, Link, greet
+from agent.orders import Event, Heard, LinkDown, LinkUp, Redial, Say
+from coordinator.protocol.messages import Bye, Decoder, News, Rejected, ToAgent, Welcome
+from jobs.errors import MusterError, ProtocolError
+
+ANSWER_SECONDS = 30.0  # beyond what the other end may hold its answer: then the channel is dead
+PROTOCOL_PAUSE_SECONDS = 60.0
+
+log = logging.getLogger("muster.control")
+_decode = Decoder(ToAgent)
+Answer: TypeAlias = Welcome | News | Rejected | Bye
+
+
+class Control:
+    """`say` and `redial` may be called from any thread; events come from this one's own."""
+
+    def __init__(self, link: Link, tell: Callable[[Event], None]) -> None:
+        self._link = link
+        self._tell = tell
+        self._orders: queue.SimpleQueue[Say | Redial | None] = queue.SimpleQueue()
+        self._channel: Channel | None = None
+        self._lock = threading.Lock()  # over `_channel`
+        self._stopping = threading.Event()
+        self._backoff = Backoff()
+        self._thread = threading.Thread(target=self._run, name="control", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def say(self, say: Say) -> None:
+        self._orders.put(say)
+
+    def redial(self, redial: Redial) -> None:
+        self._orders.put(redial)
+        self._abort()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._orders.put(None)
+        self._abort()
+        self._thread.join()
+
+    def _abort(self) -> None:
+        with self._lock:
+            if self._channel is not None:
+                self._channel.abort()
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                pause = self._one_channel()
+            except ProtocolError as error:
+                self._down(f"{error.message}; {error.hint}")
+                pause = PROTOCOL_PAUSE_SECONDS
+            except MusterError as error:
+                self._down(error.message)
+                pause = self._asked_for(self._backoff.dead(time.monotonic()))
+            self._stopping.wait(pause)
+
+    def _one_channel(self) -> float:
+        """From its opening to its end; how long to wait before the next."""
+        channel = self._link.open("control")
+        with self._lock:
+            self._channel = channel
+        try:
+            greeting = greet(channel)
+            self._asked_for(0.0)  # what was to be said on an earlier channel is void
+            self._tell(LinkUp(greeting.farm))
+            return self._converse(channel)
+        finally:
+            with self._lock:
+                self._channel = None
+            channel.close()
+
+    def _converse(self, channel: Channel) -> float:
+        while (order := self._orders.get()) is not None:
+            if isinstance(order, Redial):
+                self._down("closed")
+                return max(order.pause, self._backoff.gone()) if order.pause else 0.0
+            channel.say(order.message)
+            answer = cast(Answer, channel.hear(_decode, order.wait + ANSWER_SECONDS))
+            if isinstance(answer, Welcome):
+                self._backoff.good()
+            self._tell(Heard(answer))
+        return 0.0
+
+    def _down(self, reason: str) -> None:
+        log.info("no link: %s", reason)
+        self._tell(LinkDown(reason))
+
+    def _asked_for(self, pause: float) -> float:
+        """Empty the queue. The pause of the last redial in it, else `pause`."""
+        while not self._orders.empty():
+            order = self._orders.get()
+            if isinstance(order, Redial):
+                pause = order.pause
+        return pause

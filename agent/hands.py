@@ -1,0 +1,163 @@
+"""Carries out what the desk orders of the pool, and tells what came of it. Decides nothing about shards."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent import pool, weigh
+from agent.orders import BatchEnded, Event, Kept, Kill, PoolLost, Run, SlotsSeen, SlotView, WorkerDied
+from agent.spool import At, Spool
+from jobs import mark, strays
+from jobs.code import unpack
+from jobs.errors import DamagedError, MusterError
+from jobs.model import ArraySource
+from jobs.parts import read_index
+from jobs.work import Batch, Item, Mishap, Outcome
+
+log = logging.getLogger("muster.pool")
+
+
+@dataclass(frozen=True)
+class PoolNews:
+    """An event of the pool, with the dead worker's mark as it was then: the next worker writes its own over it."""
+
+    event: pool.PoolEvent
+    marked: mark.Marked | None = None
+
+
+class Hands:
+    """The pool, and the files its workers need. All but the pool's own callback is for the main thread."""
+
+    def __init__(self, spool: Spool, name: str, slots: int, packs: Path, put: Callable[[PoolNews], None]) -> None:
+        self._spool = spool
+        self._name = name
+        self._packs = packs  # folder with the users' code as the coordinator has it
+        self._put = put
+        self._flying: dict[int, Run] = {}  # by the pool's ticket
+        self._at: dict[int, At] = {}
+        self.pool = pool.Pool(spool.run, slots, self._on_event, spool.log)
+
+    def _on_event(self, event: pool.PoolEvent) -> None:
+        """On the pool's thread."""
+        marked = None
+        if isinstance(event, pool.WorkerDied):
+            marked = mark.read(self._spool.mark(event.slot))
+            strays.sweep(self._spool.scratch(event.slot))
+        self._put(PoolNews(event, marked))
+
+    # --- orders ---
+
+    def run(self, run: Run, farm: str) -> Event | None:
+        """Submit a batch; what happened at once, if it could not be."""
+        try:
+            batch = self._batch(run, farm)
+        except (MusterError, OSError) as error:
+            mishaps = tuple(Mishap(n, False, "exception", str(error), "", 0.0, 0) for n, _, _ in run.items)
+            return BatchEnded(run.ticket, Outcome((), 0, 0, 0, 0.0, 0, mishaps))
+        self._say_at(run, farm)
+        try:
+            self._flying[self.pool.submit(run.slot, batch)] = run
+        except MusterError as error:
+            return WorkerDied(run.slot, (run.ticket,), None, True, error.message)
+        return None
+
+    def kill(self, kill: Kill) -> None:
+        log.info("killing the worker of slot %d: %s", kill.slot, kill.why)
+        self.pool.kill(kill.slot)
+
+    def _batch(self, run: Run, farm: str) -> Batch:
+        info, spool = run.info, self._spool
+        windowed = isinstance(info.layer.source, ArraySource)
+        items = tuple(
+            Item(n, boot, attempt, info.layer.window(n) if windowed else None, run.payloads.get(n, b""))
+            for n, boot, attempt in run.items
+        )
+        return Batch(
+            farm=farm,
+            agent=self._name,
+            job=info.job,
+            layer=info.layer,
+            work=info.work,
+            items=items,
+            tmp=str(spool.part_tmp(run.part)),
+            done=str(spool.part(run.part)),
+            mark=str(spool.mark(run.slot)),
+            scratch=str(spool.scratch(run.slot)),
+            code=self._code(info.work.code),
+            python=_interpreter(info.work.env),
+        )
+
+    def _code(self, digest: str | None) -> str | None:
+        """The folder with the user's files, unpacked on first use."""
+        if digest is None:
+            return None
+        folder = self._spool.code(digest)
+        if not folder.is_dir():
+            unpack((self._packs / f"{digest}.pack").read_bytes(), folder, digest)
+        return str(folder)
+
+    def _say_at(self, run: Run, farm: str) -> None:
+        at = At(farm, run.info.job, run.info.layer.digest)
+        if self._at.get(run.slot) != at:
+            self._spool.set_at(run.slot, at)
+            self._at[run.slot] = at
+
+    # --- what came of it ---
+
+    def translate(self, news: PoolNews) -> Event | None:
+        """As the desk knows it."""
+        match news.event:
+            case pool.BatchDone(_, ticket, outcome):
+                run = self._flying.pop(ticket, None)
+                return BatchEnded(run.ticket, outcome) if run else None
+            case pool.WorkerDied():
+                return self._death(news.event, news.marked)
+            case pool.PoolLost(reason):
+                return PoolLost(reason)
+
+    def _death(self, died: pool.WorkerDied, marked: mark.Marked | None) -> WorkerDied:
+        log.warning("the worker of slot %d died: %s", died.slot, died.reason)
+        runs = [run for ticket in died.tickets if (run := self._flying.pop(ticket, None))]
+        kept = {run.ticket: found for run in runs if (found := self._kept(run))}
+        running = _running(marked)
+        tickets = tuple(run.ticket for run in runs)
+        return WorkerDied(died.slot, tickets, running, died.killed_by_us, died.reason, kept)
+
+    def _kept(self, run: Run) -> Kept | None:
+        """What the worker had committed of this batch, if it had."""
+        self._spool.part_tmp(run.part).unlink(missing_ok=True)
+        path = self._spool.part(run.part)
+        try:
+            index = read_index(path)
+        except FileNotFoundError:
+            return None
+        except DamagedError as error:
+            log.warning("a dead worker left a damaged part: %s", error)
+            path.unlink(missing_ok=True)
+            return None
+        rows = sum(entry.rows for entry in index.entries)
+        return Kept(tuple(entry.number for entry in index.entries), rows, path.stat().st_size)
+
+    def look(self, slots: list[int], weights: dict[int, int]) -> SlotsSeen:
+        """What busy slots are at."""
+        views = [SlotView(n, _running(mark.read(self._spool.mark(n))), weights.get(n, 0)) for n in slots]
+        return SlotsSeen(tuple(views))
+
+    def weigh(self, slots: list[int]) -> dict[int, int]:
+        """Memory of busy slots."""
+        pids = {slot: pid for slot in slots if (pid := self.pool.worker_pid(slot))}
+        bytes_of = weigh.trees(pids.values())
+        return {slot: bytes_of[pid] for slot, pid in pids.items()}
+
+
+def _running(marked: mark.Marked | None) -> tuple[int, int, int] | None:
+    return (marked.number, marked.boot, marked.attempt) if marked and marked.running else None
+
+
+def _interpreter(env: str | None) -> str | None:
+    """What `env` names here: an interpreter on the PATH or by its path."""
+    return None if env is None else shutil.which(env) or env

@@ -1,0 +1,284 @@
+"""The agent process: events to the desk, its commands carried out, on the main thread. Decides nothing about work."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import queue
+import signal
+import time
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+
+from agent.control import Control
+from agent.desk import Desk
+from agent.hands import Hands, PoolNews
+from agent.line import Line, State
+from agent.links.channel import Link
+from agent.logs import close_log, open_log
+from agent.meter import Meter
+from agent.orders import (
+    Command,
+    Delete,
+    DrainAsked,
+    Event,
+    Kill,
+    PoolLost,
+    PoolStarted,
+    Push,
+    Quit,
+    Recheck,
+    Redial,
+    Run,
+    Say,
+    SpaceSeen,
+    Tell,
+    Ticked,
+)
+from agent.push import Pushing
+from agent.spool import Spool, free_bytes
+from agent.talk import Who
+from jobs import strays
+from jobs.errors import INTERRUPTED_EXIT
+
+LOOK_SECONDS = 0.25  # between looks at the slots' marks
+WEIGH_SECONDS = 1.0
+SPACE_SECONDS = 2.0
+STATE_SECONDS = 1.0
+TICK_BUSY_SECONDS = 0.05
+TICK_IDLE_SECONDS = 0.2
+HELLO_SECONDS = 1.0  # for the first hello to be on its way before the pool's start takes this thread
+
+log = logging.getLogger("muster.agent")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `agent join` was told, every default resolved."""
+
+    name: str
+    host: str
+    cpus: int
+    memory: int
+    disk: int
+    version: str
+
+
+class Interrupted(BaseException):
+    """A second signal: stop at once."""
+
+
+class Agent:
+    """One run of `agent join`. `packs`: folder of the users' code as the coordinator has it."""
+
+    def __init__(self, settings: Settings, spool: Spool, link: Link, packs: Path) -> None:
+        self._settings = settings
+        self._spool = spool
+        self._link = link
+        self._inbox: queue.SimpleQueue[Event | PoolNews] = queue.SimpleQueue()
+        self._control = Control(link, self._inbox.put)
+        self._pushing = Pushing(link, spool, self._inbox.put)
+        self._hands = Hands(spool, settings.name, settings.cpus, packs, self._inbox.put)
+        self._desk = self._make_desk()
+        self._line = Line()
+        self._meter = Meter()
+        self._weights: dict[int, int] = {}
+        self._due = dict.fromkeys(("look", "weigh", "space", "state"), 0.0)
+        self._signals = 0
+        self._pool_lost = False
+        self._quit: Quit | None = None
+
+    def run(self) -> int:
+        """Until it has left; the exit code. A MusterError is raised once everything is stopped."""
+        self._catch_signals()
+        open_log(self._spool.log)
+        log.info("joining %s as %s", self._link, self._settings.name)
+        try:
+            self._work()
+        except Interrupted:
+            kept = self._spool.done
+            self._line.say(f"stopped at once; finished work is kept in {kept} and offered at the next join")
+            return INTERRUPTED_EXIT
+        finally:
+            self._stop()
+        assert self._quit is not None
+        if self._quit.error is not None:
+            raise self._quit.error
+        self._spool.release()
+        return 0
+
+    def _make_desk(self) -> Desk:
+        """What an earlier process left becomes the first thing to tell."""
+        losses = self._spool.losses()
+        strays.sweep(self._spool.run)
+        self._spool.clear()
+        return Desk(self._who(), [part for part, _ in self._spool.parts()], losses)
+
+    def _who(self) -> Who:
+        from jobs.fingerprint import fingerprint
+        from jobs.kinds import kernels
+
+        settings = self._settings
+        return Who(
+            name=settings.name,
+            spool=self._spool.uuid,
+            process=uuid.uuid4().hex,
+            host=settings.host,
+            pid=os.getpid(),
+            cpus=settings.cpus,
+            memory=settings.memory,
+            disk=settings.disk,
+            kernels=kernels(),
+            fingerprint=fingerprint(),
+            python=platform.python_version(),
+            version=settings.version,
+            in_place=True,
+        )
+
+    # --- the loop ---
+
+    def _work(self) -> None:
+        self._control.start()
+        self._pushing.start()
+        self._until(time.monotonic() + HELLO_SECONDS)
+        self._start_pool()
+        while self._quit is None:
+            self._step(TICK_BUSY_SECONDS if self._desk.busy else TICK_IDLE_SECONDS)
+            if self._pool_lost:
+                self._restart_pool()
+
+    def _until(self, deadline: float) -> None:
+        """Work until the first hello is said, or it takes too long."""
+        while self._quit is None and self._desk.talk.asked is None and time.monotonic() < deadline:
+            self._step(TICK_BUSY_SECONDS)
+
+    def _start_pool(self) -> None:
+        if self._quit is None:
+            self._line.say(f"{self._settings.name}: starting {self._settings.cpus} workers")
+            self._hands.pool.start()
+            self._handle(PoolStarted())
+
+    def _restart_pool(self) -> None:
+        """Ray itself died. Its workers' batches were given up already."""
+        self._pool_lost = False
+        self._hands.pool.stop()
+        self._start_pool()
+
+    def _step(self, seconds: float) -> None:
+        try:
+            news = self._inbox.get(timeout=seconds)
+        except queue.Empty:
+            self._handle(Ticked())
+        else:
+            event = self._hands.translate(news) if isinstance(news, PoolNews) else news
+            if event is not None:
+                self._handle(event)
+        self._look_around(time.monotonic())
+
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, PoolLost):
+            log.error("the pool is gone: %s", event.reason)
+            self._pool_lost = True
+        now = time.monotonic()
+        self._meter.note(event, now)
+        for command in self._desk.handle(event, now):
+            self._obey(command)
+
+    def _obey(self, command: Command) -> None:
+        match command:
+            case Run():
+                event = self._hands.run(command, self._desk.stock.farm)
+                if event is not None:
+                    self._inbox.put(event)
+            case Kill():
+                self._hands.kill(command)
+            case Say():
+                self._control.say(command)
+            case Redial():
+                self._control.redial(command)
+            case Push() | Recheck():
+                self._pushing.order(command)
+            case Delete(name):
+                self._spool.part(name).unlink(missing_ok=True)
+            case Tell(line):
+                log.info("%s", line)
+                self._line.say(f"{self._settings.name}: {line}")
+            case Quit():
+                self._quit = command
+
+    # --- looking ---
+
+    def _look_around(self, now: float) -> None:
+        busy = [slot.number for slot in self._desk.slots.every if slot.flights]
+        if busy and self._is_due("weigh", WEIGH_SECONDS, now):
+            self._weights = self._hands.weigh(busy)
+        if busy and self._is_due("look", LOOK_SECONDS, now):
+            self._handle(self._hands.look(busy, self._weights))
+        if self._is_due("space", SPACE_SECONDS, now):
+            self._handle(SpaceSeen(free_bytes(self._spool.path)))
+        if self._is_due("state", STATE_SECONDS, now):
+            self._show(now)
+
+    def _is_due(self, what: str, seconds: float, now: float) -> bool:
+        if now < self._due[what]:
+            return False
+        self._due[what] = now + seconds
+        return True
+
+    def _show(self, now: float) -> None:
+        state = self._state(now)
+        self._line.show(state, now)
+        with suppress(OSError):  # a full disk: there is no news then, and no harm
+            self._spool.write_state(msgspec.json.encode(state))
+
+    def _state(self, now: float) -> State:
+        talk, meter = self._desk.talk, self._meter
+        return State(
+            name=self._settings.name,
+            host=self._settings.host,
+            where=str(self._link),
+            pid=os.getpid(),
+            linked=bool(talk.session),
+            ready=self._desk.floor.ready,
+            why_idle=self._desk.why_idle,
+            done=meter.done,
+            pushed=meter.pushed,
+            pushed_bytes=meter.pushed_bytes,
+            rate=meter.rate(now),
+            cpus=self._settings.cpus,
+            at=time.time(),
+            **self._desk.counts(),
+        )
+
+    # --- signals, and the end ---
+
+    def _catch_signals(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._signalled)
+
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        self._signals += 1
+        if self._signals > 1:
+            raise Interrupted
+        self._inbox.put(DrainAsked(signal.Signals(number).name))
+
+    def _stop(self) -> None:
+        """Whatever state things are in. A third signal changes nothing: this is short."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        self._control.stop()
+        self._pushing.stop()
+        self._hands.pool.stop()
+        strays.sweep(self._spool.run)
+        self._link.close()
+        if self._quit is not None:
+            self._show(time.monotonic())
+        self._line.close()
+        log.info("left")
+        close_log()

@@ -1,0 +1,46 @@
+"""What every benchmark shares: the last line, runs in turn, the machine it ran on. Measures nothing itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def alternate(runs: int, **sides: Callable[[], float]) -> dict[str, list[float]]:
+    """Each side's rates, run in turn so that a slow spell of the machine meets all of them."""
+    rates: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(runs):
+        for name, side in sides.items():
+            rates[name].append(side())
+            print(f"  run {number + 1}: {name} {rates[name][-1]:,.1f}", flush=True)
+    return rates
+
+
+def report(ours: float, peer: float, parts: dict[str, Any]) -> None:
+    """The last line of a benchmark: JSON, `ratio` so that more is better."""
+    values = {"ours": round(ours, 3), "peer": round(peer, 3), "ratio": round(ours / peer, 3), "parts": parts}
+    print(json.dumps(values), flush=True)
+
+
+def machine() -> str:
+    """One line on the machine, without its name."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return (
+        f"{CORES} cores ({_processor()}), {memory:.0f} GiB, Python {platform.python_version()}, numpy {np.__version__}"
+    )
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())

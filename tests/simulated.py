@@ -1,0 +1,420 @@
+"""A simulated agent for tests: speaks the real protocol through real `coordinator connect` helpers and computes with a
+real Workbench. It can lose replies, die and come back with the same spool; it is driven step by step or by `work`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import threading
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coordinator import root as roots
+from coordinator.protocol import messages as m
+from coordinator.protocol.frames import FrameReader, frame
+from coordinator.root import Root
+from coordinator.version import VERSION
+from jobs.code import unpack
+from jobs.model import MadeSource
+from jobs.parts import Index, encode_index, read_index
+from jobs.ranges import Pairs, RangeSet
+from jobs.work import Batch, Item, Workbench
+
+ANSWER_SECONDS = 40.0
+READ_BYTES = 1 << 16
+Key = tuple[str, str, int, int]  # job, layer's digest, boot, attempt
+
+
+class Cut(Exception):
+    """The channel ended, with a Bye or without one."""
+
+
+class Helper:
+    """One `coordinator connect` process and the frames to and from it."""
+
+    def __init__(self, root: Root, role: str, types: object, env: Mapping[str, str], args: Sequence[str] = ()) -> None:
+        command = [*roots.command("connect", root.path), "--role", role, *args]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(env), start_new_session=True, cwd="/"
+        )
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self._in, self._out = self.process.stdin.fileno(), self.process.stdout.fileno()
+        self._reader = FrameReader()
+        self._frames: list[bytes] = []
+        self._decode = m.Decoder(types)
+        self.greeting = m.Decoder(m.Greeting)(self._frame())
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def ask(self, message: m.Message) -> Any:
+        """The answer to `message`. Cut if the helper says Bye or nothing more."""
+        self.send(frame(m.encode(message)))
+        return self.receive()
+
+    def send(self, raw: bytes) -> None:
+        view = memoryview(raw)
+        try:
+            while view:
+                view = view[os.write(self._in, view) :]
+        except OSError as error:
+            raise Cut(str(error)) from None
+
+    def receive(self) -> Any:
+        answer = self._decode(self._frame())
+        if isinstance(answer, m.Bye):
+            raise Cut(answer.reason)
+        return answer
+
+    def _frame(self) -> bytes:
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while not self._frames:
+            ready, _, _ = select.select([self._out], [], [], max(0.0, deadline - time.monotonic()))
+            assert ready, f"no answer within {ANSWER_SECONDS} s"
+            raw = os.read(self._out, READ_BYTES)
+            if not raw:
+                raise Cut("the helper ended without a word")
+            self._frames += self._reader.feed(raw)
+        return self._frames.pop(0)
+
+    def close(self, kill: bool = False) -> int:
+        """End it, by closing its stdin or by SIGKILL; its exit code."""
+        if kill:
+            self.process.kill()
+        assert self.process.stdin is not None and self.process.stdout is not None
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+        code = self.process.wait(ANSWER_SECONDS)
+        self.process.stdout.close()
+        return code
+
+
+@dataclass
+class Part:
+    """A part on disk and those of its shards that are wanted still."""
+
+    job: str
+    path: Path
+    index: Index
+    numbers: RangeSet
+
+    @property
+    def key(self) -> Key:
+        first = self.index.entries[0]
+        return self.job, self.index.layer, first.boot, first.attempt
+
+
+class SimulatedAgent:
+    """`granted`: shards not run yet. `parts`: finished and not acknowledged. `acknowledged`: told to be durable, for
+    good. `computed`: every shard it ever ran, in order. `fails` has shards that fail: (layer's name, number)."""
+
+    def __init__(
+        self, root: Root, spool: Path, name: str, *, env: Mapping[str, str], cpus: int = 2, pinned: str = "",
+        kinds: Mapping[str, int] | None = None,
+    ) -> None:  # fmt: skip
+        self.root, self.spool, self.name, self.cpus = root, spool, name, cpus
+        self.kinds = dict(kinds or {"cluster": 1, "map": 1, "chain": 1})
+        self.process = uuid.uuid4().hex
+        self.session = 0
+        self.drained = False
+        self.granted: dict[Key, RangeSet] = {}
+        self.payloads: dict[tuple[str, int], bytes] = {}
+        self.layers: dict[str, m.LayerInfo] = {}
+        self.acknowledged: defaultdict[str, RangeSet] = defaultdict(RangeSet)
+        self.computed: list[tuple[str, int]] = []
+        self.fails: set[tuple[str, int]] = set()
+        self.refusals: list[str] = []
+        self.paused = threading.Event()  # while it is set, nothing is computed
+        self._env = dict(env)
+        self._args = ["--as", pinned] if pinned else []
+        self._control: Helper | None = None
+        self._push: Helper | None = None
+        self._finished: list[m.Finished] = []
+        self._failures: list[m.Failure] = []
+        self._bench = Workbench()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.error: BaseException | None = None  # what ended the thread of `go`
+        self._batches = 0
+        for folder in ("done", "tmp", "code", "scratch"):
+            (spool / folder).mkdir(parents=True, exist_ok=True)
+        if not (spool / "uuid").exists():
+            (spool / "uuid").write_text(uuid.uuid4().hex)
+        self.uuid = (spool / "uuid").read_text()
+        self.parts = [self._known(path) for path in sorted((spool / "done").iterdir())]
+
+    def _known(self, path: Path) -> Part:
+        index = read_index(path)
+        return Part(path.name.rpartition("-")[0], path, index, RangeSet.of(e.number for e in index.entries))
+
+    # --- the links ---------------------------------------------------------------------------------------
+
+    @property
+    def control(self) -> Helper:
+        if self._control is None:
+            self._control = Helper(self.root, "control", m.ToAgent, self._env, self._args)
+        return self._control
+
+    @property
+    def push_link(self) -> Helper:
+        if self._push is None:
+            self._push = Helper(self.root, "push", m.ToPusher, self._env, self._args)
+        return self._push
+
+    def hang_up(self, kill: bool = False) -> None:
+        """Both channels end; what the daemon will think of it is its affair."""
+        for helper in (self._control, self._push):
+            if helper is not None:
+                helper.close(kill)
+        self._control = self._push = None
+        self.session = 0
+
+    def die(self) -> None:
+        """Like a kill -9 of the whole agent: its helpers end, its spool stays. May be called again."""
+        self._stop.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(ANSWER_SECONDS)
+        self.hang_up(kill=True)
+        self._bench.close()
+
+    # --- control -----------------------------------------------------------------------------------------
+
+    def join(self) -> Any:
+        """Say hello with all that is held; the answer, a Welcome or a Rejected."""
+        answer = self.control.ask(self.hello())
+        if isinstance(answer, m.Welcome):
+            self.session = answer.session
+            self._finished.clear()
+            self._take(answer.drops, answer.committed, answer.gone)
+        return answer
+
+    def hello(self) -> m.Hello:
+        return m.Hello(
+            protocol=m.PROTOCOL, version=VERSION, name=self.name, spool=self.uuid, process=self.process, host="here",
+            pid=os.getpid(), cpus=self.cpus, memory=1 << 33, disk=1 << 40, kernels=self.kinds, fingerprint="fp",
+            python="3", in_place=True, held=self.held(), failures=list(self._failures),
+        )  # fmt: skip
+
+    def held(self) -> list[m.Held]:
+        running = {key: numbers for key, numbers in self.granted.items() if numbers}
+        finished: dict[Key, RangeSet] = {}
+        for part in self.parts:
+            finished.setdefault(part.key, RangeSet()).update(part.numbers)
+        return [
+            m.Held(*key, running.get(key, RangeSet()).pairs(), finished.get(key, RangeSet()).pairs())
+            for key in sorted(running.keys() | finished.keys())
+        ]
+
+    def sync(self, hungry: bool = True, wait: float = 0.0, **more: Any) -> Any:
+        """Tell what is new, take in what is; the answer, News or a Rejected."""
+        told = m.Sync(self.session, 1 << 40, wait, hungry, finished=self._finished, failures=self._failures, **more)
+        answer = self.control.ask(told)
+        if isinstance(answer, m.News):
+            self._finished, self._failures = [], []
+            self._heard(answer)
+        return answer
+
+    def _heard(self, news: m.News) -> None:
+        self.layers.update({info.layer.digest: info for info in news.layers})
+        self.drained = self.drained or news.drain
+        self._take(news.drops, news.committed, news.gone)
+        for grant in news.grants:
+            assert grant.layer in self.layers, "a grant of a layer never told of"
+            self.granted[grant.job, grant.layer, grant.boot, grant.attempt] = RangeSet(grant.numbers)
+            self.payloads.update({(grant.layer, number): raw for number, raw in grant.payloads.items()})
+
+    def _take(self, drops: list[m.Drop], committed: list[m.Committed], gone: list[str]) -> None:
+        for drop in drops:
+            for key in [key for key in self.granted if key[1:] == (drop.layer, drop.boot, drop.attempt)]:
+                self.granted[key].remove(RangeSet(drop.numbers))
+        for told in committed:
+            self._settle(told.layer, RangeSet(told.numbers))
+        for layer in gone:
+            self._forget(layer)
+
+    def _settle(self, layer: str, numbers: RangeSet) -> None:
+        """Committed, by whomever: nothing of it is kept here."""
+        self.acknowledged[layer].update(numbers)
+        for part in [part for part in self.parts if part.index.layer == layer]:
+            part.numbers.remove(numbers)
+            if not part.numbers:
+                part.path.unlink()
+                self.parts.remove(part)
+
+    def _forget(self, layer: str) -> None:
+        for part in [part for part in self.parts if part.index.layer == layer]:
+            part.path.unlink()
+            self.parts.remove(part)
+        for key in [key for key in self.granted if key[1] == layer]:
+            del self.granted[key]
+
+    def leave(self) -> None:
+        """Say goodbye; the helper ends."""
+        with contextlib.suppress(Cut):
+            self.control.ask(m.Leave(self.session))
+        self.hang_up()
+
+    def give_back(self) -> Any:
+        """Hand back all that was not started, as a drain does."""
+        returned = [
+            m.Returned(layer, boot, attempt, numbers.pairs())
+            for (_, layer, boot, attempt), numbers in self.granted.items()
+            if numbers
+        ]
+        self.granted.clear()
+        return self.sync(hungry=False, returned=returned)
+
+    # --- work --------------------------------------------------------------------------------------------
+
+    def compute(self, limit: int | None = None) -> int:
+        """Run granted shards, at most `limit`, a part per grant; how many were run."""
+        done = 0
+        for key, numbers in list(self.granted.items()):
+            chosen = numbers.take(len(numbers) if limit is None else limit - done)
+            if not numbers:
+                del self.granted[key]
+            if chosen:
+                self._run(key, chosen)
+                done += len(chosen)
+        return done
+
+    def _run(self, key: Key, numbers: RangeSet) -> None:
+        job, digest, boot, attempt = key
+        name = self.layers[digest].layer.name
+        bad = RangeSet.of(number for number in numbers if (name, number) in self.fails)
+        self._failures += [
+            m.Failure(job, digest, n, boot, attempt, "exception", "it is poison", "the evidence", 0.1, 1) for n in bad
+        ]
+        good = numbers - bad
+        if good:
+            self._compute_part(key, good)
+
+    def _compute_part(self, key: Key, numbers: RangeSet) -> None:
+        job, digest, boot, attempt = key
+        info = self.layers[digest]
+        self._batches += 1
+        done = self.spool / "done" / f"{job}-{time.monotonic_ns()}"
+        made = isinstance(info.layer.source, MadeSource)
+        items = tuple(
+            Item(n, boot, attempt, None if made else info.layer.window(n), self.payloads.get((digest, n), b""))
+            for n in numbers
+        )
+        outcome = self._bench.run(
+            Batch(
+                farm=self.root.farm, agent=self.name, job=job, layer=info.layer, work=info.work, items=items,
+                tmp=str(self.spool / "tmp" / done.name), done=str(done), mark=str(self.spool / "mark"),
+                scratch=str(self.spool / "scratch"), code=self._code(info), python=None,
+            )
+        )  # fmt: skip
+        assert list(outcome.numbers) == list(numbers), outcome
+        self.computed += [(digest, number) for number in numbers]
+        self.parts.append(Part(job, done, read_index(done), numbers.copy()))
+        self._finished.append(
+            m.Finished(
+                job, digest, boot, attempt, numbers.pairs(), outcome.rows, outcome.seconds, 0.0, outcome.in_bytes,
+                outcome.nbytes, outcome.peak,
+            )
+        )  # fmt: skip
+
+    def _code(self, info: m.LayerInfo) -> str | None:
+        digest = info.work.code
+        if digest is None:
+            return None
+        target = self.spool / "code" / digest
+        if not target.exists():
+            unpack(self.root.pack(digest).read_bytes(), target, digest)
+        return str(target)
+
+    # --- push --------------------------------------------------------------------------------------------
+
+    def offer_of(self, part: Part) -> m.Offer:
+        raw = encode_index(part.index)
+        pairs: Pairs = RangeSet.of(entry.number for entry in part.index.entries).pairs()
+        return m.Offer(self.session, part.index.layer, pairs, list(part.index.outputs), raw, part.index.body_bytes)
+
+    def body_of(self, part: Part) -> bytes:
+        with part.path.open("rb") as file:
+            return file.read(part.index.body_bytes)
+
+    def push(self, part: Part, lose_reply: bool = False) -> Any:
+        """Offer a part, send its body, take in the answer. With `lose_reply` the channel dies before it is read."""
+        answer = self.push_link.ask(self.offer_of(part))
+        if isinstance(answer, m.Accepted):
+            self.push_link.send(self.body_of(part))
+            if lose_reply:
+                select.select([self.push_link.process.stdout], [], [], ANSWER_SECONDS)
+                self.push_link.close(kill=True)
+                self._push = None
+                return None
+            answer = self.push_link.receive()
+        self._answered(part, answer)
+        return answer
+
+    def _answered(self, part: Part, answer: Any) -> None:
+        if isinstance(answer, m.Settled):
+            self._settle(part.index.layer, RangeSet(answer.numbers))
+        elif isinstance(answer, m.Refused):
+            self.refusals.append(answer.code)
+            if answer.code == "committed":
+                self._settle(part.index.layer, RangeSet(answer.numbers))
+                self._cut_down(part)
+            elif answer.code == "gone":
+                self._forget(part.index.layer)
+
+    def _cut_down(self, part: Part) -> None:
+        """Shards of a part that are committed are left out of the next offer: each of the rest runs again."""
+        if part.numbers and part in self.parts:
+            self.parts.remove(part)
+            part.path.unlink()
+            self._compute_part(part.key, part.numbers)
+
+    # --- going on by itself ------------------------------------------------------------------------------
+
+    def step(self, wait: float = 0.0) -> None:
+        """Sync, run, push all there is."""
+        if not self.session:
+            answer = self.join()
+            assert isinstance(answer, m.Welcome), answer
+        if isinstance(self.sync(hungry=not self.drained, wait=wait), m.Rejected):
+            self.session = 0
+            return
+        if not self.paused.is_set():
+            self.compute()
+        for part in list(self.parts):
+            self.push(part)
+
+    def work(self, enough: Callable[[], object]) -> None:
+        """Step after step until `enough` says so, through whatever happens to daemon and links."""
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while not enough():
+            assert time.monotonic() < deadline, f"{self.name}: not enough within {ANSWER_SECONDS} s"
+            try:
+                self.step(wait=0.05)
+            except Cut:
+                self.hang_up()
+                time.sleep(0.02)
+
+    def go(self) -> SimulatedAgent:
+        """Work in a thread until it dies."""
+        self._thread = threading.Thread(target=self._work_on, name=self.name, daemon=True)
+        self._thread.start()
+        return self
+
+    def _work_on(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self.step(wait=0.05)
+            except Cut:
+                self.hang_up()
+                self._stop.wait(0.05)
+            except BaseException as error:
+                self.error = error
+                raise

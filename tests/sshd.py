@@ -1,0 +1,203 @@
+"""A real sshd of a test's own, on a free high port of 127.0.0.1, with its own host key and client keys; ended by its pid.
+
+`Sshd(folder)` is started by `start()`; `options` are lines of sshd_config. `ssh_config()` writes what a client needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+START_SECONDS = 20.0
+POLL_SECONDS = 0.02
+TRIES = 5  # another process may take the free port that was found
+SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin:/sbin")
+HOST = "farm"  # what the ssh_config calls it
+
+
+def obstacle() -> str:
+    """Why there can be no sshd here, or ""."""
+    missing = [name for name in ("ssh", "ssh-keygen") if shutil.which(name) is None]
+    if SSHD is None:
+        missing.insert(0, "sshd")
+    return f"without {', '.join(missing)} (install openssh-server and openssh-client)" if missing else ""
+
+
+def require() -> None:
+    """Skip where there is no sshd; in CI that is a failure."""
+    why = obstacle()
+    if why and os.environ.get("CI") == "true":
+        pytest.fail(f"CI runs {why}")
+    if why:
+        pytest.skip(why)
+
+
+def make_key(path: Path, passphrase: str = "", kind: str = "ed25519") -> Path:
+    """A key pair; the private one's path."""
+    command = ["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-C", path.name, "-f", str(path)]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True)
+    return path
+
+
+def public_line(key: Path) -> str:
+    return key.with_name(key.name + ".pub").read_text().strip()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Sshd:
+    """One daemon. `authorize` may be called while it runs."""
+
+    def __init__(self, folder: Path, options: Sequence[str] = (), path: str | None = None) -> None:
+        self.folder = folder
+        self.options = list(options)
+        self.path = path or f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
+        self.port = 0
+        self.user = getpass.getuser()
+        folder.mkdir(parents=True, exist_ok=True)
+        self.host_key = make_key(folder / "host_key")
+        self.key = make_key(folder / "client_key")
+        self.known_hosts = folder / "known_hosts"
+        self._authorized = folder / "authorized_keys"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.authorize(self.key)
+
+    # --- its life ---
+
+    def start(self) -> Sshd:
+        for _ in range(TRIES):
+            self.port = free_port()
+            if self._try_start():
+                self.trust()
+                return self
+        raise AssertionError(f"sshd does not start: {self.log()}")
+
+    def _try_start(self) -> bool:
+        if os.geteuid() == 0:
+            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+        (self.folder / "sshd_config").write_text(self._config())
+        assert SSHD is not None
+        command = [SSHD, "-D", "-e", "-f", str(self.folder / "sshd_config")]
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/")
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline and self._process.poll() is None:
+            if self._listens():
+                return True
+            time.sleep(POLL_SECONDS)
+        self.stop()
+        return False
+
+    def _listens(self) -> bool:
+        return f"Server listening on 127.0.0.1 port {self.port}" in self.log()
+
+    def _config(self) -> str:
+        return "\n".join(
+            [
+                *self.options,
+                f"Port {self.port}",
+                "ListenAddress 127.0.0.1",
+                f"HostKey {self.host_key}",
+                f"AuthorizedKeysFile {self._authorized}",
+                f"PidFile {self.folder / 'sshd.pid'}",
+                "StrictModes no",
+                "UsePAM no",
+                "PasswordAuthentication no",
+                "KbdInteractiveAuthentication no",
+                "PrintMotd no",
+                "LogLevel VERBOSE",
+                f"SetEnv PATH={self.path}",
+                "Subsystem sftp internal-sftp",
+                "",
+            ]
+        )
+
+    def stop(self) -> None:
+        """The daemon and every session it made."""
+        if self._process is None:
+            return
+        with contextlib.suppress(psutil.NoSuchProcess):
+            family = [*psutil.Process(self._process.pid).children(recursive=True)]
+            self._process.terminate()
+            for one in family:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
+        self._process.wait(START_SECONDS)
+        self._process = None
+
+    def sessions(self) -> list[psutil.Process]:
+        """Every process below the daemon now."""
+        assert self._process is not None
+        return psutil.Process(self._process.pid).children(recursive=True)
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def log_file(self) -> Path:
+        return self.folder / "sshd.log"
+
+    def log(self) -> str:
+        return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
+
+    # --- who may come in ---
+
+    def authorize(self, key: Path, options: str = "") -> None:
+        with self._authorized.open("a") as file:
+            file.write(f"{options} {public_line(key)}\n".lstrip())
+
+    def forbid_all(self) -> None:
+        self._authorized.write_text("")
+
+    # --- what a client needs ---
+
+    def trust(self, key: Path | None = None) -> None:
+        """Let `known_hosts` hold this key for the daemon, its own by default."""
+        self.known_hosts.write_text(f"[127.0.0.1]:{self.port} {public_line(key or self.host_key)}\n")
+
+    def ssh_config(self, *more: str, key: Path | None = None, name: str = "ssh_config") -> Path:
+        """A file in which `Host farm` is this daemon; `more` lines come first, and so win."""
+        lines = [
+            f"Host {HOST}",
+            *more,
+            "HostName 127.0.0.1",
+            f"Port {self.port}",
+            f"User {self.user}",
+            f"IdentityFile {key or self.key}",
+            "IdentitiesOnly yes",
+            "IdentityAgent none",
+            f"UserKnownHostsFile {self.known_hosts}",
+            "GlobalKnownHostsFile /dev/null",
+        ]
+        path = self.folder / name
+        path.write_text("\n".join(lines) + "\n")
+        return path
+
+
+@contextlib.contextmanager
+def running(folder: Path, *options: str, path: str | None = None) -> Iterator[Sshd]:
+    """An sshd with these lines of configuration, and gone at the end."""
+    require()
+    daemon = Sshd(folder, options, path)
+    try:
+        yield daemon.start()
+    finally:
+        daemon.stop()

@@ -177,6 +177,7 @@ class Desk:
     def _pushed(self, event: PushUp | PushDown | PushAnswered, now: float) -> None:
         if isinstance(event, PushAnswered):
             self._progress_at = now
+            self.talk.hope(now)
         self._orders += self.pusher.note(event, now)
         if self.talk.session and self.pusher.dead_session == self.talk.session:
             self.talk.lost_track()
@@ -207,7 +208,8 @@ class Desk:
             self._orders.append(self.talk.leave(now))
             return
         note = self._note_for_people(now)
-        if self.talk.sync_due(self.stock.reports.next.pressing, self._polling(now), now):
+        pressing = self.stock.reports.next.pressing or (self.talk.hungry and not self._hungry(now))
+        if self.talk.sync_due(pressing, self._polling(now), now):
             self.talk.note = note
             wait = self.talk.wait(self._idle, self._polling(now))
             letter = self.stock.reports.post()

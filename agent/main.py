@@ -16,6 +16,7 @@ from types import FrameType
 
 import msgspec
 
+from agent import sweep
 from agent.control import Control
 from agent.desk import Desk
 from agent.hands import Hands, PoolNews
@@ -116,7 +117,7 @@ class Agent:
     def _make_desk(self) -> Desk:
         """What an earlier process left becomes the first thing to tell."""
         losses = self._spool.losses()
-        strays.sweep(self._spool.run)
+        sweep.sweep(self._spool.run, scratch=self._spool.run)  # before its record is cleared away
         self._spool.clear()
         return Desk(self._who(), [part for part, _ in self._spool.parts()], losses)
 

@@ -48,6 +48,16 @@ class Letter:
         """Whether anybody waits for it; the counters alone can wait."""
         return bool(self.finished or self.failures or self.losses or self.returned or self.changed)
 
+    def without(self, layer: str) -> Letter:
+        return replace(
+            self,
+            finished={key: total for key, total in self.finished.items() if key[1] != layer},
+            failures=[failure for failure in self.failures if failure.layer != layer],
+            losses=[loss for loss in self.losses if loss.layer != layer],
+            returned={key: numbers for key, numbers in self.returned.items() if key[0] != layer},
+            changed=self.changed - {layer},
+        )
+
     def fields(self) -> dict[str, object]:
         """As a Sync has them."""
         return {
@@ -94,15 +104,8 @@ class Reports:
 
     def silent_on(self, layer: str) -> None:
         """Nobody wants to hear of this layer any more."""
-        letter = self.next
-        self.next = replace(
-            letter,
-            finished={key: total for key, total in letter.finished.items() if key[1] != layer},
-            failures=[failure for failure in letter.failures if failure.layer != layer],
-            losses=[loss for loss in letter.losses if loss.layer != layer],
-            returned={key: numbers for key, numbers in letter.returned.items() if key[0] != layer},
-            changed=letter.changed - {layer},
-        )
+        self.next = self.next.without(layer)
+        self.sent = self.sent and self.sent.without(layer)
 
     def post(self) -> Letter:
         """What to say now. It is on its way until `answered` or `unanswered`."""

@@ -54,6 +54,7 @@ class Talk:
         self.ever = False  # whether there ever was a session
         self.asked: Say | None = None
         self.note = ""  # the one line that was last told
+        self.hungry = False  # what was last told
         self._said_at = -1e9
         self._hello_at = -1e9  # no hello before
         self._poll = POLL_SECONDS
@@ -98,6 +99,7 @@ class Talk:
     def sync(self, letter: Letter, room: int, hungry: bool, wait: float, now: float) -> Say:
         fields = letter.fields()
         message = Sync(session=self.session, room=room, wait=wait, hungry=hungry, note=self.note, **fields)  # type: ignore[arg-type]
+        self.hungry = hungry
         return self._say(Say(message, wait), now)
 
     def leave(self, now: float) -> Say:
@@ -122,6 +124,10 @@ class Talk:
         self._poll = min(POLL_LIMIT_SECONDS, 2 * self._poll) if empty else POLL_SECONDS
         self._next_poll_at = self._said_at + max(waited, POLL_SECONDS) if empty else now
         self.asked = None
+
+    def hope(self, now: float) -> None:
+        """Something changed here that may bring work: ask soon, and do not let the answer be held for long."""
+        self._poll, self._next_poll_at = POLL_SECONDS, now
 
     def rejected(self, answer: Rejected, now: float) -> list[Command]:
         self.asked = None

@@ -23,7 +23,7 @@ Rows = NDArray[Any]
 SHAPES = ("normal", "laplace", "t3", "relu", "bimodal", "uniform")
 QUICK_SHAPES = ("normal", "t3", "relu")
 LONG = 65_536
-LENGTHS = {256: 512, 1_024: 256, 4_096: 128, LONG: 32}  # values a row: rows
+LENGTHS = {256: 4_096, 1_024: 1_024, 4_096: 256, LONG: 32}  # values a row: rows
 CLUSTERS = (16, 128)
 ROUNDS = 5
 
@@ -80,7 +80,7 @@ def measure(shape: str, n: int, k: int, seeds: int) -> Case:
     rows = sample(shape, LENGTHS[n], n)
     settings = Settings(k)
     sort, ours = alternating(lambda: np.sort(rows, axis=1), lambda: cluster(rows, settings))
-    few = rows[: 1 if n == LONG else 4]
+    few = rows[: 1 if n == LONG else 16]
     seconds, theirs = sklearn_runs(few, k, seeds)
     return Case(
         shape=shape,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from importlib import import_module
@@ -65,6 +66,7 @@ def _run(args: list[str]) -> int:
 
     from coordinator.commands.group import LazyGroup
 
+    _never_fail_to_print()
     group = LazyGroup(COMMANDS)
     try:
         with group.make_context("coordinator", args or ["--help"]) as context:
@@ -76,6 +78,13 @@ def _run(args: list[str]) -> int:
     except click.ClickException as error:
         raise _usage_error(error) from None
     return made if isinstance(made, int) else 0
+
+
+def _never_fail_to_print() -> None:
+    """A terminal that lacks a character gets a question mark."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _usage_error(error: click.ClickException) -> UsageError:

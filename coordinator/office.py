@@ -108,6 +108,7 @@ class Office:
         place = engine.root.job(job)
         (source / "bundles").mkdir(exist_ok=True)
         (source / "result").mkdir(exist_ok=True)
+        fsync_folder(source)
         source.rename(place.path)
         fsync_folder(engine.root.jobs)
         await engine.ask(lambda store: store.set_ready(job))

@@ -21,7 +21,7 @@ Bottleneck = Literal["measuring", "no agents", "compute", "push", "merge"]
 
 @dataclass(frozen=True)
 class Eta:
-    """Seconds until everything is merged. `measuring` and `no agents` have none."""
+    """Seconds until everything is merged. None while measuring, without agents, and while pushes stand still."""
 
     bottleneck: Bottleneck
     likely: float | None = None
@@ -31,14 +31,14 @@ class Eta:
 
 @dataclass(frozen=True)
 class Load:
-    """What is still to do, and how fast each step of it goes; all rates above 0 or None for unknown."""
+    """What is still to do, and how fast each step of it goes; rates that nobody knows are None."""
 
     shards: float  # to compute; one under way counts half
     waiting: int  # finished, to be pushed
     merge_bytes: float  # of layers that are not merged
     last_bytes: float  # of them, what is merged after the last commit
     compute_rate: float | None  # shards a second
-    push_rate: float | None  # shards a second, None too where push keeps up
+    push_rate: float | None  # shards a second, None where push keeps up, 0 where it stands still
     merge_rate: float  # bytes a second
     tail: float  # seconds one more shard takes on the slowest machine
     samples: int  # shards measured
@@ -56,7 +56,7 @@ def eta(job: JobStatus, now: float) -> Eta:
         return Eta("no agents")
     if load.shards and load.compute_rate is None:
         return Eta("measuring")
-    return _eta_of(load)
+    return Eta("push") if load.push_rate == 0 else _eta_of(load)
 
 
 def load_of(job: JobStatus, now: float) -> Load:
@@ -70,7 +70,7 @@ def load_of(job: JobStatus, now: float) -> Load:
         merge_bytes=left,
         last_bytes=min(left, _last_layer(job, out)),
         compute_rate=_compute_rate(job, now),
-        push_rate=_push_rate(job),
+        push_rate=_push_rate(job, now),
         merge_rate=job.merged_bytes / job.merge_seconds if job.merged_bytes and job.merge_seconds else MERGE_RATE,
         tail=max((agent.seconds for agent in job.agents if agent.live), default=0.0) if totals.running else 0.0,
         samples=sum(agent.shards for agent in job.agents),
@@ -124,12 +124,12 @@ def span(job: JobStatus, window: Window, now: float) -> float:
     return min(window.seconds, max(0.0, now - job.started)) if job.started else 0.0
 
 
-def _push_rate(job: JobStatus) -> float | None:
+def _push_rate(job: JobStatus, now: float) -> float | None:
     """Shards a second that get committed, where that is what holds the job up: finished ones pile up."""
-    recent = job.recent
-    if not recent.committed or recent.seconds <= 0:
+    seconds = span(job, job.recent, now)
+    if seconds < PUSH_LAG_SECONDS:
         return None
-    rate = recent.committed / recent.seconds
+    rate = job.recent.committed / seconds
     return rate if job.totals.finished > rate * PUSH_LAG_SECONDS else None
 
 

@@ -18,6 +18,11 @@ if TYPE_CHECKING:  # planning alone needs what this imports
 NAME_WIDTH = 28  # columns a name may take in a table
 LAYERS_SHOWN = 30
 GAP = "  "
+NO_ETA = {  # in short, and in full
+    "measuring": ("measuring", "measuring"),
+    "no agents": ("no agents", "no machine works on it"),
+    "push": ("push stalled", "unknown: nothing finished is being pushed"),
+}
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], right: str = "") -> str:
@@ -72,7 +77,7 @@ def ago(when: float, now: float) -> str:
 def left(eta: Eta) -> str:
     """An ETA in a word or two."""
     if eta.likely is None or eta.low is None or eta.high is None:
-        return eta.bottleneck
+        return NO_ETA[eta.bottleneck][0]
     return spread(eta.low, eta.high)
 
 
@@ -112,7 +117,8 @@ def _shards(tally: Tally) -> str:
 
 
 def _job_rate(job: JobStatus, now: float) -> str:
-    return rate(progress.speed(job, now)) if job.state == "running" else "-"
+    at_work = job.state == "running" and any(agent.live for agent in job.agents)
+    return rate(progress.speed(job, now)) if at_work else "-"
 
 
 def _when(job: JobStatus, now: float) -> str:
@@ -168,7 +174,7 @@ def _took(job: JobStatus, now: float) -> str:
 def eta_line(eta: Eta) -> str:
     """An ETA with its range and its bottleneck."""
     if eta.likely is None:
-        return "measuring" if eta.bottleneck == "measuring" else "no machine works on it"
+        return NO_ETA[eta.bottleneck][1]
     return f"{format_duration(eta.likely)} ({left(eta)}), bound by {eta.bottleneck}"
 
 

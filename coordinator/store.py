@@ -412,7 +412,7 @@ class Store:
             f" f.seconds, f.peak, q.number IS NOT NULL FROM {found} ORDER BY f.at DESC, f.id DESC LIMIT ?",
             (*args, limit),
         )
-        return total, [FailureRow(*row) for row in rows]
+        return total, [_failure_row(row) for row in rows]
 
     def failure_counts(self) -> dict[str, int]:
         rows = self.db.execute("SELECT job, count(*) FROM failures JOIN layers ON layers.id = layer GROUP BY job")
@@ -426,6 +426,13 @@ class Store:
     def agents(self) -> list[tuple[str, bool, float, bytes]]:
         rows = self.db.execute("SELECT name, live, seen, info FROM agents ORDER BY name")
         return [(name, bool(live), seen, info) for name, live, seen, info in rows]
+
+
+def _failure_row(row: tuple[Any, ...]) -> FailureRow:
+    layer, number, boot, attempt, agent, at, code, message, evidence, seconds, peak, quarantined = row
+    return FailureRow(
+        layer, number, boot, attempt, agent, at, code, message, evidence, seconds, peak, bool(quarantined)
+    )
 
 
 _T = TypeVar("_T")

@@ -79,6 +79,21 @@ class LinkError(MusterError):
     default_hint = "check the host and that `coordinator serve` runs there"
 
 
+class AccessError(LinkError):
+    """The other end is there and does not let us in: a host key, a login, an account. Trying again changes nothing."""
+
+    exit_code = 14
+    retryable = False
+    default_hint = "`ssh HOST true` should work without a question; `--ssh openssh` lets the system's ssh do it"
+
+
+class NoCommandError(LinkError):
+    """The other end lets us in, but `coordinator connect` does not start there."""
+
+    exit_code = 15
+    default_hint = "install muster there, or name what `coordinator serve` wrote: `--command ROOT/connect`"
+
+
 class ProtocolError(MusterError):
     """The other end said something that is not the protocol: its bug, another version, or noise on stdout."""
 

@@ -19,8 +19,8 @@ from jobs.sorted_rows import BadRow, Buffers, Cells, Floats, Ints, Table
 
 __all__ = ["BadRow", "Clusters", "Settings", "cluster"]
 
-BATCH_VALUES = 1 << 20  # of rows worked on at once: enough rows to spread the cost of a numpy call,
-BATCH_CENTERS = 1 << 13  # and few enough centers for a core's cache
+BATCH_ROWS = 128  # worked on at once: enough to spread the cost of a numpy call, few enough for the caches
+BATCH_VALUES = 1 << 20  # of a batch at most
 CANCELLED = 2.0**-20  # inertia below this share of the squares is summed again from the values
 
 
@@ -51,7 +51,7 @@ def cluster(rows: NDArray[Any], settings: Settings, first_row: int = 0, labels: 
     """Cluster each row of `rows` (count, n) by itself. `first_row` is the absolute number of the first."""
     count, n = rows.shape
     assert count and n >= settings.n_clusters, "callers check shapes"
-    step = max(1, min(BATCH_VALUES // n, BATCH_CENTERS // settings.n_clusters))
+    step = max(1, min(BATCH_VALUES // n, BATCH_ROWS))
     buffers = Buffers(min(step, count), n)
     tables = ((at, Table(rows[at : at + step], first_row + at, buffers)) for at in range(0, count, step))
     parts = [_cluster_batch(table, rows[at : at + step] if labels else None, settings) for at, table in tables]

@@ -182,20 +182,20 @@ class Farm:
 
     # --- jobs --------------------------------------------------------------------------------------------
 
-    def submit(self, layers: Mapping[str, Array], shard_rows: int = 8, code: str = "", **fields: Any) -> str:
+    def submit(self, layers: Mapping[str, Array], shard_rows: int = 8, work: str = "", **fields: Any) -> str:
         """A job over these arrays, `cluster` unless `fields` say otherwise; its id."""
-        return submit(self.root, self.job_file(layers, shard_rows, code, **fields))
+        return submit(self.root, self.job_file(layers, shard_rows, work, **fields))
 
-    def job_file(self, layers: Mapping[str, Array], shard_rows: int = 8, code: str = "", **fields: Any) -> Path:
-        """The job's folder: job.yaml, its arrays, and `code` as work.py."""
+    def job_file(self, layers: Mapping[str, Array], shard_rows: int = 8, work: str = "", **fields: Any) -> Path:
+        """The job's folder: job.yaml, its arrays, and `work` as work.py."""
         self._jobs += 1
         folder = self.folder / f"job-{self._jobs}"
         (folder / "arrays").mkdir(parents=True)
         for name, array in layers.items():
             np.save(folder / "arrays" / f"{name}.npy", array)
-        if code:
-            (folder / "work.py").write_text(code)
-        job: dict[str, Any] = {"name": "job", "shard": {"rows": shard_rows}, **({} if code else CLUSTER), **fields}
+        if work:
+            (folder / "work.py").write_text(work)
+        job: dict[str, Any] = {"name": "job", "shard": {"rows": shard_rows}, **({} if work else CLUSTER), **fields}
         if layers:
             job["source"] = {"path": "arrays"}
         else:
@@ -206,6 +206,11 @@ class Farm:
     def status(self, job: str) -> JobStatus:
         status: JobStatus = self.ask(StatusAsk(job), Status).jobs[0]
         return status
+
+    def jobs(self) -> list[JobStatus]:
+        """All of them, without their layers."""
+        jobs: list[JobStatus] = self.ask(StatusAsk(), Status).jobs
+        return jobs
 
     def failures(self, job: str) -> list[FailureRecord]:
         items: list[FailureRecord] = self.ask(FailuresAsk(job), Failures).items
@@ -356,13 +361,16 @@ def strace_obstacle() -> str:
 
 class Tracer:
     """strace on a running process, injecting faults such as "rename:signal=SIGKILL:when=2". A signal comes before its
-    system call is carried out; each thread counts for itself, from when the constructor returns."""
+    system call is carried out; each thread counts for itself, from when the constructor returns. `alone`: only the
+    process's first thread is traced."""
 
-    def __init__(self, farm: Farm, pid: int, *faults: str) -> None:
+    def __init__(self, farm: Farm, pid: int, *faults: str, alone: bool = False) -> None:
         self._log = farm.folder / f"strace-{uuid.uuid4().hex}"
         calls = sorted({call for fault in faults for call in fault.split(":")[0].split(",")})
         injected = [word for fault in faults for word in ("-e", f"inject={fault}")]
-        command = ["strace", "-f", "-o", str(self._log), "-p", str(pid), "-e", f"trace={','.join(calls)}", *injected]
+        follow = [] if alone else ["-f"]
+        target = ["-o", str(self._log), "-p", str(pid)]
+        command = ["strace", *follow, *target, "-e", f"trace={','.join(calls)}", *injected]
         self._process = farm.run(command, "strace.out", stderr=subprocess.PIPE)
         assert self._process.stderr is not None
         first = self._process.stderr.readline()

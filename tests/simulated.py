@@ -21,10 +21,11 @@ from coordinator.protocol import messages as m
 from coordinator.protocol.frames import FrameReader, frame
 from coordinator.root import Root
 from coordinator.version import VERSION
+from jobs.bundle import Bundle, Held
 from jobs.code import unpack
 from jobs.model import MadeSource
 from jobs.parts import Index, encode_index, read_index
-from jobs.ranges import Pairs, RangeSet
+from jobs.ranges import RangeSet
 from jobs.work import Batch, Item, Workbench
 
 ANSWER_SECONDS = 40.0
@@ -65,8 +66,9 @@ class Helper:
         try:
             while view:
                 view = view[os.write(self._in, view) :]
-        except OSError as error:
-            raise Cut(str(error)) from None
+        except OSError:
+            self.receive()  # what it said before it went
+            raise
 
     def receive(self) -> Any:
         answer = self._decode(self._frame())
@@ -74,11 +76,14 @@ class Helper:
             raise Cut(answer.reason)
         return answer
 
+    def await_answer(self) -> None:
+        """Until there is something to read, or its end."""
+        ready, _, _ = select.select([self._out], [], [], ANSWER_SECONDS)
+        assert ready, f"no answer within {ANSWER_SECONDS} s"
+
     def _frame(self) -> bytes:
-        deadline = time.monotonic() + ANSWER_SECONDS
         while not self._frames:
-            ready, _, _ = select.select([self._out], [], [], max(0.0, deadline - time.monotonic()))
-            assert ready, f"no answer within {ANSWER_SECONDS} s"
+            self.await_answer()
             raw = os.read(self._out, READ_BYTES)
             if not raw:
                 raise Cut("the helper ended without a word")
@@ -335,22 +340,22 @@ class SimulatedAgent:
 
     # --- push --------------------------------------------------------------------------------------------
 
-    def offer_of(self, part: Part) -> m.Offer:
-        raw = encode_index(part.index)
-        pairs: Pairs = RangeSet.of(entry.number for entry in part.index.entries).pairs()
-        return m.Offer(self.session, part.index.layer, pairs, list(part.index.outputs), raw, part.index.body_bytes)
+    def bundle_of(self, part: Part) -> Bundle:
+        return Bundle([Held(part.path, part.index, part.numbers)])
 
-    def body_of(self, part: Part) -> bytes:
-        with part.path.open("rb") as file:
-            return file.read(part.index.body_bytes)
+    def offer_of(self, bundle: Bundle) -> m.Offer:
+        index = bundle.index
+        raw, pairs = encode_index(index), bundle.numbers.pairs()
+        return m.Offer(self.session, index.layer, pairs, list(index.outputs), raw, bundle.nbytes)
 
     def push(self, part: Part, lose_reply: bool = False) -> Any:
         """Offer a part, send its body, take in the answer. With `lose_reply` the channel dies before it is read."""
-        answer = self.push_link.ask(self.offer_of(part))
+        bundle = self.bundle_of(part)
+        answer = self.push_link.ask(self.offer_of(bundle))
         if isinstance(answer, m.Accepted):
-            self.push_link.send(self.body_of(part))
+            bundle.write_body(self.push_link.send)
             if lose_reply:
-                select.select([self.push_link.process.stdout], [], [], ANSWER_SECONDS)
+                self.push_link.await_answer()
                 self.push_link.close(kill=True)
                 self._push = None
                 return None
@@ -365,16 +370,8 @@ class SimulatedAgent:
             self.refusals.append(answer.code)
             if answer.code == "committed":
                 self._settle(part.index.layer, RangeSet(answer.numbers))
-                self._cut_down(part)
             elif answer.code == "gone":
                 self._forget(part.index.layer)
-
-    def _cut_down(self, part: Part) -> None:
-        """Shards of a part that are committed are left out of the next offer: each of the rest runs again."""
-        if part.numbers and part in self.parts:
-            self.parts.remove(part)
-            part.path.unlink()
-            self._compute_part(part.key, part.numbers)
 
     # --- going on by itself ------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""A real sshd of a test's own, on a free high port of 127.0.0.1, with its own host key and client keys; ended by its pid.
+"""A real sshd of a test's own, on a free high port of 127.0.0.1, its host and client keys its own; ended by its pid.
 
 `Sshd(folder)` is started by `start()`; `options` are lines of sshd_config. `ssh_config()` writes what a client needs.
 """

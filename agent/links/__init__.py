@@ -1,1 +1,44 @@
 """Links: ways to reach a coordinator. A link opens channels, each a byte stream to one `coordinator connect`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from agent.links.channel import Link
+    from agent.where import Folder, Host
+
+Ssh = Literal["paramiko", "openssh"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to reach a host by ssh; nothing of it matters for a folder."""
+
+    ssh: Ssh = "paramiko"
+    accept_new_host_key: bool = False
+    command: str | None = None  # the program there; None: `coordinator`, else the launcher in the root
+    config: Path | None = None  # in place of ~/.ssh/config and the system's
+    interactive: bool = False  # whether a person may be asked on the terminal
+
+
+def open_link(where: Folder | Host, options: Options | None = None) -> Link:
+    """The link to `where`; nothing is connected yet. paramiko is imported for nothing but its own link."""
+    from agent.where import Folder
+
+    chosen = options or Options()
+    if isinstance(where, Folder):
+        from agent.links.pipe import PipeLink
+
+        return PipeLink(where.path)
+    if chosen.ssh == "openssh":
+        from agent.links.openssh_link import OpensshLink
+
+        return OpensshLink(where, chosen.config, chosen.command, chosen.accept_new_host_key, chosen.interactive)
+    from agent.links.paramiko_link import ParamikoLink
+    from agent.links.ssh_config import Config
+
+    config = Config(chosen.config)
+    return ParamikoLink(where, config, chosen.command, chosen.accept_new_host_key, chosen.interactive)

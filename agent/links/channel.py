@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Literal
 
 from coordinator.protocol.frames import HEAD, MAGIC, NOISE_SHOWN, frame, payload_size
 from coordinator.protocol.messages import PROTOCOL, Bye, Decoder, Greeting, Message, encode
-from jobs.errors import LinkError, ProtocolError
+from jobs.errors import LinkError, MusterError, ProtocolError
 
 Role = Literal["control", "push", "pull"]
 GREETING_SECONDS = 30.0
 SEND_SECONDS = 30.0
+PACE_SECONDS = 30.0  # a link that moves less than PACE_BYTES in that time, when more is wanted, is as good as dead
+PACE_BYTES = 1 << 15
 
 _greeting = Decoder(Greeting | Bye)
 
@@ -40,13 +44,18 @@ class Channel(ABC):
         """The last line the other end printed beside the protocol; "" for none."""
 
     def receive_exactly(self, size: int, seconds: float) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            piece = self.receive_some(size - len(data), seconds)
+        return b"".join(self.pieces(size, seconds))
+
+    def pieces(self, size: int, seconds: float) -> Iterator[bytes]:
+        """`size` bytes as they come; a LinkError after `seconds` without any, or when they only trickle."""
+        pace, left = Pace(seconds), size
+        while left:
+            piece = self.receive_some(left, seconds)
             if not piece:
-                raise LinkError(self._gone(bytes(data)))
-            data += piece
-        return bytes(data)
+                raise self.ended(cut=left < size)
+            left -= len(piece)
+            pace.moved(len(piece))
+            yield piece
 
     def say(self, message: Message) -> None:
         self.send(frame(encode(message)))
@@ -56,10 +65,34 @@ class Channel(ABC):
         head = self.receive_exactly(HEAD.size, seconds)
         return decode(self.receive_exactly(payload_size(head), seconds))
 
-    def _gone(self, cut: bytes) -> str:
+    def ended(self, cut: bool) -> MusterError:
+        """Why the stream has ended, `cut` within a message or not."""
         words = self.last_words()
         said = f": {words}" if words else ""
-        return f"the other end closed the channel{' within a message' if cut else ''}{said}"
+        return LinkError(f"the other end closed the channel{' within a message' if cut else ''}{said}")
+
+    def noisy(self, noise: str) -> MusterError:
+        """What to make of text that came where the first message should be."""
+        return ProtocolError(f"the other end printed {first_line(noise)!r} before the first message")
+
+
+class Pace:
+    """Ends what only trickles: a deadline on each byte would let one byte a second go on for good."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = max(seconds, PACE_SECONDS)
+        self._since = time.monotonic()
+        self._bytes = 0
+
+    def moved(self, nbytes: int) -> None:
+        """A LinkError if too little has moved for too long."""
+        self._bytes += nbytes
+        now = time.monotonic()
+        if now - self._since < self._seconds:
+            return
+        if self._bytes < PACE_BYTES:
+            raise LinkError(f"only {self._bytes} bytes moved in {now - self._since:.0f} s")
+        self._since, self._bytes = now, 0
 
 
 class Link(ABC):
@@ -69,20 +102,23 @@ class Link(ABC):
     def open(self, role: Role) -> Channel:
         """A channel whose other end is `coordinator connect --role ROLE`; a LinkError if there is no way."""
 
+    def prepare(self) -> None:  # noqa: B027
+        """Before any thread opens a channel, on the terminal's: find the way, and ask for what it wants, once."""
+
     @abstractmethod
     def __str__(self) -> str:
         """The place, for people."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what channels share. Channels are closed before."""
+        """Give back what channels share, from any thread; an `open` under way ends with a LinkError."""
 
 
 def greet(channel: Channel, seconds: float = GREETING_SECONDS) -> Greeting:
     """Read the first frame. Whatever is printed before it, and another protocol, are errors that say so."""
     head = channel.receive_exactly(HEAD.size, seconds)
     if not head.startswith(MAGIC):
-        raise ProtocolError(f"printed before the first message: {_noise(channel, head)!r}")
+        raise channel.noisy(_noise(channel, head))
     hello = _greeting(channel.receive_exactly(payload_size(head), seconds))
     if isinstance(hello, Bye):
         raise LinkError(hello.reason)
@@ -92,6 +128,11 @@ def greet(channel: Channel, seconds: float = GREETING_SECONDS) -> Greeting:
         message = f"the coordinator speaks protocol {hello.protocol}, this agent {PROTOCOL}"
         raise ProtocolError(message, f"upgrade muster on {older}")
     return hello
+
+
+def first_line(text: str) -> str:
+    """The first that is not blank."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
 def _noise(channel: Channel, head: bytes) -> str:

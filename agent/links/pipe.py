@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from agent.links.channel import SEND_SECONDS, Channel, Link, Role
+from agent.links.channel import SEND_SECONDS, Channel, Link, Pace, Role
 from jobs.errors import LinkError
 
 PIPE_BYTES = 1 << 20
@@ -42,12 +42,13 @@ class PipeLink(Link):
 
 
 class PipeChannel(Channel):
-    """A child in a session of its own: a Ctrl-C in the terminal is for the agent, which still has to say goodbye."""
+    """A child, by default in a session of its own: a Ctrl-C in the terminal is for the agent, which still has to say
+    goodbye."""
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], own_session: bool = True) -> None:
         pipe = subprocess.PIPE
         self._child = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, cwd="/", start_new_session=True
+            command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, cwd="/", start_new_session=own_session
         )
         assert self._child.stdin and self._child.stdout and self._child.stderr
         self._in, self._out, self._err = (
@@ -60,14 +61,16 @@ class PipeChannel(Channel):
         self._err_open = True
 
     def send(self, data: bytes | memoryview, seconds: float = SEND_SECONDS) -> None:
-        view = memoryview(data)
+        view, pace = memoryview(data), Pace(seconds)
         while view:
             self._await(self._in, select.POLLOUT, seconds)
             with suppress(BlockingIOError):
                 try:
-                    view = view[os.write(self._in, view) :]
+                    written = os.write(self._in, view)
                 except BrokenPipeError:
-                    raise LinkError(self._gone(b"")) from None
+                    raise self.ended(cut=False) from None
+                view = view[written:]
+                pace.moved(written)
 
     def receive_some(self, limit: int, seconds: float) -> bytes:
         while True:
@@ -112,10 +115,14 @@ class PipeChannel(Channel):
             self._child.wait()
 
     def last_words(self) -> str:
+        lines = self._said().strip().splitlines()
+        return lines[-1].strip() if lines else ""
+
+    def _said(self) -> str:
+        """The end of what it printed on stderr so far."""
         if self._err_open:
             self._read_words()
-        lines = self._words.decode(errors="replace").strip().splitlines()
-        return lines[-1].strip() if lines else ""
+        return self._words.decode(errors="replace")
 
 
 def _widen(fd: int) -> None:

@@ -325,13 +325,17 @@ def retry(state: State, event: Retried) -> None:
 
 
 def _forgive(state: State, layer: Layer) -> None:
-    again, layer.quarantined = layer.quarantined, RangeSet()
     layer.troubles.clear()
+    unquarantine(state, layer, layer.quarantined.copy())
+
+
+def unquarantine(state: State, layer: Layer, numbers: RangeSet) -> None:
+    layer.quarantined.remove(numbers)
     if layer.active:
-        state.release(layer, again)
+        state.release(layer, numbers)
     elif layer.state == "waiting":
-        state.jobs[layer.job].queued += len(again)
-        layer.again.update(again)
+        layer.again.update(numbers)
+        state.jobs[layer.job].queued += len(numbers)
 
 
 def _discard(state: State, job: Job, layer: Layer) -> None:

@@ -39,7 +39,8 @@ def claim(state: State, agent: Agent, layer: Layer, boot: int, attempt: int, num
 def take_in(state: State, agent: Agent, holding: Holding, finished: RangeSet) -> None:
     """These are committed on the agent: nobody else need run them while it lives."""
     layer = state.open_layers[holding.layer]
-    others = finished - holding.open - holding.finished
+    new = finished - holding.finished
+    others = new - holding.open
     holding.open.remove(finished)
     holding.finished.update(finished)
     for numbers in (layer.fresh, layer.again, layer.limbo, layer.quarantined):
@@ -50,7 +51,7 @@ def take_in(state: State, agent: Agent, holding: Holding, finished: RangeSet) ->
     layer.copied.update(others)  # whatever is left, somebody else has too
     if finished & layer.copied:
         _supersede(state, layer, holding, finished)
-    if finished:
+    if new:
         _succeeded(state, agent, state.jobs[layer.job])
 
 
@@ -102,10 +103,9 @@ def finish(state: State, agent: Agent, report: Finished, now: float) -> None:
         state.emit(SendCommitted(agent.session, layer.digest, settled))
     numbers = told - settled
     holding = claim(state, agent, layer, report.boot, report.attempt, numbers, now)
-    new = numbers - holding.finished
-    if new:
+    if new := numbers - holding.finished:
         _measure(agent, state.jobs[layer.job], len(new), now)
-        take_in(state, agent, holding, new)
+    take_in(state, agent, holding, numbers)
     state.prune(holding)
     layers.settle_layer(state, layer)
 
@@ -154,9 +154,10 @@ def lose(state: State, agent: Agent, loss: Loss) -> None:
 def _had(state: State, agent: Agent, layer: Layer, run: Run, numbers: RangeSet) -> RangeSet:
     """Those of `numbers` that this run has, or may have had before a restart: then who has them now is not known."""
     holding = agent.holdings.get((layer.digest, *run[1:]))
-    if holding is not None:
-        return numbers & holding.everything()
-    return numbers & layer.limbo if run[1] < state.boot else RangeSet()
+    had = numbers & holding.everything() if holding else RangeSet()
+    if run[1] < state.boot:
+        had.update(numbers & layer.limbo)
+    return had
 
 
 def _let_go(state: State, agent: Agent, layer: Layer, run: Run, numbers: RangeSet, poison: RangeSet) -> None:
@@ -164,9 +165,10 @@ def _let_go(state: State, agent: Agent, layer: Layer, run: Run, numbers: RangeSe
     layer.limbo.remove(poison)
     holding = agent.holdings.get((layer.digest, *run[1:]))
     if holding is not None:
-        holding.discard(numbers)
+        theirs = numbers & holding.everything()
+        holding.discard(theirs)
         state.prune(holding)
-        state.release(layer, numbers - poison)
+        state.release(layer, theirs - poison)
     layer.quarantined.update(poison)
 
 
@@ -241,10 +243,8 @@ def _absolve(state: State, job: Job, digest: str, number: int, agent: str) -> No
     if trouble is None:
         return
     trouble.failures = {run for run in trouble.failures if run[0] != agent}
-    if number in layer.quarantined and layer.active:
-        one = RangeSet([(number, number + 1)])
-        layer.quarantined.remove(one)
-        state.release(layer, one)
+    if number in layer.quarantined:
+        layers.unquarantine(state, layer, RangeSet([(number, number + 1)]))
 
 
 def _hand_back_all(state: State, agent: Agent, job: str) -> None:

@@ -227,6 +227,16 @@ def test_an_interrupt_is_quiet(root: roots.Root, run: Callable[..., Ran], monkey
     assert (ran.code, ran.err) == (130, "")
 
 
+def test_a_terminal_without_a_character_is_no_error(daemon: FixedDaemon) -> None:
+    layers = [admin.LayerStatus("x" * 60, "open", tally(10))]
+    daemon.answers[admin.StatusAsk] = status_of(job(tally(), layers=layers))
+    command = [sys.executable, "-m", "coordinator", "status", "weights"]
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "?xxx" in done.stdout
+
+
 def test_a_closed_pipe_is_quiet(root: roots.Root) -> None:
     reader, writer = os.pipe()
     os.close(reader)

@@ -2,7 +2,67 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+
+from agent.desk import Desk
+from agent.orders import (
+    BatchEnded,
+    Command,
+    Delete,
+    DrainAsked,
+    Event,
+    Heard,
+    Kill,
+    LinkDown,
+    LinkUp,
+    PartDamaged,
+    PoolStarted,
+    Push,
+    PushAnswered,
+    PushDown,
+    PushUp,
+    Quit,
+    Recheck,
+    Redial,
+    Run,
+    Say,
+    SlotsSeen,
+    SlotView,
+    SpaceSeen,
+    Tell,
+    Ticked,
+    WorkerDied,
+)
+from agent.shelf import Part
 from agent.talk import Who
+from coordinator.protocol.messages import (
+    Bye,
+    Committed,
+    Drop,
+    Failure,
+    Grant,
+    Hello,
+    LayerInfo,
+    Leave,
+    Loss,
+    News,
+    Refused,
+    Rejected,
+    Returned,
+    Settled,
+    Sync,
+    Welcome,
+)
+from jobs.errors import FencedError, LinkError, RefusedError
+from jobs.model import Layer, MadeSource, Work
+from jobs.ranges import RangeSet
+from jobs.work import Mishap, Outcome
+
+A, B = "a" * 32, "b" * 32
+T = TypeVar("T", bound=Command)
 
 
 def who(cpus: int = 2, memory: int = 1 << 30, disk: int = 1 << 30) -> Who:
@@ -22,3 +82,643 @@ def who(cpus: int = 2, memory: int = 1 << 30, disk: int = 1 << 30) -> Who:
         version="0",
         in_place=True,
     )
+
+
+def info(
+    layer: str = A,
+    job: str = "j.1",
+    cpus: int = 1,
+    memory: int | None = None,
+    timeout: float | None = None,
+    out: int = 100,
+    code: str | None = None,
+) -> LayerInfo:
+    work = Work("cluster", 1, {}, code, None, None, cpus, memory, timeout)
+    return LayerInfo(job, Layer(layer[:1], layer, MadeSource(), 0, 1, 10_000, 0, out, None), work)
+
+
+def grant(lo: int, hi: int, layer: str = A, attempt: int = 1) -> Grant:
+    return Grant("j.1", layer, 1, attempt, [(lo, hi)])
+
+
+class World:
+    """A desk with a link, a session, a pool and a push channel, all willing."""
+
+    def __init__(self, desk: Desk | None = None, **kwargs: Any) -> None:
+        self.now = 100.0
+        self.desk = desk or Desk(who(**kwargs))
+        self.orders: list[Command] = []
+        self.looked = 0  # how many of the orders `said` has seen
+        self.tell(PoolStarted(), LinkUp("farm"), Heard(Welcome("farm", 1, 7, 60.0, 5.0)), PushUp())
+
+    def tell(self, *events: Event) -> list[Command]:
+        new: list[Command] = []
+        for event in events:
+            new += self.desk.handle(event, self.now)
+        self.orders += new
+        self.desk.sanity_check()
+        return new
+
+    def hear(self, *infos: LayerInfo, grants: list[Grant] | None = None, **fields: Any) -> list[Command]:
+        return self.tell(Heard(News(list(infos), grants or [], **fields)))
+
+    def after(self, seconds: float) -> list[Command]:
+        self.now += seconds
+        return self.tell(Ticked())
+
+    def ended(self, run: Run, seconds: float = 0.1, **fields: Any) -> list[Command]:
+        numbers = fields.pop("numbers", tuple(n for n, _, _ in run.items))
+        outcome = Outcome(numbers, len(numbers), 100 * len(numbers), 8, seconds * len(numbers), 1,
+                          fields.pop("mishaps", ()), **fields)  # fmt: skip
+        return self.tell(BatchEnded(run.ticket, outcome))
+
+    def died(self, run: Run, running: int | None = None, ours: bool = False) -> list[Command]:
+        at = None if running is None else (running, 1, 1)
+        return self.tell(WorkerDied(run.slot, (run.ticket,), at, ours, "signal 9"))
+
+    def said(self) -> Sync:
+        """All syncs since the last look, with one more said now, as one; each is answered with nothing."""
+        fresh: list[Command] = []
+        while not of(Say, fresh):
+            if self.desk.talk.asked is not None:
+                self.hear()
+            fresh = self.after(0.1)
+        self.hear()
+        syncs = [say.message for say in of(Say, self.orders[self.looked :]) if isinstance(say.message, Sync)]
+        self.looked = len(self.orders)
+        lists = ("finished", "failures", "losses", "returned", "changed")
+        joined = {field: [item for sync in syncs for item in getattr(sync, field)] for field in lists}
+        return msgspec.structs.replace(syncs[-1], **joined)
+
+
+def of(kind: type[T], orders: list[Command]) -> list[T]:
+    return [order for order in orders if isinstance(order, kind)]
+
+
+def held(world: World) -> RangeSet:
+    """What is held and not finished, of layer A."""
+    return RangeSet([pair for held in world.desk.stock.held() if held.layer == A for pair in held.running])
+
+
+def numbers(runs: list[Run]) -> list[int]:
+    return [n for run in runs for n, _, _ in run.items]
+
+
+# --- placing ---
+
+
+def test_the_first_batch_of_a_layer_is_one_shard_on_each_slot() -> None:
+    runs = of(Run, World().hear(info(), grants=[grant(0, 100)]))
+    assert [len(run.items) for run in runs] == [1, 1]
+    assert {run.slot for run in runs} == {0, 1}
+
+
+def test_quick_shards_go_in_batches_two_deep() -> None:
+    world = World()
+    first, _ = of(Run, world.hear(info(), grants=[grant(0, 5000)]))
+    runs = of(Run, world.ended(first, seconds=0.001))
+    assert [len(run.items) for run in runs] == [300, 300], "0.3 s each; one running and one waiting behind it"
+    assert {run.slot for run in runs} == {first.slot}
+
+
+def test_no_batch_has_more_than_1024_shards() -> None:
+    world = World()
+    first, _ = of(Run, world.hear(info(), grants=[grant(0, 10_000)]))
+    assert max(len(run.items) for run in of(Run, world.ended(first, seconds=1e-6))) == 1024
+
+
+def test_slow_shards_wait_here_and_not_behind_another() -> None:
+    world = World()
+    first, _ = of(Run, world.hear(info(), grants=[grant(0, 10)]))
+    (run,) = of(Run, world.ended(first, seconds=30.0))
+    assert len(run.items) == 1
+
+
+def test_few_shards_left_are_shared_out() -> None:
+    world = World()
+    first, second = of(Run, world.hear(info(), grants=[grant(0, 42)]))
+    runs = of(Run, world.ended(first, seconds=0.01))
+    assert len(numbers(runs)) < 40, "something is left for the other slot"
+    assert of(Run, world.ended(second, seconds=0.01))
+
+
+def test_a_wide_shard_takes_its_cpus() -> None:
+    world = World(cpus=4)
+    assert len(of(Run, world.hear(info(cpus=3), grants=[grant(0, 10)]))) == 1
+    wider = World(cpus=2)
+    assert len(of(Run, wider.hear(info(cpus=4), grants=[grant(0, 10)]))) == 1, "alone, it runs on what there is"
+
+
+def test_a_wide_layer_is_not_starved_by_narrow_ones() -> None:
+    world = World(cpus=2)
+    one, _ = of(Run, world.hear(info(), info(B, cpus=2), grants=[grant(0, 50), grant(0, 1, B)]))
+    world.now += 20
+    (one,) = of(Run, world.ended(one, seconds=20.0))
+    world.now += 20
+    assert not of(Run, world.ended(one, seconds=20.0)), "room is being made"
+    (two,) = list(world.desk.slots.flights)
+    (run,) = of(Run, world.tell(BatchEnded(two.ticket, Outcome((1,), 1, 100, 0, 5.0, 1, ()))))
+    assert run.info.layer.digest == B
+
+
+def test_memory_asked_for_bounds_what_runs_at_once() -> None:
+    runs = of(Run, World(cpus=4, memory=1000).hear(info(memory=400), grants=[grant(0, 10)]))
+    assert len(runs) == 2
+
+
+# --- what becomes of batches ---
+
+
+def test_a_failure_and_a_loss_are_told_apart_and_the_rest_runs_again() -> None:
+    world = World(cpus=1)
+    (first,) = of(Run, world.hear(info(), grants=[grant(0, 21)]))
+    (run, _) = of(Run, world.ended(first, seconds=0.02))
+    a, b, c, *rest = (n for n, _, _ in run.items)
+    mishaps = (Mishap(b, False, "exit", "m", "e", 0.1, 5), Mishap(c, True, "killed", "k", "", 0.1, 5))
+    world.ended(run, numbers=(a,), mishaps=mishaps)
+    sync = world.said()
+    assert [(f.number, f.code, f.attempt) for f in sync.failures] == [(b, "exit", 1)]
+    assert [(loss.numbers, loss.running) for loss in sync.losses] == [([(c, c + 1)], True)]
+    assert set(rest) <= set(world.desk.stock.holdings[A].waiting) | set(world.desk.stock.holdings[A].placed)
+
+
+def test_a_dead_workers_shard_is_lost_and_the_others_run_again_unreported() -> None:
+    world = World(cpus=1)
+    (first,) = of(Run, world.hear(info(), grants=[grant(0, 1000)]))
+    run, behind = of(Run, world.ended(first, seconds=0.001))
+    victim = run.items[3][0]
+    world.tell(WorkerDied(0, (run.ticket, behind.ticket), (victim, 1, 1), False, "signal 11"))
+    sync = world.said()
+    assert [(loss.numbers, loss.reason) for loss in sync.losses] == [([(victim, victim + 1)], "signal 11")]
+    assert not sync.failures
+    assert len(held(world)) == 998
+
+
+def test_a_worker_that_dies_with_nothing_in_hand_rests_and_is_given_up_on_the_third_time() -> None:
+    world = World(cpus=1)
+    (run,) = of(Run, world.hear(info(), grants=[grant(0, 1)]))
+    assert not of(Run, world.died(run))
+    (run,) = of(Run, world.after(1.5))
+    world.died(run)
+    (run,) = of(Run, world.after(2.5))
+    world.died(run)
+    (loss,) = world.said().losses
+    assert (loss.numbers, loss.running) == ([(0, 1)], False)
+
+
+def test_a_changed_source_returns_what_is_held_of_its_layer() -> None:
+    world = World(cpus=1)
+    (run,) = of(Run, world.hear(info(), grants=[grant(0, 10)]))
+    world.ended(run, numbers=(), changed=True)
+    sync = world.said()
+    assert sync.changed == [A]
+    assert sync.returned == [Returned(A, 1, 1, [(0, 10)])]
+
+
+def test_a_full_disk_pauses_then_one_batch_tries() -> None:
+    world = World()
+    world.said()
+    one, two = of(Run, world.hear(info(), grants=[grant(0, 10)]))
+    world.ended(one, numbers=(), full="No space left on device")
+    world.ended(two, numbers=(), full="No space left on device")
+    sync = world.said()
+    assert (sync.room, sync.hungry) == (0, False)
+    assert "No space left" in sync.note
+    (run,) = of(Run, world.after(10.0))
+    assert {again.slot for again in of(Run, world.ended(run))} == {0, 1}, "there is room again"
+
+
+def test_no_room_in_the_budget_runs_nothing_until_parts_are_pushed() -> None:
+    world = World(cpus=1, disk=250)
+    (run,) = of(Run, world.hear(info(), grants=[grant(0, 3)]))
+    (second,) = of(Run, world.ended(run))
+    assert not of(Run, world.ended(second)), "two parts of 100 bytes, and 50 left"
+    (push,) = of(Push, world.after(10.0))
+    settled = world.tell(PushAnswered(Settled([(0, 2)]), RangeSet([(0, 2)]), 200, 0.1))
+    assert [order.name for order in of(Delete, settled)] == [name for name, _ in push.pieces]
+    assert len(of(Run, settled)) == 1
+
+
+def test_a_shard_above_the_budget_is_handed_back_with_both_numbers() -> None:
+    world = World(disk=50)
+    assert not of(Run, world.hear(info(), grants=[grant(0, 3)]))
+    sync = world.said()
+    assert sync.returned == [Returned(A, 1, 1, [(0, 3)])]
+    assert "100" in sync.note
+    assert "50" in sync.note
+
+
+def test_room_is_what_neither_parts_nor_reservations_take() -> None:
+    world = World(cpus=1, disk=1000)
+    (run,) = of(Run, world.hear(info(), grants=[grant(0, 3)]))
+    world.ended(run)
+    assert world.said().room == 1000 - 100 - 200
+    world.tell(SpaceSeen((4 << 20) + 350))
+    assert world.said().room == 150
+
+
+# --- timeouts, memory, drops ---
+
+
+def seen(world: World, run: Run, tree: int = 0) -> list[Command]:
+    return world.tell(SlotsSeen((SlotView(run.slot, run.items[0], tree),)))
+
+
+@pytest.mark.parametrize(("code", "grace"), [(None, 0.0), ("c" * 32, 5.0)])
+def test_what_hangs_is_killed_and_failed(code: str | None, grace: float) -> None:
+    world = World(cpus=1)
+    (run,) = of(Run, world.hear(info(timeout=30.0, code=code), grants=[grant(0, 1)]))
+    assert not of(Kill, seen(world, run))
+    world.now += 29 + grace
+    assert not of(Kill, seen(world, run))
+    world.now += 2
+    assert of(Kill, seen(world, run)) == [Kill(0, "timeout")]
+    assert not of(Kill, seen(world, run)), "once"
+    world.died(run, running=0, ours=True)
+    (failure,) = world.said().failures
+    assert failure.code == "timeout"
+
+
+def test_a_kill_that_met_the_next_shard_blames_nobody() -> None:
+    world = World(cpus=1)
+    (first,) = of(Run, world.hear(info(timeout=30.0), grants=[grant(0, 50)]))
+    run, _ = of(Run, world.ended(first, seconds=0.01))
+    seen(world, run)
+    world.now += 31
+    assert of(Kill, seen(world, run))
+    world.died(run, running=run.items[1][0], ours=True)
+    sync = world.said()
+    assert not sync.failures
+    assert not sync.losses
+
+
+def test_too_much_memory_takes_a_slot_away_and_on_the_last_one_fails() -> None:
+    world = World(memory=1000)
+    one, two = of(Run, world.hear(info(), grants=[grant(0, 2)]))
+    both = SlotsSeen((SlotView(0, one.items[0], 400), SlotView(1, two.items[0], 700)))
+    orders = world.tell(both)
+    assert of(Kill, orders) == [Kill(1, "crowded")]
+    assert "1 cpus" in of(Tell, orders)[0].line
+    world.died(two, running=1, ours=True)
+    (loss,) = world.said().losses
+    assert (loss.numbers, loss.running) == ([(1, 2)], False)
+    assert of(Kill, seen(world, one, 1001)) == [Kill(0, "memory")]
+    world.died(one, running=0, ours=True)
+    (failure,) = world.said().failures
+    assert failure.code == "memory"
+    assert len(of(Run, world.hear(grants=[grant(5, 7)]))) == 2, "with that job gone the slots are back"
+
+
+def test_a_dropped_shard_that_runs_long_is_killed_and_not_reported() -> None:
+    world = World(cpus=1)
+    (run,) = of(Run, world.hear(info(), grants=[grant(0, 2)]))
+    world.said()
+    orders = world.hear(drops=[Drop(A, 1, 1, [(0, 1)])])
+    assert of(Kill, orders) == [Kill(0, "dropped")]
+    (again,) = of(Run, world.died(run, running=0, ours=True))
+    assert numbers([again]) == [1]
+    assert not world.desk.stock.reports.next.pressing
+
+
+def test_a_dropped_shard_in_a_batch_that_counts_is_let_end_and_discarded() -> None:
+    world = World(cpus=1)
+    (first,) = of(Run, world.hear(info(), grants=[grant(0, 7)]))
+    run, _ = of(Run, world.ended(first, seconds=0.1))
+    keep, drop = run.items[0][0], run.items[1][0]
+    world.said()
+    assert not of(Kill, world.hear(drops=[Drop(A, 1, 1, [(drop, drop + 1)])]))
+    world.ended(run)
+    assert keep in world.desk.stock.shelf.live("farm", A)
+    assert drop not in world.desk.stock.shelf.live("farm", A)
+
+
+def test_a_drop_of_an_older_attempt_changes_nothing() -> None:
+    world = World(cpus=1)
+    world.hear(info(), grants=[grant(0, 2, attempt=2)])
+    world.said()
+    world.hear(drops=[Drop(A, 1, 1, [(0, 2)])])
+    assert len(held(world)) == 2
+
+
+def test_finished_work_is_not_dropped() -> None:
+    world = World(cpus=1)
+    (run,) = of(Run, world.hear(info(), grants=[grant(0, 1)]))
+    world.ended(run)
+    world.said()
+    assert not of(Delete, world.hear(drops=[Drop(A, 1, 1, [(0, 1)])]))
+    assert world.desk.to_push == 1
+
+
+def test_a_grant_of_what_is_finished_here_is_answered_without_running_it() -> None:
+    world = World(cpus=1)
+    (run,) = of(Run, world.hear(info(), grants=[grant(0, 1)]))
+    world.ended(run)
+    world.said()
+    assert not of(Run, world.hear(grants=[grant(0, 1, attempt=2)]))
+    (finished,) = world.said().finished
+    assert (finished.attempt, finished.numbers) == (2, [(0, 1)])
+
+
+# --- talking ---
+
+
+def test_a_hello_names_all_that_is_held() -> None:
+    part = Part(f"farm/{B}/old.part", "farm", B, 10, {(1, 4): RangeSet([(5, 8)])}, 0.0)
+    other = Part(f"elsewhere/{B}/x.part", "elsewhere", B, 10, {(1, 4): RangeSet([(9, 10)])}, 0.0)
+    lost = Loss("j.1", A, 1, 1, [(3, 4)], True, "killed")
+    desk = Desk(who(), [part, other], [lost])
+    (say,) = of(Say, desk.handle(LinkUp("farm"), 1.0))
+    assert isinstance(say.message, Hello)
+    (held,) = say.message.held
+    assert (held.layer, held.attempt, held.running, held.finished) == (B, 4, [], [(5, 8)])
+    assert say.message.losses == [lost]
+
+
+def test_what_was_not_answered_is_said_again_in_the_next_hello() -> None:
+    world = World(cpus=1)
+    (run,) = of(Run, world.hear(info(), grants=[grant(0, 3)]))
+    world.said()
+    world.now += 1
+    (say,) = of(Say, world.ended(run, numbers=(), mishaps=(Mishap(0, False, "exit", "m", "e", 0.1, 5),)))
+    assert isinstance(say.message, Sync)
+    assert len(say.message.failures) == 1
+    world.tell(LinkDown("cut"))
+    world.now += 2
+    (say,) = of(Say, world.tell(LinkUp("farm")))
+    assert isinstance(say.message, Hello)
+    assert [failure.number for failure in say.message.failures] == [0]
+    assert [held.running for held in say.message.held] == [[(1, 3)]]
+
+
+def test_much_evidence_still_fits_a_frame() -> None:
+    world = World(cpus=1)
+    (run,) = of(Run, world.hear(info(), grants=[grant(0, 1000)]))
+    runs = of(Run, world.ended(run, seconds=1e-4))
+    world.tell(LinkDown("cut"))
+    for run in runs:
+        mishaps = tuple(Mishap(n, False, "exit", "m" * 9000, "e" * 90_000, 0.1, 5) for n, _, _ in run.items)
+        runs += of(Run, world.ended(run, numbers=(), mishaps=mishaps))
+    world.now += 2
+    (say,) = of(Say, world.tell(LinkUp("farm")))
+    assert isinstance(say.message, Hello)
+    assert len(say.message.failures) == 999
+    assert sum(len(f.evidence) + len(f.message) for f in say.message.failures) < 8 << 20
+
+
+def test_nothing_is_said_while_an_answer_is_awaited_and_news_is_gathered() -> None:
+    world = World()
+    one, two = of(Run, world.hear(info(), grants=[grant(0, 2)]))
+    assert of(Say, world.after(1.0))
+    assert not of(Say, world.ended(one))
+    assert not of(Say, world.ended(two))
+    (finished,) = world.said().finished
+    assert finished.numbers == [(0, 2)]
+
+
+def test_an_idle_agent_lets_its_question_wait_and_a_busy_one_does_not() -> None:
+    world = World(cpus=1)
+    assert [say.wait for say in of(Say, world.after(0.1))] == [5.0]
+    world.hear(info(), grants=[grant(0, 100)])
+    waits = [say.wait for say in of(Say, world.after(5.0))]
+    assert waits == [0.0]
+
+
+def test_with_a_slot_idle_it_asks_again_but_not_in_a_flurry() -> None:
+    world = World(cpus=2)
+    world.hear(info(), grants=[grant(0, 1)])
+    asked = 0
+    for _ in range(100):
+        for say in of(Say, world.after(0.1)):
+            asked += 1
+            assert say.wait <= 1.0
+            world.hear()
+    assert 8 <= asked <= 20, "in ten seconds"
+
+
+def test_a_lost_session_leads_to_a_new_hello() -> None:
+    world = World()
+    world.tell(Heard(Rejected("no-session", "who?")))
+    (say,) = of(Say, world.after(1.1))
+    assert isinstance(say.message, Hello)
+
+
+def test_work_of_an_unknown_layer_leads_to_a_new_hello() -> None:
+    world = World()
+    world.hear(grants=[grant(0, 3)])
+    (say,) = of(Say, world.after(1.1))
+    assert isinstance(say.message, Hello)
+    assert say.message.held == []
+
+
+@pytest.mark.parametrize(("code", "error"), [("fenced", FencedError), ("name-taken", RefusedError)])
+def test_some_refusals_are_the_end(code: str, error: type[Exception]) -> None:
+    (quit_,) = of(Quit, World().tell(Heard(Rejected(code, "no", "a hint"))))
+    assert isinstance(quit_.error, error)
+
+
+@pytest.mark.parametrize(("code", "pause"), [("protocol", 60.0), ("stopping", 1.0)])
+def test_others_are_tried_again(code: str, pause: float) -> None:
+    assert of(Redial, World().tell(Heard(Rejected(code, "no")))) == [Redial(pause)]
+
+
+def test_a_coordinator_that_goes_is_looked_for_while_work_goes_on() -> None:
+    world = World(cpus=1)
+    (run,) = of(Run, world.hear(info(), grants=[grant(0, 5)]))
+    world.said()
+    assert of(Redial, world.tell(Heard(Bye("stopping")))) == [Redial(1.0)]
+    assert of(Run, world.ended(run))
+
+
+def test_another_farm_at_the_same_place_gets_nothing_of_the_old_ones() -> None:
+    world = World(cpus=1)
+    (run,) = of(Run, world.hear(info(), grants=[grant(0, 5)]))
+    world.ended(run)
+    world.tell(LinkDown("cut"))
+    world.now += 2
+    (say,) = of(Say, world.tell(LinkUp("another")))
+    assert isinstance(say.message, Hello)
+    assert say.message.held == []
+    assert not of(Delete, world.orders), "it stays on the disk"
+
+
+# --- pushing ---
+
+
+def finished_one(world: World, **fields: Any) -> Run:
+    (run,) = of(Run, world.hear(info(**fields), grants=[grant(0, 2)]))
+    world.ended(run)
+    return run
+
+
+def test_a_bundle_goes_when_it_is_large_or_old_or_the_layer_is_quiet() -> None:
+    world = World(cpus=1)
+    finished_one(world)
+    assert not of(Push, world.orders)
+    assert not of(Push, world.after(9.0))
+    (push,) = of(Push, world.after(1.1))
+    assert push.session == 7
+    quiet = World(cpus=1)
+    (run,) = of(Run, quiet.hear(info(), grants=[grant(0, 1)]))
+    assert of(Push, quiet.ended(run))
+    large = World(cpus=1)
+    (run,) = of(Run, large.hear(info(), grants=[grant(0, 2)]))
+    outcome = Outcome((0,), 1, 8 << 20, 8, 0.1, 1, ())
+    assert of(Push, large.tell(BatchEnded(run.ticket, outcome)))
+
+
+def test_a_refusal_names_what_is_committed_and_the_rest_goes_at_once() -> None:
+    world = World(cpus=1)
+    (first,) = of(Run, world.hear(info(), grants=[grant(0, 5)]))
+    (push,) = of(Push, [*world.ended(first, seconds=0.01), *world.after(11.0)])
+    flights = list(world.desk.slots.flights)
+    world.tell(BatchEnded(flights[0].ticket, Outcome(tuple(flights[0].items), 1, 100, 0, 0.1, 1, ())))
+    orders = world.tell(PushAnswered(Refused("committed", [(0, 1)]), RangeSet([(0, 1)]), 0, 0.0))
+    assert of(Delete, orders) == [Delete(push.pieces[0][0])]
+    (again,) = of(Push, orders)
+    assert 0 not in again.pieces[0][1]
+
+
+def test_a_refusal_that_names_nothing_of_ours_is_no_reason_to_spin() -> None:
+    world = World(cpus=1)
+    finished_one(world)
+    world.after(11.0)
+    orders = world.tell(PushAnswered(Refused("committed", [(900, 901)]), RangeSet([(0, 1)]), 0, 0.0))
+    assert not of(Push, orders)
+    assert of(Push, world.after(60.0))
+
+
+def test_a_full_root_is_waited_for_and_said() -> None:
+    world = World(cpus=1)
+    finished_one(world)
+    world.after(11.0)
+    assert not of(Push, world.tell(PushAnswered(Refused("full", [], "the root is full"), RangeSet([(0, 1)]), 0, 0.0)))
+    assert world.said().note == "the root is full"
+    assert of(Push, world.after(5.0))
+
+
+def test_a_broken_push_keeps_the_parts_and_is_done_again() -> None:
+    world = World(cpus=1)
+    finished_one(world)
+    (push,) = of(Push, world.after(11.0))
+    assert not of(Delete, world.tell(PushDown("cut")))
+    (again,) = of(Push, world.tell(PushUp()))
+    assert again == push
+
+
+def test_parts_settled_while_they_are_sent_are_deleted_afterwards() -> None:
+    world = World(cpus=1)
+    finished_one(world)
+    world.said()
+    (push,) = of(Push, world.after(11.0))
+    assert not of(Delete, world.hear(committed=[Committed(A, [(0, 1)])]))
+    orders = world.tell(PushAnswered(Refused("committed", [(0, 1)]), RangeSet([(0, 1)]), 0, 0.0))
+    assert of(Delete, orders) == [Delete(push.pieces[0][0])]
+
+
+def test_other_outputs_than_the_layers_are_failures() -> None:
+    world = World(cpus=1)
+    finished_one(world)
+    world.after(11.0)
+    world.tell(PushAnswered(Refused("outputs", [(0, 1)], "x is float32"), RangeSet([(0, 1)]), 0, 0.0))
+    (failure,) = world.said().failures
+    assert (failure.number, failure.code, failure.message) == (0, "output", "x is float32")
+
+
+def test_a_layer_of_no_job_goes_with_all_that_is_held_of_it() -> None:
+    world = World(cpus=1)
+    run = finished_one(world)
+    world.said()
+    orders = world.hear(gone=[A])
+    assert of(Delete, orders) == [Delete(run.part)]
+    assert world.desk.stock.unfinished == 0
+
+
+# --- leaving ---
+
+
+def test_a_drain_hands_back_finishes_pushes_and_leaves() -> None:
+    world = World(cpus=1)
+    (run,) = of(Run, world.hear(info(), grants=[grant(0, 5)]))
+    world.tell(DrainAsked("SIGTERM"))
+    sync = world.said()
+    assert sync.returned == [Returned(A, 1, 1, [(1, 5)])]
+    assert (sync.hungry, sync.room) == (False, 0)
+    (push,) = of(Push, world.ended(run))
+    assert push.pieces[0][1] == RangeSet([(0, 1)])
+    world.said()
+    world.hear()
+    (say,) = of(Say, world.tell(PushAnswered(Settled([(0, 1)]), RangeSet([(0, 1)]), 100, 0.1)))
+    assert isinstance(say.message, Leave)
+    assert of(Quit, world.tell(Heard(Bye("left")))) == [Quit(None)]
+
+
+def test_a_drain_asked_for_by_the_coordinator_is_the_same() -> None:
+    world = World()
+    world.said()
+    world.now += 1
+    (say,) = of(Say, world.hear(drain=True))
+    assert isinstance(say.message, Leave)
+
+
+def test_an_idle_agent_does_not_wait_for_an_answer_that_is_held() -> None:
+    world = World()
+    world.after(0.1)
+    assert of(Redial, world.tell(DrainAsked("SIGINT"))) == [Redial(0.0)]
+
+
+def test_what_outstays_a_drain_is_released_as_lost() -> None:
+    world = World(cpus=1)
+    (run,) = of(Run, world.hear(info(timeout=30.0), grants=[grant(0, 1)]))
+    world.tell(DrainAsked("SIGTERM"))
+    seen(world, run)
+    assert of(Kill, world.after(31.0)) == [Kill(0, "drain")]
+    world.died(run, running=0, ours=True)
+    (loss,) = world.said().losses
+    assert (loss.numbers, loss.running, loss.reason) == ([(0, 1)], False, "drain")
+
+
+def test_a_drain_without_a_link_ends_with_an_error_and_the_parts_kept() -> None:
+    world = World(cpus=1)
+    run = finished_one(world)
+    world.tell(LinkDown("no route"), DrainAsked("SIGTERM"))
+    (behind,) = world.desk.slots.flights
+    world.tell(BatchEnded(behind.ticket, Outcome((1,), 1, 100, 0, 0.1, 1, ())))
+    assert not of(Quit, world.after(59.0))
+    (quit_,) = of(Quit, world.after(2.0))
+    assert isinstance(quit_.error, LinkError)
+    assert "2 finished shards" in quit_.error.message
+    assert "no route" in quit_.error.message
+    assert Delete(run.part) not in world.orders
+
+
+def test_an_agent_that_never_had_a_link_leaves_at_once() -> None:
+    desk = Desk(who())
+    assert of(Quit, desk.handle(DrainAsked("SIGINT"), 1.0)) == [Quit(None)]
+
+
+def test_nothing_is_ordered_after_the_end() -> None:
+    world = World()
+    world.tell(Heard(Rejected("fenced", "another")))
+    assert world.hear(info(), grants=[grant(0, 5)]) == []
+
+
+def test_failures_are_what_the_wire_takes() -> None:
+    """A worker's negative times or sizes must not make a message that the other end refuses."""
+    world = World(cpus=1)
+    (run,) = of(Run, world.hear(info(), grants=[grant(0, 1)]))
+    world.ended(run, numbers=(), mishaps=(Mishap(0, False, "exit", "m", "e", -1.0, -1),))
+    (failure,) = world.said().failures
+    assert failure == Failure("j.1", A, 0, 1, 1, "exit", "m", "e", 0.0, 0)
+
+
+def test_shards_of_a_damaged_part_are_lost_and_not_to_blame() -> None:
+    world = World(cpus=1)
+    run = finished_one(world)
+    (push,) = of(Push, world.after(11.0))
+    (recheck,) = of(Recheck, world.tell(PushAnswered(Refused("corrupt"), RangeSet([(0, 1)]), 0, 0.0)))
+    assert recheck.names == (push.pieces[0][0],)
+    world.said()
+    world.tell(PartDamaged(run.part))
+    (loss,) = world.said().losses
+    assert (loss.numbers, loss.running) == ([(0, 1)], False)
+    assert world.desk.to_push == 0

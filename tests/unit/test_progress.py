@@ -96,6 +96,13 @@ def test_finished_shards_that_pile_up_make_push_the_bottleneck() -> None:
     assert seen.likely == pytest.approx(940, rel=0.01)
 
 
+def test_pushes_that_stand_still_have_no_eta() -> None:
+    stuck = job(tally(finished=1000), agents=[agent()], recent=Window(60.0, finished=600), started=NOW - 100)
+    assert eta(stuck) == progress.Eta("push")
+    young = job(tally(finished=1000), agents=[agent()], recent=Window(60.0, finished=1000), started=NOW - 4)
+    assert eta(young).likely is not None  # a bundle may wait that long
+
+
 def test_the_merge_is_counted_even_when_all_is_committed() -> None:
     done = job(tally(1000, committed=1000), merged_bytes=100 * MIB, merge_seconds=1.0)
     seen = eta(done)

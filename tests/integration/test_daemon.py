@@ -1,0 +1,450 @@
+"""What the daemon promises, shown with simulated agents over real helpers: leases, restarts, drains, poison, fences."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator import root as roots
+from coordinator.admin import Done as Answered
+from coordinator.admin import Drain, Retry
+from coordinator.protocol import messages as m
+from coordinator.protocol.frames import FRAME_LIMIT, HEAD, MAGIC, frame
+from jobs.ranges import RangeSet
+from tests.farm import Farm, arrays, running, until
+from tests.simulated import Cut, SimulatedAgent
+
+SHARDS = 12
+ROWS = 4
+LEASE = 0.8  # seconds, where a test waits for its end
+MEMORY_BYTES = 300 << 20  # what hostile bytes may make the daemon grow by
+
+
+@pytest.fixture
+def brisk(tmp_path: Path) -> Iterator[Farm]:
+    """A farm whose leases end soon."""
+    with running(tmp_path, lease=LEASE, heartbeat=0.1, tick=0.05) as made:
+        yield made
+
+
+def submit(farm: Farm, shards: int = SHARDS, **more: Any) -> str:
+    return farm.submit(arrays(rows=shards * ROWS), shard_rows=ROWS, **more)
+
+
+def numbers_of(agent: SimulatedAgent) -> list[int]:
+    return [number for _, number in agent.computed]
+
+
+def finish_some(agent: SimulatedAgent, at_least: int = 3) -> None:
+    """Compute shards and report them, push none."""
+    agent.join()
+
+    def enough() -> bool:
+        agent.sync(wait=0.05)
+        agent.compute()
+        return len(agent.computed) >= at_least
+
+    until(enough, f"{at_least} shards to be finished")
+    agent.sync(hungry=False)
+
+
+def wait_gone(farm: Farm, name: str) -> None:
+    until(lambda: (status := farm.agent_status(name)) and status.state == "gone", f"{name} to be given up")
+
+
+def once_each(*agents: SimulatedAgent, shards: int = SHARDS) -> None:
+    assert sorted(number for agent in agents for number in numbers_of(agent)) == list(range(shards))
+
+
+# --- leases and late news -----------------------------------------------------------------------------------
+
+
+def test_a_dead_machines_shards_are_pending_again(brisk: Farm) -> None:
+    job = submit(brisk)
+    dead, heir = brisk.agent("dead"), brisk.agent("heir")
+    finish_some(dead)
+    dead.sync()
+    assert brisk.status(job).totals.running > 0
+    dead.die()
+    wait_gone(brisk, "dead")
+    totals = brisk.status(job).totals
+    assert (totals.running, totals.finished, totals.pending) == (0, 0, SHARDS)
+    heir.work(lambda: brisk.status(job).state == "complete")
+    brisk.check_result(job)
+
+
+def test_news_of_a_stale_attempt_changes_nothing(brisk: Farm) -> None:
+    job = submit(brisk, shards=1)
+    old, new = brisk.agent("old"), brisk.agent("new")
+    old.join()
+    until(lambda: old.sync(wait=0.05) and old.granted, "a grant")
+    [(_, layer, boot, attempt)] = old.granted
+    old.granted.clear()
+    old.hang_up(kill=True)
+    wait_gone(brisk, "old")
+    new.join()
+    until(lambda: new.sync(wait=0.05) and new.granted, "the same shard for another agent")
+    failure = m.Failure(job, layer, 0, boot, attempt, "exception", "late", "", 0.0, 0)
+    loss = m.Loss(job, layer, boot, attempt, [(0, 1)], True, "late")
+    old._failures = [failure]
+    old.join()
+    for _ in range(6):
+        old._failures = [failure]
+        old.sync(hungry=False, losses=[loss], returned=[m.Returned(layer, boot, attempt, [(0, 1)])])
+    status = brisk.status(job)
+    assert (status.failures, status.totals.running, status.totals.quarantined) == (0, 1, 0)
+    new.work(lambda: brisk.status(job).state == "complete")
+    assert numbers_of(new) == [0]
+    brisk.check_result(job)
+
+
+def test_finished_shards_are_not_done_again_while_the_lease_holds(farm: Farm) -> None:
+    job = submit(farm)
+    slow, quick = farm.agent("slow"), farm.agent("quick")
+    finish_some(slow)
+    ours = len(slow.computed)
+    slow.give_back()
+    quick.work(lambda: farm.status(job).totals.committed == SHARDS - ours)
+    assert not set(numbers_of(quick)) & set(numbers_of(slow))
+    slow.work(lambda: farm.status(job).state == "complete")
+    once_each(slow, quick)
+    farm.check_result(job)
+
+
+def test_after_the_lease_they_come_last_and_on_return_count_unless_committed(brisk: Farm) -> None:
+    job = submit(brisk)
+    lost, heir = brisk.agent("lost"), brisk.agent("heir", cpus=1)
+    finish_some(lost)
+    theirs = set(numbers_of(lost))
+    lost.granted.clear()
+    lost.hang_up(kill=True)
+    wait_gone(brisk, "lost")
+    heir.join()
+
+    def step() -> bool:
+        heir.sync(wait=0.02)
+        heir.compute(limit=1)
+        for part in list(heir.parts):
+            heir.push(part)
+        return bool(set(numbers_of(heir)) & theirs)
+
+    until(step, "the heir to run one that was finished elsewhere")
+    assert set(numbers_of(heir)[:-1]) == set(range(SHARDS)) - theirs, "untouched shards did not come first"
+    heir.give_back()
+    back = brisk.agent("lost")
+    back.join()
+    assert back.acknowledged[heir.computed[0][0]] == RangeSet.of([numbers_of(heir)[-1]])
+    back.work(lambda: brisk.status(job).state == "complete")
+    assert back.computed == []
+    brisk.check_result(job)
+
+
+def test_an_agent_that_was_given_up_is_told_so_on_its_old_channel(brisk: Farm) -> None:
+    """Else it would sync for ever and get nothing."""
+    job = submit(brisk)
+    sleeper, other = brisk.agent("sleeper"), brisk.agent("other")
+    sleeper.join()
+    wait_gone(brisk, "sleeper")
+    other.join()
+    answer = sleeper.sync()
+    assert isinstance(answer, m.Rejected) and answer.code == "no-session"
+    sleeper.work(lambda: brisk.status(job).state == "complete")
+    once_each(sleeper)
+
+
+def test_a_daemon_that_stood_still_blames_nobody(brisk: Farm) -> None:
+    submit(brisk)
+    agent = brisk.agent()
+    agent.join()
+    until(lambda: agent.sync(wait=0.05) and agent.granted, "a grant")
+    brisk.kill(signal.SIGSTOP)
+    resume_at = time.monotonic() + 2 * LEASE
+    until(lambda: time.monotonic() > resume_at, "twice the lease to be over")
+    brisk.kill(signal.SIGCONT)
+    until(lambda: brisk.agent_status(agent.name), "the daemon to answer")
+    status = brisk.agent_status(agent.name)
+    assert status is not None and (status.state, status.running) == ("live", 1)
+    assert isinstance(agent.sync(), m.News)
+
+
+# --- the daemon dies ----------------------------------------------------------------------------------------
+
+
+def test_a_restarted_daemon_adopts_what_agents_hold(farm: Farm) -> None:
+    """Finished, running and untouched: nothing is done twice, and the result is the serial run's."""
+    job = submit(farm)
+    agents = [farm.agent("one"), farm.agent("two")]
+    for agent in agents:
+        finish_some(agent)
+        agent.sync()
+    agents[0].push(agents[0].parts[0])
+    assert farm.status(job).totals.running > 0
+    farm.kill()
+    farm.audit(job, *agents)
+    farm.start()
+    for agent in agents:
+        with pytest.raises(Cut, match="went away"):
+            agent.sync()
+        agent.hang_up()
+        agent.join()
+    for agent in agents:
+        agent.go()
+    farm.wait(job)
+    once_each(*agents)
+    farm.check_result(job)
+
+
+def test_after_a_restart_nobody_else_gets_what_may_still_be_held(farm: Farm) -> None:
+    job = submit(farm, shards=300)
+    holder, other = farm.agent("holder"), farm.agent("other")
+    finish_some(holder)
+    holder.sync()
+    held = set(numbers_of(holder)) | {n for numbers in holder.granted.values() for n in numbers}
+    holder.hang_up(kill=True)
+    farm.restart()
+    other.join()
+    assert any("wait for holder" in note for note in farm.status(job).notes)
+
+    def idle() -> bool:
+        other.step(wait=0.05)
+        totals = farm.status(job).totals
+        return totals.pending == 0 and totals.committed == len(other.computed)
+
+    until(idle, "all that nobody held to be committed")
+    assert not set(numbers_of(other)) & held
+    assert numbers_of(other)
+    other.sync(hungry=False)
+    holder.work(lambda: farm.status(job).state == "complete")
+    once_each(holder, other, shards=300)
+    farm.check_result(job)
+
+
+def test_whatever_is_killed_a_reader_never_sees_a_partial_result(farm: Farm) -> None:
+    job = farm.submit(arrays(6), shard_rows=ROWS)
+    expected = farm.serial(job)
+    stop, wrong, seen = threading.Event(), list[str](), set[str]()
+
+    def read() -> None:
+        while not stop.is_set():
+            for layer, files in farm.merged(job).items():
+                if files != expected[layer]:
+                    wrong.append(layer)
+                seen.add(layer)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        for name in ("one", "two"):
+            farm.agent(name).go()
+        for merged in (1, 2, 4):
+            until(lambda least=merged: farm.status(job).layers_merged >= least, f"{merged} layers to be merged")
+            farm.restart()
+        farm.wait(job)
+    finally:
+        stop.set()
+        reader.join()
+    assert not wrong
+    assert seen and farm.merged(job) == expected
+
+
+def test_stopped_in_good_order_it_goes_on(farm: Farm) -> None:
+    job = submit(farm)
+    agent = farm.agent()
+    finish_some(agent)
+    assert farm.stop() == 0
+    assert not farm.root.socket.exists()
+    assert list(farm.root.tmp.iterdir()) == []
+    farm.start()
+    agent.work(lambda: farm.status(job).state == "complete")
+    once_each(agent)
+    farm.check_result(job)
+
+
+def test_a_second_daemon_is_refused(farm: Farm) -> None:
+    second = farm.coordinator("serve")
+    assert second.returncode == 7
+    assert second.stderr.startswith(f"error: {farm.root.path} is served already\nhint: ")
+
+
+# --- drains, poison, retries --------------------------------------------------------------------------------
+
+
+def test_a_drain_recomputes_nothing(farm: Farm) -> None:
+    job = submit(farm)
+    leaver, stayer = farm.agent("leaver"), farm.agent("stayer")
+    finish_some(leaver)
+    leaver.sync()
+    farm.ask(Drain("leaver"), Answered)
+    until(lambda: leaver.sync(hungry=True) and leaver.drained, "to be told of the drain")
+    leaver.give_back()
+    assert leaver.sync(hungry=True).grants == []
+    for part in list(leaver.parts):
+        assert isinstance(leaver.push(part), m.Settled)
+    leaver.leave()
+    status = farm.agent_status("leaver")
+    assert status is not None and status.state == "left"
+    stayer.work(lambda: farm.status(job).state == "complete")
+    once_each(leaver, stayer)
+    farm.check_result(job)
+
+
+def test_a_poison_shard_stops_after_its_attempts_and_all_else_completes(farm: Farm) -> None:
+    job = farm.submit(arrays(2), attempts=2)
+    for name in ("one", "two"):
+        agent = farm.agent(name)
+        agent.fails.add(("b", 3))
+        agent.go()
+    status = farm.wait(job, "incomplete")
+    assert status.why == "1 shards quarantined"
+    failures = farm.failures(job)
+    assert [(f.layer, f.number, f.code, f.evidence) for f in failures] == 2 * [("b", 3, "exception", "the evidence")]
+    assert {failure.agent for failure in failures} == {"one", "two"}
+    assert "job.1/b/3 quarantined" in farm.root.job(job).failures.read_text()
+    assert farm.merged(job) == {"a": farm.serial(job)["a"]}
+    assert [layer.tally.committed for layer in status.layers] == [6, 5]
+    assert farm.coordinator("watch", job).returncode == 11
+
+    for agent in farm.agents:
+        agent.fails.clear()
+    farm.ask(Retry(job), Answered)
+    farm.wait(job)
+    farm.check_result(job)
+
+
+def test_layers_that_run_again_forget_their_results_first(farm: Farm) -> None:
+    job = farm.submit(arrays(2))
+    agent = farm.agent()
+    agent.work(lambda: farm.status(job).state == "complete")
+    farm.ask(Retry(job, ["b"]), Answered)
+    until(lambda: set(farm.merged(job)) == {"a"}, "the old result to go")
+    farm.restart()
+    assert [layer.state for layer in farm.status(job).layers] == ["merged", "open"]
+    agent.work(lambda: farm.status(job).state == "complete")
+    farm.check_result(job)
+    assert len(agent.computed) == 6 + 6 + 6
+
+
+# --- who may speak ------------------------------------------------------------------------------------------
+
+
+def test_the_newest_process_fences_the_old(farm: Farm) -> None:
+    old, new = farm.agent(), farm.agent()
+    old.join()
+    assert isinstance(new.join(), m.Welcome)
+    for answer in (old.sync(), old.join()):
+        assert isinstance(answer, m.Rejected) and answer.code == "fenced" and answer.hint
+    assert isinstance(new.sync(), m.News)
+
+
+def test_a_name_with_another_live_spool_is_refused(brisk: Farm) -> None:
+    first = brisk.agent("same")
+    second = SimulatedAgent(brisk.root, brisk.folder / "spools" / "else", "same", env=brisk.environment())
+    brisk.agents.append(second)
+    first.join()
+    answer = second.join()
+    assert isinstance(answer, m.Rejected) and answer.code == "name-taken"
+    first.hang_up()
+    wait_gone(brisk, "same")
+    assert isinstance(second.join(), m.Welcome)
+
+
+def test_a_pinned_key_speaks_for_its_own_name_alone(farm: Farm) -> None:
+    job = submit(farm)
+    honest, liar = farm.agent("honest"), farm.agent("liar", pinned="liar")
+    finish_some(honest)
+    assert isinstance(liar.join(), m.Welcome)
+    liar.name = "honest"
+    answer = liar.join()
+    assert isinstance(answer, m.Rejected) and answer.code == "not-allowed"
+    liar.session, liar.parts = honest.session, honest.parts
+    answer = liar.push(honest.parts[0])
+    assert isinstance(answer, m.Refused) and answer.code == "no-session"
+    assert farm.status(job).totals.committed == 0
+    assert isinstance(honest.sync(), m.News)
+
+
+# --- hostile bytes ------------------------------------------------------------------------------------------
+
+
+HOSTILE = {
+    "half a head": b"mus",
+    "another magic": b"GET / HTTP/1.1\r\n\r\n",
+    "a length above the limit": HEAD.pack(MAGIC, FRAME_LIMIT + 1),
+    "the longest length": HEAD.pack(MAGIC, 0xFFFFFFFF) + b"x",
+    "half a payload": HEAD.pack(MAGIC, 1000) + b"x" * 999,
+    "no msgpack": frame(b"\xc1" * 100),
+    "no message": frame(b"\x81\xa1t\xa5bogus"),
+    "an empty payload": frame(b""),
+    "nested without end": frame(b"\x91" * 1_000_000),
+    "a message of the other side": frame(m.encode(m.Bye("so there"))),
+    "a long message of noise": frame(np.random.default_rng(0).bytes(FRAME_LIMIT)),
+    "work before it said who it is": frame(m.encode(m.Sync(1, 1))),
+    "an unknown role": frame(m.encode(m.Attach("root"))) + frame(m.encode(m.Sync(1, 1))),
+    "control on a push channel": frame(m.encode(m.Attach("push"))) + frame(m.encode(m.Sync(1, 1))),
+    "a bundle nobody accepted": frame(m.encode(m.Attach("push"))) + frame(m.encode(m.Stored(7, 1))),
+    "a sync of nobody's session": frame(m.encode(m.Attach("control"))) + frame(m.encode(m.Sync(1, 1))),
+    "ranges out of order": frame(m.encode(m.Attach("push")))
+    + frame(m.encode(m.Offer(1, "0" * 32, [(5, 2)], [], b"", 0))),
+}
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+    with running(tmp_path_factory.mktemp("target")) as made:
+        yield made
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_the_daemon_outlives_hostile_bytes(target: Farm, name: str) -> None:
+    assert target.daemon is not None
+    before = peak_bytes(target.daemon.pid)
+    for _ in range(3):
+        with socket.socket(socket.AF_UNIX) as peer, roots.address(target.root.socket) as where:
+            peer.settimeout(30)
+            peer.connect(where)
+            try:
+                peer.sendall(HOSTILE[name])
+                peer.shutdown(socket.SHUT_WR)
+                while peer.recv(1 << 16):
+                    continue
+            except ConnectionError:
+                continue
+    assert target.agent_status("nobody") is None
+    assert peak_bytes(target.daemon.pid) - before < MEMORY_BYTES
+    assert "Traceback" not in target.said()
+
+
+def test_connections_that_say_nothing_hold_nobody_up(target: Farm) -> None:
+    silent = []
+    for _ in range(50):
+        peer = socket.socket(socket.AF_UNIX)
+        with roots.address(target.root.socket) as where:
+            peer.connect(where)
+        peer.sendall(HEAD.pack(MAGIC, FRAME_LIMIT))
+        silent.append(peer)
+    agent = target.agent()
+    job = submit(target)
+    agent.work(lambda: target.status(job).state == "complete")
+    for peer in silent:
+        peer.close()
+    target.check_result(job)
+
+
+def test_the_socket_and_the_store_are_private(target: Farm) -> None:
+    for path in (target.root.socket, target.root.store, target.root.log):
+        assert path.stat().st_mode & 0o077 == 0, path
+    assert target.root.path.stat().st_uid == os.getuid()
+
+
+def peak_bytes(pid: int) -> int:
+    [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1]) * 1024

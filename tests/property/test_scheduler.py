@@ -1,0 +1,896 @@
+"""The scheduler against a model of its own: any order of grants, results, deaths, lost messages, restarts and wishes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from coordinator.protocol.messages import Failure, Finished, Loss, Returned
+from coordinator.scheduler import commands as c
+from coordinator.scheduler import events as e
+from coordinator.scheduler.core import Scheduler
+from coordinator.scheduler.layers import SPACE_MARGIN_BYTES
+from coordinator.scheduler.state import Timing
+from jobs.ranges import RangeSet
+from tests.property.scheduler_model import (
+    MIB,
+    Agent,
+    Disk,
+    DiskJob,
+    DiskLayer,
+    Key,
+    Oracle,
+    pairs,
+    ranges,
+    report,
+)
+
+TICK, LEASE = 1.0, 6.0
+TIMING = Timing(lease=LEASE, heartbeat=0.5, tick=TICK, horizon=4.0)
+NAMES = ("a", "b", "c", "d")
+THOROUGH = os.environ.get("MUSTER_HYPOTHESIS") == "thorough"
+SPOKEN = (c.SendGrant, c.SendDrop, c.SendCommitted, c.SendGone, c.SendDrain)
+names = st.sampled_from(NAMES)
+data = st.data()
+
+
+@dataclass
+class Bundle:
+    """Between its acceptance and its commit."""
+
+    sender: Agent
+    lives: int  # of the sender when it sent it
+    event: e.BundleCommitted
+
+
+class Farm(RuleBasedStateMachine):
+    """The world: a store, machines, channels that lose things. Every rule ends in `handle`, which checks everything."""
+
+    @initialize()
+    def start(self) -> None:
+        self.disk, self.boot = Disk(), 1
+        self.durable = self.disk.copy()
+        self.now = self.alive = 100.0  # `alive`: the time in which the daemon was not stopped
+        self.last_session = self.last_job = 0
+        self.agents = {name: Agent(name, f"{name}-1", 1 + i % 3, 1, 40 * MIB) for i, name in enumerate(NAMES)}
+        self.agents["d"].kernel, self.agents["d"].budget = 2, 5 * MIB
+        self.mail: dict[int, list[c.Command]] = {}
+        self.past: list[tuple[str, int, Any]] = []  # every report ever made: by whom, in which session
+        self.accepted: list[Bundle] = []
+        self.undelivered: list[e.BundleCommitted] = []  # rows in the store that the scheduler was not told of yet
+        self.marks: list[e.HighWaterStored] = []  # on their way back from the store
+        self.lazy = False  # the store is slow: nothing is durable until `flush`
+        self.free: int | None = None
+        self.everything_committed: dict[tuple[str, str, int], set[int]] = {}
+        self._boot()
+
+    def _boot(self) -> None:
+        self.oracle = Oracle(self.boot, self.disk, self.alive, LEASE)
+        self.scheduler = Scheduler(self.boot, TIMING, frozenset(self.oracle.expected))
+        self.merges: list[tuple[str, str, int]] = []
+        for agent in self.agents.values():
+            agent.session = 0
+        self.mail.clear()
+        for job in list(self.disk.jobs.values()):
+            self.handle(job.added(), [])
+
+    # --- the one door ---
+
+    def handle(self, event: e.Event, must: Iterable[object]) -> list[c.Command]:
+        """Let the scheduler react, carry out what it says, and compare everything."""
+        told: list[object] = []
+        before = self.scheduler.handle(event, self.now)
+        answers = [command for command in before if not self._obey(command, told)]
+        wanted = list(must)
+        assert sorted(map(repr, told)) == sorted(map(repr, wanted)), f"{event}: {told}, not {wanted}"
+        if not self.lazy:
+            self._flush()
+        self._compare()
+        return answers
+
+    def unmoved(self, event: e.Event, must: Iterable[object] = ()) -> None:
+        """An event that must change nothing at all."""
+        before = self._snapshot()
+        self.handle(event, must)
+        assert self._snapshot() == before, f"{event} changed something"
+
+    def _snapshot(self) -> object:
+        state = self.scheduler.state
+        layers = [
+            (layer.digest, layer.state, layer.generation, str(layer.fresh), str(layer.again), str(layer.limbo),
+             str(layer.committed), str(layer.quarantined), layer.high_water)
+            for job in state.jobs.values() for layer in job.layers
+        ]  # fmt: skip
+        held = [(name, str(h)) for name, agent in state.agents.items() for h in agent.holdings.values()]
+        jobs = [(job.id, job.state, job.why, job.succeeded) for job in state.jobs.values()]
+        return layers, held, jobs
+
+    def _obey(self, command: c.Command, told: list[object]) -> bool:
+        oracle = self.oracle
+        if isinstance(command, c.AcceptOffer | c.RefuseOffer):
+            return False
+        if isinstance(command, SPOKEN):
+            self._spoken(command)
+        self.disk.write(command)
+        match command:
+            case c.Reject(session, code):
+                told.append(("reject", session, code))
+            case c.StoreFailure(job, layer, agent, failure, quarantine):
+                told.append(("failure", job, layer, failure.number, agent, quarantine))
+            case c.StoreQuarantine(job, layer, number):
+                told.append(("quarantine", job, layer, number))
+            case c.StoreSuccess(job):
+                told.append(("success", job))
+            case c.ForgetFailures(job, agent, shards):
+                told.append(("barred", job, agent, shards) if agent else ("forgiven", job))
+            case c.StoreJob(job, "halted"):
+                told.append(("halted", job))
+            case c.StoreJob(job, "complete" | "incomplete" as state):
+                self._ended(self.disk.jobs[job], state)
+            case c.StoreLayer(job, layer, state):
+                self._layer_moved(job, layer, state)
+            case c.DiscardLayer(job, layer):
+                told.append(("discard", job, layer))
+                oracle.closed(layer) if oracle.opened.get(layer) == job else None
+                for by_layer in (oracle.committed, oracle.quarantined, oracle.touched):
+                    by_layer[job, layer].clear()
+                for shard in [shard for shard in oracle.failures if shard[:2] == (job, layer)]:
+                    del oracle.failures[shard]
+            case c.RaiseHighWater(job, layer, value):
+                self.marks.append(e.HighWaterStored(job, layer, value))
+            case c.StartMerge(job, layer, generation):
+                whole = self.disk.layer(job, layer).whole
+                assert oracle.opened[layer] == job and oracle.committed[job, layer] == whole, "merged before complete"
+                oracle.merging.add(layer)
+                self.merges.append((job, layer, generation))
+        return True
+
+    def _ended(self, job: DiskJob, state: str) -> None:
+        states = {layer.state for layer in job.layers.values() if layer.digest not in self.merged_now}
+        if state == "complete":
+            assert states <= {"merged"} or all(self._empty(one) for one in job.layers.values() if one.state != "merged")
+        else:
+            stuck = any(self.oracle.quarantined[job.id, layer] for layer in job.layers)
+            assert stuck or "changed" in states, "incomplete without a reason"
+        assert "waiting" not in states, "ended with a layer that never ran"
+
+    merged_now: frozenset[str] = frozenset()
+
+    def _empty(self, layer: DiskLayer) -> bool:
+        return layer.count == 0 and layer.closed
+
+    def _layer_moved(self, job: str, layer: str, state: str) -> None:
+        oracle = self.oracle
+        if state == "open":
+            assert layer not in oracle.opened, "open twice"
+            oracle.opened[layer] = job
+            self._check_space()
+        elif oracle.opened.get(layer) == job:
+            oracle.closed(layer)
+            oracle.touched[job, layer] |= set(range(self._mark(job, layer)))
+
+    def _check_space(self) -> None:
+        """What is open has room for its bundles and its merged arrays."""
+        if self.free is None:
+            return
+        taken = 0
+        for layer, job in self.oracle.opened.items():
+            disk = self.disk.layer(job, layer)
+            taken += disk.out_bytes * (2 * disk.count - len(self.oracle.committed[job, layer]))
+        assert taken + SPACE_MARGIN_BYTES <= max(self.free, 0), "opened a layer without room for it"
+
+    def _mark(self, job: str, layer: str) -> int:
+        return next(one.high_water for one in self.scheduler.state.jobs[job].layers if one.digest == layer)
+
+    # --- what agents are told ---
+
+    def _spoken(self, command: Any) -> None:
+        name = self.oracle.sessions.get(command.session)
+        assert name is not None, f"{command} to a session that has ended"
+        self.mail[command.session].append(command)
+        seen = self.oracle.agents[name]
+        match command:
+            case c.SendGrant():
+                self._granted(name, command)
+            case c.SendDrop(_, layer, boot, attempt, numbers):
+                seen.open[layer, boot, attempt] -= set(numbers)
+            case c.SendCommitted(_, layer, numbers):
+                known = [self.oracle.committed[job.id, layer] for job in self.disk.jobs.values() if layer in job.layers]
+                assert any(set(numbers) <= those for those in known), "told of commits that never were"
+                seen.drop(layer, set(numbers))
+            case c.SendGone(_, layer):
+                seen.drop(layer, set(range(10_000)))
+            case c.SendDrain():
+                assert seen.state == "draining"
+
+    def _granted(self, name: str, grant: c.SendGrant) -> None:
+        oracle, seen, numbers = self.oracle, self.oracle.agents[name], set(grant.numbers)
+        job, layer = self.disk.jobs[grant.job], self.disk.layer(grant.job, grant.layer)
+        shard_key = (grant.job, grant.layer)
+        assert seen.state == "live" and oracle.eligible(name, job), f"{name} is not eligible for {job.id}"
+        assert seen.hungry, f"{name} wants nothing"
+        assert job.state == "running" and oracle.opened[grant.layer] == job.id and grant.layer not in oracle.merging
+        assert grant.attempt > oracle.last_attempt, "an attempt's number twice"
+        oracle.last_attempt = grant.attempt
+        assert numbers and numbers <= layer.whole - oracle.committed[shard_key] - oracle.quarantined[shard_key]
+        assert not numbers & oracle.limbo[grant.layer], "granted what may still run where it was"
+        assert max(numbers) < self.durable.layer(*shard_key).high_water, "granted above the stored mark"
+        mine = {n for key, those in seen.open.items() if key[0] in job.layers for n in those}
+        assert job.succeeded or (len(numbers) == 1 and not mine), "more than a canary"
+        cost = layer.out_bytes * len(numbers)
+        assert cost <= seen.room, f"{cost} bytes granted where {seen.room} are left"
+        self._check_choice(name, grant, numbers, mine)
+        seen.room -= cost
+        seen.open[grant.layer, self.boot, grant.attempt] = numbers
+        oracle.touched[shard_key] |= numbers
+
+    def _check_choice(self, name: str, grant: c.SendGrant, numbers: set[int], mine: set[int]) -> None:
+        """Untouched ones first, then those that ran before, each on another machine than before, then copies."""
+        oracle, job = self.oracle, self.disk.jobs[grant.job]
+        again = numbers & oracle.touched[grant.job, grant.layer]
+        for number in again:
+            holders = oracle.holders(grant.layer, number)
+            assert not any(number in oracle.agents[who].done[key] for who, key in holders), "finished, and done again"
+            assert len(holders) <= 1, "a third copy"
+            assert not holders or (not oracle.agents[name].load and holders[0][0] != name), "a copy for a busy machine"
+            tried = {run[0] for runs in (oracle.failures, oracle.losses) for run in runs[grant.job, grant.layer, number]}
+            if name in tried and not holders:
+                others = [one for one in oracle.agents if one not in tried and oracle.able(one, job)]
+                assert not others, f"{number} again to {name}, not to {others}"
+        for layer in job.layers if again else ():
+            if oracle.opened.get(layer) == job.id and layer not in oracle.merging:
+                mark = range(self._mark(job.id, layer))
+                untouched = oracle.pending(layer) & set(mark) - oracle.touched[job.id, layer] - numbers
+                room = job.layers[layer].out_bytes <= oracle.agents[name].room - job.layers[layer].out_bytes * len(again)
+                assert not untouched or not room, f"{sorted(again)} before untouched {sorted(untouched)}"
+
+    # --- comparing ---
+
+    @invariant()
+    def _compare(self) -> None:
+        if not hasattr(self, "scheduler"):
+            return
+        state, oracle = self.scheduler.state, self.oracle
+        state.check()
+        assert {digest: layer.job for digest, layer in state.open_layers.items()} == oracle.opened
+        for job in state.jobs.values():
+            assert job.state == self.disk.jobs[job.id].state and job.succeeded == self.disk.jobs[job.id].succeeded
+            for layer in job.layers:
+                shards = (job.id, layer.digest)
+                assert set(layer.committed) == oracle.committed[shards], f"{shards}: committed {layer.committed}"
+                assert set(layer.quarantined) == oracle.quarantined[shards], f"{shards}: quarantined"
+                assert set(layer.limbo) == (oracle.limbo[layer.digest] if layer.active else set()), "limbo"
+        for name, seen in oracle.agents.items():
+            agent = state.agents[name]
+            assert agent.state == seen.state, f"{name} is {agent.state}, not {seen.state}"
+            assert {k: set(h.open) for k, h in agent.holdings.items() if h.open} == full(seen.open), f"{name} runs"
+            assert {k: set(h.finished) for k, h in agent.holdings.items() if h.finished} == full(seen.done), name
+            self._no_doubles(seen.done)
+
+    def _no_doubles(self, done: dict[Key, set[int]]) -> None:
+        for (layer, _, _), numbers in done.items():
+            assert not numbers & self.oracle.committed[self.oracle.opened[layer], layer] if numbers else True
+
+    def _agree(self, agent: Agent) -> None:
+        """With all mail delivered, what an agent has is what the scheduler thinks it has."""
+        seen = self.oracle.agents[agent.name]
+        news = full(agent.finished)
+        untold = {(n.layer, n.boot, n.attempt, number) for n in agent.news for number in numbers_of(n)}
+        truth = {(*key, n) for key, those in agent.running.items() for n in those}
+        late = {(*key, n) for key, those in news.items() for n in those}
+        think = {(*key, n) for key, those in seen.open.items() for n in those}
+        assert truth <= think, f"{agent.name} runs {truth - think}, which nobody knows of"
+        assert think <= truth | late | untold, f"{agent.name} is thought to run {think - truth - late - untold}"
+        done = {(*key, n) for key, those in seen.done.items() for n in those}
+        disk = {(*key, n) for key, those in agent.done.items() for n in those}
+        assert done <= disk | untold, f"{agent.name} is thought to have {done - disk}"
+
+    # --- people and time ---
+
+    @rule(
+        counts=st.lists(st.integers(1, 9), min_size=1, max_size=3), attempts=st.integers(1, 3),
+        max_failures=st.sampled_from([1, 2, 4, 1000]), cpus=st.sampled_from([1, 1, 2]), made=st.booleans(),
+        priority=st.sampled_from([1, 3]), again=st.booleans(), long=st.booleans(),
+    )  # fmt: skip
+    def add_job(
+        self, counts: list[int], attempts: int, max_failures: int, cpus: int, made: bool, priority: int, again: bool,
+        long: bool,
+    ) -> None:  # fmt: skip
+        if len(self.disk.jobs) >= 3:
+            return
+        self.last_job += 1
+        made = made and not again
+        prefix = "same" if again else f"j{self.last_job}"
+        counts = [0] if made else ([100 * count for count in counts[:1]] if long else counts)
+        size = MIB // 64 if long else MIB
+        layers = {f"{prefix}.{i}": DiskLayer(f"{prefix}.{i}", count, made, size) for i, count in enumerate(counts)}
+        job = DiskJob(f"job.{self.last_job}", 1, cpus, attempts, max_failures, layers, priority)
+        self.disk.jobs[job.id] = job
+        for agent in self.agents.values():
+            agent.cost.update({digest: layer.out_bytes for digest, layer in layers.items()})
+        self._flush()
+        self.oracle.learn(job, self.alive)
+        self.handle(job.added(), [])
+
+    def _jobs(self, *states: str) -> list[DiskJob]:
+        return [job for job in self.disk.jobs.values() if job.state in states]
+
+    @precondition(lambda self: self._jobs("running"))
+    @rule(data=data)
+    def pause(self, data: Any) -> None:
+        job = data.draw(st.sampled_from(self._jobs("running")))
+        job.state = "paused"
+        self.handle(e.Paused(job.id), [])
+
+    @precondition(lambda self: self._jobs("paused"))
+    @rule(data=data)
+    def resume(self, data: Any) -> None:
+        self.handle(e.Resumed(data.draw(st.sampled_from(self._jobs("paused"))).id), [])
+
+    @precondition(lambda self: self._jobs("running", "paused", "halted"))
+    @rule(data=data)
+    def cancel(self, data: Any) -> None:
+        self.handle(e.Cancelled(data.draw(st.sampled_from(self._jobs("running", "paused", "halted"))).id), [])
+
+    @precondition(lambda self: self._jobs("complete", "incomplete", "cancelled"))
+    @rule(data=data)
+    def remove(self, data: Any) -> None:
+        job = data.draw(st.sampled_from(self._jobs("complete", "incomplete", "cancelled")))
+        for layer in job.layers:
+            if self.oracle.opened.get(layer) == job.id:
+                self.gone_now = layer
+        mine = [layer for layer in job.layers if self.oracle.opened.get(layer) == job.id]
+        self._remove(job, mine)
+
+    def _remove(self, job: DiskJob, mine: list[str]) -> None:
+        commands = self.scheduler.handle(e.Removed(job.id), self.now)
+        told: list[object] = []
+        for command in commands:
+            if isinstance(command, c.SendGone):
+                self._obey(command, told)
+        for layer in mine:
+            self.oracle.closed(layer)
+        self.oracle.forgiven(job.id)
+        del self.disk.jobs[job.id]
+        self.undelivered = [one for one in self.undelivered if one.job != job.id]
+        self.marks = [one for one in self.marks if one.job != job.id]
+        for command in commands:
+            if not isinstance(command, c.SendGone):
+                self._obey(command, told)
+        assert not told
+        self._flush()
+        self._compare()
+
+    @precondition(lambda self: self.disk.jobs)
+    @rule(data=data, whole=st.booleans())
+    def retry(self, data: Any, whole: bool) -> None:
+        job = data.draw(st.sampled_from(list(self.disk.jobs.values())))
+        made = any(layer.made for layer in job.layers.values())
+        layers = list(job.layers)[:1] if whole and not made else []
+        self.oracle.forgiven(job.id)
+        self.handle(e.Retried(job.id, tuple(layers)), [("forgiven", job.id), *(("discard", job.id, x) for x in layers)])
+
+    @precondition(lambda self: any(layer.made for job in self.disk.jobs.values() for layer in job.layers.values()))
+    @rule(data=data, count=st.integers(0, 3), finish=st.booleans())
+    def advance(self, data: Any, count: int, finish: bool) -> None:
+        made = [job for job in self.disk.jobs.values() if any(layer.made for layer in job.layers.values())]
+        self._advance(data.draw(st.sampled_from(made)), count, finish)
+
+    def _advance(self, job: DiskJob, count: int, finish: bool) -> None:
+        (layer,) = job.layers.values()
+        if layer.closed:
+            return
+        create = tuple((layer.count + i, b"x") for i in range(count))
+        layer.count, layer.closed, job.cursor = layer.count + count, finish, job.cursor + 1
+        layer.payloads.update(create)
+        self._flush()
+        self._merged({layer.digest} if self._empty(layer) and layer.digest in self.oracle.opened else set())
+        self.handle(e.Advanced(job.id, job.cursor, create, finish), [])
+        self._merged(set())
+
+    def _merged(self, layers: set[str]) -> None:
+        """These are merged in the store, as soon as the scheduler says so: empty ones need nothing more."""
+        self.merged_now = frozenset(layers)
+        for layer in layers:
+            job = self.oracle.job_of(layer)
+            job.layers[layer].state = "merged"
+            self.oracle.closed(layer)
+
+    @rule(mib=st.sampled_from([0, 70, 80, 100, 1000]))
+    def space(self, mib: int) -> None:
+        self.free = mib * MIB
+        self.handle(e.SpaceMeasured(self.free), [])
+
+    @rule(count=st.integers(1, 4))
+    def tick(self, count: int) -> None:
+        for _ in range(count):
+            self._tick(TICK)
+
+    @rule(ticks=st.integers(5, 500), early=st.sets(names, max_size=2))
+    def late_tick(self, ticks: int, early: set[str]) -> None:
+        """The daemon was stopped; some agents are heard before the clock is."""
+        self.now += ticks * TICK
+        self.alive += TICK
+        for name in sorted(early):
+            if self.agents[name].session in self.oracle.sessions:
+                self._heard(name)
+                self.handle(e.Moved(self.agents[name].session), [])
+        self._ticked()
+
+    def _tick(self, seconds: float) -> None:
+        self.now += seconds
+        self.alive += seconds
+        self._ticked()
+
+    def _ticked(self) -> None:
+        self.oracle.ticked(self.alive)
+        self.handle(e.Ticked(), [])
+
+    def _heard(self, name: str) -> None:
+        self.oracle.agents[name].heard = self.alive
+
+    # --- agents ---
+
+    @rule(name=names, delivered=st.booleans())
+    def join(self, name: str, delivered: bool) -> None:
+        self._join(self.agents[name], delivered)
+
+    def _join(self, agent: Agent, delivered: bool = True) -> None:
+        self.last_session += 1
+        session = self.last_session
+        event = agent.hello(session)
+        self.mail[session] = []
+        self._remember(agent.name, session, event)
+        must = self.oracle.joined(event, self.alive)
+        self.oracle.released(self.alive)
+        self.handle(event, must)
+        refused = any(one[:2] == ("reject", session) for one in must if isinstance(one, tuple))
+        if delivered and not refused:
+            agent.session, agent.boot = session, self.boot
+            agent.answered()
+            self._deliver(agent)
+
+    def _deliver(self, agent: Agent) -> None:
+        mail, self.mail[agent.session] = self.mail[agent.session], []
+        for command in mail:
+            agent.hear(command)
+        if agent.draining:
+            self._hand_back(agent)
+        self._agree(agent)
+
+    def _hand_back(self, agent: Agent) -> None:
+        for key, numbers in full(agent.running).items():
+            agent.news.append(Returned(*key, pairs(numbers)))
+            agent.running[key].clear()
+
+    def _remember(self, name: str, session: int, event: Any) -> None:
+        reports = [*getattr(event, "finished", ()), *event.failures, *event.losses, *getattr(event, "returned", ())]
+        self.past += [(name, session, one) for one in reports]
+        self.past = self.past[-60:]
+
+    def _linked(self) -> list[str]:
+        return [name for name, agent in self.agents.items() if agent.session]
+
+    @precondition(lambda self: self._linked())
+    @rule(data=data, hungry=st.sampled_from([True, True, True, False]), heard=st.sampled_from([True, True, True, False]))
+    def sync(self, data: Any, hungry: bool, heard: bool) -> None:
+        """The reply may be lost: then the agent says hello again."""
+        self._sync(self.agents[data.draw(st.sampled_from(self._linked()))], hungry, heard)
+
+    def _sync(self, agent: Agent, hungry: bool = True, heard: bool = True) -> None:
+        event = agent.sync(hungry)
+        self._remember(agent.name, agent.session, event)
+        if agent.session not in self.oracle.sessions:
+            self.unmoved(event, [("reject", agent.session, "no-session")])
+            agent.session = 0
+            return
+        must = self._told(agent.name, event)
+        self.handle(event, must)
+        if not heard:
+            agent.session = 0
+            agent.finished.clear()
+            return
+        agent.answered()
+        self._deliver(agent)
+        if agent.draining and not any((full(agent.running), full(agent.done), full(agent.finished), agent.news)):
+            self._leave(agent)
+
+    def _told(self, name: str, event: e.Synced) -> list[object]:
+        seen = self.oracle.agents[name]
+        seen.heard, seen.room = self.alive, event.room
+        must: list[object] = []
+        for finished in event.finished:
+            must += self.oracle.finished(name, key_of(finished), set(numbers_of(finished)))
+        for failure in event.failures:
+            must += self.oracle.failed(name, failure)
+        for loss in event.losses:
+            must += self.oracle.lost(name, loss)
+        for returned in event.returned:
+            self.oracle.returned(name, returned)
+        seen.hungry = event.hungry and seen.state == "live"
+        return must
+
+    @precondition(lambda self: any(full(agent.running) for agent in self.agents.values()))
+    @rule(data=data, outcome=st.sampled_from(["finish", "finish", "finish", "fail", "lose", "kill", "return"]))
+    def work(self, data: Any, outcome: str) -> None:
+        """Something becomes of shards that run; the scheduler hears of it later."""
+        busy = [agent for agent in self.agents.values() if full(agent.running)]
+        agent = data.draw(st.sampled_from(busy))
+        key = data.draw(st.sampled_from(sorted(full(agent.running))))
+        self._outcome(agent, key, outcome, data.draw(st.integers(1, 9)))
+
+    def _outcome(self, agent: Agent, key: Key, outcome: str, count: int) -> None:
+        numbers = set(sorted(agent.running[key])[: 1 if outcome in {"fail", "kill"} else count])
+        agent.running[key] -= numbers
+        if outcome == "finish":
+            agent.done[key] |= numbers
+            agent.finished[key] |= numbers
+        elif outcome == "fail":
+            agent.news.append(failure(key, *numbers))
+        elif outcome == "return":
+            agent.news.append(Returned(*key, pairs(numbers)))
+        else:
+            agent.news.append(Loss("", *key, pairs(numbers), outcome == "kill", "worker died"))
+
+    @precondition(lambda self: any(full(agent.done) for agent in self.agents.values()))
+    @rule(data=data, refused=st.booleans())
+    def damage(self, data: Any, refused: bool) -> None:
+        """A finished part turns out damaged, or its outputs are refused."""
+        agent = data.draw(st.sampled_from([agent for agent in self.agents.values() if full(agent.done)]))
+        key, numbers = data.draw(st.sampled_from(sorted(full(agent.done).items())))
+        one = {min(numbers)} if refused else set(numbers)
+        if agent.finished[key] & one:
+            return  # it is said to be finished first
+        agent.done[key] -= one
+        agent.news.append(failure(key, *one) if refused else Loss("", *key, pairs(one), False, "damaged"))
+
+    @rule(name=names)
+    def kill(self, name: str) -> None:
+        """kill -9, and started again with the same spool."""
+        self.agents[name].die()
+
+    @precondition(lambda self: self._linked())
+    @rule(data=data)
+    def old_process(self, data: Any) -> None:
+        """The process that a new one took the name and spool of comes back."""
+        agent = self.agents[data.draw(st.sampled_from(self._linked()))]
+        if agent.lives and f"{agent.name}-{agent.spool}-{agent.lives - 1}" in self.oracle.fenced:
+            agent.lives -= 1
+            held, agent.done = agent.done, type(agent.done)(set)
+            event = agent.hello(10**6)
+            agent.lives, agent.done = agent.lives + 1, held
+            self.unmoved(event, [("reject", 10**6, "fenced")])
+
+    @rule(name=names)
+    def impostor(self, name: str) -> None:
+        """Another machine under the same name: refused while the first is there."""
+        seen = self.oracle.agents.get(name)
+        if seen and seen.present:
+            event = Agent(name, "another", 1, 1, MIB).hello(10**6)
+            self.unmoved(event, [("reject", 10**6, "name-taken")])
+
+    @rule(name=names)
+    def moved_house(self, name: str) -> None:
+        """The name goes to a machine with an empty spool."""
+        seen, old = self.oracle.agents.get(name), self.agents[name]
+        if seen is None or not seen.present:
+            self.agents[name] = Agent(name, old.spool + "+", old.cpus, old.kernel, old.budget, cost=old.cost)
+
+    @precondition(lambda self: self.oracle.sessions)
+    @rule(data=data)
+    def drain(self, data: Any) -> None:
+        name = data.draw(st.sampled_from(sorted(self.oracle.sessions.values())))
+        seen = self.oracle.agents[name]
+        was, seen.state, seen.hungry = seen.state, "draining", False
+        before = self._snapshot()
+        self.handle(e.DrainAsked(name), [])
+        assert self._snapshot() == before or was == "live", "a drain takes nothing away"
+
+    def _leave(self, agent: Agent) -> None:
+        self.oracle.parted(agent.name, "left")
+        self.handle(e.Departed(agent.session), [])
+        agent.die()
+
+    @precondition(lambda self: self._linked())
+    @rule(data=data)
+    def quit_now(self, data: Any) -> None:
+        """It leaves with whatever it has."""
+        agent = self.agents[data.draw(st.sampled_from(self._linked()))]
+        if agent.session in self.oracle.sessions:
+            self._leave(agent)
+
+    @precondition(lambda self: self._linked())
+    @rule(data=data)
+    def changed(self, data: Any) -> None:
+        agent = self.agents[data.draw(st.sampled_from(self._linked()))]
+        mine = sorted({key[0] for key in full(agent.running)} & set(self.oracle.opened))
+        if agent.session in self.oracle.sessions and mine:
+            self._heard(agent.name)
+            self.oracle.agents[agent.name].hungry, self.oracle.agents[agent.name].room = False, agent.room
+            self.handle(e.Synced(agent.session, agent.room, False, changed=(mine[0],)), [])
+
+    # --- bundles ---
+
+    @precondition(lambda self: any(full(agent.done) and agent.session for agent in self.agents.values()))
+    @rule(data=data, count=st.integers(1, 9))
+    def push(self, data: Any, count: int) -> None:
+        ready = [agent for agent in self.agents.values() if full(agent.done) and agent.session]
+        agent = data.draw(st.sampled_from(ready))
+        self._push(agent, data.draw(st.sampled_from(sorted({key[0] for key in full(agent.done)}))), count)
+
+    def _push(self, agent: Agent, layer: str, count: int) -> None:
+        numbers = sorted(n for key, those in agent.done.items() if key[0] == layer for n in those)[:count]
+        offer = e.Offered(agent.session, layer, ranges(numbers))
+        before = self._snapshot()
+        (verdict,) = self.handle(offer, [])
+        assert self._snapshot() == before
+        job = self.oracle.opened.get(layer)
+        if isinstance(verdict, c.AcceptOffer):
+            assert agent.session in self.oracle.sessions and verdict.job == job
+            assert not set(numbers) & self.oracle.committed[verdict.job, layer], "accepted what is committed already"
+            event = e.BundleCommitted(verdict.job, layer, verdict.generation, agent.name, ranges(numbers), 1)
+            self.accepted.append(Bundle(agent, agent.lives, event))
+        else:
+            assert isinstance(verdict, c.RefuseOffer)
+            self._refused(agent, layer, verdict, set(numbers), job)
+
+    def _refused(
+        self, agent: Agent, layer: str, verdict: c.RefuseOffer, offered: set[int], job: str | None
+    ) -> None:
+        match verdict.code:
+            case "no-session":
+                assert agent.session not in self.oracle.sessions
+                agent.session = 0
+            case "committed" if job:
+                assert set(verdict.numbers) == offered & self.oracle.committed[job, layer]
+                agent.settle(layer, set(verdict.numbers))
+            case "committed":
+                assert any(one.layers[layer].state == "merged" for one in self.disk.jobs.values() if layer in one.layers)
+                agent.settle(layer, offered)
+            case code:
+                assert code == "gone" and job is None, f"{layer} is {code}"
+                agent.settle(layer, offered)
+
+    @precondition(lambda self: self.accepted)
+    @rule(data=data, arrives=st.sampled_from([True, True, True, False]), told=st.booleans(), delivered=st.booleans())
+    def commit(self, data: Any, arrives: bool, told: bool, delivered: bool) -> None:
+        """The bundle's bytes arrive, or do not; the scheduler is told at once, or later; the agent is, or is not."""
+        bundle = self.accepted.pop(data.draw(st.integers(0, len(self.accepted) - 1)))
+        if arrives:
+            self._commit(bundle, told, delivered)
+
+    def _commit(self, bundle: Bundle, told: bool = True, delivered: bool = True) -> None:
+        event, agent = bundle.event, bundle.sender
+        numbers = set(event.numbers)
+        layer = self.scheduler.state.open_layers.get(event.layer)
+        answers = delivered and agent.lives == bundle.lives
+        if layer is None or layer.job != event.job or layer.generation != event.generation:
+            return  # the agent offers it again
+        disk = self.disk.layer(event.job, event.layer)
+        if twice := disk.rows & numbers:
+            assert not twice - self.oracle.committed[event.job, event.layer] or self.undelivered
+            if answers:
+                agent.settle(event.layer, twice)
+            return
+        disk.rows |= numbers
+        self._flush()
+        if answers:
+            agent.settle(event.layer, numbers)
+            for key in [key for key in agent.running if key[0] == event.layer]:
+                agent.running[key] -= numbers
+        self.undelivered.append(event)
+        if told:
+            self.deliver()
+
+    @precondition(lambda self: self.undelivered)
+    @rule()
+    def deliver(self) -> None:
+        """The scheduler is told of all rows added."""
+        while self.undelivered:
+            event = self.undelivered.pop(0)
+            self.handle(event, self.oracle.rows_added(event))
+
+    @precondition(lambda self: self.merges)
+    @rule(data=data, damaged=st.booleans())
+    def merge(self, data: Any, damaged: bool) -> None:
+        self._merge(self.merges.pop(data.draw(st.integers(0, len(self.merges) - 1))), damaged)
+
+    def _merge(self, merge: tuple[str, str, int], damaged: bool = False) -> None:
+        job, digest, generation = merge
+        layer = self.scheduler.state.open_layers.get(digest)
+        if layer is None or (layer.job, layer.state, layer.generation) != (job, "merging", generation):
+            return
+        disk = self.disk.layer(job, digest)
+        numbers = {n for n in disk.rows if n % 3 == 0}
+        if damaged and numbers and not disk.made:
+            disk.rows -= numbers
+            self._flush()
+            self.oracle.committed[job, digest] -= numbers
+            self.oracle.touched[job, digest] |= numbers
+            self.oracle.merging.discard(digest)
+            self.handle(e.Uncommitted(digest, generation, ranges(numbers)), [])
+        else:
+            disk.state = "merged"
+            self._flush()
+            self.oracle.closed(digest)
+            self.handle(e.LayerMerged(job, digest, generation), [])
+
+    # --- what comes late ---
+
+    @precondition(lambda self: self.past)
+    @rule(data=data)
+    def replay(self, data: Any) -> None:
+        """Any past report once more: from the session of then, or from the one of now."""
+        name, session, one = data.draw(st.sampled_from(self.past))
+        agent = self.agents[name]
+        if session not in self.oracle.sessions or data.draw(st.booleans()):
+            self._replay_dead(session, one)
+        elif agent.session in self.oracle.sessions:
+            self._replay(agent, one)
+
+    def _replay_dead(self, session: int, one: Any) -> None:
+        if session not in self.oracle.sessions:
+            self.unmoved(synced(session, one), [("reject", session, "no-session")])
+
+    def _replay(self, agent: Agent, one: Any) -> None:
+        """A finished one is only said of what is on the disk still, or settled; anything else may be said at any time."""
+        key, seen = key_of(one), self.oracle.agents[agent.name]
+        if agent.finished or agent.news or one.layer not in self.oracle.opened:
+            return
+        if isinstance(one, Finished):
+            known = agent.done[key] | self.oracle.committed[self.oracle.opened[one.layer], one.layer]
+            one = report(key, set(numbers_of(one)) & known)
+        stale = key[1] == self.boot and not isinstance(one, Finished)
+        stale = stale and not any(n in seen.open[key] or n in seen.done[key] for n in numbers_of(one))
+        event = synced(agent.session, one)
+        must = self._told(agent.name, event)
+        seen.hungry = False
+        if stale:
+            self.unmoved(event, [])
+        else:
+            self.handle(event, must)
+
+    @precondition(lambda self: self.oracle.opened)
+    @rule(data=data)
+    def stale_news(self, data: Any) -> None:
+        """Of the store and the merger, about an earlier generation."""
+        layer = data.draw(st.sampled_from(sorted(self.oracle.opened)))
+        job = self.oracle.opened[layer]
+        generation = self.disk.layer(job, layer).generation - 1
+        one = ranges([0])
+        self.unmoved(e.LayerMerged(job, layer, generation))
+        self.unmoved(e.Uncommitted(layer, generation, one))
+        self.unmoved(e.BundleCommitted(job, layer, generation, "a", one, 1))
+        if layer not in self.oracle.merging:
+            self.unmoved(e.LayerMerged(job, layer, generation + 1))
+
+    # --- the store ---
+
+    @rule(lazy=st.booleans())
+    def pace(self, lazy: bool) -> None:
+        self.lazy = lazy
+        if not lazy:
+            self._flush()
+
+    def _flush(self) -> None:
+        """All that was written is durable now, and the marks come back."""
+        self.durable = self.disk.copy()
+        while self.marks:
+            mark = self.marks.pop(0)
+            told: list[object] = []
+            if mark.job not in self.disk.jobs:
+                continue
+            for command in self.scheduler.handle(mark, self.now):
+                self._obey(command, told)
+            assert not told
+            self.durable = self.disk.copy()
+
+    @rule()
+    def crash(self) -> None:
+        """kill -9 of the daemon, and another one: only what was durable is left."""
+        self.disk = self.durable.copy()
+        self.boot += 1
+        self.marks.clear()
+        self.accepted.clear()
+        self.undelivered.clear()
+        self._boot_again()
+
+    def _boot_again(self) -> None:
+        self.lazy, self.free = False, None
+        self._boot()
+
+    # --- the end ---
+
+    def teardown(self) -> None:
+        """With every agent fair, every job ends, and nothing is left behind."""
+        if not hasattr(self, "scheduler"):
+            return
+        self.lazy = False
+        self._flush()
+        self.deliver()
+        self.agents["e"] = Agent("e", "e-1", 4, 1, 10_000 * MIB, cost=dict(self.agents["a"].cost))
+        for agent in self.agents.values():
+            agent.draining = False
+            agent.budget = max(agent.budget, 50 * MIB)
+        self.space(1_000_000)
+        for job in self._jobs("paused"):
+            self.handle(e.Resumed(job.id), [])
+        for job in list(self.disk.jobs.values()):
+            if any(layer.made for layer in job.layers.values()):
+                self._advance(job, 0, True)
+        for _ in range(200):
+            if not self._jobs("running"):
+                break
+            self._round()
+        self._all_ended()
+
+    def _round(self) -> None:
+        """Everybody says what is new, finishes what runs and pushes what is finished."""
+        for agent in self.agents.values():
+            if agent.session not in self.oracle.sessions or self.oracle.agents[agent.name].state != "live":
+                agent.die()
+                self._join(agent)
+            self._sync(agent)
+            for key in sorted(full(agent.running)):
+                self._outcome(agent, key, "finish", 10_000)
+            for layer in sorted({key[0] for key in full(agent.done)}):
+                self._push(agent, layer, 10_000)
+                while self.accepted:
+                    self._commit(self.accepted.pop())
+        while self.merges:
+            self._merge(self.merges.pop())
+        self._tick(TICK)
+
+    def _all_ended(self) -> None:
+        for job in self.scheduler.state.jobs.values():
+            assert job.state in {"complete", "incomplete", "halted", "cancelled"}, f"{job.id} hangs: {job}"
+            assert job.state in {"complete", "cancelled"} or job.why, f"{job.id} is {job.state} and nobody says why"
+            if job.state == "complete":
+                assert all(layer.state == "merged" for layer in job.layers)
+
+
+def full(held: dict[Key, set[int]]) -> dict[Key, set[int]]:
+    return {key: numbers for key, numbers in held.items() if numbers}
+
+
+def key_of(one: Any) -> Key:
+    return one.layer, one.boot, one.attempt
+
+
+def numbers_of(one: Any) -> list[int]:
+    return [one.number] if isinstance(one, Failure) else list(RangeSet(one.numbers))
+
+
+def failure(key: Key, number: int) -> Failure:
+    layer, boot, attempt = key
+    return Failure("", layer, number, boot, attempt, "exit", "it failed", "", 1.0, 0)
+
+
+def synced(session: int, one: Any) -> e.Synced:
+    kinds = {Finished: "finished", Failure: "failures", Loss: "losses", Returned: "returned"}
+    return e.Synced(session, 40 * MIB, False, **{kinds[type(one)]: (one,)})
+
+
+SETTINGS = settings(
+    max_examples=2000 if THOROUGH else 60,
+    stateful_step_count=120 if THOROUGH else 60,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def test_no_order_of_events_breaks_a_promise() -> None:
+    run_state_machine_as_test(Farm, settings=SETTINGS)

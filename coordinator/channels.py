@@ -145,7 +145,7 @@ class Channel:
             return mailbox.rejected
         if sync.session not in self._engine.scheduler.state.by_session:
             return Rejected("no-session", "this session has ended", "say hello again")
-        self._engine.sync(sync)
+        self._engine.sync(mailbox.heeded(sync))
         await mailbox.wait(min(sync.wait, self._engine.scheduler.state.timing.lease / 4))
         return mailbox.rejected or mailbox.news()
 

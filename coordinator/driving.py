@@ -90,7 +90,7 @@ class Driving:
             if said.bundles or said.ended or left <= 0:
                 return said
             try:
-                await asyncio.wait_for(self._engine.bundle_committed.wait(), left)
+                await asyncio.wait_for(self._engine.something_for_drivers.wait(), left)
             except (TimeoutError, asyncio.TimeoutError):
                 continue
 

@@ -86,7 +86,7 @@ class Engine:
         self.mailboxes: dict[int, Mailbox] = {}
         self.merging = Merging(self.tmp, self._merge_outcome)
         self.store_trouble = ""  # what keeps the store from writing, for people
-        self.bundle_committed = asyncio.Event()  # set and replaced at each commit: what drivers wait for
+        self.something_for_drivers = asyncio.Event()  # set and replaced when a bundle is committed or a job ends
         self.last_token = 0  # of accepted bundles
         self._last_session = boot * SESSIONS_PER_BOOT
         self.tasks: set[asyncio.Task[None]] = set()
@@ -196,6 +196,7 @@ class Engine:
         live.ended = time.time() if state in {"cancelled", "incomplete", "complete"} else None
         log.info("%s is %s%s", job, state, f": {why}" if why else "")
         self.write(lambda store: store.set_job(job, state, why, live.ended))
+        self._wake_drivers()
 
     # --- the store ---------------------------------------------------------------------------------------
 
@@ -327,8 +328,11 @@ class Engine:
         if live.plan.driver:
             live.bundles.append(file)
         self.handle(e.BundleCommitted(job, layer, generation, agent, numbers, nbytes))
-        self.bundle_committed.set()
-        self.bundle_committed = asyncio.Event()
+        self._wake_drivers()
+
+    def _wake_drivers(self) -> None:
+        self.something_for_drivers.set()
+        self.something_for_drivers = asyncio.Event()
 
     def free_bytes(self) -> int:
         return shutil.disk_usage(self.root.path).free

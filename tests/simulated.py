@@ -260,6 +260,8 @@ class SimulatedAgent:
             self.parts.remove(part)
         for key in [key for key in self.granted if key[1] == layer]:
             del self.granted[key]
+        self._finished = [one for one in self._finished if one.layer != layer]
+        self._failures = [one for one in self._failures if one.layer != layer]
 
     def leave(self) -> None:
         """Say goodbye; the helper ends."""

@@ -52,6 +52,8 @@ def add(state: State, event: JobAdded, now: float) -> None:
         job.layers[0].payloads = {n: raw for n, raw in event.payloads.items() if n not in settled}
     for layer in job.layers:
         if layer.active:
+            if twin := state.open_layers.get(layer.digest):
+                _send_back(state, state.jobs[twin.job], twin)  # opened a moment ago, before this one was read back
             state.open_layers[layer.digest] = layer
             job.opened.append(layer)
             if layer.limbo and state.limbo_until is None:

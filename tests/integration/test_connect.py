@@ -125,6 +125,7 @@ def test_a_daemon_that_dies_is_told_at_once(tmp_path: Path) -> None:
         agent = farm.agent()
         agent.join()
         helpers = [agent.control, agent.push_link]
+        assert isinstance(agent.push_link.ask(m.Offer(1, "0" * 32, [], [], b"", 0)), m.Refused)  # so it is attached
         farm.kill()
         for helper in helpers:
             with pytest.raises(Cut, match="went away"):

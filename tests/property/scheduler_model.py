@@ -291,7 +291,7 @@ class Seen:
 class Oracle:
     """One per boot of the scheduler. Its methods say what an event must mean, and return what must be emitted."""
 
-    def __init__(self, boot: int, disk: Disk, alive: float, lease: float) -> None:
+    def __init__(self, boot: int, disk: Disk, lease: float) -> None:
         self.boot, self.disk = boot, disk
         self.expected = {name for name, live in disk.agents.items() if live}
         self.limbo_until: float | None = None
@@ -311,8 +311,6 @@ class Oracle:
         self.strikes: defaultdict[tuple[str, str], list[Shard]] = defaultdict(list)
         self.barred: set[tuple[str, str]] = set()
         self.last_attempt = 0
-        for job in disk.jobs.values():
-            self.learn(job, alive)
 
     def learn(self, job: DiskJob, alive: float) -> None:
         for layer in job.layers.values():

@@ -1,0 +1,125 @@
+"""A driver's side of its job: what has been committed, and `advance`. Does no numerics, decides nothing, keeps no state
+that its bundles and the daemon's cursor do not have: a driver that dies is started again and goes on from those."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from coordinator import ask
+from coordinator import root as roots
+from coordinator.admin import Advance, Advanced, DriveOpen, DriveState, DriveWait
+from coordinator.root import Root
+from jobs.errors import DamagedError, MusterError, report
+from jobs.parts import BodyCheck, Entry, Index, read_index
+
+WAIT_SECONDS = 20.0  # for one answer; `Drive.wait` asks again by itself
+
+
+@dataclass(frozen=True)
+class Landed:
+    """One committed bundle, whole and checked."""
+
+    index: Index
+    body: bytes
+
+    def shards(self) -> Iterator[tuple[Entry, list[memoryview]]]:
+        """Each shard with its segments: one per `rows` output, two per `ragged` one, in the declared order; then those
+        of `sum` outputs, unless they were added up (`sums`)."""
+        view = memoryview(self.body)
+        for entry, offset, _ in self.index.spans():
+            segments = []
+            for size in entry.sizes:
+                segments.append(view[offset : offset + size])
+                offset += size
+            yield entry, segments
+
+    def sums(self) -> list[memoryview]:
+        """Of `sum` outputs that were added up over all shards of the bundle, a segment each; none otherwise."""
+        view, offset = memoryview(self.body), len(self.body) - sum(self.index.sum_sizes)
+        segments = []
+        for size in self.index.sum_sizes:
+            segments.append(view[offset : offset + size])
+            offset += size
+        return segments
+
+
+class Drive:
+    """One job, driven by this process alone for as long as its line to the daemon is open."""
+
+    def __init__(self, root: Root, line: ask.Line, job: str) -> None:
+        self.job = job
+        self.place = root.job(job)
+        self._line = line
+        self._named: list[str] = []  # bundles told of and not taken yet
+        self._take_in(line.ask(DriveOpen(job), DriveState))
+        self.cursor = self.state.cursor
+
+    def _take_in(self, state: DriveState) -> None:
+        self.state = state
+        self._seen = state.seen
+        self._named += state.bundles
+
+    @property
+    def over(self) -> bool:
+        """Nothing is left for a driver to do: the job has ended, or no more shards will be made."""
+        return self.state.ended or self.state.finished
+
+    def take(self) -> list[Landed]:
+        """Every bundle that was committed and not taken before, in order of commit."""
+        while self.state.more:
+            self._ask(0.0)
+        names, self._named = self._named, []
+        return [read_bundle(self.place.bundles / name) for name in names]
+
+    def wait(self) -> None:
+        """Until there is something to take, or the job has ended."""
+        while not self._named and not self.state.ended:
+            self._ask(WAIT_SECONDS)
+
+    def _ask(self, seconds: float) -> None:
+        self._take_in(self._line.ask(DriveWait(self.job, self._seen, seconds), DriveState, wait=seconds))
+
+    def advance(
+        self, to_seq: int, create: Sequence[tuple[int, bytes]] = (), finish: bool = False, durable: bool = True
+    ) -> bool:
+        """Make shards and move the cursor, at once, from where this driver knows it to be. False: it is elsewhere."""
+        asked = Advance(self.job, self.cursor, to_seq, list(create), finish, durable)
+        answer = self._line.ask(asked, Advanced)
+        self.cursor = answer.seq
+        return answer.accepted
+
+
+@contextmanager
+def driving(root: Root, job: str) -> Iterator[Drive]:
+    """Become the driver of `job`; refused while another process is."""
+    with ask.line(root) as line:
+        yield Drive(root, line, job)
+
+
+def run(drive: Callable[[Drive], None]) -> int:
+    """The `main` of a driver that the daemon started with its root and job as arguments; the exit code."""
+    path, job = sys.argv[1:]
+    try:
+        with driving(roots.existing(Path(path)), job) as opened:
+            drive(opened)
+    except MusterError as error:
+        return report(error)
+    return 0
+
+
+def read_bundle(path: Path) -> Landed:
+    """A bundle from the disk, every digest compared."""
+    index = read_index(path)
+    with path.open("rb") as file:
+        body = file.read(index.body_bytes)
+    check = BodyCheck(index)
+    try:
+        check.feed(body)
+        check.finish()
+    except DamagedError as error:
+        raise DamagedError(f"{path.name}: {error.message}") from None
+    return Landed(index, body)

@@ -1,0 +1,181 @@
+"""Jobs whose shards are made as results arrive: whoever is killed, the chain is the same and no link is made twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coordinator import ask
+from coordinator import root as roots
+from coordinator.admin import Advance, Advanced, Cancel, DriveOpen, DriveState, DriveWait, Retry
+from coordinator.admin import Done as Answered
+from coordinator.drive import driving
+from jobs.errors import NotFoundError, RefusedError
+from tests.farm import Farm, running, until
+from tests.plugin.muster_chain import DEATHS, following
+
+PLUGIN = Path(__file__).parent.parent / "plugin"
+LENGTH = 8
+
+
+@pytest.fixture
+def chains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Farm]:
+    """A farm that knows the kind `chain`, with one agent at work."""
+    monkeypatch.syspath_prepend(PLUGIN)
+    path = os.pathsep.join([str(PLUGIN), *filter(None, [os.environ.get("PYTHONPATH")])])
+    monkeypatch.setenv("PYTHONPATH", path)
+    deaths = tmp_path / "deaths"
+    deaths.mkdir()
+    monkeypatch.setenv(DEATHS, str(deaths))
+    with running(tmp_path) as farm:
+        farm.agent().go()
+        yield farm
+
+
+def submit(farm: Farm, length: int = LENGTH) -> str:
+    return farm.submit({}, kind="chain", params={"length": length})
+
+
+def wish_death(farm: Farm, job: str, moment: str) -> Path:
+    wish = farm.folder / "deaths" / f"{job}-{moment}"
+    wish.touch()
+    return wish
+
+
+def check_values(farm: Farm, job: str, length: int) -> None:
+    """The chain is what it must be."""
+    value, values = 1, []
+    for number in range(length):
+        value = following(number, value)
+        values.append(value)
+    merged = np.load(BytesIO(farm.merged(job)["made"]["value.npy"]))
+    assert merged.tolist() == values
+
+
+def check(farm: Farm, job: str, length: int = LENGTH) -> None:
+    """That, and each link was computed once."""
+    check_values(farm, job, length)
+    digest = farm.plan(job).layers[0].digest
+    assert [number for layer, number in farm.agents[0].computed if layer == digest] == list(range(length))
+
+
+def drivers(farm: Farm, job: str) -> list[int]:
+    return farm.processes("muster_chain", job)
+
+
+def test_a_chain_runs_to_its_end(chains: Farm) -> None:
+    job = submit(chains)
+    chains.wait(job)
+    check(chains, job)
+    until(lambda: not drivers(chains, job), "the driver to end")
+
+
+def test_a_driver_killed_at_any_moment_is_started_again_and_does_nothing_twice(chains: Farm) -> None:
+    moments = ["opened", "before-0", "after-0", "read-3", "before-4", "after-4", f"after-{LENGTH - 1}"]
+    jobs = {f"job.{n}": moment for n, moment in enumerate(moments, 1)}
+    wishes = [wish_death(chains, job, moment) for job, moment in jobs.items()]
+    assert [submit(chains) for _ in jobs] == list(jobs)
+    for job in jobs:
+        chains.wait(job)
+        check(chains, job)
+    assert not any(wish.exists() for wish in wishes)
+    assert chains.said().count("ended with -9; it starts again") >= len(jobs) - 1
+
+
+def test_the_daemon_is_killed_and_its_drivers_end_with_it(chains: Farm) -> None:
+    job = submit(chains, length=40)
+    for cursor in (3, 20):
+        until(lambda least=cursor: chains.status(job).totals.committed >= least, f"{cursor} links")
+        old = drivers(chains, job)
+        chains.kill()
+        until(lambda gone=old: not set(gone) & set(drivers(chains, job)), "the driver to end with its daemon")
+        chains.start()
+    chains.wait(job)
+    check(chains, job, length=40)
+
+
+def test_a_twin_changes_nothing(chains: Farm) -> None:
+    job = submit(chains, length=200)
+    until(lambda: drivers(chains, job), "a driver")
+    until(lambda: chains.status(job).totals.committed > 1, "it to drive")
+    with pytest.raises(RefusedError, match="has a driver"), driving(chains.root, job):
+        pass
+    twin = chains.run(roots.python("muster_chain:drive", str(chains.root.path), job), "twin.out")
+    assert twin.wait(30) == RefusedError.exit_code
+    with ask.line(chains.root) as line, pytest.raises(RefusedError, match="another process drives"):
+        line.ask(Advance(job, 0, 1), Advanced)
+    chains.wait(job)
+    check(chains, job, length=200)
+
+
+def test_an_advance_from_anywhere_but_the_cursor_is_refused(chains: Farm) -> None:
+    """As a driver that was thought dead would do it."""
+    job = submit(chains, length=50)
+    chains.agents[0].paused.set()
+    until(lambda: drivers(chains, job), "a driver")
+    with ask.line(chains.root) as line:
+        until(lambda: _usurp(chains, line, job), "the driver's place")
+        cursor = line.ask(DriveWait(job, 0), DriveState).cursor
+        for asked in (
+            Advance(job, cursor + 1, cursor + 2, [(cursor, b"1")]),
+            Advance(job, 0, cursor + 1, [(cursor, b"1")]) if cursor else Advance(job, 7, 8),
+            Advance(job, cursor, cursor + 1, [(cursor + 1, b"1")]),
+            Advance(job, cursor, cursor + 1, [(0, b"1"), (0, b"1")]),
+        ):
+            assert line.ask(asked, Advanced) == Advanced(cursor, False)
+        assert line.ask(DriveWait(job, 0), DriveState).cursor == cursor
+    chains.agents[0].paused.clear()
+    chains.wait(job)
+    check(chains, job, length=50)
+
+
+def _usurp(farm: Farm, line: ask.Line, job: str) -> bool:
+    for pid in drivers(farm, job):
+        os.kill(pid, signal.SIGKILL)
+    try:
+        line.ask(DriveOpen(job), DriveState)
+    except RefusedError:
+        return False
+    return True
+
+
+def test_a_cancelled_job_ends_its_driver_and_a_retry_brings_it_back(chains: Farm) -> None:
+    job = submit(chains, length=60)
+    until(lambda: chains.status(job).totals.committed > 1, "it to drive")
+    chains.ask(Cancel(job), Answered)
+    until(lambda: not drivers(chains, job), "the driver to end")
+    chains.ask(Retry(job), Answered)
+    chains.wait(job)
+    check_values(chains, job, length=60)  # what ran when it was cancelled ran again
+
+
+def test_what_has_no_driver_cannot_be_driven(chains: Farm) -> None:
+    job = chains.submit({"a": np.zeros((4, 8), "f4")}, shard_rows=4)
+    for name in (job, "nobody.1"):
+        with pytest.raises(NotFoundError), driving(chains.root, name):
+            pass
+
+
+def test_made_layers_are_not_run_again_alone(chains: Farm) -> None:
+    job = submit(chains)
+    chains.wait(job)
+    with pytest.raises(RefusedError, match="one after the other"):
+        chains.ask(Retry(job, ["made"]), Answered)
+
+
+def test_a_wait_ends_when_its_time_is_over(chains: Farm) -> None:
+    job = submit(chains, length=50)
+    chains.agents[0].paused.set()
+    until(lambda: drivers(chains, job), "a driver")
+    with ask.line(chains.root) as line:
+        until(lambda: _usurp(chains, line, job), "the driver's place")
+        began = time.monotonic()
+        said = line.ask(DriveWait(job, 1 << 40, 0.2), DriveState)
+        assert time.monotonic() - began >= 0.2 and said.bundles == []

@@ -48,13 +48,14 @@ class Channel(ABC):
 
     def pieces(self, size: int, seconds: float) -> Iterator[bytes]:
         """`size` bytes as they come; a LinkError after `seconds` without any, or when they only trickle."""
-        pace, left = Pace(seconds), size
+        pace, left = Pace(), size
         while left:
             piece = self.receive_some(left, seconds)
             if not piece:
                 raise self.ended(cut=left < size)
             left -= len(piece)
-            pace.moved(len(piece))
+            if left:
+                pace.moved(len(piece))
             yield piece
 
     def say(self, message: Message) -> None:
@@ -79,16 +80,17 @@ class Channel(ABC):
 class Pace:
     """Ends what only trickles: a deadline on each byte would let one byte a second go on for good."""
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = max(seconds, PACE_SECONDS)
-        self._since = time.monotonic()
+    def __init__(self) -> None:
+        self._since: float | None = None
         self._bytes = 0
 
     def moved(self, nbytes: int) -> None:
-        """A LinkError if too little has moved for too long."""
-        self._bytes += nbytes
+        """More is wanted still. A LinkError if too little has moved for too long since the first of it."""
         now = time.monotonic()
-        if now - self._since < self._seconds:
+        if self._since is None:
+            self._since = now
+        self._bytes += nbytes
+        if now - self._since < PACE_SECONDS:
             return
         if self._bytes < PACE_BYTES:
             raise LinkError(f"only {self._bytes} bytes moved in {now - self._since:.0f} s")

@@ -160,11 +160,12 @@ class ParamikoChannel(FarChannel):
         self._words = b""
 
     def send(self, data: bytes | memoryview, seconds: float = SEND_SECONDS) -> None:
-        view, pace = memoryview(data).cast("B"), Pace(seconds)
+        view, pace = memoryview(data).cast("B"), Pace()
         while view:
             sent = self._send_some(bytes(view[: self._session.out_max_packet_size - 64]), seconds)
             view = view[sent:]
-            pace.moved(sent)
+            if view:
+                pace.moved(sent)
 
     def _send_some(self, piece: bytes, seconds: float) -> int:
         """How much of it went on its way. Bytes that did are not known to have arrived."""

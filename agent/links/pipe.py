@@ -61,7 +61,7 @@ class PipeChannel(Channel):
         self._err_open = True
 
     def send(self, data: bytes | memoryview, seconds: float = SEND_SECONDS) -> None:
-        view, pace = memoryview(data), Pace(seconds)
+        view, pace = memoryview(data), Pace()
         while view:
             self._await(self._in, select.POLLOUT, seconds)
             with suppress(BlockingIOError):
@@ -70,7 +70,8 @@ class PipeChannel(Channel):
                 except BrokenPipeError:
                     raise self.ended(cut=False) from None
                 view = view[written:]
-                pace.moved(written)
+                if view:
+                    pace.moved(written)
 
     def receive_some(self, limit: int, seconds: float) -> bytes:
         while True:

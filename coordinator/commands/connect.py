@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from coordinator.root import find
-from jobs.errors import UsageError
+from jobs.errors import RefusedError, UsageError
 
 ROLES = ("control", "push", "pull")
 HELP = """Usage: coordinator connect --role control|push|pull [--root DIR] [--as NAME]
@@ -16,10 +17,11 @@ HELP = """Usage: coordinator connect --role control|push|pull [--root DIR] [--as
 Options:
   --role ROLE  Which channel this is.
   --root DIR   The farm's root folder; default $MUSTER_ROOT, else ~/.muster.
-  --as NAME    Accept this agent's name only.
+  --as NAME    Accept this agent's name only. As sshd's forced command, the
+               role is taken from what the client asked for, and nothing else.
 
-Example:
-  coordinator connect --role control --as lab3"""
+Example, a line of ~/.ssh/authorized_keys that confines a machine's key:
+  restrict,command="coordinator connect --as lab3" ssh-ed25519 AAAA... lab3"""
 _VALUES = {"--role": "role", "--root": "root", "--as": "pinned"}
 
 
@@ -29,17 +31,42 @@ def run(args: list[str]) -> int:
         print(HELP)
         return 0
     given = parse(args)
+    if given["pinned"]:
+        given = _confined(given, os.environ.get("SSH_ORIGINAL_COMMAND"))
     if given["role"] not in ROLES:
         raise UsageError(f"--role is {given['role']!r}", f"give one of {', '.join(ROLES)}")
     from coordinator.connect import main
 
-    return main(find(Path(given["root"]) if given["root"] else None).path, given["role"], given["pinned"])
+    return main(_root(given), given["role"], given["pinned"])
+
+
+def _root(given: dict[str, str]) -> Path:
+    return find(Path(given["root"]) if given["root"] else None).path
+
+
+def _confined(given: dict[str, str], original: str | None) -> dict[str, str]:
+    """What may be done with a key that is pinned to a name, given what its holder asked for."""
+    from coordinator import confine
+
+    if original is None and given["role"]:
+        return given
+    root, name = _root(given), given["pinned"]
+    try:
+        asked = parse(confine.words_of(original or ""))
+        if asked["role"] not in ROLES:
+            raise RefusedError(f"there is no role {asked['role'][:64]!r}", f"the roles are {', '.join(ROLES)}")
+        confine.check(name, given["role"], root, asked, not asked["root"] or _root(asked) == root)
+    except (RefusedError, UsageError) as error:
+        raise confine.refuse(root, name, original, error) from None
+    return {**given, "role": asked["role"]}
 
 
 def parse(args: list[str]) -> dict[str, str]:
-    """`--name value` and `--name=value`, nothing else."""
+    """`--name value` and `--name=value`, nothing else; a launcher may be called with `connect` once more."""
     given = dict.fromkeys(_VALUES.values(), "")
     rest = list(args)
+    if "connect" in rest[:1] or rest[2:3] == ["connect"]:
+        rest.remove("connect")
     while rest:
         name, equals, value = rest.pop(0).partition("=")
         if name not in _VALUES or not (equals or rest):

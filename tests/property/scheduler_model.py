@@ -51,6 +51,11 @@ class DiskLayer:
     def whole(self) -> set[int]:
         return set(range(self.count))
 
+    @property
+    def empty(self) -> bool:
+        """Nothing was made, nothing will be: it is merged as soon as it is open."""
+        return self.count == 0 and self.closed
+
     def seed(self) -> e.LayerSeed:
         runs: defaultdict[int, set[Run]] = defaultdict(set)
         for number, run in self.failures:
@@ -320,7 +325,7 @@ class Oracle:
             for number, run in layer.failures:
                 self.failures[job.id, layer.digest, number].add(run)
             self.touched[key] = set(range(layer.high_water))
-            if layer.state == "open" and job.state != "cancelled":
+            if layer.state == "open" and job.state != "cancelled" and not layer.empty:
                 self.opened[layer.digest] = job.id
                 self.limbo[layer.digest] = self.touched[key] - self.committed[key] - self.quarantined[key]
                 if self.limbo[layer.digest] and self.limbo_until is None:

@@ -635,7 +635,8 @@ class DeskMachine(RuleBasedStateMachine):
             self.one_step_to_the_end()
         assert self.ended, "a drain that does not end"
         assert not self.open and not self.done and not self.owed, "left with something unsaid"
-        assert not self.parts, "left parts on the disk"
+        under_way = {name for name, _ in self.push.pieces} if self.push else set()  # the next join asks about these
+        assert not set(self.parts) - under_way, "left parts on the disk"
         assert not any(self.runs.values())
 
     def one_step_to_the_end(self) -> None:
@@ -670,10 +671,10 @@ class DeskMachine(RuleBasedStateMachine):
 
 
 DeskMachine.TestCase.settings = settings(
-    max_examples=500,
+    max_examples=300,
     stateful_step_count=80,
     deadline=None,
     suppress_health_check=list(HealthCheck),
-    phases=(Phase.generate,),
+    phases=(Phase.generate,),  # shrinking a run of this machine takes minutes
 )
 TestDesk = DeskMachine.TestCase

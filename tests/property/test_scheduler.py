@@ -164,25 +164,21 @@ class Farm(RuleBasedStateMachine):
         return True
 
     def _ended(self, job: DiskJob, state: str) -> None:
-        states = {layer.state for layer in job.layers.values() if layer.digest not in self.merged_now}
+        states = {"merged" if layer.empty else layer.state for layer in job.layers.values()}
         if state == "complete":
-            assert states <= {"merged"} or all(self._empty(one) for one in job.layers.values() if one.state != "merged")
+            assert states <= {"merged"}
         else:
             stuck = any(self.oracle.quarantined[job.id, layer] for layer in job.layers)
             assert stuck or "changed" in states, "incomplete without a reason"
         assert "waiting" not in states, "ended with a layer that never ran"
 
-    merged_now: frozenset[str] = frozenset()
-
-    def _empty(self, layer: DiskLayer) -> bool:
-        return layer.count == 0 and layer.closed
-
     def _layer_moved(self, job: str, layer: str, state: str) -> None:
         oracle = self.oracle
         if state == "open":
             assert layer not in oracle.opened, "open twice"
-            oracle.opened[layer] = job
-            self._check_space()
+            if not self.disk.layer(job, layer).empty:
+                oracle.opened[layer] = job
+                self._check_space()
         elif oracle.opened.get(layer) == job:
             oracle.closed(layer)
             oracle.touched[job, layer] |= set(range(self._mark(job, layer)))
@@ -302,6 +298,7 @@ class Farm(RuleBasedStateMachine):
 
     # --- people and time ---
 
+    @precondition(lambda self: len(self.disk.jobs) < 3)
     @rule(
         counts=st.lists(st.integers(1, 9), min_size=1, max_size=3), attempts=st.integers(1, 3),
         max_failures=st.sampled_from([1, 2, 4, 1000]), cpus=st.sampled_from([1, 1, 2]), made=st.booleans(),
@@ -311,8 +308,6 @@ class Farm(RuleBasedStateMachine):
         self, counts: list[int], attempts: int, max_failures: int, cpus: int, made: bool, priority: int, again: bool,
         long: bool,
     ) -> None:  # fmt: skip
-        if len(self.disk.jobs) >= 3:
-            return
         self.last_job += 1
         made = made and not again
         prefix = "same" if again else f"j{self.last_job}"
@@ -378,10 +373,17 @@ class Farm(RuleBasedStateMachine):
         self._flush()
         self._compare()
 
-    @precondition(lambda self: self.disk.jobs)
+    @precondition(lambda self: self._jobs("halted", "incomplete", "cancelled", "complete"))
     @rule(pick=picks, whole=st.booleans())
     def retry(self, pick: int, whole: bool) -> None:
-        job = choose(pick, list(self.disk.jobs.values()))
+        self._retry(choose(pick, self._jobs("halted", "incomplete", "cancelled", "complete")), whole)
+
+    @precondition(lambda self: any(self.oracle.committed.values()))
+    @rule(pick=picks)
+    def retry_whole(self, pick: int) -> None:
+        self._retry(choose(pick, list(self.disk.jobs.values())), whole=True)
+
+    def _retry(self, job: DiskJob, whole: bool) -> None:
         made = any(layer.made for layer in job.layers.values())
         layers = list(job.layers)[:1] if whole and not made else []
         self.oracle.forgiven(job.id)
@@ -401,17 +403,9 @@ class Farm(RuleBasedStateMachine):
         layer.count, layer.closed, job.cursor = layer.count + count, finish, job.cursor + 1
         layer.payloads.update(create)
         self._flush()
-        self._merged({layer.digest} if self._empty(layer) and layer.digest in self.oracle.opened else set())
+        if layer.empty:
+            self.oracle.closed(layer.digest)
         self.handle(e.Advanced(job.id, job.cursor, create, finish), [])
-        self._merged(set())
-
-    def _merged(self, layers: set[str]) -> None:
-        """These are merged in the store, as soon as the scheduler says so: empty ones need nothing more."""
-        self.merged_now = frozenset(layers)
-        for layer in layers:
-            job = self.oracle.job_of(layer)
-            job.layers[layer].state = "merged"
-            self.oracle.closed(layer)
 
     @rule(mib=st.sampled_from([0, 70, 80, 100, 1000]))
     def space(self, mib: int) -> None:
@@ -526,6 +520,24 @@ class Farm(RuleBasedStateMachine):
             self.oracle.returned(name, returned)
         seen.hungry = event.hungry and seen.state == "live"
         return must
+
+    @precondition(lambda self: self.disk.jobs)
+    @rule(name=names, outcome=st.sampled_from(OUTCOMES), count=st.integers(1, 9), pushes=st.booleans())
+    def shift(self, name: str, outcome: str, count: int, pushes: bool) -> None:
+        """What mostly happens: work is asked for, something becomes of it, and that is said."""
+        agent = self.agents[name]
+        if agent.session not in self.oracle.sessions:
+            self._join(agent)
+        if agent.session:
+            self._sync(agent)
+        for key in sorted(full(agent.running)):
+            self._outcome(agent, key, outcome, count)
+        if agent.session:
+            self._sync(agent)
+        for layer in sorted({key[0] for key in full(agent.done)}) if pushes and agent.session else ():
+            self._push(agent, layer, count)
+        while self.accepted and pushes:
+            self._commit(self.accepted.pop())
 
     @precondition(lambda self: any(full(agent.running) for agent in self.agents.values()))
     @rule(pick=picks, outcome=st.sampled_from(OUTCOMES), count=st.integers(1, 9))

@@ -1,0 +1,73 @@
+"""Small disks of their own for a farm's root, as root on Linux: one that gets full, one whose power is cut."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+EXT4_SHUTDOWN = 0x8004587D
+NO_LOG_FLUSH = 2  # what was not synced is lost, as when the power goes
+
+
+def obstacle(*programs: str) -> str:
+    """Why there can be none here, or ""."""
+    if not sys.platform.startswith("linux") or os.geteuid() != 0:
+        return "needs to be root on Linux"
+    missing = [name for name in programs if shutil.which(name) is None]
+    return f"{', '.join(missing)} is not installed" if missing else ""
+
+
+@contextlib.contextmanager
+def small(folder: Path, megabytes: int) -> Iterator[Path]:
+    """A file system in memory at `folder`."""
+    folder.mkdir(parents=True)
+    _run("mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=700", "none", folder)
+    try:
+        yield folder
+    finally:
+        _run("umount", "--lazy", folder)
+
+
+class Cuttable:
+    """An ext4 in a file, mounted at `folder`."""
+
+    def __init__(self, folder: Path, megabytes: int = 256) -> None:
+        self.folder = folder
+        self._image = folder.with_suffix(".img")
+        folder.mkdir(parents=True)
+        with self._image.open("wb") as file:
+            file.truncate(megabytes << 20)
+        _run("mkfs.ext4", "-q", self._image)
+        self._mount()
+        (folder / "lost+found").rmdir()
+
+    def _mount(self) -> None:
+        _run("mount", "-o", "loop", self._image, self.folder)
+
+    def cut(self) -> None:
+        """The power goes: only what was synced is still there once it is `back`."""
+        fd = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.ioctl(fd, EXT4_SHUTDOWN, struct.pack("I", NO_LOG_FLUSH))
+        finally:
+            os.close(fd)
+
+    def back(self) -> None:
+        """Mounted again; nobody may use it meanwhile."""
+        _run("umount", self.folder)
+        self._mount()
+
+    def close(self) -> None:
+        _run("umount", "--lazy", self.folder)
+        self._image.unlink()
+
+
+def _run(*command: str | Path) -> None:
+    subprocess.run([str(word) for word in command], check=True, capture_output=True)

@@ -1,0 +1,108 @@
+"""Promise 9, the coordinator's side: a full root says so, grants nothing more, and goes on by itself once there is room."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.admin import Status, StatusAsk
+from coordinator.protocol import messages as m
+from jobs.errors import SpaceError
+from tests.farm import Farm, arrays, running, until
+from tests.faults import disks
+
+pytestmark = pytest.mark.root
+
+DISK_MEGABYTES = 100
+MEGABYTE = 1 << 20
+
+
+class Ballast:
+    """A file that leaves as little room as is wanted."""
+
+    def __init__(self, disk: Path) -> None:
+        self._path = disk / "ballast"
+
+    def leave(self, nbytes: int) -> None:
+        self.drop()
+        free = shutil.disk_usage(self._path.parent).free
+        with self._path.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, free - nbytes)
+
+    def drop(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def tight(tmp_path: Path) -> Iterator[tuple[Farm, Ballast]]:
+    """A farm on a disk of 100 MB, and what fills it up."""
+    if obstacle := disks.obstacle("mount"):
+        pytest.skip(obstacle)
+    with disks.small(tmp_path / "root", DISK_MEGABYTES) as disk, running(tmp_path) as farm:
+        yield farm, Ballast(disk)
+
+
+def test_no_layer_opens_without_room_for_its_result(tight: tuple[Farm, Ballast]) -> None:
+    farm, ballast = tight
+    ballast.leave(10 * MEGABYTE)
+    job = farm.submit(arrays())
+    agent = farm.agent()
+    agent.join()
+    until(lambda: agent.sync(wait=0.05) and "bytes in the root" in farm.status(job).why, "the reason")
+    assert not agent.granted
+    ballast.drop()
+    agent.work(lambda: farm.status(job).state == "complete")
+    farm.check_result(job)
+
+
+def test_a_full_disk_refuses_results_and_takes_them_later(tight: tuple[Farm, Ballast]) -> None:
+    farm, ballast = tight
+    job = farm.submit(arrays())
+    agent = farm.agent()
+    agent.join()
+    until(lambda: agent.sync(wait=0.05) and agent.compute() == 0 and len(agent.computed) == 6, "all to be finished")
+    ballast.leave(0)
+    answer = agent.push(agent.parts[0])
+    assert isinstance(answer, m.Refused) and answer.code == "full" and "bytes left" in answer.message
+    with pytest.raises(SpaceError, match="No space left"):
+        farm.submit(arrays())
+    ballast.drop()
+    agent.work(lambda: farm.status(job).state == "complete")
+    assert len(agent.computed) == 6
+    farm.check_result(job)
+
+
+def test_a_database_without_room_waits_for_it(tight: tuple[Farm, Ballast]) -> None:
+    """Failures are stored with their evidence until the disk is full, and the rest of them afterwards."""
+    farm, ballast = tight
+    job = farm.submit(arrays(), attempts=1000, max_failures=1000)
+    agent = farm.agent()
+    agent.join()
+    until(lambda: agent.sync(wait=0.05) and agent.compute(limit=1), "a shard")
+    agent.sync()
+    ballast.leave(0)
+    told = 0
+
+    def trouble() -> list[str]:
+        nonlocal told
+        for (named, layer, boot, attempt), numbers in list(agent.granted.items()):
+            told += len(numbers)
+            agent._failures += [
+                m.Failure(named, layer, n, boot, attempt, "exception", "no", "x" * 16_000, 0.1, 1) for n in numbers
+            ]
+        agent.granted.clear()
+        agent.sync()
+        notes: list[str] = farm.ask(StatusAsk(), Status).notes
+        return notes
+
+    [note] = until(trouble, "a note that the database has no room")
+    assert "cannot be written" in note and "full" in note
+    ballast.drop()
+    until(lambda: not farm.ask(StatusAsk(), Status).notes, "the database to be written again")
+    assert farm.status(job).failures == told == len(farm.failures(job)) or told > 50
+    agent.work(lambda: farm.status(job).state == "complete")
+    farm.check_result(job)

@@ -1,0 +1,84 @@
+"""Promise 2 where only an fsync helps: what was acknowledged survives a power cut, for which an ext4 is shut down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.protocol import messages as m
+from tests.farm import Farm, arrays, until
+from tests.faults import disks
+
+pytestmark = pytest.mark.root
+
+
+class Powered:
+    """A farm whose root is on a disk of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.disk = disks.Cuttable(folder / "root")
+        self.farm = Farm(folder)
+        self.farm.start()
+
+    def cut(self) -> None:
+        """Everything on the server stops at once; the disk comes back, the daemon does not yet."""
+        self.disk.cut()
+        self.farm.kill()
+        for agent in self.farm.agents:
+            agent.hang_up(kill=True)
+        until(lambda: not self.farm.processes(), "every process on the disk to be gone")
+        self.disk.back()
+
+
+@pytest.fixture
+def powered(tmp_path: Path) -> Iterator[Powered]:
+    if obstacle := disks.obstacle("mkfs.ext4", "mount"):
+        pytest.skip(obstacle)
+    made = Powered(tmp_path)
+    try:
+        yield made
+    finally:
+        made.farm.close()
+        made.disk.close()
+
+
+def test_what_was_acknowledged_survives_a_power_cut(powered: Powered) -> None:
+    """A submit, bundles, and a merged result, each cut off as soon as it is acknowledged."""
+    farm = powered.farm
+    job = farm.submit(arrays())
+    powered.cut()
+    assert job in farm.stored(), "a submitted job is gone"
+
+    farm.start()
+    agent = farm.agent()
+    for shards in (1, 3):
+        agent.work(lambda least=shards: sum(map(len, agent.acknowledged.values())) >= least)  # type: ignore[misc]
+        powered.cut()
+        farm.audit(job, agent)
+        farm.start()
+
+    agent.work(lambda: farm.status(job).state == "complete")
+    powered.cut()
+    farm.check_result(job)
+    farm.start()
+    farm.wait(job)
+    assert farm.coordinator("verify", job).returncode == 0
+    assert len(agent.computed) == 6, "what was acknowledged was computed again"
+
+
+def test_the_power_goes_before_the_acknowledgement(powered: Powered) -> None:
+    """Half done is not done: the shards are computed or pushed again, and counted once."""
+    farm = powered.farm
+    job = farm.submit(arrays())
+    agent = farm.agent()
+    agent.join()
+    until(lambda: agent.sync(wait=0.05) and agent.compute(), "a finished shard")
+    bundle = agent.bundle_of(agent.parts[0])
+    assert isinstance(agent.push_link.ask(agent.offer_of(bundle)), m.Accepted)
+    powered.cut()
+    farm.audit(job, agent)
+    farm.start()
+    agent.work(lambda: farm.status(job).state == "complete")
+    farm.check_result(job)

@@ -1,0 +1,89 @@
+"""`make bench`: every benchmark in turn; writes docs/benchmarks.md with the machine they ran on.
+
+python -m benchmarks [NAME …]
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import machine
+
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One command, what its two sides are, and the ratio it should reach."""
+
+    args: tuple[str, ...]
+    ours: str
+    peer: str
+    reach: float
+
+
+BENCHMARKS = {
+    "kernel": Benchmark(("kernel",), "rows/s of sorted Lloyd, 65,536 values", "np.sort of the same rows", 0.2),
+    "cluster": Benchmark(
+        ("cluster",), "rows/s by folder, from submit to merged result", "the bare kernel in a process pool", 0.9
+    ),
+    "cluster-ssh": Benchmark(
+        ("cluster", "--ssh"), "rows/s over loopback ssh", "the bare kernel fed by `ssh cat` of the same bytes", 0.85
+    ),
+}
+
+
+def main() -> int:
+    names = sys.argv[1:] or list(BENCHMARKS)
+    results = {name: _run(name) for name in names}
+    if names == list(BENCHMARKS):
+        PAGE.write_text(_page(results))
+        print(f"wrote {PAGE.relative_to(PAGE.parents[1])}")
+    return 0
+
+
+def _run(name: str) -> dict[str, Any]:
+    """The JSON of a benchmark's last line; its other lines are shown as they come."""
+    module, *args = BENCHMARKS[name].args
+    print(f"== {name}", flush=True)
+    last = ""
+    with subprocess.Popen(
+        [sys.executable, "-m", f"benchmarks.{module}", *args], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            last = line
+    if process.returncode:
+        raise SystemExit(f"{name} ended with {process.returncode}")
+    result: dict[str, Any] = json.loads(last)
+    return result
+
+
+def _page(results: dict[str, dict[str, Any]]) -> str:
+    lines = [
+        "# Benchmarks",
+        "",
+        f"Written by `make bench` on {datetime.date.today()}: {machine()}.",
+        "Each is measured beside its peer in one run, in turn; the best of several. `ratio` is ours over the peer's.",
+        "",
+        "| benchmark | ours | peer | ratio | to reach |",
+        "|---|---|---|---|---|",
+    ]
+    for name, result in results.items():
+        known = BENCHMARKS[name]
+        ours, peer = f"{result['ours']:,.0f} {known.ours}", f"{result['peer']:,.0f} {known.peer}"
+        lines.append(f"| {name} | {ours} | {peer} | {result['ratio']:.3f} | {known.reach} |")
+    for name, result in results.items():
+        lines += ["", f"## {name}", "", "```json", json.dumps(result["parts"], indent=1), "```"]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -3,8 +3,9 @@
 # tests skip and say so. With CI=true a missing one fails the run.
 set -eu
 
+PATH="$PATH:/usr/sbin:/sbin"
 missing=""
-for pair in strace:strace ip:iproute2; do
+for pair in strace:strace ip:iproute2 sshd:openssh-server ssh:openssh-client; do
     command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair#*:}"
 done
 [ -z "$missing" ] && exit 0

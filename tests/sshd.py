@@ -122,7 +122,7 @@ class Sshd:
                 "KbdInteractiveAuthentication no",
                 "PrintMotd no",
                 "LogLevel VERBOSE",
-                f"SetEnv PATH={self.path}",
+                f"SetEnv PATH={self.path} SHLVL=2",  # deeper than 1, bash leaves this machine's ~/.bashrc alone
                 "Subsystem sftp internal-sftp",
                 "",
             ]

@@ -9,7 +9,7 @@ from typing import Literal
 
 from coordinator.protocol.frames import HEAD, MAGIC, NOISE_SHOWN, frame, payload_size
 from coordinator.protocol.messages import PROTOCOL, Bye, Decoder, Greeting, Message, encode
-from jobs.errors import LinkError, MusterError, ProtocolError
+from jobs.errors import LinkError, MusterError, ProtocolError, VersionError
 
 Role = Literal["control", "push", "pull"]
 GREETING_SECONDS = 30.0
@@ -128,7 +128,7 @@ def greet(channel: Channel, seconds: float = GREETING_SECONDS) -> Greeting:
     if hello.protocol != PROTOCOL:
         older = "this machine" if hello.protocol > PROTOCOL else "the coordinator's machine"
         message = f"the coordinator speaks protocol {hello.protocol}, this agent {PROTOCOL}"
-        raise ProtocolError(message, f"upgrade muster on {older}")
+        raise VersionError(message, f"upgrade muster on {older}")
     return hello
 
 

@@ -173,7 +173,7 @@ class Connector:
         """After the banners and the first key exchange: encrypted, but with whom is not known yet."""
         seconds = self._limits.handshake_seconds
         transport = Transport(line)
-        transport.banner_timeout = transport.handshake_timeout = seconds
+        transport.banner_timeout = transport.handshake_timeout = 2 * seconds  # ours ends the whole before
         transport.auth_timeout = LOGIN_SECONDS
         if self._limits.rekey_bytes is not None:
             transport.packetizer.REKEY_BYTES = self._limits.rekey_bytes
@@ -181,7 +181,7 @@ class Connector:
         self._prefer_known_keys(transport)
         with deadline(line, seconds) as passed:
             try:
-                transport.start_client(timeout=seconds)
+                transport.start_client()
             except (paramiko.SSHException, EOFError, OSError) as error:
                 _abandon(transport, line, None)
                 raise self._no_greeting(line, error, passed.is_set()) from None

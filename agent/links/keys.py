@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,11 +49,12 @@ class Keys:
         """Authenticate; an AccessError if nothing we have will do, Locked if a passphrase may help."""
         tried: list[str] = []
         locked: list[Path] = []
-        for candidate in self._in_order(locked):
-            tried.append(candidate.name)
-            if self._shown(transport, candidate, tried):
-                self._good = candidate.key.asbytes()
-                return
+        with ssh_agent(self.target.use_agent) as held:
+            for candidate in self._in_order(held, locked):
+                tried.append(candidate.name)
+                if self._shown(transport, candidate, tried):
+                    self._good = candidate.key.asbytes()
+                    return
         if locked:
             raise Locked(locked[0])
         raise diagnosis.not_let_in(str(self.target), self.target.user, tried, self._notes())
@@ -97,9 +99,9 @@ class Keys:
             return diagnosis.too_many_keys(str(self.target), self.target.user, tried)
         return diagnosis.broken(str(self.target), str(error) or type(error).__name__)
 
-    def _in_order(self, locked: list[Path]) -> Iterator[Candidate]:
+    def _in_order(self, held: Sequence[paramiko.AgentKey], locked: list[Path]) -> Iterator[Candidate]:
         """Those named for the host, then the ssh-agent's others; what let us in last before all."""
-        every = list(self._all(locked))
+        every = list(self._all(held, locked))
         every.sort(key=lambda candidate: candidate.key.asbytes() != self._good)
         seen: set[bytes] = set()
         for candidate in every:
@@ -108,16 +110,16 @@ class Keys:
                 seen.add(blob)
                 yield candidate
 
-    def _all(self, locked: list[Path]) -> Iterator[Candidate]:
-        agent = {bytes(key.asbytes()): key for key in agent_keys()} if self.target.use_agent else {}
+    def _all(self, held: Sequence[paramiko.AgentKey], locked: list[Path]) -> Iterator[Candidate]:
+        agent = {bytes(key.asbytes()): key for key in held}
         for path in self.target.keys:
-            held = agent.pop(public_blob(path), None)
-            key = held or self._unlocked.get(path) or self._from_file(path, locked)
+            ready = agent.pop(public_blob(path), None)
+            key = ready or self._unlocked.get(path) or self._from_file(path, locked)
             if key is not None:
-                yield Candidate(key, f"{_short(path)}{' (ssh-agent)' if held else ''}")
+                yield Candidate(key, f"{_short(path)}{' (ssh-agent)' if ready else ''}")
         if not self.target.only_these:
-            for held in agent.values():
-                yield Candidate(held, f"{held.comment or held.get_name()} (ssh-agent)")
+            for other in agent.values():
+                yield Candidate(other, f"{other.comment or other.get_name()} (ssh-agent)")
 
     def _from_file(self, path: Path, locked: list[Path]) -> paramiko.PKey | None:
         try:
@@ -159,20 +161,24 @@ def public_blob(path: Path) -> bytes:
         return b""
 
 
-def agent_keys() -> list[paramiko.AgentKey]:
-    """What the user's ssh-agent has; none if it does not answer."""
-    found: list[paramiko.AgentKey] = []
+@contextmanager
+def ssh_agent(wanted: bool) -> Iterator[list[paramiko.AgentKey]]:
+    """What the user's ssh-agent has, usable until the end; nothing if it does not answer, or is not wanted."""
+    found: list[paramiko.Agent] = []
 
     def look() -> None:
-        try:
-            found.extend(paramiko.Agent().get_keys())
-        except (paramiko.SSHException, OSError, EOFError):
-            return
+        with suppress(paramiko.SSHException, OSError, EOFError):
+            found.append(paramiko.Agent())
 
     looking = threading.Thread(target=look, name="ssh-agent", daemon=True)
-    looking.start()
-    looking.join(AGENT_SECONDS)
-    return list(found)
+    if wanted:
+        looking.start()
+        looking.join(AGENT_SECONDS)
+    try:
+        yield [key for agent in found for key in agent.get_keys()]
+    finally:
+        for agent in found:
+            agent.close()
 
 
 def _short(path: Path) -> str:

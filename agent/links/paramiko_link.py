@@ -187,7 +187,10 @@ class ParamikoChannel(FarChannel):
 
     def receive_some(self, limit: int, seconds: float) -> bytes:
         if not self._rest:
-            self._rest = memoryview(self._receive(seconds))
+            data = self._receive(seconds)
+            if len(data) <= limit:
+                return data
+            self._rest = memoryview(data)
         piece = bytes(self._rest[:limit])
         self._rest = self._rest[limit:]
         return piece

@@ -75,10 +75,10 @@ class Config:
         try:
             said = self._config.lookup(alias)
             port = host.port or int(said.get("port", 22))
-            seconds = float(said.get("connecttimeout", CONNECT_SECONDS))
+            seconds = float(said.get("connecttimeout", "none").lower().replace("none", "0"))
         except Exception as error:  # Match exec, canonical names, numbers that are none
             raise _unreadable(self._files[0], error) from None
-        jumps = said.get("proxyjump", "none")
+        jumps = _jumps(said.get("proxyjump", "none"), alias)
         return Target(
             alias=alias,
             host=said.get("hostname", alias),
@@ -87,8 +87,8 @@ class Config:
             keys=_keys(said),
             only_these=_yes(said, "identitiesonly"),
             use_agent=said.get("identityagent", "").lower() != "none",
-            jumps=_jumps(jumps),
-            proxy=None if _jumps(jumps) else said.get("proxycommand"),
+            jumps=jumps,
+            proxy=None if jumps else said.get("proxycommand"),
             known_hosts=_known_hosts(said),
             key_name=said.get("hostkeyalias"),
             connect_seconds=seconds or CONNECT_SECONDS,
@@ -98,11 +98,15 @@ class Config:
     def _notes(self, said: Mapping[str, object]) -> tuple[str, ...]:
         """Only of the user's own file: the system's includes something nearly everywhere."""
         own = self._texts[0]
-        notes = [word for word in ("Include", "Match") if re.search(rf"^\s*{word}\b", own, re.M | re.I)]
+        notes = [word for word in ("Include", "Match") if _names(own, word)]
         for key, what in _ONLY_OPENSSH.items():
-            if str(said.get(key, "no")).lower() not in ("no", "none"):
+            if _names(own, key) and str(said.get(key, "no")).lower() not in ("no", "none"):
                 notes.append(what)
         return tuple(notes)
+
+
+def _names(text: str, keyword: str) -> bool:
+    return re.search(rf"^\s*{keyword}\b", text, re.M | re.I) is not None
 
 
 def _read(path: Path, must_exist: bool) -> str:
@@ -137,11 +141,12 @@ def _known_hosts(said: Mapping[str, str]) -> tuple[Path, ...]:
     return tuple(Path(word).expanduser() for word in words if word.lower() != "none")
 
 
-def _jumps(text: str) -> tuple[Host, ...]:
-    """`[user@]host[:port]` or ssh:// addresses, separated by commas."""
+def _jumps(text: str, alias: str) -> tuple[Host, ...]:
+    """`[user@]host[:port]` or ssh:// addresses, separated by commas. What all jump through does not jump itself."""
     if text.lower() == "none":
         return ()
-    return tuple(_jump(word.strip()) for word in text.split(","))
+    jumps = tuple(_jump(word.strip()) for word in text.split(","))
+    return () if any(jump.host == alias for jump in jumps) else jumps
 
 
 def _jump(word: str) -> Host:

@@ -65,10 +65,10 @@ def parse(args: list[str]) -> dict[str, str]:
     """`--name value` and `--name=value`, nothing else; a launcher may be called with `connect` once more."""
     given = dict.fromkeys(_VALUES.values(), "")
     rest = list(args)
-    if "connect" in rest[:1] or rest[2:3] == ["connect"]:
-        rest.remove("connect")
     while rest:
         name, equals, value = rest.pop(0).partition("=")
+        if name == "connect" and not equals:
+            continue
         if name not in _VALUES or not (equals or rest):
             raise UsageError(f"connect does not know {name!r}" if name not in _VALUES else f"{name} wants a value")
         given[_VALUES[name]] = value if equals else rest.pop(0)

@@ -145,7 +145,7 @@ class Channel:
             return mailbox.rejected
         if sync.session not in self._engine.scheduler.state.by_session:
             return Rejected("no-session", "this session has ended", "say hello again")
-        self._engine.sync(mailbox.heeded(sync))
+        self._engine.sync(sync)
         await mailbox.wait(min(sync.wait, self._engine.scheduler.state.timing.lease / 4))
         return mailbox.rejected or mailbox.news()
 
@@ -168,7 +168,8 @@ class Channel:
             return Refused("gone", [(fetch.number, fetch.number + 1)], "this shard is not yours to run")
         window = self._engine.jobs[layer.job].layers[fetch.layer].window(fetch.number)
         start = min(fetch.start, window.nbytes)
-        return Readable(window.path, window.offset + start, window.nbytes - start, window.stamp)
+        nbytes = min(window.nbytes - start, fetch.limit or window.nbytes)
+        return Readable(window.path, window.offset + start, nbytes, window.stamp)
 
     def _fetch_code(self, fetch: FetchCode) -> Message:
         if self._agent_of(fetch.session) is None:

@@ -367,7 +367,7 @@ class Engine:
             missing = RangeSet(reply.missing)
             log.error("%s/%s: %s; they run again", job, layer.name, reply.message)
             await self.ask(lambda store: store.forget_shards(job, layer.digest, missing))
-            self.handle(e.Uncommitted(layer.digest, generation, missing))
+            await self._uncommit(job, layer, generation, missing)
             return True
         if reply.message:
             log.error("%s/%s: the merge failed: %s; it starts again", job, layer.name, reply.message)
@@ -394,8 +394,12 @@ class Engine:
     async def _uncommit_bundle(self, job: str, layer: Layer, generation: int, bundle: Path, why: str) -> None:
         log.error("%s/%s: a committed bundle is damaged (%s); its shards run again", job, layer.name, why)
         numbers = await self.ask(lambda store: store.forget_bundle(job, layer.digest, bundle.name))
-        self.handle(e.Uncommitted(layer.digest, generation, numbers))
+        await self._uncommit(job, layer, generation, numbers)
         await asyncio.to_thread(bundle.unlink, True)
+
+    async def _uncommit(self, job: str, layer: Layer, generation: int, numbers: RangeSet) -> None:
+        payloads = await self.ask(lambda store: store.payloads_of(job, layer.digest, numbers))
+        self.handle(e.Uncommitted(layer.digest, generation, numbers, payloads))
 
     # --- time --------------------------------------------------------------------------------------------
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-import msgspec
-
-from coordinator.protocol.messages import Committed, Drop, Grant, LayerInfo, News, Rejected, Sync, Welcome
+from coordinator.protocol.messages import Committed, Drop, Grant, LayerInfo, News, Rejected, Welcome
 
 SAID_AT_ONCE = 4_096  # drops, committed ranges and grants in one answer; the rest comes with the next
 
@@ -44,18 +42,6 @@ class Mailbox:
         self._gone.append(layer)
         self._told.discard(layer)
         self._something.set()
-
-    def heeded(self, sync: Sync) -> Sync:
-        """`sync` without what it says of layers that the agent has yet to hear are gone: it will forget all of them."""
-        if not self._gone:
-            return sync
-        return msgspec.structs.replace(
-            sync,
-            finished=[one for one in sync.finished if one.layer not in self._gone],
-            failures=[one for one in sync.failures if one.layer not in self._gone],
-            losses=[one for one in sync.losses if one.layer not in self._gone],
-            returned=[one for one in sync.returned if one.layer not in self._gone],
-        )
 
     def ask_to_drain(self) -> None:
         self.drain = True

@@ -113,6 +113,7 @@ class Office:
         fsync_folder(engine.root.jobs)
         await engine.ask(lambda store: store.set_ready(job))
         engine.jobs[job] = LiveJob(plan, created, None, None)
+        engine.handle(e.SpaceMeasured(engine.free_bytes()))
         engine.handle(added(job, plan))
         log.info("%s submitted: %d layers, %d shards", job, len(plan.layers), sum(one.count for one in plan.layers))
         if plan.driver:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from jobs.commit import fsync_folder, publish
 from jobs.errors import MusterError, NoDaemonError, NotFoundError, RefusedError, UsageError
 from jobs.names import split_job_id
 
@@ -145,6 +146,8 @@ def prepare(path: Path) -> Root:
             _write(root.farm_file, json.dumps({"uuid": uuid.uuid4().hex, "format": FORMAT}) + "\n", 0o600)
         for folder in (root.tmp, root.jobs, root.code):
             folder.mkdir(mode=0o700, exist_ok=True)
+        fsync_folder(root.path)
+        fsync_folder(root.path.parent)
         assert root.farm
         _write(root.launcher, f'#!/bin/sh\nexec {shlex.join(command("connect", root.path))} "$@"\n', 0o700)
     except OSError as error:
@@ -268,7 +271,7 @@ def _write(file: Path, text: str, mode: int) -> None:
     tmp = file.with_name(f"{file.name}.{os.getpid()}.tmp")
     tmp.write_text(text)
     tmp.chmod(mode)
-    tmp.replace(file)
+    publish(tmp, file)
 
 
 def _unusable(path: Path, error: OSError) -> MusterError:

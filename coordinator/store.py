@@ -335,6 +335,12 @@ class Store:
         layer = self._layer(job, digest)
         self.db.executemany("DELETE FROM shards WHERE layer = ? AND number = ?", ((layer, n) for n in numbers))
 
+    def payloads_of(self, job: str, digest: str, numbers: RangeSet) -> dict[int, bytes]:
+        """What made shards are made of; none where the layer is of an array."""
+        made = "SELECT number, payload FROM made WHERE layer = ? AND number >= ? AND number < ?"
+        layer = self._layer(job, digest)
+        return {n: raw for lo, hi in numbers.pairs() for n, raw in self.db.execute(made, (layer, lo, hi))}
+
     def set_merged(self, job: str, digest: str, generation: int) -> list[str] | None:
         """The layer's files are in place: its rows go, and the bundles they named are returned. None: too late."""
         layer = self._layer(job, digest)

@@ -50,7 +50,11 @@ class Helper:
         self._reader = FrameReader()
         self._frames: list[bytes] = []
         self._decode = m.Decoder(types)
-        self.greeting = m.Decoder(m.Greeting)(self._frame())
+        try:
+            self.greeting = m.Decoder(m.Greeting)(self._frame())
+        except BaseException:
+            self.close(kill=True)
+            raise
 
     @property
     def pid(self) -> int:
@@ -311,7 +315,7 @@ class SimulatedAgent:
         done = self.spool / "done" / f"{job}-{time.monotonic_ns()}"
         made = isinstance(info.layer.source, MadeSource)
         items = tuple(
-            Item(n, boot, attempt, None if made else info.layer.window(n), self.payloads.get((digest, n), b""))
+            Item(n, boot, attempt, None if made else info.layer.window(n), self.payloads.pop((digest, n), b""))
             for n in numbers
         )
         outcome = self._bench.run(

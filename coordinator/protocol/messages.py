@@ -279,6 +279,7 @@ class Fetch(Message, frozen=True):
     layer: Digest
     number: Count
     start: Count = 0
+    limit: Count = 0  # how many bytes at most, where not all the rest is wanted at once; 0: all
 
 
 class FetchCode(Message, frozen=True):

@@ -123,6 +123,7 @@ class Uncommitted:
     layer: str
     generation: int
     numbers: RangeSet
+    payloads: dict[int, bytes] = field(default_factory=dict)  # of those that were made
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from coordinator.scheduler.commands import (
     ForgetFailures,
     RaiseHighWater,
     SendDrop,
-    SendGone,
     StartMerge,
     StoreJob,
     StoreLayer,
@@ -225,8 +224,9 @@ def _close(state: State, layer: Layer) -> None:
         agent = state.agents[holding.agent]
         agent.holdings.pop(holding.key, None)
         if layer.state != "merged":
-            state.emit(SendGone(agent.session, layer.digest))
+            state.tell_gone(agent, layer.digest)
     layer.holdings.clear()
+    layer.limbo = RangeSet()
     state.work_added = True
 
 
@@ -291,6 +291,7 @@ def _send_back(state: State, job: Job, layer: Layer) -> None:
     """From open to waiting: what is committed stays, the rest is pending once it opens again."""
     layer.state = "waiting"
     _close(state, layer)
+    layer.raising = layer.high_water  # a mark on its way will find the layer closed
     _reset_pending(layer)
     _queue(job, layer)
     state.emit(StoreLayer(job.id, layer.digest, "waiting", layer.generation))

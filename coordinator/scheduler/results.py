@@ -96,6 +96,8 @@ def finish(state: State, agent: Agent, report: Finished, now: float) -> None:
     if layer is None:
         sessions.answer_unknown(state, agent, report.layer)
         return
+    if report.layer in agent.void and (report.boot, report.attempt) <= (state.boot, agent.void[report.layer]):
+        return
     told = RangeSet(report.numbers) & layer.whole
     _charge(state.jobs[layer.job], layer, report, len(told))
     settled = told & layer.committed
@@ -324,7 +326,10 @@ def uncommit(state: State, event: Uncommitted) -> None:
     layer = state.open_layers.get(event.layer)
     if layer is None or layer.generation != event.generation:
         return
+    for agent in state.present_agents():
+        agent.void[layer.digest] = state.last_attempt  # it may have been told of the commit, and not have read it
     numbers = event.numbers & layer.committed
     layer.committed.remove(numbers)
+    layer.payloads.update(event.payloads)
     layer.state = "open"
     state.release(layer, numbers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinator.protocol.messages import Held
 from coordinator.scheduler import results
-from coordinator.scheduler.commands import Reject, SendCommitted, SendDrain, SendDrop, SendGone, StoreAgent
+from coordinator.scheduler.commands import Reject, SendCommitted, SendDrain, SendDrop, StoreAgent
 from coordinator.scheduler.events import Joined
 from coordinator.scheduler.state import Agent, Holding, Layer, State
 from jobs.ranges import RangeSet
@@ -61,6 +61,7 @@ def _enter(state: State, event: Joined, old: Agent | None, now: float) -> Agent:
     state.agents[event.name] = agent
     state.by_session[event.session] = agent
     state.short.pop(event.name, None)
+    agent.void.clear()
     state.emit(StoreAgent(event.name, True))
     if draining:
         state.emit(SendDrain(event.session))
@@ -101,7 +102,7 @@ def answer_unknown(state: State, agent: Agent, digest: str) -> None:
     if merged:
         state.emit(SendCommitted(agent.session, digest, merged.whole))
     else:
-        state.emit(SendGone(agent.session, digest))
+        state.tell_gone(agent, digest)
 
 
 def _adopt(state: State, agent: Agent, layer: Layer, claim: Held, now: float) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import exp
 
-from coordinator.scheduler.commands import Command
+from coordinator.scheduler.commands import Command, SendGone
 from coordinator.scheduler.events import Run
 from jobs.ranges import RangeSet
 
@@ -226,6 +226,7 @@ class Agent:
     in_place: bool = False
     idle_because: str = ""  # why it last got nothing, for people
     holdings: dict[tuple[str, int, int], Holding] = field(default_factory=dict)  # (layer, boot, attempt)
+    void: dict[str, int] = field(default_factory=dict)  # layer → attempts up to this it forgets on hearing our answer
     rates: dict[str, Rate] = field(default_factory=dict)  # job → rate
     strikes: dict[str, list[tuple[str, int]]] = field(default_factory=dict)  # job → shards failed in a row
     ineligible: dict[str, str] = field(default_factory=dict)  # job → why
@@ -286,6 +287,11 @@ class State:
 
     def present_agents(self) -> Iterator[Agent]:
         return (agent for agent in self.agents.values() if agent.present)
+
+    def tell_gone(self, agent: Agent, layer: str) -> None:
+        """It forgets the layer on hearing this; what it says of it before then is void."""
+        agent.void[layer] = self.last_attempt
+        self.emit(SendGone(agent.session, layer))
 
     def eligible(self, agent: Agent, job: Job) -> bool:
         return agent.state == "live" and self.obstacle(agent, job) == ""

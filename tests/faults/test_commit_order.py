@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.admin import Status, StatusAsk
+from coordinator.admin import Cancel, Status, StatusAsk
+from coordinator.admin import Done as Answered
 from coordinator.protocol import messages as m
 from jobs.errors import LinkError, SpaceError
 from tests.farm import Farm, Tracer, arrays, running, strace_obstacle, until
@@ -82,9 +83,12 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
 
 @pytest.fixture
 def tried(shared: Farm) -> Iterator[Farm]:
-    """The shared farm, served, with no agent in it before or after."""
+    """The shared farm, served, with no agent and no unfinished job in it before."""
     if shared.daemon is None or shared.daemon.poll() is not None:
         shared.start()
+    for job in shared.jobs():
+        if job.state != "complete":
+            shared.ask(Cancel(job.id), Answered)
     yield shared
     for agent in shared.agents:
         agent.die()
@@ -107,6 +111,12 @@ class Trial:
         self.agent.sync(wait=0.05)
         self.agent.compute()
         return sum(len(part.numbers) for part in self.agent.parts) == SHARDS
+
+    def push_helper(self) -> int:
+        """The process of the push helper, once it has nothing to do but to wait for an offer."""
+        answer = self.agent.push_link.ask(m.Offer(1, "0" * 32, [], [], b"", 0))
+        assert isinstance(answer, m.Refused) and answer.code == "corrupt"
+        return self.agent.push_link.pid
 
     def push_but_one(self) -> None:
         for part in self.agent.parts[:-1]:
@@ -136,10 +146,21 @@ class Trial:
         return [path.name for path in [*place.iterdir(), *self.farm.root.tmp.glob("*/*")]]
 
 
+@pytest.fixture
+def merging(tried: Farm) -> int:
+    """The process of the merge helper, which runs already: a tracer of the daemon does not follow it."""
+    if not tried.processes("coordinator.merger"):
+        trial = Trial(tried)
+        trial.finish(trial.agent)
+        trial.agent.die()
+    [helper] = tried.processes("coordinator.merger")
+    return helper
+
+
 @pytest.mark.parametrize("step", PUSH_STEPS)
 def test_the_push_helper_dies_before(tried: Farm, step: str) -> None:
     trial = Trial(tried)
-    with Tracer(tried, trial.agent.push_link.pid, PUSH_STEPS[step]), pytest.raises(Cut):
+    with Tracer(tried, trial.push_helper(), PUSH_STEPS[step]), pytest.raises(Cut):
         trial.agent.push(trial.agent.parts[0])
     assert not trial.agent.acknowledged
     trial.crash_and_finish()
@@ -148,7 +169,7 @@ def test_the_push_helper_dies_before(tried: Farm, step: str) -> None:
 def test_a_helper_that_died_leaves_nothing_with_the_living_daemon(tried: Farm) -> None:
     trial = Trial(tried)
     for step in ("the file is synced", "the folder is synced", "the agent is told"):
-        with Tracer(tried, trial.agent.push_link.pid, PUSH_STEPS[step]), pytest.raises(Cut):
+        with Tracer(tried, trial.push_helper(), PUSH_STEPS[step]), pytest.raises(Cut):
             trial.agent.push(trial.agent.parts[0])
         trial.agent.hang_up()
         trial.agent.join()
@@ -174,13 +195,15 @@ def test_the_daemon_dies_before_the_acknowledgement(tried: Farm) -> None:
 
 
 def _push_while(trial: Trial, tracer: Tracer) -> None:
-    with tracer, pytest.raises(Cut):
-        trial.agent.push(trial.agent.parts[0])
-    trial.farm.await_death()
+    with tracer:
+        with pytest.raises(Cut):
+            trial.agent.push(trial.agent.parts[0])
+        trial.farm.await_death()
     assert not trial.agent.acknowledged
     trial.crash_and_finish()
 
 
+@pytest.mark.usefixtures("merging")
 @pytest.mark.parametrize("step", MERGE_STEPS)
 def test_the_daemon_dies_merging_before(tried: Farm, step: str) -> None:
     trial = Trial(tried)
@@ -192,14 +215,11 @@ def test_the_daemon_dies_merging_before(tried: Farm, step: str) -> None:
     trial.crash_and_finish()
 
 
-def test_the_merge_helper_dies_and_another_merges(tried: Farm) -> None:
-    warm = Trial(tried)
-    warm.finish(warm.agent)
-    [helper] = tried.processes("coordinator.merger")
+def test_the_merge_helper_dies_and_another_merges(tried: Farm, merging: int) -> None:
     trial = Trial(tried)
-    with Tracer(tried, helper, "fsync:signal=SIGKILL:when=3"):
+    with Tracer(tried, merging, "fsync:signal=SIGKILL:when=3"):
         trial.agent.work(lambda: tried.status(trial.job).state == "complete")
-    assert helper not in tried.processes("coordinator.merger")
+    assert merging not in tried.processes("coordinator.merger")
     tried.check_result(trial.job)
 
 
@@ -209,9 +229,10 @@ def test_the_daemon_dies_at_a_submit_before(tried: Farm, step: str) -> None:
     fault, there = SUBMIT_STEPS[step]
     before = set(tried.stored())
     assert tried.daemon is not None
-    with Tracer(tried, tried.daemon.pid, fault), pytest.raises(LinkError):
-        tried.submit(arrays(), name="fresh")
-    tried.await_death()
+    with Tracer(tried, tried.daemon.pid, fault):
+        with pytest.raises(LinkError):
+            tried.submit(arrays(), name="fresh")
+        tried.await_death()
     tried.start()
     new = set(tried.stored()) - before
     assert len(new) == there
@@ -229,7 +250,7 @@ def test_the_disk_refuses_a_bundle(tried: Farm, fault: str) -> None:
     """No acknowledgement, a reason, and the same channel goes on."""
     trial = Trial(tried)
     injected, code = PUSH_FAULTS[fault]
-    with Tracer(tried, trial.agent.push_link.pid, injected):
+    with Tracer(tried, trial.push_helper(), injected):
         answer = trial.agent.push(trial.agent.parts[0])
     assert isinstance(answer, m.Refused) and answer.code == code and str(tried.root.tmp) in answer.message
     assert not trial.agent.acknowledged
@@ -269,6 +290,7 @@ def test_the_disk_refuses_a_submit(tried: Farm) -> None:
     trial.finish(trial.agent)
 
 
+@pytest.mark.usefixtures("merging")
 @pytest.mark.parametrize("fault", ["rename:error=ENOSPC:when=3", "fsync:error=EIO:when=3"])
 def test_the_disk_refuses_a_result(tried: Farm, fault: str) -> None:
     """It is merged again once the disk takes it."""
@@ -279,11 +301,8 @@ def test_the_disk_refuses_a_result(tried: Farm, fault: str) -> None:
     assert "is not merged" in tried.said()
 
 
-def test_the_disk_refuses_the_merge_helper(tried: Farm) -> None:
-    warm = Trial(tried)
-    warm.finish(warm.agent)
-    [helper] = tried.processes("coordinator.merger")
+def test_the_disk_refuses_the_merge_helper(tried: Farm, merging: int) -> None:
     trial = Trial(tried)
-    with Tracer(tried, helper, "write:error=ENOSPC:when=1"):
+    with Tracer(tried, merging, "write:error=ENOSPC:when=1"):
         trial.finish(trial.agent)
     assert "No space left" in tried.said()

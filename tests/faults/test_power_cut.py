@@ -10,6 +10,7 @@ import pytest
 from coordinator.protocol import messages as m
 from tests.farm import Farm, arrays, until
 from tests.faults import disks
+from tests.simulated import SimulatedAgent
 
 pytestmark = pytest.mark.root
 
@@ -54,7 +55,7 @@ def test_what_was_acknowledged_survives_a_power_cut(powered: Powered) -> None:
     farm.start()
     agent = farm.agent()
     for shards in (1, 3):
-        agent.work(lambda least=shards: sum(map(len, agent.acknowledged.values())) >= least)  # type: ignore[misc]
+        _work_until(agent, shards)
         powered.cut()
         farm.audit(job, agent)
         farm.start()
@@ -66,6 +67,10 @@ def test_what_was_acknowledged_survives_a_power_cut(powered: Powered) -> None:
     farm.wait(job)
     assert farm.coordinator("verify", job).returncode == 0
     assert len(agent.computed) == 6, "what was acknowledged was computed again"
+
+
+def _work_until(agent: SimulatedAgent, acknowledged: int) -> None:
+    agent.work(lambda: sum(map(len, agent.acknowledged.values())) >= acknowledged)
 
 
 def test_the_power_goes_before_the_acknowledgement(powered: Powered) -> None:

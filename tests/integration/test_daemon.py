@@ -19,6 +19,7 @@ from coordinator.admin import Done as Answered
 from coordinator.admin import Drain, Retry
 from coordinator.protocol import messages as m
 from coordinator.protocol.frames import FRAME_LIMIT, HEAD, MAGIC, frame
+from jobs.parts import read_index
 from jobs.ranges import RangeSet
 from tests.farm import Farm, arrays, running, until
 from tests.simulated import Cut, SimulatedAgent
@@ -59,6 +60,10 @@ def finish_some(agent: SimulatedAgent, at_least: int = 3) -> None:
 
 def wait_gone(farm: Farm, name: str) -> None:
     until(lambda: (status := farm.agent_status(name)) and status.state == "gone", f"{name} to be given up")
+
+
+def wait_merged(farm: Farm, job: str, layers: int) -> None:
+    until(lambda: farm.status(job).layers_merged >= layers, f"{layers} layers to be merged")
 
 
 def once_each(*agents: SimulatedAgent, shards: int = SHARDS) -> None:
@@ -246,7 +251,7 @@ def test_whatever_is_killed_a_reader_never_sees_a_partial_result(farm: Farm) -> 
         for name in ("one", "two"):
             farm.agent(name).go()
         for merged in (1, 2, 4):
-            until(lambda least=merged: farm.status(job).layers_merged >= least, f"{merged} layers to be merged")
+            wait_merged(farm, job, merged)
             farm.restart()
         farm.wait(job)
     finally:
@@ -273,6 +278,27 @@ def test_a_second_daemon_is_refused(farm: Farm) -> None:
     second = farm.coordinator("serve")
     assert second.returncode == 7
     assert second.stderr.startswith(f"error: {farm.root.path} is served already\nhint: ")
+
+
+@pytest.mark.parametrize("harm", ["a bit turned", "cut short", "gone"])
+def test_a_damaged_bundle_runs_again_and_nothing_else(farm: Farm, harm: str) -> None:
+    job = submit(farm)
+    agent = farm.agent()
+    finish_some(agent, at_least=SHARDS)
+    for part in agent.parts[:-1]:
+        agent.push(part)
+    victim = min(farm.root.job(job).bundles.iterdir())
+    lost = [entry.number for entry in read_index(victim).entries]
+    raw = victim.read_bytes()
+    if harm == "gone":
+        victim.unlink()
+    else:
+        victim.write_bytes(bytes([raw[0] ^ 1]) + raw[1:] if harm == "a bit turned" else raw[: len(raw) // 2])
+    agent.acknowledged.clear()
+    agent.work(lambda: farm.status(job).state == "complete")
+    assert sorted(numbers_of(agent)) == sorted([*range(SHARDS), *lost])
+    assert "is damaged" in farm.said()
+    farm.check_result(job)
 
 
 # --- drains, poison, retries --------------------------------------------------------------------------------

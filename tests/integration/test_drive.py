@@ -66,6 +66,10 @@ def check(farm: Farm, job: str, length: int = LENGTH) -> None:
     assert [number for layer, number in farm.agents[0].computed if layer == digest] == list(range(length))
 
 
+def links(farm: Farm, job: str, count: int) -> None:
+    until(lambda: farm.status(job).totals.committed >= count, f"{count} links")
+
+
 def drivers(farm: Farm, job: str) -> list[int]:
     return farm.processes("muster_chain", job)
 
@@ -92,10 +96,9 @@ def test_a_driver_killed_at_any_moment_is_started_again_and_does_nothing_twice(c
 def test_the_daemon_is_killed_and_its_drivers_end_with_it(chains: Farm) -> None:
     job = submit(chains, length=40)
     for cursor in (3, 20):
-        until(lambda least=cursor: chains.status(job).totals.committed >= least, f"{cursor} links")
-        old = drivers(chains, job)
+        links(chains, job, cursor)
         chains.kill()
-        until(lambda gone=old: not set(gone) & set(drivers(chains, job)), "the driver to end with its daemon")
+        until(lambda: not drivers(chains, job), "the driver to end with its daemon")
         chains.start()
     chains.wait(job)
     check(chains, job, length=40)
@@ -161,6 +164,19 @@ def test_what_has_no_driver_cannot_be_driven(chains: Farm) -> None:
     for name in (job, "nobody.1"):
         with pytest.raises(NotFoundError), driving(chains.root, name):
             pass
+
+
+def test_a_damaged_link_is_made_again_from_what_it_was_made_of(chains: Farm) -> None:
+    job = submit(chains, length=20)
+    agent = chains.agents[0]
+    until(lambda: chains.status(job).totals.committed > 3, "it to drive")
+    agent.paused.set()
+    victim = min(chains.root.job(job).bundles.iterdir())
+    raw = victim.read_bytes()
+    victim.write_bytes(bytes([raw[0] ^ 1]) + raw[1:])
+    agent.paused.clear()
+    chains.wait(job)
+    check_values(chains, job, length=20)
 
 
 def test_made_layers_are_not_run_again_alone(chains: Farm) -> None:

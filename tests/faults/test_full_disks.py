@@ -1,0 +1,138 @@
+"""Promise 9 with real agents: a full spool, a spent budget and a full root wait, say so, and go on by themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agent.commands.status import state_of
+from tests.farm import Array, Farm, running, until
+from tests.faults import disks
+
+pytestmark = pytest.mark.ray
+
+MEGABYTE = 1 << 20
+ROWS, ROW_BYTES = 64, MEGABYTE // 4
+WORK = """
+import numpy as np
+def wide(rows):
+    return np.repeat(rows, 1 << 16, axis=1)
+"""
+OUTPUTS = {"out": {"dtype": "float32", "shape": [1 << 16]}}
+
+
+def narrow() -> dict[str, Array]:
+    """Some bytes that become 16 MB."""
+    return {"a": np.arange(ROWS, dtype="f4").reshape(ROWS, 1)}
+
+
+def submit(farm: Farm) -> str:
+    params = {"outputs": OUTPUTS}
+    return farm.submit(narrow(), 2, WORK, kind="map", code="work.py:wide", params=params)
+
+
+def parts_bytes(farm: Farm) -> int:
+    return sum(path.stat().st_size for path in (farm.folder / "spools" / "one" / "done").rglob("*.part"))
+
+
+def need_disks() -> None:
+    if obstacle := disks.obstacle("mount"):
+        if os.environ.get("CI") == "true" and os.geteuid() == 0:
+            pytest.fail(obstacle)
+        pytest.skip(obstacle)
+
+
+@pytest.fixture
+def full_spool(tmp_path: Path) -> Iterator[Farm]:
+    """A farm whose agent's spool is on a disk of 12 MB: of one shard in four it has room for the result."""
+    need_disks()
+    with disks.small(tmp_path / "spools" / "one", 12), running(tmp_path) as farm:
+        yield farm
+
+
+def fill(disk: Path) -> Path:
+    """A file that takes all there is."""
+    ballast = disk / "ballast"
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(1 << 16)):
+            pass
+    return ballast
+
+
+def test_a_spool_too_small_for_all_results_waits_for_pushes(full_spool: Farm) -> None:
+    """The coordinator stands still for a while, so that nothing is pushed while the work goes on."""
+    full_spool.join("one", "--cpus", "1")
+    job = submit(full_spool)
+    until(lambda: full_spool.status(job).totals.committed, "a shard to be committed")
+    full_spool.kill(signal.SIGSTOP)
+    try:
+        until(lambda: parts_bytes(full_spool), "parts that wait to be pushed")
+    finally:
+        full_spool.kill(signal.SIGCONT)
+    full_spool.wait(job)
+    assert full_spool.status(job).failures == 0
+    full_spool.check_result(job)
+
+
+def test_a_full_spool_says_so_and_goes_on_once_there_is_room(full_spool: Farm) -> None:
+    spool = full_spool.folder / "spools" / "one"
+    full_spool.join("one", "--cpus", "1")
+    until(lambda: (state := state_of(spool)) and state.ready, "the workers")
+    ballast = fill(spool)
+    job = submit(full_spool)
+    said = until(lambda: said_of(full_spool, job, "disk", "spool"), "a reason")
+    assert full_spool.status(job).totals.committed == 0, said
+    ballast.unlink()
+    full_spool.wait(job)
+    assert full_spool.status(job).failures == 0
+    full_spool.check_result(job)
+
+
+def test_a_disk_budget_is_kept(tmp_path: Path) -> None:
+    with running(tmp_path) as farm:
+        farm.join("one", "--cpus", "1", "--disk", "2MiB")
+        job = submit(farm)
+        most = 0
+
+        def done() -> bool:
+            nonlocal most
+            most = max(most, parts_bytes(farm))
+            return farm.status(job).state == "complete"
+
+        until(done, "the job to be complete")
+        assert 0 < most <= 2 * MEGABYTE
+        farm.check_result(job)
+
+
+def test_a_budget_too_small_for_one_shard_says_so(tmp_path: Path) -> None:
+    with running(tmp_path) as farm:
+        farm.join("one", "--cpus", "1", "--disk", "100KiB")
+        job = submit(farm)
+        until(lambda: said_of(farm, job, "bytes of disk"), "a reason")
+        assert farm.status(job).state == "running"
+
+
+def test_a_full_root_waits_says_so_and_goes_on(tmp_path: Path) -> None:
+    need_disks()
+    with disks.small(tmp_path / "root", 100) as disk, running(tmp_path) as farm:
+        farm.join("one", "--cpus", "1")
+        job = submit(farm)
+        until(lambda: farm.status(job).totals.committed, "a shard to be committed")
+        ballast = fill(disk)
+        until(lambda: said_of(farm, job, "full", "No space", "bytes left"), "somebody to say that the root is full")
+        ballast.unlink()
+        farm.wait(job)
+        assert farm.status(job).failures == 0
+        farm.check_result(job)
+
+
+def said_of(farm: Farm, job: str, *words: str) -> str:
+    """What `status` and `agents` show once any of the words is in it."""
+    said = farm.coordinator("status", job).stdout + farm.coordinator("agents").stdout
+    return said if any(word in said for word in words) else ""

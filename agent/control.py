@@ -11,12 +11,13 @@ from typing import TypeAlias, cast
 
 from agent.backoff import Backoff
 from agent.links.channel import Channel, Link, greet
-from agent.orders import Event, Heard, LinkDown, LinkUp, Redial, Say
+from agent.orders import Event, Heard, LinkDown, LinkFailed, LinkUp, Redial, Say
 from coordinator.protocol.messages import Bye, Decoder, News, Rejected, ToAgent, Welcome
-from jobs.errors import MusterError, ProtocolError
+from jobs.errors import MusterError, ProtocolError, VersionError
 
 ANSWER_SECONDS = 30.0  # beyond what the other end may hold its answer: then the channel is dead
-PROTOCOL_PAUSE_SECONDS = 60.0
+VERSION_PAUSE_SECONDS = 60.0
+FIRST_SECONDS = 20.0  # to find a way there; longer only once there was one
 
 log = logging.getLogger("muster.control")
 _decode = Decoder(ToAgent)
@@ -33,6 +34,8 @@ class Control:
         self._channel: Channel | None = None
         self._lock = threading.Lock()  # over `_channel`
         self._stopping = threading.Event()
+        self._opened = False  # whether there ever was a channel
+        self._ever = False  # whether there ever was a session
         self._backoff = Backoff()
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
 
@@ -60,20 +63,32 @@ class Control:
     # --- the thread ---
 
     def _run(self) -> None:
+        started = time.monotonic()
         while not self._stopping.is_set():
             try:
                 pause = self._one_channel()
-            except ProtocolError as error:
+            except VersionError as error:
                 self._down(f"{error.message}; {error.hint}")
-                pause = PROTOCOL_PAUSE_SECONDS
+                pause = VERSION_PAUSE_SECONDS
             except MusterError as error:
                 self._down(error.message)
+                if self._is_final(error, time.monotonic() - started):
+                    self._tell(LinkFailed(error))
+                    return
                 pause = self._asked_for(self._backoff.dead(time.monotonic()))
             self._stopping.wait(pause)
+
+    def _is_final(self, error: MusterError, seconds: float) -> bool:
+        """A way in that was there once is noisy or missing for a while only; one that never was shall not be waited for
+        longer than a crowd at the door takes."""
+        if isinstance(error, ProtocolError):
+            return not self._ever
+        return not error.retryable or (not self._ever and not self._opened and seconds > FIRST_SECONDS)
 
     def _one_channel(self) -> float:
         """From its opening to its end; how long to wait before the next."""
         channel = self._link.open("control")
+        self._opened = True
         with self._lock:
             self._channel = channel
         try:
@@ -94,6 +109,7 @@ class Control:
             channel.say(order.message)
             answer = cast(Answer, channel.hear(_decode, order.wait + ANSWER_SECONDS))
             if isinstance(answer, Welcome):
+                self._ever = True
                 self._backoff.good()
             self._tell(Heard(answer))
         return 0.0

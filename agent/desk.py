@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from agent.disk import Disk
 from agent.floor import Floor
+from agent.inputs import Inputs
 from agent.orders import (
     BatchEnded,
     Command,
+    Copy,
     Delete,
     DrainAsked,
     Event,
     Heard,
     LinkDown,
+    LinkFailed,
     LinkUp,
+    NotPulled,
     PartDamaged,
     PoolLost,
     PoolStarted,
+    Pulled,
+    PullUp,
     PushAnswered,
     PushDown,
     PushUp,
@@ -29,9 +36,11 @@ from agent.orders import (
     Ticked,
     WorkerDied,
 )
+from agent.puller import Puller
 from agent.pusher import Pusher
 from agent.shelf import Part
 from agent.slots import Slots
+from agent.space import Space
 from agent.stock import Stock
 from agent.talk import Talk, Who
 from coordinator.protocol.messages import Bye, Leave, Loss, News, Rejected, Sync, Welcome
@@ -43,23 +52,36 @@ UNHEARD_SECONDS = 5.0  # how long a drain with nothing left here tries to say go
 HANG_UP_SECONDS = 0.5  # an answer that may be held longer is not waited for by an idle agent that leaves
 
 
+@dataclass(frozen=True)
+class Left:
+    """What an earlier process left in the spool."""
+
+    parts: Iterable[Part] = ()
+    losses: Iterable[Loss] = ()
+    inputs: Iterable[Copy] = ()  # the one used longest ago first
+    codes: Iterable[str] = ()
+
+
 class Desk:
     """One agent process. After a Quit nothing more is ordered."""
 
-    def __init__(self, who: Who, found: Iterable[Part] = (), losses: Iterable[Loss] = ()) -> None:
-        self.stock = Stock()
+    def __init__(self, who: Who, left: Left | None = None) -> None:
+        left = left or Left()
+        self.stock = Stock(who.in_place)
         self.talk = Talk(who)
         self.disk = Disk(who.disk)
         self.slots = Slots(who.cpus, who.memory)
-        self.floor = Floor(self.stock, self.slots, self.disk, who.process[:8])
+        self.space = Space(self.stock, self.slots, self.disk, Inputs(left.inputs))
+        self.puller = Puller(self.space, set(left.codes))
+        self.floor = Floor(self.space, None if who.in_place else self.puller.codes, who.process[:8])
         self.pusher = Pusher(self.stock)
         self.ended = False
         self._draining = ""  # why; "" while not draining
         self._progress_at = 0.0  # when a drain last got on
         self._orders: list[Command] = []
-        for part in found:
+        for part in left.parts:
             self._orders += [] if self.stock.shelf.add(part) else [Delete(part.name)]
-        for loss in losses:
+        for loss in left.losses:
             self.stock.reports.lose(loss)
 
     def handle(self, event: Event, now: float) -> list[Command]:
@@ -99,12 +121,17 @@ class Desk:
                 self._orders += self.floor.seen(event, now)
             case SpaceSeen(free):
                 self.disk.free = free
+                self._orders += self.space.make(0)
             case DrainAsked(why):
                 self._drain(why, now)
             case PartDamaged(name):
                 self.stock.damaged(name)
             case PushUp() | PushDown() | PushAnswered():
                 self._pushed(event, now)
+            case PullUp() | Pulled() | NotPulled():
+                self._pulled(event, now)
+            case LinkFailed(error):
+                self._orders.append(Quit(error))
 
     def _link_up(self, farm: str) -> None:
         if farm:
@@ -123,6 +150,7 @@ class Desk:
                 self.talk.welcomed(message)
                 self.stock.move_to(message.farm)
                 self.pusher.welcomed()
+                self.puller.welcomed()
                 self._catch_up(message)
             case News():
                 self.stock.reports.answered()
@@ -183,6 +211,14 @@ class Desk:
             self.talk.lost_track()
         self._delete(self.pusher.take_emptied())
 
+    def _pulled(self, event: PullUp | Pulled | NotPulled, now: float) -> None:
+        was_stuck = self.puller.stuck
+        self._orders += self.puller.note(event, now)
+        if self.puller.stuck and not was_stuck and not isinstance(event, PullUp):
+            self._orders.append(Tell(f"inputs do not come: {self.puller.stuck}"))
+        if self.talk.session and self.puller.dead_session == self.talk.session:
+            self.talk.lost_track()
+
     def _delete(self, names: list[str]) -> None:
         """Delete parts from the disk; those in the bundle under way once it is no more."""
         self._orders += [Delete(name) for name in self.pusher.spare(names)]
@@ -190,9 +226,11 @@ class Desk:
     # --- acting ---
 
     def _act(self, now: float) -> None:
+        if not self.stock.in_place and not self._draining:
+            self._orders += self.puller.next(self.talk.session, now)
         self._orders += self.floor.place(now)
         self._orders += self.floor.kill_late(now)
-        push = self.pusher.next(self.talk.session, bool(self._draining), now)
+        push = self.pusher.next(self.talk.session, self._in_a_hurry, now)
         if push is not None:
             self._orders.append(push)
         self._speak(now)
@@ -214,6 +252,12 @@ class Desk:
             wait = self.talk.wait(self._idle, self._polling(now))
             letter = self.stock.reports.post()
             self._orders.append(self.talk.sync(letter, self.room(now), self._hungry(now), wait, now))
+
+    @property
+    def _in_a_hurry(self) -> bool:
+        """Whether finished work should be pushed before there is much of it."""
+        stands_still = self.stock.waiting and self.puller.idle and not any(True for _ in self.slots.flights)
+        return bool(self._draining or stands_still or self.space.is_short)
 
     @property
     def may_leave(self) -> bool:
@@ -240,13 +284,14 @@ class Desk:
 
     def _polling(self, now: float) -> bool:
         """Whether a slot is short of work, and only the coordinator can help."""
-        return self._hungry(now) and self.room(now) > 0 and self.stock.waiting < max(1, self.slots.idle)
+        has_room = self.room(now) > 0 and self.room(now) >= self.space.least_cost
+        return self._hungry(now) and has_room and self.stock.waiting < max(1, self.slots.idle)
 
     def room(self, now: float) -> int:
         """Bytes of output the coordinator may grant."""
         if self._draining or self.disk.closed(now):
             return 0
-        return max(0, self.floor.room)
+        return max(0, self.space.room)
 
     def _note_for_people(self, now: float) -> str:
         """Why it takes no work, in a line; "" while it does."""
@@ -254,13 +299,18 @@ class Desk:
             return f"leaving: {self._draining}"
         if self.disk.full:
             return f"the spool is full: {self.disk.full}"
-        if self.floor.too_large and not self.stock.unfinished:
-            return self.floor.too_large
+        if self.space.too_large and not self.stock.unfinished:
+            return self.space.too_large
         if self.pusher.stuck:
             return self.pusher.stuck
         if self.stock.waiting and not any(True for _ in self.slots.flights) and self.floor.ready:
-            return "no room in the disk budget until results are pushed"
+            return self._why_nothing_runs()
         return ""
+
+    def _why_nothing_runs(self) -> str:
+        if self.puller.stuck:
+            return f"inputs do not come: {self.puller.stuck}"
+        return "no room in the disk budget until results are pushed" if self.puller.idle else "pulling its inputs"
 
     # --- leaving ---
 
@@ -307,4 +357,5 @@ class Desk:
         """Raise if the state contradicts itself. For tests."""
         self.stock.sanity_check()
         self.floor.sanity_check()
+        self.space.sanity_check()
         self.pusher.sanity_check()

@@ -8,7 +8,7 @@ SPARE_BYTES = 4 << 20  # left for logs and the state file
 
 
 class Disk:
-    """`budget` is for parts, finished or being written. `free`: what the file system last said, None before."""
+    """`budget` is for parts, finished or being written, and for inputs. `free`: what the disk said, None before."""
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
@@ -31,7 +31,13 @@ class Disk:
         """Whether nothing should be tried for now."""
         return bool(self.full) and now < self._retry_at
 
-    def room(self, parts: int, reserved: int) -> int:
-        """Bytes neither used by parts nor reserved; less than 0 where too much is promised."""
+    def grew(self, nbytes: int) -> None:
+        """So much was written since the file system was asked; less than 0 where files were deleted."""
+        if self.free is not None:
+            self.free -= nbytes
+
+    def room(self, parts: int, reserved: int, inputs: int = 0) -> int:
+        """Bytes neither used by parts nor reserved; less than 0 where too much is promised. `inputs`: bytes on the disk
+        that are either among the reserved ones or may go at once."""
         left = self.budget - parts - reserved
-        return left if self.free is None else min(left, self.free - SPARE_BYTES - reserved)
+        return left if self.free is None else min(left, self.free + inputs - SPARE_BYTES - reserved)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from agent.disk import Disk
+import msgspec
+
 from agent.holding import Holding
 from agent.orders import BatchEnded, Command, Delete, Kept, Kill, Run, SlotsSeen, Tell, WorkerDied
 from agent.slots import Flight, Slot, Slots
-from agent.stock import Stock
+from agent.space import Space
 from jobs.ranges import RangeSet
 from jobs.work import Mishap, Outcome
 
@@ -20,30 +21,17 @@ HEAD_PATIENCE_SECONDS = 30.0  # a slot stays with its layer until another has wa
 class Floor:
     """The stock's held shards on the slots of one pool. `part_prefix` makes names of parts unique to this process."""
 
-    def __init__(self, stock: Stock, slots: Slots, disk: Disk, part_prefix: str) -> None:
-        self.stock = stock
-        self.slots = slots
-        self.disk = disk
+    def __init__(self, space: Space, codes: set[str] | None, part_prefix: str) -> None:
+        self.space = space
+        self.stock = space.stock
+        self.slots = space.slots
+        self.disk = space.disk
+        self.codes = codes  # packs of users' files that are here; None: all are
         self.ready = False  # whether the pool is up
         self.draining_since: float | None = None
-        self.too_large = ""  # why a shard can never run here
         self._prefix = part_prefix
         self._tickets = 0
-
-    @property
-    def reserved(self) -> int:
-        """Bytes of output still to come of all that is held, and of all that is being run."""
-        total = sum(len(holding.waiting) * holding.reserve for holding in self.stock.holdings.values())
-        return total + self._in_flight
-
-    @property
-    def _in_flight(self) -> int:
-        holdings = self.stock.holdings
-        return sum(len(f.items) * holdings[f.layer].reserve for f in self.slots.flights if f.layer in holdings)
-
-    @property
-    def room(self) -> int:
-        return self.disk.room(self.stock.shelf.nbytes, self.reserved)
+        self._spoilt: set[str] = set()  # inputs that were not what was pulled, once
 
     # --- placing ---
 
@@ -52,47 +40,53 @@ class Floor:
         placed: list[Command] = []
         self.slots.widen(self.stock.jobs)
         while self.ready and self.draining_since is None and not self.disk.closed(now):
-            command = self._next(now)
-            if command is None:
+            commands = self._next(now)
+            if not commands:
                 break
-            placed.append(command)
+            placed += commands
             if self.disk.full:  # one batch tells whether there is room again
                 break
         return placed
 
-    def _next(self, now: float) -> Run | None:
-        queue = [holding for holding in self.stock.holdings.values() if holding.waiting]
+    def _next(self, now: float) -> list[Command]:
+        queue = [holding for holding in self.stock.holdings.values() if holding.ready and self._has_code(holding)]
         if not queue or (self.disk.full and any(True for _ in self.slots.flights)):
-            return None
-        for holding in _in_turn(queue, self.slots, now):
+            return []
+        for holding in in_turn(queue, self.slots, now):
             slot = self.slots.free_for(holding, now)
             if slot is not None:
                 count = self._affordable(holding, self.slots.batch_size(holding))
-                return self._launch(slot, holding, count, now) if count else None
-        return None
+                return self._launch(slot, holding, count, now) if count else []
+        return []
+
+    def _has_code(self, holding: Holding) -> bool:
+        code = holding.info.work.code
+        return code is None or self.codes is None or code in self.codes
 
     def _affordable(self, holding: Holding, count: int) -> int:
-        """As many as the disk has room for. With all of it free and still none, the shard is handed back."""
+        """As many as the disk has room for."""
         if not holding.reserve:
             return count
-        used = self.stock.shelf.nbytes
-        fitting = max(0, self.disk.room(used, self._in_flight)) // holding.reserve
-        if not fitting and not used and not self._in_flight and holding.reserve > self.disk.budget:
-            self.too_large = f"a shard needs {holding.reserve} bytes of disk, the budget is {self.disk.budget}"
-            self.stock.give_back(holding, holding.waiting.copy())
-        return min(count, fitting)
+        if self.space.left < holding.reserve and not self.space.refuses(holding) and self.space.is_unused:
+            self.space.let_others_wait(holding)
+        return min(count, max(0, self.space.left) // holding.reserve)
 
-    def _launch(self, slot: Slot, holding: Holding, count: int, now: float) -> Run:
+    def _launch(self, slot: Slot, holding: Holding, count: int, now: float) -> list[Command]:
         self._tickets += 1
         ticket = self._tickets
         items = holding.take(count, ticket, now)
+        inputs = {number: holding.inputs[number] for number, _, _ in items if number in holding.inputs}
         layer = holding.info.layer.digest
         part = f"{self.stock.farm}/{layer}/{self._prefix}-{ticket:08d}.part"
         expected = None if holding.seconds is None else holding.seconds * len(items)
         attempts = {number: (boot, attempt) for number, boot, attempt in items}
-        self.slots.launch(slot, Flight(ticket, slot.number, holding.info, attempts, part, expected))
+        flight = Flight(ticket, slot.number, holding.info, attempts, part, expected, inputs)
+        flight.pull_seconds = self.space.inputs.use(set(inputs.values()))
+        self.slots.launch(slot, flight)
         payloads = {number: holding.payloads[number] for number in attempts if number in holding.payloads}
-        return Run(ticket, slot.number, holding.info, part, tuple(items), payloads)
+        copies = {number: self.space.inputs.whole[name] for number, name in inputs.items()}
+        run = Run(ticket, slot.number, holding.info, part, tuple(items), payloads, copies)
+        return [*self.space.make(0), run]
 
     # --- the end of a batch ---
 
@@ -112,6 +106,10 @@ class Floor:
         if not barren:
             slot.fruitful()
         orders = self._keep(flight, outcome, now)
+        if outcome.full:
+            orders += self.space.clear()
+        outcome, spoilt = self._without_spoilt(flight, outcome)
+        orders += spoilt
         self._after(flight, outcome, hopeless, now)
         return orders
 
@@ -129,11 +127,27 @@ class Floor:
         total = sums[0]  # the batch's measurements go to one of its grants; they are added up over all of them anyway
         total.rows += outcome.rows
         total.compute += outcome.seconds
+        total.pull += flight.pull_seconds
         total.in_bytes += outcome.in_bytes
         total.out_bytes += outcome.nbytes
         total.peak = max(total.peak, outcome.peak)
         self.stock.reports.next.busy += outcome.seconds * flight.info.work.cpus
         return []
+
+    def _without_spoilt(self, flight: Flight, outcome: Outcome) -> tuple[Outcome, list[Command]]:
+        """Copies that are not what was pulled go; their shards run again with others. The second time they are lost."""
+        orders: list[Command] = []
+        again = set()
+        for mishap in outcome.mishaps:
+            name = flight.inputs.get(mishap.number)
+            if mishap.code != "input" or name is None:
+                continue
+            if name not in self._spoilt:
+                self._spoilt.add(name)
+                again.add(mishap.number)
+            orders += self.space.lose(name)
+        kept = tuple(mishap for mishap in outcome.mishaps if mishap.number not in again)
+        return msgspec.structs.replace(outcome, mishaps=kept), orders
 
     def _after(self, flight: Flight, outcome: Outcome, hopeless: bool, now: float) -> None:
         """What gave no result: it failed, was lost, goes back, or runs again."""
@@ -267,7 +281,7 @@ class Floor:
 NOTHING = Outcome((), 0, 0, 0, 0.0, 0, ())
 
 
-def _in_turn(queue: list[Holding], slots: Slots, now: float) -> Iterable[Holding]:
+def in_turn(queue: list[Holding], slots: Slots, now: float) -> Iterable[Holding]:
     """Layers that slots are at first, then the longest waiting. One that waited too long blocks all others."""
     head = min(queue, key=lambda holding: holding.waiting_since)
     if now - head.waiting_since > HEAD_PATIENCE_SECONDS:

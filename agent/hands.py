@@ -8,13 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from agent import pool, weigh
 from agent.orders import BatchEnded, Event, Kept, Kill, PoolLost, Run, SlotsSeen, SlotView, WorkerDied
 from agent.spool import At, Spool
 from jobs import mark, strays
 from jobs.code import unpack
 from jobs.errors import DamagedError, MusterError
-from jobs.model import ArraySource
+from jobs.model import ArraySource, Window
 from jobs.parts import read_index
 from jobs.work import Batch, Item, Mishap, Outcome
 
@@ -32,10 +34,12 @@ class PoolNews:
 class Hands:
     """The pool, and the files its workers need. All but the pool's own callback is for the main thread."""
 
-    def __init__(self, spool: Spool, name: str, slots: int, packs: Path, put: Callable[[PoolNews], None]) -> None:
+    def __init__(
+        self, spool: Spool, name: str, slots: int, packs: Path | None, put: Callable[[PoolNews], None]
+    ) -> None:
         self._spool = spool
         self._name = name
-        self._packs = packs  # folder with the users' code as the coordinator has it
+        self._packs = packs  # folder with the users' code as the coordinator has it; None: it is pulled
         self._put = put
         self._flying: dict[int, Run] = {}  # by the pool's ticket
         self._at: dict[int, At] = {}
@@ -71,10 +75,8 @@ class Hands:
 
     def _batch(self, run: Run, farm: str) -> Batch:
         info, spool = run.info, self._spool
-        windowed = isinstance(info.layer.source, ArraySource)
         items = tuple(
-            Item(n, boot, attempt, info.layer.window(n) if windowed else None, run.payloads.get(n, b""))
-            for n, boot, attempt in run.items
+            Item(n, boot, attempt, self._window(run, n), run.payloads.get(n, b"")) for n, boot, attempt in run.items
         )
         return Batch(
             farm=farm,
@@ -91,12 +93,22 @@ class Hands:
             python=_interpreter(info.work.env),
         )
 
+    def _window(self, run: Run, number: int) -> Window | None:
+        """Where a shard's input is: in its source, or in the copy of it that was pulled."""
+        if not isinstance(run.info.layer.source, ArraySource):
+            return None
+        window, copy = run.info.layer.window(number), run.inputs.get(number)
+        if copy is None:
+            return window
+        path = str(self._spool.input(copy.name, copy.digest))
+        return msgspec.structs.replace(window, path=path, offset=0, stamp=None, digest=copy.digest)
+
     def _code(self, digest: str | None) -> str | None:
         """The folder with the user's files, unpacked on first use."""
         if digest is None:
             return None
         folder = self._spool.code(digest)
-        if not folder.is_dir():
+        if self._packs is not None and not folder.is_dir():
             unpack((self._packs / f"{digest}.pack").read_bytes(), folder, digest)
         return str(folder)
 

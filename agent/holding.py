@@ -12,12 +12,17 @@ SMOOTHING = 0.5  # weight of the newest measurement
 
 
 class Holding:
-    """What is held is either waiting or placed, never both, and under exactly one attempt."""
+    """What is held is either waiting or placed, never both, and under exactly one attempt.
 
-    def __init__(self, info: LayerInfo) -> None:
+    `pulls`: its inputs have to be in the spool before it runs."""
+
+    def __init__(self, info: LayerInfo, pulls: bool = False) -> None:
         self.info = info
+        self.pulls = pulls
         self.attempts: dict[Attempt, RangeSet] = {}  # all that is held; no empty sets
         self.waiting = RangeSet()
+        self.inputs: dict[int, str] = {}  # number held → name of its input, where that is in the spool
+        self._ready = RangeSet()  # those waiting of which it is
         self.waiting_since = 0.0  # when it was last served, or began to wait; without meaning while nothing does
         self.placed: dict[int, int] = {}  # number → ticket of the one batch whose run of it counts
         self.payloads: dict[int, bytes] = {}  # of made shards that are held
@@ -32,6 +37,21 @@ class Holding:
     def reserve(self) -> int:
         """Bytes of the disk to keep for one shard's output; 0 where nobody knows yet."""
         return max(self.info.layer.out_bytes, self.largest)
+
+    @property
+    def in_bytes(self) -> int:
+        """Bytes of the disk that one shard's input takes."""
+        return self.info.layer.in_bytes if self.pulls else 0
+
+    @property
+    def cost(self) -> int:
+        """Bytes of the disk that one shard takes, input and output."""
+        return self.in_bytes + self.reserve
+
+    @property
+    def ready(self) -> RangeSet:
+        """Those waiting that could run now."""
+        return self._ready if self.pulls else self.waiting
 
     @property
     def cpus(self) -> int:
@@ -59,8 +79,9 @@ class Holding:
         return new
 
     def take(self, count: int, ticket: int, now: float) -> list[tuple[int, int, int]]:
-        """Place the lowest `count` that wait: (number, boot, attempt), by number."""
-        taken = self.waiting.take(count)
+        """Place the lowest `count` that are ready: (number, boot, attempt), by number."""
+        taken = self.ready.take(count)
+        self.waiting.remove(taken)
         self.waiting_since = now
         self.placed.update(dict.fromkeys(taken, ticket))
         return sorted((n, *attempt) for attempt, held in self.attempts.items() for n in held & taken)
@@ -91,6 +112,17 @@ class Holding:
         parts = ((attempt, held & self.waiting) for attempt, held in self.attempts.items())
         return {attempt: numbers for attempt, numbers in parts if numbers}
 
+    def has_input(self, number: int, name: str) -> None:
+        """The input of a waiting one is in the spool."""
+        self.inputs[number] = name
+        self._ready.add(number, number + 1)
+
+    def lacks_input(self, numbers: Iterable[int]) -> None:
+        """It is there no more."""
+        for number in numbers:
+            self.inputs.pop(number, None)
+            self._ready.discard(number, number + 1)
+
     def measured(self, shards: int, seconds: float, nbytes: int) -> None:
         """A batch of `shards` results took this long and this much."""
         each = seconds / shards
@@ -101,6 +133,8 @@ class Holding:
         if not self.waiting:
             self.waiting_since = now
         self.waiting.update(numbers)
+        if self.inputs:
+            self._ready.update(RangeSet.of(number for number in numbers if number in self.inputs))
 
     def _untie(self, attempt: Attempt, numbers: RangeSet) -> None:
         """Take them out of everything."""
@@ -109,6 +143,8 @@ class Holding:
         if not held:
             del self.attempts[attempt]
         self.waiting.remove(numbers)
-        for number in numbers if self.placed or self.payloads else ():
+        self._ready.remove(numbers)
+        for number in numbers if self.placed or self.payloads or self.inputs else ():
             self.placed.pop(number, None)
             self.payloads.pop(number, None)
+            self.inputs.pop(number, None)

@@ -31,6 +31,7 @@ class State(msgspec.Struct, frozen=True):
     done: int  # shards finished since the start
     pushed: int  # shards acknowledged since the start
     pushed_bytes: int
+    pulled_bytes: int
     rate: float  # shards per second, lately
     cpus: int
     at: float  # seconds since the epoch
@@ -39,7 +40,8 @@ class State(msgspec.Struct, frozen=True):
         link = "" if self.linked else " · no link"
         idle = f" · {self.why_idle}" if self.why_idle else ""
         sent = f"{self.pushed} pushed ({format_size(self.pushed_bytes)})"
-        counts = f"{self.running} running, {self.done} finished, {sent}, {self.rate:.3g}/s"
+        pulled = f"{format_size(self.pulled_bytes)} pulled, " if self.pulled_bytes else ""
+        counts = f"{pulled}{self.running} running, {self.done} finished, {sent}, {self.rate:.3g}/s"
         return f"{self.name}@{self.host} · {counts}{link}{idle}"
 
 

@@ -17,8 +17,9 @@ from types import FrameType
 import msgspec
 
 from agent import sweep
+from agent.bandwidth import Bandwidth
 from agent.control import Control
-from agent.desk import Desk
+from agent.desk import Desk, Left
 from agent.hands import Hands, PoolNews
 from agent.line import Line, State
 from agent.links.channel import Link
@@ -27,11 +28,14 @@ from agent.meter import Meter
 from agent.orders import (
     Command,
     Delete,
+    Discard,
     DrainAsked,
     Event,
     Kill,
     PoolLost,
     PoolStarted,
+    Pull,
+    PullCode,
     Push,
     Quit,
     Recheck,
@@ -42,6 +46,7 @@ from agent.orders import (
     Tell,
     Ticked,
 )
+from agent.pull import Pulling
 from agent.push import Pushing
 from agent.spool import Spool, free_bytes
 from agent.talk import Who
@@ -69,6 +74,8 @@ class Settings:
     memory: int
     disk: int
     version: str
+    packs: Path | None = None  # folder of the users' code as the coordinator has it; None: inputs and code are pulled
+    bandwidth: int | None = None  # bytes per second, both ways together
 
 
 class Interrupted(BaseException):
@@ -76,16 +83,18 @@ class Interrupted(BaseException):
 
 
 class Agent:
-    """One run of `agent join`. `packs`: folder of the users' code as the coordinator has it."""
+    """One run of `agent join`."""
 
-    def __init__(self, settings: Settings, spool: Spool, link: Link, packs: Path) -> None:
+    def __init__(self, settings: Settings, spool: Spool, link: Link) -> None:
         self._settings = settings
         self._spool = spool
         self._link = link
         self._inbox: queue.SimpleQueue[Event | PoolNews] = queue.SimpleQueue()
         self._control = Control(link, self._inbox.put)
-        self._pushing = Pushing(link, spool, self._inbox.put)
-        self._hands = Hands(spool, settings.name, settings.cpus, packs, self._inbox.put)
+        bandwidth = Bandwidth(settings.bandwidth)
+        self._pushing = Pushing(link, spool, bandwidth, self._inbox.put)
+        self._pulling = Pulling(link, spool, bandwidth, self._inbox.put)
+        self._hands = Hands(spool, settings.name, settings.cpus, settings.packs, self._inbox.put)
         self._desk = self._make_desk()
         self._line = Line()
         self._meter = Meter()
@@ -119,7 +128,8 @@ class Agent:
         losses = self._spool.losses()
         sweep.sweep(self._spool.run, scratch=self._spool.run)  # before its record is cleared away
         self._spool.clear()
-        return Desk(self._who(), [part for part, _ in self._spool.parts()], losses)
+        parts = [part for part, _ in self._spool.parts()]
+        return Desk(self._who(), Left(parts, losses, self._spool.copies(), self._spool.codes()))
 
     def _who(self) -> Who:
         from jobs.fingerprint import fingerprint
@@ -139,7 +149,7 @@ class Agent:
             fingerprint=fingerprint(),
             python=platform.python_version(),
             version=settings.version,
-            in_place=True,
+            in_place=settings.packs is not None,
         )
 
     # --- the loop ---
@@ -147,6 +157,8 @@ class Agent:
     def _work(self) -> None:
         self._control.start()
         self._pushing.start()
+        if self._settings.packs is None:
+            self._pulling.start()
         self._until(time.monotonic() + HELLO_SECONDS)
         self._start_pool()
         while self._quit is None:
@@ -205,6 +217,11 @@ class Agent:
                 self._control.redial(command)
             case Push() | Recheck():
                 self._pushing.order(command)
+            case Pull() | PullCode():
+                self._pulling.order(command)
+            case Discard(name, digest):
+                path = self._spool.half(name) if digest is None else self._spool.input(name, digest)
+                path.unlink(missing_ok=True)
             case Delete(name):
                 self._spool.part(name).unlink(missing_ok=True)
             case Tell(line):
@@ -251,6 +268,7 @@ class Agent:
             done=meter.done,
             pushed=meter.pushed,
             pushed_bytes=meter.pushed_bytes,
+            pulled_bytes=meter.pulled_bytes,
             rate=meter.rate(now),
             cpus=self._settings.cpus,
             at=time.time(),
@@ -275,6 +293,7 @@ class Agent:
             signal.signal(number, signal.SIG_IGN)
         self._control.stop()
         self._pushing.stop()
+        self._pulling.stop()
         self._hands.pool.stop()
         strays.sweep(self._spool.run)
         self._link.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from agent.orders import BatchEnded, Event, PushAnswered
+from agent.orders import BatchEnded, Event, Pulled, PushAnswered
 from coordinator.protocol.messages import Settled
 
 SPAN_SECONDS = 15.0
@@ -17,12 +17,15 @@ class Meter:
         self.done = 0
         self.pushed = 0
         self.pushed_bytes = 0
+        self.pulled_bytes = 0
         self._lately: deque[tuple[float, int]] = deque()
 
     def note(self, event: Event, now: float) -> None:
         if isinstance(event, BatchEnded) and event.outcome.numbers:
             self.done += len(event.outcome.numbers)
             self._lately.append((now, len(event.outcome.numbers)))
+        elif isinstance(event, Pulled):
+            self.pulled_bytes += event.nbytes
         elif isinstance(event, PushAnswered) and isinstance(event.answer, Settled):
             self.pushed += len(event.sent)
             self.pushed_bytes += event.nbytes

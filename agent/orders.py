@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from coordinator.protocol.messages import Bye, Hello, LayerInfo, Leave, News, Refused, Rejected, Settled, Sync, Welcome
 from jobs.errors import MusterError
@@ -10,6 +11,9 @@ from jobs.ranges import RangeSet
 from jobs.work import Outcome
 
 Attempt = tuple[int, int]  # (boot, attempt) of a grant; a later grant of a shard has a greater one
+
+
+Why = Literal["cut", "full", "changed", "gone", "no-session", "refused"]
 
 
 # --- events ---------------------------------------------------------------------------------------------
@@ -126,10 +130,41 @@ class PushAnswered:
 
 
 @dataclass(frozen=True)
+class PullUp:
+    """Inputs may be asked for."""
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """An input is in the spool, whole; or a pack of code is, unpacked."""
+
+    name: str
+    digest: bytes  # of an input
+    nbytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class NotPulled:
+    """What was asked for did not come. After `cut` nothing is asked for until a PullUp."""
+
+    name: str
+    code: Why
+    message: str
+
+
+@dataclass(frozen=True)
 class PartDamaged:
     """A part's bytes are not what they were; it is deleted already."""
 
     name: str
+
+
+@dataclass(frozen=True)
+class LinkFailed:
+    """There is no way to the coordinator, and trying again would not make one."""
+
+    error: MusterError
 
 
 @dataclass(frozen=True)
@@ -153,9 +188,25 @@ Event = (
     | PushUp
     | PushDown
     | PushAnswered
+    | PullUp
+    | Pulled
+    | NotPulled
     | PartDamaged
+    | LinkFailed
     | DrainAsked
 )
+
+
+# --- values ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A shard's input in the spool, whole."""
+
+    name: str  # says which run of bytes of which file it is
+    nbytes: int
+    digest: bytes
 
 
 # --- commands -------------------------------------------------------------------------------------------
@@ -186,6 +237,7 @@ class Run:
     part: str  # name of the part it makes
     items: tuple[tuple[int, int, int], ...]  # (number, boot, attempt), by number
     payloads: dict[int, bytes]
+    inputs: dict[int, Copy] = field(default_factory=dict)  # by number, where they were pulled
 
 
 @dataclass(frozen=True)
@@ -213,6 +265,33 @@ class Delete:
 
 
 @dataclass(frozen=True)
+class Pull:
+    """Bring a shard's input into the spool; exactly one Pulled or NotPulled with its name follows."""
+
+    session: int
+    name: str
+    layer: str
+    number: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class PullCode:
+    """Bring a user's files into the spool; exactly one Pulled or NotPulled with the digest for its name follows."""
+
+    session: int
+    name: str
+
+
+@dataclass(frozen=True)
+class Discard:
+    """Delete an input, or what there is of one that did not come whole (None)."""
+
+    name: str
+    digest: bytes | None
+
+
+@dataclass(frozen=True)
 class Recheck:
     """Read these parts again; a PartDamaged follows for each that is not what it was."""
 
@@ -233,4 +312,4 @@ class Quit:
     error: MusterError | None
 
 
-Command = Say | Redial | Run | Kill | Push | Delete | Recheck | Tell | Quit
+Command = Say | Redial | Run | Kill | Push | Pull | PullCode | Delete | Discard | Recheck | Tell | Quit

@@ -3,57 +3,35 @@
 from __future__ import annotations
 
 import logging
-import queue
-import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import cast
+from functools import partial
+from typing import ClassVar, cast
 
-from agent.backoff import Backoff
-from agent.links.channel import Channel, Link, greet
+from agent.bandwidth import Bandwidth
+from agent.bulk import Bulk
+from agent.links.channel import Channel, Link
 from agent.orders import Event, PartDamaged, Push, PushAnswered, PushDown, PushUp, Recheck
 from agent.spool import Spool
-from coordinator.protocol.messages import Accepted, Bye, Decoder, Offer, Refused, Rejected, Settled, ToPusher
+from coordinator.protocol.messages import Accepted, Decoder, Offer, Refused, Rejected, Settled, ToPusher
 from jobs.bundle import Bundle, Held, take
-from jobs.errors import DamagedError, LinkError, MusterError
+from jobs.errors import DamagedError, LinkError, MusterError, NoDaemonError
 from jobs.parts import check_body, encode_index, read_index
 
-ANSWER_SECONDS = 60.0  # to an offer
 COMMIT_SECONDS = 600.0  # to a body: it is synced to a disk that may be busy
 
 log = logging.getLogger("muster.push")
-_decode = Decoder(ToPusher)
 
 
-class Pushing:
-    """`push` and `recheck` may be called from any thread; events come from this one's own."""
+class Pushing(Bulk[Push | Recheck]):
+    """Each Push is answered by exactly one event."""
 
-    def __init__(self, link: Link, spool: Spool, tell: Callable[[Event], None]) -> None:
-        self._link = link
+    role = "push"
+    decode: ClassVar[Decoder] = Decoder(ToPusher)
+
+    def __init__(self, link: Link, spool: Spool, bandwidth: Bandwidth, tell: Callable[[Event], None]) -> None:
+        super().__init__(link, bandwidth, tell)
         self._spool = spool
-        self._tell = tell
-        self._orders: queue.SimpleQueue[Push | Recheck | None] = queue.SimpleQueue()
-        self._channel: Channel | None = None
-        self._lock = threading.Lock()  # over `_channel`
-        self._stopping = threading.Event()
-        self._backoff = Backoff()
-        self._thread = threading.Thread(target=self._run, name="push", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def order(self, order: Push | Recheck) -> None:
-        self._orders.put(order)
-
-    def stop(self) -> None:
-        self._stopping.set()
-        self._orders.put(None)
-        with self._lock:
-            if self._channel is not None:
-                self._channel.abort()
-        self._thread.join()
-
-    # --- the thread ---
 
     def _run(self) -> None:
         self._tell(PushUp())
@@ -78,7 +56,7 @@ class Pushing:
             self._tell(PushUp())
         except MusterError as error:
             self._trouble(error.message)
-            self._stopping.wait(self._backoff.dead(time.monotonic()))
+            self._rest(error)
             self._tell(PushUp())
 
     def _trouble(self, why: str) -> None:
@@ -98,42 +76,28 @@ class Pushing:
         channel = self._channel
         if not isinstance(verdict, Accepted) or channel is None:
             return cast("Settled | Refused | Rejected", verdict)
-        bundle.write_body(channel.send)
+        bundle.write_body(partial(self._send_body, channel))
         return cast("Settled | Refused | Rejected", self._hear(channel, COMMIT_SECONDS))
+
+    def _send_body(self, channel: Channel, data: bytes | memoryview) -> None:
+        view = memoryview(data)
+        piece = self._bandwidth.piece or max(1, len(view))
+        for start in range(0, len(view), piece):
+            self._bandwidth.take(len(view[start : start + piece]), self._stopping)
+            channel.send(view[start : start + piece])
 
     def _offer(self, offer: Offer) -> Accepted | Settled | Refused | Rejected:
         """The verdict. A channel kept from before may have ended meanwhile: then once more on a new one."""
         if self._channel is not None:
             try:
                 return self._ask(self._channel, offer)
-            except LinkError:
+            except (LinkError, NoDaemonError):
                 self._hang_up()
         return self._ask(self._dial(), offer)
 
     def _ask(self, channel: Channel, offer: Offer) -> Accepted | Settled | Refused | Rejected:
         channel.say(offer)
-        return self._hear(channel, ANSWER_SECONDS)
-
-    def _hear(self, channel: Channel, seconds: float) -> Accepted | Settled | Refused | Rejected:
-        answer = channel.hear(_decode, seconds)
-        if isinstance(answer, Bye):
-            raise LinkError(answer.reason)
-        return cast("Accepted | Settled | Refused | Rejected", answer)
-
-    def _dial(self) -> Channel:
-        channel = self._link.open("push")
-        with self._lock:
-            self._channel = channel
-        if self._stopping.is_set():
-            channel.abort()
-        greet(channel)
-        return channel
-
-    def _hang_up(self) -> None:
-        with self._lock:
-            channel, self._channel = self._channel, None
-        if channel is not None:
-            channel.close()
+        return cast("Accepted | Settled | Refused | Rejected", self._hear(channel))
 
     def _check(self, names: Iterable[str]) -> None:
         """Read parts again; what is not what it was is deleted."""

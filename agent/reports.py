@@ -25,6 +25,7 @@ class Sum:
     numbers: RangeSet = field(default_factory=RangeSet)
     rows: int = 0
     compute: float = 0.0
+    pull: float = 0.0
     in_bytes: int = 0
     out_bytes: int = 0
     peak: int = 0
@@ -41,6 +42,7 @@ class Letter:
     changed: set[str] = field(default_factory=set)
     busy: float = 0.0
     pushed: int = 0
+    pulled: int = 0
     push_seconds: float = 0.0
 
     @property
@@ -68,6 +70,7 @@ class Letter:
             "changed": sorted(self.changed),
             "busy": self.busy,
             "pushed": self.pushed,
+            "pulled": self.pulled,
             "push_seconds": self.push_seconds,
         }
 
@@ -150,7 +153,7 @@ def _finished(key: Key, total: Sum) -> Finished:
         total.numbers.pairs(),
         total.rows,
         total.compute,
-        0.0,
+        total.pull,
         total.in_bytes,
         total.out_bytes,
         total.peak,

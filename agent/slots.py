@@ -30,6 +30,8 @@ class Flight:
     items: dict[int, Attempt]
     part: str  # name of the part it makes
     expected: float | None  # seconds
+    inputs: dict[int, str] = field(default_factory=dict)  # number → name of its input in the spool
+    pull_seconds: float = 0.0  # what pulling them took
 
     @property
     def layer(self) -> str:

@@ -2,6 +2,7 @@
 
 lock, uuid, pid.json, state.json, agent.log
 done/FARM/LAYER/*.part   finished work; outlives any process
+in/                      inputs that were pulled, by what they are and their digest; halves go at start
 tmp/                     parts being written; emptied at start
 run/                     per slot: the mark, what it is at, scratch folders; the pool's record
 code/DIGEST/             the user's files, unpacked
@@ -24,7 +25,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from agent.orders import Attempt
+from agent.orders import Attempt, Copy
 from agent.shelf import Part
 from coordinator.protocol.messages import Loss
 from jobs import mark
@@ -38,6 +39,7 @@ NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "lustre", "gpfs", "beegfs", "glusterfs"}
     | {"fuse.sshfs", "fuse.glusterfs", "fuse.ceph"}
 )
+_INPUT = re.compile(r"[0-9a-f]{32}-[0-9a-f]{32}", re.ASCII)
 CLOCK_SECONDS = 2.0  # start times are of the wall clock, which may be set between two looks
 
 log = logging.getLogger("muster.spool")
@@ -104,6 +106,18 @@ class Spool:
     def part_tmp(self, name: str) -> Path:
         return self.tmp / name.rpartition("/")[2]
 
+    @property
+    def inputs(self) -> Path:
+        return self.path / "in"
+
+    def input(self, name: str, digest: bytes) -> Path:
+        """One that came whole."""
+        return self.inputs / f"{name}-{digest.hex()}"
+
+    def half(self, name: str) -> Path:
+        """One that is coming, or was cut off half way."""
+        return self.inputs / f"{name}.half"
+
     def mark(self, slot: int) -> Path:
         return self.run / f"slot-{slot}.mark"
 
@@ -139,11 +153,11 @@ class Spool:
         try:
             make_folder(self.path, 0o700)
             info = self.path.stat()
-            if info.st_uid != os.getuid():
+            if _is_anothers(self.path):
                 raise RefusedError(f"the spool {self.path} belongs to another user", "name another with --spool")
             if stat.S_IMODE(info.st_mode) & 0o077:
                 self.path.chmod(0o700)
-            for folder in (self.done, self.tmp, self.run, self.path / "code"):
+            for folder in (self.done, self.inputs, self.tmp, self.run, self.path / "code"):
                 folder.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             why = f"the spool {self.path} cannot be used: {error.strerror or error}"
@@ -177,6 +191,10 @@ class Spool:
                 log.warning("deleted a damaged part: %s", error.message)
                 path.unlink(missing_ok=True)
 
+    def input_bytes(self) -> int:
+        """What inputs that were pulled take."""
+        return sum(file.stat().st_size for file in self.inputs.iterdir())
+
     def part_bytes(self) -> int:
         """What finished work takes now."""
         return sum(path.stat().st_size for path in self.done.glob("*/*/*"))
@@ -200,6 +218,24 @@ class Spool:
                 why = "the agent was killed while it ran"
                 found.append(Loss(at.job, at.layer, marked.boot, marked.attempt, numbers, True, why))
         return found
+
+    def copies(self) -> list[Copy]:
+        """Inputs an earlier process pulled, the oldest first; what is no input, or half of one, is deleted.
+
+        Whether their bytes are still the same shows when they are read."""
+        found = []
+        for file in self.inputs.iterdir():
+            if _INPUT.fullmatch(file.name) and not file.is_symlink() and file.is_file():
+                name, _, digest = file.name.partition("-")
+                info = file.stat()
+                found.append((info.st_mtime_ns, Copy(name, info.st_size, bytes.fromhex(digest))))
+            else:
+                _remove(file)
+        return [copy for _, copy in sorted(found, key=lambda one: one[0])]
+
+    def codes(self) -> list[str]:
+        """Packs of code that were unpacked here."""
+        return [folder.name for folder in (self.path / "code").iterdir() if is_digest(folder.name)]
 
     def clear(self) -> None:
         """Forget what an earlier process was at. After its parts and losses were read and its runners swept."""
@@ -225,11 +261,13 @@ def owner(path: Path) -> Owner | None:
 
 
 def base() -> Path:
-    """Where spools go by default: on this machine's own disk, keyed by host."""
+    """Where spools go by default: on this machine's own disk, keyed by host: homes may be shared."""
     home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    if file_system(home) in NETWORK_FILE_SYSTEMS:
-        home = Path("/var/tmp") / f"muster-{os.getuid()}"
-    return home / "muster" / host()
+    if file_system(home) not in NETWORK_FILE_SYSTEMS:
+        return home / "muster" / host()
+    places = [Path("/var/tmp"), Path(os.environ.get("TMPDIR") or "/tmp"), Path("/tmp")]
+    local = [place for place in places if file_system(place) not in NETWORK_FILE_SYSTEMS]
+    return (local or places)[0] / f"muster-{os.getuid()}" / host()
 
 
 def host() -> str:
@@ -252,6 +290,20 @@ def free_bytes(path: Path) -> int:
     """What the file system has left for us."""
     info = os.statvfs(path)
     return info.f_bavail * info.f_frsize
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
+
+
+def _is_anothers(path: Path) -> bool:
+    """Whether another user owns it, or a folder of ours above it: whoever owns that may put another in its place."""
+    ours = [path, *(parent for parent in path.parents if parent.name == f"muster-{os.getuid()}")]
+    return any(folder.stat().st_uid != os.getuid() for folder in ours)
 
 
 def _by_attempt(index: Index) -> dict[Attempt, RangeSet]:

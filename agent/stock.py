@@ -12,14 +12,17 @@ from agent.orders import Attempt
 from agent.reports import Reports, Sum
 from agent.shelf import Part, Shelf
 from coordinator.protocol.messages import Drop, Failure, Grant, Held, LayerInfo, Loss
+from jobs.model import ArraySource
 from jobs.ranges import RangeSet
 from jobs.work import Mishap
 
 
 class Stock:
-    """Shards by layer. A number of a layer is held or on the shelf, never both."""
+    """Shards by layer. A number of a layer is held or on the shelf, never both. `in_place`: sources are read where they
+    are."""
 
-    def __init__(self) -> None:
+    def __init__(self, in_place: bool = True) -> None:
+        self.in_place = in_place
         self.farm = ""  # whose work this is; parts of other farms stay on the disk untouched
         self.holdings: dict[str, Holding] = {}  # by layer; one may hold nothing and only know its layer
         self.shelf = Shelf()
@@ -32,7 +35,7 @@ class Stock:
         if layer in self.holdings:
             self.holdings[layer].info = info
         else:
-            self.holdings[layer] = Holding(info)
+            self.holdings[layer] = Holding(info, not self.in_place and isinstance(info.layer.source, ArraySource))
 
     def grant(self, grant: Grant, now: float) -> bool:
         """Hold what is granted; what is finished here already is said to be. False where the layer is unknown."""
@@ -160,6 +163,8 @@ class Stock:
                 held.update(numbers)
             placed = RangeSet.of(sorted(holding.placed))
             assert not placed & holding.waiting, "a number both placed and waiting"
+            assert not holding.ready - holding.waiting, "ready and not waiting"
+            assert not set(holding.inputs) - {*held}, "an input of a number not held"
             assert placed | holding.waiting == held, "a number held but neither placed nor waiting"
             assert not held & self.shelf.live(self.farm, layer), "a number both held and finished"
         for layer in self.shelf.layers(self.farm):

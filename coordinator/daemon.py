@@ -30,7 +30,7 @@ from coordinator.scheduler.core import Scheduler
 from coordinator.scheduler.state import Timing
 from coordinator.store import Store, StoredJob, StoredLayer, StoreThread
 from coordinator.wire import Wire
-from jobs.errors import ProtocolError, RefusedError
+from jobs.errors import INTERNAL_EXIT, MusterError, ProtocolError, RefusedError
 from jobs.model import MadeSource
 from jobs.plan import Plan, decode_plan
 
@@ -40,11 +40,11 @@ LOG_BYTES, LOG_FILES = 8 << 20, 3
 _decode = Decoder(FromHelper | FromCommand)
 
 
-def serve(path: Path, timing: Timing | None = None) -> int:
-    """Serve `path` until told to stop; the exit code."""
+def serve(path: Path, timing: Timing | None = None, quiet: bool = False) -> int:
+    """Serve `path` until told to stop; the exit code. `quiet`: nobody reads stderr."""
     root = roots.prepare(path)
     with _only_daemon(root):
-        _log_to(root)
+        _log_to(root, quiet)
         return asyncio.run(_Daemon(root, timing or Timing()).run())
 
 
@@ -64,18 +64,20 @@ def _only_daemon(root: Root) -> Iterator[None]:
         os.close(fd)
 
 
-def _log_to(root: Root) -> None:
-    """Everything to daemon.log; what people must know to stderr as well."""
+def _log_to(root: Root, quiet: bool) -> None:
+    """Everything to daemon.log, which rotates; in the foreground to stderr as well, which may not."""
     os.close(os.open(root.log, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     form = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
     to_file = RotatingFileHandler(root.log, maxBytes=LOG_BYTES, backupCount=LOG_FILES)
     to_people = logging.StreamHandler(sys.stderr)
-    for handler in (to_file, to_people):
+    handlers: list[logging.Handler] = [to_file] if quiet else [to_file, to_people]
+    for handler in handlers:
         handler.setFormatter(form)
-    own = logging.getLogger("muster")
-    own.handlers[:] = [to_file, to_people]
-    own.setLevel(logging.INFO)
-    own.propagate = False
+    for name in ("muster", "asyncio"):
+        logger = logging.getLogger(name)
+        logger.handlers[:] = handlers
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
 
 
 class _Daemon:
@@ -123,12 +125,12 @@ class _Daemon:
             if live.plan.driver:
                 self._engine.background(self._driving.keep(job))
         log.info("serving %s, farm %s, boot %d", self._root.path, self._engine.farm, self._boot)
-        stopping = asyncio.create_task(self._stop.wait())
-        done, _ = await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
-        await self._wind_down(server, [*tasks, stopping])
+        ends = [asyncio.create_task(event.wait()) for event in (self._stop, self._engine.broken)]
+        done, _ = await asyncio.wait([*ends, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        await self._wind_down(server, [*tasks, *ends])
         for task in done:
             task.result()
-        return 0
+        return INTERNAL_EXIT if self._engine.broken.is_set() else 0
 
     async def _wind_down(self, server: asyncio.Server, tasks: list[asyncio.Task[Any]]) -> None:
         log.info("stopping; jobs go on when this root is served again")
@@ -182,8 +184,10 @@ class _Daemon:
             log.warning("a connection was closed: %s", error)
         except asyncio.CancelledError:
             pass
-        except Exception:
+        except (OSError, MusterError):
             log.exception("a connection failed")
+        except Exception as error:
+            self._engine.give_up("a question was answered by half", error)
         finally:
             self._connections.discard(task)
             self._driving.close(wire)

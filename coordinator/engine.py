@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -32,6 +33,7 @@ from coordinator.scheduler import commands as c
 from coordinator.scheduler import events as e
 from coordinator.scheduler.core import Scheduler
 from coordinator.store import Store, StoreThread
+from jobs.errors import MusterError
 from jobs.model import Layer, Output, Work
 from jobs.plan import Plan
 from jobs.ranges import RangeSet
@@ -88,6 +90,7 @@ class Engine:
         self.store_trouble = ""  # what keeps the store from writing, for people
         self.something_for_drivers = asyncio.Event()  # set and replaced when a bundle is committed or a job ends
         self.last_token = 0  # of accepted bundles
+        self.broken = asyncio.Event()  # a bug: what is in memory may differ from what is stored
         self._last_session = boot * SESSIONS_PER_BOOT
         self.tasks: set[asyncio.Task[None]] = set()
 
@@ -96,10 +99,24 @@ class Engine:
     def handle(self, event: e.Event) -> list[c.Command]:
         """Let the scheduler react; the commands only the asker can carry out come back."""
         answers: list[c.Command] = []
-        for command in self.scheduler.handle(event, time.monotonic()):
-            if not self._carry_out(command):
-                answers.append(command)
+        try:
+            for command in self.scheduler.handle(event, time.monotonic()):
+                if not self._carry_out(command):
+                    answers.append(command)
+        except Exception as error:
+            self.give_up(f"{type(event).__name__} was handled by half", error)
+            raise
         return answers
+
+    def give_up(self, what: str, error: BaseException) -> None:
+        """After a bug only what is stored is to be trusted: the daemon ends, and another one starts from that."""
+        log.critical(
+            "%s, a bug of ours: stopping. Nothing is lost; nobody starts the coordinator again but you, with"
+            " `coordinator serve`, or what supervises it",
+            what,
+            exc_info=error,
+        )
+        self.broken.set()
 
     def _carry_out(self, command: c.Command) -> bool:
         match command:
@@ -201,10 +218,19 @@ class Engine:
     # --- the store ---------------------------------------------------------------------------------------
 
     def write(self, statement: Callable[[Store], _T]) -> Future[_T]:
-        """Ask the store for something nobody waits for; what fails is logged."""
+        """Ask the store for something nobody waits for."""
         future = self.store.run(statement)
-        future.add_done_callback(_log_failure)
+        loop = asyncio.get_running_loop()
+        future.add_done_callback(lambda done: self._written(done, loop))
         return future
+
+    def _written(self, future: Future[Any], loop: asyncio.AbstractEventLoop) -> None:
+        """On the store's thread."""
+        error = future.exception()
+        if isinstance(error, sqlite3.OperationalError):  # told to stop while the disk took nothing
+            log.error("the store stopped with a statement unwritten: %s", error)
+        elif error is not None:
+            loop.call_soon_threadsafe(self.give_up, "the store refused a statement", error)
 
     async def ask(self, statement: Callable[[Store], _T]) -> _T:
         """Durable once this returns."""
@@ -218,8 +244,11 @@ class Engine:
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)
-        if not task.cancelled() and task.exception():
-            log.error("a task failed", exc_info=task.exception())
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, (OSError, MusterError)):
+            log.error("a task failed", exc_info=error)
+        elif error is not None:
+            self.give_up("a task failed", error)
 
     async def _raise_high_water(self, command: c.RaiseHighWater) -> None:
         await self.ask(lambda store: store.raise_high_water(command.job, command.layer, command.value))
@@ -323,7 +352,9 @@ class Engine:
         self, job: str, layer: str, generation: int, agent: str, numbers: RangeSet, nbytes: int, file: str
     ) -> None:
         """A bundle is durable: tell the scheduler, the figures and whoever waits for one."""
-        live = self.jobs[job]
+        live = self.jobs.get(job)
+        if live is None:  # removed meanwhile, and what was committed of it with it
+            return
         live.figures.committed(agent, len(numbers), nbytes)
         if live.plan.driver:
             live.bundles.append(file)
@@ -373,9 +404,9 @@ class Engine:
             log.error("%s/%s: the merge failed: %s; it starts again", job, layer.name, reply.message)
             return False
         await self._finish_merge(job, layer, generation, folder)
-        figures = self.jobs[job].figures
-        figures.merged_bytes += reply.nbytes
-        figures.merge_seconds += seconds
+        if live := self.jobs.get(job):
+            live.figures.merged_bytes += reply.nbytes
+            live.figures.merge_seconds += seconds
         return True
 
     def _still_wanted(self, job: str, layer: Layer, generation: int) -> bool:
@@ -412,8 +443,3 @@ class Engine:
                 if self.scheduler.state.jobs[job].state == "running":
                     live.figures.tick(tick)
             await asyncio.sleep(tick)
-
-
-def _log_failure(future: Future[Any]) -> None:
-    if error := future.exception():
-        log.error("the store refused a statement", exc_info=error)

@@ -18,7 +18,7 @@ from coordinator.scheduler.layers import reserved
 from coordinator.scheduler.state import Job
 from coordinator.status import agents_of, status_of
 from jobs.commit import fsync_folder, is_full
-from jobs.errors import MusterError, NotFoundError, RefusedError, SpaceError
+from jobs.errors import INTERNAL_EXIT, MusterError, NotFoundError, RefusedError, SpaceError
 from jobs.model import MadeSource
 from jobs.plan import Plan, decode_plan
 
@@ -42,6 +42,11 @@ class Office:
         except OSError as error:
             log.error("a question was not answered: %s", error)
             return a.problem_of(_trouble(error))
+        except Exception:
+            if not isinstance(question, (a.StatusAsk, a.AgentsAsk, a.FailuresAsk, a.Usage)):
+                raise
+            log.exception("a question was not answered")  # it changed nothing: no reason to stop
+            return a.Problem("the coordinator cannot tell", "a bug: daemon.log has its traceback", INTERNAL_EXIT)
 
     async def _answer(self, question: Message, connection: object) -> Message:
         match question:
@@ -99,7 +104,7 @@ class Office:
         """Take a planned job over. Order: row, not ready → folder renamed and synced → ready → the scheduler."""
         engine = self._engine
         source = engine.root.tmp / folder
-        plan = decode_plan((source / "plan.msgpack").read_bytes())
+        plan = _submitted_plan(source / "plan.msgpack")
         self._refuse_twins(plan)
         self._keep_code(source / "code.pack", plan)
         created = time.time()
@@ -214,6 +219,13 @@ class Office:
             lambda store: store.failures(job.id, digest, q.number, q.quarantined, q.limit)
         )
         return a.Failures(total, [_record(row, by_digest[row.layer]) for row in rows])
+
+
+def _submitted_plan(file: Path) -> Plan:
+    try:
+        return decode_plan(file.read_bytes())
+    except FileNotFoundError:
+        raise RefusedError("the submission has no plan", "submit the job again") from None
 
 
 def _trouble(error: OSError) -> MusterError:

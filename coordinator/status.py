@@ -139,6 +139,9 @@ def _notes(engine: Engine, job: s.Job) -> list[str]:
         return [*notes, "no agent has joined"]
     if all(obstacles.values()):
         notes += [f"{name} {why}" for name, why in sorted(obstacles.items())][:5]
+    elif not any(layer.holdings for layer in job.opened):
+        idle = sorted((agent.name, agent.idle_because) for agent in state.present_agents())
+        notes += [f"{name} is idle: {why}" for name, why in idle if why.startswith(f"{job.id}: a shard needs")][:5]
     if state.limbo_until is not None:
         waiting = ", ".join(sorted(state.expected)[:5])
         notes.append(f"after a restart, shards that may still be running wait for {waiting or 'their agents'}")

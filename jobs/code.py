@@ -28,6 +28,7 @@ DIGEST_BYTES = 16
 BYTES_LIMIT = 64 << 20  # of all files together
 FILES_LIMIT = 10_000
 NAME_LIMIT = 512
+PACK_LIMIT = BYTES_LIMIT + FILES_LIMIT * (NAME_LIMIT + 16)  # bytes of a pack
 _NO_COMPILED = (".pyc", ".pyo")
 
 
@@ -208,7 +209,7 @@ def unpack(raw: bytes, folder: Path, digest: str) -> CodeBundle:
 
 
 def _decoded(raw: bytes, digest: str) -> CodeBundle:
-    if len(raw) > BYTES_LIMIT + FILES_LIMIT * (NAME_LIMIT + 16):
+    if len(raw) > PACK_LIMIT:
         raise DamagedError(f"a pack of code of {len(raw)} bytes")
     if blake2b(raw, digest_size=DIGEST_BYTES).hexdigest() != digest or not raw.startswith(MAGIC):
         raise DamagedError(f"the pack of code {digest} does not match its digest")

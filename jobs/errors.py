@@ -101,6 +101,13 @@ class ProtocolError(MusterError):
     default_hint = "run the same version of muster at both ends, and let no profile print on stdout"
 
 
+class VersionError(ProtocolError):
+    """The other end speaks another version of the protocol: one of the two has to be upgraded."""
+
+    retryable = True
+    default_hint = "upgrade muster on the older of the two machines"
+
+
 class IncompleteError(MusterError):
     """A job ended, or stands, without all of its shards."""
 

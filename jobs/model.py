@@ -24,7 +24,8 @@ class Window(msgspec.Struct, frozen=True):
     shape: tuple[int, ...]  # first axis: rows
     dtype: str  # numpy's name with its byte order, "<f4"
     nbytes: int
-    stamp: Stamp | None  # None: a copy in the spool, already checked against its digest
+    stamp: Stamp | None  # None: a copy in the spool
+    digest: bytes = b""  # xxh3_128 of the copy as it was pulled; b"" where there is none
 
 
 class Output(msgspec.Struct, frozen=True):

@@ -50,6 +50,8 @@ def read_window(window: Window, buffer: Array | None = None) -> tuple[Array, byt
         _check_stamp(fd, window)
     finally:
         os.close(fd)
+    if window.digest and digest != window.digest:
+        raise SourceChanged(f"{window.path} is not what was pulled")
     return rows.view(dtype).reshape(window.shape), digest
 
 

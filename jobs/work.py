@@ -86,6 +86,10 @@ class Outcome(msgspec.Struct, frozen=True):
     full: str = ""  # the disk or quota was full: what the system said
 
 
+class InputLost(RunnerLost):
+    """The copy of a shard's input is gone, or not what was pulled."""
+
+
 class Workbench:
     """A slot's: keeps the kind of the last batch open, and its input buffer, until another job's batch comes."""
 
@@ -143,7 +147,7 @@ class Workbench:
             if item.window is None or item.window.stamp is not None:
                 part.changed = True
                 return False
-            lost = RunnerLost(f"its input is not in the spool: {error}")
+            lost = InputLost(f"its input is not in the spool: {error}")
             part.add_mishap(item, lost, time.perf_counter() - begun, _peak(runner))
         except Exception as error:
             part.add_mishap(item, error, time.perf_counter() - begun, _peak(runner))
@@ -359,7 +363,8 @@ def _digest_of(segments: Sequence[memoryview]) -> bytes:
 
 def _mishap(number: int, error: Exception, seconds: float, peak: int) -> Mishap:
     if isinstance(error, RunnerLost):
-        return Mishap(number, True, "killed", str(error) or "its process was killed", "", seconds, peak)
+        code = "input" if isinstance(error, InputLost) else "killed"
+        return Mishap(number, True, code, str(error) or "its process was killed", "", seconds, peak)
     if isinstance(error, ShardFailure):
         return Mishap(number, False, error.code, error.message, error.evidence, seconds, peak)
     code = "memory" if isinstance(error, MemoryError) else "exception"

@@ -49,6 +49,7 @@ from tests.simulated import SimulatedAgent
 MARK = "MUSTER_TEST_FARM"
 DEADLINE_SECONDS = 40.0  # for any one state; generous, as the machine may be busy
 POLL_SECONDS = 0.02
+DETACH_SECONDS = 3.0
 OWN_FILES = frozenset({"manifest.json", "shards.npy"})  # they say who computed what, and when
 CLUSTER = {"kind": "cluster", "params": {"n_clusters": 4}}
 
@@ -157,6 +158,13 @@ class Farm:
             command, env=self.environment(), capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
         )
 
+    def agent_command(self, *args: str) -> subprocess.CompletedProcess[str]:
+        """An `agent` command, run to its end."""
+        command = roots.python("agent.cli", *args)
+        return subprocess.run(
+            command, env=self.environment(), capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
+        )
+
     def close(self) -> None:
         """Everything it started is gone."""
         for agent in self.agents:
@@ -167,14 +175,10 @@ class Farm:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             assert time.monotonic() < deadline, f"processes {pids} do not die"
-            self._reap()
             time.sleep(POLL_SECONDS)
-        self._reap()
-
-    def _reap(self) -> None:
         for process in [self.daemon, *self.real.values()]:
             if process is not None:
-                process.poll()
+                process.wait(DEADLINE_SECONDS)
 
     def processes(self, *words: str) -> list[int]:
         """Living processes of this farm whose command line has all of `words`."""
@@ -192,7 +196,9 @@ class Farm:
         folder = self.folder / f"job-{self._jobs}"
         (folder / "arrays").mkdir(parents=True)
         for name, array in layers.items():
-            np.save(folder / "arrays" / f"{name}.npy", array)
+            path = folder / "arrays" / f"{name}.npy"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            np.save(path, array)
         if work:
             (folder / "work.py").write_text(work)
         job: dict[str, Any] = {"name": "job", "shard": {"rows": shard_rows}, **({} if work else CLUSTER), **fields}
@@ -245,11 +251,13 @@ class Farm:
             if (folder := self.root.job(job).result / layer.name).joinpath("manifest.json").exists()
         }
 
-    def serial(self, job: str) -> dict[str, dict[str, bytes]]:
-        """What the result of `job` must be: its shards run one after the other in this process, and merged."""
+    def serial(self, job: str, *names: str) -> dict[str, dict[str, bytes]]:
+        """What the result of `job`, or of its layers named, must be: its shards run one after the other in this
+        process, and merged."""
         plan = self.plan(job)
         code = self._unpacked(plan)
-        return {layer.name: self._serial_layer(plan, layer, code) for layer in plan.layers}
+        wanted = [layer for layer in plan.layers if not names or layer.name in names]
+        return {layer.name: self._serial_layer(plan, layer, code) for layer in wanted}
 
     def _serial_layer(self, plan: Plan, layer: Layer, code: str | None) -> dict[str, bytes]:
         folder = self.folder / f"serial-{uuid.uuid4().hex}"
@@ -265,9 +273,9 @@ class Farm:
             unpack(self.root.pack(plan.work.code).read_bytes(), target, plan.work.code)
         return str(target)
 
-    def check_result(self, job: str) -> None:
-        """The promise: the merged arrays are the serial run's, byte for byte."""
-        assert self.merged(job) == self.serial(job)
+    def check_result(self, job: str, *names: str) -> None:
+        """The promise: the merged arrays, of just the layers named if any is, are the serial run's, byte for byte."""
+        assert self.merged(job) == self.serial(job, *names)
 
     # --- what is on disk ---------------------------------------------------------------------------------
 
@@ -329,12 +337,12 @@ class Farm:
         self.agents.append(agent)
         return agent
 
-    def join(self, name: str, *args: str) -> subprocess.Popen[bytes]:
-        """A real agent by folder, with a spool of its own below the farm's folder."""
+    def join(self, name: str, *args: str, where: str | None = None) -> subprocess.Popen[bytes]:
+        """A real agent, by folder unless `where` says how, with a spool of its own below the farm's folder."""
         spool = self.folder / "spools" / name
         spool.mkdir(parents=True, exist_ok=True)
         options = ["--name", name, "--spool", str(spool), *args]
-        command = [*roots.python("agent.cli", "join", str(self.root.path)), *options]
+        command = [*roots.python("agent.cli", "join", where or str(self.root.path)), *options]
         self.real[name] = self.run(command, f"agent-{name}.out")
         return self.real[name]
 
@@ -381,7 +389,11 @@ class Tracer:
         assert self._process.stderr is not None
         self._process.terminate()
         self._process.stderr.close()
-        self._process.wait(DEADLINE_SECONDS)
+        try:
+            self._process.wait(DETACH_SECONDS)
+        except subprocess.TimeoutExpired:  # it may wait for good for a thread that died meanwhile
+            self._process.kill()
+            self._process.wait(DEADLINE_SECONDS)
         return self._log.read_text(errors="replace")
 
     def __enter__(self) -> Tracer:

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -23,6 +23,7 @@ START_SECONDS = 20.0
 POLL_SECONDS = 0.02
 TRIES = 5  # another process may take the free port that was found
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin:/sbin")
+LOOPBACK = "127.0.0.1"
 HOST = "farm"  # what the ssh_config calls it
 
 
@@ -64,9 +65,20 @@ def free_port() -> int:
 class Sshd:
     """One daemon. `authorize` may be called while it runs."""
 
-    def __init__(self, folder: Path, options: Sequence[str] = (), path: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        options: Sequence[str] = (),
+        path: str | None = None,
+        address: str = LOOPBACK,
+        prefix: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self.folder = folder
         self.options = list(options)
+        self.address = address
+        self._prefix = prefix  # a command to run it under
+        self._env = env or {}  # what its sessions get, beside PATH
         self.path = path or f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
         self.port = 0
         self.user = getpass.getuser()
@@ -93,7 +105,7 @@ class Sshd:
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         (self.folder / "sshd_config").write_text(self._config())
         assert SSHD is not None
-        command = [SSHD, "-D", "-e", "-f", str(self.folder / "sshd_config")]
+        command = [*self._prefix, SSHD, "-D", "-e", "-f", str(self.folder / "sshd_config")]
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/")
         deadline = time.monotonic() + START_SECONDS
@@ -105,14 +117,16 @@ class Sshd:
         return False
 
     def _listens(self) -> bool:
-        return f"Server listening on 127.0.0.1 port {self.port}" in self.log()
+        return f"Server listening on {self.address} port {self.port}" in self.log()
 
     def _config(self) -> str:
+        # deeper than 1, bash leaves this machine's ~/.bashrc alone
+        env = {"PATH": self.path, "SHLVL": "2", **self._env}
         return "\n".join(
             [
                 *self.options,
                 f"Port {self.port}",
-                "ListenAddress 127.0.0.1",
+                f"ListenAddress {self.address}",
                 f"HostKey {self.host_key}",
                 f"AuthorizedKeysFile {self._authorized}",
                 f"PidFile {self.folder / 'sshd.pid'}",
@@ -122,7 +136,7 @@ class Sshd:
                 "KbdInteractiveAuthentication no",
                 "PrintMotd no",
                 "LogLevel VERBOSE",
-                f"SetEnv PATH={self.path} SHLVL=2",  # deeper than 1, bash leaves this machine's ~/.bashrc alone
+                " ".join(["SetEnv", *(f"{name}={value}" for name, value in env.items())]),
                 "Subsystem sftp internal-sftp",
                 "",
             ]
@@ -171,14 +185,19 @@ class Sshd:
 
     def trust(self, key: Path | None = None) -> None:
         """Let `known_hosts` hold this key for the daemon, its own by default."""
-        self.known_hosts.write_text(f"[127.0.0.1]:{self.port} {public_line(key or self.host_key)}\n")
+        self.known_hosts.write_text(f"{self.name} {public_line(key or self.host_key)}\n")
+
+    @property
+    def name(self) -> str:
+        """What known_hosts calls it."""
+        return f"[{self.address}]:{self.port}"
 
     def ssh_config(self, *more: str, key: Path | None = None, name: str = "ssh_config") -> Path:
         """A file in which `Host farm` is this daemon; `more` lines come first, and so win."""
         lines = [
             f"Host {HOST}",
             *more,
-            "HostName 127.0.0.1",
+            f"HostName {self.address}",
             f"Port {self.port}",
             f"User {self.user}",
             f"IdentityFile {key or self.key}",

@@ -6,19 +6,27 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from agent import spool as spools
+from agent.bandwidth import LEAST
 from agent.commands.group import example
+from agent.links import Options, Ssh, open_link
 from agent.where import Folder, Host, parse
 from jobs import units
-from jobs.errors import LinkError, NoDaemonError, RefusedError
+from jobs.errors import LinkError, NoDaemonError, RefusedError, UsageError
 from jobs.names import check_name
 
+if TYPE_CHECKING:
+    from agent.main import Settings
+
 MEMORY_SHARE = 0.8  # of the machine's, by default
-DISK_SHARE = 0.9  # of what is free, by default
+DISK_SHARE = 0.9  # of what is free, by default, where it is for results alone
+PULL_DISK_SHARE = 0.5  # where inputs are pulled: what is not needed of it is filled with them all the same
 DETACH_SECONDS = 60.0
 # `-m` would put the current folder, here anybody's, before our own packages
 _START = "import sys; sys.path[:] = [p for p in sys.path if p]; from agent.cli import main; sys.exit(main())"
@@ -32,7 +40,15 @@ def _size(context: click.Context, option: click.Parameter, value: str | None) ->
         raise click.BadParameter(str(error), context, option) from None
 
 
-@click.command(epilog=example("agent join /data/farm --name desk --cpus 4", "agent join ./farm --detach"))
+@click.command(
+    epilog=example(
+        "agent join /data/farm --name desk --cpus 4",
+        "agent join ./farm --detach",
+        "agent join server.lab",
+        "agent join anna@server.lab:/data/farm --accept-new-host-key --bandwidth 10MiB",
+        "agent join ssh://anna@server.lab:2222/data/farm --ssh openssh",
+    )
+)
 @click.argument("where")
 @click.option("--name", default=None, help="What this agent is called; default this machine's name.")
 @click.option("--cpus", type=click.IntRange(1, 4096), default=None, help="Processors to lend; default all.")
@@ -45,7 +61,29 @@ def _size(context: click.Context, option: click.Parameter, value: str | None) ->
 )
 @click.option("--spool", type=click.Path(path_type=Path), default=None, help="Folder for work; default on local disk.")
 @click.option(
-    "--disk", callback=_size, metavar="SIZE", default=None, help="Disk for results; default 90% of what is free."
+    "--disk",
+    callback=_size,
+    metavar="SIZE",
+    default=None,
+    help="Disk for results and pulled inputs; default 50% of what is free, 90% where WHERE is a folder.",
+)
+@click.option(
+    "--ssh",
+    type=click.Choice(["paramiko", "openssh"]),
+    default="paramiko",
+    help="What makes the connection: ours, or the system's ssh for what ours cannot; default paramiko.",
+)
+@click.option("--accept-new-host-key", is_flag=True, help="Trust a host never seen before; a changed key is refused.")
+@click.option("--command", "program", default=None, help="The coordinator program there, where it is not on the PATH.")
+@click.option("--port", type=click.IntRange(1, 65535), default=None, help="Port of sshd there.")
+@click.option(
+    "--ssh-config",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="File in place of ~/.ssh/config, as with `ssh -F`.",
+)
+@click.option(
+    "--bandwidth", callback=_size, metavar="SIZE", default=None, help="Bytes per second at most, both ways together."
 )
 @click.option("--detach", is_flag=True, help="Return once it works; it goes on by itself.")
 def command(
@@ -55,33 +93,59 @@ def command(
     memory: int | None,
     spool: Path | None,
     disk: int | None,
+    ssh: Ssh,
+    accept_new_host_key: bool,
+    program: str | None,
+    port: int | None,
+    ssh_config: Path | None,
+    bandwidth: int | None,
     detach: bool,
 ) -> int:
     """Work for the coordinator at WHERE until told to leave.
 
     WHERE is the farm's root folder on this machine, if it has a `/` before any `:` or starts with `.` or `~`;
-    else host, user@host, user@host:/root or ssh://user@host:port/root.
+    else host, user@host, user@host:/root or ssh://user@host:port/root. From a host, inputs are pulled over ssh into
+    the spool, and kept there while there is room.
 
     Ctrl-C, SIGTERM and `agent leave` let it finish what runs, push what is finished and hand back the rest;
     a second Ctrl-C stops it at once, and what is finished is offered at the next join.
     """
-    root = _root(where)
+    place = _place(where, port)
+    if bandwidth is not None and bandwidth < LEAST:
+        raise UsageError(
+            f"--bandwidth {bandwidth} is too little", f"allow at least {units.format_size(LEAST)} a second"
+        )
     name = check_name(name or spools.host(), "agent")
     folder = (spool or spools.base() / name).expanduser().absolute()
     _check_spool(folder, spool is not None)
     if detach:
         return _detach(folder, name)
-    return _join(root, name, folder, cpus, memory, disk)
+    options = Options(ssh, accept_new_host_key, program, ssh_config, interactive=sys.stdin.isatty())
+    return _join(place, options, Wishes(name, folder, cpus, memory, disk, bandwidth))
 
 
-def _root(where: str) -> Path:
+@dataclass(frozen=True)
+class Wishes:
+    """What the command line says of this machine; None: the default."""
+
+    name: str
+    folder: Path
+    cpus: int | None
+    memory: int | None
+    disk: int | None
+    bandwidth: int | None
+
+
+def _place(where: str, port: int | None) -> Folder | Host:
     match parse(where):
         case Host() as host:
-            raise RefusedError(f"joining {host} over ssh is not built yet", "join a root folder on this machine")
-        case Folder(path):
+            if port and host.port not in (None, port):
+                raise UsageError(f"{where} and --port {port} name two ports", "leave one of them out")
+            return replace(host, port=port or host.port)
+        case Folder(path) as folder:
             if not (path / "farm.json").is_file():
                 raise NoDaemonError(f"{path} is not a farm's root", f"make it with `coordinator serve --root {path}`")
-            return path
+            return folder
 
 
 def _check_spool(folder: Path, asked_for: bool) -> None:
@@ -94,24 +158,43 @@ def _check_spool(folder: Path, asked_for: bool) -> None:
     click.echo(f"warning: the spool {folder} is on a network file system ({kind})", err=True)
 
 
-def _join(root: Path, name: str, folder: Path, cpus: int | None, memory: int | None, disk: int | None) -> int:
+def _join(place: Folder | Host, options: Options, wishes: Wishes) -> int:
+    from agent.main import Agent
+
+    spool = spools.Spool(wishes.folder)
+    spool.take(wishes.name, str(place))
+    link = open_link(place, options)
+    try:
+        link.prepare()
+    except LinkError as error:
+        if not error.retryable:
+            raise
+        click.echo(f"{wishes.name}: {error.message}; trying again", err=True)
+    settings = _settings(place, wishes, spool)
+    lent = f"{settings.cpus} cpus, {units.format_size(settings.memory)} of memory"
+    click.echo(f"{wishes.name}: {lent}, {units.format_size(settings.disk)} of disk in {wishes.folder}", err=True)
+    return Agent(settings, spool, link).run()
+
+
+def _settings(place: Folder | Host, wishes: Wishes, spool: spools.Spool) -> Settings:
     from importlib.metadata import version
 
     from agent import weigh
-    from agent.links.pipe import PipeLink
-    from agent.main import Agent, Settings
+    from agent.main import Settings
 
-    spool = spools.Spool(folder)
-    spool.take(name, str(root))
-    settings = Settings(
-        name=name,
+    share = DISK_SHARE if isinstance(place, Folder) else PULL_DISK_SHARE
+    there = spools.free_bytes(wishes.folder) + spool.part_bytes() + spool.input_bytes()
+    every = len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
+    return Settings(
+        name=wishes.name,
         host=spools.host(),
-        cpus=cpus or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)),
-        memory=memory or int(MEMORY_SHARE * weigh.total()),
-        disk=disk or int(DISK_SHARE * (spools.free_bytes(folder) + spool.part_bytes())),
+        cpus=wishes.cpus or every,
+        memory=wishes.memory or int(MEMORY_SHARE * weigh.total()),
+        disk=wishes.disk or int(share * there),
         version=version("muster"),
+        packs=place.path / "code" if isinstance(place, Folder) else None,
+        bandwidth=wishes.bandwidth,
     )
-    return Agent(settings, spool, PipeLink(root), root / "code").run()
 
 
 def _detach(folder: Path, name: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ HANDSHAKE_SECONDS = 30.0  # from TCP's connection to the host key
 LOGIN_SECONDS = 30.0  # for each key, and for all of them twice that
 OPEN_SECONDS = 60.0
 SEVERAL_KEYS = 2
+UNKNOWN_ROUND_TRIP = 0.1
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Connection:
         self._line = line
         self._under = under
         self.sessions: set[paramiko.Channel] = set()  # open ones
+        self.round_trip = UNKNOWN_ROUND_TRIP  # seconds, the shortest seen
 
     @property
     def alive(self) -> bool:
@@ -52,7 +55,9 @@ class Connection:
 
     def open_session(self, window: int, packet: int) -> paramiko.Channel:
         """A ChannelException if the server allows no more of them."""
+        begun = time.monotonic()
         session = self.transport.open_session(window_size=window, max_packet_size=packet, timeout=OPEN_SECONDS)
+        self.round_trip = min(self.round_trip, time.monotonic() - begun)
         self.sessions.add(session)
         return session
 

@@ -22,11 +22,9 @@ from agent.links.ssh_config import Config
 from agent.where import Host
 from jobs.errors import AccessError, LinkError
 
-WINDOWS: dict[Role, int] = {
-    "control": 2 << 20,
-    "push": 2 << 20,
-    "pull": 16 << 20,
-}  # bytes in flight to us; rate ≤ window/RTT
+WINDOW_BYTES = 2 << 20  # in flight to us: the rate is at most this per round trip, and each larger one costs sshd more
+PULL_RATE = 256 << 20  # bytes per second a pull's window has to allow, over a round trip of the connection at hand
+PULL_WINDOW_LIMIT = 64 << 20
 PACKET_BYTES = 240 << 10  # sshd sends up to 256 KiB at once; paramiko's 32 KiB costs a third of the rate
 SLICE_SECONDS = 0.25  # how soon an abort is noticed
 STATUS_SECONDS = 2.0
@@ -74,7 +72,7 @@ class ParamikoLink(FarLink):
 
     def _start(self, role: Role, program: str) -> FarChannel:
         command = command_line(program, role, self._host.root)
-        connection, session = self._session(WINDOWS[role])
+        connection, session = self._session(role)
         try:
             connection.run(session, command)
         except (paramiko.SSHException, EOFError, OSError) as error:
@@ -84,19 +82,19 @@ class ParamikoLink(FarLink):
 
     # --- connections ---
 
-    def _session(self, window: int) -> tuple[Connection, paramiko.Channel]:
+    def _session(self, role: Role) -> tuple[Connection, paramiko.Channel]:
         """A session on a connection that has room for one, else on a new one."""
         with self._connecting:
             for connection in self._living():
                 try:
-                    return connection, connection.open_session(window, PACKET_BYTES)
+                    return connection, connection.open_session(_window(role, connection), PACKET_BYTES)
                 except paramiko.ChannelException:
                     continue  # MaxSessions
                 except (paramiko.SSHException, EOFError, OSError):
                     self._drop(connection)
             connection = self._add(self._connector.connect())
             try:
-                return connection, connection.open_session(window, PACKET_BYTES)
+                return connection, connection.open_session(_window(role, connection), PACKET_BYTES)
             except paramiko.ChannelException as error:
                 self._drop(connection)
                 raise diagnosis.no_session(str(connection.target), error.text) from None
@@ -144,6 +142,13 @@ class ParamikoLink(FarLink):
             message = f"{connection.target} refuses to run a command"
             return AccessError(message, "join as a user with a shell there, and a key that may run commands")
         return diagnosis.broken(str(connection.target), str(error) or type(error).__name__)
+
+
+def _window(role: Role, connection: Connection) -> int:
+    """Of a new session. Only a pull is worth more than the least."""
+    if role != "pull":
+        return WINDOW_BYTES
+    return max(WINDOW_BYTES, min(int(connection.round_trip * PULL_RATE), PULL_WINDOW_LIMIT))
 
 
 class ParamikoChannel(FarChannel):

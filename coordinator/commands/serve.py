@@ -25,20 +25,21 @@ SHORTEST = click.FloatRange(min=0.01)
 @click.command(epilog=example("coordinator serve --root /data/farm --detach", "agent join /data/farm"))
 @root_option
 @click.option("--detach", is_flag=True, help="Return once it answers; it goes on by itself.")
+@click.option("--quiet", is_flag=True, hidden=True)  # what --detach starts: nobody reads its stderr
 @click.option("--lease", type=SHORTEST, default=Timing.lease, hidden=True)  # these three, in seconds, are for tests
 @click.option("--heartbeat", type=SHORTEST, default=Timing.heartbeat, hidden=True)
 @click.option("--tick", type=SHORTEST, default=Timing.tick, hidden=True)
-def command(root: Path | None, detach: bool, lease: float, heartbeat: float, tick: float) -> int:
+def command(root: Path | None, detach: bool, quiet: bool, lease: float, heartbeat: float, tick: float) -> int:
     """Run the coordinator of a farm, making its root where there is none.
 
     In the foreground, Ctrl-C stops it. Jobs outlive it: the next one goes on.
     """
     found = roots.prepare(roots.find(root).path)
     if detach:
-        return _detach(found, ["--lease", str(lease), "--heartbeat", str(heartbeat), "--tick", str(tick)])
+        return _detach(found, ["--quiet", "--lease", str(lease), "--heartbeat", str(heartbeat), "--tick", str(tick)])
     from coordinator.daemon import serve
 
-    return serve(found.path, Timing(lease, heartbeat, tick))
+    return serve(found.path, Timing(lease, heartbeat, tick), quiet)
 
 
 def _detach(found: Root, options: list[str]) -> int:

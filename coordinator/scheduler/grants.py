@@ -90,7 +90,10 @@ def _is_benched(state: State, agent: Agent, job: Job) -> bool:
 
 def _horizon(state: State, job: Job) -> float:
     """Seconds of work an agent may hold: less and less of it when the end is near."""
-    return min(state.timing.horizon, SHARE_OF_LEFT * job.left / job.speed) if job.speed > 0 else 0.0
+    if job.speed <= 0 or not job.measured:
+        return 0.0
+    speed = job.speed * max(1.0, len(state.by_session) / job.measured)  # the others may be as fast
+    return min(state.timing.horizon, SHARE_OF_LEFT * job.left / speed)
 
 
 def _backlog_seconds(agent: Agent, load: Counter[str]) -> float:
@@ -101,7 +104,8 @@ def _backlog_seconds(agent: Agent, load: Counter[str]) -> float:
 def refresh(state: State) -> None:
     """Once a tick: add up the rates of the agents that are present; a job with nothing to grant saves up no credit."""
     for job in state.running.values():
-        job.speed = sum(agent.rate(job.id) for agent in state.by_session.values())
+        rates = [rate for agent in state.by_session.values() if (rate := agent.rate(job.id))]
+        job.speed, job.measured = sum(rates), len(rates)
     busy = [job for job in state.running.values() if job.queue or any(layer.pending for layer in job.opened)]
     least = min((job.used for job in busy), default=0.0)
     for job in state.running.values():
@@ -185,8 +189,8 @@ def _copy_from(state: State, agent: Agent, job: Job, now: float) -> bool:
         layer = state.open_layers.get(holding.layer)
         if layer is None or layer.fresh or holding.agent == agent.name or not layer.has(holding):
             continue
-        if _seconds_left(state, holding, now) <= mine:
-            return False
+        if _seconds_left(state, holding, now) <= mine + state.timing.tick:
+            return False  # nothing worth its while
         count = min(agent.slots(job), _room_for(agent, layer))
         numbers = highest(holding.open - layer.copied, count)
         if numbers:

@@ -41,6 +41,8 @@ def add(state: State, event: JobAdded, now: float) -> None:
         used=min((job.used for job in state.running.values()), default=0.0),
     )
     job.out_bytes = max((layer.out_bytes for layer in job.layers), default=0)
+    job.least_cost = min((layer.in_bytes + layer.out_bytes for layer in job.layers), default=0)
+    job.least_output = min((layer.out_bytes for layer in job.layers), default=0)
     for layer in job.layers:
         state.by_digest.setdefault(layer.digest, []).append(layer)
     state.jobs[job.id] = job

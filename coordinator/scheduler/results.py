@@ -85,9 +85,10 @@ def _succeeded(state: State, agent: Agent, job: Job) -> None:
 def _measure(agent: Agent, job: Job, count: int, now: float) -> None:
     """So many shards are known to be done for the first time."""
     rate = agent.rates.setdefault(job.id, Rate(now))
-    job.speed -= rate.per_second
+    before = rate.per_second
     rate.finished(count, now)
-    job.speed += rate.per_second
+    job.speed += rate.per_second - before
+    job.measured += before == 0.0 < rate.per_second
 
 
 def finish(state: State, agent: Agent, report: Finished, now: float) -> None:

@@ -56,7 +56,7 @@ def _enter(state: State, event: Joined, old: Agent | None, now: float) -> Agent:
     draining = old is not None and old.state == "draining" and old.process == event.process
     agent.spool, agent.process, agent.session = event.spool, event.process, event.session
     agent.cpus, agent.memory, agent.kernels, agent.room = event.cpus, event.memory, event.kernels, event.room
-    agent.in_place, agent.heard, agent.hungry = event.in_place, now, False
+    agent.in_place, agent.disk, agent.heard, agent.hungry = event.in_place, event.room, now, False
     agent.state = "draining" if draining else "live"
     state.agents[event.name] = agent
     state.by_session[event.session] = agent

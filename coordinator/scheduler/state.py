@@ -66,6 +66,13 @@ class Holding:
         self.open.remove(numbers)
         self.finished.remove(numbers)
 
+    def has_any(self, numbers: RangeSet) -> bool:
+        """Cheap where their bounds are apart, as those of most holdings are."""
+        return any(
+            mine.bottom < numbers.top and numbers.bottom < mine.top and bool(mine & numbers)
+            for mine in (self.open, self.finished)
+        )
+
     def everything(self) -> RangeSet:
         return self.open | self.finished
 
@@ -187,8 +194,11 @@ class Job:
     opened: list[Layer] = field(default_factory=list)  # those open or merging
     queue: deque[Layer] = field(default_factory=deque)  # those waiting, in order
     queued: int = 0  # shards of the queue that are not settled
-    speed: float = 0.0  # shards per second of all present agents; made exact again at each tick
+    speed: float = 0.0  # shards per second of the agents it is known of; made exact again at each tick
+    measured: int = 0  # how many those are
     out_bytes: int = 0  # of one shard's result, the largest seen
+    least_cost: int = 0  # bytes of input and output of a shard of the layer with the smallest
+    least_output: int = 0  # of output alone
     used: float = 0.0  # slot-seconds over priority: the job with the least is served first
     first_failures: dict[str, set[tuple[str, int]]] = field(default_factory=dict)  # agent → (layer, number)
     slowest: list[Holding] = field(default_factory=list)  # those that may be copied in the tail, the last to end first
@@ -224,6 +234,7 @@ class Agent:
     state: str = "live"  # live | draining | gone | left
     hungry: bool = False  # whether it would take work
     in_place: bool = False
+    disk: int = 0  # bytes its spool may use in all
     idle_because: str = ""  # why it last got nothing, for people
     holdings: dict[tuple[str, int, int], Holding] = field(default_factory=dict)  # (layer, boot, attempt)
     void: dict[str, int] = field(default_factory=dict)  # layer → attempts up to this it forgets on hearing our answer
@@ -314,6 +325,9 @@ class State:
             return f"has {agent.cpus} cpus, a shard wants {job.cpus}"
         if agent.slots(job) < 1:
             return f"may use {agent.memory} bytes of memory, a shard wants {job.memory}"
+        wanted = job.least_output if agent.in_place else job.least_cost
+        if agent.disk < wanted:
+            return f"may use {agent.disk} bytes of disk, a shard wants {wanted}"
         return ""
 
     def add_holding(self, holding: Holding) -> None:
@@ -337,9 +351,11 @@ class State:
         for holding in own:
             rest.remove(holding.open)
             rest.remove(holding.finished)
-        if rest or numbers & layer.copied:
-            return [h for h in layer.holdings.values() if h.open & numbers or h.finished & numbers]
-        return own
+        wanted = rest | numbers & layer.copied
+        if not wanted:
+            return own
+        others = [h for h in layer.holdings.values() if h.agent != agent and h.has_any(wanted)]
+        return own + others
 
     def release(self, layer: Layer, numbers: RangeSet) -> None:
         """Whatever of `numbers` nobody holds any more waits behind all fresh ones."""
@@ -351,7 +367,7 @@ class State:
     def _still_held(self, layer: Layer, copied: RangeSet) -> RangeSet:
         """Those of `copied` that somebody has. Those that only one has are copies no longer."""
         once, twice = RangeSet(), RangeSet()
-        for holding in layer.holdings.values() if copied else ():
+        for holding in [h for h in layer.holdings.values() if h.has_any(copied)] if copied else ():
             for part in (holding.open & copied, holding.finished & copied):
                 twice.update(part & once)
                 once.update(part)

@@ -78,7 +78,7 @@ class Runner(ABC):
     def run(self, shard: Shard) -> Result:
         """The outputs of one shard. Raises ShardFailure for what is the shard's own fault."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most kinds have nothing to give back
         """Give back processes and files. Called once; never raises."""
 
 
@@ -92,7 +92,7 @@ class Kind(ABC, Generic[P]):
     driver: ClassVar[str | None] = None  # "module:function" of a process that makes shards as results arrive
 
     def check(self, params: P, shape: Shape | None) -> None:
-        """Refuse, with a JobFileError that names the field, what could never run. `shape` is None where rows are made."""
+        """Refuse, with a JobFileError naming the field, what could never run. `shape` is None where rows are made."""
 
     @abstractmethod
     def declare(self, params: P, shape: Shape | None) -> tuple[Output, ...] | None:

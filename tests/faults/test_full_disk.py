@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -29,9 +30,17 @@ class Ballast:
 
     def leave(self, nbytes: int) -> None:
         self.drop()
-        free = shutil.disk_usage(self._path.parent).free
         with self._path.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, free - nbytes)
+            until(lambda: self._grow(file.fileno(), nbytes), "the disk to be full")
+
+    def _grow(self, fd: int, nbytes: int) -> bool:
+        """Take all but `nbytes`; False where the daemon took some of it meanwhile."""
+        try:
+            os.posix_fallocate(fd, 0, shutil.disk_usage(self._path.parent).free - nbytes)
+        except OSError as error:
+            assert error.errno == errno.ENOSPC
+            return False
+        return True
 
     def drop(self) -> None:
         self._path.unlink(missing_ok=True)

@@ -270,6 +270,7 @@ class Seen:
     hungry: bool = False
     open: Sets = field(default_factory=lambda: defaultdict(set))
     done: Sets = field(default_factory=lambda: defaultdict(set))
+    told_to_forget: dict[str, int] = field(default_factory=dict)  # layer → attempts up to this, on the next answer
 
     @property
     def present(self) -> bool:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from agent.desk import Desk
+from agent.inputs import name_of
 from agent.orders import (
     BatchEnded,
     Command,
     Delete,
+    Discard,
     DrainAsked,
     Event,
     Heard,
@@ -21,9 +25,14 @@ from agent.orders import (
     Kill,
     LinkDown,
     LinkUp,
+    NotPulled,
     PartDamaged,
     PoolLost,
     PoolStarted,
+    Pull,
+    PullCode,
+    Pulled,
+    PullUp,
     Push,
     PushAnswered,
     PushDown,
@@ -39,6 +48,7 @@ from agent.orders import (
     Ticked,
     WorkerDied,
 )
+from agent.slots import BACKSTOP_SECONDS
 from coordinator.protocol.messages import (
     Bye,
     Committed,
@@ -54,7 +64,7 @@ from coordinator.protocol.messages import (
     Sync,
     Welcome,
 )
-from jobs.model import Layer, MadeSource, Work
+from jobs.model import ArraySource, Layer, MadeSource, Stamp, Work
 from jobs.ranges import RangeSet
 from jobs.work import Mishap, Outcome
 from tests.unit.test_desk import who
@@ -62,6 +72,8 @@ from tests.unit.test_desk import who
 FARM = "farm"
 SHARDS = 6
 SHARD_BYTES = 100
+IN_BYTES = 300
+CODE = "c" * 32
 LAYERS = {"a" * 32: 1, "b" * 32: 2}  # digest → cpus
 TIMEOUT = 50.0
 
@@ -86,10 +98,13 @@ def tickets(runs: list[Run]) -> tuple[int, ...]:
 class DeskMachine(RuleBasedStateMachine):
     """The model: what is open, what is finished, what has to be said, what lies on the disk, what the pool runs."""
 
+    budget = 40 * SHARD_BYTES
+    in_place = True
+
     def __init__(self) -> None:
         super().__init__()
         self.now = 1000.0
-        self.desk = Desk(who(cpus=3, disk=40 * SHARD_BYTES))
+        self.desk = Desk(replace(who(cpus=3, disk=self.budget), in_place=self.in_place))
         self.attempts = 0
         self.open: dict[Shard, int] = {}  # held, not finished → attempt
         self.done: dict[Shard, tuple[int, str]] = {}  # finished, not settled → attempt, part
@@ -110,6 +125,9 @@ class DeskMachine(RuleBasedStateMachine):
         self.ended = False
         self.past_news: list[News] = []
         self.pool = False
+
+    def info_of(self, layer: str) -> LayerInfo:
+        return info_of(layer)
 
     # --- driving ---
 
@@ -182,7 +200,7 @@ class DeskMachine(RuleBasedStateMachine):
             said.update(("lost", loss.layer, n, loss.attempt) for n in RangeSet(loss.numbers))
         if isinstance(message, Sync):
             assert message.session == self.session
-            assert message.room <= 40 * SHARD_BYTES
+            assert message.room <= self.budget
             for f in message.finished:
                 said.update(("finished", f.layer, n, f.attempt) for n in RangeSet(f.numbers))
             for r in message.returned:
@@ -326,7 +344,7 @@ class DeskMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.syncing())
     @rule(layer=layers, chosen=numbers)
     def grants(self, layer: str, chosen: list[int]) -> None:
-        news = News([info_of(layer)], [self.grant(layer, chosen)])
+        news = News([self.info_of(layer)], [self.grant(layer, chosen)])
         self.past_news.append(news)
         self.answer(news)
 
@@ -394,7 +412,7 @@ class DeskMachine(RuleBasedStateMachine):
         """As after a lease that ran out: the runs under way count no more as such."""
         attempts = {self.open[layer, n] for n in chosen if (layer, n) in self.open}
         drops = [Drop(layer, 1, attempt, pairs(chosen)) for attempt in sorted(attempts)]
-        self.answer(News([info_of(layer)], [self.grant(layer, chosen)], drops))
+        self.answer(News([self.info_of(layer)], [self.grant(layer, chosen)], drops))
 
     # --- rules: pool ---
 
@@ -500,7 +518,7 @@ class DeskMachine(RuleBasedStateMachine):
         victim = data.draw(st.sampled_from(run.items))
         view = SlotsSeen((SlotView(slot, victim, 0),))
         self.tell(view)
-        self.now += TIMEOUT + 1
+        self.now += TIMEOUT + BACKSTOP_SECONDS + 1
         self.tell(view)
         assert slot in self.doomed, "what hangs is killed"
         self.doomed.discard(slot)
@@ -618,13 +636,18 @@ class DeskMachine(RuleBasedStateMachine):
         assert held == self.open
         assert {(d, n) for d in stock.shelf.layers(FARM) for n in stock.shelf.live(FARM, d)} == set(self.done)
         if not self.open and not self.busy():
-            assert self.desk.floor.reserved == 0, "a reservation for nothing"
+            assert self.desk.space.reserved == self.bytes_coming(), "a reservation for nothing"
+
+    def bytes_coming(self) -> int:
+        """Of inputs on their way."""
+        return 0
 
     def teardown(self) -> None:
         """From any state, with a willing world: everything is said and pushed, and it leaves."""
         if self.ended or not self.attempts:
             return
         self.tell(SpaceSeen(1 << 40))
+        self.finish_all()
         if not self.draining:
             self.draining = True
             self.give_back_waiting()
@@ -639,17 +662,29 @@ class DeskMachine(RuleBasedStateMachine):
         assert not set(self.parts) - under_way, "left parts on the disk"
         assert not any(self.runs.values())
 
+    def finish_all(self) -> None:
+        """Whatever is held comes to its end, with a world that is willing from now on."""
+        for _ in range(400):
+            if self.draining or self.ended or not self.open:
+                break
+            self.one_step_to_the_end()
+        assert self.draining or self.ended or not self.open, "shards that are held and never run"
+
     def one_step_to_the_end(self) -> None:
         if self.asked is not None:
             self.answer_kindly()
         elif self.push is not None:
             self.push_settled()
+        elif self.doomed:
+            self.kill_is_done()
         elif self.busy():
             self.finish(next(runs for runs in self.runs.values() if runs).pop(0))
         elif not self.up:
             self.link_comes()
         elif not self.push_up:
             self.push_comes()
+        elif not self.pool:
+            self.pool_comes()
         else:
             self.time_passes(2.0)
 
@@ -670,7 +705,146 @@ class DeskMachine(RuleBasedStateMachine):
             self.answer(News())
 
 
-DeskMachine.TestCase.settings = settings(
+class RemoteDeskMachine(DeskMachine):
+    """An agent that pulls its inputs. Both layers have one source, and the budget is for four shards."""
+
+    budget = 4 * (IN_BYTES + SHARD_BYTES)
+    in_place = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.files: dict[str, bytes | None] = {}  # in the spool, with the digest of those that are whole
+        self.pulls: dict[str, Pull | PullCode] = {}
+        self.codes: set[str] = set()
+        self.pull_up = False
+        self.spoilt: set[str] = set()
+
+    def info_of(self, layer: str) -> LayerInfo:
+        made = info_of(layer)
+        source = ArraySource("/x.npy", 128, "|u1", (SHARDS, IN_BYTES), Stamp(1, 2, 3, 4))
+        cut = msgspec.structs.replace(made.layer, source=source, rows=SHARDS, in_bytes=IN_BYTES)
+        work = msgspec.structs.replace(made.work, code=CODE if LAYERS[layer] == 2 else None)
+        return LayerInfo(made.job, cut, work)
+
+    def name(self, layer: str, number: int) -> str:
+        return name_of(FARM, self.info_of(layer).layer.window(number))
+
+    def bytes_coming(self) -> int:
+        return IN_BYTES * sum(isinstance(pull, Pull) for pull in self.pulls.values())
+
+    # --- orders ---
+
+    def obey(self, order: Command) -> None:
+        match order:
+            case Pull():
+                self.obey_pull(order)
+            case PullCode(_, name):
+                assert self.pull_up and name == CODE and name not in self.pulls and name not in self.codes
+                self.pulls[name] = order
+            case Discard(name, digest):
+                assert self.files.pop(name) == digest, "deleted what is not there"
+                assert name not in self.pulls, "deleted what is coming"
+                assert name in self.spoilt or name not in self.inputs_read(), "deleted what is being read"
+            case _:
+                super().obey(order)
+
+    def obey_pull(self, pull: Pull) -> None:
+        assert self.pull_up and not self.draining and pull.session
+        assert pull.name == self.name(pull.layer, pull.number) and pull.nbytes == IN_BYTES
+        assert (pull.layer, pull.number) in self.open, "pulled for nobody"
+        assert self.files.get(pull.name) is None and pull.name not in self.pulls, "pulled twice"
+        self.files[pull.name], self.pulls[pull.name] = None, pull
+        self.check_budget()
+
+    def obey_run(self, run: Run) -> None:
+        super().obey_run(run)
+        for number, _, _ in run.items:
+            copy = run.inputs[number]
+            assert copy.name == self.name(run.info.layer.digest, number)
+            assert self.files[copy.name] == copy.digest, "ran before its input was whole"
+        assert run.info.work.code is None or CODE in self.codes, "ran before its code was there"
+        self.check_budget()
+
+    def inputs_read(self) -> set[str]:
+        return {copy.name for runs in self.runs.values() for run in runs for copy in run.inputs.values()}
+
+    def check_budget(self) -> None:
+        parts = SHARD_BYTES * sum(len(shards) for shards in self.parts.values())
+        to_come = SHARD_BYTES * sum(len(run.items) for runs in self.runs.values() for run in runs)
+        used = (parts, to_come, IN_BYTES * len(self.files))
+        assert sum(used) <= self.budget, f"more of the disk than it may have: {used}"
+
+    # --- rules ---
+
+    @precondition(lambda self: not self.ended and not self.pull_up)
+    @rule()
+    def pull_comes(self) -> None:
+        self.pull_up = True
+        self.tell(PullUp())
+
+    @precondition(lambda self: self.pulls and not self.ended)
+    @rule()
+    def pull_ends(self) -> None:
+        name, pull = next(iter(self.pulls.items()))
+        del self.pulls[name]
+        if isinstance(pull, Pull):
+            self.files[name] = name.encode()
+        else:
+            self.codes.add(name)
+        self.tell(Pulled(name, name.encode(), IN_BYTES, 0.5))
+
+    @precondition(lambda self: self.pulls and not self.ended)
+    @rule(code=st.sampled_from(["cut", "full", "changed", "gone", "no-session", "refused"]))
+    def pull_fails(self, code: Any) -> None:
+        name, pull = next(iter(self.pulls.items()))
+        if code == "cut":
+            self.pull_up = False
+            for name in list(self.pulls):
+                del self.pulls[name]
+                self.tell(NotPulled(name, "cut", "the link broke"))
+            return
+        del self.pulls[name]
+        self.files.pop(name, None)
+        if code in {"changed", "gone"}:
+            self.goes_back(pull, code)
+        if code == "no-session" and pull.session == self.session:
+            self.session = 0
+        self.tell(NotPulled(name, code, "no"))
+
+    def goes_back(self, pull: Pull | PullCode, code: str) -> None:
+        for layer, number in [shard for shard in self.open if shard not in self.flying]:
+            whole = code == "changed" or isinstance(pull, PullCode)
+            same = LAYERS[layer] == 2 if isinstance(pull, PullCode) else layer == pull.layer
+            if same and (whole or number == pull.number):  # type: ignore[union-attr]
+                self.end((layer, number), "returned")
+
+    @precondition(lambda self: self.busy())
+    @rule(data=st.data())
+    def inputs_are_spoilt(self, data: st.DataObject) -> None:
+        """Their copies are not what was pulled: once they run again, with others."""
+        slot = data.draw(st.sampled_from([s for s, runs in self.runs.items() if runs]))
+        run = self.runs[slot].pop(0)
+        layer = run.info.layer.digest
+        for number, copy in run.inputs.items():
+            again = copy.name not in self.spoilt
+            self.spoilt.add(copy.name)
+            if self.flying.get((layer, number)) == run.ticket:
+                del self.flying[layer, number]
+                if not again or self.draining:
+                    self.end((layer, number), "returned" if again else "lost")
+        mishaps = tuple(Mishap(n, True, "input", "not what was pulled", "", 0.1, 5) for n, _, _ in run.items)
+        self.tell(BatchEnded(run.ticket, Outcome((), 0, 0, 0, 0.0, 0, mishaps)))
+
+    def one_step_to_the_end(self) -> None:
+        if self.asked is None and not self.pull_up and self.up:
+            self.pull_comes()
+        elif self.asked is None and self.pulls:
+            self.pull_ends()
+        else:
+            super().one_step_to_the_end()
+
+
+DeskMachine.TestCase.settings = RemoteDeskMachine.TestCase.settings = settings(
     max_examples=300,
     stateful_step_count=80,
     deadline=None,
@@ -678,3 +852,4 @@ DeskMachine.TestCase.settings = settings(
     phases=(Phase.generate,),  # shrinking a run of this machine takes minutes
 )
 TestDesk = DeskMachine.TestCase
+TestRemoteDesk = RemoteDeskMachine.TestCase

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
-    invariant,
     precondition,
     rule,
     run_state_machine_as_test,
@@ -67,6 +66,7 @@ class Farm(RuleBasedStateMachine):
         self.disk, self.boot = Disk(), 1
         self.durable = self.disk.copy()
         self.now = self.alive = 100.0  # `alive`: the time in which the daemon was not stopped
+        self.last_tick = (self.now, self.alive)
         self.last_session = self.last_job = 0
         self.agents = {name: Agent(name, f"{name}-1", 1 + i % 3, 1, 40 * MIB) for i, name in enumerate(NAMES)}
         self.agents["d"].kernel, self.agents["d"].budget = 2, 5 * MIB
@@ -214,6 +214,7 @@ class Farm(RuleBasedStateMachine):
                 seen.drop(layer, set(numbers))
             case c.SendGone(_, layer):
                 seen.drop(layer, set(range(10_000)))
+                seen.told_to_forget[layer] = self.oracle.last_attempt
             case c.SendDrain():
                 assert seen.state == "draining"
 
@@ -247,7 +248,9 @@ class Farm(RuleBasedStateMachine):
             assert not any(number in oracle.agents[who].done[key] for who, key in holders), "finished, and done again"
             assert len(holders) <= 1, "a third copy"
             assert not holders or (not oracle.agents[name].load and holders[0][0] != name), "a copy for a busy machine"
-            tried = {run[0] for runs in (oracle.failures, oracle.losses) for run in runs[grant.job, grant.layer, number]}
+            tried = {
+                run[0] for runs in (oracle.failures, oracle.losses) for run in runs[grant.job, grant.layer, number]
+            }
             if name in tried and not holders:
                 others = [one for one in oracle.agents if one not in tried and oracle.able(one, job)]
                 assert not others, f"{number} again to {name}, not to {others}"
@@ -255,7 +258,9 @@ class Farm(RuleBasedStateMachine):
             if oracle.opened.get(layer) == job.id and layer not in oracle.merging:
                 mark = range(self._mark(job.id, layer))
                 untouched = oracle.pending(layer) & set(mark) - oracle.touched[job.id, layer] - numbers
-                room = job.layers[layer].out_bytes <= oracle.agents[name].room - job.layers[layer].out_bytes * len(again)
+                room = job.layers[layer].out_bytes <= oracle.agents[name].room - job.layers[layer].out_bytes * len(
+                    again
+                )
                 assert not untouched or not room, f"{sorted(again)} before untouched {sorted(untouched)}"
 
     # --- comparing ---
@@ -270,7 +275,9 @@ class Farm(RuleBasedStateMachine):
                 shards = (job.id, layer.digest)
                 assert set(layer.committed) == oracle.committed[shards], f"{shards}: committed {layer.committed}"
                 assert set(layer.quarantined) == oracle.quarantined[shards], f"{shards}: quarantined"
-                assert set(layer.limbo) == (oracle.limbo[layer.digest] if layer.active else set()), "limbo"
+                assert set(layer.limbo) == (oracle.limbo[layer.digest] if layer.active else set()), (
+                    f"{shards}: {layer.limbo}, not {oracle.limbo}"
+                )
         for name, seen in oracle.agents.items():
             agent = state.agents[name]
             assert agent.state == seen.state, f"{name} is {agent.state}, not {seen.state}"
@@ -348,9 +355,6 @@ class Farm(RuleBasedStateMachine):
     @rule(pick=picks)
     def remove(self, pick: int) -> None:
         job = choose(pick, self._jobs("complete", "incomplete", "cancelled"))
-        for layer in job.layers:
-            if self.oracle.opened.get(layer) == job.id:
-                self.gone_now = layer
         mine = [layer for layer in job.layers if self.oracle.opened.get(layer) == job.id]
         self._remove(job, mine)
 
@@ -364,6 +368,8 @@ class Farm(RuleBasedStateMachine):
             self.oracle.closed(layer)
         self.oracle.forgiven(job.id)
         del self.disk.jobs[job.id]
+        for layer in job.layers:
+            del self.oracle.committed[job.id, layer]
         self.undelivered = [one for one in self.undelivered if one.job != job.id]
         self.marks = [one for one in self.marks if one.job != job.id]
         for command in commands:
@@ -415,25 +421,26 @@ class Farm(RuleBasedStateMachine):
     @rule(count=st.integers(1, 4))
     def tick(self, count: int) -> None:
         for _ in range(count):
-            self._tick(TICK)
+            self._pass(TICK)
 
     @rule(ticks=st.integers(5, 500), early=st.sets(names, max_size=2))
     def late_tick(self, ticks: int, early: set[str]) -> None:
         """The daemon was stopped; some agents are heard before the clock is."""
-        self.now += ticks * TICK
-        self.alive += TICK
+        self.now, self.alive = self.last_tick[0] + ticks * TICK, self.last_tick[1] + TICK
         for name in sorted(early):
             if self.agents[name].session in self.oracle.sessions:
                 self._heard(name)
                 self.handle(e.Moved(self.agents[name].session), [])
         self._ticked()
 
-    def _tick(self, seconds: float) -> None:
+    def _pass(self, seconds: float) -> None:
         self.now += seconds
         self.alive += seconds
-        self._ticked()
+        if self.now - self.last_tick[0] >= TICK:
+            self._ticked()
 
     def _ticked(self) -> None:
+        self.last_tick = (self.now, self.alive)
         self.oracle.ticked(self.alive)
         self.handle(e.Ticked(), [])
 
@@ -453,9 +460,10 @@ class Farm(RuleBasedStateMachine):
         self.mail[session] = []
         self._remember(agent.name, session, event)
         must = self.oracle.joined(event, self.alive)
-        self.oracle.released(self.alive)
-        self.handle(event, must)
         refused = any(one[:2] == ("reject", session) for one in must if isinstance(one, tuple))
+        if not refused:
+            self.oracle.released(self.alive)
+        self.handle(event, must)
         if delivered and not refused:
             agent.session, agent.boot = session, self.boot
             agent.answered()
@@ -489,6 +497,7 @@ class Farm(RuleBasedStateMachine):
         self._sync(self.agents[choose(pick, self._linked())], hungry, heard)
 
     def _sync(self, agent: Agent, hungry: bool = True, heard: bool = True) -> None:
+        self._pass(0.125)
         event = agent.sync(hungry)
         self._remember(agent.name, agent.session, event)
         if agent.session not in self.oracle.sessions:
@@ -510,7 +519,11 @@ class Farm(RuleBasedStateMachine):
         seen = self.oracle.agents[name]
         seen.heard, seen.room = self.alive, event.room
         must: list[object] = []
+        forgets, seen.told_to_forget = seen.told_to_forget, {}
         for finished in event.finished:
+            last = forgets.get(finished.layer)
+            if last is not None and (finished.boot, finished.attempt) <= (self.boot, last):
+                continue
             must += self.oracle.finished(name, key_of(finished), set(numbers_of(finished)))
         for failure in event.failures:
             must += self.oracle.failed(name, failure)
@@ -525,7 +538,36 @@ class Farm(RuleBasedStateMachine):
     @rule(name=names, outcome=st.sampled_from(OUTCOMES), count=st.integers(1, 9), pushes=st.booleans())
     def shift(self, name: str, outcome: str, count: int, pushes: bool) -> None:
         """What mostly happens: work is asked for, something becomes of it, and that is said."""
-        agent = self.agents[name]
+        self._shift(self.agents[name], outcome, count, pushes)
+
+    @precondition(lambda self: self.disk.jobs)
+    @rule(workers=st.lists(names, min_size=2, max_size=8), count=st.integers(1, 9))
+    def day(self, workers: list[str], count: int) -> None:
+        """Several agents do well."""
+        for name in workers:
+            self._shift(self.agents[name], "finish", count, True)
+
+    @precondition(lambda self: self.disk.jobs)
+    @rule(name=names, other=names, outcome=st.sampled_from(["fail", "kill"]), times=st.integers(2, 6))
+    def bad_day(self, name: str, other: str, outcome: str, times: int) -> None:
+        """All that one agent tries goes wrong, and another one's too now and then."""
+        for i in range(times):
+            self._shift(self.agents[other if i % 3 == 2 else name], outcome, 9, False)
+
+    @precondition(lambda self: self._jobs("running"))
+    @rule(name=names, rounds=st.integers(1, 4))
+    def tail(self, name: str, rounds: int) -> None:
+        """One agent stands still with what it has, while the others do all the rest and ask for more."""
+        for _ in range(rounds):
+            for other in NAMES:
+                if other != name:
+                    self._shift(self.agents[other], "finish", 10_000, True)
+            if self.agents[name].session in self.oracle.sessions:
+                self._heard(name)
+                self.handle(e.Moved(self.agents[name].session), [])
+            self._pass(TICK)
+
+    def _shift(self, agent: Agent, outcome: str, count: int, pushes: bool) -> None:
         if agent.session not in self.oracle.sessions:
             self._join(agent)
         if agent.session:
@@ -578,11 +620,15 @@ class Farm(RuleBasedStateMachine):
         """kill -9, and started again with the same spool."""
         self.agents[name].die()
 
-    @precondition(lambda self: self._linked())
-    @rule(pick=picks)
-    def old_process(self, pick: int) -> None:
+    @rule(name=names, house=st.sampled_from(range(6)))
+    def identity(self, name: str, house: int) -> None:
+        self._old_process(self.agents[name])
+        self._impostor(name)
+        if house == 0:
+            self._move_house(name)
+
+    def _old_process(self, agent: Agent) -> None:
         """The process that a new one took the name and spool of comes back."""
-        agent = self.agents[choose(pick, self._linked())]
         if agent.lives and f"{agent.name}-{agent.spool}-{agent.lives - 1}" in self.oracle.fenced:
             agent.lives -= 1
             held, agent.done = agent.done, type(agent.done)(set)
@@ -590,16 +636,14 @@ class Farm(RuleBasedStateMachine):
             agent.lives, agent.done = agent.lives + 1, held
             self.unmoved(event, [("reject", 10**6, "fenced")])
 
-    @rule(name=names)
-    def impostor(self, name: str) -> None:
+    def _impostor(self, name: str) -> None:
         """Another machine under the same name: refused while the first is there."""
         seen = self.oracle.agents.get(name)
         if seen and seen.present:
             event = Agent(name, "another", 1, 1, MIB).hello(10**6)
             self.unmoved(event, [("reject", 10**6, "name-taken")])
 
-    @rule(name=names)
-    def moved_house(self, name: str) -> None:
+    def _move_house(self, name: str) -> None:
         """The name goes to a machine with an empty spool."""
         seen, old = self.oracle.agents.get(name), self.agents[name]
         if seen is None or not seen.present:
@@ -634,9 +678,9 @@ class Farm(RuleBasedStateMachine):
         agent = self.agents[choose(pick, self._linked())]
         mine = sorted({key[0] for key in full(agent.running)} & set(self.oracle.opened))
         if agent.session in self.oracle.sessions and mine:
-            self._heard(agent.name)
-            self.oracle.agents[agent.name].hungry, self.oracle.agents[agent.name].room = False, agent.room
-            self.handle(e.Synced(agent.session, agent.room, False, changed=(mine[0],)), [])
+            event = e.Synced(agent.session, agent.room, False, changed=(mine[0],))
+            self.handle(event, self._told(agent.name, event))
+            self._deliver(agent)
 
     # --- bundles ---
 
@@ -663,9 +707,7 @@ class Farm(RuleBasedStateMachine):
             assert isinstance(verdict, c.RefuseOffer)
             self._refused(agent, layer, verdict, set(numbers), job)
 
-    def _refused(
-        self, agent: Agent, layer: str, verdict: c.RefuseOffer, offered: set[int], job: str | None
-    ) -> None:
+    def _refused(self, agent: Agent, layer: str, verdict: c.RefuseOffer, offered: set[int], job: str | None) -> None:
         match verdict.code:
             case "no-session":
                 assert agent.session not in self.oracle.sessions
@@ -674,7 +716,9 @@ class Farm(RuleBasedStateMachine):
                 assert set(verdict.numbers) == offered & self.oracle.committed[job, layer]
                 agent.settle(layer, set(verdict.numbers))
             case "committed":
-                assert any(one.layers[layer].state == "merged" for one in self.disk.jobs.values() if layer in one.layers)
+                assert any(
+                    one.layers[layer].state == "merged" for one in self.disk.jobs.values() if layer in one.layers
+                )
                 agent.settle(layer, offered)
             case code:
                 assert code == "gone" and job is None, f"{layer} is {code}"
@@ -737,6 +781,8 @@ class Farm(RuleBasedStateMachine):
             self.oracle.committed[job, digest] -= numbers
             self.oracle.touched[job, digest] |= numbers
             self.oracle.merging.discard(digest)
+            for seen in self.oracle.agents.values():
+                seen.told_to_forget[digest] = self.oracle.last_attempt
             self.handle(e.Uncommitted(digest, generation, ranges(numbers)), [])
         else:
             disk.state = "merged"
@@ -762,7 +808,7 @@ class Farm(RuleBasedStateMachine):
             self.unmoved(synced(session, one), [("reject", session, "no-session")])
 
     def _replay(self, agent: Agent, one: Any) -> None:
-        """A finished one is only said of what is on the disk still, or settled; anything else may be said at any time."""
+        """A finished one is only said of what is on the disk still, or settled; anything else at any time."""
         key, seen = key_of(one), self.oracle.agents[agent.name]
         if agent.finished or agent.news or one.layer not in self.oracle.opened:
             return
@@ -778,6 +824,7 @@ class Farm(RuleBasedStateMachine):
             self.unmoved(event, [])
         else:
             self.handle(event, must)
+        self._deliver(agent)
 
     @precondition(lambda self: self.oracle.opened)
     @rule(pick=picks)
@@ -868,7 +915,7 @@ class Farm(RuleBasedStateMachine):
                     self._commit(self.accepted.pop())
         while self.merges:
             self._merge(self.merges.pop())
-        self._tick(TICK)
+        self._pass(TICK)
 
     def _all_ended(self) -> None:
         for job in self.scheduler.state.jobs.values():

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from agent.desk import Desk
+from agent.desk import Desk, Left
 from agent.orders import (
     BatchEnded,
     Command,
@@ -293,8 +293,9 @@ def test_no_room_in_the_budget_runs_nothing_until_parts_are_pushed() -> None:
     (run,) = of(Run, world.hear(info(), grants=[grant(0, 3)]))
     (second,) = of(Run, world.ended(run))
     assert not of(Run, world.ended(second)), "two parts of 100 bytes, and 50 left"
-    (push,) = of(Push, world.after(10.0))
-    settled = world.tell(PushAnswered(Settled([(0, 2)]), RangeSet([(0, 2)]), 200, 0.1))
+    (push,) = of(Push, world.orders)
+    assert [numbers for _, numbers in push.pieces] == [RangeSet([(0, 1)])], "at once: it makes room"
+    settled = world.tell(PushAnswered(Settled([(0, 1)]), RangeSet([(0, 1)]), 100, 0.1))
     assert [order.name for order in of(Delete, settled)] == [name for name, _ in push.pieces]
     assert len(of(Run, settled)) == 1
 
@@ -426,7 +427,7 @@ def test_a_hello_names_all_that_is_held() -> None:
     part = Part(f"farm/{B}/old.part", "farm", B, 10, {(1, 4): RangeSet([(5, 8)])}, 0.0)
     other = Part(f"elsewhere/{B}/x.part", "elsewhere", B, 10, {(1, 4): RangeSet([(9, 10)])}, 0.0)
     lost = Loss("j.1", A, 1, 1, [(3, 4)], True, "killed")
-    desk = Desk(who(), [part, other], [lost])
+    desk = Desk(who(), Left([part, other], [lost]))
     (say,) = of(Say, desk.handle(LinkUp("farm"), 1.0))
     assert isinstance(say.message, Hello)
     (held,) = say.message.held

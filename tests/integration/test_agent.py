@@ -1,0 +1,374 @@
+"""Promises 1, 5, 6, 7 and 10 with real agents: two Ray pools that joined by folder, and whatever may happen to them."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from agent import sweep
+from agent.commands.status import state_of
+from jobs.errors import MusterError
+from jobs.parts import read_index
+from tests.farm import Array, Farm, arrays, running, until
+
+pytestmark = pytest.mark.ray
+
+NAMES = ("left", "right")
+LEAVE_SECONDS = 60.0
+MEGABYTE = 1 << 20
+ON_FARM = "MUSTER_TEST_AGENT"  # set for the farm's processes: the serial run neither notes its runs nor naps
+POISON, LOUD = 666, 667
+WORK = f"""
+import ctypes, os, time
+from pathlib import Path
+import numpy as np
+
+ON_FARM = "{ON_FARM}" in os.environ
+
+def note(log, shard):
+    fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(fd, b"%d\\n" % shard)
+    os.close(fd)
+
+def half(rows, shard, log, nap=0.0):
+    if ON_FARM:
+        time.sleep(nap)
+        note(log, shard)
+    return {{"half": rows / 2, "total": rows.reshape(len(rows), -1).sum(axis=1)}}
+
+def trouble(rows, what, log="", shard=0):
+    out = rows * 2
+    if (rows == {LOUD}).any() and ON_FARM:
+        for _ in range(200):
+            print("x" * (1 << 20))
+    if (rows == {POISON}).any():
+        print("the last words of", what)
+        if what == "raise":
+            raise ValueError("it is poison")
+        if what == "exit":
+            os._exit(3)
+        if what == "hang":
+            time.sleep(3600)  # here
+        if what == "segfault":
+            ctypes.string_at(0)
+        if what == "gluttony":
+            eaten = np.ones({MEGABYTE} << 9, "u1")
+            time.sleep(30)
+        if what == "until mended" and Path(log).exists():
+            return out
+        if what == "until mended":
+            raise ValueError("not yet")
+        if what == "rows":
+            return out[1:]
+        if what == "dtype":
+            return out.astype("i4")
+    return out
+
+def bug(rows):
+    return rows.undefined
+"""
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+    farm = Farm(tmp_path_factory.mktemp("farm"))
+    farm.env[ON_FARM] = "1"
+    try:
+        farm.start()
+        for name in NAMES:
+            farm.join(name, "--cpus", "1")
+        yield farm
+    finally:
+        farm.close()
+
+
+@pytest.fixture
+def pair(shared: Farm) -> Farm:
+    """The farm with both agents at work, whatever the last test did to them."""
+    if shared.daemon is None or shared.daemon.poll() is not None:
+        shared.start()
+    for name in NAMES:
+        if shared.real[name].poll() is not None:
+            shared.join(name, "--cpus", "1")
+    for name in NAMES:
+        wait_ready(shared, name)
+    return shared
+
+
+def wait_ready(farm: Farm, name: str) -> None:
+    """Until its workers are, too."""
+    until(lambda: is_ready(farm, name), f"{name} to be ready")
+
+
+def is_ready(farm: Farm, name: str) -> bool:
+    said, state = farm.agent_status(name), state_of(farm.folder / "spools" / name)
+    ready = state is not None and state.pid == farm.real[name].pid and state.ready
+    return ready and said is not None and said.state == "live"
+
+
+def halves(farm: Farm, log: Path, shards: int = 60, nap: float = 0.05, **fields: Any) -> str:
+    """A job of one-row shards, which note in `log` that they ran."""
+    args = {"args": {"log": str(log), "nap": nap}}
+    return farm.submit(arrays(1, shards, 64), 1, WORK, kind="map", code="work.py:half", params=args, **fields)
+
+
+def runs(log: Path) -> Counter[int]:
+    """How often each shard ran."""
+    return Counter(map(int, log.read_text().split())) if log.exists() else Counter()
+
+
+def parts(farm: Farm, name: str) -> set[int]:
+    """The shards in the parts of an agent's spool."""
+    found = (farm.folder / "spools" / name / "done").rglob("*.part")
+    return {entry.number for path in found for entry in read_index(path).entries}
+
+
+def machines(farm: Farm, job: str) -> set[str]:
+    return {agent.name for agent in farm.status(job).agents if agent.shards}
+
+
+# --- promise 1: the same bytes ------------------------------------------------------------------------------
+
+
+def layers_of_all_sorts() -> dict[str, Array]:
+    random = np.random.default_rng(5)
+    normal = random.normal(0, 50, (24, 64))
+    sorts = ["<f2", "<f4", ">f4", "<f8", "<i4", ">i8", "u1"]
+    names = ["half", "net/conv1.weight", "net/deep/big-endian", "double", "net/int", "net/long", "bytes"]
+    return {name: np.abs(normal).astype(sort) for name, sort in zip(names, sorts, strict=True)}
+
+
+def test_clusters_of_two_agents_are_the_serial_runs(pair: Farm) -> None:
+    job = pair.submit(layers_of_all_sorts(), 2, name="sorts")
+    pair.wait(job)
+    assert set(pair.merged(job)) == set(layers_of_all_sorts())
+    pair.check_result(job)
+
+
+def test_maps_of_two_agents_are_the_serial_runs(pair: Farm, tmp_path: Path) -> None:
+    layers = {**layers_of_all_sorts(), "line": np.arange(24.0), "cube": np.ones((24, 3, 2, 2), ">f2")}
+    args = {"args": {"log": str(tmp_path / "runs"), "nap": 0.02}}
+    job = pair.submit(layers, 2, WORK, kind="map", code="work.py:half", params=args)
+    pair.wait(job)
+    assert machines(pair, job) == set(NAMES)
+    pair.check_result(job)
+
+
+# --- promise 5: what is finished counts ---------------------------------------------------------------------
+
+
+def test_a_killed_agents_finished_work_counts_on_return(pair: Farm, tmp_path: Path) -> None:
+    log = tmp_path / "runs"
+    job = halves(pair, log, nap=0.1)
+    until(lambda: runs(log).total() >= 6, "some shards to run")
+    pair.kill(signal.SIGSTOP)  # nobody takes results now
+    try:
+        victim = until(lambda: next((name for name in NAMES if len(parts(pair, name)) > 1), ""), "finished parts")
+        pair.real[victim].kill()
+        pair.real[victim].wait()
+    finally:
+        pair.kill(signal.SIGCONT)
+    kept = parts(pair, victim)
+    pair.join(victim, "--cpus", "1")
+    pair.wait(job)
+    ran = runs(log)
+    assert len(kept) > 1 and all(ran[number] == 1 for number in kept)
+    pair.check_result(job)
+
+
+def test_a_dead_coordinator_costs_no_finished_work(pair: Farm, tmp_path: Path) -> None:
+    log = tmp_path / "runs"
+    job = halves(pair, log)
+    for share in (6, 20, 40):
+        until(lambda share=share: runs(log).total() >= share, f"{share} runs")  # type: ignore[misc]
+        pair.restart()
+    pair.wait(job)
+    assert runs(log) == Counter(range(60))
+    pair.check_result(job)
+
+
+def test_a_killed_agent_leaves_nothing_once_it_is_back(pair: Farm, tmp_path: Path) -> None:
+    """Promise 10."""
+    job = halves(pair, tmp_path / "runs", shards=20, nap=0.2)
+    until(lambda: runs(tmp_path / "runs").total() >= 2, "work to be under way")
+    spool = pair.folder / "spools" / "right"
+    pool = sweep.read(spool / "run")
+    assert pool is not None and pool.temp
+    tree = psutil.Process(pair.real["right"].pid).children(recursive=True)
+    pair.real["right"].kill()
+    pair.real["right"].wait()
+    pair.join("right", "--cpus", "1")
+    pair.wait(job)
+    assert not Path(pool.temp).exists()
+    assert not [process for process in tree if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    pair.check_result(job)
+
+
+# --- promise 6: a drain recomputes nothing ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["agent leave", "SIGTERM", "coordinator drain"])
+def test_a_drain_recomputes_nothing(pair: Farm, tmp_path: Path, way: str) -> None:
+    log = tmp_path / "runs"
+    job = halves(pair, log)
+    until(lambda: machines(pair, job) == set(NAMES), "both to have finished some")
+    if way == "agent leave":
+        ended = pair.agent_command("leave", "--spool", str(pair.folder / "spools" / "left"))
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "left left\n", "")
+    elif way == "SIGTERM":
+        pair.real["left"].terminate()
+    else:
+        assert pair.coordinator("drain", "left").returncode == 0
+    assert pair.real["left"].wait(LEAVE_SECONDS) == 0
+    assert parts(pair, "left") == set()
+    state = pair.agent_status("left")
+    assert state is not None and state.state == "left"
+    pair.wait(job)
+    assert runs(log) == Counter(range(60))
+    pair.check_result(job)
+
+
+# --- promise 7: one bad shard, and one bad job --------------------------------------------------------------
+
+TROUBLES = {  # what the function does: the failure's code, what its evidence must have
+    "raise": ("exception", "ValueError: it is poison"),
+    "exit": ("exit", ""),
+    "hang": ("timeout", "line 31 in trouble"),
+    "segfault": ("signal", "Segmentation fault"),
+    "rows": ("output", ""),
+    "dtype": ("output", "<i4 where others gave"),
+}
+
+
+@pytest.fixture(scope="module")
+def poisoned(shared: Farm) -> dict[str, str]:
+    """A job for each trouble, all of them under way at once."""
+    good, bad = arrays(2, 32, 16).values()
+    good[5, 0] = LOUD
+    bad[27, 3] = POISON
+    bad[2, 3] = LOUD
+    made = {}
+    for what in TROUBLES:
+        fields = {"kind": "map", "code": "work.py:trouble", "params": {"args": {"what": what}}, "timeout": "20s"}
+        fields |= {"timeout": "1s"} if what == "hang" else {}
+        layers = {"good": good, "bad": bad} if what != "hang" else {"good": abs(good) % 1, "bad": bad[4:]}
+        made[what] = shared.submit(layers, 2, WORK, name=what, **fields)
+    return made
+
+
+@pytest.mark.parametrize("what", TROUBLES)
+def test_a_poison_shard_is_given_up_and_all_else_completes(pair: Farm, poisoned: dict[str, str], what: str) -> None:
+    job, (code, words) = poisoned[what], TROUBLES[what]
+    status = pair.wait(job, "incomplete", "halted", "complete", seconds=120)
+    assert (status.state, status.totals.quarantined) == ("incomplete", 1)
+    assert status.totals.committed == status.totals.shards - 1
+    pair.check_result(job, "good")
+    number = 13 if what != "hang" else 11
+    records = pair.failures(job)
+    assert {(one.layer, one.number, one.code) for one in records} == {("bad", number, code)}
+    assert {one.agent for one in records} == set(NAMES) and len(records) == 3
+    ended = pair.coordinator("watch", job)
+    assert ended.returncode == 11 and "error: " in ended.stderr and "hint: " in ended.stderr
+    for said in (pair.coordinator("logs", job, "--failed").stdout, pair.root.job(job).failures.read_text()):
+        assert f"{job}/bad/{number}" in said and code in said and "left" in said and words in said, said
+        assert what == "dtype" or ("peak" in said and f"the last words of {what}" in said), said
+        assert len(said) < 200_000
+
+
+def test_nan_fails_its_shard_by_name(pair: Farm) -> None:
+    layers = arrays(2, 16, 32)
+    layers["b"][9, 4] = np.nan
+    job = pair.submit(layers, 4)
+    assert pair.wait(job, "incomplete").totals.quarantined == 1
+    assert {one.message for one in pair.failures(job)} == {"b: row 9 has NaN or infinity"}
+    pair.check_result(job, "a")
+
+
+@pytest.mark.parametrize(("function", "words"), [("bug", "undefined"), ("nothing", "nothing")])
+def test_a_bug_in_every_shard_halts_the_job(pair: Farm, function: str, words: str) -> None:
+    try:
+        job = pair.submit(arrays(2, 32, 8), 2, WORK, kind="map", code=f"work.py:{function}")
+    except MusterError as error:  # found before anything ran is better still
+        assert function == "nothing" and words in error.message and error.exit_code == 3
+        return
+    status = pair.wait(job, "halted", "incomplete")
+    assert (status.state, status.totals.committed) == ("halted", 0)
+    assert len(pair.failures(job)) < 8
+    ended = pair.coordinator("watch", job)
+    assert ended.returncode == 11 and "retry" in ended.stderr
+    assert words in pair.coordinator("logs", job).stdout
+
+
+def test_a_retry_after_mending_completes(pair: Farm, tmp_path: Path) -> None:
+    mended = tmp_path / "mended"
+    layers = arrays(2, 24, 8)
+    layers["b"][23, 0] = POISON
+    params = {"args": {"what": "until mended", "log": str(mended)}}
+    job = pair.submit(layers, 2, WORK, kind="map", code="work.py:trouble", params=params, attempts=1)
+    pair.wait(job, "incomplete")
+    mended.touch()
+    assert pair.coordinator("retry", job).returncode == 0
+    pair.wait(job)
+    assert pair.status(job).totals.quarantined == 0
+    pair.check_result(job)
+
+
+def test_a_changed_source_stops_its_layer_and_says_so(pair: Farm, tmp_path: Path) -> None:
+    log = tmp_path / "runs"
+    file = pair.job_file(
+        arrays(2, 40, 16), 1, WORK, kind="map", code="work.py:half", params={"args": {"log": str(log), "nap": 0.05}}
+    )
+    job = pair.coordinator("submit", str(file)).stdout.strip()
+    until(lambda: runs(log).total() >= 4, "some to run")
+    np.save(file.parent / "arrays" / "a.npy", np.ones((40, 16), "f4"))
+    status = pair.wait(job, "incomplete")
+    assert {layer.name: layer.state for layer in status.layers} == {"a": "changed", "b": "merged"}
+    said = pair.coordinator("status", job).stdout
+    assert "changed" in said and status.failures == 0
+    pair.check_result(job, "b")
+
+
+# --- machines -----------------------------------------------------------------------------------------------
+
+
+def test_a_second_agent_of_a_name_is_refused(pair: Farm, tmp_path: Path) -> None:
+    second = pair.agent_command("join", str(pair.root.path), "--name", "left", "--spool", str(tmp_path / "other"))
+    assert second.returncode == 7, second.stderr
+    assert "left" in second.stderr and "--name" in second.stderr
+    assert is_ready(pair, "left")
+
+
+def test_a_second_agent_on_a_spool_is_refused(pair: Farm) -> None:
+    spool = str(pair.folder / "spools" / "left")
+    second = pair.agent_command("join", str(pair.root.path), "--name", "left", "--cpus", "1", "--spool", spool)
+    assert second.returncode in (7, 13), second.stderr
+    assert second.stderr.startswith("error: ") and second.stderr.count("\n") == 2
+    assert pair.real["left"].poll() is None
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Farm]:
+    """A farm with one agent, whose memory budget one shard in a hundred does not fit."""
+    with running(tmp_path / "farm") as farm:
+        farm.env[ON_FARM] = "1"
+        farm.join("small", "--cpus", "1", "--memory", "350MiB")
+        yield farm
+
+
+def test_a_shard_beyond_the_memory_budget_is_killed(small: Farm) -> None:
+    layers = arrays(1, 16, 8)
+    layers["a"][13, 0] = POISON
+    params = {"args": {"what": "gluttony"}}
+    job = small.submit(layers, 2, WORK, kind="map", code="work.py:trouble", params=params, attempts=2)
+    status = small.wait(job, "incomplete", "halted")
+    assert (status.state, status.totals.committed) == ("incomplete", 7)
+    assert {(one.number, one.code) for one in small.failures(job)} == {(6, "memory")}
+    assert all("memory budget" in one.message for one in small.failures(job))
+    assert small.real["small"].poll() is None

@@ -1,0 +1,192 @@
+"""Breaks the scheduler by hand, one mistake at a time, in a copy, and sees that the state machine notices each.
+
+`python -m tests.mutations [WORD...]` runs all, or those whose name has one of the words; it is no part of CI's run.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent.parent
+EXAMPLES = 3_000
+TIMEOUT_SECONDS = 600
+
+RUNNER = f"""
+import sys, traceback
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+from tests.property import test_scheduler
+examples = 0
+class Counted(test_scheduler.Farm):
+    def __init__(self):
+        global examples
+        examples += 1
+        super().__init__()
+try:
+    run_state_machine_as_test(Counted, settings=settings(
+        max_examples={EXAMPLES}, stateful_step_count=50, deadline=None, database=None, phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck), report_multiple_bugs=False))
+except BaseException as error:
+    while error.__context__ is not None:
+        error = error.__context__
+    said = (str(error).splitlines() or [""])[0]
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    print(f"{{examples - 1}}|{{place.name}}|{{type(error).__name__}}: {{said[:110]}}")
+    sys.exit(1)
+"""
+
+
+@dataclass(frozen=True)
+class Mutation:
+    name: str
+    file: str  # of coordinator/scheduler
+    old: str
+    new: str
+
+
+MUTATIONS = (
+    # the eight that must be caught
+    Mutation("a bundle with a committed shard accepted", "results.py", "elif event.numbers & layer.committed:", "elif False:"),
+    Mutation(
+        "a grant to a departed session", "sessions.py",
+        "agent.state, agent.session, agent.hungry = as_state, 0, False\n    state.short.pop(agent.name, None)",
+        "agent.state = as_state",
+    ),
+    Mutation("an attempt too many", "results.py", "len(failures) >= job.attempts", "len(failures) > job.attempts"),
+    Mutation("an attempt too few", "results.py", "len(failures) >= job.attempts", "len(failures) >= job.attempts - 1"),
+    Mutation("a loss counted as a failure", "results.py", "    losses.add(run)\n",
+             "    losses.add(run)\n    layer.trouble(number).failures.add(run)\n"),
+    Mutation("a slot leaked on loss", "results.py", "    _let_go(state, agent, layer, run, numbers, poison)\n",
+             "    _let_go(state, agent, layer, run, poison, poison)\n"),
+    Mutation(
+        "a drain that leaves finished work behind", "sessions.py",
+        '        agent.state, agent.hungry = "draining", False\n',
+        '        agent.state, agent.hungry = "draining", False\n'
+        "        for held in list(agent.holdings.values()):\n"
+        "            numbers = held.finished.copy()\n"
+        "            held.discard(numbers)\n"
+        "            state.prune(held)\n"
+        "            state.release(state.open_layers[held.layer], numbers)\n",
+    ),
+    Mutation("a draining agent granted more", "core.py", 'event.hungry and agent.state == "live"', "event.hungry"),
+    Mutation("a late failure that touches a newer attempt", "results.py",
+             "    had = numbers & holding.everything() if holding else RangeSet()\n", "    had = numbers & layer.held()\n"),
+    Mutation("a late tick that expires everyone", "core.py", "if late > LATE_TICKS * state.timing.tick:", "if False:"),
+    # sessions and leases
+    Mutation("a late tick that forgives too much", "sessions.py", "min(now, agent.heard + delay)", "agent.heard + delay"),
+    Mutation("a lease that never ends", "sessions.py", "now - agent.heard > state.timing.lease", "False"),
+    Mutation("a fenced process let in", "sessions.py", "if event.process in state.fenced:", "if False:"),
+    Mutation("a name taken twice", "sessions.py", "old.present and old.spool != event.spool:", "False:"),
+    Mutation("a hello believed to hold what it does not name", "sessions.py",
+             "        lost = holding.everything() - kept\n", "        lost = RangeSet()\n"),
+    Mutation("finished work of a hello done again", "sessions.py",
+             "    results.take_in(state, agent, holding, finished - layer.committed)\n", ""),
+    Mutation("a drain forgotten on reconnecting", "sessions.py", '"draining" if draining else "live"', '"live"'),
+    Mutation("an agent's last words on a layer it was told to forget", "state.py",
+             "        agent.void[layer] = self.last_attempt\n", ""),
+    # restarts
+    Mutation("limbo released at once", "sessions.py", "(state.expected and now < state.limbo_until)", "False"),
+    Mutation("limbo released twice", "sessions.py",
+             "limbo, layer.limbo = layer.limbo, RangeSet()", "limbo = layer.limbo.copy()"),
+    Mutation("limbo that waits for agents that are back", "sessions.py", "    state.expected.discard(event.name)\n", ""),
+    Mutation("limbo forgotten", "layers.py", "            layer.limbo, layer.again = layer.again, RangeSet()\n", "            pass\n"),
+    Mutation("the high-water mark ignored", "grants.py", ", below=layer.high_water)", ")"),
+    Mutation("a high-water mark that gets lost", "layers.py",
+             "    layer.raising = layer.high_water  # a mark on its way will find the layer closed\n", ""),
+    Mutation("a failure counted again after a restart", "results.py", "    if run in failures:\n        return\n", ""),
+    Mutation("two jobs with the same layer open", "layers.py",
+             "            if twin := state.open_layers.get(layer.digest):\n",
+             "            if twin := None:\n"),
+    # results
+    Mutation("a quarantine ignored", "results.py",
+             "        state.release(layer, theirs - poison)\n    layer.quarantined.update(poison)\n",
+             "        state.release(layer, theirs)\n"),
+    Mutation("losses that quarantine one too late", "results.py", "len(losses) >= LOSSES_TO_QUARANTINE",
+             "len(losses) > LOSSES_TO_QUARANTINE"),
+    Mutation("losses on one machine enough", "results.py", "len(lost_on) >= min(MACHINES_TO_QUARANTINE, len(known))", "True"),
+    Mutation("a copy not dropped when the other is finished", "results.py",
+             "            drop(state, layer, other, other.open & finished)\n", ""),
+    Mutation("a copy not dropped when the other is committed", "results.py",
+             "        drop(state, layer, holding, unfinished)\n", ""),
+    Mutation("a copy that makes its other pending when it is lost", "state.py",
+             "free = numbers - self._still_held(layer, numbers & layer.copied)", "free = numbers.copy()"),
+    Mutation("a finished shard still pending", "results.py",
+             "(layer.fresh, layer.again, layer.limbo, layer.quarantined):\n        if others",
+             "(layer.fresh, layer.limbo, layer.quarantined):\n        if others"),
+    Mutation("a generation ignored by commits", "results.py", "    elif layer.generation == event.generation:", "    else:"),
+    Mutation("a generation ignored by merges", "layers.py",
+             '(layer.job, layer.generation, layer.state) != (job_id, generation, "merging")',
+             '(layer.job, layer.state) != (job_id, "merging")'),
+    Mutation("a generation not bumped by a retry", "layers.py", '"waiting", layer.generation + 1', '"waiting", layer.generation'),
+    Mutation("rows that come while the layer is closed forgotten", "results.py",
+             "        layers.commit_closed(state, event)\n", "        pass\n"),
+    Mutation("damaged shards not run again", "results.py", '    layer.state = "open"\n    state.release(layer, numbers)\n',
+             '    layer.state = "open"\n    layer.committed.update(numbers)\n'),
+    # blame
+    Mutation("a bad machine not barred", "results.py", "if len(strikes) >= STRIKES_TO_BAR and", "if False and"),
+    Mutation("a bad machine's failures held against the shards", "results.py",
+             "        _absolve(state, job, digest, number, agent.name)\n", "        pass\n"),
+    Mutation("a barred machine granted more", "state.py", "        if job.id in agent.ineligible:\n", "        if False:\n"),
+    Mutation("a hopeless job not halted", "results.py", "if machines >= 2 and len(shards) >= 2:", "if False:"),
+    Mutation("a hopeless job on a lone machine not halted", "results.py",
+             "elif alone and len(shards) >= FAILURES_TO_HALT_ALONE:", "elif False:"),
+    Mutation("max_failures ignored", "results.py", "if happened and job.quarantined >= job.max_failures:", "if False:"),
+    Mutation("a halted job left running", "layers.py", "            _revoke(state, layer)\n", "            pass\n"),
+    # grants
+    Mutation("more than a canary", "grants.py", "return -1 if held or _is_benched(state, agent, job) else 1",
+             "return agent.slots(job)"),
+    Mutation("disk room ignored", "grants.py", "    cost = agent.cost(layer)\n    return max(0, agent.room // cost) if cost else",
+             "    return"),
+    Mutation("a copy beyond the disk's room", "grants.py", "highest(holding.open - layer.copied, count)",
+             "holding.open - layer.copied"),
+    Mutation("shards that ran before first", "grants.py", "(_grant_fresh, _grant_again)", "(_grant_again, _grant_fresh)"),
+    Mutation("a failed shard to the same machine", "grants.py", "    if agent.name not in tried:\n", "    if True:\n"),
+    Mutation("a paused job granted", "layers.py", "    state.running.pop(job.id, None)\n    if as_state", "    if as_state"),
+    Mutation("a third copy", "grants.py", "            layer.copied.update(numbers)\n", ""),
+    Mutation("a layer opened without space", "layers.py", "fits = reserved(layer) <= room", "fits = True"),
+    Mutation("a job that never ends", "layers.py", "    if any(not layer.stuck for layer in job.opened):\n",
+             "    if job.opened:\n"),
+)  # fmt: skip
+
+
+def run(mutation: Mutation, where: Path) -> str:
+    """What the machine said of this mistake, "" where it noticed nothing."""
+    file = where / "coordinator" / "scheduler" / mutation.file
+    source = file.read_text()
+    if source.count(mutation.old) != 1:
+        raise SystemExit(f"{mutation.name}: {mutation.file} has its text {source.count(mutation.old)} times, not once")
+    file.write_text(source.replace(mutation.old, mutation.new))
+    try:
+        env = {**os.environ, "PYTHONPATH": str(where), "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(
+            [sys.executable, "-c", RUNNER], cwd=where, env=env, capture_output=True, text=True, timeout=TIMEOUT_SECONDS,
+            check=False,
+        )  # fmt: skip
+    finally:
+        file.write_text(source)
+    return done.stdout.strip().splitlines()[-1] if done.returncode else ""
+
+
+def main(words: list[str]) -> int:
+    chosen = [one for one in MUTATIONS if not words or any(word in one.name for word in words)]
+    missed = []
+    with tempfile.TemporaryDirectory() as folder:
+        where = Path(folder)
+        for package in ("coordinator", "jobs", "tests"):
+            shutil.copytree(HERE / package, where / package, ignore=shutil.ignore_patterns("__pycache__"))
+        for mutation in chosen:
+            said = run(mutation, where)
+            print(f"{'caught' if said else 'MISSED'} | {mutation.name} | {said}", flush=True)
+            missed += [] if said else [mutation.name]
+    print(f"{len(chosen) - len(missed)} of {len(chosen)} caught")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

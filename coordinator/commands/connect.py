@@ -20,7 +20,10 @@ Options:
   --as NAME    Accept this agent's name only. As sshd's forced command, the
                role is taken from what the client asked for, and nothing else.
 
-Example, a line of ~/.ssh/authorized_keys that confines a machine's key:
+Example:
+  coordinator connect --role control --as lab3
+
+A line of ~/.ssh/authorized_keys that confines a machine's key:
   restrict,command="coordinator connect --as lab3" ssh-ed25519 AAAA... lab3"""
 _VALUES = {"--role": "role", "--root": "root", "--as": "pinned"}
 

@@ -15,7 +15,8 @@ from agent.orders import BatchEnded, Event, Kept, Kill, PoolLost, Run, SlotsSeen
 from agent.spool import At, Spool
 from jobs import mark, strays
 from jobs.code import unpack
-from jobs.errors import DamagedError, MusterError
+from jobs.commit import is_full
+from jobs.errors import DamagedError, MusterError, SpaceError
 from jobs.model import ArraySource, Window
 from jobs.parts import read_index
 from jobs.work import Batch, Item, Mishap, Outcome
@@ -59,10 +60,12 @@ class Hands:
         """Submit a batch; what happened at once, if it could not be."""
         try:
             batch = self._batch(run, farm)
+            self._say_at(run, farm)
         except (MusterError, OSError) as error:
+            if isinstance(error, SpaceError) or (isinstance(error, OSError) and is_full(error)):
+                return BatchEnded(run.ticket, Outcome((), 0, 0, 0, 0.0, 0, (), full=str(error)))
             mishaps = tuple(Mishap(n, False, "exception", str(error), "", 0.0, 0) for n, _, _ in run.items)
             return BatchEnded(run.ticket, Outcome((), 0, 0, 0, 0.0, 0, mishaps))
-        self._say_at(run, farm)
         try:
             self._flying[self.pool.submit(run.slot, batch)] = run
         except MusterError as error:

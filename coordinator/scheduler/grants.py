@@ -55,11 +55,11 @@ def _why_nothing(state: State, agent: Agent, job: Job) -> str:
     obstacle = state.obstacle(agent, job)
     if obstacle:
         return f"{job.id}: {obstacle}"
-    if not job.succeeded:
-        return f"{job.id}: none of its shards has succeeded yet"
     for layer in job.opened:
         if layer.pending and agent.cost(layer) > agent.room:
             return f"{job.id}: a shard needs {agent.cost(layer)} bytes of disk, {max(agent.room, 0)} are left"
+    if not job.succeeded:
+        return f"{job.id}: none of its shards has succeeded yet"
     return job.why or f"{job.id}: every shard is granted"
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 LEAST = 16 << 10  # bytes per second; with less a link looks dead
 CREDIT_SECONDS = 0.25  # time not used that may be made up for: waits and answers take some
 PIECE_SECONDS = 0.125
-PIECE_LEAST, PIECE_MOST = 4 << 10, 1 << 20  # bytes
 
 
 class Bandwidth:
@@ -19,12 +18,12 @@ class Bandwidth:
         self.rate = rate
         self._clock = clock
         self._lock = threading.Lock()
-        self._paid_until = 0.0  # what was moved so far has its time up to here
+        self._paid_until = clock()  # what was moved so far has its time up to here
 
     @property
     def piece(self) -> int | None:
         """Bytes to move at once; None for all."""
-        return None if self.rate is None else max(PIECE_LEAST, min(PIECE_MOST, int(self.rate * PIECE_SECONDS)))
+        return None if self.rate is None else int(self.rate * PIECE_SECONDS)
 
     def delay(self, nbytes: int) -> float:
         """Count `nbytes` as moved; seconds to wait before they are."""

@@ -49,6 +49,8 @@ from jobs.ranges import RangeSet
 
 STUCK_SECONDS = 60.0  # a drain that gets nothing done for so long ends without having pushed all
 UNHEARD_SECONDS = 5.0  # how long a drain with nothing left here tries to say goodbye
+TICK_BUSY_SECONDS = 0.05
+TICK_IDLE_SECONDS = 0.2
 HANG_UP_SECONDS = 0.5  # an answer that may be held longer is not waited for by an idle agent that leaves
 
 
@@ -247,7 +249,7 @@ class Desk:
             return
         note = self._note_for_people(now)
         pressing = self.stock.reports.next.pressing or (self.talk.hungry and not self._hungry(now))
-        if self.talk.sync_due(pressing, self._polling(now), now):
+        if self.talk.sync_due(pressing, self._polling(now), not self.busy and self._hungry(now), now):
             self.talk.note = note
             wait = self.talk.wait(self._idle, self._polling(now))
             letter = self.stock.reports.post()
@@ -264,6 +266,12 @@ class Desk:
         """Whether a drain has nothing more to do."""
         done = not self.busy and not self.to_push and self.pusher.under_way is None
         return bool(self._draining) and done and not self.stock.reports.pending
+
+    def patience(self, now: float) -> float:
+        """Seconds after which it wants to hear of the time if nothing else happens."""
+        if self.stock.reports.next.pressing and self.talk.free and self.talk.session:
+            return self.talk.gap_left(now)
+        return TICK_BUSY_SECONDS if self.busy else TICK_IDLE_SECONDS
 
     @property
     def busy(self) -> bool:

@@ -57,8 +57,7 @@ LOOK_SECONDS = 0.25  # between looks at the slots' marks
 WEIGH_SECONDS = 1.0
 SPACE_SECONDS = 2.0
 STATE_SECONDS = 1.0
-TICK_BUSY_SECONDS = 0.05
-TICK_IDLE_SECONDS = 0.2
+FIRST_LINK_SECONDS = 30.0  # longer than it takes to find out that there is none
 HELLO_SECONDS = 1.0  # for the first hello to be on its way before the pool's start takes this thread
 
 log = logging.getLogger("muster.agent")
@@ -159,17 +158,20 @@ class Agent:
         self._pushing.start()
         if self._settings.packs is None:
             self._pulling.start()
-        self._until(time.monotonic() + HELLO_SECONDS)
+        self._until_hello()
         self._start_pool()
         while self._quit is None:
-            self._step(TICK_BUSY_SECONDS if self._desk.busy else TICK_IDLE_SECONDS)
+            self._step(self._desk.patience(time.monotonic()))
             if self._pool_lost:
                 self._restart_pool()
 
-    def _until(self, deadline: float) -> None:
-        """Work until the first hello is said, or it takes too long."""
-        while self._quit is None and self._desk.talk.asked is None and time.monotonic() < deadline:
-            self._step(TICK_BUSY_SECONDS)
+    def _until_hello(self) -> None:
+        """Until the first hello is said, or it takes too long. Workers are not started for a link there never is."""
+        begun, talk = time.monotonic(), self._desk.talk
+        while self._quit is None and talk.asked is None:
+            if time.monotonic() - begun > (HELLO_SECONDS if talk.up else FIRST_LINK_SECONDS):
+                break
+            self._step(self._desk.patience(time.monotonic()))
 
     def _start_pool(self) -> None:
         if self._quit is None:

@@ -66,8 +66,8 @@ class Space:
 
     @property
     def least_cost(self) -> int:
-        """Of a shard of a layer that is held: with less room there can be no more of these."""
-        return min((holding.cost for holding in self.stock.holdings.values() if holding.count), default=0)
+        """Of a shard of the layers known here: with less room there can be no more of these."""
+        return min((holding.cost for holding in self.stock.holdings.values()), default=0)
 
     @property
     def is_short(self) -> bool:

@@ -262,12 +262,21 @@ def owner(path: Path) -> Owner | None:
 
 def base() -> Path:
     """Where spools go by default: on this machine's own disk, keyed by host: homes may be shared."""
-    home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    if file_system(home) not in NETWORK_FILE_SYSTEMS:
-        return home / "muster" / host()
+    if not network_home():
+        return _home() / "muster" / host()
     places = [Path("/var/tmp"), Path(os.environ.get("TMPDIR") or "/tmp"), Path("/tmp")]
     local = [place for place in places if file_system(place) not in NETWORK_FILE_SYSTEMS]
     return (local or places)[0] / f"muster-{os.getuid()}" / host()
+
+
+def network_home() -> str:
+    """The network file system that spools would be on if they were in the home, "" if it is a local one."""
+    kind = file_system(_home())
+    return kind if kind in NETWORK_FILE_SYSTEMS else ""
+
+
+def _home() -> Path:
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
 
 
 def host() -> str:

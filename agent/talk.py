@@ -84,11 +84,16 @@ class Talk:
         self._hello_at = now + HELLO_PAUSE_SECONDS
         return self._say(Say(message, 0.0), now)
 
-    def sync_due(self, pressing: bool, polling: bool, now: float) -> bool:
-        """News goes at once, a poll when the last has ended, a heartbeat in any case."""
-        if not self.free or not self.session or now < self._said_at + GAP_SECONDS:
+    def sync_due(self, pressing: bool, polling: bool, starving: bool, now: float) -> bool:
+        """News goes at once, a poll when the last has ended, a heartbeat in any case; `starving`: nothing more is to be
+        gathered meanwhile."""
+        if not self.free or not self.session or (now < self._said_at + GAP_SECONDS and not starving):
             return False
         return pressing or now >= self._said_at + self.heartbeat or (polling and now >= self._next_poll_at)
+
+    def gap_left(self, now: float) -> float:
+        """Seconds until news may be said."""
+        return max(0.001, self._said_at + GAP_SECONDS - now)
 
     def wait(self, idle: bool, polling: bool) -> float:
         """How long the coordinator may hold its answer."""

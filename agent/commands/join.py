@@ -151,6 +151,8 @@ def _place(where: str, port: int | None) -> Folder | Host:
 def _check_spool(folder: Path, asked_for: bool) -> None:
     """Network file systems lose locks and renames: only for who insists."""
     kind = spools.file_system(folder)
+    if not asked_for and (shared := spools.network_home()):
+        click.echo(f"the home is on a network file system ({shared}): the spool is {folder}", err=True)
     if kind not in spools.NETWORK_FILE_SYSTEMS:
         return
     if not asked_for:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
@@ -11,9 +10,8 @@ from coordinator import ask
 from coordinator import root as roots
 from coordinator.admin import Submit, Submitted
 from coordinator.commands.options import example, job_file_argument, json_option, root_option, say, say_json
-from coordinator.commands.watch import follow
+from coordinator.commands.watch import watch
 from coordinator.root import Root
-from jobs.errors import INTERRUPTED_EXIT
 
 
 @click.command(epilog=example("coordinator submit job.yaml --wait"))
@@ -33,7 +31,7 @@ def command(job_file: Path, wait: bool, root: Path | None, as_json: bool) -> int
         say_json({"job": job})
     else:
         say(job)
-    return _wait(found, job) if wait else 0
+    return watch(found, job) if wait else 0
 
 
 def submit(root: Root, job_file: Path) -> str:
@@ -43,12 +41,3 @@ def submit(root: Root, job_file: Path) -> str:
     planned = plan_file(job_file)
     with submission(root, planned) as folder:
         return ask.ask(root, Submit(folder), Submitted).job
-
-
-def _wait(root: Root, job: str) -> int:
-    try:
-        follow(root, job)
-    except KeyboardInterrupt:
-        print(f"\n{job} goes on; `coordinator watch {job}` follows it again", file=sys.stderr)
-        return INTERRUPTED_EXIT
-    return 0

@@ -17,7 +17,7 @@ from coordinator.admin import ENDED, JobStatus, Status, StatusAsk
 from coordinator.commands.options import example, job_argument, root_option, say
 from coordinator.progress import Trace
 from coordinator.root import Root
-from jobs.errors import IncompleteError, LinkError, NoDaemonError
+from jobs.errors import INTERRUPTED_EXIT, IncompleteError, LinkError, NoDaemonError
 from jobs.units import format_duration
 
 if TYPE_CHECKING:
@@ -33,13 +33,24 @@ BAR = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix}"
 @click.command(epilog=example("coordinator watch weights"))
 @job_argument
 @root_option
-def command(job: str, root: Path | None) -> None:
+def command(job: str, root: Path | None) -> int:
     """Follow a job until it ends: shards, rate, time left, each machine.
 
-    Exits with 0 when the job is complete, with 11 when it ends, or is halted, without all of its shards.
+    Exits with 0 when the job is complete, with 11 when it ends, or is halted, without all of its shards. Ctrl-C leaves
+    the job running.
     """
     found = roots.existing(root)
-    follow(found, roots.resolve_job(found, job))
+    return watch(found, roots.resolve_job(found, job))
+
+
+def watch(root: Root, job: str) -> int:
+    """Follow `job` until it ends or Ctrl-C; the exit code."""
+    try:
+        follow(root, job)
+    except KeyboardInterrupt:
+        print(f"\n{job} goes on; `coordinator watch {job}` follows it again", file=sys.stderr)
+        return INTERRUPTED_EXIT
+    return 0
 
 
 def follow(root: Root, job: str) -> None:

@@ -18,7 +18,7 @@ CANARIES = 3  # different shards that fail on an agent, with no success anywhere
 
 def feed_all(state: State, now: float) -> None:
     """Look again at the agents that got less than they should have, as long as there is something to grant."""
-    supply = sum(layer.grantable for job in state.running.values() for layer in job.opened if layer.state == "open")
+    supply = sum(layer.grantable for job in state.running.values() for layer in job.supply.values())
     for agent in list(state.short.values()):
         if supply <= 0:
             return
@@ -40,7 +40,7 @@ def feed(state: State, agent: Agent, now: float) -> int:
             return total
         granted = _grant_from(state, agent, job, wanted, now) if wanted > 0 else 0
         total, load[job.id] = total + granted, load[job.id] + granted
-        if granted == wanted:
+        if granted == wanted and job.succeeded:  # a canary leaves slots for other jobs
             agent.idle_because = ""
             return total
         reason = _why_nothing(state, agent, job)
@@ -55,7 +55,7 @@ def _why_nothing(state: State, agent: Agent, job: Job) -> str:
     obstacle = state.obstacle(agent, job)
     if obstacle:
         return f"{job.id}: {obstacle}"
-    for layer in job.opened:
+    for layer in job.supply.values():
         if layer.pending and agent.cost(layer) > agent.room:
             return f"{job.id}: a shard needs {agent.cost(layer)} bytes of disk, {max(agent.room, 0)} are left"
     if not job.succeeded:
@@ -106,7 +106,7 @@ def refresh(state: State) -> None:
     for job in state.running.values():
         rates = [rate for agent in state.by_session.values() if (rate := agent.rate(job.id))]
         job.speed, job.measured = sum(rates), len(rates)
-    busy = [job for job in state.running.values() if job.queue or any(layer.pending for layer in job.opened)]
+    busy = [job for job in state.running.values() if job.queue or any(layer.pending for layer in job.supply.values())]
     least = min((job.used for job in busy), default=0.0)
     for job in state.running.values():
         if job not in busy:
@@ -116,9 +116,12 @@ def refresh(state: State) -> None:
 def _grant_from(state: State, agent: Agent, job: Job, wanted: int, now: float) -> int:
     granted = 0
     for grant in (_grant_fresh, _grant_again):
-        for layer in job.opened:
-            if granted < wanted and layer.state == "open":
-                granted += grant(state, agent, job, layer, wanted - granted, now)
+        for layer in list(job.supply.values()):
+            if granted >= wanted:
+                break
+            granted += grant(state, agent, job, layer, wanted - granted, now)
+            if not layer.pending and not layer.limbo:
+                del job.supply[layer.digest]
     return granted
 
 

@@ -24,6 +24,36 @@ SPACE_MARGIN_BYTES = 64 << 20  # of the root's disk, left alone
 
 def add(state: State, event: JobAdded, now: float) -> None:
     """A new job, or one from the store: there, what may still be held somewhere waits in limbo."""
+    job = _job(state, event)
+    state.jobs[job.id] = job
+    if job.state == "running":
+        state.running[job.id] = job
+    for layer in job.layers:
+        state.by_digest.setdefault(layer.digest, []).append(layer)
+        if layer.active:
+            _open_again(state, job, layer, now)
+        elif layer.state == "waiting":
+            job.queue.append(layer)
+    for layer in list(job.opened):
+        if job.state == "cancelled":
+            _send_back(state, job, layer)  # the daemon died while it was cancelled
+        else:
+            settle_layer(state, layer)
+    settle_job(state, job)
+    state.work_added = True
+
+
+def _open_again(state: State, job: Job, layer: Layer, now: float) -> None:
+    if twin := state.open_layers.get(layer.digest):
+        _send_back(state, state.jobs[twin.job], twin)  # opened a moment ago, before this one was read back
+    state.open_layers[layer.digest] = layer
+    job.opened.append(layer)
+    job.supply[layer.digest] = layer
+    if layer.limbo and state.limbo_until is None:
+        state.limbo_until = now + state.timing.lease
+
+
+def _job(state: State, event: JobAdded) -> Job:
     job = Job(
         id=event.job,
         kind=event.kind,
@@ -40,34 +70,15 @@ def add(state: State, event: JobAdded, now: float) -> None:
         layers=[_seeded(event.job, seed) for seed in event.layers],
         used=min((job.used for job in state.running.values()), default=0.0),
     )
+    job.left = sum(layer.left for layer in job.layers)
+    job.quarantined = sum(len(layer.quarantined) for layer in job.layers)
     job.out_bytes = max((layer.out_bytes for layer in job.layers), default=0)
     job.least_cost = min((layer.in_bytes + layer.out_bytes for layer in job.layers), default=0)
     job.least_output = min((layer.out_bytes for layer in job.layers), default=0)
-    for layer in job.layers:
-        state.by_digest.setdefault(layer.digest, []).append(layer)
-    state.jobs[job.id] = job
-    if job.state == "running":
-        state.running[job.id] = job
     if event.payloads:
         settled = job.layers[0].committed
         job.layers[0].payloads = {n: raw for n, raw in event.payloads.items() if n not in settled}
-    for layer in job.layers:
-        if layer.active:
-            if twin := state.open_layers.get(layer.digest):
-                _send_back(state, state.jobs[twin.job], twin)  # opened a moment ago, before this one was read back
-            state.open_layers[layer.digest] = layer
-            job.opened.append(layer)
-            if layer.limbo and state.limbo_until is None:
-                state.limbo_until = now + state.timing.lease
-        elif layer.state == "waiting":
-            _queue(job, layer)
-    for layer in list(job.opened):
-        if job.state == "cancelled":
-            _send_back(state, job, layer)  # the daemon died while it was cancelled
-        else:
-            settle_layer(state, layer)
-    settle_job(state, job)
-    state.work_added = True
+    return job
 
 
 def _seeded(job: str, seed: LayerSeed) -> Layer:
@@ -105,11 +116,6 @@ def _reset_pending(layer: Layer) -> None:
     layer.limbo, layer.copied = RangeSet(), RangeSet()
 
 
-def _queue(job: Job, layer: Layer) -> None:
-    job.queue.append(layer)
-    job.queued += layer.left
-
-
 def open_some(state: State) -> None:
     """Open as many layers as keep the machines fed, where the root has room for what they will give."""
     for job in sorted(state.running.values(), key=lambda job: job.used):
@@ -119,10 +125,13 @@ def open_some(state: State) -> None:
 
 def _supplied(job: Job) -> bool:
     """Whether what is open keeps the machines fed until more is."""
-    busy = [layer for layer in job.opened if layer.state == "open" and (layer.pending or layer.limbo)]
-    if len(busy) >= LAYERS_AHEAD and sum(layer.pending for layer in busy) >= SHARDS_AHEAD:
-        return True
-    return len(job.opened) >= LAYERS_OPEN and sum(not layer.stuck for layer in job.opened) >= LAYERS_OPEN
+    busy = ahead = 0
+    for layer in job.supply.values():
+        busy += bool(layer.pending or layer.limbo)
+        ahead += layer.pending
+        if busy >= LAYERS_AHEAD and ahead >= SHARDS_AHEAD:
+            return True
+    return len(job.opened) - job.quarantined >= LAYERS_OPEN  # those with quarantined shards may be stuck
 
 
 def _open_next(state: State, job: Job) -> bool:
@@ -130,13 +139,12 @@ def _open_next(state: State, job: Job) -> bool:
     if layer is None or not _fits(state, job, layer):
         return False
     job.queue.remove(layer)
-    job.queued -= layer.left
     job.opened.append(layer)
     layer.state = "open"
     state.open_layers[layer.digest] = layer
     state.emit(StoreLayer(job.id, layer.digest, "open", layer.generation))
     raise_mark(state, layer, MARK_AHEAD)
-    state.work_added = True
+    state.supplied(layer)
     settle_layer(state, layer)
     return True
 
@@ -203,10 +211,8 @@ def commit_closed(state: State, event: BundleCommitted) -> None:
     """Rows that reached the store while their layer was sent back: it will find them when it opens again."""
     for layer in state.by_digest.get(event.layer, ()):
         if (layer.job, layer.generation, layer.state) == (event.job, event.generation, "waiting"):
-            job = state.jobs[event.job]
-            job.queued -= layer.left
-            layer.settle(event.numbers)
-            job.queued += layer.left
+            with state.counting(layer):
+                layer.settle(event.numbers)
 
 
 def merged(state: State, job_id: str, digest: str, generation: int) -> None:
@@ -222,6 +228,7 @@ def _close(state: State, layer: Layer) -> None:
     """The layer is no longer open: nobody holds any of it."""
     del state.open_layers[layer.digest]
     state.jobs[layer.job].opened.remove(layer)
+    state.jobs[layer.job].supply.pop(layer.digest, None)
     for holding in layer.holdings.values():
         agent = state.agents[holding.agent]
         agent.holdings.pop(holding.key, None)
@@ -295,7 +302,7 @@ def _send_back(state: State, job: Job, layer: Layer) -> None:
     _close(state, layer)
     layer.raising = layer.high_water  # a mark on its way will find the layer closed
     _reset_pending(layer)
-    _queue(job, layer)
+    job.queue.append(layer)
     state.emit(StoreLayer(job.id, layer.digest, "waiting", layer.generation))
 
 
@@ -304,7 +311,8 @@ def change(state: State, digest: str) -> None:
     layer = state.open_layers.get(digest)
     if layer is None or layer.state != "open":
         return  # where all is committed, all of it came from the source as planned
-    layer.state = "changed"
+    with state.counting(layer):
+        layer.state = "changed"
     _close(state, layer)
     state.emit(StoreLayer(layer.job, digest, "changed", layer.generation))
     settle_job(state, state.jobs[layer.job])
@@ -335,12 +343,12 @@ def _forgive(state: State, layer: Layer) -> None:
 
 
 def unquarantine(state: State, layer: Layer, numbers: RangeSet) -> None:
-    layer.quarantined.remove(numbers)
+    with state.counting(layer):
+        layer.quarantined.remove(numbers)
     if layer.active:
         state.release(layer, numbers)
     elif layer.state == "waiting":
         layer.again.update(numbers)
-        state.jobs[layer.job].queued += len(numbers)
 
 
 def _discard(state: State, job: Job, layer: Layer) -> None:
@@ -349,13 +357,13 @@ def _discard(state: State, job: Job, layer: Layer) -> None:
         _close(state, layer)
     elif layer.state == "waiting":
         job.queue.remove(layer)
-        job.queued -= layer.left
-    layer.state, layer.generation = "waiting", layer.generation + 1
-    layer.committed, layer.quarantined = RangeSet(), RangeSet()
+    with state.counting(layer):
+        layer.state, layer.generation = "waiting", layer.generation + 1
+        layer.committed, layer.quarantined = RangeSet(), RangeSet()
     layer.high_water = layer.raising = 0
     layer.troubles.clear()
     _reset_pending(layer)
-    _queue(job, layer)
+    job.queue.append(layer)
     state.emit(DiscardLayer(job.id, layer.digest, layer.generation))
 
 
@@ -382,12 +390,12 @@ def advance(state: State, event: Advanced) -> None:
     for number, payload in event.create:
         layer.payloads[number] = payload
     top = max((number + 1 for number, _ in event.create), default=layer.count)
-    if layer.state == "waiting":
-        job.queued += top - layer.count
-    layer.fresh.add(layer.count, top)
-    layer.count = top
+    with state.counting(layer):
+        layer.fresh.add(layer.count, top)
+        layer.count = top
     layer.closed = layer.closed or event.finish
     if layer.active:
         raise_mark(state, layer, MARK_AHEAD)
+        state.supplied(layer)
         settle_layer(state, layer)
     state.work_added = True

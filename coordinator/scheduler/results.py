@@ -43,16 +43,23 @@ def take_in(state: State, agent: Agent, holding: Holding, finished: RangeSet) ->
     others = new - holding.open
     holding.open.remove(finished)
     holding.finished.update(finished)
-    for numbers in (layer.fresh, layer.again, layer.limbo, layer.quarantined):
-        if others:
-            free = others & numbers
-            numbers.remove(free)
-            others.remove(free)
-    layer.copied.update(others)  # whatever is left, somebody else has too
+    if others:
+        layer.copied.update(others - _claimed(state, layer, others))  # somebody else has those too
     if finished & layer.copied:
         _supersede(state, layer, holding, finished)
     if new:
         _succeeded(state, agent, state.jobs[layer.job])
+
+
+def _claimed(state: State, layer: Layer, numbers: RangeSet) -> RangeSet:
+    """Take those of `numbers` that nobody held from where they waited."""
+    found = RangeSet()
+    with state.counting(layer):
+        for waiting in (layer.fresh, layer.again, layer.limbo, layer.quarantined):
+            free = numbers & waiting
+            waiting.remove(free)
+            found.update(free)
+    return found
 
 
 def _supersede(state: State, layer: Layer, holding: Holding, finished: RangeSet) -> None:
@@ -172,7 +179,8 @@ def _let_go(state: State, agent: Agent, layer: Layer, run: Run, numbers: RangeSe
         holding.discard(theirs)
         state.prune(holding)
         state.release(layer, theirs - poison)
-    layer.quarantined.update(poison)
+    with state.counting(layer):
+        layer.quarantined.update(poison)
 
 
 def _elsewhere(layer: Layer, number: int) -> bool:
@@ -303,7 +311,8 @@ def commit(state: State, event: BundleCommitted, now: float) -> None:
         agent = event.agent if event.agent in state.agents else None
         for holding in state.holders(layer, event.numbers, agent):
             _settle_holding(state, layer, holding, event, now)
-        layer.settle(event.numbers)
+        with state.counting(layer):
+            layer.settle(event.numbers)
         layers.settle_layer(state, layer)
 
 
@@ -330,7 +339,8 @@ def uncommit(state: State, event: Uncommitted) -> None:
     for agent in state.present_agents():
         agent.void[layer.digest] = state.last_attempt  # it may have been told of the commit, and not have read it
     numbers = event.numbers & layer.committed
-    layer.committed.remove(numbers)
+    with state.counting(layer):
+        layer.committed.remove(numbers)
     layer.payloads.update(event.payloads)
     layer.state = "open"
     state.release(layer, numbers)

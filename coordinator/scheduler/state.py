@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import exp
 
@@ -45,7 +46,7 @@ class Rate:
         self.since, self.count = now, 0
 
 
-@dataclass
+@dataclass(eq=False)
 class Holding:
     """What one agent still has of one grant. `open` and `finished` are disjoint; neither has a committed shard."""
 
@@ -89,7 +90,7 @@ class Trouble:
         return {agent for agent, _, _ in self.failures | self.losses}
 
 
-@dataclass
+@dataclass(eq=False)
 class Layer:
     """One layer. Every number below `count` is in exactly one of fresh, again, limbo, committed, quarantined, or
     held by at least one agent. Fresh ones below `high_water` alone may be granted."""
@@ -127,7 +128,7 @@ class Layer:
 
     @property
     def left(self) -> int:
-        return self.count - len(self.committed) - len(self.quarantined)
+        return 0 if self.state in SETTLED else self.count - len(self.committed) - len(self.quarantined)
 
     @property
     def active(self) -> bool:
@@ -174,7 +175,7 @@ class Layer:
         return numbers
 
 
-@dataclass
+@dataclass(eq=False)
 class Job:
     """One job. `first_failures` empties at its first success."""
 
@@ -192,8 +193,10 @@ class Job:
     cursor: int
     layers: list[Layer]
     opened: list[Layer] = field(default_factory=list)  # those open or merging
+    supply: dict[str, Layer] = field(default_factory=dict)  # digest → each open layer with something pending, at least
     queue: deque[Layer] = field(default_factory=deque)  # those waiting, in order
-    queued: int = 0  # shards of the queue that are not settled
+    left: int = 0  # shards neither committed nor quarantined, of layers not given up
+    quarantined: int = 0
     speed: float = 0.0  # shards per second of the agents it is known of; made exact again at each tick
     measured: int = 0  # how many those are
     out_bytes: int = 0  # of one shard's result, the largest seen
@@ -208,17 +211,8 @@ class Job:
     def ended(self) -> bool:
         return self.state in {"cancelled", "incomplete", "complete"}
 
-    @property
-    def quarantined(self) -> int:
-        return sum(len(layer.quarantined) for layer in self.layers)
 
-    @property
-    def left(self) -> int:
-        """Shards neither committed nor quarantined."""
-        return self.queued + sum(layer.left for layer in self.opened)
-
-
-@dataclass
+@dataclass(eq=False)
 class Agent:
     """One machine's agent. `session` is 0 unless it is live or draining."""
 
@@ -362,7 +356,20 @@ class State:
         free = numbers - self._still_held(layer, numbers & layer.copied)
         if free:
             layer.again.update(free)
-            self.work_added = True
+            self.supplied(layer)
+
+    @contextmanager
+    def counting(self, layer: Layer) -> Iterator[None]:
+        """Keep the job's sums right while the layer's shards are settled, or are no more."""
+        job, left, quarantined = self.jobs[layer.job], layer.left, len(layer.quarantined)
+        yield
+        job.left += layer.left - left
+        job.quarantined += len(layer.quarantined) - quarantined
+
+    def supplied(self, layer: Layer) -> None:
+        """There is something to grant."""
+        self.jobs[layer.job].supply[layer.digest] = layer
+        self.work_added = True
 
     def _still_held(self, layer: Layer, copied: RangeSet) -> RangeSet:
         """Those of `copied` that somebody has. Those that only one has are copies no longer."""
@@ -390,7 +397,10 @@ class State:
         assert all(layer.active and self.open_layers[layer.digest] is layer for layer in job.opened), job.id
         assert all(layer.state == "waiting" for layer in job.queue), job.id
         assert len(job.opened) + len(job.queue) == sum(layer.state not in SETTLED for layer in job.layers), job.id
-        assert job.queued == sum(layer.left for layer in job.queue), f"{job.id} miscounts what waits"
+        supply = {layer.digest for layer in job.opened if layer.pending}
+        assert supply <= job.supply.keys(), f"{job.id} does not know of what is pending"
+        assert job.left == sum(layer.left for layer in job.layers), f"{job.id} miscounts what is left"
+        assert job.quarantined == sum(len(layer.quarantined) for layer in job.layers), f"{job.id} miscounts"
 
     def _check_agent(self, agent: Agent) -> None:
         assert agent.present == (self.by_session.get(agent.session) is agent), agent

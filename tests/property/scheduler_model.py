@@ -178,7 +178,7 @@ class Agent:
         first = self.news[:1]
         return e.Joined(
             name=self.name, spool=self.spool, process=self.process, session=session, cpus=self.cpus, memory=0,
-            room=self.room, kernels={KIND: self.kernel}, in_place=True,
+            room=self.budget, kernels={KIND: self.kernel}, in_place=True,
             held=tuple(Held("", *key, pairs(self.running[key]), pairs(self.done[key])) for key in keys),
             failures=tuple(one for one in first if isinstance(one, Failure)),
             losses=tuple(one for one in first if isinstance(one, Loss)),
@@ -264,8 +264,9 @@ class Seen:
     session: int
     cpus: int
     kernel: int
-    room: int
+    disk: int  # bytes in all
     heard: float
+    room: int = 0
     state: str = "live"
     hungry: bool = False
     open: Sets = field(default_factory=lambda: defaultdict(set))
@@ -339,7 +340,8 @@ class Oracle:
 
     def eligible(self, name: str, job: DiskJob) -> bool:
         seen = self.agents[name]
-        able = seen.kernel == job.kernel and seen.cpus >= job.cpus
+        least = min(layer.out_bytes for layer in job.layers.values())
+        able = seen.kernel == job.kernel and seen.cpus >= job.cpus and seen.disk >= least
         return seen.state == "live" and able and (name, job.id) not in self.barred
 
     def able(self, name: str, job: DiskJob) -> bool:

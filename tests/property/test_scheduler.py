@@ -69,15 +69,15 @@ class Farm(RuleBasedStateMachine):
         self.last_tick = (self.now, self.alive)
         self.last_session = self.last_job = 0
         self.agents = {name: Agent(name, f"{name}-1", 1 + i % 3, 1, 40 * MIB) for i, name in enumerate(NAMES)}
-        self.agents["d"].kernel, self.agents["d"].budget = 2, 5 * MIB
+        self.agents["c"].budget, self.agents["d"].kernel = 2 * MIB, 2
         self.mail: dict[int, list[c.Command]] = {}
         self.past: list[tuple[str, int, Any]] = []  # every report ever made: by whom, in which session
         self.accepted: list[Bundle] = []
+        self.offers: list[tuple[str, set[int]]] = []
         self.undelivered: list[e.BundleCommitted] = []  # rows in the store that the scheduler was not told of yet
         self.marks: list[e.HighWaterStored] = []  # on their way back from the store
         self.lazy = False  # the store is slow: nothing is durable until `flush`
         self.free: int | None = None
-        self.everything_committed: dict[tuple[str, str, int], set[int]] = {}
         self._boot()
 
     def _boot(self) -> None:
@@ -693,35 +693,48 @@ class Farm(RuleBasedStateMachine):
 
     def _push(self, agent: Agent, layer: str, count: int) -> None:
         numbers = sorted(n for key, those in agent.done.items() if key[0] == layer for n in those)[:count]
-        offer = e.Offered(agent.session, layer, ranges(numbers))
-        before = self._snapshot()
-        (verdict,) = self.handle(offer, [])
-        assert self._snapshot() == before
-        job = self.oracle.opened.get(layer)
+        self.offers = [*self.offers[-20:], (layer, set(numbers))]
+        verdict = self._judged(agent.session, layer, set(numbers))
         if isinstance(verdict, c.AcceptOffer):
-            assert agent.session in self.oracle.sessions and verdict.job == job
-            assert not set(numbers) & self.oracle.committed[verdict.job, layer], "accepted what is committed already"
             event = e.BundleCommitted(verdict.job, layer, verdict.generation, agent.name, ranges(numbers), 1)
             self.accepted.append(Bundle(agent, agent.lives, event))
         else:
-            assert isinstance(verdict, c.RefuseOffer)
-            self._refused(agent, layer, verdict, set(numbers), job)
+            self._refused(agent, layer, verdict, set(numbers))
 
-    def _refused(self, agent: Agent, layer: str, verdict: c.RefuseOffer, offered: set[int], job: str | None) -> None:
+    @precondition(lambda self: self.offers and self._linked())
+    @rule(pick=st.integers(0, 20), name=names)
+    def offer_again(self, pick: int, name: str) -> None:
+        """A bundle offered before is offered once more, by whomever; its body never comes."""
+        layer, numbers = choose(pick, self.offers)
+        self._judged(self.agents[name].session, layer, numbers)
+
+    def _judged(self, session: int, layer: str, numbers: set[int]) -> c.AcceptOffer | c.RefuseOffer:
+        """Any shard that is committed refuses the bundle, by name."""
+        oracle, before = self.oracle, self._snapshot()
+        (verdict,) = self.handle(e.Offered(session, layer, ranges(numbers)), [])
+        assert isinstance(verdict, c.AcceptOffer | c.RefuseOffer) and self._snapshot() == before
+        job = oracle.opened.get(layer)
+        known = oracle.committed[job, layer] if job else set()
+        if isinstance(verdict, c.AcceptOffer):
+            assert session in oracle.sessions and verdict.job == job, "accepted what nobody wants"
+            assert not numbers & known, "accepted what is committed already"
+        elif verdict.code == "committed" and job:
+            assert set(verdict.numbers) == numbers & known
+        elif verdict.code == "committed":
+            twins = [one.layers[layer].state for one in self.disk.jobs.values() if layer in one.layers]
+            assert "merged" in twins and set(verdict.numbers) == numbers
+        else:
+            assert verdict.code == ("gone" if session in oracle.sessions else "no-session")
+            assert job is None or verdict.code == "no-session", "refused what is wanted"
+        return verdict
+
+    def _refused(self, agent: Agent, layer: str, verdict: c.RefuseOffer, offered: set[int]) -> None:
         match verdict.code:
             case "no-session":
-                assert agent.session not in self.oracle.sessions
                 agent.session = 0
-            case "committed" if job:
-                assert set(verdict.numbers) == offered & self.oracle.committed[job, layer]
-                agent.settle(layer, set(verdict.numbers))
             case "committed":
-                assert any(
-                    one.layers[layer].state == "merged" for one in self.disk.jobs.values() if layer in one.layers
-                )
-                agent.settle(layer, offered)
-            case code:
-                assert code == "gone" and job is None, f"{layer} is {code}"
+                agent.settle(layer, set(verdict.numbers))
+            case _:
                 agent.settle(layer, offered)
 
     @precondition(lambda self: self.accepted)
@@ -860,6 +873,21 @@ class Farm(RuleBasedStateMachine):
                 self._obey(command, told)
             assert not told
             self.durable = self.disk.copy()
+
+    @precondition(lambda self: self.disk.jobs)
+    @rule(name=names, outcome=st.sampled_from(OUTCOMES), others=st.sets(names, max_size=2))
+    def crash_in_reply(self, name: str, outcome: str, others: set[str]) -> None:
+        """The daemon heard an agent and died before it answered; the agent says the same again to the next one."""
+        agent = self.agents[name]
+        self._shift(agent, "finish", 1, False)
+        for key in sorted(full(agent.running))[:1] if agent.session in self.oracle.sessions else ():
+            self._outcome(agent, key, outcome, 9)
+            self._sync(agent, heard=False)
+        self.crash()
+        for other in sorted({name, *others}):
+            self._join(self.agents[other])
+            if self.agents[other].session:
+                self._sync(self.agents[other], hungry=False)
 
     @rule()
     def crash(self) -> None:

@@ -292,10 +292,10 @@ def test_no_room_in_the_budget_runs_nothing_until_parts_are_pushed() -> None:
     world = World(cpus=1, disk=250)
     (run,) = of(Run, world.hear(info(), grants=[grant(0, 3)]))
     (second,) = of(Run, world.ended(run))
-    assert not of(Run, world.ended(second)), "two parts of 100 bytes, and 50 left"
-    (push,) = of(Push, world.orders)
-    assert [numbers for _, numbers in push.pieces] == [RangeSet([(0, 1)])], "at once: it makes room"
-    settled = world.tell(PushAnswered(Settled([(0, 1)]), RangeSet([(0, 1)]), 100, 0.1))
+    ended = world.ended(second)
+    assert not of(Run, ended), "two parts of 100 bytes, and 50 left"
+    (push,) = of(Push, ended)
+    settled = world.tell(PushAnswered(Settled([(0, 2)]), RangeSet([(0, 2)]), 200, 0.1))
     assert [order.name for order in of(Delete, settled)] == [name for name, _ in push.pieces]
     assert len(of(Run, settled)) == 1
 
@@ -478,7 +478,7 @@ def test_nothing_is_said_while_an_answer_is_awaited_and_news_is_gathered() -> No
 
 def test_an_idle_agent_lets_its_question_wait_and_a_busy_one_does_not() -> None:
     world = World(cpus=1)
-    assert [say.wait for say in of(Say, world.after(0.1))] == [5.0]
+    assert [say.wait for say in of(Say, world.orders) if isinstance(say.message, Sync)] == [5.0], "and at once"
     world.hear(info(), grants=[grant(0, 100)])
     waits = [say.wait for say in of(Say, world.after(5.0))]
     assert waits == [0.0]

@@ -12,6 +12,7 @@ import pytest
 import xxhash
 
 from agent import spool as spools
+from agent.orders import Copy
 from agent.spool import At, Spool
 from jobs.errors import RefusedError
 from jobs.mark import Mark
@@ -176,3 +177,36 @@ def test_the_default_spool_is_never_on_a_network_file_system(monkeypatch: pytest
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setattr(spools, "file_system", lambda path: "nfs4")
     assert not spools.base().is_relative_to(tmp_path)
+
+
+# --- inputs that were pulled ---
+
+
+def test_whole_inputs_are_found_again_the_oldest_first_and_halves_go(spool: Spool) -> None:
+    old, new = spool.input("a" * 32, bytes(16)), spool.input("b" * 32, b"\1" * 16)
+    for path, age in ((new, 2), (old, 1)):
+        path.write_bytes(bytes(10 * age))
+        os.utime(path, (age, age))
+    spool.half("c" * 32).write_bytes(bytes(100))
+    (spool.inputs / "x").mkdir()
+    (spool.inputs / f"{'d' * 32}-{'d' * 32}").symlink_to("/etc/passwd")
+    assert spool.copies() == [Copy("a" * 32, 10, bytes(16)), Copy("b" * 32, 20, b"\1" * 16)]
+    assert sorted(path.name for path in spool.inputs.iterdir()) == [old.name, new.name]
+    assert spool.input_bytes() == 30
+
+
+def test_a_home_on_a_network_is_not_where_spools_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert spools.base() == tmp_path / "muster" / spools.host()
+    monkeypatch.setattr(spools, "file_system", lambda path: "nfs4" if path == tmp_path else "ext4")
+    assert spools.base() == Path("/var/tmp") / f"muster-{os.getuid()}" / spools.host()
+    monkeypatch.setattr(spools, "file_system", lambda path: "ext4" if path == Path("/tmp") else "nfs4")
+    assert spools.base() == Path("/tmp") / f"muster-{os.getuid()}" / spools.host()
+
+
+def test_machines_with_one_home_have_each_a_spool(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = set()
+    for name in ("one", "two.lab", "three"):
+        monkeypatch.setattr("socket.gethostname", lambda name=name: name)
+        places.add(spools.base())
+    assert len(places) == 3

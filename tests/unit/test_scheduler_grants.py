@@ -1,0 +1,301 @@
+"""Who gets what, and how much of it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from coordinator.scheduler import commands as c
+from coordinator.scheduler import events as e
+from jobs.ranges import RangeSet
+from tests.unit.sched import World, every, only, seed
+
+
+def warmed(*names: str, count: int = 10_000, shards_per_second: float = 10.0) -> World:
+    """Agents whose speed is known; each finished its canary and what it was granted next."""
+    world = World()
+    world.add(seed(count=count))
+    world.enter(*names)
+    world.now += 0.1
+    for name in names:
+        world.finish(name)
+    for name in names:
+        world.commit(name, world.grants[name][0])
+        world.now += len(world.last(name).numbers) / shards_per_second
+        world.finish(name)
+    return world
+
+
+def test_each_agent_runs_one_shard_before_the_first_success() -> None:
+    world = World()
+    world.add()
+    world.enter("a", "b", cpus=8)
+    assert [len(world.last(name).numbers) for name in "ab"] == [1, 1]
+    assert not every(c.SendGrant, world.sync("a"))
+
+
+def test_after_the_first_success_there_is_a_shard_per_slot_and_one_ahead() -> None:
+    world = World()
+    world.add()
+    world.enter("a", "b", cpus=4)
+    world.finish("a")
+    assert world.open_of("a") == world.open_of("b") == 5
+
+
+def test_the_first_success_is_stored_once() -> None:
+    world = World()
+    world.add()
+    world.enter("a", "b")
+    assert only(c.StoreSuccess, world.finish("a")).job == "j.1"
+    assert not every(c.StoreSuccess, world.finish("b"))
+
+
+def test_a_bundle_that_is_faster_than_its_report_is_a_success_too() -> None:
+    world = World()
+    world.add()
+    world.enter("a")
+    said = world.commit("a", world.last("a"))
+    assert only(c.StoreSuccess, said)
+    assert len(only(c.SendGrant, said).numbers) == 2
+
+
+def test_an_agent_holds_ten_seconds_of_its_own_work() -> None:
+    world = warmed("a")
+    for _ in range(20):
+        world.now += len(world.last("a").numbers) / 10.0
+        world.finish("a")
+    assert 80 <= world.open_of("a") <= 110
+
+
+def test_less_is_held_when_less_is_left() -> None:
+    world = warmed("a", count=60)
+    rate = world.state.agents["a"].rate("j.1")
+    left = len(world.layer().fresh) + world.open_of("a")
+    assert world.open_of("a") <= max(2, 0.25 * left / rate * rate + 1)
+
+
+def test_agents_not_measured_yet_are_taken_to_be_as_fast_as_the_others() -> None:
+    world = World()
+    world.add(seed(count=1000))
+    world.enter(*[f"a{i}" for i in range(10)])
+    world.now += 0.1
+    world.finish("a0")
+    assert world.open_of("a0") <= 0.25 * 1000 / 10, "the first one measured must not take all there is"
+
+
+def test_neighbours_go_to_the_same_agent() -> None:
+    world = warmed("a", "b")
+    assert all(len(grant.numbers.pairs()) == 1 for name in "ab" for grant in world.grants[name])
+
+
+def test_a_grant_fits_the_room_on_the_agents_disk() -> None:
+    world = World()
+    world.add(seed(in_bytes=60, out_bytes=40))
+    world.enter("a", cpus=8, in_place=False)
+    world.finish("a", room=350)
+    assert len(world.last("a").numbers) == 3
+
+
+def test_inputs_read_in_place_take_no_room() -> None:
+    world = World()
+    world.add(seed(in_bytes=60, out_bytes=40))
+    world.enter("a", cpus=8)
+    world.finish("a", room=350)
+    assert len(world.last("a").numbers) == 8
+
+
+def test_an_agent_without_room_is_told_why_it_idles() -> None:
+    world = World()
+    world.add(seed(out_bytes=1000))
+    world.join("a")
+    world.sync("a", room=10)
+    assert "1000 bytes" in world.state.agents["a"].idle_because
+
+
+def test_nothing_is_granted_above_the_stored_mark() -> None:
+    world = World()
+    world.add(seed(count=10_000))
+    world.join("a", cpus=4000)
+    world.handle = lambda event: world.scheduler.handle(event, world.now)  # type: ignore[method-assign]  # a slow store
+    world.sync("a")
+    mark = world.layer().high_water
+    said = world.sync("a", finished=(world.finished(world.last("a") if "a" in world.grants else _first(world)),))
+    granted = [n for one in every(c.SendGrant, said) for n in one.numbers]
+    assert granted and max(granted) < mark
+    raised = only(c.RaiseHighWater, said)
+    more = world.scheduler.handle(e.HighWaterStored(raised.job, raised.layer, raised.value), world.now)
+    assert min(only(c.SendGrant, more).numbers) >= mark
+
+
+def _first(world: World) -> c.SendGrant:
+    (holding,) = world.state.agents["a"].holdings.values()
+    return c.SendGrant(1, holding.job, holding.layer, holding.attempt, holding.open.copy())
+
+
+def test_what_was_lost_goes_behind_all_untouched_shards() -> None:
+    world = World()
+    world.add(seed(count=6))
+    world.enter("a")
+    world.finish("a")
+    lost = world.last("a").numbers
+    world.lose("a", running=False)
+    assert world.last("a").numbers.bottom > lost.top - 1
+    while world.layer().fresh:
+        world.finish("a")
+    assert world.last("a").numbers & lost
+
+
+def test_a_failed_shard_goes_to_another_machine() -> None:
+    world = World()
+    world.add(seed(count=2))
+    world.enter("a", "b")
+    failed = world.last("a").numbers
+    said = world.fail("a")
+    assert not every(c.SendGrant, said)
+    said = world.finish("b")
+    assert [one.numbers for one in every(c.SendGrant, said) if one.session == world.sessions["b"]] == [failed]
+
+
+def test_a_failed_shard_goes_to_the_same_machine_where_no_other_can_take_it() -> None:
+    world = World()
+    world.add(seed(count=1, out_bytes=100))
+    world.enter("a")
+    world.join("b")
+    world.sync("b", room=10)  # it is there, and has no room
+    assert only(c.SendGrant, world.fail("a")).session == world.sessions["a"]
+
+
+def test_an_agent_with_another_kernel_gets_nothing() -> None:
+    world = World()
+    job = world.add()
+    world.enter("a", kernel=2)
+    assert "a" not in world.grants
+    assert "version 2" in world.state.obstacle(world.state.agents["a"], job)
+
+
+def test_an_agent_with_too_few_cpus_gets_nothing() -> None:
+    world = World()
+    world.add(cpus=4)
+    world.enter("a", cpus=2)
+    assert "a" not in world.grants
+
+
+def test_memory_limits_the_slots() -> None:
+    world = World()
+    world.add(memory=10)
+    world.enter("a", cpus=8, memory=25)
+    world.finish("a")
+    assert world.open_of("a") == 3
+
+
+# --- the tail -------------------------------------------------------------------------------------------
+
+
+def tail(seconds: float) -> tuple[World, c.SendGrant]:
+    """a and b finish a shard each 0.1 s; then a has the last two for so many seconds, and b has nothing."""
+    world = World()
+    world.add(seed(count=8))
+    world.enter("a", "b")
+    while world.layer().fresh or world.open_of("b"):
+        world.now += 0.1
+        held = {name: list(world.state.agents[name].holdings.values()) for name in "ab"}
+        for holding in held["b"] if world.open_of("b") else held["a"]:
+            numbers = RangeSet([(holding.open.bottom, holding.open.bottom + 1)]) if holding.open else RangeSet()
+            grant = c.SendGrant(0, "j.1", "L", holding.attempt, numbers)
+            world.finish(holding.agent, grant, hungry=bool(world.layer().fresh)) if numbers else None
+    world.sync("b", hungry=False)
+    for _ in range(int(seconds)):
+        world.tick()
+        world.sync("a", hungry=False)
+    return world, world.last("a")
+
+
+def test_an_idle_machine_copies_what_it_would_finish_sooner() -> None:
+    world, last = tail(seconds=5)
+    copy = only(c.SendGrant, world.sync("b"))
+    assert copy.numbers & world.state.agents["a"].holdings["L", 1, last.attempt].open
+
+
+def test_nothing_is_copied_that_would_not_be_done_sooner() -> None:
+    world, _ = tail(seconds=0)
+    assert not every(c.SendGrant, world.sync("b"))
+
+
+def test_a_shard_is_copied_once() -> None:
+    world, _ = tail(seconds=5)
+    world.sync("b")
+    copied = world.layer().copied.copy()
+    world.enter("c")
+    world.now += 0.1
+    world.tick(2)
+    assert copied
+    assert not [one for one in world.grants.get("c", []) if one.numbers & copied]
+
+
+def test_a_copy_never_takes_more_than_the_room_there_is() -> None:
+    world, _ = tail(seconds=5)
+    world.layer().out_bytes = 100
+    assert not every(c.SendGrant, world.sync("b", room=99))
+
+
+def test_the_first_commit_wins_and_the_other_copy_is_dropped() -> None:
+    world, _ = tail(seconds=5)
+    copy = only(c.SendGrant, world.sync("b"))
+    world.finish("b", copy, hungry=False)
+    assert not world.state.agents["a"].holdings.get(("L", 1, copy.attempt))
+    drops = [one for one in every(c.SendDrop, world.said) if one.session == world.sessions["a"]]
+    assert drops and drops[-1].numbers == copy.numbers
+
+
+# --- several jobs ---------------------------------------------------------------------------------------
+
+
+def work_through(world: World, seconds: int) -> dict[str, int]:
+    """Two agents, two slots each; a shard takes a second. Returns what each job got done."""
+    done: dict[str, int] = {}
+    world.enter("a", "b", cpus=2)
+    for _ in range(seconds):
+        world.now += 1.0
+        world.handle(e.Ticked())
+        for name in "ab":
+            slots, finished = 2, []
+            for holding in list(world.state.agents[name].holdings.values()):
+                numbers = RangeSet()
+                numbers.update(holding.open.copy().take(slots))
+                slots -= len(numbers)
+                if numbers:
+                    done[holding.job] = done.get(holding.job, 0) + len(numbers)
+                    grant = c.SendGrant(0, holding.job, holding.layer, holding.attempt, numbers)
+                    finished.append((grant, world.finished(grant, compute=float(len(numbers)))))
+            world.sync(name, finished=tuple(report for _, report in finished))
+            for grant, _ in finished:
+                world.commit(name, grant)
+    return done
+
+
+def test_jobs_share_by_priority() -> None:
+    world = World()
+    world.add(seed("L", 100_000), job="low.1", priority=1)
+    world.add(seed("M", 100_000), job="high.1", priority=3)
+    done = work_through(world, 600)
+    assert 2.2 < done["high.1"] / done["low.1"] < 3.8, done
+
+
+def test_a_job_that_stood_still_has_saved_up_nothing() -> None:
+    world = World()
+    world.add(seed("L", 100_000), job="one.1")
+    world.add(seed("M", 100_000), job="two.1")
+    world.handle(e.Paused("two.1"))
+    work_through(world, 100)
+    world.handle(e.Resumed("two.1"))
+    done = work_through(world, 200)
+    assert 0.5 < done["one.1"] / done["two.1"] < 2.0, done
+
+
+def test_an_agent_stays_with_a_job_until_another_is_owed_thirty_seconds() -> None:
+    world = World()
+    world.add(seed("L", 100_000), job="one.1")
+    world.add(seed("M", 100_000), job="two.1")
+    work_through(world, 200)
+    order = [grant.job for grant in world.grants["a"][10:]]
+    changes = sum(one != two for one, two in pairwise(order))
+    assert changes <= 24, order

@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 SEED ?= 1
 KILLS ?= 30
 
+# pip is quiet, but its build of an editable install warns whoever works in this folder about this folder
+PIP := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --disable-pip-version-check
+
 .PHONY: help setup demo test check lint types bench chaos clean
 
 help:  ## list the targets
@@ -13,14 +16,15 @@ help:  ## list the targets
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip setuptools wheel
+	@$(PIP) --upgrade pip setuptools wheel
 
 $(VENV)/.installed: setup.cfg pyproject.toml | $(VENV)/bin/python
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	@echo "installing into $(VENV) (once; a minute or two)"
+	@$(PIP) --editable .
 	@touch $@
 
 $(VENV)/.tested: $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@$(PIP) --editable '.[test]'
 	@touch $@
 
 setup: $(VENV)/.installed  ## make .venv and install muster in it
@@ -45,8 +49,8 @@ types: $(VENV)/.tested
 bench: $(VENV)/.tested  ## every benchmark, each beside its peer; writes docs/benchmarks.md
 	$(BIN)/python -m benchmarks
 
-chaos: $(VENV)/.tested  ## a job while a seeded schedule kills everything: make chaos SEED=7 KILLS=200
-	$(BIN)/python -m tests.chaos --seed $(SEED) --kills $(KILLS)
+chaos: $(VENV)/.tested  ## a job while a seeded schedule kills everything: make chaos SEED=7 KILLS=200 SSH=1
+	$(BIN)/python -m tests.chaos --seed $(SEED) --kills $(KILLS) $(if $(SSH),--ssh)
 
 clean:  ## remove .venv, the demo and what tools left
 	rm -rf $(VENV) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info build dist

@@ -1,10 +1,11 @@
 """Chaos: jobs on two real agents while a seeded schedule kills everything that can be killed.
 
-    python -m tests.chaos --seed 7 --kills 200
+    python -m tests.chaos --seed 7 --kills 200 [--ssh]
 
 Each fault hits a living process: the daemon, an agent, a Ray worker, a runner, the merge helper or a `connect` with
 SIGKILL; an agent or the daemon with a SIGSTOP, the agent's past its lease. What was killed is started again. In the end
 every job is complete, its merged bytes are the serial run's, and no process, session folder or listener is left.
+With --ssh the agents come over a real sshd, and its sessions and their links are struck too (tests/chaos_ssh.py).
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import psutil
 
@@ -31,6 +34,7 @@ AGENTS = ("left", "right")
 LEASE_SECONDS = 5.0
 PAUSE_SECONDS = (0.2, 1.4)  # between faults
 REST_SECONDS = 300.0  # for all jobs to end after the last fault
+BACK_SECONDS = 120.0  # for an agent to notice that its link is dead, and to come back
 NAP = "MUSTER_CHAOS_NAP"  # how long a shard of the map jobs sleeps; the serial run does not
 CODE = f"""
 import os, time
@@ -50,7 +54,7 @@ WEIGHTS = {
 }
 WORDS = {
     "runner": ("jobs/runner.py",),
-    "connect": ("coordinator.cli", "connect"),
+    "connect": ("connect", "--role"),  # however sshd started it
     "merger": ("coordinator.merger",),
     "worker": ("ray::Seat",),
 }
@@ -58,6 +62,8 @@ WORDS = {
 
 class Chaos:
     """One run."""
+
+    weights: ClassVar[dict[str, int]] = WEIGHTS
 
     def __init__(self, folder: Path, seed: int, kills: int, say: Callable[[str], None] = print) -> None:
         self.random = random.Random(seed)
@@ -107,16 +113,20 @@ class Chaos:
     # --- faults ------------------------------------------------------------------------------------------
 
     def _fault(self) -> None:
-        kind = self.random.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
-        strike = {
+        kind = self.random.choices(list(self.weights), list(self.weights.values()))[0]
+        strike = self._strikes().get(kind, lambda: self._kill_one(*WORDS[kind]))
+        if strike():
+            self.done[kind] += 1
+            self.say(f"{sum(self.done.values()):4} {kind}")
+
+    def _strikes(self) -> dict[str, Callable[[], bool]]:
+        """What is done for each kind but the plain kills; False where there was nothing to strike."""
+        return {
             "daemon": self._kill_daemon,
             "agent": self._kill_agent,
             "agent stopped past its lease": self._stop_agent,
             "daemon stopped": self._stop_daemon,
-        }.get(kind, lambda: self._kill_one(*WORDS[kind]))
-        if strike():
-            self.done[kind] += 1
-            self.say(f"{sum(self.done.values()):4} {kind}")
+        }
 
     def _kill_one(self, *words: str) -> bool:
         pids = sorted(self.farm.processes(*words))
@@ -171,10 +181,10 @@ class Chaos:
     def _leave(self) -> None:
         """Everyone goes in good order, and nothing is left."""
         for name in AGENTS:
-            until(lambda name=name: self._is_live(name), f"{name} to be back")
+            until(partial(self._is_live, name), f"{name} to be back", BACK_SECONDS)
             self.farm.real[name].send_signal(signal.SIGTERM)
         for name in AGENTS:
-            code = self.farm.real[name].wait(60)
+            code = self.farm.real[name].wait(BACK_SECONDS)
             assert code == 0, f"{name} left with {code}: {(self.farm.folder / f'agent-{name}.out').read_text()[-2000:]}"
         assert self.farm.stop() == 0
         try:
@@ -223,15 +233,24 @@ def _foreign_listeners(farm: Farm) -> set[str]:
     return found
 
 
+def _kind(ssh: bool) -> type[Chaos]:
+    if not ssh:
+        return Chaos
+    from tests.chaos_ssh import ChaosOverSsh
+
+    return ChaosOverSsh
+
+
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--kills", type=int, default=30)
+    options.add_argument("--ssh", action="store_true", help="the agents come over a real sshd")
     options.add_argument("--keep", action="store_true", help="keep the folder")
     given = options.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="muster-chaos-"))
     print(f"seed {given.seed}, {given.kills} faults, in {folder}", flush=True)
-    Chaos(folder, given.seed, given.kills, lambda text: print(text, flush=True)).run()
+    _kind(given.ssh)(folder, given.seed, given.kills, lambda text: print(text, flush=True)).run()
     if not given.keep:
         shutil.rmtree(folder, ignore_errors=True)
     return 0

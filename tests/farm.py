@@ -148,7 +148,12 @@ class Farm:
     def environment(self) -> dict[str, str]:
         """What processes of this farm get: the mark they are found by, and nothing that names another root."""
         own = {name: value for name, value in os.environ.items() if name != "MUSTER_ROOT"}
-        return {**own, MARK: self._mark, **self.env}
+        return {**own, **self.marked, **self.env}
+
+    @property
+    def marked(self) -> dict[str, str]:
+        """What it finds its processes by, for those that somebody else starts for it."""
+        return {MARK: self._mark}
 
     def coordinator(self, *args: str) -> subprocess.CompletedProcess[str]:
         """A `coordinator` command on this root, run to its end."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
-import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -19,20 +17,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from docs.examples import own_sshd
+from docs.examples.own_sshd import HOST, LOOPBACK, SSHD, free_port, make_key, obstacle, public_line
+
+__all__ = ["HOST", "Sshd", "free_port", "knows", "make_key", "obstacle", "public_line", "require", "running"]
+
 START_SECONDS = 20.0
 POLL_SECONDS = 0.02
 TRIES = 5  # another process may take the free port that was found
-SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin:/sbin")
-LOOPBACK = "127.0.0.1"
-HOST = "farm"  # what the ssh_config calls it
-
-
-def obstacle() -> str:
-    """Why there can be no sshd here, or ""."""
-    missing = [name for name in ("ssh", "ssh-keygen") if shutil.which(name) is None]
-    if SSHD is None:
-        missing.insert(0, "sshd")
-    return f"without {', '.join(missing)} (install openssh-server and openssh-client)" if missing else ""
 
 
 def require() -> None:
@@ -44,22 +36,11 @@ def require() -> None:
         pytest.skip(why)
 
 
-def make_key(path: Path, passphrase: str = "", kind: str = "ed25519") -> Path:
-    """A key pair; the private one's path."""
-    command = ["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-C", path.name, "-f", str(path)]
-    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True)
-    return path
-
-
-def public_line(key: Path) -> str:
-    return key.with_name(key.name + ".pub").read_text().strip()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def knows(option: str) -> bool:
+    """Whether this sshd's version has it: an unknown one keeps it from starting."""
+    assert SSHD is not None
+    tried = subprocess.run([SSHD, "-t", "-f", os.devnull, "-o", option], capture_output=True, text=True, check=False)
+    return "Bad configuration option" not in tried.stderr
 
 
 class Sshd:
@@ -101,11 +82,8 @@ class Sshd:
         raise AssertionError(f"sshd does not start: {self.log()}")
 
     def _try_start(self) -> bool:
-        if os.geteuid() == 0:
-            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         (self.folder / "sshd_config").write_text(self._config())
-        assert SSHD is not None
-        command = [*self._prefix, SSHD, "-D", "-e", "-f", str(self.folder / "sshd_config")]
+        command = [*self._prefix, *own_sshd.command(self.folder / "sshd_config")]
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/")
         deadline = time.monotonic() + START_SECONDS
@@ -117,30 +95,12 @@ class Sshd:
         return False
 
     def _listens(self) -> bool:
-        return f"Server listening on {self.address} port {self.port}" in self.log()
+        return own_sshd.listening(self.address, self.port) in self.log()
 
     def _config(self) -> str:
-        # deeper than 1, bash leaves this machine's ~/.bashrc alone
-        env = {"PATH": self.path, "SHLVL": "2", **self._env}
-        return "\n".join(
-            [
-                *self.options,
-                f"Port {self.port}",
-                f"ListenAddress {self.address}",
-                f"HostKey {self.host_key}",
-                f"AuthorizedKeysFile {self._authorized}",
-                f"PidFile {self.folder / 'sshd.pid'}",
-                "StrictModes no",
-                "UsePAM no",
-                "PasswordAuthentication no",
-                "KbdInteractiveAuthentication no",
-                "PrintMotd no",
-                "LogLevel VERBOSE",
-                " ".join(["SetEnv", *(f"{name}={value}" for name, value in env.items())]),
-                "Subsystem sftp internal-sftp",
-                "",
-            ]
-        )
+        env = {"PATH": self.path, **self._env}
+        own = own_sshd.server_config(self.folder, self.host_key, self._authorized, self.port, env, self.address)
+        return "\n".join([*self.options, own])
 
     def stop(self) -> None:
         """The daemon and every session it made."""
@@ -190,24 +150,14 @@ class Sshd:
     @property
     def name(self) -> str:
         """What known_hosts calls it."""
-        return f"[{self.address}]:{self.port}"
+        return own_sshd.name_of(self.address, self.port)
 
     def ssh_config(self, *more: str, key: Path | None = None, name: str = "ssh_config") -> Path:
         """A file in which `Host farm` is this daemon; `more` lines come first, and so win."""
-        lines = [
-            f"Host {HOST}",
-            *more,
-            f"HostName {self.address}",
-            f"Port {self.port}",
-            f"User {self.user}",
-            f"IdentityFile {key or self.key}",
-            "IdentitiesOnly yes",
-            "IdentityAgent none",
-            f"UserKnownHostsFile {self.known_hosts}",
-            "GlobalKnownHostsFile /dev/null",
-        ]
+        identity = key or self.key
+        text = own_sshd.client_config(self.port, self.user, identity, self.known_hosts, more, self.address)
         path = self.folder / name
-        path.write_text("\n".join(lines) + "\n")
+        path.write_text(text)
         return path
 
 

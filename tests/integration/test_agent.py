@@ -166,8 +166,8 @@ def test_maps_of_two_agents_are_the_serial_runs(pair: Farm, tmp_path: Path) -> N
 
 def test_a_killed_agents_finished_work_counts_on_return(pair: Farm, tmp_path: Path) -> None:
     log = tmp_path / "runs"
-    job = halves(pair, log, nap=0.1)
-    until(lambda: runs(log).total() >= 6, "some shards to run")
+    job = halves(pair, log, shards=200, nap=0.02)
+    until(lambda: runs(log).total() >= 40, "the pace to be known")
     pair.kill(signal.SIGSTOP)  # nobody takes results now
     try:
         victim = until(lambda: next((name for name in NAMES if len(parts(pair, name)) > 1), ""), "finished parts")

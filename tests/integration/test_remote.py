@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ import yaml
 
 from coordinator.commands.submit import submit
 from tests import sshd
-from tests.farm import Farm, arrays, until
+from tests.farm import Array, Farm, arrays, running, until
 from tests.faults import disks
 from tests.proxy import Proxy
 from tests.sshd import HOST, Sshd
@@ -36,19 +35,27 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
 
 @pytest.fixture
 def farm(tmp_path: Path) -> Iterator[Farm]:
-    made = Farm(tmp_path, lease=LEASE_SECONDS)
-    try:
-        made.start()
+    with running(tmp_path, lease=LEASE_SECONDS) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, server: Sshd) -> Iterator[Field]:
+    """One farm and one agent for most tests: workers take seconds to start."""
+    proxy = Proxy(server.port)
+    try:
+        with running(tmp_path_factory.mktemp("farm"), lease=LEASE_SECONDS) as farm:
+            yield Field(farm, proxy, Remote(farm, server, proxy=proxy).join())
     finally:
-        made.close()
+        proxy.close()
 
 
 @pytest.fixture
-def proxy(server: Sshd) -> Iterator[Proxy]:
-    made = Proxy(server.port)
-    yield made
-    made.close()
+def field(shared: Field) -> Field:
+    """Its agent at work."""
+    shared.proxy.mend()
+    until(shared.far.is_at_work, "the agent to work")
+    return shared
 
 
 class Remote:
@@ -82,47 +89,88 @@ class Remote:
                 found[path.name] = path.stat().st_size
         return found
 
+    def input_bytes(self) -> int:
+        with suppress(FileNotFoundError):
+            return sum(self.files().values())
+        return 0
+
     def leave(self) -> int:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(30)
 
-    def said(self) -> str:
-        return (self.farm.folder / f"agent-{self.name}.out").read_text(errors="replace")
+
+class Field(NamedTuple):
+    farm: Farm
+    proxy: Proxy
+    far: Remote
 
 
-def same_source(farm: Farm, job: str, **fields: Any) -> str:
-    """Another job over the arrays of `job`, the first of this farm."""
-    first = farm.folder / "job-1" / "job.yaml"
-    again = first.with_name("again.yaml")
-    again.write_text(yaml.safe_dump({**yaml.safe_load(first.read_text()), **fields}))
-    return submit(farm.root, again)
+def twice(farm: Farm, arrays: Mapping[str, Array], shard_rows: int) -> Iterator[str]:
+    """Two jobs over the same source, the second with other parameters."""
+    file = farm.job_file(arrays, shard_rows)
+    yield submit(farm.root, file)
+    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), "params": {"n_clusters": 3}}))
+    yield submit(farm.root, file)
 
 
-def rows(count: int, width: int, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
+def rows(count: int, width: int, seed: int = 0) -> dict[str, Array]:
     return {"x": np.random.default_rng(seed).normal(size=(count, width)).astype("f4")}
 
 
-@pytest.mark.parametrize("ssh", ["paramiko", "openssh"])
-def test_jobs_over_ssh_equal_the_serial_run_and_a_source_is_pulled_once(farm: Farm, server: Sshd, ssh: str) -> None:
-    far = Remote(farm, server).join("--ssh", ssh)
-    job = farm.submit(arrays(2, 64, 1000))
+def finish(farm: Farm, job: str) -> None:
     farm.wait(job)
     farm.check_result(job)
-    nbytes = 2 * 64 * 1000 * 4
-    until(lambda: far.state.get("pulled_bytes") == nbytes, "all of it to be pulled")
-    again = same_source(farm, job, params={"n_clusters": 3})
-    farm.wait(again)
-    farm.check_result(again)
+
+
+# --- jobs ---
+
+
+def test_jobs_equal_the_serial_run_and_a_source_is_pulled_once(field: Field) -> None:
+    farm, far = field.farm, field.far
+    before = far.state["pulled_bytes"]
+    for job in twice(farm, arrays(2, 64, 1000), 8):
+        finish(farm, job)
     mapped = farm.submit(rows(40, 500), 4, **MAP)
-    farm.wait(mapped)
-    farm.check_result(mapped)
+    finish(farm, mapped)
+    plan = farm.plan(mapped)
+    code = farm.root.pack(str(plan.work.code)).stat().st_size
+    wanted = 2 * 64 * 1000 * 4 + 40 * 500 * 4 + code
+    until(lambda: far.state.get("pulled_bytes", 0) - before == wanted, "each input to be pulled once")
+
+
+def test_a_spoilt_copy_is_pulled_again(field: Field) -> None:
+    jobs = twice(field.farm, rows(8, 1024, seed=1), 1)
+    finish(field.farm, next(jobs))
+    for path in (field.far.spool / "in").iterdir():
+        path.write_bytes(bytes(path.stat().st_size))
+    again = next(jobs)
+    finish(field.farm, again)
+    assert field.farm.failures(again) == []
+
+
+def test_a_source_that_changes_is_noticed_before_it_is_run(field: Field) -> None:
+    file = field.farm.job_file(rows(8, 1024, seed=2), 1)
+    field.far.process.send_signal(signal.SIGSTOP)
+    job = submit(field.farm.root, file)
+    np.save(file.parent / "arrays" / "x.npy", np.zeros((8, 1024), "f4"))
+    field.far.process.send_signal(signal.SIGCONT)
+    until(lambda: "source of layer x changed" in field.farm.status(job).notes, "the change to be noticed")
+    assert field.farm.merged(job) == {}
+
+
+def test_the_systems_ssh_within_its_bandwidth(farm: Farm, server: Sshd) -> None:
+    """Not how fast it is: that no more is on its way than the limit allows."""
+    far = Remote(farm, server).join("--bandwidth", "2MiB", "--ssh", "openssh")
+    job = farm.submit(rows(2, MIB), 1)
+    finish(farm, job)
+    status = farm.status(job)
+    assert status.ended is not None and status.started is not None
+    assert status.ended - status.started > 0.9 * 8 * MIB / (2 * MIB)
     assert far.leave() == 0
     assert not far.state, "left in good order"
-    code = sum(path.stat().st_size for path in farm.root.path.glob("code/*.pack"))
-    log = farm.agent_status("far")
-    assert log is not None and log.done == 16 + 16 + 10
-    assert sum(far.files().values()) == nbytes + 40 * 500 * 4, "the cluster jobs' inputs are there once"
-    assert code
+
+
+# --- disks ---
 
 
 def test_a_budget_of_three_shards_is_enough_for_a_thousand(farm: Farm, server: Sshd) -> None:
@@ -130,113 +178,21 @@ def test_a_budget_of_three_shards_is_enough_for_a_thousand(farm: Farm, server: S
     budget = 3 * (each + KIB)
     job = farm.submit(rows(1000, 4096), 1)
     far = Remote(farm, server).join("--disk", str(budget))
-    most = 0
-    while farm.status(job).state == "running":
-        with suppress(FileNotFoundError):
-            most = max(most, sum(far.files().values()))
-    farm.wait(job)
-    farm.check_result(job)
-    assert each < most <= budget
-    assert sum(size for name, size in far.files().items() if name.endswith(".half")) == 0
-    assert far.leave() == 0
+    seen = [0]
+    until(lambda: seen.append(far.input_bytes()) or farm.status(job).state != "running", "the job to end")  # type: ignore[func-returns-value]
+    finish(farm, job)
+    assert each < max(seen) <= budget
+    assert not any(name.endswith(".half") for name in far.files())
 
 
 def test_a_shard_above_the_budget_is_refused_with_both_numbers(farm: Farm, server: Sshd) -> None:
     job = farm.submit(rows(8, 4096), 1)
     Remote(farm, server).join("--disk", "10KiB")
     until(lambda: farm.agent_status("far"), "the agent to join")
-    notes = farm.status(job).notes
     wanted = 4096 * 4 + farm.plan(job).layers[0].out_bytes
-    assert notes == [f"far may use 10240 bytes of disk, a shard wants {wanted}"]
+    assert farm.status(job).notes == [f"far may use 10240 bytes of disk, a shard wants {wanted}"]
     agent = farm.agent_status("far")
     assert agent is not None and job in agent.ineligible
-
-
-def test_a_link_cut_within_a_pull_is_gone_on_with_after_the_lease(farm: Farm, server: Sshd, proxy: Proxy) -> None:
-    size = 8 * MIB
-    far = Remote(farm, server, proxy=proxy).join()
-    until(far.is_at_work, "the agent to work")
-    before, proxy.rate = proxy.moved, 4.0 * MIB
-    job = farm.submit(rows(1, size // 4), 1)
-    until(lambda: proxy.moved - before > size // 2, "half of it to come")
-    proxy.cut()
-    until(lambda: _is(farm, "far", "gone"), "the lease to end")
-    proxy.mend()
-    farm.wait(job)
-    farm.check_result(job)
-    assert proxy.moved - before < size * 1.3, "what had come was pulled again"
-
-
-def test_a_link_that_swallows_everything_loses_no_work(farm: Farm, server: Sshd, proxy: Proxy) -> None:
-    """Half-open: nobody is told. The agent computes what it has, and comes back when it can."""
-    far = Remote(farm, server, proxy=proxy).join()
-    until(far.is_at_work, "the agent to work")
-    job = farm.submit(rows(400, 1024), 1)
-    until(lambda: farm.status(job).totals.committed > 20, "some of it to be done")
-    proxy.swallow()
-    until(lambda: _is(farm, "far", "gone"), "the lease to end")
-    proxy.cut()  # as the system's own timeout would, in the end
-    proxy.mend()
-    farm.wait(job)
-    farm.check_result(job)
-
-
-def test_the_daemon_is_killed_and_the_connection_stays(farm: Farm, server: Sshd, proxy: Proxy) -> None:
-    far = Remote(farm, server, proxy=proxy).join()
-    until(far.is_at_work, "the agent to work")
-    connections = len(proxy.seen)
-    job = farm.submit(rows(600, 1024), 1)
-    until(lambda: farm.status(job).totals.committed > 20, "some of it to be done")
-    farm.restart()
-    farm.wait(job)
-    farm.check_result(job)
-    assert len(proxy.seen) == connections, "a new connection was made"
-
-
-def test_an_agent_killed_within_a_pull_begins_it_anew(farm: Farm, server: Sshd, proxy: Proxy) -> None:
-    far = Remote(farm, server, proxy=proxy).join()
-    until(far.is_at_work, "the agent to work")
-    proxy.rate = 2.0 * MIB
-    job = farm.submit(rows(2, MIB), 1)
-    until(lambda: any(name.endswith(".half") for name in far.files()), "a pull to begin")
-    far.process.kill()
-    far.process.wait(30)
-    proxy.mend()
-    far.join()
-    farm.wait(job)
-    farm.check_result(job)
-    assert far.leave() == 0
-    assert sorted(far.files().values()) == [4 * MIB, 4 * MIB]
-
-
-def test_a_source_that_changes_is_noticed_before_it_is_run(farm: Farm, server: Sshd) -> None:
-    job = farm.submit(rows(8, 1024), 1)
-    path = farm.folder / "job-1" / "arrays" / "x.npy"
-    np.save(path, np.zeros((8, 1024), "f4"))
-    Remote(farm, server).join()
-    until(lambda: "source of layer x changed" in farm.status(job).notes, "the change to be noticed")
-
-
-def test_a_spoilt_copy_is_pulled_again(farm: Farm, server: Sshd) -> None:
-    far = Remote(farm, server).join()
-    job = farm.submit(rows(8, 1024), 1)
-    farm.wait(job)
-    for path in (far.spool / "in").iterdir():
-        path.write_bytes(bytes(path.stat().st_size))
-    again = same_source(farm, job, params={"n_clusters": 3})
-    farm.wait(again)
-    farm.check_result(again)
-    assert farm.failures(again) == []
-
-
-@contextmanager
-def tmpfs(folder: Path, size: int) -> Iterator[Path]:
-    folder.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True)
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_a_full_spool_makes_room_and_goes_on(farm: Farm, server: Sshd) -> None:
@@ -244,27 +200,63 @@ def test_a_full_spool_makes_room_and_goes_on(farm: Farm, server: Sshd) -> None:
     if obstacle := disks.obstacle("mount"):
         pytest.skip(obstacle)
     far = Remote(farm, server)
-    with tmpfs(far.spool, 6 * MIB):
+    with disks.small(far.spool, 6):
         far.join("--disk", "1GiB")
-        job = farm.submit(rows(40, MIB // 8), 1)  # 20 MiB
-        farm.wait(job)
-        farm.check_result(job)
+        finish(farm, farm.submit(rows(40, MIB // 8), 1))  # 20 MiB
         assert far.leave() == 0
 
 
-def test_bandwidth_is_kept(farm: Farm, server: Sshd, proxy: Proxy) -> None:
-    """Not how fast it is: that what is on its way is bounded, so that the limit holds on the wire."""
-    rate = 2 * MIB
-    far = Remote(farm, server, proxy=proxy).join("--bandwidth", "2MiB")
-    until(far.is_at_work, "the agent to work")
-    job = farm.submit(rows(2, MIB), 1)
-    farm.wait(job)
-    farm.check_result(job)
-    status = farm.status(job)
-    assert status.ended is not None and status.started is not None
-    assert status.ended - status.started > 0.9 * 8 * MIB / rate
+# --- links ---
 
 
-def _is(farm: Farm, name: str, state: str) -> bool:
-    agent = farm.agent_status(name)
-    return agent is not None and agent.state == state
+def test_a_link_cut_within_a_pull_is_gone_on_with_after_the_lease(field: Field) -> None:
+    farm, proxy, size = field.farm, field.proxy, 8 * MIB
+    before, proxy.rate = proxy.moved, 4.0 * MIB
+    job = farm.submit(rows(1, size // 4), 1)
+    until(lambda: proxy.moved - before > size // 2, "half of it to come")
+    proxy.cut()
+    until(lambda: is_gone(farm), "the lease to end")
+    proxy.mend()
+    finish(farm, job)
+    assert proxy.moved - before < size * 1.3, "what had come was pulled again"
+
+
+def test_a_link_that_swallows_everything_loses_no_work(field: Field) -> None:
+    """Half-open: nobody is told. The agent computes what it has, and comes back when it can."""
+    farm, proxy = field.farm, field.proxy
+    job = farm.submit(rows(400, 1024, seed=3), 1)
+    until(lambda: farm.status(job).totals.committed > 20, "some of it to be done")
+    proxy.swallow()
+    until(lambda: is_gone(farm), "the lease to end")
+    proxy.cut()  # as the system's own timeout would, in the end
+    proxy.mend()
+    finish(farm, job)
+
+
+def test_the_daemon_is_killed_and_the_connection_stays(field: Field) -> None:
+    farm, connections = field.farm, len(field.proxy.seen)
+    job = farm.submit(rows(600, 1024, seed=4), 1)
+    until(lambda: farm.status(job).totals.committed > 20, "some of it to be done")
+    farm.restart()
+    finish(farm, job)
+    assert len(field.proxy.seen) == connections, "a new connection was made"
+
+
+def test_an_agent_killed_within_a_pull_begins_it_anew(field: Field) -> None:
+    farm, proxy, far = field
+    proxy.rate = 2.0 * MIB
+    job = farm.submit(rows(2, MIB, seed=5), 1)
+    until(lambda: any(name.endswith(".half") for name in far.files()), "a pull to begin")
+    far.process.kill()
+    far.process.wait(30)
+    proxy.mend()
+    far.join()
+    finish(farm, job)
+    assert far.leave() == 0
+    assert list(far.files().values()).count(4 * MIB) == 2
+    assert not any(name.endswith(".half") for name in far.files())
+
+
+def is_gone(farm: Farm) -> bool:
+    agent = farm.agent_status("far")
+    return agent is not None and agent.state == "gone"

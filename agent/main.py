@@ -213,6 +213,7 @@ class Agent:
                     self._inbox.put(event)
             case Kill():
                 self._hands.kill(command)
+                self._weights = {}  # of the worker that was: the next one must not be blamed for it
             case Say():
                 self._control.say(command)
             case Redial():

@@ -24,6 +24,9 @@ import numpy as np
 def wide(rows):
     return np.repeat(rows, 1 << 16, axis=1)
 """
+SLOWLY = WORK.replace(
+    "    return", "    import time; time.sleep(0.1)\n    return"
+)  # so that the job is still under way later
 OUTPUTS = {"out": {"dtype": "float32", "shape": [1 << 16]}}
 
 
@@ -32,9 +35,9 @@ def narrow() -> dict[str, Array]:
     return {"a": np.arange(ROWS, dtype="f4").reshape(ROWS, 1)}
 
 
-def submit(farm: Farm) -> str:
+def submit(farm: Farm, work: str = WORK) -> str:
     params = {"outputs": OUTPUTS}
-    return farm.submit(narrow(), 2, WORK, kind="map", code="work.py:wide", params=params)
+    return farm.submit(narrow(), 2, work, kind="map", code="work.py:wide", params=params)
 
 
 def parts_bytes(farm: Farm) -> int:
@@ -122,7 +125,7 @@ def test_a_full_root_waits_says_so_and_goes_on(tmp_path: Path) -> None:
     need_disks()
     with disks.small(tmp_path / "root", 100) as disk, running(tmp_path) as farm:
         farm.join("one", "--cpus", "1")
-        job = submit(farm)
+        job = submit(farm, SLOWLY)
         until(lambda: farm.status(job).totals.committed, "a shard to be committed")
         ballast = fill(disk)
         until(lambda: said_of(farm, job, "full", "No space", "bytes left"), "somebody to say that the root is full")

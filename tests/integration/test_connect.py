@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,13 @@ from tests.simulated import Cut, Helper, SimulatedAgent
 ROLES = ("control", "push")
 TYPES = {"control": m.ToAgent, "push": m.ToPusher}
 MEMORY_BYTES = 200 << 20  # a helper's peak, whatever it is sent
+# The kernel counts what the process that started one took to its own peak, so a small one has to start it.
+WATCHED = """
+import os, sys
+_, status, usage = os.wait4(os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ), 0)
+print(usage.ru_maxrss, file=sys.stderr)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
 SAID = m.Decoder(m.Greeting | m.Bye | m.Rejected | m.Refused)
 
 NOISE = {
@@ -68,20 +75,10 @@ def connect(root: roots.Root, role: str, *args: str) -> list[str]:
 
 def talk(farm: Farm, role: str, raw: bytes) -> tuple[int, list[m.Message], int]:
     """What a helper answers to these bytes and the end of its stdin: exit code, messages, peak memory."""
-    process = subprocess.Popen(
-        connect(farm.root, role), stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=farm.environment()
-    )
-    assert process.stdin is not None and process.stdout is not None
-    try:
-        process.stdin.write(raw)
-        process.stdin.close()
-    except BrokenPipeError:
-        pass
-    out = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    process.stdout.close()
-    return process.returncode, [SAID(payload) for payload in FrameReader().feed(out)], usage.ru_maxrss * 1024
+    watched = [sys.executable, "-c", WATCHED, *connect(farm.root, role)]
+    done = subprocess.run(watched, input=raw, capture_output=True, env=farm.environment(), check=False)
+    said = [SAID(payload) for payload in FrameReader().feed(done.stdout)]
+    return done.returncode, said, int(done.stderr) * 1024
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -29,8 +29,8 @@ $(VENV)/.tested: $(VENV)/.installed
 
 setup: $(VENV)/.installed  ## make .venv and install muster in it
 
-demo: $(VENV)/.installed  ## a farm, two agents and a clustering job on this machine
-	@$(BIN)/python docs/examples/demo.py
+demo: $(VENV)/.installed  ## a farm, two agents and a clustering job on this machine; SSH=1: over ssh
+	@$(BIN)/python docs/examples/demo.py $(if $(SSH),--ssh)
 
 check: lint types  ## lint, types, unit and property tests: about a minute
 	$(BIN)/python -m pytest -q tests/unit tests/property

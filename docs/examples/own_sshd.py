@@ -1,4 +1,4 @@
-"""An sshd of one's own, for the demo and the tests: its configuration and its clients', as text. Starts nothing."""
+"""An sshd of one's own, for the demo and the tests: its configuration and that of its clients. Starts nothing."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ HANDSHAKE_SECONDS = 30.0  # from TCP's connection to the host key
 LOGIN_SECONDS = 30.0  # for each key, and for all of them twice that
 OPEN_SECONDS = 60.0
 SEVERAL_KEYS = 2
-UNKNOWN_ROUND_TRIP = 0.1
+PINGS = 3  # the first may wait for a delayed acknowledgement of what was sent before
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Connection:
         self._line = line
         self._under = under
         self.sessions: set[paramiko.Channel] = set()  # open ones
-        self.round_trip = UNKNOWN_ROUND_TRIP  # seconds, the shortest seen
+        self.round_trip = _round_trip(transport)  # seconds
 
     @property
     def alive(self) -> bool:
@@ -55,9 +55,7 @@ class Connection:
 
     def open_session(self, window: int, packet: int) -> paramiko.Channel:
         """A ChannelException if the server allows no more of them."""
-        begun = time.monotonic()
         session = self.transport.open_session(window_size=window, max_packet_size=packet, timeout=OPEN_SECONDS)
-        self.round_trip = min(self.round_trip, time.monotonic() - begun)
         self.sessions.add(session)
         return session
 
@@ -125,7 +123,8 @@ class Connector:
             transport = self._greeted(line)
             self._check_host_key(transport)
             self._log_in(transport, line)
-            return Connection(self.target, transport, line, under)
+            with deadline(line, OPEN_SECONDS):
+                return Connection(self.target, transport, line, under)
         except BaseException:
             _abandon(transport, line, under)
             raise
@@ -261,6 +260,16 @@ class Connector:
                         str(self.target), "finish the login", SEVERAL_KEYS * LOGIN_SECONDS
                     ) from None
                 raise
+
+
+def _round_trip(transport: Transport) -> float:
+    """The shortest of a few. The answer is a refusal, as sshd knows no such request, and answers all the same."""
+    times = []
+    for _ in range(PINGS):
+        begun = time.monotonic()
+        transport.global_request("keepalive@openssh.com", wait=True)
+        times.append(time.monotonic() - begun)
+    return min(times)
 
 
 def _abandon(transport: Transport | None, line: Line | None, under: Connection | None) -> None:

@@ -28,6 +28,7 @@ USER_TIMEOUT_MS = 30_000
 KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 READ_LIMIT = 1 << 20  # bytes asked of the socket at once, whatever length a packet claims
 FIRST_BYTES = 256
+HEARD_BYTES = 1024  # fewer are no sign of life: a connection that only trickles is given up with a silent one
 
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # it logs tracebacks of what we turn into errors
 
@@ -48,12 +49,15 @@ class Line:
         self.stream = stream
         self._closed = False  # paramiko looks at this
         self._jammed_at: float | None = None
-        self.heard_at = time.monotonic()
+        self.heard_at = time.monotonic()  # when the last HEARD_BYTES were complete
+        self._unheard = 0  # bytes since then
         self.first = b""  # the start of what came: before encryption it is text that may say why
 
     def recv(self, size: int) -> bytes:
         data = self.stream.recv(min(size, READ_LIMIT))
-        self.heard_at = time.monotonic()
+        self._unheard += len(data)
+        if self._unheard >= HEARD_BYTES:
+            self.heard_at, self._unheard = time.monotonic(), 0
         if len(self.first) < FIRST_BYTES:
             self.first += data[:FIRST_BYTES]
         return data

@@ -24,6 +24,8 @@ from jobs.plan import Plan, decode_plan
 
 log = logging.getLogger("muster.daemon")
 
+_STATUS = "`coordinator status {}` lists its layers and how many shards each has"
+
 
 class Office:
     """One per daemon."""
@@ -168,18 +170,21 @@ class Office:
         by_name = {layer.name: layer for layer in job.layers}
         for name in names or []:
             if name not in by_name:
-                raise NotFoundError(f"{job.id} has no layer {name!r}", f"`coordinator status {job.id}` lists them")
+                raise NotFoundError(f"{job.id} has no layer {name!r}", _STATUS.format(job.id))
         if not names and (job.state == "complete" or (job.state == "running" and not job.quarantined)):
             raise RefusedError(f"{job.id} is {job.state}: nothing of it failed", "name --layers to run them again")
         driven = self._engine.jobs[job.id].plan.driver is not None
         if names and driven:
             raise RefusedError(f"the shards of {job.id} were made one after the other", "submit it again to start over")
-        again = job.quarantined
+        again, halted = job.quarantined, job.state == "halted"
         self._engine.handle(e.Retried(job.id, tuple(by_name[name].digest for name in names or [])))
         if driven:
             self._engine.background(self._driving.keep(job.id))
-        what = f"{len(names)} layers run again whole" if names else f"{again} quarantined shards run again"
-        return a.Done(f"{job.id}: {what}")
+        if names:
+            return a.Done(f"{job.id}: {_counted(len(names), 'layer')} to be computed anew")
+        if again and not halted:
+            return a.Done(f"{job.id}: {_counted(again, 'quarantined shard')} to be run again")
+        return a.Done(f"{job.id} runs again")
 
     async def _remove(self, job: Job) -> a.Done:
         """Order: the scheduler forgets it → its rows go → its folder goes. A folder without a row is an orphan."""
@@ -213,12 +218,18 @@ class Office:
         by_digest = {layer.digest: layer.name for layer in job.layers}
         digest = next((d for d, name in by_digest.items() if name == question.layer), None)
         if question.layer is not None and digest is None:
-            raise NotFoundError(f"{job.id} has no layer {question.layer!r}")
+            raise NotFoundError(f"{job.id} has no layer {question.layer!r}", _STATUS.format(job.id))
+        if digest and question.number is not None and question.number >= self._engine.jobs[job.id].layers[digest].count:
+            raise NotFoundError(f"{job.id}/{question.layer} has no shard {question.number}", _STATUS.format(job.id))
         q = question
         total, rows = await self._engine.ask(
             lambda store: store.failures(job.id, digest, q.number, q.quarantined, q.limit)
         )
         return a.Failures(total, [_record(row, by_digest[row.layer]) for row in rows])
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _submitted_plan(file: Path) -> Plan:

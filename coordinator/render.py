@@ -149,7 +149,8 @@ def job_page(job: JobStatus, now: float) -> str:
         lines.append(f"  rate      {_job_rate(job, now)}")
         lines.append(f"  left      {eta_line(progress.eta(job, now))}")
     if job.failures or totals.quarantined:
-        lines.append(f"  failures  {counted(job.failures, 'attempt')}; see `coordinator logs {job.id} --failed`")
+        only = " --failed" if totals.quarantined else ""
+        lines.append(f"  failures  {counted(job.failures, 'attempt')}; see `coordinator logs {job.id}{only}`")
     if job.priority != 1:
         lines.append(f"  priority  {job.priority}")
     lines += [f"  note      {note}" for note in job.notes]
@@ -168,7 +169,7 @@ def _took(job: JobStatus, now: float) -> str:
         return ""
     if job.ended:
         return f", took {format_duration(job.ended - job.started)}"
-    return f", running for {format_duration(max(0.0, now - job.started))}"
+    return f", running for {format_duration(max(0.0, now - job.started))}" if job.state == "running" else ""
 
 
 def eta_line(eta: Eta) -> str:

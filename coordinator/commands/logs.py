@@ -32,6 +32,9 @@ def command(job: str, shard: str | None, failed: bool, limit: int, root: Path | 
     layer, number = parse_shard(shard) if shard else (None, None)
     try:
         answer = ask.ask(found, FailuresAsk(name, layer, number, failed, limit), Failures)
+        given_up = bool(answer.items) or not failed
+        if not given_up and not as_json:  # a halted job has nothing else to show
+            answer = ask.ask(found, FailuresAsk(name, layer, number, False, limit), Failures)
     except NoDaemonError:
         if shard or failed or as_json:
             raise
@@ -40,7 +43,7 @@ def command(job: str, shard: str | None, failed: bool, limit: int, root: Path | 
     if as_json:
         say_json(answer)
     else:
-        say(page(name, answer))
+        say(page(name, answer, f"{name}/{shard}" if shard else name, given_up))
 
 
 def split(job: str, shard: str | None) -> tuple[str, str | None]:
@@ -61,10 +64,12 @@ def parse_shard(text: str) -> tuple[str, int]:
     return layer, int(number)
 
 
-def page(job: str, answer: Failures) -> str:
+def page(job: str, answer: Failures, what: str, given_up: bool) -> str:
+    """`what` was asked for. `given_up`: whether only shards that are given up were, or no such choice was made."""
     if not answer.items:
-        return f"nothing of {job} failed" if not answer.total else "nothing to show"
-    pages = [render.failure_page(job, record) for record in reversed(answer.items)]
+        return f"nothing of {what} failed"
+    pages = [] if given_up else [f"no shard of {what} is given up; these attempts failed:"]
+    pages += [render.failure_page(job, record) for record in reversed(answer.items)]
     hidden = answer.total - len(answer.items)
     if hidden > 0:
         pages.insert(0, f"… {render.counted(hidden, 'earlier failure')}; --limit shows more")

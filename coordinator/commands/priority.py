@@ -14,12 +14,12 @@ from coordinator.commands.options import example, job_argument, root_option, say
 
 @click.command(epilog=example("coordinator priority weights 4"))
 @job_argument
-@click.argument("weight", type=click.IntRange(1, 1000), metavar="1-1000")
+@click.argument("weight", type=click.IntRange(1, 1000), metavar="N")
 @root_option
 def command(job: str, weight: int, root: Path | None) -> None:
     """Set a job's share of the farm.
 
-    A job of priority 4 gets four times the slot-seconds of one of priority 1 while both have work.
+    N is 1 to 1000. A job of priority 4 gets four times the slot-seconds of one of priority 1 while both have work.
     """
     found = roots.existing(root)
     say(ask.ask(found, Priority(roots.resolve_job(found, job), weight), Done).said)

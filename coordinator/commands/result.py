@@ -69,9 +69,13 @@ def copy(result: Path, target: Path, layers: list[str]) -> None:
     """Each layer's files, its manifest last, so that a copy shows the same promise as the original."""
     if target.absolute().is_relative_to(result):
         raise RefusedError(f"{target} is inside the result itself", "name a folder elsewhere")
-    for layer in layers:
-        with naming_space(target):
-            _copy_layer(result / layer, target / layer)
+    try:
+        for layer in layers:
+            with naming_space(target):
+                _copy_layer(result / layer, target / layer)
+    except OSError as error:
+        why = f"the result cannot be copied: {error.filename or target}: {error.strerror}"
+        raise RefusedError(why, "name a folder you may write to") from None
 
 
 def _copy_layer(source: Path, target: Path) -> None:

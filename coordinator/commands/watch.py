@@ -97,7 +97,8 @@ def conclude(status: JobStatus) -> None:
 def _hint(status: JobStatus) -> str:
     if status.state == "cancelled":
         return f"`coordinator retry {status.id}` goes on with it; `coordinator result {status.id}` has what is merged"
-    return f"`coordinator logs {status.id} --failed` has the evidence; `coordinator retry {status.id}` runs them again"
+    only = " --failed" if status.totals.quarantined else ""
+    return f"`coordinator logs {status.id}{only}` has the evidence; `coordinator retry {status.id}` runs them again"
 
 
 def _is_wide(stream: TextIO) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent.parent
-EXAMPLES = 3_000
+EXAMPLES = 1_500
 TIMEOUT_SECONDS = 600
 
 RUNNER = f"""

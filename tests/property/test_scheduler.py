@@ -224,10 +224,12 @@ class Farm(RuleBasedStateMachine):
         shard_key = (grant.job, grant.layer)
         assert seen.state == "live" and oracle.eligible(name, job), f"{name} is not eligible for {job.id}"
         assert seen.hungry, f"{name} wants nothing"
-        assert job.state == "running" and oracle.opened[grant.layer] == job.id and grant.layer not in oracle.merging
+        assert job.state == "running", f"granted though {job.id} is {job.state}"
+        assert oracle.opened[grant.layer] == job.id and grant.layer not in oracle.merging, "granted of a closed layer"
         assert grant.attempt > oracle.last_attempt, "an attempt's number twice"
         oracle.last_attempt = grant.attempt
-        assert numbers and numbers <= layer.whole - oracle.committed[shard_key] - oracle.quarantined[shard_key]
+        assert numbers and not numbers & oracle.committed[shard_key], "granted though committed"
+        assert not numbers & oracle.quarantined[shard_key], "granted though quarantined"
         assert not numbers & oracle.limbo[grant.layer], "granted what may still run where it was"
         assert max(numbers) < self.durable.layer(*shard_key).high_water, "granted above the stored mark"
         mine = {n for key, those in seen.open.items() if oracle.opened.get(key[0]) == job.id for n in those}

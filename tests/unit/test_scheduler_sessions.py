@@ -1,0 +1,286 @@
+"""Hellos, leases, fencing, drains, and what is left after a restart of the daemon."""
+
+from __future__ import annotations
+
+from coordinator.scheduler import commands as c
+from coordinator.scheduler import events as e
+from jobs.ranges import RangeSet
+from tests.unit.sched import World, every, only, seed
+
+
+def busy(*names: str, count: int = 100) -> World:
+    world = World()
+    world.add(seed(count=count))
+    world.enter(*names)
+    for name in names:
+        world.finish(name)
+    return world
+
+
+# --- leases ---------------------------------------------------------------------------------------------
+
+
+def test_a_dead_machines_shards_are_pending_again_within_lease_and_tick() -> None:
+    world = busy("a")
+    assert world.open_of("a")
+    world.tick(60)
+    assert world.open_of("a")
+    world.tick(1)
+    assert world.state.agents["a"].state == "gone"
+    assert not world.layer().holdings
+
+
+def test_bytes_on_any_channel_keep_a_session_alive() -> None:
+    world = busy("a")
+    for _ in range(200):
+        world.tick(1)
+        world.handle(e.Moved(world.sessions["a"]))
+    assert world.state.agents["a"].state == "live"
+
+
+def test_what_a_dead_agent_finished_goes_behind_all_untouched_shards() -> None:
+    world = busy("a", count=10)
+    finished = world.grants["a"][0].numbers
+    world.tick(61)
+    world.enter("b")
+    while world.layer().fresh:
+        assert finished.bottom in world.layer().again
+        world.finish("b")
+
+
+def test_work_finished_on_an_agent_is_not_done_again_while_its_lease_holds() -> None:
+    world = busy("a", count=3)
+    world.finish("a", hungry=False)
+    world.enter("b")
+    assert "b" not in world.grants
+
+
+def test_a_late_tick_extends_all_leases_by_the_delay() -> None:
+    world = busy("a")
+    world.now += 3600
+    world.handle(e.Ticked())
+    assert world.state.agents["a"].state == "live"
+    world.tick(58)
+    assert world.state.agents["a"].state == "live"
+    world.tick(3)
+    assert world.state.agents["a"].state == "gone"
+
+
+def test_whoever_was_heard_after_the_delay_is_forgiven_no_more_than_that() -> None:
+    world = busy("a")
+    world.now += 3600
+    world.sync("a")
+    world.handle(e.Ticked())
+    world.tick(61)
+    assert world.state.agents["a"].state == "gone"
+
+
+def test_on_return_finished_parts_count_and_unfinished_ones_are_dropped() -> None:
+    world = busy("a", count=3)
+    first, second = world.grants["a"]
+    world.tick(61)
+    said = world.join("a", held=(world.held(first, finished=True), world.held(second)))
+    assert only(c.SendDrop, said).numbers == second.numbers
+    assert world.state.agents["a"].holdings["L", 1, first.attempt].finished == first.numbers
+    assert world.layer().again == second.numbers
+
+
+def test_on_return_what_others_committed_is_said_to_be() -> None:
+    world = busy("a", count=3)
+    (first, _) = world.grants["a"]
+    world.commit("a", first)
+    said = world.join("a", held=(world.held(first, finished=True),))
+    assert only(c.SendCommitted, said).numbers == first.numbers
+
+
+def test_a_grant_whose_answer_was_lost_is_pending_again() -> None:
+    world = busy("a", count=3)
+    first, second = world.grants["a"]
+    world.join("a", held=(world.held(first, finished=True),))
+    assert world.layer().again == second.numbers
+
+
+def test_a_hello_of_a_layer_nobody_knows_is_told_that_it_is_gone() -> None:
+    world = busy("a")
+    grant = c.SendGrant(0, "x.1", "X", 7, RangeSet([(0, 3)]))
+    assert only(c.SendGone, world.join("a", held=(world.held(grant, finished=True),))).layer == "X"
+
+
+def test_what_an_agent_says_of_a_layer_before_it_hears_that_it_is_gone_is_void() -> None:
+    world = busy("a", count=3)
+    grant = world.last("a")
+    world.handle(e.Retried("j.1", ("L",)))  # the layer is gone, and open again
+    world.finish("a", grant, hungry=False)
+    assert not world.state.agents["a"].holdings, "it forgets those parts on hearing the answer"
+
+
+# --- identity -------------------------------------------------------------------------------------------
+
+
+def test_the_newest_process_fences_the_old_one() -> None:
+    world = busy("a")
+    old = world.sessions["a"]
+    refused = only(c.Reject, world.join("a", process="a-2"))
+    assert (refused.session, refused.code) == (old, "fenced")
+    assert only(c.Reject, world.join("a", process="a-1")).code == "fenced"
+    assert world.state.agents["a"].process == "a-2"
+
+
+def test_a_process_that_was_replaced_while_it_was_gone_is_fenced_too() -> None:
+    world = busy("a")
+    world.tick(61)
+    world.join("a", process="a-2")
+    assert only(c.Reject, world.join("a", process="a-1")).code == "fenced"
+
+
+def test_a_reconnection_of_the_same_process_is_welcome() -> None:
+    world = busy("a")
+    assert not every(c.Reject, world.join("a"))
+
+
+def test_a_name_at_work_from_another_spool_is_refused() -> None:
+    world = busy("a")
+    assert only(c.Reject, world.join("a", spool="other")).code == "name-taken"
+
+
+def test_a_name_that_is_free_may_go_to_another_machine_which_starts_afresh() -> None:
+    world = busy("a")
+    world.state.agents["a"].ineligible["j.1"] = "it was bad"
+    world.tick(61)
+    assert not every(c.Reject, world.join("a", spool="other", process="b-1"))
+    assert not world.state.agents["a"].ineligible
+
+
+def test_a_session_that_ended_is_told_to_say_hello() -> None:
+    world = busy("a")
+    world.tick(61)
+    assert only(c.Reject, world.sync("a")).code == "no-session"
+
+
+# --- draining -------------------------------------------------------------------------------------------
+
+
+def test_a_draining_agent_is_told_and_granted_nothing_more() -> None:
+    world = busy("a")
+    assert only(c.SendDrain, world.handle(e.DrainAsked("a")))
+    world.finish("a")
+    assert world.open_of("a") == 0
+
+
+def test_a_drain_keeps_what_is_finished_and_what_runs() -> None:
+    world = busy("a", count=3)
+    world.enter("b")
+    world.handle(e.DrainAsked("a"))
+    world.sync("b")
+    assert not any(grant.numbers & RangeSet([(0, 3)]) for grant in world.grants.get("b", []))
+    assert len(world.state.agents["a"].holdings) == 2
+
+
+def test_what_a_draining_agent_hands_back_goes_to_others() -> None:
+    world = busy("a", count=3)
+    world.enter("b")
+    world.handle(e.DrainAsked("a"))
+    world.give_back("a", world.last("a"), hungry=False)
+    assert world.last("b").numbers == world.last("a").numbers
+
+
+def test_a_drain_survives_a_reconnection_but_not_a_new_process() -> None:
+    world = busy("a")
+    world.handle(e.DrainAsked("a"))
+    assert only(c.SendDrain, world.join("a"))
+    assert not every(c.SendDrain, world.join("a", process="a-2"))
+    assert world.state.agents["a"].state == "live"
+
+
+def test_an_agent_that_left_is_not_expected_back() -> None:
+    world = busy("a")
+    assert only(c.StoreAgent, world.handle(e.Departed(world.sessions["a"]))) == c.StoreAgent("a", False)
+    assert not world.layer().holdings
+
+
+# --- restarts -------------------------------------------------------------------------------------------
+
+
+def restarted(expected: frozenset[str], committed: RangeSet | None = None, **layer: object) -> World:
+    """A second boot: ten of a hundred shards may have been granted in the first."""
+    world = World(boot=2, expected=expected)
+    known = seed(state="open", high_water=10, committed=committed or RangeSet(), **layer)
+    world.add(known, succeeded=True)
+    return world
+
+
+def old(numbers: list[tuple[int, int]], attempt: int = 1) -> c.SendGrant:
+    return c.SendGrant(0, "j.1", "L", attempt, RangeSet(numbers))
+
+
+def test_after_a_restart_granting_resumes_at_once_above_the_mark() -> None:
+    world = restarted(frozenset({"a"}))
+    world.enter("b")
+    assert world.last("b").numbers.bottom == 10
+
+
+def test_below_the_mark_shards_wait_for_their_agent_or_a_lease() -> None:
+    world = restarted(frozenset({"a"}))
+    world.tick(59)
+    assert world.layer().limbo == RangeSet([(0, 10)])
+    world.tick(2)
+    assert world.layer().again == RangeSet([(0, 10)])
+
+
+def test_they_are_released_as_soon_as_all_expected_agents_are_back() -> None:
+    world = restarted(frozenset({"a", "b"}))
+    world.join("a", held=(world.held(old([(0, 4)]), boot=1),))
+    assert world.layer().limbo == RangeSet([(4, 10)])
+    world.join("b")
+    assert world.layer().again == RangeSet([(4, 10)])
+
+
+def test_with_nobody_expected_nothing_waits() -> None:
+    world = restarted(frozenset())
+    world.tick(1)
+    assert world.layer().again == RangeSet([(0, 10)])
+
+
+def test_what_runs_and_what_is_finished_is_adopted_with_its_old_attempt() -> None:
+    world = restarted(frozenset({"a"}))
+    running, finished = old([(0, 4)], attempt=1), old([(4, 6)], attempt=2)
+    said = world.join("a", held=(world.held(running, boot=1), world.held(finished, finished=True, boot=1)))
+    holdings = world.state.agents["a"].holdings
+    assert not every(c.SendDrop, said)
+    assert holdings["L", 1, 1].open == running.numbers
+    assert holdings["L", 1, 2].finished == finished.numbers
+
+
+def test_of_two_that_claim_the_same_running_shards_one_is_told_to_drop_them() -> None:
+    world = restarted(frozenset({"a", "b"}))
+    world.join("a", held=(world.held(old([(0, 4)], attempt=1), boot=1),))
+    said = world.join("b", held=(world.held(old([(0, 4)], attempt=2), boot=1),))
+    assert only(c.SendDrop, said).numbers == RangeSet([(0, 4)])
+
+
+def test_a_failure_stored_before_a_restart_is_not_counted_again() -> None:
+    world = restarted(frozenset({"a", "b"}), failures={3: frozenset({("a", 1, 1)})})
+    known, new = world.failure(old([(3, 4)], attempt=1)), world.failure(old([(4, 5)], attempt=1))
+    told = [type(one)(**{**_fields(one), "boot": 1}) for one in (known, new)]
+    said = world.join("a", failures=tuple(told))
+    assert only(c.StoreFailure, said).failure.number == 4
+
+
+def _fields(one: object) -> dict[str, object]:
+    return {name: getattr(one, name) for name in one.__struct_fields__}  # type: ignore[attr-defined]
+
+
+def test_a_failure_from_before_a_restart_leaves_its_shard_to_whoever_has_it() -> None:
+    world = restarted(frozenset({"a", "b"}))
+    one = world.failure(old([(3, 4)]))
+    world.join("a", failures=(type(one)(**{**_fields(one), "boot": 1}),))
+    said = world.join("b", held=(world.held(old([(3, 4)], attempt=2), boot=1),))
+    assert not every(c.SendDrop, said)
+    assert world.open_of("b") == 1
+
+
+def test_two_jobs_never_have_the_same_layer_open_though_one_is_read_back_first() -> None:
+    world = World(boot=2)
+    world.add(seed(), job="first.1")
+    world.add(seed(state="open", high_water=10), job="second.1")
+    assert world.state.open_layers["L"].job == "second.1"

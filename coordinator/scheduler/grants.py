@@ -180,7 +180,8 @@ def _grant(state: State, agent: Agent, layer: Layer, numbers: RangeSet, now: flo
 
 
 def _copy_tail(state: State, agent: Agent, jobs: list[Job], now: float) -> None:
-    """Give an idle machine a copy of what another has, where it would be done with it sooner."""
+    """Give an idle machine a copy of what another has, where it would be done with it sooner. What failed before is
+    tried at one place at a time, so that its attempts are the job's."""
     for job in jobs:
         if not state.obstacle(agent, job) and agent.rate(job.id) and _copy_from(state, agent, job, now):
             return
@@ -195,7 +196,7 @@ def _copy_from(state: State, agent: Agent, job: Job, now: float) -> bool:
         if _seconds_left(state, holding, now) <= mine + state.timing.tick:
             return False  # nothing worth its while
         count = min(agent.slots(job), _room_for(agent, layer))
-        numbers = highest(holding.open - layer.copied, count)
+        numbers = highest(holding.open - layer.copied - layer.failed(), count)
         if numbers:
             layer.copied.update(numbers)
             _grant(state, agent, layer, numbers, now)

@@ -317,16 +317,16 @@ def commit(state: State, event: BundleCommitted, now: float) -> None:
 
 
 def _settle_holding(state: State, layer: Layer, holding: Holding, event: BundleCommitted, now: float) -> None:
-    """Its agent is told, but for the one that sent the bundle: it hears that on the push channel."""
+    """Its agent is told; the one that sent the bundle hears of what it finished on the push channel."""
     agent = state.agents[holding.agent]
     unfinished, finished = holding.open & event.numbers, holding.finished & event.numbers
     if holding.agent != event.agent:
-        drop(state, layer, holding, unfinished)
         if finished:
             state.emit(SendCommitted(agent.session, layer.digest, finished))
-    elif unfinished:  # the bundle was faster than the report
+    elif unfinished:  # the bundle was faster than the report, or than a cancel and a retry that granted them anew
         _measure(agent, state.jobs[layer.job], len(unfinished), now)
         _succeeded(state, agent, state.jobs[layer.job])
+    drop(state, layer, holding, unfinished)
     holding.discard(event.numbers)
     state.prune(holding)
 

@@ -162,6 +162,10 @@ class Layer:
     def trouble(self, number: int) -> Trouble:
         return self.troubles.setdefault(number, Trouble())
 
+    def failed(self) -> RangeSet:
+        """Those that failed at least once, and are not settled."""
+        return RangeSet.of(sorted(number for number, trouble in self.troubles.items() if trouble.failures))
+
     def has(self, holding: Holding) -> bool:
         """Whether it is still one of this layer's."""
         return self.holdings.get((holding.agent, holding.boot, holding.attempt)) is holding

@@ -742,7 +742,7 @@ class Farm(RuleBasedStateMachine):
     @precondition(lambda self: self.accepted)
     @rule(pick=picks, arrives=mostly, told=st.booleans(), delivered=st.booleans())
     def commit(self, pick: int, arrives: bool, told: bool, delivered: bool) -> None:
-        """The bundle's bytes arrive, or do not; the scheduler is told at once, or later; the agent is, or is not."""
+        """The bundle's bytes arrive, or do not; the scheduler is told at once, or later; then perhaps the agent is."""
         bundle = self.accepted.pop(pick % len(self.accepted))
         if arrives:
             self._commit(bundle, told, delivered)
@@ -751,7 +751,7 @@ class Farm(RuleBasedStateMachine):
         event, agent = bundle.event, bundle.sender
         numbers = set(event.numbers)
         layer = self.scheduler.state.open_layers.get(event.layer)
-        answers = delivered and agent.lives == bundle.lives
+        answers = told and delivered and agent.lives == bundle.lives
         if layer is None or layer.job != event.job or layer.generation != event.generation:
             return  # the agent offers it again
         disk = self.disk.layer(event.job, event.layer)
@@ -762,13 +762,13 @@ class Farm(RuleBasedStateMachine):
             return
         disk.rows |= numbers
         self._flush()
+        self.undelivered.append(event)
+        if told:
+            self.deliver()
         if answers:
             agent.settle(event.layer, numbers)
             for key in [key for key in agent.running if key[0] == event.layer]:
                 agent.running[key] -= numbers
-        self.undelivered.append(event)
-        if told:
-            self.deliver()
 
     @precondition(lambda self: self.undelivered)
     @rule()

@@ -231,6 +231,13 @@ def test_a_shard_is_copied_once() -> None:
     assert not [one for one in world.grants.get("c", []) if one.numbers & copied]
 
 
+def test_what_failed_before_is_tried_at_one_place_at_a_time() -> None:
+    world = tail(seconds=5)
+    for number in world.layer().held():
+        world.layer().trouble(number).failures.add(("c", 1, number))
+    assert not every(c.SendGrant, world.sync("b"))
+
+
 def test_a_copy_never_takes_more_than_the_room_there_is() -> None:
     world = tail(seconds=5)
     world.layer().out_bytes = 100

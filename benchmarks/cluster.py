@@ -1,10 +1,12 @@
-"""Clustering by folder, from submit to merged result, beside the bare kernel in a plain process pool and scikit-learn.
+"""Clustering, from submit to merged result, beside the bare kernel in plain processes, and scikit-learn.
 
-    python -m benchmarks.cluster [--values 65536] [--clusters 128] [--seconds 20] [--runs 3]
+    python -m benchmarks.cluster [--ssh] [--values 65536] [--clusters 128] [--seconds 18] [--runs 3]
 
-Rows of float32, one file under several names. `ratio`: our rows per second over the bare kernel's, which reads the same
-windows of the same files with as many processes as there are cores. `parts.sklearn`: over scikit-learn's KMeans under
-joblib on a sample of the rows, with the ratio of inertias beside it.
+Rows of float32, one file under several names, or copied so often. `ratio`: our rows per second over the bare kernel's
+with as many processes as there are cores: it reads the same windows of the same files; with --ssh, where our agent
+pulls them through an sshd on loopback, the kernel is fed by `ssh cat` of them. `parts.sklearn`: over scikit-learn's
+KMeans under joblib on a sample of the rows, with the ratio of inertias beside it. `parts.ssh`: the share of all
+processor time that the connections took, the agent's own process and `coordinator connect` counted in ours.
 """
 
 from __future__ import annotations
@@ -13,25 +15,31 @@ import argparse
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
-from benchmarks.measure import CORES, alternate, machine, report
+from benchmarks.fed import Fed, kernel, open_kernel
+from benchmarks.measure import CORES, alternate, machine, report, tree_seconds
 from coordinator.commands.submit import submit
-from jobs.kinds import Bench, Shard
-from jobs.kinds.cluster import Cluster
 from jobs.model import Window
 from jobs.plan import decode_plan
 from jobs.window import new_buffer, read_window
 from jobs.writer import LayerWriter
+from tests import sshd
 from tests.farm import Farm, running, until
+from tests.sshd import HOST, Sshd
 
 FILE_BYTES = 256 << 20
 SHARD_BYTES = 64 << 20
+DISK = "2GiB"  # of the agent that pulls: too little to keep the inputs of one run for the next
+TIMING = {"heartbeat": 5.0, "lease": 60.0, "tick": 1.0}  # as served by default
+COPIES_LIMIT = 16  # of the file, which the server's memory should hold
 SAMPLE_ROWS = {65_536: 12, 1_024: 200}
 
 
@@ -69,22 +77,30 @@ def write_source(folder: Path, setting: Setting) -> Path:
 
 
 class Ours:
-    """A farm with one agent that has joined, and the time of a job on it."""
+    """A farm with one agent that has joined, and the time of a job on it. With a server the agent comes over ssh."""
 
-    def __init__(self, farm: Farm, file: Path, setting: Setting) -> None:
-        self.farm, self.setting = farm, setting
+    def __init__(self, farm: Farm, file: Path, setting: Setting, server: Sshd | None = None) -> None:
+        self.farm, self.setting, self.server = farm, setting, server
         folder = farm.folder / "job"
         (folder / "layers").mkdir(parents=True)
-        for number in range(setting.names):
-            (folder / "layers" / f"layer{number:03}.npy").symlink_to(file)
+        self.files = [folder / "layers" / f"layer{number:03}.npy" for number in range(setting.names)]
+        for path in self.files:  # over ssh, names of one file would be pulled but once
+            shutil.copyfile(file, path) if server else path.symlink_to(file)
         self.job_file = folder / "job.yaml"
         self.job_file.write_text(
             "name: bench\nkind: cluster\nsource: layers\n"
             f"shard: {{rows: {setting.shard_rows}}}\nparams: {{n_clusters: {setting.clusters}}}\n"
         )
-        farm.join("bench", "--cpus", str(CORES))
+        self.agent = self._join()
         until(lambda: farm.agent_status("bench"), "the agent to join", 60)
         self._await_pool()
+
+    def _join(self) -> psutil.Process:
+        options = ["--cpus", str(CORES)]
+        if self.server is None:
+            return psutil.Process(self.farm.join("bench", *options).pid)
+        options += ["--disk", DISK, "--ssh-config", str(self.server.ssh_config())]
+        return psutil.Process(self.farm.join("bench", *options, where=f"{HOST}:{self.farm.root.path}").pid)
 
     def _await_pool(self) -> None:
         """The pool is up once a first small job has run."""
@@ -100,6 +116,12 @@ class Ours:
         self.farm.coordinator("rm", job)
         return self.setting.rows / seconds
 
+    def link_seconds(self) -> float:
+        """Processor time of both ends of the agent's connections, so far."""
+        assert self.server is not None
+        own = self.agent.cpu_times()
+        return own.user + own.system + tree_seconds(self.server.pid)
+
     def windows(self) -> list[Window]:
         """The very windows our shards are."""
         job = submit(self.farm.root, self.job_file)
@@ -109,21 +131,18 @@ class Ours:
 
 
 _buffer: Any = None
-_runner: Any = None
 
 
 def _open(clusters: int) -> None:
     """Once per process of the plain pool: the kernel, and a buffer as our workers have one."""
-    global _buffer, _runner  # noqa: PLW0603
+    global _buffer  # noqa: PLW0603
     _buffer = new_buffer(SHARD_BYTES)
-    kind = Cluster()
-    bench = Bench(params=kind.Params(n_clusters=clusters), cpus=1, timeout=None, scratch=Path(tempfile.gettempdir()))
-    _runner = kind.open(bench)
+    open_kernel(clusters)
 
 
 def _compute(window: Window) -> int:
     rows, _ = read_window(window, _buffer)
-    _runner.run(Shard("bench", 0, 0, rows))
+    kernel(rows)
     return int(window.shape[0])
 
 
@@ -151,8 +170,8 @@ def sklearn_rate(file: Path, setting: Setting) -> tuple[float, float]:
         began = time.monotonic()
         inertias = parallel(delayed(_fit)(np.array(row), setting.clusters) for row in rows)
         rate = len(rows) / (time.monotonic() - began)
-    _open(setting.clusters)
-    ours = _runner.run(Shard("bench", 0, 0, np.array(rows)))["inertia"]
+    open_kernel(setting.clusters)
+    ours = kernel(np.array(rows))["inertia"]
     return rate, float(np.mean(ours / np.array(inertias)))
 
 
@@ -163,7 +182,8 @@ def _fit(row: Any, clusters: int) -> float:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--ssh", action="store_true", help="the agent comes through an sshd on loopback")
     options.add_argument("--values", type=int, default=65_536)
     options.add_argument("--clusters", type=int, default=128)
     options.add_argument("--seconds", type=float, default=18.0, help="of work in each run, about")
@@ -171,36 +191,61 @@ def main() -> None:
     given = options.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="muster-bench-"))
     try:
-        measure(folder, given)
+        print(machine(), flush=True)
+        setting = _sized(folder, given)
+        print(f"{setting.rows:,} rows of {setting.values:,} float32, {setting.clusters} clusters", flush=True)
+        (_over_ssh if given.ssh else _by_folder)(folder, setting, given.runs)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def measure(folder: Path, given: argparse.Namespace) -> None:
-    print(machine(), flush=True)
-    setting = _sized(folder, given)
+def _by_folder(folder: Path, setting: Setting, runs: int) -> None:
     file = folder / "rows.npy"
-    print(f"{setting.rows:,} rows of {setting.values:,} float32, {setting.clusters} clusters", flush=True)
-    with running(folder / "farm", heartbeat=5.0, lease=60.0, tick=1.0) as farm:
+    with running(folder / "farm", **TIMING) as farm:
         ours = Ours(farm, file, setting)
         bare = Bare(ours.windows(), setting.clusters)
-        rates = alternate(given.runs, ours=ours.rate, bare=bare.rate)
+        rates = alternate(runs, ours=ours.rate, bare=bare.rate)
     sklearn, inertia = sklearn_rate(file, setting)
     best, peer = max(rates["ours"]), max(rates["bare"])
     report(best, peer, {"sklearn": round(best / sklearn, 1), "inertia over sklearn's": round(inertia, 4)})
 
 
+def _over_ssh(folder: Path, setting: Setting, runs: int) -> None:
+    (folder / "sshd").mkdir()
+    with sshd.running(folder / "sshd") as server, running(folder / "farm", **TIMING) as farm:
+        ours = Ours(farm, folder / "rows.npy", setting, server)
+        fed = Fed(server, ours.files, setting.file_rows, setting.shard_rows, setting.values, setting.clusters)
+        links = {"ours": ours.link_seconds, "fed": lambda: fed.processor_seconds() + tree_seconds(server.pid)}
+        shares: dict[str, list[float]] = {name: [] for name in links}
+        rates = alternate(runs, ours=_sharing(ours.rate, links["ours"], shares["ours"]),
+                          fed=_sharing(fed.rate, links["fed"], shares["fed"]))  # fmt: skip
+    parts = {"ssh": {name: round(min(share), 3) for name, share in shares.items()}}
+    report(max(rates["ours"]), max(rates["fed"]), parts)
+
+
+def _sharing(rate: Callable[[], float], spent: Callable[[], float], shares: list[float]) -> Callable[[], float]:
+    """The same, noting what part of all processor time was spent meanwhile."""
+
+    def run() -> float:
+        before, began = spent(), time.monotonic()
+        found = rate()
+        shares.append((spent() - before) / (CORES * (time.monotonic() - began)))
+        return found
+
+    return run
+
+
 def _sized(folder: Path, given: argparse.Namespace) -> Setting:
-    """Enough names of the file to keep the bare kernel busy for as long as was asked."""
+    """Enough names of the file to keep the bare kernel busy for about as long as was asked."""
     one = Setting(given.values, given.clusters, 1)
     file = write_source(folder, one)
-    _open(given.clusters)
+    open_kernel(given.clusters)
     rows = np.load(file, mmap_mode="r")[: one.shard_rows]
     began = time.monotonic()
-    _runner.run(Shard("bench", 0, 0, np.array(rows)))
+    kernel(np.array(rows))
     per_row = (time.monotonic() - began) / len(rows)
-    names = max(1, round(given.seconds * CORES / per_row / one.file_rows))
-    return Setting(given.values, given.clusters, names)
+    names = CORES * max(1, round(given.seconds / per_row / one.file_rows))  # as many for each core
+    return Setting(given.values, given.clusters, min(names, COPIES_LIMIT) if given.ssh else names)
 
 
 if __name__ == "__main__":

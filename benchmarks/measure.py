@@ -6,10 +6,12 @@ import json
 import os
 import platform
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -28,6 +30,18 @@ def report(ours: float, peer: float, parts: dict[str, Any]) -> None:
     """The last line of a benchmark: JSON, `ratio` so that more is better."""
     values = {"ours": round(ours, 3), "peer": round(peer, 3), "ratio": round(ours / peer, 3), "parts": parts}
     print(json.dumps(values), flush=True)
+
+
+def tree_seconds(pid: int) -> float:
+    """Processor time of a process, of all that live below it, and of all that were waited for there."""
+    total = 0.0
+    with suppress(psutil.NoSuchProcess):
+        root = psutil.Process(pid)
+        for process in [root, *root.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):
+                spent = process.cpu_times()
+                total += spent.user + spent.system + spent.children_user + spent.children_system
+    return total
 
 
 def machine() -> str:

@@ -1,4 +1,5 @@
-"""Breaks the scheduler by hand, one mistake at a time, in a copy, and sees that the state machine notices each.
+"""Breaks the scheduler by hand, one mistake at a time, in a copy, and sees that the state machine notices each, or else
+one of the scheduler's own tests.
 
 `python -m tests.mutations [WORD...]` runs all, or those whose name has one of the words; it is no part of CI's run.
 """
@@ -113,7 +114,7 @@ MUTATIONS = (
     Mutation("a copy not dropped when the other is finished", "results.py",
              "            drop(state, layer, other, other.open & finished)\n", ""),
     Mutation("a copy not dropped when the other is committed", "results.py",
-             "        drop(state, layer, holding, unfinished)\n", ""),
+             "    drop(state, layer, holding, unfinished)\n", ""),
     Mutation("a copy that makes its other pending when it is lost", "state.py",
              "free = numbers - self._still_held(layer, numbers & layer.copied)", "free = numbers.copy()"),
     Mutation("a finished shard still pending", "results.py",
@@ -155,21 +156,36 @@ MUTATIONS = (
 
 
 def run(mutation: Mutation, where: Path) -> str:
-    """What the machine said of this mistake, "" where it noticed nothing."""
+    """What noticed this mistake, "" where nothing did."""
     file = where / "coordinator" / "scheduler" / mutation.file
     source = file.read_text()
     if source.count(mutation.old) != 1:
         raise SystemExit(f"{mutation.name}: {mutation.file} has its text {source.count(mutation.old)} times, not once")
     file.write_text(source.replace(mutation.old, mutation.new))
     try:
-        env = {**os.environ, "PYTHONPATH": str(where), "PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run(
-            [sys.executable, "-c", RUNNER], cwd=where, env=env, capture_output=True, text=True, timeout=TIMEOUT_SECONDS,
-            check=False,
-        )  # fmt: skip
+        return _machine(where) or _tests(where)
     finally:
         file.write_text(source)
+
+
+def _machine(where: Path) -> str:
+    """After how many examples it broke, where, and what it said then."""
+    done = _python(where, "-c", RUNNER)
     return done.stdout.strip().splitlines()[-1] if done.returncode else ""
+
+
+def _tests(where: Path) -> str:
+    tests = map(str, sorted(where.glob("tests/unit/test_scheduler_*.py")))
+    done = _python(where, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-header", *tests)
+    return next((f"-|{line.split('::')[1]}" for line in done.stdout.splitlines() if line.startswith("FAILED")), "")
+
+
+def _python(where: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(where), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, *args]
+    return subprocess.run(
+        command, cwd=where, env=env, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
+    )
 
 
 def main(words: list[str]) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from coordinator.engine import Engine
 from coordinator.mailbox import Mailbox
 from coordinator.protocol.messages import (
+    PROBE_LIMIT,
     PROTOCOL,
     Attach,
     Bye,
@@ -22,6 +23,7 @@ from coordinator.protocol.messages import (
     Message,
     Moved,
     Offer,
+    Probe,
     Readable,
     Refused,
     Rejected,
@@ -113,6 +115,8 @@ class Channel:
                     return self._fetch(message)
                 case FetchCode():
                     return self._fetch_code(message)
+                case Probe():
+                    return self._probe(message)
                 case Moved():
                     self._engine.handle(e.Moved(message.session))
                     return None
@@ -127,7 +131,7 @@ class Channel:
             return Rejected("protocol", message, f"upgrade muster on the {older}'s machine")
         if self._pinned and hello.name != self._pinned:
             log.warning("a key pinned to %s said hello as %s: refused", self._pinned, hello.name)
-            return Rejected("not-allowed", f"this key may only join as {self._pinned}", f"use --name {self._pinned}")
+            return self._other_name()
         self._session, self._mailbox = self._engine.join(hello)
         if self._mailbox.rejected:
             return self._mailbox.rejected
@@ -136,6 +140,9 @@ class Channel:
         return self._mailbox.welcome(
             self._engine.farm, self._engine.boot, self._session, timing.lease, timing.heartbeat
         )
+
+    def _other_name(self) -> Rejected:
+        return Rejected("not-allowed", f"this key may only join as {self._pinned}", f"use --name {self._pinned}")
 
     async def _sync(self, sync: Sync) -> Message:
         mailbox = self._mailbox
@@ -180,6 +187,11 @@ class Channel:
         size = pack.stat().st_size
         start = min(fetch.start, size)
         return Readable(str(pack), start, size - start, None)
+
+    def _probe(self, probe: Probe) -> Message:
+        if self._pinned and probe.name not in ("", self._pinned):
+            return self._other_name()
+        return Probe(min(probe.nbytes, PROBE_LIMIT))
 
     def _agent_of(self, session: int) -> Agent | None:
         """Whose session that is, if this channel's key may speak for it."""

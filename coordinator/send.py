@@ -15,8 +15,10 @@ from coordinator.protocol.messages import (
     Decoder,
     Fetch,
     FetchCode,
+    FromPuller,
     Message,
     Moved,
+    Probe,
     Readable,
     Refused,
     Rejected,
@@ -28,9 +30,10 @@ from jobs.model import Stamp
 
 CHUNK_BYTES = 4 << 20  # one sendfile; between two of them the daemon may hear a sign of life
 MOVED_SECONDS = 1.0
+NOISE_BYTES = 1 << 20  # said again and again: more than ssh could compress
 
-_from_agent = Decoder(Fetch | FetchCode)
-_from_daemon = Decoder(Readable | Refused | Rejected | Bye)
+_from_agent = Decoder(FromPuller)
+_from_daemon = Decoder(Readable | Probe | Refused | Rejected | Bye)
 
 
 class Taker(Protocol):
@@ -53,10 +56,11 @@ def send_windows(agent: Taker, daemon: Asked) -> None:
     """One fetch after another, until the agent closes."""
     while (payload := agent.read_frame()) is not None:
         wanted = _from_agent(payload)
-        assert isinstance(wanted, Fetch | FetchCode)
         said = _from_daemon(daemon.ask(payload))
-        if isinstance(said, Readable):
+        if isinstance(said, Readable) and isinstance(wanted, Fetch | FetchCode):
             _send(agent, daemon, wanted.session, said)
+        elif isinstance(said, Probe):
+            _send_noise(agent, said.nbytes)
         else:
             agent.send(said)
 
@@ -89,7 +93,7 @@ def _send_bytes(agent: Taker, daemon: Asked, session: int, fd: int, run: Readabl
     while offset < end:
         sent = agent.send_file(fd, offset, min(end - offset, CHUNK_BYTES))
         if not sent:
-            _fill(agent, end - offset)
+            _fill(agent, bytes(min(end - offset, CHUNK_BYTES)), end - offset)
             return False
         offset += sent
         if time.monotonic() - said >= MOVED_SECONDS:
@@ -98,8 +102,14 @@ def _send_bytes(agent: Taker, daemon: Asked, session: int, fd: int, run: Readabl
     return True
 
 
-def _fill(agent: Taker, nbytes: int) -> None:
-    zeros = bytes(min(nbytes, CHUNK_BYTES))
+def _send_noise(agent: Taker, nbytes: int) -> None:
+    """Nothing on the way can make less of it."""
+    agent.send(Sending(nbytes))
+    _fill(agent, os.urandom(min(nbytes, NOISE_BYTES)), nbytes)
+    agent.send(Sent(True))
+
+
+def _fill(agent: Taker, block: bytes, nbytes: int) -> None:
     while nbytes > 0:
-        agent.write(zeros[:nbytes])
-        nbytes -= min(nbytes, len(zeros))
+        agent.write(block[:nbytes])
+        nbytes -= min(nbytes, len(block))

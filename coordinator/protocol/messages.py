@@ -16,6 +16,7 @@ from jobs.errors import ProtocolError
 from jobs.model import Layer, Output, Stamp, Work
 
 PROTOCOL = 1
+PROBE_LIMIT = 64 << 20  # bytes one `Probe` may ask for
 
 Count = Annotated[int, Meta(ge=0, le=1 << 53)]
 Seconds = Annotated[float, Meta(ge=0.0, le=1e10)]
@@ -290,6 +291,15 @@ class FetchCode(Message, frozen=True):
     start: Count = 0
 
 
+class Probe(Message, frozen=True):
+    """How fast is the link, and does the coordinator answer: so many bytes that mean nothing, as with `Fetch`. Wants no
+    session. `name`: who would join, if it is to be known whether this key may speak for it. Between helper and daemon
+    the answer is a `Probe` of as many bytes as may be sent."""
+
+    nbytes: Count = 0
+    name: Short = ""
+
+
 class Sending(Message, frozen=True):
     """Exactly so many raw bytes follow, and then a `Sent`."""
 
@@ -355,10 +365,10 @@ class Moved(Message, frozen=True):
 FromAgent = Hello | Sync | Leave
 ToAgent = Welcome | News | Rejected | Bye
 FromPusher = Offer
-FromPuller = Fetch | FetchCode
+FromPuller = Fetch | FetchCode | Probe
 ToPuller = Sending | Sent | Refused | Rejected | Bye
 ToPusher = Accepted | Settled | Refused | Rejected | Bye
-FromHelper = Attach | Hello | Sync | Leave | Offer | Stored | Failed | Moved | Fetch | FetchCode
+FromHelper = Attach | Hello | Sync | Leave | Offer | Stored | Failed | Moved | Fetch | FetchCode | Probe
 
 _encoder = msgspec.msgpack.Encoder()
 _T = TypeVar("_T")

@@ -38,6 +38,7 @@ SAMPLES: list[m.Message] = [
     m.Stored(1, 99),
     m.Failed(1, "full", "no room"),
     m.Moved(5),
+    m.Probe(1 << 20, "lab3"),
     a.Submit("submit-0123456789abcdef"),
     a.Retry("job.1", ["a/b"]),
     a.Advance("job.1", 0, 1, [(0, b"payload")]),

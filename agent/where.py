@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from jobs.errors import UsageError
+from jobs.errors import NoDaemonError, UsageError
 
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}|\[[0-9A-Fa-f:.%a-z]{2,64}\]", re.ASCII)
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@$-]{0,63}", re.ASCII)
@@ -74,3 +74,10 @@ def _checked(text: str, host: Host) -> Host:
         shown = text if len(text) <= 60 else text[:57] + "..."
         raise UsageError(f"{shown!r} is not a place to join", _HINT)
     return host
+
+
+def check_root(folder: Folder) -> None:
+    """A NoDaemonError if this is no farm's root."""
+    path = folder.path
+    if not (path / "farm.json").is_file():
+        raise NoDaemonError(f"{path} is not a farm's root", f"make it with `coordinator serve --root {path}`")

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,10 +15,11 @@ import click
 from agent import spool as spools
 from agent.bandwidth import LEAST
 from agent.commands.group import example
+from agent.commands.options import place_of, ssh_options
 from agent.links import Options, Ssh, open_link
-from agent.where import Folder, Host, parse
+from agent.where import Folder, Host, check_root
 from jobs import units
-from jobs.errors import LinkError, NoDaemonError, RefusedError, UsageError
+from jobs.errors import LinkError, RefusedError, UsageError
 from jobs.names import check_name
 
 if TYPE_CHECKING:
@@ -67,21 +68,7 @@ def _size(context: click.Context, option: click.Parameter, value: str | None) ->
     default=None,
     help="Disk for results and pulled inputs; default 50% of what is free, 90% where WHERE is a folder.",
 )
-@click.option(
-    "--ssh",
-    type=click.Choice(["paramiko", "openssh"]),
-    default="paramiko",
-    help="What makes the connection: ours, or the system's ssh for what ours cannot; default paramiko.",
-)
-@click.option("--accept-new-host-key", is_flag=True, help="Trust a host never seen before; a changed key is refused.")
-@click.option("--command", "program", default=None, help="The coordinator program there, where it is not on the PATH.")
-@click.option("--port", type=click.IntRange(1, 65535), default=None, help="Port of sshd there.")
-@click.option(
-    "--ssh-config",
-    type=click.Path(path_type=Path),
-    default=None,
-    help="File in place of ~/.ssh/config, as with `ssh -F`.",
-)
+@ssh_options
 @click.option(
     "--bandwidth", callback=_size, metavar="SIZE", default=None, help="Bytes per second at most, both ways together."
 )
@@ -110,7 +97,9 @@ def command(
     Ctrl-C, SIGTERM and `agent leave` let it finish what runs, push what is finished and hand back the rest;
     a second Ctrl-C stops it at once, and what is finished is offered at the next join.
     """
-    place = _place(where, port)
+    there = place_of(where, port)
+    if isinstance(there, Folder):
+        check_root(there)
     if bandwidth is not None and bandwidth < LEAST:
         raise UsageError(
             f"--bandwidth {bandwidth} is too little", f"allow at least {units.format_size(LEAST)} a second"
@@ -121,7 +110,7 @@ def command(
     if detach:
         return _detach(folder, name)
     options = Options(ssh, accept_new_host_key, program, ssh_config, interactive=sys.stdin.isatty())
-    return _join(place, options, Wishes(name, folder, cpus, memory, disk, bandwidth))
+    return _join(there, options, Wishes(name, folder, cpus, memory, disk, bandwidth))
 
 
 @dataclass(frozen=True)
@@ -134,18 +123,6 @@ class Wishes:
     memory: int | None
     disk: int | None
     bandwidth: int | None
-
-
-def _place(where: str, port: int | None) -> Folder | Host:
-    match parse(where):
-        case Host() as host:
-            if port and host.port not in (None, port):
-                raise UsageError(f"{where} and --port {port} name two ports", "leave one of them out")
-            return replace(host, port=port or host.port)
-        case Folder(path) as folder:
-            if not (path / "farm.json").is_file():
-                raise NoDaemonError(f"{path} is not a farm's root", f"make it with `coordinator serve --root {path}`")
-            return folder
 
 
 def _check_spool(folder: Path, asked_for: bool) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import paramiko
 from paramiko.ssh_exception import IncompatiblePeer
@@ -24,6 +26,13 @@ LOGIN_SECONDS = 30.0  # for each key, and for all of them twice that
 OPEN_SECONDS = 60.0
 SEVERAL_KEYS = 2
 PINGS = 3  # the first may wait for a delayed acknowledgement of what was sent before
+
+Step = Literal["jump", "port", "ssh banner", "host key", "login"]
+Passed = Callable[[Step, str], None]
+
+
+def unheard(step: Step, fact: str) -> None:
+    """Nobody asked how far it got."""
 
 
 @dataclass(frozen=True)
@@ -94,11 +103,12 @@ class Connector:
             one._before = before  # as ssh does: only the first jump's own ProxyJump counts
         self._before: Connector | None = via[-1] if via else None
 
-    def connect(self, ask: Ask | None = None) -> Connection:
-        """A LinkError if there is no way; each wait is bounded, but for a person's."""
+    def connect(self, ask: Ask | None = None, passed: Passed = unheard) -> Connection:
+        """A LinkError if there is no way; each wait is bounded, but for a person's. `passed` hears of each step that is
+        done, and what there is to say of it; of some twice, where a person was asked."""
         while True:
             try:
-                return self._connect(ask)
+                return self._connect(ask, passed)
             except Locked as locked:
                 if ask is None:
                     raise diagnosis.locked_key(str(self.target), str(locked.path)) from None
@@ -114,15 +124,19 @@ class Connector:
         if self._before is not None:
             self._before.close()
 
-    def _connect(self, ask: Ask | None) -> Connection:
+    def _connect(self, ask: Ask | None, passed: Passed) -> Connection:
         under = self._before.connect(ask) if self._before is not None else None
+        if under is not None:
+            passed("jump", f"{under.target} lets {under.target.user} in")
         line: Line | None = None
         transport: Transport | None = None
         try:
             line = self._tracked(Line(self._stream(under)))
+            passed("port", self._reached(line, under))
             transport = self._greeted(line)
-            self._check_host_key(transport)
-            self._log_in(transport, line)
+            passed("ssh banner", transport.remote_version)
+            passed("host key", self._check_host_key(transport))
+            passed("login", f"{self.target.user}, by {self._log_in(transport, line)}")
             with deadline(line, OPEN_SECONDS):
                 return Connection(self.target, transport, line, under)
         except BaseException:
@@ -170,6 +184,18 @@ class Connector:
             raise diagnosis.not_reached(str(target), f"{under.target} says: {error.text}") from None
         except (paramiko.SSHException, EOFError, OSError) as error:
             raise diagnosis.broken(str(under.target), str(error)) from None
+
+    def _reached(self, line: Line, under: Connection | None) -> str:
+        """What is known once there is a stream."""
+        if under is not None:
+            return f"{self.target.host} port {self.target.port} answers {under.target.host}"
+        if self.target.proxy:
+            return "ProxyCommand was started"
+        address = self.target.host
+        with suppress(OSError):  # it may be gone again
+            if isinstance(line.stream, socket.socket):
+                address = line.stream.getpeername()[0]
+        return f"{address} port {self.target.port} answers"
 
     # --- who is there ---
 
@@ -224,7 +250,8 @@ class Connector:
         ]
         options.key_types = (*first, *(kind for kind in options.key_types if kind not in first))
 
-    def _check_host_key(self, transport: Transport) -> None:
+    def _check_host_key(self, transport: Transport) -> str:
+        """Which key it is and why it is trusted."""
         shown = transport.get_remote_server_key()
         kind, blob, target = shown.get_name(), shown.asbytes(), str(self.target)
         known = known_hosts.keys_of(self._name, self.target.known_hosts)
@@ -233,8 +260,8 @@ class Connector:
             if key.marker == "@revoked" and key.blob == blob:
                 raise diagnosis.revoked_key(target, mark, key.where)
         plain = [key for key in known if not key.marker]
-        if any(key.blob == blob for key in plain):
-            return
+        if same := next((key for key in plain if key.blob == blob), None):
+            return f"{kind} {mark}, as in {same.where}"
         if plain:
             old = next((key for key in plain if key.kind == kind), plain[0])
             raise diagnosis.changed_key(
@@ -244,16 +271,18 @@ class Connector:
             certificates = ["certificate authorities"] if known else []
             raise diagnosis.hint_at(diagnosis.unknown_key(target, kind, mark), certificates)
         known_hosts.add(self._new_keys_file(), self._name, kind, blob)
+        return f"{kind} {mark}, new, and now in {self._new_keys_file()}"
 
     def _new_keys_file(self) -> Path:
         return self.target.known_hosts[0] if self.target.known_hosts else Path("~/.ssh/known_hosts").expanduser()
 
     # --- the login ---
 
-    def _log_in(self, transport: Transport, line: Line) -> None:
+    def _log_in(self, transport: Transport, line: Line) -> str:
+        """The key that let us in."""
         with deadline(line, SEVERAL_KEYS * LOGIN_SECONDS) as passed:
             try:
-                self._keys.let_in(transport)
+                return self._keys.let_in(transport)
             except LinkError:
                 if passed.is_set():
                     raise diagnosis.too_slow(

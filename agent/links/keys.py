@@ -45,8 +45,9 @@ class Keys:
     _unlocked: dict[Path, paramiko.PKey] = field(default_factory=dict)
     _good: bytes = b""  # the public part of what let us in last: shown first
 
-    def let_in(self, transport: paramiko.Transport) -> None:
-        """Authenticate; an AccessError if nothing we have will do, Locked if a passphrase may help."""
+    def let_in(self, transport: paramiko.Transport) -> str:
+        """Authenticate, by the key of this name; an AccessError if nothing we have will do, Locked if a passphrase may
+        help."""
         tried: list[str] = []
         locked: list[Path] = []
         with ssh_agent(self.target.use_agent) as held:
@@ -54,7 +55,7 @@ class Keys:
                 tried.append(candidate.name)
                 if self._shown(transport, candidate, tried):
                     self._good = candidate.key.asbytes()
-                    return
+                    return candidate.name
         if locked:
             raise Locked(locked[0])
         raise diagnosis.not_let_in(str(self.target), self.target.user, tried, self._notes())

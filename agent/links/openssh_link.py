@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from agent.links import diagnosis, known_hosts
-from agent.links.channel import GREETING_SECONDS, Role
+from agent.links.channel import GREETING_SECONDS, Role, greet
 from agent.links.pipe import END_SECONDS, PipeChannel
 from agent.links.remote import CIPHERS, FarChannel, FarLink, command_line, programs
 from agent.where import Host
@@ -56,9 +56,21 @@ class OpensshLink(FarLink):
         self.first_seconds = PERSON_SECONDS if self._terminal else GREETING_SECONDS
         self._found: list[str] | None = None
         self._finding_options = threading.Lock()
+        self.failure: MusterError | None = None  # the last that was ssh's own, not the command's
 
     def close(self) -> None:
         return
+
+    def knock(self) -> None:
+        channel = self.open("control")
+        try:
+            greet(channel)
+        finally:
+            channel.close()
+
+    def resolved(self) -> dict[str, str]:
+        """What ssh makes of the user's configuration: hostname, port, user and so on; empty if it does not say."""
+        return self._effective(self._config)
 
     def _start(self, role: Role, program: str) -> FarChannel:
         command = command_line(program, role, self._host.root)
@@ -182,7 +194,8 @@ class OpensshChannel(PipeChannel, FarChannel):
 
     def ended(self, cut: bool) -> MusterError:
         if self.status() == SSH_FAILED:
-            return self._link.explain(self.words())
+            self._link.failure = self._link.explain(self.words())
+            return self._link.failure
         return FarChannel.ended(self, cut)
 
 
@@ -222,7 +235,10 @@ _FAILURES: list[tuple[str, Explain]] = [
     (r"kex_exchange_identification|banner exchange", _saying(diagnosis.closed_early)),
     (r"Unable to negotiate", _saying(diagnosis.no_common_ground)),
     (r"(session|channel) request failed|open failed|session open refused", _saying(diagnosis.no_session)),
-    (r"Bad configuration option|terminating, \d+ bad", lambda link, place, words: _bad_config(words)),
+    (
+        r"Bad configuration option|terminating, \d+ bad|Can't open user config file",
+        lambda link, place, words: _bad_config(words),
+    ),
 ]
 
 

@@ -16,7 +16,7 @@ import paramiko
 
 from agent.links import diagnosis
 from agent.links.channel import SEND_SECONDS, Pace, Role
-from agent.links.connection import Connection, Connector, Limits
+from agent.links.connection import Connection, Connector, Limits, Passed, unheard
 from agent.links.remote import FarChannel, FarLink, command_line, programs
 from agent.links.ssh_config import Config
 from agent.where import Host
@@ -54,9 +54,29 @@ class ParamikoLink(FarLink):
         self._connecting = threading.Lock()  # one at a time: the second may find the first's connection good
         self._closed = False
 
-    def prepare(self) -> None:
+    def prepare(self, passed: Passed = unheard) -> None:
         with self._connecting:
-            self._add(self._connector.connect(self._ask))
+            self._add(self._connector.connect(self._ask, passed))
+
+    def knock(self) -> None:
+        self._connector.connect().close()
+
+    def room(self, wanted: int) -> int:
+        """How many sessions the server allows on one connection, of so many; while none is open."""
+        connection = next(iter(self._living()), None) or self._add(self._connector.connect())
+        some: list[paramiko.Channel] = []
+        try:
+            while len(some) < wanted:
+                some.append(connection.open_session(WINDOW_BYTES, PACKET_BYTES))
+        except paramiko.ChannelException as error:
+            if not some:
+                raise diagnosis.no_session(str(connection.target), error.text) from None
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            raise diagnosis.broken(str(connection.target), str(error)) from None
+        finally:
+            for session in some:
+                self._give_back(connection, session)
+        return len(some)
 
     def close(self) -> None:
         with self._lock:

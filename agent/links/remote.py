@@ -87,6 +87,15 @@ class FarLink(Link):
     def __str__(self) -> str:
         return str(self._host)
 
+    @property
+    def program(self) -> str:
+        """The one that is used; known once a channel was opened."""
+        return self._programs[0]
+
+    @abstractmethod
+    def knock(self) -> None:
+        """Make one more connection, without a person, and close it; from any thread. A LinkError if it is refused."""
+
     @abstractmethod
     def _start(self, role: Role, program: str) -> FarChannel:
         """A channel to that program."""

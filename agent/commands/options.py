@@ -1,0 +1,53 @@
+"""Options that commands share, and what WHERE names. Connects to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from agent.where import Folder, Host, parse
+from jobs.errors import UsageError
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_SSH = (
+    click.option(
+        "--ssh",
+        type=click.Choice(["paramiko", "openssh"]),
+        default="paramiko",
+        help="What makes the connection: ours, or the system's ssh for what ours cannot; default paramiko.",
+    ),
+    click.option(
+        "--accept-new-host-key", is_flag=True, help="Trust a host never seen before; a changed key is refused."
+    ),
+    click.option(
+        "--command", "program", default=None, help="The coordinator program there, where it is not on the PATH."
+    ),
+    click.option("--port", type=click.IntRange(1, 65535), default=None, help="Port of sshd there."),
+    click.option(
+        "--ssh-config",
+        type=click.Path(path_type=Path, resolve_path=True),
+        default=None,
+        help="File in place of ~/.ssh/config, as with `ssh -F`.",
+    ),
+)
+
+
+def ssh_options(command: _Command) -> _Command:
+    """How to reach a host."""
+    for option in reversed(_SSH):
+        command = option(command)
+    return command
+
+
+def place_of(where: str, port: int | None) -> Folder | Host:
+    """What WHERE and --port name together."""
+    found = parse(where)
+    if isinstance(found, Folder):
+        return found
+    if port and found.port not in (None, port):
+        raise UsageError(f"{where} and --port {port} name two ports", "leave one of them out")
+    return replace(found, port=port or found.port)

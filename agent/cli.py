@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "join": "Work for a coordinator until told to leave.",
+    "doctor": "Try each link of the way to a coordinator, and say what to put right.",
     "leave": "End an agent of this machine in good order.",
     "status": "Show this machine's agents.",
 }

@@ -1,0 +1,87 @@
+"""`agent doctor`: tries each link of the way to a coordinator, one line each."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+import click
+
+from agent import spool as spools
+from agent.commands.group import example
+from agent.commands.join import DISK_SHARE, PULL_DISK_SHARE
+from agent.commands.options import place_of, ssh_options
+from agent.doctor import machine, render, way
+from agent.doctor.sheet import Check, Sheet
+from agent.links import Options, Ssh
+from agent.where import Folder, Host
+from jobs.names import check_name
+
+
+@click.command(
+    epilog=example(
+        "agent doctor server.lab",
+        "agent doctor anna@server.lab:/data/farm --accept-new-host-key",
+        "agent doctor server.lab --no-ray --json",
+    )
+)
+@click.argument("where")
+@click.option("--name", default=None, help="Of the agent that would join; default this machine's name.")
+@click.option("--spool", type=click.Path(path_type=Path), default=None, help="Folder for work; default on local disk.")
+@ssh_options
+@click.option("--no-ray", is_flag=True, help="Do not try to start Ray, which takes seconds.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(
+    where: str,
+    name: str | None,
+    spool: Path | None,
+    ssh: Ssh,
+    accept_new_host_key: bool,
+    program: str | None,
+    port: int | None,
+    ssh_config: Path | None,
+    no_ray: bool,
+    as_json: bool,
+) -> int:
+    """Try each link of the way to the coordinator at WHERE, from its name to the first bytes pulled, then this
+    machine's disk and Ray: each passes, or says what to put right.
+
+    It joins nothing and leaves nothing behind. WHERE and the options are those of `agent join`. What needs a link that
+    failed is not tried. The exit code is that of the first failure, 0 if there is none.
+    """
+    logging.getLogger().addHandler(logging.NullHandler())  # what is said in the log is said by the checks too
+    there = place_of(where, port)
+    name = check_name(name or spools.host(), "agent")
+    folder = (spool or spools.base() / name).expanduser().absolute()
+    share = DISK_SHARE if isinstance(there, Folder) else PULL_DISK_SHARE
+    options = Options(ssh, accept_new_host_key, program, ssh_config, interactive=sys.stdin.isatty())
+    sheet = _examine(there, options, name, machine.Place(folder, spool is not None, share), no_ray, as_json)
+    if as_json:
+        click.echo(render.as_json(sheet.checks, where, sheet.exit_code))
+    else:
+        click.echo(render.summary(sheet.checks, where))
+    return sheet.exit_code
+
+
+def _examine(
+    there: Folder | Host, options: Options, name: str, place: machine.Place, no_ray: bool, quiet: bool
+) -> Sheet:
+    def tell(check: Check) -> None:
+        if not quiet:
+            click.echo(render.line(check))
+
+    if isinstance(there, Folder):
+        sheet = Sheet([*way.folder_rungs(), *machine.RUNGS], tell)
+        way.visit_folder(sheet, there)
+    else:
+        visit = way.visit(there, options, name)
+        sheet = Sheet([*visit.rungs(), *machine.RUNGS], tell)
+        visit.go(sheet)
+    machine.try_disk(sheet, place)
+    if no_ray:
+        sheet.left_out("ray", "--no-ray")
+    else:
+        machine.try_ray(sheet)
+    sheet.close()
+    return sheet

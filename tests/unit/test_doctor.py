@@ -1,0 +1,196 @@
+"""The doctor's sheet and what people read of it; what it makes of a disk; nothing is connected."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent import spool as spools
+from agent.doctor import machine, render, way
+from agent.doctor.machine import Place
+from agent.doctor.sheet import Check, Rung, Sheet
+from agent.links import Options
+from agent.where import Host
+from jobs.errors import AccessError, LinkError, MusterError
+
+LADDER = (Rung("a"), Rung("b", ("a",)), Rung("c", ("b",)), Rung("side", ("a",)), Rung("alone"))
+
+
+def sheet(rungs: Sequence[Rung] = LADDER) -> tuple[Sheet, list[Check]]:
+    told: list[Check] = []
+    return Sheet(rungs, told.append), told
+
+
+def shown(told: list[Check]) -> list[tuple[str, str]]:
+    return [(check.name, check.outcome) for check in told]
+
+
+# --- the sheet ---
+
+
+def test_what_needs_a_failure_is_not_tried_and_the_rest_is() -> None:
+    made, told = sheet()
+    made.passed("a", "fine")
+    made.failed("b", AccessError("no", "ask"))
+    assert not made.may("c")
+    assert made.may("side")
+    made.passed("side", "fine")
+    made.close()
+    assert shown(told) == [("a", "pass"), ("b", "fail"), ("c", "not tried"), ("side", "pass"), ("alone", "not tried")]
+    assert told[2].detail == "needs `b`"
+    assert made.exit_code == AccessError.exit_code
+
+
+def test_the_first_cause_is_named() -> None:
+    made, told = sheet()
+    made.failed("a", LinkError("no"))
+    made.passed("alone", "fine")
+    assert [check.detail for check in told[1:4]] == ["needs `a`"] * 3
+
+
+def test_a_warning_stops_nothing_unless_it_says_so() -> None:
+    made, _ = sheet()
+    made.warned("a", "odd", "look")
+    assert made.may("b")
+    made.warned("b", "not there", "start it", stops=True)
+    assert not made.may("c")
+    made.close()
+    assert made.exit_code == 0
+
+
+def test_the_first_failure_gives_the_exit_code() -> None:
+    made, _ = sheet()
+    made.failed("a", LinkError("no"))
+    made.failed("alone", MusterError("no"))
+    assert made.exit_code == LinkError.exit_code
+
+
+def test_the_first_outcome_stands() -> None:
+    made, told = sheet()
+    made.passed("a", "fine")
+    made.passed("a", "again")
+    assert [check.detail for check in told] == ["fine"]
+
+
+def test_the_next_step_is_where_it_failed() -> None:
+    made, _ = sheet()
+    made.passed("a", "fine")
+    assert made.next_of(["c", "b"]) == "b"
+    assert made.next_of(["a", "nowhere"]) == "nowhere"
+
+
+@given(st.lists(st.tuples(st.sampled_from([rung.name for rung in LADDER]), st.sampled_from(["pass", "fail"]))))
+def test_each_is_told_once_and_in_order(settled: list[tuple[str, str]]) -> None:
+    made, told = sheet()
+    for name, outcome in settled:
+        if outcome == "pass":
+            made.passed(name, "")
+        else:
+            made.failed(name, LinkError("no"))
+    made.close()
+    assert [check.name for check in told] == [rung.name for rung in LADDER]
+    assert made.checks == told
+
+
+@pytest.mark.parametrize("ssh", ["paramiko", "openssh"])
+@pytest.mark.parametrize("text", ["", "Host lab\n ProxyJump bastion\n"])
+def test_every_rung_needs_earlier_ones_only(ssh: str, text: str, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text(text)
+    options = Options("openssh" if ssh == "openssh" else "paramiko", config=config)
+    rungs = [*way.visit(Host("lab"), options, "").rungs(), *machine.RUNGS]
+    names = [rung.name for rung in rungs]
+    assert len(set(names)) == len(names)
+    assert ("jump" in names) == (ssh == "paramiko" and bool(text))
+    for place, rung in enumerate(rungs):
+        assert set(rung.needs) <= set(names[:place])
+
+
+# --- what people and programs read ---
+
+
+def test_one_line_each_and_the_fix_below() -> None:
+    assert render.line(Check("port", "pass", "it\nanswers")) == "pass       port         it answers"
+    failed = render.line(Check("host key", "fail", "it is new", "compare it", 14))
+    assert failed.splitlines() == ["fail       host key     it is new", f"{'':24}fix: compare it"]
+    names = [rung.name for rung in way.visit(Host("lab"), Options("openssh"), "").rungs()]
+    assert all(len(name) <= render.NAME_WIDTH for name in [*names, *way.STEPS])
+
+
+def test_the_last_line() -> None:
+    good, odd, bad = Check("a", "pass", ""), Check("b", "warn", ""), Check("c", "fail", "")
+    assert render.summary([good], "lab") == "all is well: `agent join lab` will work"
+    assert "`d` not tried" in render.summary([good, Check("d", "not tried", "")], "lab")
+    assert "look at `b` before" in render.summary([good, odd], "lab")
+    assert render.summary([good, odd, bad], "lab") == "1 failed: put `c` right first"
+
+
+def test_json() -> None:
+    said = json.loads(render.as_json([Check("ray", "pass", "fine", figures={"seconds": 2.5})], "lab", 0))
+    assert said["where"] == "lab"
+    assert said["exit_code"] == 0
+    assert said["checks"][0]["figures"] == {"seconds": 2.5}
+
+
+# --- the disk ---
+
+
+def disk(folder: Path, asked_for: bool = False) -> Check:
+    made, told = sheet(machine.RUNGS)
+    machine.try_disk(made, Place(folder, asked_for, 0.5))
+    return told[0]
+
+
+def test_a_disk_with_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spools, "free_bytes", lambda path: 100 << 30)
+    found = disk(tmp_path / "not" / "there yet")
+    assert found.outcome == "pass"
+    assert "100 GiB free, of which a join takes 50 GiB" in found.detail
+    assert not list(tmp_path.iterdir())
+
+
+def test_little_room_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spools, "free_bytes", lambda path: 100 << 20)
+    assert disk(tmp_path).outcome == "warn"
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_or_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def full(fd: int, offset: int, size: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    found = disk(tmp_path)
+    assert found.outcome == "fail"
+    assert found.exit_code == 8
+    assert os.strerror(code) in found.detail
+    assert "--spool" in found.fix
+
+
+def test_a_spool_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = disk(Path("/proc/spool"), asked_for=True)
+    assert found.outcome == "fail"
+    assert found.exit_code == 7
+
+
+def test_a_network_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spools, "file_system", lambda path: "nfs4")
+    assert disk(tmp_path).outcome == "fail"
+    assert disk(tmp_path, asked_for=True).outcome == "warn"
+    assert "nfs4" in disk(tmp_path).detail
+
+
+def test_a_spool_in_use(tmp_path: Path) -> None:
+    spool = spools.Spool(tmp_path)
+    spool.take("desk", "here")
+    found = disk(tmp_path)
+    assert found.outcome == "warn"
+    assert "agent desk" in found.detail
+    spool.release()

@@ -179,9 +179,11 @@ class Farm(RuleBasedStateMachine):
             if not self.disk.layer(job, layer).empty:
                 oracle.opened[layer] = job
                 self._check_space()
-        elif oracle.opened.get(layer) == job:
+            return
+        if oracle.opened.get(layer) == job:
             oracle.closed(layer)
-            oracle.touched[job, layer] |= set(range(self._mark(job, layer)))
+        oracle.merging.discard(layer)  # at a start, a twin that was opened first goes back, merging or not
+        oracle.touched[job, layer] |= set(range(self._mark(job, layer)))
 
     def _check_space(self) -> None:
         """What is open has room for its bundles and its merged arrays."""
@@ -632,11 +634,8 @@ class Farm(RuleBasedStateMachine):
     def _old_process(self, agent: Agent) -> None:
         """The process that a new one took the name and spool of comes back."""
         if agent.lives and f"{agent.name}-{agent.spool}-{agent.lives - 1}" in self.oracle.fenced:
-            agent.lives -= 1
-            held, agent.done = agent.done, type(agent.done)(set)
-            event = agent.hello(10**6)
-            agent.lives, agent.done = agent.lives + 1, held
-            self.unmoved(event, [("reject", 10**6, "fenced")])
+            old = Agent(agent.name, agent.spool, agent.cpus, agent.kernel, agent.budget, agent.lives - 1)
+            self.unmoved(old.hello(10**6), [("reject", 10**6, "fenced")])
 
     def _impostor(self, name: str) -> None:
         """Another machine under the same name: refused while the first is there."""

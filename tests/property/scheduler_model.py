@@ -388,11 +388,13 @@ class Oracle:
             must += self.failed(event.name, failure)
         for loss in event.losses:
             must += self.lost(event.name, loss)
-        must += self._reconciled(event, seen)
+        halted = {one[1] for one in must if isinstance(one, tuple) and one[0] == "halted"}
+        must += self._reconciled(event, seen, halted)
         self.expected.discard(event.name)
         return must
 
-    def _reconciled(self, event: e.Joined, seen: Seen) -> list[object]:
+    def _reconciled(self, event: e.Joined, seen: Seen, halted: set[object]) -> list[object]:
+        """`halted`: the jobs that this hello's own failures put an end to; of these nothing is adopted."""
         must: list[object] = []
         before = {key: seen.open[key] | seen.done[key] for key in {**seen.open, **seen.done}}
         before = {key: those for key, those in before.items() if those}
@@ -403,7 +405,8 @@ class Oracle:
             claimed[key] = running | finished
             if held.layer in self.opened:
                 adopts = key not in before and held.boot < self.boot
-                if adopts and self.job_of(held.layer).state in {"running", "paused"}:
+                job = self.job_of(held.layer)
+                if adopts and job.state in {"running", "paused"} and job.id not in halted:
                     seen.open[key] = running & self.limbo[held.layer]
                     self.limbo[held.layer] -= running
                 must += self.finished(event.name, key, finished)

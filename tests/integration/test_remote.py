@@ -234,9 +234,10 @@ def test_a_link_that_swallows_everything_loses_no_work(field: Field) -> None:
 
 
 def test_the_daemon_is_killed_and_the_connection_stays(field: Field) -> None:
-    farm, connections = field.farm, len(field.proxy.seen)
+    farm = field.farm
     job = farm.submit(rows(600, 1024, seed=4), 1)
     until(lambda: farm.status(job).totals.committed > 20, "some of it to be done")
+    connections = len(field.proxy.seen)  # all there are by now: it controls, pulls and pushes
     farm.restart()
     finish(farm, job)
     assert len(field.proxy.seen) == connections, "a new connection was made"

@@ -10,13 +10,15 @@ from collections.abc import Callable
 from typing import TypeAlias, cast
 
 from agent.backoff import Backoff
+from agent.ear import Ear
 from agent.links.channel import Channel, Link, greet
 from agent.orders import Event, Heard, LinkDown, LinkFailed, LinkUp, Redial, Say
 from coordinator.protocol.messages import Bye, Decoder, News, Rejected, ToAgent, Welcome
-from jobs.errors import MusterError, ProtocolError, VersionError
+from jobs.errors import AccessError, MusterError, ProtocolError, VersionError
 
 ANSWER_SECONDS = 30.0  # beyond what the other end may hold its answer: then the channel is dead
 VERSION_PAUSE_SECONDS = 60.0
+ACCESS_PAUSE_SECONDS = 60.0  # once we were let in: a key, an account or a home may be missing for a while
 FIRST_SECONDS = 20.0  # to find a way there; longer only once there was one
 
 log = logging.getLogger("muster.control")
@@ -68,20 +70,23 @@ class Control:
             try:
                 pause = self._one_channel()
             except VersionError as error:
-                self._down(f"{error.message}; {error.hint}")
+                self._down(f"{error.message}; {error.hint}", lasting=True)
                 pause = VERSION_PAUSE_SECONDS
             except MusterError as error:
-                self._down(error.message)
-                if self._is_final(error, time.monotonic() - started):
+                final = self._is_final(error, time.monotonic() - started)
+                shut_out = isinstance(error, AccessError) and not final
+                self._down(f"{error.message}; {error.hint}" if shut_out else error.message, lasting=shut_out)
+                if final:
                     self._tell(LinkFailed(error))
                     return
-                pause = self._asked_for(self._backoff.dead(time.monotonic()))
+                pause = ACCESS_PAUSE_SECONDS if shut_out else self._backoff.dead(time.monotonic())
+                pause = self._asked_for(pause)
             self._stopping.wait(pause)
 
     def _is_final(self, error: MusterError, seconds: float) -> bool:
-        """A way in that was there once is noisy or missing for a while only; one that never was shall not be waited for
-        longer than a crowd at the door takes."""
-        if isinstance(error, ProtocolError):
+        """A way in that was there once is noisy, closed or missing for a while only; one that never was shall not be
+        waited for longer than a crowd at the door takes."""
+        if isinstance(error, (ProtocolError, AccessError)):
             return not self._ever
         return not error.retryable or (not self._ever and not self._opened and seconds > FIRST_SECONDS)
 
@@ -102,21 +107,23 @@ class Control:
             channel.close()
 
     def _converse(self, channel: Channel) -> float:
+        ear = Ear()
         while (order := self._orders.get()) is not None:
             if isinstance(order, Redial):
                 self._down("closed")
                 return max(order.pause, self._backoff.gone()) if order.pause else 0.0
             channel.say(order.message)
             answer = cast(Answer, channel.hear(_decode, order.wait + ANSWER_SECONDS))
+            ear.check(order.message, answer)
             if isinstance(answer, Welcome):
                 self._ever = True
                 self._backoff.good()
             self._tell(Heard(answer))
         return 0.0
 
-    def _down(self, reason: str) -> None:
+    def _down(self, reason: str, lasting: bool = False) -> None:
         log.info("no link: %s", reason)
-        self._tell(LinkDown(reason))
+        self._tell(LinkDown(reason, lasting))
 
     def _asked_for(self, pause: float) -> float:
         """Empty the queue. The pause of the last redial in it, else `pause`."""

@@ -109,7 +109,11 @@ class Desk:
                 self.floor.ready = False
             case LinkUp(farm):
                 self._link_up(farm)
-            case LinkDown(reason):
+            case LinkDown(reason, lasting):
+                if lasting and reason != self.talk.why_down:
+                    self._orders.append(
+                        Tell(f"no link: {reason}; trying again each minute, going on with what is here")
+                    )
                 self._link_down(reason)
             case Heard(message):
                 self._hear(message, now)

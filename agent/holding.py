@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from agent.orders import Attempt
 from coordinator.protocol.messages import LayerInfo
@@ -133,8 +134,9 @@ class Holding:
         if not self.waiting:
             self.waiting_since = now
         self.waiting.update(numbers)
-        if self.inputs:
-            self._ready.update(RangeSet.of(number for number in numbers if number in self.inputs))
+        for number in self.inputs:
+            if number in numbers:
+                self._ready.add(number, number + 1)
 
     def _untie(self, attempt: Attempt, numbers: RangeSet) -> None:
         """Take them out of everything."""
@@ -144,7 +146,12 @@ class Holding:
             del self.attempts[attempt]
         self.waiting.remove(numbers)
         self._ready.remove(numbers)
-        for number in numbers if self.placed or self.payloads or self.inputs else ():
-            self.placed.pop(number, None)
-            self.payloads.pop(number, None)
-            self.inputs.pop(number, None)
+        for kept in (self.placed, self.payloads, self.inputs):
+            _forget(kept, numbers)
+
+
+def _forget(kept: dict[int, Any], numbers: RangeSet) -> None:
+    """Whichever of the two is smaller is looked through: a grant may be of millions, and nothing of it kept here."""
+    few = [number for number in kept if number in numbers] if len(kept) < len(numbers) else list(numbers)
+    for number in few:
+        kept.pop(number, None)

@@ -52,6 +52,7 @@ from agent.spool import Spool, free_bytes
 from agent.talk import Who
 from jobs import strays
 from jobs.errors import INTERRUPTED_EXIT
+from jobs.fields import one_line
 
 LOOK_SECONDS = 0.25  # between looks at the slots' marks
 WEIGH_SECONDS = 1.0
@@ -228,8 +229,8 @@ class Agent:
             case Delete(name):
                 self._spool.part(name).unlink(missing_ok=True)
             case Tell(line):
-                log.info("%s", line)
-                self._line.say(f"{self._settings.name}: {line}")
+                log.info("%s", one_line(line))
+                self._line.say(f"{self._settings.name}: {one_line(line)}")
             case Quit():
                 self._quit = command
 

@@ -48,6 +48,7 @@ class LinkDown:
     """There is no control channel any more, or there could be none made; nothing asked on it will be answered."""
 
     reason: str
+    lasting: bool = False  # until a person does something about it
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from agent.orders import Event, PartDamaged, Push, PushAnswered, PushDown, PushU
 from agent.spool import Spool
 from coordinator.protocol.messages import Accepted, Decoder, Offer, Refused, Rejected, Settled, ToPusher
 from jobs.bundle import Bundle, Held, take
-from jobs.errors import DamagedError, LinkError, MusterError, NoDaemonError
+from jobs.errors import DamagedError, LinkError, MusterError, NoDaemonError, ProtocolError
 from jobs.parts import check_body, encode_index, read_index
 
 COMMIT_SECONDS = 600.0  # to a body: it is synced to a disk that may be busy
@@ -77,7 +77,10 @@ class Pushing(Bulk[Push | Recheck]):
         if not isinstance(verdict, Accepted) or channel is None:
             return cast("Settled | Refused | Rejected", verdict)
         bundle.write_body(partial(self._send_body, channel))
-        return cast("Settled | Refused | Rejected", self._hear(channel, COMMIT_SECONDS))
+        settled = self._hear(channel, COMMIT_SECONDS)
+        if isinstance(settled, Accepted):
+            raise ProtocolError("a bundle was accepted a second time")
+        return cast("Settled | Refused | Rejected", settled)
 
     def _send_body(self, channel: Channel, data: bytes | memoryview) -> None:
         view = memoryview(data)

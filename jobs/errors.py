@@ -148,4 +148,5 @@ def report_bug(error: BaseException) -> int:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    """Some of it is another machine's words: nothing of them may steer the terminal."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in " ".join(text.split()))

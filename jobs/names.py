@@ -19,6 +19,11 @@ def is_plain(text: str) -> bool:
     return _PLAIN.fullmatch(text) is not None
 
 
+def is_job(text: str) -> bool:
+    """Whether `text` is a job's full id, such as `weights.2`."""
+    return _JOB_ID.fullmatch(text) is not None
+
+
 def is_digest(text: str) -> bool:
     return _DIGEST.fullmatch(text) is not None
 

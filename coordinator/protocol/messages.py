@@ -22,8 +22,10 @@ Count = Annotated[int, Meta(ge=0, le=1 << 53)]
 Seconds = Annotated[float, Meta(ge=0.0, le=1e10)]
 Short = Annotated[str, Meta(max_length=256)]
 Text = Annotated[str, Meta(max_length=16_384)]
-Digest = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
-Name = Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,64}$")]
+Interval = Annotated[float, Meta(gt=0.0, le=86_400.0)]  # seconds; each is waited for, so none may be without end
+Digest = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]  # `$` would let a newline follow
+Farm = Annotated[str, Meta(pattern=r"\A([0-9a-f]{32})?\Z")]  # uuid of a root, "" where there is none yet
+Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z")]
 Range = tuple[Count, Count]
 Ranges = Annotated[list[Range], Meta(max_length=65_536)]
 
@@ -40,7 +42,7 @@ class Greeting(Message, frozen=True):
 
     protocol: int
     version: Short
-    farm: Short  # uuid of the root, "" where there is none yet
+    farm: Farm
 
 
 class Bye(Message, frozen=True):
@@ -214,11 +216,11 @@ class Committed(Message, frozen=True):
 class Welcome(Message, frozen=True):
     """The session's number and its timing; then the same news a `Sync` would get."""
 
-    farm: Short
+    farm: Farm
     boot: Count
     session: Count
-    lease: Seconds
-    heartbeat: Seconds
+    lease: Interval
+    heartbeat: Interval
     drops: list[Drop] = []
     committed: list[Committed] = []
     gone: list[Digest] = []  # layers of no job any more: whatever is held of them may go

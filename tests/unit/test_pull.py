@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import queue
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -45,7 +46,7 @@ class FakeChannel(Channel):
     def __init__(self, server: Server) -> None:
         self._server = server
         self._reader = FrameReader()
-        self._sent = bytearray(frame(encode(Greeting(PROTOCOL, "0", "f"))))
+        self._sent = bytearray(frame(encode(Greeting(PROTOCOL, "0", "f" * 32))))
 
     def send(self, data: bytes | memoryview, seconds: float = 0.0) -> None:
         for payload in self._reader.feed(bytes(data)):
@@ -200,17 +201,18 @@ def test_a_refusal_is_told_and_the_channel_goes_on(start: Callable[..., Bench], 
     assert isinstance(bench.next(), Pulled)
 
 
-def test_a_full_disk_is_told_and_the_next_is_pulled(
-    start: Callable[..., Bench], spool: Spool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_or_quota_is_told_and_the_next_is_pulled(
+    start: Callable[..., Bench], spool: Spool, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
     def full(fd: int, start: int, nbytes: int) -> None:
         if nbytes > len(CONTENT):
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise OSError(error, os.strerror(error))
 
     monkeypatch.setattr("os.posix_fallocate", full)
     bench = start(serve)
     event = bench.pull(len(CONTENT) + 1)
-    assert isinstance(event, NotPulled) and event.code == "full" and "No space left" in event.message
+    assert isinstance(event, NotPulled) and event.code == "full" and os.strerror(error) in event.message
     assert not list(spool.inputs.iterdir())
     assert isinstance(bench.pull(), Pulled)
 

@@ -139,6 +139,7 @@ def test_where_the_program_may_be() -> None:
         (127, "fish: Unknown command: coordinator", NoCommandError, "coordinator"),
         (126, "x: Permission denied", NoCommandError, "Permission denied"),
         (1, "OSError: [Errno 28] No space left on device", SpaceError, "No space left"),
+        (1, "OSError: [Errno 122] Disk quota exceeded", SpaceError, "quota exceeded"),
         (1, "Traceback\nKeyError: 1", LinkError, "KeyError: 1"),
         (0, "", LinkError, "closed the channel"),
         (None, "", LinkError, "closed the channel"),

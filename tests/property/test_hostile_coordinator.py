@@ -1,0 +1,324 @@
+"""An agent whose coordinator says anything: an error or work within its spool, in bounded time and memory; no crash."""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.desk import Desk
+from agent.ear import Ear
+from agent.links.channel import Channel, greet
+from agent.orders import (
+    BatchEnded,
+    Command,
+    Delete,
+    Discard,
+    Event,
+    Heard,
+    LinkDown,
+    LinkUp,
+    NotPulled,
+    PoolStarted,
+    Pull,
+    PullCode,
+    Pulled,
+    PullUp,
+    Push,
+    PushAnswered,
+    PushUp,
+    Quit,
+    Run,
+    Say,
+    Ticked,
+)
+from agent.spool import Spool
+from coordinator.protocol import messages as m
+from coordinator.protocol.frames import frame
+from jobs.errors import MusterError, ProtocolError
+from jobs.model import ArraySource, Layer, MadeSource, Output, Stamp, Work
+from jobs.ranges import RangeSet
+from jobs.work import Outcome
+from tests import hostile
+from tests.unit.test_desk import who
+
+SPOOL = Spool(Path("/spool"))
+FARM, A, B, C = "f" * 32, "0123456789abcdef" * 2, "0" * 32, "c" * 32
+SOURCE = ArraySource("/data/x.npy", 128, "<f4", (100, 25), Stamp(1, 2, 3, 4))
+OUTPUTS = (Output("centers", "rows", "<f4", (4,)),)
+WORK = Work("map", 1, {"a": 1}, C, "work.py:f", "python3", 1, None, None)
+ARRAY = m.LayerInfo("j.1", Layer("a/x", A, SOURCE, 100, 10, 10, 1000, 16, OUTPUTS), WORK)
+MADE = m.LayerInfo("j.1", Layer("y", B, MadeSource(), 0, 1, 0, 0, 8, None), WORK)
+WELCOME = m.Welcome(
+    FARM, 1, 7, 60.0, 5.0, [m.Drop(A, 1, 1, [(0, 1)])], [m.Committed(A, [(0, 2)])], ["1" * 32]
+)  # fmt: skip
+NEWS = m.News(
+    [ARRAY, MADE],
+    [m.Grant("j.1", A, 1, 1, [(0, 6), (7, 9)]), m.Grant("j.1", B, 1, 2, [(0, 2)], {0: b"x", 1: b"y"})],
+    [m.Drop(A, 1, 1, [(5, 6)])],
+    [m.Committed(A, [(4, 5)])],
+    ["1" * 32],
+)
+TO_AGENT: list[m.Message] = [WELCOME, NEWS, NEWS, m.Rejected("no-session", "what", "why"), m.Bye("so long")]
+TO_PUSHER: list[m.Message] = [m.Settled([(0, 3)]), m.Refused("committed", [(0, 1)], "no"), m.Rejected("stopping", "x")]
+OTHER: list[m.Message] = [m.Greeting(1, "0.1.0", FARM), m.Refused("gone", [(0, 1)], "no"), m.Rejected("x", "y", "z")]
+# Shown to people, escaped, and compared; or told to whoever runs the code, which is the coordinator's in any case.
+SHOWN = {"version", "reason", "message", "hint", "params", "env", "path", "dtype"}
+
+hear, hear_push = m.Decoder(m.ToAgent), m.Decoder(m.Settled | m.Refused | m.Rejected)
+
+
+class World:
+    """A desk, and around it what obeys: all goes well that it orders."""
+
+    def __init__(self, ready: bool = True) -> None:
+        self.desk = Desk(replace(who(cpus=2), in_place=False))
+        self.now = 1000.0
+        self.asked: Say | None = None
+        self.pushing: Push | None = None
+        self.ear = Ear()
+        self.refused = 0
+        for event in (*([PoolStarted()] if ready else []), PushUp(), PullUp(), LinkUp(FARM)):
+            self.tell(event)
+
+    def tell(self, event: Event) -> None:
+        todo: list[Event] = [event]
+        while todo and not self.desk.ended:
+            for command in self.desk.handle(todo.pop(0), self.now):
+                todo += self.obey(command)
+        for part in (self.desk.stock, self.desk.floor, self.desk.space.inputs):
+            part.sanity_check()
+
+    def obey(self, command: Command) -> list[Event]:
+        match command:
+            case Say():
+                m.Decoder(m.FromAgent)(m.encode(command.message))  # what is said can be heard
+                self.asked = command
+            case Run():
+                inside(SPOOL.part(command.part), SPOOL.part_tmp(command.part))
+                numbers = tuple(number for number, _, _ in command.items)
+                return [BatchEnded(command.ticket, Outcome(numbers, 1, 10, 10, 0.1, 1, ()))]
+            case Pull():
+                inside(SPOOL.half(command.name), SPOOL.input(command.name, b"d" * 16))
+                m.Decoder(m.Fetch)(m.encode(m.Fetch(command.session, command.layer, command.number)))
+                return [Pulled(command.name, b"d" * 16, command.nbytes, 0.1)]
+            case PullCode():
+                inside(SPOOL.code(command.name))
+                m.Decoder(m.FetchCode)(m.encode(m.FetchCode(command.session, command.name)))
+                return [Pulled(command.name, b"", 10, 0.1)]
+            case Push():
+                self.pushing = command
+            case Delete(name):
+                inside(SPOOL.part(name))
+            case Discard(name, digest):
+                inside(SPOOL.half(name) if digest is None else SPOOL.input(name, digest))
+            case Quit(error):
+                assert error is None or error.hint
+        return []
+
+    def hear(self, raw: bytes) -> None:
+        """As the control thread does."""
+        self.now += 1.0
+        if self.asked is None:
+            self.tell(Ticked())
+        if self.asked is None:
+            return
+        try:
+            answer = hear(raw)
+            self.ear.check(self.asked.message, answer)  # type: ignore[arg-type]
+        except ProtocolError as error:
+            assert "\n" not in error.message and len(error.message) < 2000
+            self.refused += 1
+            self.again(error.message)
+            return
+        self.asked = None
+        self.tell(Heard(answer))  # type: ignore[arg-type]
+
+    def again(self, why: str) -> None:
+        self.asked, self.ear = None, Ear()
+        self.tell(LinkDown(why))
+        self.tell(LinkUp(FARM))
+
+    def answer_push(self, raw: bytes) -> None:
+        if self.pushing is None:
+            return
+        pushing, self.pushing = self.pushing, None
+        sent = RangeSet([pair for _, numbers in pushing.pieces for pair in numbers.pairs()])
+        try:
+            self.tell(PushAnswered(hear_push(raw), sent, 10, 0.1))  # type: ignore[arg-type]
+        except ProtocolError:
+            self.tell(PushUp())
+
+
+def inside(*paths: Path) -> None:
+    for path in paths:
+        assert SPOOL.path in path.parents and ".." not in path.parts and "\0" not in str(path), path
+
+
+def pack(plain: Any) -> bytes:
+    return msgspec.msgpack.encode(plain)
+
+
+control = hostile.spoilt(TO_AGENT) | hostile.messages(m.ToAgent, layer=[A, B], farm=[FARM], attempt=[1, 2])
+pushed = hostile.spoilt(TO_PUSHER) | hostile.messages(m.Settled | m.Refused | m.Rejected)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(st.tuples(control, pushed), min_size=1, max_size=8))
+def test_no_answer_leads_out_of_the_spool_or_to_a_crash(said: list[tuple[Any, Any]]) -> None:
+    world = World()
+    world.hear(pack(WELCOME))
+    world.hear(pack(NEWS))
+    for one, other in said:
+        world.hear(pack(one))
+        world.answer_push(pack(other))
+
+
+def test_the_good_answers_are_obeyed() -> None:
+    """Else the test above would test nothing."""
+    world = World()
+    for message in (WELCOME, NEWS):
+        world.hear(pack(message))
+    assert world.refused == 0
+    assert world.desk.stock.shelf.count(FARM) == 10
+
+
+@pytest.mark.parametrize("text", hostile.ESCAPES)
+@pytest.mark.parametrize("kind", [type(one) for one in [WELCOME, NEWS, m.Rejected("", ""), m.Bye("")]])
+def test_a_name_that_leads_elsewhere_is_refused_in_every_field(kind: type[m.Message], text: str) -> None:
+    """Each text of each message is one that is shown, or must be refused; a new field has to be put among either."""
+    sample = next(one for one in TO_AGENT if type(one) is kind)
+    for way in hostile.texts_of(kind):
+        plain = msgspec.to_builtins(sample, builtin_types=(bytes,))
+        for found in places(plain, way[1:]):
+            hostile.put(plain, found, text)
+        world = World()
+        if kind is not m.Welcome:
+            world.hear(pack(WELCOME))
+        world.tell(Ticked())
+        world.hear(pack(plain))
+        assert world.refused or set(way) & SHOWN or way == ("Rejected", "code"), f"{'.'.join(way)} may be {text!r}"
+
+
+def places(plain: Any, way: tuple[str, ...]) -> list[tuple[Any, ...]]:
+    """Where that way leads in a message; "*" is everywhere."""
+    wanted = [step for step in way if step != "*"]
+    found = [at for at in hostile.ways_in(plain) if [step for step in at if isinstance(step, str)] == wanted]
+    longest = max(map(len, found), default=0)
+    assert found, f"the sample has nothing at {way}"
+    return [at for at in found if len(at) == longest]
+
+
+@pytest.mark.parametrize(
+    "news",
+    [
+        m.News([ARRAY], [m.Grant("j.1", A, 1, 1, [(0, 11)])]),
+        m.News([ARRAY], [m.Grant("j.1", A, 1, 1, [(3, 2)])]),
+        m.News([ARRAY], [m.Grant("j.1", A, 1, 1, [(0, 3), (2, 4)])]),
+        m.News([MADE], [m.Grant("j.1", B, 1, 1, [(0, 1 << 53)], {0: b""})]),
+        m.News([msgspec.structs.replace(ARRAY, work=msgspec.structs.replace(WORK, entry="../x.py:f"))]),
+        m.News([msgspec.structs.replace(ARRAY, work=msgspec.structs.replace(WORK, timeout=float("nan")))]),
+        m.News([msgspec.structs.replace(ARRAY, work=msgspec.structs.replace(WORK, cpus=0))]),
+        m.News([msgspec.structs.replace(ARRAY, layer=msgspec.structs.replace(ARRAY.layer, shard_rows=0))]),
+        m.Welcome(FARM, 1, 7, 60.0, 5.0),
+    ],
+)
+def test_what_cannot_be_is_no_answer(news: m.Message) -> None:
+    with pytest.raises(ProtocolError):
+        Ear().check(m.Sync(1, 1), hear(m.encode(news)))
+
+
+def test_a_huge_grant_costs_no_more_than_a_small_one() -> None:
+    layer = msgspec.structs.replace(
+        ARRAY.layer, rows=1 << 22, count=1 << 22, shard_rows=1, in_bytes=100, source=replace_rows(SOURCE, 1 << 22)
+    )
+    world = World(ready=False)
+    world.hear(pack(WELCOME))
+    tracemalloc.start()
+    try:
+        info = msgspec.structs.replace(ARRAY, layer=layer)
+        world.hear(pack(m.News([info], [m.Grant("j.1", A, 1, 1, [(0, 1 << 22)])])))
+        assert world.refused == 0
+        world.hear(pack(m.News(drops=[m.Drop(A, 1, 1, [(0, 1 << 22)])])))
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def replace_rows(source: ArraySource, rows: int) -> ArraySource:
+    return msgspec.structs.replace(source, shape=(rows, *source.shape[1:]))
+
+
+# --- bytes ---
+
+
+class Stream(Channel):
+    """Bytes that somebody sent, and then their end."""
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw, self.at = raw, 0
+
+    def send(self, data: bytes | memoryview, seconds: float = 0.0) -> None:
+        return
+
+    def receive_some(self, limit: int, seconds: float) -> bytes:
+        piece = self.raw[self.at : self.at + min(limit, 4096)]
+        self.at += len(piece)
+        return piece
+
+    def abort(self) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+    def last_words(self) -> str:
+        return ""
+
+
+FRAMES = [frame(m.encode(one)) for one in [*TO_AGENT, *TO_PUSHER, *OTHER, m.Sending(5), m.Sent(True), m.Accepted(1)]]
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> bytes:
+    """Frames, cut, put together and with bytes changed; or noise."""
+    raw = bytearray(b"".join(draw(st.lists(st.sampled_from(FRAMES) | st.binary(max_size=40), max_size=4))))
+    for _ in range(draw(st.integers(0, 4)) if raw else 0):
+        raw[draw(st.integers(0, len(raw) - 1))] = draw(st.integers(0, 255))
+    return bytes(raw[: draw(st.integers(0, len(raw)))])
+
+
+@pytest.mark.parametrize("types", [m.ToAgent, m.ToPusher, m.ToPuller], ids=["control", "push", "pull"])
+@given(raw=streams())
+def test_any_bytes_are_messages_or_an_error(types: object, raw: bytes) -> None:
+    channel, decode = Stream(raw), m.Decoder(types)
+    try:
+        greet(channel, 1.0)
+        while channel.at < len(raw):
+            channel.hear(decode, 1.0)
+    except MusterError as error:
+        assert error.hint and "\n" not in error.message
+
+
+@given(st.binary(max_size=200))
+def test_no_end_of_a_pull_is_believed_before_its_bytes(raw: bytes) -> None:
+    """Nothing is read beyond what was announced."""
+    channel = Stream(raw)
+    try:
+        b"".join(channel.pieces(100, 1.0))
+    except MusterError:
+        assert len(raw) < 100
+    assert channel.at <= 100
+
+
+def test_a_refused_pull_of_any_code_is_an_event() -> None:
+    world = World()
+    world.hear(pack(WELCOME))
+    for code in ("cut", "full", "changed", "gone", "no-session", "refused"):
+        world.tell(NotPulled("x" * 32, code, "no"))  # type: ignore[arg-type]

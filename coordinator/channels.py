@@ -37,6 +37,7 @@ from coordinator.scheduler import events as e
 from coordinator.scheduler.state import Agent
 from coordinator.store import AlreadyCommitted
 from coordinator.wire import Wire
+from jobs.fields import one_line
 from jobs.model import Output
 from jobs.ranges import RangeSet
 
@@ -135,7 +136,7 @@ class Channel:
         self._session, self._mailbox = self._engine.join(hello)
         if self._mailbox.rejected:
             return self._mailbox.rejected
-        log.info("%s joined from %s with %d cpus", hello.name, hello.host, hello.cpus)
+        log.info("%s joined from %s with %d cpus", hello.name, one_line(hello.host), hello.cpus)
         timing = self._engine.scheduler.state.timing
         return self._mailbox.welcome(
             self._engine.farm, self._engine.boot, self._session, timing.lease, timing.heartbeat
@@ -172,6 +173,9 @@ class Channel:
             return Refused("no-session", [], "this session has ended")
         held = [h for h in agent.holdings.values() if h.layer == fetch.layer and fetch.number in h.open]
         if layer is None or not held:
+            log.info(
+                "%s asked for shard %d of %s, which it does not hold: refused", agent.name, fetch.number, fetch.layer
+            )
             return Refused("gone", [(fetch.number, fetch.number + 1)], "this shard is not yours to run")
         window = self._engine.jobs[layer.job].layers[fetch.layer].window(fetch.number)
         start = min(fetch.start, window.nbytes)
@@ -179,9 +183,11 @@ class Channel:
         return Readable(window.path, window.offset + start, nbytes, window.stamp)
 
     def _fetch_code(self, fetch: FetchCode) -> Message:
-        if self._agent_of(fetch.session) is None:
+        agent = self._agent_of(fetch.session)
+        if agent is None:
             return Refused("no-session", [], "this session has ended")
         if all(live.work.code != fetch.code for live in self._engine.jobs.values()):
+            log.info("%s asked for code %s, which no job has: refused", agent.name, fetch.code)
             return Refused("gone", [], "no job has such code")
         pack = self._engine.root.pack(fetch.code)
         size = pack.stat().st_size
@@ -196,7 +202,8 @@ class Channel:
     def _agent_of(self, session: int) -> Agent | None:
         """Whose session that is, if this channel's key may speak for it."""
         agent = self._engine.scheduler.state.by_session.get(session)
-        if agent is None or (self._pinned and agent.name != self._pinned):
+        if agent is not None and self._pinned and agent.name != self._pinned:
+            log.warning("a key pinned to %s used a session of %s: refused", self._pinned, agent.name)
             return None
         return agent
 

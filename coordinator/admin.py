@@ -7,7 +7,7 @@ full id. Everything is bounded by the layers of one job and the machines of the 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -152,6 +152,19 @@ class Done(Message, frozen=True):
 
 class Submitted(Message, frozen=True):
     job: JobId
+
+
+LARGEST = 1 << 53  # of a Count
+LONGEST = 1e10  # of Seconds
+_S = TypeVar("_S", bound=msgspec.Struct)
+
+
+def bounded(value: _S) -> _S:
+    """The same, no number of it beyond what the wire takes: machines report what they like, and it is added up."""
+    fields = {name: getattr(value, name) for name in value.__struct_fields__}
+    large: dict[str, float] = {name: LARGEST for name, n in fields.items() if isinstance(n, int) and n > LARGEST}
+    large |= {name: LONGEST for name, n in fields.items() if isinstance(n, float) and n > LONGEST}
+    return msgspec.structs.replace(value, **large) if large else value
 
 
 class Tally(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from coordinator.admin import Window
+from coordinator.admin import Window, bounded
 from coordinator.protocol.messages import Finished
 
 RECENT_SECONDS = 60
@@ -91,4 +91,4 @@ class JobFigures:
 
 
 def _window(total: _Second, seconds: float) -> Window:
-    return Window(seconds, total.finished, total.committed, total.in_bytes, total.out_bytes)
+    return bounded(Window(seconds, total.finished, total.committed, total.in_bytes, total.out_bytes))

@@ -13,6 +13,7 @@ from coordinator.admin import (
     LayerStatus,
     Status,
     Tally,
+    bounded,
 )
 from coordinator.engine import Engine, LiveJob
 from coordinator.figures import Done
@@ -76,7 +77,7 @@ def _tally(plan: Layer, layer: s.Layer) -> Tally:
     left = layer.count - committed - quarantined
     finished = min(finished, left)
     running = min(running + limbo, left - finished)
-    return Tally(
+    tally = Tally(
         shards=layer.count,
         committed=committed,
         finished=finished,
@@ -88,6 +89,7 @@ def _tally(plan: Layer, layer: s.Layer) -> Tally:
         in_bytes=_full(plan, layer.count) * plan.in_bytes // max(plan.shard_rows, 1),
         out_bytes=layer.out_bytes * layer.count,
     )
+    return bounded(tally)
 
 
 def _full(plan: Layer, count: int) -> int:
@@ -100,7 +102,8 @@ def _total(tallies: list[Tally], out_committed: int) -> Tally:
         return sum(getattr(tally, field) for tally in tallies)
 
     counted = ("shards", "committed", "finished", "running", "pending", "quarantined", "rows", "rows_committed")
-    return Tally(**{field: add(field) for field in (*counted, "in_bytes", "out_bytes")}, out_committed=out_committed)
+    sums = {field: add(field) for field in (*counted, "in_bytes", "out_bytes")}
+    return bounded(Tally(**sums, out_committed=out_committed))
 
 
 def _rates(engine: Engine, job: s.Job, live: LiveJob) -> list[AgentRate]:
@@ -113,7 +116,7 @@ def _rate(engine: Engine, job: s.Job, name: str, done: Done) -> AgentRate:
     state = engine.scheduler.state
     agent = state.agents.get(name)
     mine = [h for h in agent.holdings.values() if h.job == job.id] if agent else []
-    return AgentRate(
+    rate = AgentRate(
         name=name,
         live=agent is not None and state.eligible(agent, job),
         slots=agent.slots(job) if agent and agent.present else 0,
@@ -126,6 +129,7 @@ def _rate(engine: Engine, job: s.Job, name: str, done: Done) -> AgentRate:
         seconds=done.seconds,
         busy=done.busy,
     )
+    return bounded(rate)
 
 
 def _notes(engine: Engine, job: s.Job) -> list[str]:
@@ -160,7 +164,7 @@ def _agent_status(engine: Engine, name: str) -> AgentStatus:
     done = [live.figures.by_agent[name] for live in engine.jobs.values() if name in live.figures.by_agent]
     shown: AgentState = agent.state if agent else "gone"  # type: ignore[assignment]
     idle = agent.idle_because if agent and agent.present and agent.open_of() == 0 else ""
-    return AgentStatus(
+    status = AgentStatus(
         name=name,
         host=info.host,
         state=shown,
@@ -176,6 +180,7 @@ def _agent_status(engine: Engine, name: str) -> AgentStatus:
         note=info.note or idle,
         ineligible=_obstacles(engine, agent) if agent and agent.present else {},
     )
+    return bounded(status)
 
 
 def _obstacles(engine: Engine, agent: s.Agent) -> dict[str, str]:

@@ -1,0 +1,233 @@
+"""A coordinator whose agents say anything: an answer or a closed channel, bounded memory, no file but in its root."""
+
+from __future__ import annotations
+
+import io
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from coordinator import root as roots
+from coordinator.protocol import messages as m
+from coordinator.protocol.frames import FrameReader, frame
+from coordinator.receive import receive_bundles
+from coordinator.send import send_windows
+from jobs.errors import MusterError
+from jobs.model import Output
+from tests import hostile
+from tests.farm import Farm, arrays, running
+
+FARM = "f" * 32
+MEMORY_BYTES = 200 << 20
+RANGES = [(0, 3), (5, 6)]
+SLOW = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+    """A farm with a job under way, of which an agent holds some."""
+    with running(tmp_path_factory.mktemp("target"), lease=2.0) as farm:
+        farm.submit(arrays(2))
+        yield farm
+
+
+def samples(layer: str, job: str) -> dict[str, list[m.Message]]:
+    """By role, what a good agent might say."""
+    failure = m.Failure(job, layer, 3, 1, 1, "exception", "no", "because", 0.5, 1)
+    loss = m.Loss(job, layer, 1, 1, RANGES, True, "killed")
+    finished = m.Finished(job, layer, 1, 1, RANGES, 4, 0.1, 0.2, 3, 4, 5)
+    hello = m.Hello(
+        m.PROTOCOL, "0.1.0", "bad", "s" * 32, "p" * 32, "h", 7, 2, 1 << 30, 1 << 30, {"cluster": 1}, "fp", "3.11", True,
+        [m.Held(job, layer, 1, 1, RANGES, [(7, 8)])], [failure], [loss],
+    )  # fmt: skip
+    sync = m.Sync(1, 1 << 30, 0.0, True, [finished], [failure], [loss], [m.Returned(layer, 1, 1, RANGES)], [])
+    offer = m.Offer(1, layer, RANGES, [Output("centers", "rows", "<f4", (4,))], b"index", 99)
+    return {
+        "control": [hello, sync, sync, m.Leave(1)],
+        "push": [offer, m.Stored(1, 99), m.Failed(1, "full", "no room"), m.Moved(1)],
+        "pull": [m.Fetch(1, layer, 0), m.FetchCode(1, layer), m.Moved(1)],
+    }
+
+
+class Peer:
+    """A helper's connection to the daemon."""
+
+    def __init__(self, farm: Farm, role: str) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(30)
+        with roots.address(farm.root.socket) as where:
+            self.socket.connect(where)
+        self._reader = FrameReader()
+        self.say(m.encode(m.Attach(role)))
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def say(self, raw: bytes) -> None:
+        self.socket.sendall(frame(raw))
+
+    def ask(self, raw: bytes) -> Any:
+        """The answer; None where the channel was closed."""
+        try:
+            self.say(raw)
+            while True:
+                data = self.socket.recv(1 << 16)
+                if not data:
+                    return None
+                if frames := self._reader.feed(data):
+                    return msgspec.msgpack.decode(frames[0])
+        except ConnectionError:
+            return None
+
+
+@pytest.mark.parametrize("role", ["control", "push", "pull"])
+@SLOW
+@given(data=st.data())
+def test_the_daemon_outlives_whatever_an_agent_says(target: Farm, role: str, data: st.DataObject) -> None:
+    """In a session of its own, of work that there is; fields are drawn anew where the session is named."""
+    [job] = [one.id for one in target.jobs()]
+    layer = target.plan(job).layers[0].digest
+    good = samples(layer, job)
+    with closing(Peer(target, "control")) as control, closing(Peer(target, role)) as other:
+        welcome = control.ask(m.encode(good["control"][0]))
+        assert welcome["t"] == "welcome", welcome
+        session = welcome["session"]
+        sync = msgspec.structs.replace(good["control"][1], session=session, finished=[], failures=[], losses=[])
+        control.ask(m.encode(sync))  # so that there is a grant
+        peer = control if role == "control" else other
+        known = {"session": [session], "layer": [layer], "boot": [1], "attempt": [1, 2], "job": [job]}
+        spoken = hostile.spoilt(good[role]) | hostile.messages(tuple_of(good[role]), **known)
+        for message in data.draw(st.lists(spoken, min_size=1, max_size=5)):
+            if "session" in message and data.draw(st.integers(0, 3)):
+                message["session"] = session
+            if message["t"] == "moved":
+                with suppress(ConnectionError):  # it was closed over the last one
+                    peer.say(msgspec.msgpack.encode(message))
+            elif "wait" in message and isinstance(message["wait"], float):
+                message["wait"] = 0.0
+            if message["t"] != "moved" and peer.ask(msgspec.msgpack.encode(message)) is None:
+                break
+    assert target.daemon is not None and target.daemon.poll() is None, target.said()
+    assert target.jobs() is not None
+
+
+def tuple_of(messages: list[m.Message]) -> Any:
+    union: Any = type(messages[0])
+    for one in messages[1:]:
+        union = union | type(one)
+    return union
+
+
+@pytest.fixture(scope="module", autouse=True)
+def only_in_its_root(target: Farm) -> Iterator[None]:
+    """At the end of it all: it is as it was, and only the root has more."""
+    marks = [Path("/tmp/mark"), target.root.path.parent / "mark", target.folder.parent / "mark"]
+    assert not any(path.exists() for path in marks)
+    before = outside(target)
+    peak = peak_bytes(target)
+    yield
+    assert not any(path.exists() for path in marks)
+    assert outside(target) == before
+    assert peak_bytes(target) - peak < MEMORY_BYTES
+    assert "bug of ours" not in target.said() and "Traceback" not in target.said()
+    agent = target.agent("good")
+    assert isinstance(agent.join(), m.Welcome) and isinstance(agent.sync(), m.News), "a good one is not let in"
+
+
+def outside(farm: Farm) -> list[str]:
+    """All files of the farm's folder beside its root, and names in its root."""
+    found = [path for path in farm.folder.rglob("*") if farm.root.path not in path.parents]
+    return sorted(map(str, [*found, *farm.root.path.iterdir(), *farm.root.jobs.iterdir(), *farm.root.code.iterdir()]))
+
+
+def peak_bytes(farm: Farm) -> int:
+    assert farm.daemon is not None
+    status = Path(f"/proc/{farm.daemon.pid}/status").read_text().splitlines()
+    [line] = [line for line in status if line.startswith("VmHWM")]
+    return int(line.split()[1]) * 1024
+
+
+# --- the helpers, between the two ---
+
+
+class Agent:
+    """The agent's side of a helper: bytes that came, and what is said to it."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._in = io.BytesIO(raw)
+        self.said: list[m.Message] = []
+
+    def read_frame(self) -> bytes | None:
+        from coordinator.protocol.frames import HEAD, payload_size
+
+        head = self._in.read(HEAD.size)
+        if not head:
+            return None
+        if len(head) < HEAD.size:
+            raise MusterError("cut")
+        size = payload_size(head)
+        payload = self._in.read(size)
+        if len(payload) < size:
+            raise MusterError("cut")
+        return payload
+
+    def read_some(self, limit: int) -> bytes:
+        return self._in.read(limit)
+
+    def send(self, message: m.Message) -> None:
+        self.said.append(message)
+
+    def write(self, data: bytes) -> None:
+        return
+
+    def send_file(self, fd: int, offset: int, nbytes: int) -> int:
+        return nbytes
+
+
+class Daemon:
+    """Says yes to all."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def ask(self, payload: bytes) -> bytes:
+        said = m.Decoder(m.FromHelper)(payload)
+        if isinstance(said, m.Offer):
+            take = m.Take(1, str(self._folder / "tmp"), str(self._folder / "file"), 100, 10)
+            return m.encode(take)
+        if isinstance(said, m.Fetch | m.FetchCode):
+            return m.encode(m.Readable(str(self._folder / "source"), 0, 10, None))
+        return m.encode(m.Settled([(0, 1)]) if isinstance(said, m.Stored) else m.Refused("corrupt"))
+
+    def tell(self, payload: bytes) -> None:
+        m.Decoder(m.Moved)(payload)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> bytes:
+    """What comes on a push or a pull channel: good frames, spoilt ones, raw bytes, in any order."""
+    good = samples("0" * 32, "j.1")
+    spoken = hostile.spoilt([*good["push"][:1], *good["pull"][:2]]).map(msgspec.msgpack.encode).map(frame)
+    return b"".join(draw(st.lists(spoken | st.binary(max_size=60), max_size=4)))
+
+
+@SLOW
+@given(raw=streams())
+def test_a_helper_ends_with_an_answer_or_an_error(tmp_path: Path, raw: bytes) -> None:
+    (tmp_path / "source").write_bytes(bytes(10))
+    for serve in (lambda a, d: receive_bundles(a, d, FARM), send_windows):
+        agent = Agent(raw)
+        try:
+            serve(agent, Daemon(tmp_path))
+        except MusterError as error:
+            assert "\n" not in error.message
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
+    assert threading.active_count() < 50

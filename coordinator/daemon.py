@@ -125,6 +125,7 @@ class _Daemon:
             if live.plan.driver:
                 self._engine.background(self._driving.keep(job))
         log.info("serving %s, farm %s, boot %d", self._root.path, self._engine.farm, self._boot)
+        log.info("machines without `coordinator` on the PATH here join with --command %s", self._root.launcher)
         ends = [asyncio.create_task(event.wait()) for event in (self._stop, self._engine.broken)]
         done, _ = await asyncio.wait([*ends, *tasks], return_when=asyncio.FIRST_COMPLETED)
         await self._wind_down(server, [*tasks, *ends])

@@ -19,6 +19,7 @@ from jobs.errors import LinkError, NoDaemonError, RefusedError
 
 START_SECONDS = 60.0
 POLL_SECONDS = 0.05
+_LAUNCHER = "over ssh, where `coordinator` is not on the PATH there: `agent join HOST --command {}`"
 SHORTEST = click.FloatRange(min=0.01)
 
 
@@ -57,6 +58,7 @@ def _detach(found: Root, options: list[str]) -> int:
     code = _await_start(daemon, found)
     if code is None:
         say(f"serving {found.path} (process {daemon.pid}); machines join it with `agent join {found.path}`")
+        say(_LAUNCHER.format(found.launcher))
         return 0
     sys.stderr.write(found.start_log.read_text(errors="replace"))
     return code

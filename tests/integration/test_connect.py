@@ -88,6 +88,12 @@ def test_the_first_frame_says_who_is_there(served: Farm, role: str) -> None:
     assert helper.close() == 0
 
 
+def test_how_to_name_the_launcher_is_said_at_the_start(tmp_path: Path) -> None:
+    with running(tmp_path) as farm:
+        assert f"--command {farm.root.launcher}" in farm.said()
+        assert farm.root.launcher.stat().st_mode & 0o777 == 0o700
+
+
 @pytest.mark.parametrize("role", ROLES)
 def test_without_a_coordinator_it_says_so(tmp_path: Path, role: str) -> None:
     root = roots.prepare(tmp_path / "root")

@@ -295,7 +295,8 @@ class Channel:
 def _judge_outputs(outputs: tuple[Output, ...], fixed: tuple[Output, ...], numbers: RangeSet) -> Refused | None:
     if outputs == fixed:
         return None
-    return Refused("outputs", numbers.pairs(), f"outputs {_shown(outputs)} where others gave {_shown(fixed)}")
+    why = f"outputs {_shown(outputs)} where the layer's first commit has {_shown(fixed)}; declared ones would decide"
+    return Refused("outputs", numbers.pairs(), why)
 
 
 def _shown(outputs: tuple[Output, ...]) -> str:

@@ -255,7 +255,12 @@ class Engine:
         self.handle(e.HighWaterStored(command.job, command.layer, command.value))
 
     def _discarded(self, command: c.DiscardLayer) -> Future[list[str]]:
-        """Asked for at once: the store must hear of it before the layer opens again."""
+        """Asked for at once: the store must hear of it before the layer opens again, and the next commit fixes its
+        outputs anew."""
+        live = self.jobs[command.job]
+        live.outputs.pop(command.layer, None)
+        if (declared := live.layers[command.layer].outputs) is not None:
+            live.outputs[command.layer] = declared
         return self.write(lambda store: store.discard_layer(command.job, command.layer, command.generation))
 
     async def _discard_layer(self, command: c.DiscardLayer, discarded: Future[list[str]]) -> None:
@@ -263,11 +268,7 @@ class Engine:
         files = await asyncio.wrap_future(discarded)
         live = self.jobs.get(job)
         if live:
-            layer = live.layers[digest]
-            live.outputs.pop(digest, None)
-            if layer.outputs is not None:
-                live.outputs[digest] = layer.outputs
-            await asyncio.to_thread(withdraw, self.root.job(job).result / layer.name)
+            await asyncio.to_thread(withdraw, self.root.job(job).result / live.layers[digest].name)
         await asyncio.to_thread(self._delete_bundles, job, files)
 
     def _delete_bundles(self, job: str, files: list[str]) -> None:

@@ -90,6 +90,11 @@ class InputLost(RunnerLost):
     """The copy of a shard's input is gone, or not what was pulled."""
 
 
+class OtherOutputs(Exception):
+    """A shard's outputs are not those of its part: it wants a part of its own. Which of them is right is not known
+    here: the coordinator judges, by what the layer's first commit had."""
+
+
 class Workbench:
     """A slot's: keeps the kind of the last batch open, and its input buffer, until another job's batch comes."""
 
@@ -149,6 +154,8 @@ class Workbench:
                 return False
             lost = InputLost(f"its input is not in the spool: {error}")
             part.add_mishap(item, lost, time.perf_counter() - begun, _peak(runner))
+        except OtherOutputs:
+            return False
         except Exception as error:
             part.add_mishap(item, error, time.perf_counter() - begun, _peak(runner))
         else:
@@ -165,7 +172,7 @@ class Workbench:
         result = runner.run(Shard(layer.name, item.number, item.number * layer.shard_rows, rows, item.payload))
         seconds = time.perf_counter() - begun
         count = layer.rows_of(item.number)
-        outputs, segments = settle(result, part.outputs, count)
+        outputs, segments = settle(result, layer.outputs, count)
         layout = part.layout_of(outputs)
         entry = Entry(
             number=item.number,
@@ -216,21 +223,23 @@ class _Part:
     """A batch's part while it is made, and what went wrong meanwhile."""
 
     def __init__(self, batch: Batch) -> None:
-        self.outputs: tuple[Output, ...] | None = batch.layer.outputs
         self.changed = False
         self.full = ""
         self._batch = batch
         self._tmp = Path(batch.tmp)
         self._layout: Layout | None = None
+        self._outputs: tuple[Output, ...] = ()
         self._writer: PartWriter | None = None
         self._committed = False
         self._entries: list[Entry] = []
         self._mishaps: list[Mishap] = []
 
     def layout_of(self, outputs: tuple[Output, ...]) -> Layout:
-        """What `outputs` are in bytes; the first ones are the part's."""
+        """What `outputs` are in bytes; the first ones are the part's, and it takes no others."""
         if self._layout is None:
-            self._layout, self.outputs = Layout(outputs), outputs
+            self._layout, self._outputs = Layout(outputs), outputs
+        elif outputs != self._outputs:
+            raise OtherOutputs
         return self._layout
 
     def add(self, entry: Entry, segments: Sequence[memoryview]) -> None:
@@ -250,10 +259,10 @@ class _Part:
         """Index, tail and rename, where any shard gave a result."""
         from jobs.fingerprint import fingerprint
 
-        if self._writer is None or self.outputs is None:
+        if self._writer is None:
             return
         batch = self._batch
-        self._writer.finish(Index(batch.farm, batch.layer.digest, self.outputs, fingerprint(), tuple(self._entries)))
+        self._writer.finish(Index(batch.farm, batch.layer.digest, self._outputs, fingerprint(), tuple(self._entries)))
         done = Path(batch.done)
         done.parent.mkdir(parents=True, exist_ok=True)
         local_commit(self._tmp, done)
@@ -313,8 +322,11 @@ def _check_whole(layer: Layer, outcome: Outcome) -> None:
         raise SpaceError(outcome.full)
     for mishap in outcome.mishaps:
         raise ShardFailure(mishap.code, f"shard {mishap.number}: {mishap.message}", mishap.evidence)
-    if len(outcome.numbers) < layer.count:
+    if outcome.changed:
         raise RuntimeError(f"{layer.name}: its source is not what was planned")
+    if len(outcome.numbers) < layer.count:
+        number = len(outcome.numbers)
+        raise ShardFailure("output", f"shard {number}: its outputs are not what those before it gave")
 
 
 def _open(batch: Batch) -> Runner:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from agent.orders import Command, Push, PushAnswered, PushDown, PushUp, Recheck, Tell
 from agent.reports import EVIDENCE_CHARS
 from agent.stock import Stock
-from coordinator.protocol.messages import Failure, Refused, Rejected, Settled
+from coordinator.protocol.messages import Failure, Loss, Refused, Rejected, Settled
 from jobs.ranges import RangeSet
 
 RETRY_SECONDS = 2.0  # after a refusal that may pass, doubled each time
@@ -97,6 +97,8 @@ class Pusher:
                 self._emptied += self.stock.gone(push.layer)
             case "outputs":
                 self._emptied += self._fail(push.layer, numbers or sent, message)
+            case "kernels":
+                self._emptied += self._lose(push.layer, numbers or sent, message)
             case "no-session":
                 self.dead_session = push.session
                 self._later("the coordinator does not know this session", now)
@@ -120,6 +122,14 @@ class Pusher:
             for number in held & numbers:
                 line = message[:EVIDENCE_CHARS]
                 self.stock.reports.fail(Failure(job, layer, number, boot, attempt, "output", line, "", 0.0, 0))
+        return self.stock.shelf.settle(self.stock.farm, layer, numbers)
+
+    def _lose(self, layer: str, numbers: RangeSet, message: str) -> list[str]:
+        """The job runs on machines with other kernels: nobody's failure."""
+        job, why = self.stock.job_of(layer), message or "the job's results are of other kernels"
+        for (boot, attempt), held in self.stock.shelf.held(self.stock.farm, layer).items():
+            if told := (held & numbers).pairs():
+                self.stock.reports.lose(Loss(job, layer, boot, attempt, told, False, why))
         return self.stock.shelf.settle(self.stock.farm, layer, numbers)
 
     def sanity_check(self) -> None:

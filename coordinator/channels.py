@@ -35,7 +35,7 @@ from coordinator.protocol.messages import (
 from coordinator.scheduler import commands as c
 from coordinator.scheduler import events as e
 from coordinator.scheduler.state import Agent
-from coordinator.store import AlreadyCommitted
+from coordinator.store import AlreadyCommitted, OtherKernels
 from coordinator.wire import Wire
 from jobs.fields import one_line
 from jobs.model import Output
@@ -54,6 +54,7 @@ class Bundle:
     agent: str
     numbers: RangeSet
     outputs: tuple[Output, ...]
+    fingerprint: str
     nbytes: int
     tmp: Path
     file: Path
@@ -218,7 +219,7 @@ class Channel:
             numbers = RangeSet.checked(offer.numbers, layer.count if layer else 1 << 53)
         except ValueError as error:
             return Refused("corrupt", [], str(error))
-        (verdict,) = self._engine.handle(e.Offered(offer.session, offer.layer, numbers))
+        (verdict,) = self._engine.handle(e.Offered(offer.session, offer.layer, numbers, offer.fingerprint))
         if isinstance(verdict, c.AcceptOffer):
             return self._accept(offer, verdict, agent.name, numbers)
         assert isinstance(verdict, c.RefuseOffer)
@@ -242,6 +243,7 @@ class Channel:
             agent=agent,
             numbers=numbers,
             outputs=outputs,
+            fingerprint=offer.fingerprint,
             nbytes=offer.nbytes,
             tmp=engine.tmp / f"push-{name}",
             file=engine.root.job(verdict.job).bundles / name,
@@ -270,17 +272,22 @@ class Channel:
         if refused := _judge_outputs(b.outputs, fixed, b.numbers):
             return refused
         each = b.nbytes // len(b.numbers)
+        kernels = b.fingerprint if engine.jobs[b.job].plan.same_kernels else None
         try:
             await engine.ask(
                 lambda store: store.commit_bundle(
-                    b.job, b.layer, b.file.name, nbytes, b.agent, time.time(), b.numbers, b.outputs, each
+                    b.job, b.layer, b.file.name, nbytes, b.agent, time.time(), b.numbers, b.outputs, each, kernels
                 )
             )
         except AlreadyCommitted as error:
             return Refused("committed", error.numbers.pairs())
+        except OtherKernels as error:
+            return Refused("kernels", b.numbers.pairs(), str(error))
         except KeyError:
             return Refused("gone", [], "the job was removed meanwhile")
-        engine.committed(b.job, b.layer, b.generation, b.agent, b.numbers, b.nbytes, b.file.name)
+        engine.committed(
+            e.BundleCommitted(b.job, b.layer, b.generation, b.agent, b.numbers, b.nbytes, b.fingerprint), b.file.name
+        )
         return None
 
     def _failed(self, failed: Failed) -> Message:

@@ -168,6 +168,7 @@ class _Daemon:
             priority=stored.priority,
             succeeded=stored.succeeded,
             cursor=stored.cursor,
+            kernels_fixed=stored.kernels,
             payloads=stored.layers[0].payloads if plan.driver else {},
         )
         self._engine.handle(event)

@@ -298,6 +298,7 @@ class Engine:
                 memory=hello.memory,
                 room=hello.disk,
                 kernels=hello.kernels,
+                fingerprint=hello.fingerprint,
                 in_place=hello.in_place,
                 held=tuple(hello.held),
                 failures=tuple(hello.failures),
@@ -349,17 +350,15 @@ class Engine:
             seen, raw = info.seen, msgspec.msgpack.encode(info)
             self.write(lambda store: store.set_agent(name, live, seen, raw))
 
-    def committed(
-        self, job: str, layer: str, generation: int, agent: str, numbers: RangeSet, nbytes: int, file: str
-    ) -> None:
+    def committed(self, event: e.BundleCommitted, file: str) -> None:
         """A bundle is durable: tell the scheduler, the figures and whoever waits for one."""
-        live = self.jobs.get(job)
+        live = self.jobs.get(event.job)
         if live is None:  # removed meanwhile, and what was committed of it with it
             return
-        live.figures.committed(agent, len(numbers), nbytes)
+        live.figures.committed(event.agent, len(event.numbers), event.nbytes)
         if live.plan.driver:
             live.bundles.append(file)
-        self.handle(e.BundleCommitted(job, layer, generation, agent, numbers, nbytes))
+        self.handle(event)
         self._wake_drivers()
 
     def _wake_drivers(self) -> None:

@@ -266,5 +266,6 @@ def added(job: str, plan: Plan, **stored: object) -> e.JobAdded:
         memory=plan.work.memory,
         attempts=plan.attempts,
         max_failures=plan.max_failures,
+        same_kernels=plan.same_kernels,
         **values,  # type: ignore[arg-type]
     )

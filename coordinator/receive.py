@@ -68,7 +68,7 @@ def _receive(agent: Stream, daemon: Asked, farm: str, offer: Offer) -> Message:
         index = _checked_index(offer, farm)
     except DamagedError as error:
         return Refused("corrupt", [], error.message)
-    verdict = _ask(daemon, _without_index(offer))
+    verdict = _ask(daemon, _header(offer, index))
     if not isinstance(verdict, Take):
         return verdict
     wrong = _wrong_rows(index, verdict)
@@ -90,8 +90,9 @@ def _ask(daemon: Asked, message: Message) -> Message:
     return _from_daemon(daemon.ask(encode(message)))
 
 
-def _without_index(offer: Offer) -> Offer:
-    return Offer(offer.session, offer.layer, offer.numbers, offer.outputs, b"", offer.nbytes)
+def _header(offer: Offer, index: Index) -> Offer:
+    """All that the daemon judges by."""
+    return Offer(offer.session, offer.layer, offer.numbers, offer.outputs, b"", offer.nbytes, index.fingerprint)
 
 
 def _checked_index(offer: Offer, farm: str) -> Index:

@@ -22,10 +22,11 @@ import msgspec
 
 from coordinator.protocol.messages import Failure
 from jobs.errors import RefusedError
+from jobs.fingerprint import apart
 from jobs.model import Output
 from jobs.ranges import RangeSet
 
-LAYOUT = 1
+LAYOUT = 2
 RETRY_SECONDS = 1.0  # between tries while the disk is full
 
 SCHEMA = """
@@ -34,7 +35,7 @@ CREATE TABLE names (name TEXT PRIMARY KEY, last INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE jobs (
     id TEXT PRIMARY KEY, ready INTEGER NOT NULL, state TEXT NOT NULL, why TEXT NOT NULL, priority INTEGER NOT NULL,
     created REAL NOT NULL, started REAL, ended REAL, succeeded INTEGER NOT NULL DEFAULT 0,
-    cursor INTEGER NOT NULL DEFAULT 0, serial INTEGER NOT NULL
+    cursor INTEGER NOT NULL DEFAULT 0, serial INTEGER NOT NULL, kernels TEXT
 ) WITHOUT ROWID;
 CREATE TABLE layers (
     id INTEGER PRIMARY KEY, job TEXT NOT NULL, digest TEXT NOT NULL, state TEXT NOT NULL,
@@ -104,6 +105,7 @@ class StoredJob:
     ended: float | None
     succeeded: bool
     cursor: int
+    kernels: str  # the one fingerprint of what is committed, where the job wants one alone; "" before there is any
     layers: tuple[StoredLayer, ...]
 
 
@@ -131,6 +133,13 @@ class AlreadyCommitted(Exception):
     def __init__(self, numbers: RangeSet) -> None:
         super().__init__(str(numbers))
         self.numbers = numbers
+
+
+class OtherKernels(Exception):
+    """The job wants one kernel fingerprint alone, and what is committed of it has another."""
+
+    def __init__(self, here: str, fixed: str) -> None:
+        super().__init__(f"the job's results are of other kernels: {apart(here, fixed)}")
 
 
 class Store:
@@ -172,14 +181,14 @@ class Store:
         return [row[0] for row in self.db.execute("SELECT id FROM jobs WHERE NOT ready")]
 
     def jobs(self) -> list[StoredJob]:
-        columns = "id, state, why, priority, created, started, ended, succeeded, cursor"
+        columns = "id, state, why, priority, created, started, ended, succeeded, cursor, coalesce(kernels, '')"
         rows = self.db.execute(f"SELECT {columns} FROM jobs WHERE ready ORDER BY serial").fetchall()
         return [self._stored_job(row) for row in rows]
 
     def _stored_job(self, row: tuple[Any, ...]) -> StoredJob:
-        job, state, why, priority, created, started, ended, succeeded, cursor = row
+        job, state, why, priority, created, started, ended, succeeded, cursor, kernels = row
         return StoredJob(
-            job, state, why, priority, created, started, ended, bool(succeeded), cursor, self._layers_of(job)
+            job, state, why, priority, created, started, ended, bool(succeeded), cursor, kernels, self._layers_of(job)
         )
 
     def _layers_of(self, job: str) -> tuple[StoredLayer, ...]:
@@ -284,10 +293,13 @@ class Store:
 
     def commit_bundle(
         self, job: str, digest: str, file: str, nbytes: int, agent: str, at: float, numbers: RangeSet,
-        outputs: tuple[Output, ...], out_bytes: int,
+        outputs: tuple[Output, ...], out_bytes: int, kernels: str | None,
     ) -> None:  # fmt: skip
-        """The one commit: all of a bundle's shards, or AlreadyCommitted and none."""
+        """The one commit: all of a bundle's shards, or AlreadyCommitted and none. With `kernels`, the job's first
+        commit fixes them: OtherKernels for any other."""
         layer = self._layer(job, digest)
+        if kernels is not None:
+            self._fix_kernels(job, kernels)
         row = self.db.execute(
             "INSERT INTO bundles (layer, file, nbytes, agent, committed) VALUES (?, ?, ?, ?, ?)",
             (layer, file, nbytes, agent, at),
@@ -302,6 +314,12 @@ class Store:
             "UPDATE layers SET outputs = coalesce(outputs, ?), out_bytes = max(out_bytes, ?) WHERE id = ?",
             (msgspec.msgpack.encode(outputs), out_bytes, layer),
         )
+
+    def _fix_kernels(self, job: str, kernels: str) -> None:
+        self.db.execute("UPDATE jobs SET kernels = coalesce(kernels, ?) WHERE id = ?", (kernels, job))
+        fixed = self._value("SELECT kernels FROM jobs WHERE id = ?", job)
+        if fixed != kernels:
+            raise OtherKernels(kernels, fixed)
 
     def committed_of(self, job: str, digest: str) -> RangeSet:
         return self._numbers("shards", self._layer(job, digest))

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -68,6 +68,7 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timeout: float | None = None  # per attempt
     max_failures: Annotated[int, Meta(ge=1, le=1_000_000)] = 20
     priority: Annotated[int, Meta(ge=1, le=1000)] = 1
+    same_kernels: Literal["any", "require"] = "any"  # whether all machines must compute the same bits
 
 
 def read_job_file(path: Path) -> JobFile:

@@ -39,6 +39,7 @@ class Plan(msgspec.Struct, frozen=True):
     max_failures: int
     priority: int
     driver: str | None  # "module:function" of the process that makes shards
+    same_kernels: bool = False  # only on machines with the kernel fingerprint of its first result
 
 
 class _Format(msgspec.Struct):
@@ -56,7 +57,17 @@ def make_plan(job: JobFile, base: Path, code: CodeBundle | None) -> Plan:
     if sum(layer.count for layer in layers) > SHARDS_LIMIT:
         total = sum(layer.count for layer in layers)
         raise JobFileError(f"shard: {total} shards, a job may have {SHARDS_LIMIT}", "choose larger shards")
-    return Plan(FORMAT, job.name, work, layers, job.attempts, job.max_failures, job.priority, kind.driver)
+    return Plan(
+        format=FORMAT,
+        name=job.name,
+        work=work,
+        layers=layers,
+        attempts=job.attempts,
+        max_failures=job.max_failures,
+        priority=job.priority,
+        driver=kind.driver,
+        same_kernels=job.same_kernels == "require",
+    )
 
 
 def _work_of(job: JobFile, kind: Kind[Any], code: CodeBundle | None) -> Work:

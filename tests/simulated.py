@@ -23,6 +23,7 @@ from coordinator.root import Root
 from coordinator.version import VERSION
 from jobs.bundle import Bundle, Held
 from jobs.code import unpack
+from jobs.fingerprint import fingerprint as own_fingerprint
 from jobs.model import MadeSource
 from jobs.parts import Index, encode_index, read_index
 from jobs.ranges import RangeSet
@@ -127,10 +128,11 @@ class SimulatedAgent:
 
     def __init__(
         self, root: Root, spool: Path, name: str, *, env: Mapping[str, str], cpus: int = 2, pinned: str = "",
-        kinds: Mapping[str, int] | None = None,
+        kinds: Mapping[str, int] | None = None, fingerprint: str = "",
     ) -> None:  # fmt: skip
         self.root, self.spool, self.name, self.cpus = root, spool, name, cpus
         self.kinds = dict(kinds or {"cluster": 1, "map": 1, "chain": 1})
+        self.fingerprint = fingerprint or own_fingerprint()
         self.process = uuid.uuid4().hex
         self.session = 0
         self.drained = False
@@ -208,8 +210,8 @@ class SimulatedAgent:
     def hello(self) -> m.Hello:
         return m.Hello(
             protocol=m.PROTOCOL, version=VERSION, name=self.name, spool=self.uuid, process=self.process, host="here",
-            pid=os.getpid(), cpus=self.cpus, memory=1 << 33, disk=1 << 40, kernels=self.kinds, fingerprint="fp",
-            python="3", in_place=True, held=self.held(), failures=list(self._failures),
+            pid=os.getpid(), cpus=self.cpus, memory=1 << 33, disk=1 << 40, kernels=self.kinds,
+            fingerprint=self.fingerprint, python="3", in_place=True, held=self.held(), failures=list(self._failures),
         )  # fmt: skip
 
     def held(self) -> list[m.Held]:

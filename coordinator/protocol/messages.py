@@ -249,6 +249,7 @@ class Offer(Message, frozen=True):
     outputs: list[Output]
     index: bytes
     nbytes: Count  # of the body that will follow
+    fingerprint: Text = ""  # of the index, as the helper read it there
 
 
 class Accepted(Message, frozen=True):
@@ -264,8 +265,8 @@ class Settled(Message, frozen=True):
 
 
 class Refused(Message, frozen=True):
-    """No. `code`: committed (rebuild without `numbers`), gone, full, outputs, corrupt, no-session; changed (of a pull:
-    the source is not what was planned)."""
+    """No. `code`: committed (rebuild without `numbers`), gone, full, outputs, kernels, corrupt, no-session; changed
+    (of a pull: the source is not what was planned)."""
 
     code: Short
     numbers: Ranges = []

@@ -65,7 +65,7 @@ class AcceptOffer:
 @dataclass(frozen=True)
 class RefuseOffer:
     session: int
-    code: str  # committed | gone | full
+    code: str  # committed | gone | kernels | corrupt | no-session
     numbers: RangeSet
 
 

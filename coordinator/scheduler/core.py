@@ -114,4 +114,5 @@ class Scheduler:
         state.last_tick = now
         sessions.expire(state, now)
         sessions.release_limbo_if_due(state, now)
+        sessions.free_kernels(state)
         grants.refresh(state)

@@ -47,6 +47,8 @@ class JobAdded:
     succeeded: bool = False
     cursor: int = 0
     payloads: dict[int, bytes] = field(default_factory=dict)  # of the first layer's shards, where they are made
+    same_kernels: bool = False
+    kernels_fixed: str = ""  # the fingerprint of what is committed, where the job wants one alone
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class Joined:
     memory: int
     room: int
     kernels: dict[str, int]
+    fingerprint: str = ""
     in_place: bool = False  # it reads sources where they are: inputs cost it no disk
     held: tuple[Held, ...] = ()
     failures: tuple[Failure, ...] = ()
@@ -102,6 +105,7 @@ class Offered:
     session: int
     layer: str
     numbers: RangeSet
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True)
@@ -114,6 +118,7 @@ class BundleCommitted:
     agent: str
     numbers: RangeSet
     nbytes: int
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True)

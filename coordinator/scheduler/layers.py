@@ -68,6 +68,9 @@ def _job(state: State, event: JobAdded) -> Job:
         succeeded=event.succeeded,
         cursor=event.cursor,
         layers=[_seeded(event.job, seed) for seed in event.layers],
+        same_kernels=event.same_kernels,
+        fingerprint=event.kernels_fixed,
+        kernels_fixed=bool(event.kernels_fixed),
         used=min((job.used for job in state.running.values()), default=0.0),
     )
     job.left = sum(layer.left for layer in job.layers)

@@ -29,9 +29,12 @@ def claim(state: State, agent: Agent, layer: Layer, boot: int, attempt: int, num
     holding = agent.holdings.get((layer.digest, boot, attempt))
     if holding is None:
         holding = Holding(agent.name, layer.job, layer.digest, boot, attempt, now, RangeSet())
-        if boot < state.boot and state.jobs[layer.job].state in {"running", "paused"}:
+        job = state.jobs[layer.job]
+        if boot < state.boot and job.state in {"running", "paused"} and job.suits(agent.fingerprint):
             holding.open = numbers & layer.limbo
             layer.limbo.remove(holding.open)
+            if holding.open:
+                job.work_goes_to(agent.fingerprint)
         state.add_holding(holding)
     return holding
 
@@ -48,6 +51,7 @@ def take_in(state: State, agent: Agent, holding: Holding, finished: RangeSet) ->
     if finished & layer.copied:
         _supersede(state, layer, holding, finished)
     if new:
+        state.jobs[layer.job].work_goes_to(agent.fingerprint)
         _succeeded(state, agent, state.jobs[layer.job])
 
 
@@ -292,6 +296,8 @@ def judge(state: State, event: Offered) -> None:
         state.emit(RefuseOffer(event.session, "corrupt", RangeSet()))
     elif event.numbers & layer.committed:
         state.emit(RefuseOffer(event.session, "committed", event.numbers & layer.committed))
+    elif state.jobs[layer.job].kernels_fixed and not state.jobs[layer.job].suits(event.fingerprint):
+        state.emit(RefuseOffer(event.session, "kernels", event.numbers))
     else:
         state.emit(AcceptOffer(event.session, layer.job, layer.digest, layer.generation))
 
@@ -304,6 +310,7 @@ def _refuse_unknown(state: State, event: Offered) -> None:
 
 def commit(state: State, event: BundleCommitted, now: float) -> None:
     """The store took a bundle: its shards are settled for everyone."""
+    _fix_kernels(state, event)
     layer = state.open_layers.get(event.layer)
     if layer is None or layer.job != event.job:
         layers.commit_closed(state, event)
@@ -314,6 +321,17 @@ def commit(state: State, event: BundleCommitted, now: float) -> None:
         with state.counting(layer):
             layer.settle(event.numbers)
         layers.settle_layer(state, layer)
+
+
+def _fix_kernels(state: State, event: BundleCommitted) -> None:
+    """The first commit decides for good on whose machines the job runs. What others have of it is taken back."""
+    job = state.jobs.get(event.job)
+    if job is None or not job.same_kernels or job.kernels_fixed or not event.fingerprint:
+        return
+    job.fingerprint, job.kernels_fixed = event.fingerprint, True
+    for agent in state.present_agents():
+        if not job.suits(agent.fingerprint):
+            _hand_back_all(state, agent, job.id)
 
 
 def _settle_holding(state: State, layer: Layer, holding: Holding, event: BundleCommitted, now: float) -> None:

@@ -6,7 +6,7 @@ from coordinator.protocol.messages import Held
 from coordinator.scheduler import results
 from coordinator.scheduler.commands import Reject, SendCommitted, SendDrain, SendDrop, StoreAgent
 from coordinator.scheduler.events import Joined
-from coordinator.scheduler.state import Agent, Holding, Layer, State
+from coordinator.scheduler.state import Agent, Holding, Job, Layer, State
 from jobs.ranges import RangeSet
 
 FENCED_KEPT = 10_000
@@ -56,6 +56,7 @@ def _enter(state: State, event: Joined, old: Agent | None, now: float) -> Agent:
     draining = old is not None and old.state == "draining" and old.process == event.process
     agent.spool, agent.process, agent.session = event.spool, event.process, event.session
     agent.cpus, agent.memory, agent.kernels, agent.room = event.cpus, event.memory, event.kernels, event.room
+    agent.fingerprint = event.fingerprint
     agent.in_place, agent.disk, agent.heard, agent.hungry = event.in_place, event.room, now, False
     agent.state = "draining" if draining else "live"
     state.agents[event.name] = agent
@@ -145,6 +146,18 @@ def drain(state: State, agent: Agent) -> None:
         agent.state, agent.hungry = "draining", False
         state.short.pop(agent.name, None)
         state.emit(SendDrain(agent.session))
+
+
+def free_kernels(state: State) -> None:
+    """A job whose first machine went before anything of it was committed is anyone's again."""
+    for job in state.running.values():
+        if job.fingerprint and not (job.kernels_fixed or _has_machine(state, job)):
+            job.fingerprint = ""
+            state.work_added = True
+
+
+def _has_machine(state: State, job: Job) -> bool:
+    return any(a.fingerprint == job.fingerprint and not state.obstacle(a, job) for a in state.by_session.values())
 
 
 def pardon(state: State, delay: float, now: float) -> None:

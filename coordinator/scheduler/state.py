@@ -10,6 +10,7 @@ from math import exp
 
 from coordinator.scheduler.commands import Command, SendGone
 from coordinator.scheduler.events import Run
+from jobs.fingerprint import apart
 from jobs.ranges import RangeSet
 
 RATE_MEMORY_SECONDS = 5.0  # how fast an agent's measured rate forgets
@@ -196,6 +197,9 @@ class Job:
     succeeded: bool
     cursor: int
     layers: list[Layer]
+    same_kernels: bool = False
+    fingerprint: str = ""  # the only one it is granted to; "" while there is no machine to set it, or none is wanted
+    kernels_fixed: bool = False  # by a commit: it stays; until then it is that of a machine that is here
     opened: list[Layer] = field(default_factory=list)  # those open or merging
     supply: dict[str, Layer] = field(default_factory=dict)  # digest → each open layer with something pending, at least
     queue: deque[Layer] = field(default_factory=deque)  # those waiting, in order
@@ -215,6 +219,15 @@ class Job:
     def ended(self) -> bool:
         return self.state in {"cancelled", "incomplete", "complete"}
 
+    def suits(self, fingerprint: str) -> bool:
+        """Whether what is computed under this one may be part of its result, as far as is known."""
+        return self.fingerprint in {"", fingerprint}
+
+    def work_goes_to(self, fingerprint: str) -> None:
+        """The first machine decides, unless a commit does."""
+        if self.same_kernels and not self.fingerprint:
+            self.fingerprint = fingerprint
+
 
 @dataclass(eq=False)
 class Agent:
@@ -231,6 +244,7 @@ class Agent:
     heard: float
     state: str = "live"  # live | draining | gone | left
     hungry: bool = False  # whether it would take work
+    fingerprint: str = ""
     in_place: bool = False
     disk: int = 0  # bytes its spool may use in all
     idle_because: str = ""  # why it last got nothing, for people
@@ -319,6 +333,8 @@ class State:
             return f"has no kind {job.kind}"
         if agent.kernels[job.kind] != job.kernel:
             return f"has version {agent.kernels[job.kind]} of kind {job.kind}, the job wants {job.kernel}"
+        if not job.suits(agent.fingerprint):
+            return f"has other kernels than the job's first machine: {apart(agent.fingerprint, job.fingerprint)}"
         if agent.cpus < job.cpus:
             return f"has {agent.cpus} cpus, a shard wants {job.cpus}"
         if agent.slots(job) < 1:

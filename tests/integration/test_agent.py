@@ -338,6 +338,12 @@ def test_a_changed_source_stops_its_layer_and_says_so(pair: Farm, tmp_path: Path
 # --- machines -----------------------------------------------------------------------------------------------
 
 
+def test_what_an_agent_says_of_its_kernels_is_what_its_parts_say(pair: Farm) -> None:
+    job = pair.submit(arrays(2, 40, 64), 2, same_kernels="require")
+    assert pair.wait(job).failures == 0
+    pair.check_result(job)
+
+
 def test_a_second_agent_of_a_name_is_refused(pair: Farm, tmp_path: Path) -> None:
     second = pair.agent_command("join", str(pair.root.path), "--name", "left", "--spool", str(tmp_path / "other"))
     assert second.returncode == 7, second.stderr

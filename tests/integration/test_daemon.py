@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -19,7 +20,7 @@ from coordinator.admin import Done as Answered
 from coordinator.admin import Drain, Retry
 from coordinator.protocol import messages as m
 from coordinator.protocol.frames import FRAME_LIMIT, HEAD, MAGIC, frame
-from jobs.parts import read_index
+from jobs.parts import encode_index, read_index
 from jobs.ranges import RangeSet
 from tests.farm import Farm, arrays, running, until
 from tests.simulated import Cut, SimulatedAgent
@@ -299,6 +300,38 @@ def test_a_damaged_bundle_runs_again_and_nothing_else(farm: Farm, harm: str) -> 
     assert sorted(numbers_of(agent)) == sorted([*range(SHARDS), *lost])
     assert "is damaged" in farm.said()
     farm.check_result(job)
+
+
+# --- machines that compute other bits -----------------------------------------------------------------------
+
+
+def test_a_job_that_wants_the_same_kernels_goes_to_no_other_machine(farm: Farm) -> None:
+    job = submit(farm, same_kernels="require")
+    first, other = farm.agent("first"), farm.agent("other", fingerprint="numpy 0.9")
+    finish_some(first)
+    assert isinstance(first.push(first.parts[0]), m.Settled)
+    farm.kill()
+    farm.start()
+    assert farm.stored()[job].kernels == first.fingerprint
+    for _ in range(3):
+        other.step()
+    status = farm.agent_status("other")
+    assert other.computed == [] and status is not None and list(status.ineligible) == [job]
+    assert "numpy 0.9 here" in status.ineligible[job] and first.fingerprint.split(", ")[0] in status.ineligible[job]
+    assert "other: takes nothing of job.1: has other kernels" in farm.coordinator("agents").stdout
+    until(lambda: _rejoined(first), "the first to come back")
+    bundle = first.bundle_of(first.parts[0])
+    index = encode_index(msgspec.structs.replace(bundle.index, fingerprint="numpy 0.9"))
+    refused = first.push_link.ask(msgspec.structs.replace(first.offer_of(bundle), index=index))
+    assert isinstance(refused, m.Refused) and refused.code == "kernels"
+    first.work(lambda: farm.status(job).state == "complete")
+    farm.check_result(job)
+    assert farm.status(job).failures == 0 and "1 kernel fingerprint;" in farm.coordinator("verify", job).stdout
+
+
+def _rejoined(agent: SimulatedAgent) -> bool:
+    agent.hang_up()
+    return isinstance(agent.join(), m.Welcome)
 
 
 # --- drains, poison, retries --------------------------------------------------------------------------------

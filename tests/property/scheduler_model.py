@@ -81,6 +81,8 @@ class DiskJob:
     why: str = ""
     succeeded: bool = False
     cursor: int = 0
+    same_kernels: bool = False
+    kernels: str = ""  # of what is committed, where one fingerprint alone is wanted
 
     def added(self) -> e.JobAdded:
         first = next(iter(self.layers.values()))
@@ -88,7 +90,8 @@ class DiskJob:
             job=self.id, kind=KIND, kernel=self.kernel, cpus=self.cpus, memory=None, attempts=self.attempts,
             max_failures=self.max_failures, priority=self.priority, state=self.state, why=self.why,
             layers=tuple(layer.seed() for layer in self.layers.values()), succeeded=self.succeeded,
-            cursor=self.cursor, payloads=dict(first.payloads),
+            cursor=self.cursor, payloads=dict(first.payloads), same_kernels=self.same_kernels,
+            kernels_fixed=self.kernels,
         )  # fmt: skip
 
 
@@ -160,6 +163,7 @@ class Agent:
     finished: Sets = field(default_factory=lambda: defaultdict(set))  # to be reported
     news: list[Failure | Loss | Returned] = field(default_factory=list)  # to be reported, one at a time
     cost: dict[str, int] = field(default_factory=dict)  # layer → bytes
+    fingerprint: str = "k1"
 
     @property
     def process(self) -> str:
@@ -178,7 +182,7 @@ class Agent:
         first = self.news[:1]
         return e.Joined(
             name=self.name, spool=self.spool, process=self.process, session=session, cpus=self.cpus, memory=0,
-            room=self.budget, kernels={KIND: self.kernel}, in_place=True,
+            room=self.budget, kernels={KIND: self.kernel}, fingerprint=self.fingerprint, in_place=True,
             held=tuple(Held("", *key, pairs(self.running[key]), pairs(self.done[key])) for key in keys),
             failures=tuple(one for one in first if isinstance(one, Failure)),
             losses=tuple(one for one in first if isinstance(one, Loss)),
@@ -232,6 +236,13 @@ class Agent:
             for key in [key for key in held if key[0] == layer]:
                 held[key] -= numbers
 
+    def give_up(self, layer: str, numbers: set[int]) -> None:
+        """The job runs on other kernels: its parts go, and that is said."""
+        for key, held in self.done.items():
+            if key[0] == layer and held & numbers:
+                self.news.append(Loss("", *key, pairs(held & numbers), False, "other kernels"))
+        self.settle(layer, numbers)
+
     def forget(self, layer: str) -> None:
         """Nobody wants this layer any more."""
         for held in (self.running, self.done, self.finished):
@@ -266,6 +277,7 @@ class Seen:
     kernel: int
     disk: int  # bytes in all
     heard: float
+    fingerprint: str
     room: int = 0
     state: str = "live"
     hungry: bool = False
@@ -317,9 +329,14 @@ class Oracle:
         self.first: defaultdict[str, defaultdict[str, set[Shard]]] = defaultdict(lambda: defaultdict(set))
         self.strikes: defaultdict[tuple[str, str], list[Shard]] = defaultdict(list)
         self.barred: set[tuple[str, str]] = set()
+        self.kernels: dict[str, str] = {}  # job → the one fingerprint it goes to
+        self.fixed: set[str] = set()  # jobs where a commit has decided that
         self.last_attempt = 0
 
     def learn(self, job: DiskJob, alive: float) -> None:
+        if job.kernels:
+            self.kernels[job.id] = job.kernels
+            self.fixed.add(job.id)
         for layer in job.layers.values():
             key = (job.id, layer.digest)
             self.committed[key] = layer.whole if layer.state == "merged" else set(layer.rows)
@@ -339,10 +356,21 @@ class Oracle:
         return self.disk.jobs[self.opened[layer]]
 
     def eligible(self, name: str, job: DiskJob) -> bool:
+        return self.agents[name].state == "live" and self._fits(name, job)
+
+    def _fits(self, name: str, job: DiskJob) -> bool:
         seen = self.agents[name]
         least = min(layer.out_bytes for layer in job.layers.values())
         able = seen.kernel == job.kernel and seen.cpus >= job.cpus and seen.disk >= least
-        return seen.state == "live" and able and (name, job.id) not in self.barred
+        return able and self.suits(seen, job) and (name, job.id) not in self.barred
+
+    def suits(self, seen: Seen, job: DiskJob) -> bool:
+        return self.kernels.get(job.id, seen.fingerprint) == seen.fingerprint
+
+    def goes_to(self, seen: Seen, job: DiskJob) -> None:
+        """The first machine to have anything of it decides."""
+        if job.same_kernels:
+            self.kernels.setdefault(job.id, seen.fingerprint)
 
     def able(self, name: str, job: DiskJob) -> bool:
         """Whether it will take a shard of the job: it works, or could."""
@@ -378,7 +406,10 @@ class Oracle:
         if old and old.process != event.process:
             self.fenced.add(old.process)
             must += [("reject", old.session, "fenced")] if old.present else []
-        seen = Seen(event.spool, event.process, event.session, event.cpus, event.kernels[KIND], event.room, alive)
+        seen = Seen(
+            event.spool, event.process, event.session, event.cpus, event.kernels[KIND], event.room, alive,
+            event.fingerprint,
+        )  # fmt: skip
         if old:
             seen.open, seen.done = old.open, old.done
             if old.state == "draining" and old.process == event.process:
@@ -406,9 +437,12 @@ class Oracle:
             if held.layer in self.opened:
                 adopts = key not in before and held.boot < self.boot
                 job = self.job_of(held.layer)
-                if adopts and job.state in {"running", "paused"} and job.id not in halted:
+                wanted = job.state in {"running", "paused"} and job.id not in halted
+                if adopts and wanted and self.suits(seen, job):
                     seen.open[key] = running & self.limbo[held.layer]
                     self.limbo[held.layer] -= running
+                    if seen.open[key]:
+                        self.goes_to(seen, job)
                 must += self.finished(event.name, key, finished)
         for key, those in before.items():
             seen.open[key] -= those - claimed[key]
@@ -432,6 +466,8 @@ class Oracle:
         self.limbo[layer] -= numbers
         self.quarantined[job.id, layer] -= numbers
         self.touched[job.id, layer] |= numbers
+        if new:
+            self.goes_to(seen, job)
         return self.succeeded(name, job) if new else []
 
     def succeeded(self, name: str, job: DiskJob) -> list[object]:
@@ -526,7 +562,13 @@ class Oracle:
         seen.open.clear()
         seen.done.clear()
 
+    def _decided(self, job: DiskJob, fingerprint: str) -> None:
+        if job.same_kernels and job.id not in self.fixed:
+            self.kernels[job.id] = fingerprint
+            self.fixed.add(job.id)
+
     def rows_added(self, event: e.BundleCommitted) -> list[object]:
+        self._decided(self.disk.jobs[event.job], event.fingerprint)
         layer = self.disk.layer(event.job, event.layer)
         if layer.generation != event.generation or layer.state not in {"open", "waiting"}:
             return []
@@ -550,6 +592,11 @@ class Oracle:
             if seen.present and alive - seen.heard > self.lease:
                 self.parted(name, "gone")
         self.released(alive)
+        for job in self.disk.jobs.values():
+            if job.state == "running" and job.id in self.kernels.keys() - self.fixed:
+                own = {one for one in self.sessions.values() if self._fits(one, job)}
+                if not own:
+                    del self.kernels[job.id]
 
     def released(self, alive: float) -> None:
         if self.limbo_until is not None and (not self.expected or alive >= self.limbo_until):

@@ -583,7 +583,7 @@ class DeskMachine(RuleBasedStateMachine):
         self.tell(PushAnswered(Refused("committed", named.pairs()), sent, 0, 0.0))
 
     @precondition(lambda self: self.push is not None)
-    @rule(code=st.sampled_from(["full", "no-session", "corrupt", "gone", "outputs"]))
+    @rule(code=st.sampled_from(["full", "no-session", "corrupt", "gone", "outputs", "kernels"]))
     def push_refused(self, code: str) -> None:
         sent, push, self.push = self.sent(), self.push, None
         assert push is not None
@@ -591,11 +591,11 @@ class DeskMachine(RuleBasedStateMachine):
             self.settle(push.layer, RangeSet([(0, SHARDS)]))
             self.known.discard(push.layer)
             self.forget_reports(push.layer)
-        if code == "outputs":
+        if code in {"outputs", "kernels"}:
             for number in sent:
                 if (push.layer, number) in self.done:
                     attempt, _ = self.done.pop((push.layer, number))
-                    self.owed["failed", push.layer, number, attempt] += 1
+                    self.owed["failed" if code == "outputs" else "lost", push.layer, number, attempt] += 1
         if code == "no-session" and push.session == self.session:
             self.session = 0
         self.tell(PushAnswered(Refused(code), sent, 0, 0.0))

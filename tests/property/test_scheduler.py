@@ -70,6 +70,7 @@ class Farm(RuleBasedStateMachine):
         self.last_session = self.last_job = 0
         self.agents = {name: Agent(name, f"{name}-1", 1 + i % 3, 1, 40 * MIB) for i, name in enumerate(NAMES)}
         self.agents["c"].budget, self.agents["d"].kernel = 2 * MIB, 2
+        self.agents["b"].fingerprint = "k2"
         self.mail: dict[int, list[c.Command]] = {}
         self.past: list[tuple[str, int, Any]] = []  # every report ever made: by whom, in which session
         self.accepted: list[Bundle] = []
@@ -120,7 +121,10 @@ class Farm(RuleBasedStateMachine):
             for job in state.jobs.values() for layer in job.layers
         ]  # fmt: skip
         held = [(name, str(h)) for name, agent in state.agents.items() for h in agent.holdings.values()]
-        jobs = [(job.id, job.state, job.why, job.succeeded) for job in state.jobs.values()]
+        jobs = [
+            (job.id, job.state, job.why, job.succeeded, job.fingerprint, job.kernels_fixed)
+            for job in state.jobs.values()
+        ]
         return layers, held, jobs
 
     def _obey(self, command: c.Command, told: list[object]) -> bool:
@@ -242,6 +246,7 @@ class Farm(RuleBasedStateMachine):
         seen.room -= cost
         seen.open[grant.layer, self.boot, grant.attempt] = numbers
         oracle.touched[shard_key] |= numbers
+        oracle.goes_to(seen, job)
 
     def _check_choice(self, name: str, grant: c.SendGrant, numbers: set[int], mine: set[int]) -> None:
         """Untouched ones first, then those that ran before, each on another machine than before, then copies."""
@@ -274,6 +279,8 @@ class Farm(RuleBasedStateMachine):
         state.check()
         assert {digest: layer.job for digest, layer in state.open_layers.items()} == oracle.opened
         for job in state.jobs.values():
+            kernels = (oracle.kernels.get(job.id, ""), job.id in oracle.fixed)
+            assert (job.fingerprint, job.kernels_fixed) == kernels, f"{job.id}: {job.fingerprint}, not {kernels}"
             assert job.state == self.disk.jobs[job.id].state and job.succeeded == self.disk.jobs[job.id].succeeded
             for layer in job.layers:
                 shards = (job.id, layer.digest)
@@ -313,11 +320,11 @@ class Farm(RuleBasedStateMachine):
     @rule(
         counts=st.lists(st.integers(1, 9), min_size=1, max_size=3), attempts=st.integers(1, 3),
         max_failures=st.sampled_from([1, 2, 4, 1000]), cpus=st.sampled_from([1, 1, 2]), made=st.booleans(),
-        priority=st.sampled_from([1, 3]), again=st.booleans(), long=st.booleans(),
+        priority=st.sampled_from([1, 3]), again=st.booleans(), long=st.booleans(), same=st.booleans(),
     )  # fmt: skip
     def add_job(
         self, counts: list[int], attempts: int, max_failures: int, cpus: int, made: bool, priority: int, again: bool,
-        long: bool,
+        long: bool, same: bool,
     ) -> None:  # fmt: skip
         self.last_job += 1
         made = made and not again
@@ -327,7 +334,7 @@ class Farm(RuleBasedStateMachine):
         counts = [3 + i for i in range(len(counts))] if again else counts
         size = MIB // 64 if long else MIB
         layers = {f"{prefix}.{i}": DiskLayer(f"{prefix}.{i}", count, made, size) for i, count in enumerate(counts)}
-        job = DiskJob(f"job.{self.last_job}", 1, cpus, attempts, max_failures, layers, priority)
+        job = DiskJob(f"job.{self.last_job}", 1, cpus, attempts, max_failures, layers, priority, same_kernels=same)
         self.disk.jobs[job.id] = job
         for agent in self.agents.values():
             agent.cost.update({digest: layer.out_bytes for digest, layer in layers.items()})
@@ -371,6 +378,8 @@ class Farm(RuleBasedStateMachine):
         for layer in mine:
             self.oracle.closed(layer)
         self.oracle.forgiven(job.id)
+        self.oracle.kernels.pop(job.id, None)
+        self.oracle.fixed.discard(job.id)
         del self.disk.jobs[job.id]
         for layer in job.layers:
             del self.oracle.committed[job.id, layer]
@@ -695,9 +704,11 @@ class Farm(RuleBasedStateMachine):
     def _push(self, agent: Agent, layer: str, count: int) -> None:
         numbers = sorted(n for key, those in agent.done.items() if key[0] == layer for n in those)[:count]
         self.offers = [*self.offers[-20:], (layer, set(numbers))]
-        verdict = self._judged(agent.session, layer, set(numbers))
+        verdict = self._judged(agent, layer, set(numbers))
         if isinstance(verdict, c.AcceptOffer):
-            event = e.BundleCommitted(verdict.job, layer, verdict.generation, agent.name, ranges(numbers), 1)
+            event = e.BundleCommitted(
+                verdict.job, layer, verdict.generation, agent.name, ranges(numbers), 1, agent.fingerprint
+            )
             self.accepted.append(Bundle(agent, agent.lives, event))
         else:
             self._refused(agent, layer, verdict, set(numbers))
@@ -707,18 +718,22 @@ class Farm(RuleBasedStateMachine):
     def offer_again(self, pick: int, name: str) -> None:
         """A bundle offered before is offered once more, by whomever; its body never comes."""
         layer, numbers = choose(pick, self.offers)
-        self._judged(self.agents[name].session, layer, numbers)
+        self._judged(self.agents[name], layer, numbers)
 
-    def _judged(self, session: int, layer: str, numbers: set[int]) -> c.AcceptOffer | c.RefuseOffer:
+    def _judged(self, agent: Agent, layer: str, numbers: set[int]) -> c.AcceptOffer | c.RefuseOffer:
         """Any shard that is committed refuses the bundle, by name."""
-        oracle, before = self.oracle, self._snapshot()
-        (verdict,) = self.handle(e.Offered(session, layer, ranges(numbers)), [])
+        oracle, before, session = self.oracle, self._snapshot(), agent.session
+        (verdict,) = self.handle(e.Offered(session, layer, ranges(numbers), agent.fingerprint), [])
         assert isinstance(verdict, c.AcceptOffer | c.RefuseOffer) and self._snapshot() == before
         job = oracle.opened.get(layer)
         known = oracle.committed[job, layer] if job else set()
+        odd = job in oracle.fixed and oracle.kernels[job] != agent.fingerprint if job else False
         if isinstance(verdict, c.AcceptOffer):
             assert session in oracle.sessions and verdict.job == job, "accepted what nobody wants"
             assert not numbers & known, "accepted what is committed already"
+            assert not odd, "accepted other bits"
+        elif verdict.code == "kernels":
+            assert odd and set(verdict.numbers) == numbers and session in oracle.sessions
         elif verdict.code == "committed" and job:
             assert set(verdict.numbers) == numbers & known
         elif verdict.code == "committed":
@@ -735,6 +750,8 @@ class Farm(RuleBasedStateMachine):
                 agent.session = 0
             case "committed":
                 agent.settle(layer, set(verdict.numbers))
+            case "kernels":
+                agent.give_up(layer, offered)
             case _:
                 agent.settle(layer, offered)
 
@@ -759,6 +776,12 @@ class Farm(RuleBasedStateMachine):
             if answers:
                 agent.settle(event.layer, twice)
             return
+        job = self.disk.jobs[event.job]
+        if job.same_kernels and job.kernels not in {"", event.fingerprint}:
+            if answers:
+                agent.give_up(event.layer, numbers)
+            return
+        job.kernels = event.fingerprint if job.same_kernels else ""
         disk.rows |= numbers
         self._flush()
         self.undelivered.append(event)
@@ -913,7 +936,9 @@ class Farm(RuleBasedStateMachine):
         self.lazy = False
         self._flush()
         self.deliver()
-        self.agents["e"] = Agent("e", "e-1", 4, 1, 10_000 * MIB, cost=dict(self.agents["a"].cost))
+        for name, kernels in (("e", "k1"), ("f", "k2")):
+            cost = dict(self.agents["a"].cost)
+            self.agents[name] = Agent(name, f"{name}-1", 4, 1, 10_000 * MIB, cost=cost, fingerprint=kernels)
         for agent in self.agents.values():
             agent.draining = False
             agent.budget = max(agent.budget, 50 * MIB)

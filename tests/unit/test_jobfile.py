@@ -108,6 +108,8 @@ WRONG = [
     ("timeout: 0", "job.yaml:4: timeout: expected a duration above 0"),
     ("attempts: 0", "job.yaml:4: attempts: expected a whole number >= 1"),
     ("attempts: true", "job.yaml:4: attempts: expected a whole number, got true or false"),
+    ("same_kernels: yes", "job.yaml:4: same_kernels: expected"),
+    ("same_kernels: required", "job.yaml:4: same_kernels: expected"),
     ("priority: 0", "job.yaml:4: priority: expected a whole number >= 1"),
     ("env: 3", "job.yaml:4: env: expected text, got a whole number"),
     ("code: work.py:f", "job.yaml:4: code: kind `tiny` runs no code of yours"),

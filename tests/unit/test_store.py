@@ -13,7 +13,7 @@ import pytest
 
 from coordinator import store as stores
 from coordinator.protocol.messages import Failure
-from coordinator.store import AlreadyCommitted, Store, StoreThread
+from coordinator.store import AlreadyCommitted, OtherKernels, Store, StoreThread
 from jobs.errors import RefusedError
 from jobs.model import Output
 from jobs.ranges import RangeSet
@@ -37,8 +37,8 @@ def job_in(store: Store, name: str = "job", ready: bool = True) -> str:
     return job
 
 
-def commit(store: Store, job: str, file: str, *numbers: int, layer: str = A) -> None:
-    store.commit_bundle(job, layer, file, 100, "one", 6.0, RangeSet.of(numbers), OUTPUTS, 25)
+def commit(store: Store, job: str, file: str, *numbers: int, layer: str = A, kernels: str | None = None) -> None:
+    store.commit_bundle(job, layer, file, 100, "one", 6.0, RangeSet.of(numbers), OUTPUTS, 25, kernels)
 
 
 def failure(number: int, attempt: int = 1) -> Failure:
@@ -103,6 +103,19 @@ def test_a_committed_shard_refuses_a_bundle_whole_and_by_name(store: Store) -> N
     assert store.committed_of(job, A) == RangeSet.of([0, 1, 2])
 
 
+def test_the_first_commit_of_a_job_fixes_its_kernels(store: Store) -> None:
+    job, other = job_in(store), job_in(store)
+    assert store.jobs()[0].kernels == ""
+    commit(store, job, "1.part", 0, kernels="numpy 1, blas 2")
+    with pytest.raises(OtherKernels, match="numpy 3 here, numpy 1 there"):
+        store.db.execute("BEGIN")
+        commit(store, job, "2.part", 1, kernels="numpy 3, blas 2")
+    store.db.execute("ROLLBACK")
+    commit(store, job, "3.part", 1, layer=B, kernels="numpy 1, blas 2")
+    commit(store, other, "4.part", 0, kernels="numpy 3, blas 2")
+    assert [one.kernels for one in store.jobs()] == ["numpy 1, blas 2", "numpy 3, blas 2"]
+
+
 def test_the_same_number_of_another_layer_or_job_is_another_shard(store: Store) -> None:
     first, second = job_in(store), job_in(store)
     for job, layer in ((first, A), (first, B), (second, A)):
@@ -114,7 +127,7 @@ def test_a_million_rows_come_back_as_ranges(store: Store) -> None:
     job = job_in(store)
     store.db.execute("BEGIN")
     numbers = RangeSet([(0, 40_000), (50_000, 60_000)])
-    store.commit_bundle(job, A, "1.part", 1, "one", 6.0, numbers, OUTPUTS, 1)
+    store.commit_bundle(job, A, "1.part", 1, "one", 6.0, numbers, OUTPUTS, 1, None)
     store.db.execute("COMMIT")
     [stored] = store.jobs()
     assert stored.layers[0].committed.pairs() == [(0, 40_000), (50_000, 60_000)]

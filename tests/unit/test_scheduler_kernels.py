@@ -1,0 +1,98 @@
+"""`same_kernels: require`: a job stays on machines of one kernel fingerprint, at nobody's cost."""
+
+from __future__ import annotations
+
+from coordinator.scheduler import commands as c
+from coordinator.scheduler import events as e
+from jobs.ranges import RangeSet
+from tests.unit.sched import World, every, only, seed
+
+OLD, NEW = "numpy 2.4.5 AVX2, openblas 0.3.31 Haswell", "numpy 2.4.6 AVX2, openblas 0.3.31 Haswell"
+APART = "has other kernels than the job's first machine: numpy 2.4.6 AVX2 here, numpy 2.4.5 AVX2 there"
+
+
+def offer(world: World, name: str, numbers: RangeSet, fingerprint: str) -> list[c.Command]:
+    return world.handle(e.Offered(world.sessions[name], "L", numbers, fingerprint))
+
+
+def commit(world: World, name: str, numbers: RangeSet, fingerprint: str) -> list[c.Command]:
+    return world.handle(e.BundleCommitted("j.1", "L", 0, name, numbers, 1, fingerprint))
+
+
+def why_not(world: World, name: str) -> str:
+    return world.state.obstacle(world.state.agents[name], world.state.jobs["j.1"])
+
+
+def test_by_default_every_machine_takes_part() -> None:
+    world = World()
+    world.add()
+    world.enter("one", fingerprint=OLD)
+    world.enter("two", fingerprint=NEW)
+    assert world.grants["one"] and world.grants["two"]
+
+
+def test_the_first_machine_decides_and_others_are_told_what_differs() -> None:
+    world = World()
+    world.add(same_kernels=True)
+    world.enter("one", "twin", fingerprint=OLD)
+    world.enter("two", fingerprint=NEW)
+    assert world.grants.keys() == {"one", "twin"} and why_not(world, "two") == APART
+    world.finish("one", seconds=1.0)
+    world.sync("two")
+    assert "two" not in world.grants and world.open_of("one") > 1
+
+
+def test_the_first_machine_gone_before_any_commit_leaves_the_choice_to_the_next() -> None:
+    world = World(lease=3.0)
+    world.add(same_kernels=True)
+    world.enter("one", fingerprint=OLD)
+    world.enter("two", fingerprint=NEW)
+    world.handle(e.Departed(world.sessions["one"]))
+    assert only(c.SendGrant, world.tick()).session == world.sessions["two"]
+    world.enter("one", fingerprint=OLD)
+    assert "other kernels" in why_not(world, "one")
+
+
+def test_a_commit_decides_for_good() -> None:
+    world = World()
+    world.add(same_kernels=True)
+    world.enter("one", fingerprint=OLD)
+    world.finish("one")
+    commit(world, "one", world.grants["one"][0].numbers, OLD)
+    world.handle(e.Departed(world.sessions["one"]))
+    world.enter("two", fingerprint=NEW)
+    assert world.tick(3) == [] and "two" not in world.grants and why_not(world, "two") == APART
+
+
+def test_after_a_restart_the_stored_one_holds() -> None:
+    world = World(boot=2)
+    world.add(seed(high_water=4, state="open"), same_kernels=True, kernels_fixed=OLD)
+    world.enter("two", fingerprint=NEW)
+    world.tick(70)
+    assert "two" not in world.grants
+    world.enter("one", fingerprint=OLD)
+    assert world.grants["one"]
+
+
+def test_what_another_machine_has_from_before_a_restart_is_not_taken() -> None:
+    before = World()
+    before.add(same_kernels=True)
+    before.enter("two", fingerprint=NEW)
+    held = before.held(before.last("two"), boot=1)
+    world = World(boot=2, expected=frozenset({"one", "two"}))
+    world.add(seed(high_water=4, state="open"), same_kernels=True, kernels_fixed=OLD)
+    assert only(c.SendDrop, world.join("two", fingerprint=NEW, held=(held,))).numbers == before.last("two").numbers
+    assert world.layer().troubles == {}
+
+
+def test_the_first_commit_wins_over_the_first_grant() -> None:
+    """A machine that was at work before a restart, and one that was given work after it."""
+    world = World(boot=2, expected=frozenset({"one", "two"}))
+    world.add(seed(high_water=4, state="open"), same_kernels=True)
+    world.join("one", fingerprint=OLD)
+    world.enter("two", fingerprint=NEW)
+    theirs, ours = RangeSet([(0, 2)]), RangeSet([(50, 52)])
+    assert world.open_of("two") and only(c.AcceptOffer, offer(world, "one", theirs, OLD))
+    assert every(c.SendDrop, commit(world, "one", theirs, OLD)) and world.open_of("two") == 0
+    assert only(c.RefuseOffer, offer(world, "two", ours, NEW)).code == "kernels"
+    assert only(c.AcceptOffer, offer(world, "one", ours, OLD)) and world.layer().troubles == {}

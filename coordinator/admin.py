@@ -215,6 +215,16 @@ class Window(msgspec.Struct, frozen=True):
     out_bytes: Count = 0  # of the committed
 
 
+class SlowShard(msgspec.Struct, frozen=True):
+    """A shard that runs far longer than its job's finished ones, and that no timeout will end."""
+
+    layer: LayerName
+    number: Count
+    agent: Name
+    seconds: Seconds  # at work for so long, at least
+    median: Seconds  # of the finished ones
+
+
 class JobStatus(msgspec.Struct, frozen=True):
     id: JobId
     kind: Short
@@ -234,6 +244,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     whole: Window = Window()  # since the daemon started, or the job if later
     merged_bytes: Count = 0  # output merged, in this life of the daemon
     merge_seconds: Seconds = 0.0  # that it took
+    slow: list[SlowShard] = []  # at most one a machine, the longest at work first
     notes: list[Text] = []  # lines for people: nobody is eligible and why, the root is full, a source changed
 
 

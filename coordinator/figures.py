@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
+from math import log2
 
 from coordinator.admin import Window, bounded
 from coordinator.protocol.messages import Finished
 
 RECENT_SECONDS = 60
+BUCKETS = 4  # to each doubling of the seconds a shard took: a median is right to a tenth
+SETTLED_SHARDS = 5  # that a median wants
 MEAN_WEIGHT = 0.2  # of the newest report in the moving mean of seconds per shard
 
 
@@ -48,6 +51,7 @@ class JobFigures:
     merged_bytes: int = 0
     merge_seconds: float = 0.0
     failures: int = 0
+    spread: Counter[int] = field(default_factory=Counter)  # bucket of seconds → shards, transfer included
 
     def finished(self, agent: str, report: Finished, count: int) -> None:
         done = self.by_agent.setdefault(agent, Done())
@@ -59,6 +63,7 @@ class JobFigures:
         done.peak = max(done.peak, report.peak)
         each = report.compute / count
         done.seconds += (each - done.seconds) * (MEAN_WEIGHT if done.seconds else 1.0)
+        self.spread[round(BUCKETS * log2(max(each + report.pull / count, 1e-6)))] += count
         for second in (self.whole, self.recent[-1]):
             second.finished += count
             second.in_bytes += report.in_bytes
@@ -69,6 +74,17 @@ class JobFigures:
         for second in (self.whole, self.recent[-1]):
             second.committed += count
             second.out_bytes += nbytes
+
+    def median(self) -> float:
+        """Seconds of a finished shard; 0 while too few are known."""
+        left = self.spread.total() / 2
+        if self.spread.total() < SETTLED_SHARDS:
+            return 0.0
+        for bucket in sorted(self.spread):
+            left -= self.spread[bucket]
+            if left <= 0:
+                break
+        return float(2.0 ** (bucket / BUCKETS))
 
     def tick(self, seconds: float) -> None:
         """A tick of its running is over."""

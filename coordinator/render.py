@@ -133,7 +133,16 @@ def _when(job: JobStatus, now: float) -> str:
 
 def remarks(job: JobStatus) -> list[str]:
     """Lines that a person should see: why it does not run, and what holds it up."""
-    return [*([job.why] if job.why else []), *job.notes]
+    return [*([job.why] if job.why else []), *job.notes, *slow_lines(job)]
+
+
+def slow_lines(job: JobStatus) -> list[str]:
+    """What runs suspiciously long; nothing ends it but a timeout, or who is told."""
+    return [
+        f"{job.id}/{one.layer}/{one.number} has been at work on {one.agent} for {format_duration(round(one.seconds))},"
+        f" others take {format_duration(one.median)}; there is no `timeout`"
+        for one in job.slow
+    ]
 
 
 def job_page(job: JobStatus, now: float) -> str:
@@ -153,7 +162,7 @@ def job_page(job: JobStatus, now: float) -> str:
         lines.append(f"  failures  {counted(job.failures, 'attempt')}; see `coordinator logs {job.id}{only}`")
     if job.priority != 1:
         lines.append(f"  priority  {job.priority}")
-    lines += [f"  note      {note}" for note in job.notes]
+    lines += [f"  note      {note}" for note in [*job.notes, *slow_lines(job)]]
     blocks = ["\n".join(lines), layers_table(job.layers), machines_table(job)]
     return "\n\n".join(block for block in blocks if block)
 
@@ -239,9 +248,13 @@ def bar_note(job: JobStatus, now: float) -> str:
 
 
 def machine_lines(job: JobStatus, trace: Trace) -> list[str]:
-    """Each live machine's rate on a job."""
-    live = [agent for agent in job.agents if agent.live]
-    return [f"  {agent.name}: {rate(trace.speed(agent.name))}, {agent.shards:,} finished" for agent in live]
+    """Each live machine's rate on a job, and what it is stuck at."""
+    slow = {one.agent: f", {one.layer}/{one.number} runs for {format_duration(round(one.seconds))}" for one in job.slow}
+    return [
+        f"  {agent.name}: {rate(trace.speed(agent.name))}, {agent.shards:,} finished{slow.get(agent.name, '')}"
+        for agent in job.agents
+        if agent.live
+    ]
 
 
 # --- machines and failures --------------------------------------------------------------------------------

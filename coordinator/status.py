@@ -18,6 +18,7 @@ from coordinator.admin import (
 from coordinator.engine import Engine, LiveJob
 from coordinator.figures import Done
 from coordinator.scheduler import state as s
+from coordinator.stragglers import slow_shards
 from coordinator.version import VERSION
 from jobs.model import Layer
 
@@ -63,6 +64,7 @@ def _job_status(engine: Engine, job: s.Job, *, with_layers: bool) -> JobStatus:
         whole=figures.window_whole(),
         merged_bytes=figures.merged_bytes,
         merge_seconds=figures.merge_seconds,
+        slow=[] if live.work.timeout else slow_shards(state, job, figures.median(), time.monotonic()),
         notes=_notes(engine, job),
     )
 

@@ -91,6 +91,8 @@ class Scheduler:
             sessions.reject_unknown(state, event.session)
             return
         agent.heard, agent.room = now, event.room
+        if event.finished or event.failures or event.losses:
+            agent.progressed = now
         for finished in event.finished:
             results.finish(state, agent, finished, now)
         for failure in event.failures:

@@ -121,7 +121,17 @@ def finish(state: State, agent: Agent, report: Finished, now: float) -> None:
         _measure(agent, state.jobs[layer.job], len(new), now)
     take_in(state, agent, holding, numbers)
     state.prune(holding)
+    _note_overtaken(agent, report, told.top, now)
     layers.settle_layer(state, layer)
+
+
+def _note_overtaken(agent: Agent, report: Finished, top: int, now: float) -> None:
+    """Shards of a grant run in order: the lowest left of this one, or of an earlier one, is at work if below `top`."""
+    for holding in agent.holdings.values():
+        if holding.layer != report.layer or (holding.boot, holding.attempt) > (report.boot, report.attempt):
+            continue
+        if holding.open and holding.open.bottom < top and holding.overtaken[0] != holding.open.bottom:
+            holding.overtaken = (holding.open.bottom, now)
 
 
 def _charge(job: Job, layer: Layer, report: Finished, count: int) -> None:

@@ -59,6 +59,7 @@ class Holding:
     granted: float
     open: RangeSet
     finished: RangeSet = field(default_factory=RangeSet)
+    overtaken: tuple[int, float] = (-1, 0.0)  # the lowest open one when a later one was first finished, and when
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -247,6 +248,7 @@ class Agent:
     fingerprint: str = ""
     in_place: bool = False
     disk: int = 0  # bytes its spool may use in all
+    progressed: float = 0.0  # when it last said what became of anything
     idle_because: str = ""  # why it last got nothing, for people
     holdings: dict[tuple[str, int, int], Holding] = field(default_factory=dict)  # (layer, boot, attempt)
     void: dict[str, int] = field(default_factory=dict)  # layer → attempts up to this it forgets on hearing our answer

@@ -302,6 +302,34 @@ def test_a_damaged_bundle_runs_again_and_nothing_else(farm: Farm, harm: str) -> 
     farm.check_result(job)
 
 
+# --- shards that take too long ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("timeout", [None, "1h"])
+def test_a_shard_that_runs_ten_times_the_median_is_named(brisk: Farm, timeout: str | None) -> None:
+    job = submit(brisk, **({"timeout": timeout} if timeout else {}))
+    agent = brisk.agent()
+    finish_some(agent, SHARDS - 2)
+    until(lambda: agent.sync() and agent.granted, "a grant")
+    stuck = min(number for numbers in agent.granted.values() for number in numbers)
+    began = time.monotonic()
+
+    def named() -> bool:
+        agent.sync(hungry=False)
+        return bool(brisk.status(job).slow) if timeout is None else time.monotonic() - began > LEASE
+
+    until(named, "it to be named")
+    slow = brisk.status(job).slow
+    if timeout is None:
+        assert [(one.layer, one.number, one.agent) for one in slow] == [("a", stuck, "one")]
+        assert slow[0].seconds > 10 * slow[0].median > 0
+    else:
+        assert slow == []
+    agent.work(lambda: brisk.status(job).state == "complete")
+    assert brisk.status(job).slow == []
+    brisk.check_result(job)
+
+
 # --- machines that compute other bits -----------------------------------------------------------------------
 
 

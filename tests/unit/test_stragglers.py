@@ -1,0 +1,96 @@
+"""Which shards run too long: told from what reports carry, and never of machines that are only slow or silent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coordinator import render
+from coordinator.admin import JobStatus, SlowShard, Tally
+from coordinator.figures import JobFigures
+from coordinator.protocol.messages import Finished
+from coordinator.scheduler import commands as c
+from coordinator.stragglers import slow_shards
+from jobs.ranges import RangeSet
+from tests.unit.sched import World, seed
+
+MEDIAN = 2.0
+
+
+def at_work(cpus: int = 1, **more: Any) -> World:
+    """A job past its first success, and an agent with a grant of some shards."""
+    world = World(lease=150.0, heartbeat=5.0)
+    world.add(seed(count=1000), succeeded=True, **more)
+    world.enter("one", cpus=cpus)
+    assert len(world.last("one").numbers) > cpus
+    return world
+
+
+def slow(world: World, job: str = "j.1") -> list[tuple[int, str, float]]:
+    found = slow_shards(world.state, world.state.jobs[job], MEDIAN, world.now)
+    return [(one.number, one.agent, one.seconds) for one in found]
+
+
+def done(world: World, name: str, grant: c.SendGrant, *numbers: int, hungry: bool = False) -> None:
+    told = RangeSet.of(numbers).pairs()
+    report = Finished(grant.job, grant.layer, 1, grant.attempt, told, len(numbers), 1.0, 0.0, 0, 0, 0)
+    world.sync(name, hungry=hungry, finished=(report,))
+
+
+def test_one_that_hangs_on_a_machine_of_one_slot_is_named() -> None:
+    world = at_work()
+    grant = world.last("one")
+    done(world, "one", grant, 0)
+    world.now += 19.0
+    world.sync("one", hungry=False)
+    assert slow(world) == []
+    world.now += 2.0
+    world.sync("one", hungry=False)
+    assert slow(world) == [(1, "one", 21.0)]
+    done(world, "one", grant, 1)
+    assert slow(world) == []
+
+
+def test_one_that_hangs_beside_others_that_do_not_is_named() -> None:
+    world = at_work(cpus=2)
+    for _ in range(8):
+        world.now += 3.0
+        grant = world.last("one")
+        done(world, "one", grant, *(n for n in grant.numbers if n), hungry=True)
+    assert slow(world) == [(0, "one", 21.0)]
+
+
+def test_neither_before_a_median_nor_of_a_silent_machine() -> None:
+    world = at_work()
+    world.now += 70.0
+    world.sync("one", hungry=False)
+    assert slow(world) and not slow_shards(world.state, world.state.jobs["j.1"], 0.0, world.now)
+    world.now += 100.0
+    assert slow(world) == []
+
+
+def test_a_job_that_waits_behind_another_is_not_blamed() -> None:
+    world = World(lease=150.0)
+    world.add()
+    world.add(seed("M"), job="j.2")
+    world.enter("one")
+    assert world.state.agents["one"].load() == {"j.1": 1, "j.2": 1}
+    world.now += 70.0
+    world.sync("one", hungry=False)
+    assert slow(world) == [] and slow(world, "j.2") == []
+
+
+def test_the_median_is_that_of_shards_to_a_tenth() -> None:
+    figures = JobFigures()
+    for seconds, count in ((0.01, 2), (900.0, 1), (3.0, 5)):
+        assert figures.median() == 0.0
+        report = Finished("j", "L", 1, 1, [], count, seconds * count, 0.0, 0, 0, 0)
+        figures.finished("one", report, count)
+    assert 2.7 < figures.median() < 3.3
+
+
+def test_it_is_said_in_a_line() -> None:
+    stuck = SlowShard("conv1", 17, "left", 312.4, 10.0)
+    job = JobStatus("w.1", "map", "running", "", 1, 1.0, 2.0, None, Tally(), 0, slow=[stuck])
+    (line,) = render.remarks(job)
+    assert line == "w.1/conv1/17 has been at work on left for 5 min 12 s, others take 10 s; there is no `timeout`"
+    assert line in render.job_page(job, 3.0)

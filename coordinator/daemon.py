@@ -120,6 +120,7 @@ class _Daemon:
         tasks: list[asyncio.Task[Any]] = [
             asyncio.create_task(self._engine.tick_forever()),
             asyncio.create_task(self._engine.merging.run()),
+            asyncio.create_task(self._office.sweep_forever()),
         ]
         for job, live in self._engine.jobs.items():
             if live.plan.driver:

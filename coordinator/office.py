@@ -17,6 +17,7 @@ from coordinator.scheduler import events as e
 from coordinator.scheduler.layers import reserved
 from coordinator.scheduler.state import Job
 from coordinator.status import agents_of, status_of
+from coordinator.submissions import sweep
 from jobs.commit import fsync_folder, is_full
 from jobs.errors import INTERNAL_EXIT, MusterError, NotFoundError, RefusedError, SpaceError
 from jobs.model import MadeSource
@@ -24,6 +25,7 @@ from jobs.plan import Plan, decode_plan
 
 log = logging.getLogger("muster.daemon")
 
+SWEEP_TICKS = 10  # between two looks for what killed submitters left
 _STATUS = "`coordinator status {}` lists its layers and how many shards each has"
 
 
@@ -34,6 +36,7 @@ class Office:
         self._engine = engine
         self._driving = driving
         self._stop = stop
+        self._taking: set[str] = set()  # submissions being taken over
 
     async def answer(self, question: Message, connection: object) -> Message:
         """The answer to one question; an error of the asker's is an answer too."""
@@ -57,7 +60,7 @@ class Office:
             case a.AgentsAsk():
                 return agents_of(self._engine)
             case a.Submit():
-                return a.Submitted(await self.submit(question.folder))
+                return a.Submitted(await self._take(question.folder))
             case a.FailuresAsk():
                 return await self._failures(question)
             case a.Usage():
@@ -101,6 +104,26 @@ class Office:
         return found
 
     # --- submitting --------------------------------------------------------------------------------------
+
+    async def sweep_forever(self) -> None:
+        """Delete what killed submitters left behind."""
+        while True:
+            try:
+                left = sweep(self._engine.root.tmp, self._engine.tmp, self._taking)
+            except OSError as error:
+                log.warning("what killed submitters left is not swept: %s", error)
+                left = []
+            for folder in left:
+                log.info("%s is deleted: its submitter is gone", folder.name)
+                await asyncio.to_thread(shutil.rmtree, folder, True)
+            await asyncio.sleep(SWEEP_TICKS * self._engine.scheduler.state.timing.tick)
+
+    async def _take(self, folder: str) -> str:
+        self._taking.add(folder)
+        try:
+            return await self.submit(folder)
+        finally:
+            self._taking.discard(folder)
 
     async def submit(self, folder: str) -> str:
         """Take a planned job over. Order: row, not ready → folder renamed and synced → ready → the scheduler."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coordinator.root import Root
+from coordinator.submissions import locked_folder
 from jobs.code import CodeBundle, collect, pack
 from jobs.commit import fsync_folder, naming_space, write_durably
 from jobs.errors import RefusedError
@@ -37,17 +37,15 @@ def plan_file(path: Path) -> Planned:
 @contextmanager
 def submission(root: Root, planned: Planned) -> Iterator[str]:
     """The name of a folder under ROOT/tmp with all that the daemon needs; gone afterwards unless the daemon took it."""
-    name = f"submit-{secrets.token_hex(8)}"
-    folder = root.tmp / name
     try:
-        with naming_space(folder):
-            folder.mkdir(mode=0o700)
-            _write(folder, planned)
-        yield name
+        with naming_space(root.tmp), locked_folder(root.tmp) as folder:
+            try:
+                _write(folder, planned)
+                yield folder.name
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
     except OSError as error:
-        raise RefusedError(f"{folder}: {error.strerror or error}", "submit as the user the root belongs to") from None
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        raise RefusedError(f"{root.tmp}: {error.strerror or error}", "submit as the user the root belongs to") from None
 
 
 def _write(folder: Path, planned: Planned) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +19,7 @@ import pytest
 
 from coordinator import root as roots
 from coordinator.admin import Done as Answered
-from coordinator.admin import Drain, Retry
+from coordinator.admin import Drain, Retry, Submit, Submitted
 from coordinator.protocol import messages as m
 from coordinator.protocol.frames import FRAME_LIMIT, HEAD, MAGIC, frame
 from jobs.parts import encode_index, read_index
@@ -300,6 +302,45 @@ def test_a_damaged_bundle_runs_again_and_nothing_else(farm: Farm, harm: str) -> 
     assert sorted(numbers_of(agent)) == sorted([*range(SHARDS), *lost])
     assert "is damaged" in farm.said()
     farm.check_result(job)
+
+
+# --- submitters that die ------------------------------------------------------------------------------------
+
+
+LAYS_OUT = """
+import sys
+from pathlib import Path
+from coordinator.planning import plan_file, submission
+from coordinator import root
+with submission(root.find(Path(sys.argv[1])), plan_file(Path(sys.argv[2]))) as name:
+    print(name, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("daemon", ["runs", "starts"])
+def test_what_a_killed_submitter_left_is_swept_and_a_live_ones_is_not(brisk: Farm, daemon: str) -> None:
+    file = str(brisk.job_file(arrays(), ROWS))
+    command = [sys.executable, "-c", LAYS_OUT, str(brisk.root.path), file]
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    live, dead = (brisk.run(command, "submitter.out", **streams) for _ in range(2))
+    folders = []
+    for one in (live, dead):
+        assert one.stdout is not None
+        folders.append(brisk.root.tmp / one.stdout.readline().decode().strip())
+    if daemon == "starts":
+        brisk.kill()
+    dead.kill()
+    if daemon == "starts":
+        brisk.start()
+    until(lambda: not folders[1].exists(), "the dead one's folder to go")
+    assert (folders[0] / "plan.msgpack").exists()
+    job = brisk.ask(Submit(folders[0].name), Submitted).job
+    for one in (live, dead):
+        one.communicate()
+    agent = brisk.agent()
+    agent.work(lambda: brisk.status(job).state == "complete")
+    assert not list(brisk.root.tmp.glob("submit-*"))
 
 
 # --- shards that take too long ------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ LayerName = Annotated[str, Meta(max_length=512)]
 LayerNames = Annotated[list[LayerName], Meta(max_length=65_536)]
 Created = Annotated[list[tuple[Count, bytes]], Meta(max_length=65_536)]  # shard number, payload
 Submission = Annotated[str, Meta(pattern=r"^submit-[0-9a-f]{8,64}$")]
+BundleFile = Annotated[str, Meta(pattern=r"^[0-9]{1,12}-[0-9]{1,12}\.part$")]
 Weight = Annotated[int, Meta(ge=1, le=1000)]
 
 JobState = Literal["running", "paused", "halted", "cancelled", "incomplete", "complete"]
@@ -120,6 +121,13 @@ class DriveWait(Message, frozen=True):
     job: JobId
     known: Count  # `DriveState.seen` of the last answer
     wait: Seconds = 0.0
+
+
+class DriveDamaged(Message, frozen=True):
+    """A committed bundle cannot be read as its digests say: its shards run again. The answer is `Done`."""
+
+    job: JobId
+    bundle: BundleFile
 
 
 class Advance(Message, frozen=True):
@@ -343,6 +351,7 @@ FromCommand = (
     | Stop
     | DriveOpen
     | DriveWait
+    | DriveDamaged
     | Advance
 )
 ToCommand = Problem | Done | Submitted | Status | Agents | Failures | Used | DriveState | Advanced

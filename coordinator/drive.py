@@ -11,7 +11,7 @@ from pathlib import Path
 
 from coordinator import ask
 from coordinator import root as roots
-from coordinator.admin import Advance, Advanced, DriveOpen, DriveState, DriveWait
+from coordinator.admin import Advance, Advanced, Done, DriveDamaged, DriveOpen, DriveState, DriveWait
 from coordinator.root import Root
 from jobs.errors import DamagedError, MusterError, report
 from jobs.parts import BodyCheck, Entry, Index, read_index
@@ -73,7 +73,16 @@ class Drive:
         while self.state.more:
             self._ask(0.0)
         names, self._named = self._named, []
-        return [read_bundle(self.place.bundles / name) for name in names]
+        return [landed for name in names if (landed := self._read(name)) is not None]
+
+    def _read(self, name: str) -> Landed | None:
+        """None of a damaged one, which is reported: its shards run again, and come in another."""
+        try:
+            return read_bundle(self.place.bundles / name)
+        except (DamagedError, FileNotFoundError) as error:
+            print(f"bundle {name}: {error}", file=sys.stderr, flush=True)
+            self._line.ask(DriveDamaged(self.job, name), Done)
+            return None
 
     def wait(self) -> None:
         """Until there is something to take, or the job has ended."""

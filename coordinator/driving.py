@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 
 from coordinator import root as roots
-from coordinator.admin import Advance, Advanced, DriveOpen, DriveState, DriveWait
+from coordinator.admin import Advance, Advanced, Done, DriveDamaged, DriveOpen, DriveState, DriveWait
 from coordinator.engine import Engine
 from coordinator.scheduler import events as e
 from coordinator.scheduler.state import Job
@@ -15,8 +16,10 @@ from jobs.ranges import RangeSet
 
 log = logging.getLogger("muster.daemon")
 
-RESTART_SECONDS = 1.0
-RESTART_LIMIT_SECONDS = 60.0
+RESTART_SECONDS = 0.25  # doubled with each life that moved nothing
+CRASHES_TO_HALT = 5  # lives in a row that did not move the job's cursor
+EVIDENCE_BYTES = 8_000  # of what it said last
+LAST_WORDS_SECONDS = 1.0  # after its end
 PAGE = 4_096  # bundles named in one answer
 
 
@@ -40,35 +43,48 @@ class Driving:
             self._kept.discard(job)
 
     async def _keep(self, job: str) -> None:
-        pause = RESTART_SECONDS
-        while self._wants_driver(job):
-            began = asyncio.get_running_loop().time()
-            code = await self._run_driver(job)
-            if not self._wants_driver(job):
+        crashes, cursor = 0, -1
+        while state := self._wants_driver(job):
+            crashes, cursor = (crashes if state.cursor == cursor else 0), state.cursor
+            code, said = await self._run_driver(job)
+            state = self._wants_driver(job)
+            if state is None:
                 return
-            if asyncio.get_running_loop().time() - began > RESTART_LIMIT_SECONDS:
-                pause = RESTART_SECONDS
-            log.warning("the driver of %s ended with %s; it starts again in %.0f s", job, code, pause)
+            crashes += not (code == RefusedError.exit_code and job in self._drivers)  # another process drives it
+            if crashes >= CRASHES_TO_HALT and state.cursor == cursor:
+                why = f"its driver ended {crashes} times without getting on, the last time with {code}"
+                self._engine.driver_failed(job, state.layers[0].count, why, said)
+                return
+            pause = RESTART_SECONDS * 2 ** max(0, crashes - 1)
+            log.warning("the driver of %s ended with %s; it starts again in %.2g s: %s", job, code, pause, said[-500:])
             await asyncio.sleep(pause)
-            pause = min(2 * pause, RESTART_LIMIT_SECONDS)
 
-    async def _run_driver(self, job: str) -> int:
-        """One life of a driver; its exit code."""
+    async def _run_driver(self, job: str) -> tuple[int, str]:
+        """One life of a driver; its exit code, and the end of what it said."""
         entry = self._engine.jobs[job].plan.driver
         assert entry is not None
         process = await asyncio.create_subprocess_exec(
-            *roots.python(entry, str(self._engine.root.path), job), stdin=asyncio.subprocess.DEVNULL, cwd="/"
+            *roots.python(entry, str(self._engine.root.path), job), stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, cwd="/"
         )
+        assert process.stdout is not None
+        said = bytearray()
+        listening = asyncio.ensure_future(_keep_end(process.stdout, said))
         try:
-            return await process.wait()
+            code = await process.wait()
+            await asyncio.wait([listening], timeout=LAST_WORDS_SECONDS)  # children of its own may hold the pipe
+            return code, said.decode(errors="replace").strip()
         except asyncio.CancelledError:
             process.kill()
             await process.wait()
             raise
+        finally:
+            listening.cancel()
 
-    def _wants_driver(self, job: str) -> bool:
+    def _wants_driver(self, job: str) -> Job | None:
+        """The job, while it wants one."""
         state = self._engine.scheduler.state.jobs.get(job)
-        return state is not None and not state.ended and not state.layers[0].closed
+        wanted = state is not None and not state.ended and state.state != "halted" and not state.layers[0].closed
+        return state if wanted else None
 
     def open(self, question: DriveOpen, connection: object) -> DriveState:
         self._job(question.job)
@@ -93,6 +109,14 @@ class Driving:
                 await asyncio.wait_for(self._engine.something_for_drivers.wait(), left)
             except (TimeoutError, asyncio.TimeoutError):
                 continue
+
+    async def damaged(self, question: DriveDamaged, connection: object) -> Done:
+        """Drop a bundle's rows, as the merge does with one it cannot read."""
+        self._job(question.job)
+        if self._drivers.get(question.job) is not connection:
+            raise RefusedError(f"another process drives {question.job}", "open it first")
+        await self._engine.bundle_damaged(question.job, question.bundle)
+        return Done("its shards run again")
 
     async def advance(self, question: Advance, connection: object) -> Advanced:
         """Applied at once if and only if `from_seq` is the cursor; the store is the judge where it is durable."""
@@ -122,7 +146,7 @@ class Driving:
         job = self._job(job_id)
         layer = job.layers[0]
         live = self._engine.jobs[job_id]
-        bundles = live.bundles[known : known + PAGE]
+        page = live.bundles[known : known + PAGE]
         return DriveState(
             kind=job.kind,
             params=live.work.params,
@@ -133,7 +157,14 @@ class Driving:
             quarantined=layer.quarantined.pairs(),
             finished=layer.closed,
             ended=job.ended,
-            bundles=bundles,
-            seen=known + len(bundles),
-            more=len(live.bundles) > known + len(bundles),
+            bundles=[file for file in page if file],
+            seen=known + len(page),
+            more=len(live.bundles) > known + len(page),
         )
+
+
+async def _keep_end(stream: asyncio.StreamReader, said: bytearray) -> None:
+    """Read to the end, so that the writer never stands still; the last of it is kept."""
+    while piece := await stream.read(EVIDENCE_BYTES):
+        said += piece
+        del said[:-EVIDENCE_BYTES]

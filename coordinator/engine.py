@@ -22,6 +22,7 @@ from coordinator.merging import Merging, publish, withdraw
 from coordinator.protocol.messages import (
     Committed,
     Drop,
+    Failure,
     Grant,
     Hello,
     LayerInfo,
@@ -66,7 +67,7 @@ class LiveJob:
         }
         self.created, self.started, self.ended = created, started, ended
         self.figures = JobFigures()
-        self.bundles: list[str] = []  # files in order of commit, where a driver reads them
+        self.bundles: list[str] = []  # files in order of commit, where a driver reads them; "" for a damaged one
 
     @property
     def work(self) -> Work:
@@ -203,6 +204,17 @@ class Engine:
         host = self.agents[agent].host if agent in self.agents else ""
         shard = self._shard(job, failure.layer, failure.number)
         append_failure(self.root.job(job).failures, shard, agent, host, failure, quarantine)
+
+    def driver_failed(self, job: str, number: int, message: str, evidence: str) -> None:
+        """A driver that cannot go on: the job is halted, with the evidence where that of shards is, under the shard it
+        was to make next. It counts against none."""
+        layer = self.jobs[job].plan.layers[0].digest
+        failure = Failure(job, layer, number, self.boot, 0, "driver", message, evidence, 0.0, 0)
+        at = time.time()
+        self.jobs[job].figures.failures += 1
+        self.write(lambda store: store.add_failure(job, "coordinator", at, failure, False, counts=False))
+        append_failure(self.root.job(job).failures, self._shard(job, layer, number), "coordinator", "", failure, False)
+        self.handle(e.DriverFailed(job, message))
 
     def _shard(self, job: str, layer: str, number: int) -> str:
         return f"{job}/{self.jobs[job].layers[layer].name}/{number}"
@@ -422,8 +434,18 @@ class Engine:
         await asyncio.to_thread(self._delete_bundles, job, files)
         self.handle(e.LayerMerged(job, layer.digest, generation))
 
+    async def bundle_damaged(self, job: str, file: str) -> None:
+        """Whoever read a bundle of a driver's job found it so."""
+        layer = self.jobs[job].plan.layers[0]
+        state = self.scheduler.state.open_layers.get(layer.digest)
+        if state is not None and state.job == job and file in self.jobs[job].bundles:
+            path = self.root.job(job).bundles / file
+            await self._uncommit_bundle(job, layer, state.generation, path, "its driver cannot read it")
+
     async def _uncommit_bundle(self, job: str, layer: Layer, generation: int, bundle: Path, why: str) -> None:
         log.error("%s/%s: a committed bundle is damaged (%s); its shards run again", job, layer.name, why)
+        if live := self.jobs.get(job):  # its place stays: drivers count by places
+            live.bundles = ["" if file == bundle.name else file for file in live.bundles]
         numbers = await self.ask(lambda store: store.forget_bundle(job, layer.digest, bundle.name))
         await self._uncommit(job, layer, generation, numbers)
         await asyncio.to_thread(bundle.unlink, True)

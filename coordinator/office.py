@@ -70,6 +70,8 @@ class Office:
                 return self._driving.open(question, connection)
             case a.DriveWait():
                 return await self._driving.wait(question)
+            case a.DriveDamaged():
+                return await self._driving.damaged(question, connection)
             case a.Advance():
                 return await self._driving.advance(question, connection)
             case a.Stop():

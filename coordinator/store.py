@@ -386,13 +386,16 @@ class Store:
 
     # --- failures -------------------------------------------------------------------------------------
 
-    def add_failure(self, job: str, agent: str, at: float, failure: Failure, quarantine: bool) -> None:
+    def add_failure(
+        self, job: str, agent: str, at: float, failure: Failure, quarantine: bool, counts: bool = True
+    ) -> None:
         layer = self._layer(job, failure.layer)
         f = failure
         self.db.execute(
-            "INSERT INTO failures (layer, number, boot, attempt, agent, at, code, message, evidence, seconds, peak)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (layer, f.number, f.boot, f.attempt, agent, at, f.code, f.message, f.evidence, f.seconds, f.peak),
+            "INSERT INTO failures"
+            " (layer, number, boot, attempt, agent, at, code, message, evidence, seconds, peak, counts)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (layer, f.number, f.boot, f.attempt, agent, at, f.code, f.message, f.evidence, f.seconds, f.peak, counts),
         )
         if quarantine:
             self.add_quarantine(job, failure.layer, failure.number, failure.message)

@@ -67,6 +67,8 @@ class Scheduler:
                 layers.add(state, event, now)
             case e.Advanced():
                 layers.advance(state, event)
+            case e.DriverFailed():
+                layers.halt(state, state.jobs[event.job], event.why)
             case e.Cancelled():
                 layers.cancel(state, state.jobs[event.job])
             case e.Paused():

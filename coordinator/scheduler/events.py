@@ -167,6 +167,14 @@ class Advanced:
 
 
 @dataclass(frozen=True)
+class DriverFailed:
+    """A job's driver ends again and again, and gets nowhere."""
+
+    job: str
+    why: str
+
+
+@dataclass(frozen=True)
 class Cancelled:
     job: str
 
@@ -223,6 +231,7 @@ Event = (
     | HighWaterStored
     | SpaceMeasured
     | Advanced
+    | DriverFailed
     | Cancelled
     | Paused
     | Resumed

@@ -179,6 +179,48 @@ def test_a_damaged_link_is_made_again_from_what_it_was_made_of(chains: Farm) -> 
     check_values(chains, job, length=20)
 
 
+@pytest.mark.parametrize("damage", ["a bit", "gone"])
+def test_a_driver_that_finds_a_damaged_bundle_has_it_made_again(chains: Farm, damage: str) -> None:
+    job = submit(chains, length=20)
+    agent = chains.agents[0]
+    links(chains, job, 3)
+    agent.paused.set()
+    victim = min(chains.root.job(job).bundles.iterdir())
+    if damage == "gone":
+        victim.unlink()
+    else:
+        raw = victim.read_bytes()
+        victim.write_bytes(bytes([raw[0] ^ 1]) + raw[1:])
+    for pid in drivers(chains, job):
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: "its driver cannot read it" in chains.said(), "the next driver to say so")
+    agent.paused.clear()
+    chains.wait(job)
+    check_values(chains, job, length=20)
+    digest = chains.plan(job).layers[0].digest
+    assert len([number for layer, number in agent.computed if layer == digest]) == 21
+
+
+def test_a_driver_that_gets_nowhere_halts_its_job_with_the_evidence(chains: Farm) -> None:
+    job = chains.submit({}, kind="chain", params={"length": LENGTH, "broken_at": 3})
+    other = submit(chains)
+    status = chains.wait(job, "halted")
+    assert status.why == "its driver ended 5 times without getting on, the last time with 1"
+    (record,) = chains.failures(job)
+    assert (record.layer, record.number, record.code, record.quarantined) == ("made", 3, "driver", False)
+    for said in (chains.coordinator("logs", job).stdout, chains.root.job(job).failures.read_text(), record.evidence):
+        assert "RuntimeError: no way to make link 3" in said and "muster_chain.py" in said
+    assert chains.coordinator("watch", job).returncode == 11
+    chains.wait(other)
+    chains.kill()
+    chains.start()
+    assert chains.status(job).state == "halted" and chains.stored()[job].layers[0].failures == {}
+    (chains.folder / "deaths" / "mended").touch()
+    chains.ask(Retry(job), Answered)
+    chains.wait(job)
+    check(chains, job)
+
+
 def test_made_layers_are_not_run_again_alone(chains: Farm) -> None:
     job = submit(chains)
     chains.wait(job)

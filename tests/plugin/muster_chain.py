@@ -24,6 +24,7 @@ DEATHS = "MUSTER_CHAIN_DEATHS"
 class ChainParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     length: Annotated[int, Meta(ge=1)] = 6
     seed: int = 1
+    broken_at: int | None = None  # a link at which the driver has a bug, until a file in $MUSTER_CHAIN_DEATHS mends it
 
 
 class Chain(Kind[ChainParams]):
@@ -62,6 +63,8 @@ def _drive(job: Drive) -> None:
             for entry, [raw] in landed.shards():
                 values[entry.number] = int.from_bytes(raw, "little")
         number = job.cursor
+        if number == params.broken_at and not (Path(os.environ[DEATHS]) / "mended").exists():
+            raise RuntimeError(f"no way to make link {number}")
         _perhaps_die(job, f"read-{number}")
         if number - 1 not in values:
             job.wait()

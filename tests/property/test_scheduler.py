@@ -426,6 +426,13 @@ class Farm(RuleBasedStateMachine):
             self.oracle.closed(layer.digest)
         self.handle(e.Advanced(job.id, job.cursor, create, finish), [])
 
+    @precondition(lambda self: self._jobs("running", "paused"))
+    @rule(pick=picks)
+    def driver_fails(self, pick: int) -> None:
+        job = choose(pick, self._jobs("running", "paused"))
+        if any(layer.made for layer in job.layers.values()):
+            self.handle(e.DriverFailed(job.id, "it gets nowhere"), [("halted", job.id)])
+
     @rule(mib=st.sampled_from([0, 70, 80, 100, 1000]))
     def space(self, mib: int) -> None:
         self.free = mib * MIB

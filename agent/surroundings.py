@@ -25,7 +25,7 @@ RAY_SETTINGS = {
     "RAY_enable_metrics_collection": "0",
     "RAY_event_stats": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # under `uv run` it would ship the working folder to each worker
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # a worker without a GPU of Ray's still sees the machine's
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # "1", once the default, blanks CUDA_VISIBLE_DEVICES in our workers
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",
     "RAY_ROTATION_MAX_BYTES": str(4 << 20),
     "RAY_ROTATION_BACKUP_COUNT": "1",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,10 @@ def trouble(rows, what, log="", shard=0):
 
 def bug(rows):
     return rows.undefined
+
+def devices(rows):
+    seen = [int(number) for number in os.environ["CUDA_VISIBLE_DEVICES"].split(",")]
+    return {{"seen": np.tile(np.array(seen, "i4"), (len(rows), 1))}}
 """
 
 
@@ -80,6 +85,8 @@ def bug(rows):
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
     farm = Farm(tmp_path_factory.mktemp("farm"))
     farm.env[ON_FARM] = "1"
+    farm.env["CUDA_VISIBLE_DEVICES"] = "5,3"
+    farm.env["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "1"  # a user's own setting, with which Ray would blank that
     try:
         farm.start()
         for name in NAMES:
@@ -342,6 +349,13 @@ def test_what_an_agent_says_of_its_kernels_is_what_its_parts_say(pair: Farm) -> 
     job = pair.submit(arrays(2, 40, 64), 2, same_kernels="require")
     assert pair.wait(job).failures == 0
     pair.check_result(job)
+
+
+def test_the_users_code_sees_the_gpus_that_the_agent_was_given(pair: Farm) -> None:
+    job = pair.submit(arrays(1, 8, 4), 2, WORK, kind="map", code="work.py:devices")
+    pair.wait(job)
+    (files,) = pair.merged(job).values()
+    assert np.load(BytesIO(files["seen.npy"])).tolist() == [[5, 3]] * 8
 
 
 def test_a_second_agent_of_a_name_is_refused(pair: Farm, tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_the_first_commit_wins_over_the_first_grant() -> None:
     world.add(seed(high_water=4, state="open"), same_kernels=True)
     world.join("one", fingerprint=OLD)
     world.enter("two", fingerprint=NEW)
-    theirs, ours = RangeSet([(0, 2)]), RangeSet([(50, 52)])
+    theirs, ours = RangeSet([(2, 4)]), RangeSet([(50, 52)])
     assert world.open_of("two") and only(c.AcceptOffer, offer(world, "one", theirs, OLD))
     assert every(c.SendDrop, commit(world, "one", theirs, OLD)) and world.open_of("two") == 0
     assert only(c.RefuseOffer, offer(world, "two", ours, NEW)).code == "kernels"

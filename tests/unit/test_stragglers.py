@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from coordinator import render
-from coordinator.admin import JobStatus, SlowShard, Tally
+from coordinator.admin import AgentRate, JobStatus, SlowShard, Tally
 from coordinator.figures import JobFigures
+from coordinator.progress import Trace
 from coordinator.protocol.messages import Finished
 from coordinator.scheduler import commands as c
 from coordinator.stragglers import slow_shards
@@ -94,3 +95,13 @@ def test_it_is_said_in_a_line() -> None:
     (line,) = render.remarks(job)
     assert line == "w.1/conv1/17 has been at work on left for 5 min 12 s, others take 10 s; there is no `timeout`"
     assert line in render.job_page(job, 3.0)
+
+
+def test_who_watches_sees_it_with_its_machine() -> None:
+    stuck = SlowShard("conv1", 17, "left", 312.4, 10.0)
+    left, right = (AgentRate(name, True, 1, 1, 0, 3, 3, 9, 9, 1.0, 3.0) for name in ("left", "right"))
+    job = JobStatus("w.1", "map", "running", "", 1, 1.0, 2.0, None, Tally(), 0, agents=[left, right], slow=[stuck])
+    trace = Trace()
+    trace.add(job, 3.0)
+    first, second = render.machine_lines(job, trace)
+    assert first.endswith("conv1/17 runs for 5 min 12 s") and "runs" not in second

@@ -275,7 +275,7 @@ class Floor:
             for number, ticket in holding.placed.items():
                 assert ticket in tickets and tickets[ticket].layer == layer, "a number placed on no flight"
                 assert tickets[ticket].items[number] == holding.attempt_of(number), "run for another attempt"
-        assert all(len({f.layer for f in slot.flights}) <= 1 for slot in self.slots.every), "two layers on a slot"
+        assert all(len({f.needs for f in slot.flights}) <= 1 for slot in self.slots.every), "unlike flights on a slot"
 
 
 NOTHING = Outcome((), 0, 0, 0, 0.0, 0, ())

@@ -37,10 +37,14 @@ class Flight:
     def layer(self) -> str:
         return self.info.layer.digest
 
+    @property
+    def needs(self) -> tuple[str, int, int | None]:
+        return needs_of(self.info)
+
 
 @dataclass
 class Slot:
-    """Flights run in their order. All of a slot's flights are of one layer."""
+    """Flights run in their order. All of a slot's flights are of one job, and need the same."""
 
     number: int
     flights: list[Flight] = field(default_factory=list)
@@ -83,6 +87,11 @@ class Slot:
         return self.barren >= BARREN_LIMIT
 
 
+def needs_of(info: LayerInfo) -> tuple[str, int, int | None]:
+    """What must be the same of two batches that are on one slot at a time."""
+    return info.job, info.work.cpus, info.work.memory
+
+
 class Slots:
     """All slots. The cpus of those in use add up to at most `allowed`, their memory to at most the budget."""
 
@@ -119,11 +128,11 @@ class Slots:
             return True
         ahead = slot.flights[-1]
         quick = ahead.expected is not None and ahead.expected <= AHEAD_SECONDS
-        return quick and ahead.layer == holding.info.layer.digest
+        return quick and ahead.needs == needs_of(holding.info)
 
     def _fits(self, slot: Slot, holding: Holding) -> bool:
         if slot.flights:
-            return True  # the same layer: it needs no more than it has
+            return True  # it needs no more than what is there
         work = holding.info.work
         others = [other for other in self.every if other.flights]
         memory = sum(other.memory for other in others) + (work.memory or 0)

@@ -1,0 +1,118 @@
+"""Empty shards, each durably committed, beside as many Ray tasks and Dask futures on the same cores.
+
+    python -m benchmarks.dispatch [--shards 100000] [--runs 3]
+
+Ours: a `map` of a function that gives back its row, one row a shard, one agent by folder; from submit to merged result,
+every shard under its own key in the store and on the disk. Ray: a task for each number, its result fetched; nothing is
+kept. Dask: a future for each, if distributed is installed. `ratio`: our shards per second over Ray's tasks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.measure import CORES, alternate, machine, report
+from tests.farm import Farm, running, until
+
+WORK = "def same(rows):\n    return rows\n"
+TIMING = {"heartbeat": 5.0, "lease": 60.0, "tick": 1.0}  # as served by default
+ASK_SECONDS = 0.1
+
+
+class Ours:
+    """A farm with one agent, and its rate at shards with nothing to do."""
+
+    def __init__(self, farm: Farm, shards: int) -> None:
+        self.farm, self.shards = farm, shards
+        farm.join("bench", "--cpus", str(CORES))
+        until(lambda: farm.agent_status("bench"), "the agent to join", 60)
+        self._run(4 * CORES)  # the pool is up once it has run
+
+    def rate(self) -> float:
+        began = time.monotonic()
+        self._run(self.shards)
+        return self.shards / (time.monotonic() - began)
+
+    def _run(self, shards: int) -> None:
+        rows = np.arange(shards, dtype="f4")[:, None]
+        job = self.farm.submit({"rows": rows}, 1, WORK, kind="map", code="work.py:same", name="empty")
+        while self.farm.status(job).state == "running":
+            time.sleep(ASK_SECONDS)
+        self.farm.wait(job)
+        self.farm.coordinator("rm", job)
+
+
+def ray_rate(shards: int) -> float:
+    """Tasks per second in a Ray of their own."""
+    os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+    import ray
+
+    ray.init(num_cpus=CORES, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    try:
+        task = ray.remote(_same)
+        ray.get([task.remote(number) for number in range(10 * CORES)])
+        began = time.monotonic()
+        ray.get([task.remote(number) for number in range(shards)])
+        return shards / (time.monotonic() - began)
+    finally:
+        ray.shutdown()
+
+
+def dask_rate(shards: int) -> float:
+    """Futures per second in a local cluster of as many processes as there are cores."""
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=CORES, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        client.gather(client.map(_same, range(10 * CORES), pure=False))
+        began = time.monotonic()
+        client.gather(client.map(_same, range(shards), pure=False))
+        return shards / (time.monotonic() - began)
+
+
+def _same(number: int) -> int:
+    return number
+
+
+def _has_dask() -> bool:
+    try:
+        import distributed  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--shards", type=int, default=100_000)
+    options.add_argument("--runs", type=int, default=3)
+    given = options.parse_args()
+    print(machine(), flush=True)
+    with tempfile.TemporaryDirectory(prefix="muster-bench-") as folder:
+        rates = measure(Path(folder), given.shards, given.runs)
+    best = {name: max(found) for name, found in rates.items()}
+    parts = {"over dask": round(best["ours"] / best["dask"], 2)} if "dask" in best else {}
+    report(best["ours"], best["ray"], parts)
+
+
+def measure(folder: Path, shards: int, runs: int) -> dict[str, list[float]]:
+    """Each side in turn; ours waits while the others run, and its idle agent costs them a hundredth of a core."""
+    peers: dict[str, Callable[[], float]] = {"ray": lambda: ray_rate(shards)}
+    if _has_dask():
+        peers["dask"] = lambda: dask_rate(shards)
+    with running(folder / "farm", **TIMING) as farm:
+        ours = Ours(farm, shards)
+        return alternate(runs, ours=ours.rate, **peers)
+
+
+if __name__ == "__main__":
+    main()

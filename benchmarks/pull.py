@@ -1,0 +1,186 @@
+"""Pulling over loopback ssh into a spool, beside `scp` and `ssh cat` of the same file with the same cipher.
+
+    python -m benchmarks.pull [--mib 1024] [--runs 3] [--agents 4]
+
+Ours is the agent's own pull thread in a process of its own: it logs in, asks for one shard as large as the file, writes
+it into the spool and takes its digest on the way. scp and `ssh cat` log in and write a file, and take no digest.
+`ratio`: our bytes per second over scp's; `parts`: over `ssh cat`, and all agents at once over as many scp at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.measure import alternate, machine, report
+from jobs.ranges import RangeSet
+from jobs.writer import LayerWriter
+from tests import sshd
+from tests.farm import Farm, running, until
+from tests.simulated import SimulatedAgent
+from tests.sshd import HOST, Sshd
+
+CIPHER = "aes128-gcm@openssh.com"  # as ours
+MIB = 1 << 20
+WORK = "def mean(rows):\n    return rows.mean(axis=1)\n"
+
+
+@dataclass(frozen=True)
+class Order:
+    """One shard to pull, as the words of a command line."""
+
+    config: Path
+    root: Path
+    spool: Path
+    session: int
+    layer: str
+    number: int
+    nbytes: int
+
+    def words(self) -> list[str]:
+        return [str(value) for value in vars(self).values()]
+
+
+def pull(order: Order) -> None:
+    """What a process of ours does: log in, and bring the shard into the spool."""
+    from agent.bandwidth import Bandwidth
+    from agent.links import Options, open_link
+    from agent.orders import Event, Pull, Pulled, PullUp
+    from agent.pull import Pulling
+    from agent.spool import Spool
+    from agent.where import Host
+
+    spool = Spool(order.spool)
+    spool.take("bench", str(order.root))
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    link = open_link(Host(HOST, root=str(order.root)), Options(config=order.config))
+    pulling = Pulling(link, spool, Bandwidth(None), events.put)
+    pulling.start()
+    pulling.order(Pull(order.session, "input", order.layer, order.number, order.nbytes))
+    while isinstance(event := events.get(), PullUp):
+        pass
+    if not isinstance(event, Pulled) or event.nbytes != order.nbytes:
+        raise SystemExit(f"not pulled: {event}")
+    pulling.stop()
+    link.close()
+
+
+class Field:
+    """A farm behind an sshd, a file with a shard for each agent, and agents that hold them and do nothing."""
+
+    def __init__(self, folder: Path, farm: Farm, server: Sshd, nbytes: int, agents: int) -> None:
+        self.folder, self.server, self.nbytes = folder, server, nbytes
+        self.config = server.ssh_config()
+        source = folder / "source"
+        source.mkdir()
+        self.file = source / "rows.npy"
+        self._write()
+        files = [source / f"rows{number}.npy" for number in range(agents)]
+        for path in files:
+            path.symlink_to(self.file)
+        (source / "work.py").write_text(WORK)
+        job_file = source / "job.yaml"
+        job_file.write_text(
+            "name: pull\nkind: map\ncode: work.py:mean\n"
+            f"source: {{path: ., layers: ['rows?']}}\nshard: {{size: {nbytes}}}\n"
+        )
+        done = farm.coordinator("submit", str(job_file))
+        if done.returncode:
+            raise SystemExit(done.stderr)
+        self.orders = [self._order(farm, number) for number in range(agents)]
+
+    def _write(self) -> None:
+        random = np.random.default_rng(0)
+        with LayerWriter(self.file, (MIB // 4,), "<f4") as layer:
+            for _ in range(self.nbytes // MIB):
+                layer.append(random.integers(0, 1 << 31, (1, MIB // 4), dtype="i4").view("<f4"))
+
+    def _order(self, farm: Farm, number: int) -> Order:
+        agent: SimulatedAgent = farm.agent(f"puller{number}")
+        agent.join()
+        until(lambda: agent.sync(wait=0.05) and agent.granted, "a shard to be granted")
+        ((key, numbers),) = agent.granted.items()
+        shard = RangeSet(numbers.pairs()).bottom
+        spool = self.folder / f"spool{number}"
+        return Order(self.config, farm.root.path, spool, agent.session, key[1], shard, self.nbytes)
+
+    # --- the sides: MiB per second ---
+
+    def ours(self, count: int = 1) -> float:
+        commands = [[sys.executable, "-m", "benchmarks.pull", "--order", *one.words()] for one in self.orders[:count]]
+        with self._timed(count) as rate:
+            _run(commands)
+        for number in range(count):
+            shutil.rmtree(self.folder / f"spool{number}")
+        return rate[0]
+
+    def scp(self, count: int = 1) -> float:
+        targets = [str(self.folder / f"scp{number}") for number in range(count)]
+        options = ["-q", "-F", str(self.config), "-c", CIPHER]
+        with self._timed(count) as rate:
+            _run([["scp", *options, f"{HOST}:{self.file}", target] for target in targets])
+        for target in targets:
+            Path(target).unlink()
+        return rate[0]
+
+    def cat(self) -> float:
+        target = self.folder / "cat"
+        with self._timed(1) as rate, target.open("wb") as out:
+            subprocess.run(["ssh", "-F", self.config, "-c", CIPHER, HOST, f"cat {self.file}"], stdout=out, check=True)
+        target.unlink()
+        return rate[0]
+
+    @contextmanager
+    def _timed(self, count: int) -> Iterator[list[float]]:
+        rate: list[float] = []
+        began = time.monotonic()
+        yield rate
+        rate.append(count * self.nbytes / MIB / (time.monotonic() - began))
+
+
+def _run(commands: Sequence[Sequence[str]]) -> None:
+    """All at once; every one must end well."""
+    processes = [subprocess.Popen(command) for command in commands]
+    if codes := [code for process in processes if (code := process.wait())]:
+        raise SystemExit(f"ended with {codes}")
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--order"]:
+        config, root, spool, session, layer, number, nbytes = sys.argv[2:]
+        pull(Order(Path(config), Path(root), Path(spool), int(session), layer, int(number), int(nbytes)))
+        return
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--mib", type=int, default=1024)
+    options.add_argument("--runs", type=int, default=3)
+    options.add_argument("--agents", type=int, default=4, help="at once, in the second part")
+    given = options.parse_args()
+    print(machine(), flush=True)
+    with tempfile.TemporaryDirectory(prefix="muster-bench-") as made:
+        measure(Path(made), given)
+
+
+def measure(folder: Path, given: argparse.Namespace) -> None:
+    with sshd.running(folder / "sshd") as server, running(folder / "farm", lease=600.0, heartbeat=60.0) as farm:
+        field = Field(folder, farm, server, given.mib * MIB, given.agents)
+        alone = alternate(given.runs, ours=field.ours, scp=field.scp, cat=field.cat)
+        many = alternate(given.runs, ours=lambda: field.ours(given.agents), scp=lambda: field.scp(given.agents))
+    best = {name: max(rates) for name, rates in alone.items()}
+    together = max(many["ours"]) / max(many["scp"])
+    parts = {"over ssh cat": round(best["ours"] / best["cat"], 3), f"{given.agents} at once": round(together, 3)}
+    report(best["ours"], best["scp"], parts)
+
+
+if __name__ == "__main__":
+    main()

@@ -49,7 +49,7 @@ class Floor:
         return placed
 
     def _next(self, now: float) -> list[Command]:
-        queue = [holding for holding in self.stock.holdings.values() if holding.ready and self._has_code(holding)]
+        queue = [holding for holding in self.stock.holdings.values() if holding.ready and self._has_files(holding)]
         if not queue or (self.disk.full and any(True for _ in self.slots.flights)):
             return []
         for holding in in_turn(queue, self.slots, now):
@@ -59,9 +59,11 @@ class Floor:
                 return self._launch(slot, holding, count, now) if count else []
         return []
 
-    def _has_code(self, holding: Holding) -> bool:
-        code = holding.info.work.code
-        return code is None or self.codes is None or code in self.codes
+    def _has_files(self, holding: Holding) -> bool:
+        if self.codes is None:
+            return True
+        code, model = holding.files
+        return (code is None or code in self.codes) and (model is None or model in self.space.inputs.whole)
 
     def _affordable(self, holding: Holding, count: int) -> int:
         """As many as the disk has room for."""
@@ -81,7 +83,8 @@ class Floor:
         expected = None if holding.seconds is None else holding.seconds * len(items)
         attempts = {number: (boot, attempt) for number, boot, attempt in items}
         flight = Flight(ticket, slot.number, holding.info, attempts, part, expected, inputs)
-        flight.pull_seconds = self.space.inputs.use(set(inputs.values()))
+        models = [name for name in [holding.model] if name is not None and name in self.space.inputs.whole]
+        flight.pull_seconds = self.space.inputs.use({*inputs.values(), *models})
         self.slots.launch(slot, flight)
         payloads = {number: holding.payloads[number] for number in attempts if number in holding.payloads}
         copies = {number: self.space.inputs.whole[name] for number, name in inputs.items()}
@@ -139,8 +142,8 @@ class Floor:
         orders: list[Command] = []
         again = set()
         for mishap in outcome.mishaps:
-            name = flight.inputs.get(mishap.number)
-            if mishap.code != "input" or name is None:
+            name = self._spoilt_name(flight, mishap)
+            if name is None:
                 continue
             if name not in self._spoilt:
                 self._spoilt.add(name)
@@ -148,6 +151,13 @@ class Floor:
             orders += self.space.lose(name)
         kept = tuple(mishap for mishap in outcome.mishaps if mishap.number not in again)
         return msgspec.structs.replace(outcome, mishaps=kept), orders
+
+    def _spoilt_name(self, flight: Flight, mishap: Mishap) -> str | None:
+        """The copy a shard could not be run with."""
+        if mishap.code == "model":
+            model = flight.info.work.model
+            return model.digest if model is not None and model.digest in self.space.inputs.whole else None
+        return flight.inputs.get(mishap.number) if mishap.code == "input" else None
 
     def _after(self, flight: Flight, outcome: Outcome, hopeless: bool, now: float) -> None:
         """What gave no result: it failed, was lost, goes back, or runs again."""

@@ -17,7 +17,7 @@ from jobs import mark, strays
 from jobs.code import unpack
 from jobs.commit import is_full
 from jobs.errors import DamagedError, MusterError, SpaceError
-from jobs.model import ArraySource, Window
+from jobs.model import ArraySource, ModelFile, Window
 from jobs.parts import read_index
 from jobs.work import Batch, Item, Mishap, Outcome
 
@@ -94,6 +94,7 @@ class Hands:
             scratch=str(spool.scratch(run.slot)),
             code=self._code(info.work.code),
             python=_interpreter(info.work.env),
+            model=self._model(info.work.model),
         )
 
     def _window(self, run: Run, number: int) -> Window | None:
@@ -114,6 +115,14 @@ class Hands:
         if self._packs is not None and not folder.is_dir():
             unpack((self._packs / f"{digest}.pack").read_bytes(), folder, digest)
         return str(folder)
+
+    def _model(self, model: ModelFile | None) -> str | None:
+        """In the spool under its digest, or where the coordinator has it."""
+        if model is None:
+            return None
+        if self._packs is not None:
+            return str(self._packs / f"{model.digest}.model")
+        return str(self._spool.input(model.digest, bytes.fromhex(model.digest)))
 
     def _say_at(self, run: Run, farm: str) -> None:
         at = At(farm, run.info.job, run.info.layer.digest)

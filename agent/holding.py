@@ -50,6 +50,17 @@ class Holding:
         return self.in_bytes + self.reserve
 
     @property
+    def model(self) -> str | None:
+        """The name of its job's model in the spool."""
+        model = self.info.work.model
+        return model.digest if model is not None else None
+
+    @property
+    def files(self) -> tuple[str | None, ...]:
+        """What all its shards need beside their inputs."""
+        return (self.info.work.code, self.model)
+
+    @property
     def ready(self) -> RangeSet:
         """Those waiting that could run now."""
         return self._ready if self.pulls else self.waiting

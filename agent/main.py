@@ -134,6 +134,7 @@ class Agent:
     def _who(self) -> Who:
         from jobs.fingerprint import fingerprint
         from jobs.kinds import kernels
+        from jobs.packages import installed
 
         settings = self._settings
         return Who(
@@ -150,6 +151,7 @@ class Agent:
             python=platform.python_version(),
             version=settings.version,
             in_place=settings.packs is not None,
+            packages=tuple(installed()),
         )
 
     # --- the loop ---

@@ -267,13 +267,14 @@ class Delete:
 
 @dataclass(frozen=True)
 class Pull:
-    """Bring a shard's input into the spool; exactly one Pulled or NotPulled with its name follows."""
+    """Bring a shard's input, or a model, into the spool; exactly one Pulled or NotPulled with its name follows."""
 
     session: int
-    name: str
+    name: str  # of a model: its digest
     layer: str
     number: int
     nbytes: int
+    model: bool = False  # then of all shards of the layer, and of others
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,10 @@ class Pulling(Bulk[Pull | PullCode]):
     def _question(self, order: Pull | PullCode) -> Message:
         if isinstance(order, PullCode):
             return FetchCode(order.session, order.name)
-        return Fetch(order.session, order.layer, order.number, self._half(order).have, self._bandwidth.piece or 0)
+        have, limit = self._half(order).have, self._bandwidth.piece or 0
+        if order.model:
+            return FetchCode(order.session, order.name, have, limit)
+        return Fetch(order.session, order.layer, order.number, have, limit)
 
     def _answer(self, channel: Channel, order: Pull | PullCode, limit: int) -> Sending | NotPulled:
         """Whether bytes follow."""
@@ -212,6 +215,8 @@ class Pulling(Bulk[Pull | PullCode]):
 
     def _whole(self, order: Pull, half: Half) -> Event:
         digest = half.digest.digest()
+        if order.model and digest.hex() != order.name:
+            return self._given_up(order, NotPulled(order.name, "refused", "a model came that is not the job's"))
         del self._halves[order.name]
         self._spool.half(order.name).replace(self._spool.input(order.name, digest))
         return Pulled(order.name, digest, order.nbytes, half.seconds)

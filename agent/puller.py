@@ -46,7 +46,7 @@ class Puller:
         """What to ask for, and what to delete to make room for it."""
         can_ask = self.up and session and session != self.dead_session and now >= self._not_before
         open_now = bool(can_ask) and not self.space.disk.closed(now)
-        orders: list[Command] = list(self._next_codes(session)) if open_now else []
+        orders: list[Command] = [*self._next_codes(session), *self._next_models(session)] if open_now else []
         queue = [holding for holding in self.stock.holdings.values() if holding.pulls and holding.waiting]
         for holding in in_turn(queue, self.space.slots, now) if queue else ():
             if not self._serve(holding, session if open_now else 0, orders):
@@ -59,6 +59,17 @@ class Puller:
             if code and holding.waiting and code not in self.codes and code not in self._codes_coming:
                 self._codes_coming[code] = session
                 yield PullCode(session, code)
+
+    def _next_models(self, session: int) -> list[Command]:
+        """They come before the inputs, as nothing runs without them."""
+        orders: list[Command] = []
+        for holding in self.stock.holdings.values():
+            model, inputs = holding.info.work.model, self.space.inputs
+            if model is None or not holding.waiting or model.digest in inputs.coming or self.space.refuses(holding):
+                continue
+            if not self._is_here(model.digest, model.nbytes, orders) and self.space.left >= model.nbytes:
+                orders += self._ask(Pull(session, model.digest, holding.info.layer.digest, 0, model.nbytes, True))
+        return orders
 
     def _serve(self, holding: Holding, session: int, orders: list[Command]) -> bool:
         """Find or ask for the inputs of this layer, in order. False where no more can be asked for."""
@@ -122,7 +133,7 @@ class Puller:
             self.space.disk.written()
             self.stock.reports.next.pulled += event.nbytes
             holding = self.stock.holdings.get(pull.layer)
-            if holding is not None and pull.number in holding.waiting:
+            if holding is not None and not pull.model and pull.number in holding.waiting:
                 holding.has_input(pull.number, pull.name)
 
     def _failed(self, event: NotPulled, now: float) -> list[Command]:
@@ -148,10 +159,10 @@ class Puller:
         return []
 
     def _give_back(self, event: NotPulled, pull: Pull | None) -> None:
-        """It cannot be had: its shard goes back; of a changed source all do, of unknown code those that want it."""
-        if pull is None:
+        """It cannot be had: its shard goes back; of a changed source all do, of unknown files those that want them."""
+        if pull is None or pull.model:
             for holding in self.stock.holdings.values():
-                if holding.info.work.code == event.name:
+                if event.name in holding.files:
                     self.stock.give_back(holding, holding.waiting.copy())
             return
         if event.code == "changed":

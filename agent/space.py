@@ -5,7 +5,7 @@ from __future__ import annotations
 from agent.disk import SPARE_BYTES, Disk
 from agent.holding import Holding
 from agent.inputs import Inputs
-from agent.orders import Command, Discard
+from agent.orders import Command, Discard, Pull
 from agent.slots import Flight, Slots
 from agent.stock import Stock
 
@@ -53,9 +53,11 @@ class Space:
 
     def refuses(self, holding: Holding) -> bool:
         """Whether a shard needs more than all of the budget. Then they are handed back."""
-        if holding.cost <= self.disk.budget:
+        model = holding.info.work.model
+        needed = holding.cost + (model.nbytes if model is not None and holding.pulls else 0)
+        if needed <= self.disk.budget:
             return False
-        self.too_large = f"a shard needs {holding.cost} bytes of disk, the budget is {self.disk.budget}"
+        self.too_large = f"a shard needs {needed} bytes of disk, the budget is {self.disk.budget}"
         self.stock.give_back(holding, holding.waiting.copy())
         return True
 
@@ -121,20 +123,28 @@ class Space:
         names = {name for holding in self.stock.holdings.values() for name in holding.inputs.values()}
         for flight in self.slots.flights:
             names.update(flight.inputs.values())
-        return names
+        return names | self._models()
+
+    def _models(self) -> set[str]:
+        """Those of all that is held, waiting or running."""
+        works = [holding.info.work for holding in self.stock.holdings.values() if holding.count]
+        works += [flight.info.work for flight in self.slots.flights]
+        return {work.model.digest for work in works if work.model is not None}
 
     @property
     def _in_use(self) -> int:
-        return self.inputs.bytes_of({name for flight in self.slots.flights for name in flight.inputs.values()})
+        running = {name for flight in self.slots.flights for name in flight.inputs.values()}
+        return self.inputs.bytes_of(running | self._models())
 
     @property
     def _strays(self) -> int:
-        """Of inputs on their way for shards that are no longer held."""
-        return sum(pull.nbytes for pull in self.inputs.coming.values() if not self._is_wanted(pull.layer, pull.number))
+        """Of models on their way, and of inputs for shards that are no longer held."""
+        return sum(pull.nbytes for pull in self.inputs.coming.values() if not self._is_counted(pull))
 
-    def _is_wanted(self, layer: str, number: int) -> bool:
-        holding = self.stock.holdings.get(layer)
-        return holding is not None and number in holding.waiting
+    def _is_counted(self, pull: Pull) -> bool:
+        """Whether its bytes are among those of a shard that is held."""
+        holding = self.stock.holdings.get(pull.layer)
+        return holding is not None and not pull.model and pull.number in holding.waiting
 
     def sanity_check(self) -> None:
         """Raise if the state contradicts itself. For tests."""

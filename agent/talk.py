@@ -39,6 +39,7 @@ class Who:
     python: str
     version: str
     in_place: bool  # whether it reads sources where they are
+    packages: tuple[str, ...] = ()  # those of `jobs.packages` that are here
 
 
 class Talk:

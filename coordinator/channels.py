@@ -187,13 +187,22 @@ class Channel:
         agent = self._agent_of(fetch.session)
         if agent is None:
             return Refused("no-session", [], "this session has ended")
-        if all(live.work.code != fetch.code for live in self._engine.jobs.values()):
-            log.info("%s asked for code %s, which no job has: refused", agent.name, fetch.code)
-            return Refused("gone", [], "no job has such code")
-        pack = self._engine.root.pack(fetch.code)
-        size = pack.stat().st_size
+        file = self._file_of(fetch.code)
+        if file is None:
+            log.info("%s asked for the file %s, which no job has: refused", agent.name, fetch.code)
+            return Refused("gone", [], "no job has such a file")
+        size = file.stat().st_size
         start = min(fetch.start, size)
-        return Readable(str(pack), start, size - start, None)
+        return Readable(str(file), start, min(size - start, fetch.limit or size), None)
+
+    def _file_of(self, digest: str) -> Path | None:
+        """The pack of code or the model that some job has under this digest."""
+        works = [live.work for live in self._engine.jobs.values()]
+        if any(work.code == digest for work in works):
+            return self._engine.root.pack(digest)
+        if any(work.model is not None and work.model.digest == digest for work in works):
+            return self._engine.root.model(digest)
+        return None
 
     def _probe(self, probe: Probe) -> Message:
         if self._pinned and probe.name not in ("", self._pinned):

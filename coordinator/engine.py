@@ -312,6 +312,7 @@ class Engine:
                 kernels=hello.kernels,
                 fingerprint=hello.fingerprint,
                 in_place=hello.in_place,
+                packages=frozenset(hello.packages),
                 held=tuple(hello.held),
                 failures=tuple(hello.failures),
                 losses=tuple(hello.losses),

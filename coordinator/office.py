@@ -20,7 +20,7 @@ from coordinator.status import agents_of, status_of
 from coordinator.submissions import sweep
 from jobs.commit import fsync_folder, is_full
 from jobs.errors import INTERNAL_EXIT, MusterError, NotFoundError, RefusedError, SpaceError
-from jobs.model import MadeSource
+from jobs.model import MadeSource, Work
 from jobs.plan import Plan, decode_plan
 
 log = logging.getLogger("muster.daemon")
@@ -134,6 +134,7 @@ class Office:
         plan = _submitted_plan(source / "plan.msgpack")
         self._refuse_twins(plan)
         self._keep_code(source / "code.pack", plan)
+        self._keep_model(source / "model", plan)
         created = time.time()
         digests = [(layer.digest, layer.out_bytes) for layer in plan.layers]
         job = await engine.ask(lambda store: store.add_job(plan.name, digests, plan.priority, created))
@@ -163,6 +164,19 @@ class Office:
         target = self._engine.root.pack(plan.work.code)
         if not source.is_file():
             raise RefusedError("the submission has no code.pack", "submit it again")
+        source.replace(target)
+        fsync_folder(target.parent)
+
+    def _keep_model(self, source: Path, plan: Plan) -> None:
+        """So does a model; one that is there already is in use, and stays."""
+        if plan.work.model is None:
+            return
+        target = self._engine.root.model(plan.work.model.digest)
+        if not source.is_file() or source.stat().st_size != plan.work.model.nbytes:
+            raise RefusedError("the submission has no model", "submit it again")
+        if target.exists():
+            source.unlink()
+            return
         source.replace(target)
         fsync_folder(target.parent)
 
@@ -216,7 +230,7 @@ class Office:
         engine = self._engine
         if not job.ended:
             raise RefusedError(f"{job.id} is {job.state}", f"`coordinator cancel {job.id}` first")
-        code = engine.jobs[job.id].work.code
+        work = engine.jobs[job.id].work
         engine.handle(e.Removed(job.id))
         del engine.jobs[job.id]
         await engine.ask(lambda store: store.remove_job(job.id))
@@ -225,9 +239,19 @@ class Office:
         if place.exists():
             place.rename(doomed)
             await asyncio.to_thread(shutil.rmtree, doomed, True)
-        if code and all(live.work.code != code for live in engine.jobs.values()):
-            engine.root.pack(code).unlink(missing_ok=True)
+        self._forget_files(work)
         return a.Done(f"{job.id} is deleted")
+
+    def _forget_files(self, work: Work) -> None:
+        """Code and model of a job that is gone, unless another one wants them."""
+        if self._taking:  # one of those may want them; the files stay, which is the lesser evil
+            return
+        others = [live.work for live in self._engine.jobs.values()]
+        if work.code and all(other.code != work.code for other in others):
+            self._engine.root.pack(work.code).unlink(missing_ok=True)
+        model = work.model
+        if model and all(other.model is None or other.model.digest != model.digest for other in others):
+            self._engine.root.model(model.digest).unlink(missing_ok=True)
 
     def _drain(self, name: str) -> a.Done:
         agent = self._engine.scheduler.state.agents.get(name)
@@ -292,5 +316,7 @@ def added(job: str, plan: Plan, **stored: object) -> e.JobAdded:
         attempts=plan.attempts,
         max_failures=plan.max_failures,
         same_kernels=plan.same_kernels,
+        needs=plan.work.needs,
+        model_bytes=plan.work.model.nbytes if plan.work.model else 0,
         **values,  # type: ignore[arg-type]
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from coordinator.root import Root
 from coordinator.submissions import locked_folder
+from jobs import modelfile
 from jobs.code import CodeBundle, collect, pack
 from jobs.commit import fsync_folder, naming_space, write_durably
 from jobs.errors import RefusedError
@@ -24,6 +25,7 @@ class Planned:
     plan: Plan
     job_file: bytes
     code: CodeBundle | None
+    base: Path  # what paths in the job file start at
 
 
 def plan_file(path: Path) -> Planned:
@@ -31,7 +33,7 @@ def plan_file(path: Path) -> Planned:
     job = read_job_file(path)
     base = path.absolute().parent
     code = collect(job.code.entry, job.code.include, base) if job.code else None
-    return Planned(make_plan(job, base, code), path.read_bytes(), code)
+    return Planned(make_plan(job, base, code), path.read_bytes(), code, base)
 
 
 @contextmanager
@@ -53,4 +55,6 @@ def _write(folder: Path, planned: Planned) -> None:
     write_durably(folder / "plan.msgpack", encode_plan(planned.plan))
     if planned.code:
         write_durably(folder / "code.pack", pack(planned.code))
+    if (model := planned.plan.work.model) is not None:
+        modelfile.copy(modelfile.find(model.name, planned.base), folder / "model", model)
     fsync_folder(folder.parent)

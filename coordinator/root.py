@@ -79,6 +79,9 @@ class Root:
     def pack(self, digest: str) -> Path:
         return self.code / f"{digest}.pack"
 
+    def model(self, digest: str) -> Path:
+        return self.code / f"{digest}.model"
+
     def job(self, job: str) -> JobFolder:
         return JobFolder(self.jobs / job)
 

@@ -19,6 +19,7 @@ def layer_digest(work: Work, name: str, source: Source, shard_rows: int) -> str:
     The layer's name is in: a kind is told it, and two names for one file are two layers.
     """
     kind = (work.kind, work.kernel, work.params)
-    code = (work.code, work.entry, work.env, work.cpus)
+    model = () if work.model is None else (work.model.digest,)
+    code = (work.code, work.entry, work.env, work.cpus, *model)
     identity = (FORMAT, kind, code, name, source, shard_rows)
     return blake2b(_encoder.encode(identity), digest_size=16).hexdigest()

@@ -61,6 +61,14 @@ class MadeSource(msgspec.Struct, frozen=True, tag="made"):
 Source = ArraySource | MadeSource
 
 
+class ModelFile(msgspec.Struct, frozen=True):
+    """A file every machine that works on a job gets a copy of, once."""
+
+    name: str  # as the job file has it
+    digest: str  # xxh3_128 of its bytes, 32 hex digits
+    nbytes: int
+
+
 class Work(msgspec.Struct, frozen=True):
     """What every shard of a job has in common, as a worker needs it."""
 
@@ -73,6 +81,8 @@ class Work(msgspec.Struct, frozen=True):
     cpus: int
     memory: int | None  # bytes per running shard
     timeout: float | None  # seconds per attempt
+    model: ModelFile | None = None
+    needs: tuple[str, ...] = ()  # packages beyond our own, as `jobs.packages` knows them
 
 
 class Layer(msgspec.Struct, frozen=True):

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from jobs.errors import MusterError
-from jobs.kinds import Ragged, Result, ShardFailure
+from jobs.kinds import Ragged, Result, ShardFailure, Total
 from jobs.model import Output
 from jobs.parts import Layout
 
 Array = np.ndarray[Any, Any]
-Value = Array | Ragged
+Value = Array | Ragged | Total
 Settled = tuple[tuple[Output, ...], list[memoryview]]
 
 SUM_DTYPE = np.dtype("<i8")
@@ -92,6 +92,8 @@ def _unscaled(output: Output, total: Array) -> Array:
 
 
 def _derive(name: str, value: object, rows: int) -> Output:
+    if isinstance(value, Total):
+        return Output(name, "sum", "<i8", value.value.shape)
     if isinstance(value, Ragged):
         values = _array(name, value.values)
         return Output(name, "ragged", _little(values.dtype), values.shape[1:])
@@ -125,6 +127,7 @@ def _ragged(output: Output, value: object, rows: int) -> list[memoryview]:
 
 
 def _sum(output: Output, value: object) -> memoryview:
+    value = value.value if isinstance(value, Total) else value
     array = _matching(output, value, output.shape)
     if output.scale is not None:
         return _bytes_of(_fixed_point(output.name, array, output.scale))

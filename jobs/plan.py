@@ -15,7 +15,7 @@ from jobs.digest import layer_digest
 from jobs.errors import DamagedError, JobFileError, RefusedError
 from jobs.fields import FieldError
 from jobs.jobfile import DEFAULT_SHARD_BYTES, JobFile
-from jobs.kinds import Kind, Shape
+from jobs.kinds import Kind, Prepared, Shape, Site
 from jobs.model import Layer, MadeSource, Output, Work
 from jobs.parts import Layout, unit_bytes
 from jobs.source import FoundLayer, discover
@@ -49,9 +49,11 @@ class _Format(msgspec.Struct):
 def make_plan(job: JobFile, base: Path, code: CodeBundle | None) -> Plan:
     """The plan of a checked job file whose folder is `base`. Opens every input's header, reads no data."""
     kind = kinds.load(job.kind)
-    work = _work_of(job, kind, code)
-    if job.source is not None:
-        layers = _array_layers(job, work, kind, discover(job.source, base))
+    found = discover(job.source, base) if job.source is not None else None
+    job, prepared = _prepared(job, kind, base, found or [])
+    work = _work_of(job, kind, code, prepared, base)
+    if found is not None:
+        layers = _array_layers(job, work, kind, found)
     else:
         layers = (_made_layer(work, kind, job.params),)
     if sum(layer.count for layer in layers) > SHARDS_LIMIT:
@@ -70,8 +72,21 @@ def make_plan(job: JobFile, base: Path, code: CodeBundle | None) -> Plan:
     )
 
 
-def _work_of(job: JobFile, kind: Kind[Any], code: CodeBundle | None) -> Work:
+def _prepared(job: JobFile, kind: Kind[Any], base: Path, found: list[FoundLayer]) -> tuple[JobFile, Prepared[Any]]:
+    """The job with nothing left open in its parameters, and what they ask for."""
+    shapes = dict.fromkeys(Shape(one.source.shape[1:], one.source.dtype) for one in found)
+    site = Site(base, tuple(shapes), job.resources.cpus, job.code is not None, job.env)
+    prepared = kind.prepare(_typed(kind, job.params), site)
+    return msgspec.structs.replace(job, params=msgspec.to_builtins(prepared.params)), prepared
+
+
+def _work_of(job: JobFile, kind: Kind[Any], code: CodeBundle | None, prepared: Prepared[Any], base: Path) -> Work:
+    from jobs import modelfile
+
+    model = prepared.model
     return Work(
+        model=modelfile.described(modelfile.find(model, base), model) if model is not None else None,
+        needs=prepared.needs,
         kind=job.kind,
         kernel=kind.kernel,
         params=job.params,
@@ -95,6 +110,7 @@ class _Declared:
     def __init__(self, kind: Kind[Any], params: dict[str, Any]) -> None:
         self._kind = kind
         self._params = _typed(kind, params)
+        self.grain = kind.grain(self._params)
         self.outputs = lru_cache(maxsize=None)(self._ask)
 
     def _ask(self, shape: Shape | None) -> tuple[Output, ...] | None:
@@ -118,7 +134,7 @@ def _array_layer(job: JobFile, work: Work, declared: _Declared, found: FoundLaye
         raise JobFileError(f"{error.message} (layer {found.name})", error.hint) from None
     row_bytes = math.prod(source.shape[1:]) * npy.itemsize(source.dtype)
     rows = source.shape[0]
-    shard_rows = _shard_rows(job, rows, row_bytes)
+    shard_rows = _shard_rows(job, rows, row_bytes, declared.grain)
     return Layer(
         name=found.name,
         digest=layer_digest(work, found.name, source, shard_rows),
@@ -132,9 +148,11 @@ def _array_layer(job: JobFile, work: Work, declared: _Declared, found: FoundLaye
     )
 
 
-def _shard_rows(job: JobFile, rows: int, row_bytes: int) -> int:
-    """At least one row, at most all."""
+def _shard_rows(job: JobFile, rows: int, row_bytes: int, grain: int = 1) -> int:
+    """At least one row, at most all; whole grains where only a size was asked for."""
     wanted = job.shard.rows or (job.shard.size or DEFAULT_SHARD_BYTES) // row_bytes
+    if job.shard.rows is None and wanted > grain:
+        wanted -= wanted % grain
     return max(1, min(wanted, rows))
 
 

@@ -19,7 +19,7 @@ import xxhash
 
 from jobs import kinds
 from jobs.commit import is_full, local_commit
-from jobs.errors import SpaceError
+from jobs.errors import DamagedError, SpaceError
 from jobs.kinds import Bench, Runner, RunnerLost, Shard, ShardFailure
 from jobs.mark import Mark
 from jobs.model import ArraySource, Layer, Output, Window, Work
@@ -58,6 +58,7 @@ class Batch(msgspec.Struct, frozen=True):
     scratch: str  # folder for the kind's own files
     code: str | None  # folder the user's files were unpacked in
     python: str | None  # interpreter for the user's code
+    model: str | None = None  # this machine's copy of the job's model
 
 
 class Mishap(msgspec.Struct, frozen=True):
@@ -93,6 +94,10 @@ class InputLost(RunnerLost):
 class OtherOutputs(Exception):
     """A shard's outputs are not those of its part: it wants a part of its own. Which of them is right is not known
     here: the coordinator judges, by what the layer's first commit had."""
+
+
+class ModelLost(RunnerLost):
+    """The copy of the job's model is gone, or not what was submitted."""
 
 
 class Workbench:
@@ -204,7 +209,7 @@ class Workbench:
 
     def _opened(self, batch: Batch) -> Runner:
         """The batch's kind, opened unless it is the last batch's."""
-        job = (batch.work, batch.code, batch.python, batch.scratch)
+        job = (batch.work, batch.code, batch.python, batch.scratch, batch.model)
         if self._runner is None or job != self._job:
             self.close()
             self._runner = _open(batch)
@@ -290,7 +295,14 @@ class _Part:
         )
 
 
-def run_serially(layer: Layer, work: Work, folder: Path, code: str | None = None, python: str | None = None) -> Path:
+def run_serially(
+    layer: Layer,
+    work: Work,
+    folder: Path,
+    code: str | None = None,
+    python: str | None = None,
+    model: str | None = None,
+) -> Path:
     """Every shard of an array's layer, one after the other, in this process: the part all others are judged by."""
     assert isinstance(layer.source, ArraySource), "a made layer has no shards of its own"
     batch = Batch(
@@ -306,6 +318,7 @@ def run_serially(layer: Layer, work: Work, folder: Path, code: str | None = None
         scratch=str(folder),
         code=code,
         python=python,
+        model=model,
     )
     bench = Workbench()
     try:
@@ -345,10 +358,24 @@ def _open(batch: Batch) -> Runner:
         code=Path(batch.code) if batch.code is not None else None,
         entry=work.entry,
         python=batch.python,
+        model=_checked_model(batch),
     )
     runner = kind.open(bench)
     _limit_threads(work.cpus)
     return runner
+
+
+def _checked_model(batch: Batch) -> Path | None:
+    """This machine's copy of the model, compared with what was submitted."""
+    if batch.work.model is None or batch.model is None:
+        return None
+    from jobs import modelfile
+
+    try:
+        modelfile.check(Path(batch.model), batch.work.model)
+    except DamagedError as error:
+        raise ModelLost(error.message) from None
+    return Path(batch.model)
 
 
 def _limit_threads(count: int) -> None:
@@ -375,7 +402,7 @@ def _digest_of(segments: Sequence[memoryview]) -> bytes:
 
 def _mishap(number: int, error: Exception, seconds: float, peak: int) -> Mishap:
     if isinstance(error, RunnerLost):
-        code = "input" if isinstance(error, InputLost) else "killed"
+        code = "input" if isinstance(error, InputLost) else "model" if isinstance(error, ModelLost) else "killed"
         return Mishap(number, True, code, str(error) or "its process was killed", "", seconds, peak)
     if isinstance(error, ShardFailure):
         return Mishap(number, False, error.code, error.message, error.evidence, seconds, peak)

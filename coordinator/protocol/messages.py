@@ -148,6 +148,7 @@ class Hello(Message, frozen=True):
     held: list[Held] = []
     failures: list[Failure] = []
     losses: list[Loss] = []
+    packages: list[Short] = []  # those of `jobs.packages` that can be imported there
 
 
 class Sync(Message, frozen=True):
@@ -287,11 +288,12 @@ class Fetch(Message, frozen=True):
 
 
 class FetchCode(Message, frozen=True):
-    """The pack of a user's files, for any job this session was told of."""
+    """The pack of a user's files, or a model, for any job this session was told of."""
 
     session: Count
     code: Digest
     start: Count = 0
+    limit: Count = 0  # as in `Fetch`
 
 
 class Probe(Message, frozen=True):

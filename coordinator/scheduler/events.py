@@ -49,6 +49,8 @@ class JobAdded:
     payloads: dict[int, bytes] = field(default_factory=dict)  # of the first layer's shards, where they are made
     same_kernels: bool = False
     kernels_fixed: str = ""  # the fingerprint of what is committed, where the job wants one alone
+    needs: tuple[str, ...] = ()  # packages beyond our own
+    model_bytes: int = 0  # that a machine has to pull once, unless it reads in place
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class Joined:
     kernels: dict[str, int]
     fingerprint: str = ""
     in_place: bool = False  # it reads sources where they are: inputs cost it no disk
+    packages: frozenset[str] = frozenset()
     held: tuple[Held, ...] = ()
     failures: tuple[Failure, ...] = ()
     losses: tuple[Loss, ...] = ()

@@ -67,6 +67,8 @@ def _job(state: State, event: JobAdded) -> Job:
         why=event.why,
         succeeded=event.succeeded,
         cursor=event.cursor,
+        needs=event.needs,
+        model_bytes=event.model_bytes,
         layers=[_seeded(event.job, seed) for seed in event.layers],
         same_kernels=event.same_kernels,
         fingerprint=event.kernels_fixed,

@@ -11,6 +11,7 @@ from math import exp
 from coordinator.scheduler.commands import Command, SendGone
 from coordinator.scheduler.events import Run
 from jobs.fingerprint import apart
+from jobs.packages import pip_line
 from jobs.ranges import RangeSet
 
 RATE_MEMORY_SECONDS = 5.0  # how fast an agent's measured rate forgets
@@ -211,6 +212,8 @@ class Job:
     out_bytes: int = 0  # of one shard's result, the largest seen
     least_cost: int = 0  # bytes of input and output of a shard of the layer with the smallest
     least_output: int = 0  # of output alone
+    needs: tuple[str, ...] = ()  # packages
+    model_bytes: int = 0
     used: float = 0.0  # slot-seconds over priority: the job with the least is served first
     first_failures: dict[str, set[tuple[str, int]]] = field(default_factory=dict)  # agent → (layer, number)
     slowest: list[Holding] = field(default_factory=list)  # those that may be copied in the tail, the last to end first
@@ -247,6 +250,7 @@ class Agent:
     hungry: bool = False  # whether it would take work
     fingerprint: str = ""
     in_place: bool = False
+    packages: frozenset[str] = frozenset()
     disk: int = 0  # bytes its spool may use in all
     progressed: float = 0.0  # when it last said what became of anything
     idle_because: str = ""  # why it last got nothing, for people
@@ -337,11 +341,14 @@ class State:
             return f"has version {agent.kernels[job.kind]} of kind {job.kind}, the job wants {job.kernel}"
         if not job.suits(agent.fingerprint):
             return f"has other kernels than the job's first machine: {apart(agent.fingerprint, job.fingerprint)}"
+        for package in job.needs:
+            if package not in agent.packages:
+                return f"has no {package}: `{pip_line(package)}` there, then join again"
         if agent.cpus < job.cpus:
             return f"has {agent.cpus} cpus, a shard wants {job.cpus}"
         if agent.slots(job) < 1:
             return f"may use {agent.memory} bytes of memory, a shard wants {job.memory}"
-        wanted = job.least_output if agent.in_place else job.least_cost
+        wanted = job.least_output if agent.in_place else job.least_cost + job.model_bytes
         if agent.disk < wanted:
             return f"may use {agent.disk} bytes of disk, a shard wants {wanted}"
         return ""

@@ -49,7 +49,25 @@ class Ragged:
     values: np.ndarray[Any, Any]
 
 
-Result = Mapping[str, "np.ndarray[Any, Any] | Ragged"]
+@dataclass(frozen=True)
+class Total:
+    """A `sum` output where nothing was declared: integers, to be added up over all shards."""
+
+    value: np.ndarray[Any, Any]
+
+
+Result = Mapping[str, "np.ndarray[Any, Any] | Ragged | Total"]
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a kind may look at while its job is planned, in the process of who submits."""
+
+    base: Path  # the job file's folder
+    shapes: tuple[Shape, ...]  # of the source's layers, each once; none where rows are made
+    cpus: int
+    has_code: bool
+    python: str | None  # the job's `env`
 
 
 @dataclass(frozen=True)
@@ -64,9 +82,19 @@ class Bench:
     entry: str | None = None
     python: str | None = None  # interpreter for the user's code; None: the one we run in
     env: Mapping[str, str] = field(default_factory=dict)  # more environment for the user's code
+    model: Path | None = None  # this machine's copy of the job's model
 
 
 P = TypeVar("P", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True)
+class Prepared(Generic[P]):
+    """What planning made of a job's parameters: nothing of them is left to be found out later."""
+
+    params: P
+    model: str | None = None  # a file that every machine gets a copy of, relative to the job file's folder
+    needs: tuple[str, ...] = ()  # packages that a machine must have, as `jobs.packages` knows them
 
 
 class Runner(ABC):
@@ -89,10 +117,19 @@ class Kind(ABC, Generic[P]):
     kernel: ClassVar[int]  # raise it whenever the same input would give other bytes
     Params: ClassVar[type[msgspec.Struct]]  # forbid_unknown_fields, every field with a default where one is sane
     wants_code: ClassVar[bool] = False  # whether the job file must name `code`
+    may_have_code: ClassVar[bool] = False  # whether it may
     driver: ClassVar[str | None] = None  # "module:function" of a process that makes shards as results arrive
 
     def check(self, params: P, shape: Shape | None) -> None:
         """Refuse, with a JobFileError naming the field, what could never run. `shape` is None where rows are made."""
+
+    def prepare(self, params: P, site: Site) -> Prepared[P]:
+        """Resolve, once and before all else, what is `auto`; find the model. May raise a JobFileError, as `check`."""
+        return Prepared(params)
+
+    def grain(self, params: P) -> int:
+        """Rows a shard had better be a multiple of, where its size is ours to choose."""
+        return 1
 
     @abstractmethod
     def declare(self, params: P, shape: Shape | None) -> tuple[Output, ...] | None:

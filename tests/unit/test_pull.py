@@ -241,6 +241,25 @@ def test_a_limit_is_asked_for_in_pieces(start: Callable[..., Bench]) -> None:
     assert [(fetch.start, fetch.limit) for fetch in asked if isinstance(fetch, Fetch)] == [(0, 8192), (8192, 8192)]
 
 
+@pytest.mark.parametrize("rate", [None, 64 << 10])
+def test_a_model_comes_by_its_digest_and_another_is_refused(
+    start: Callable[..., Bench], spool: Spool, rate: int | None
+) -> None:
+    def server(message: Message) -> list[Message | bytes]:
+        assert isinstance(message, FetchCode)
+        data = CONTENT[message.start :][: message.limit or len(CONTENT)]
+        return [Sending(len(data)), data, Sent(True)]
+
+    digest = xxhash.xxh3_128_digest(CONTENT)
+    bench = start(server, rate=rate)
+    bench.pulling.order(Pull(7, digest.hex(), LAYER, 0, len(CONTENT), True))
+    assert isinstance(bench.next(), Pulled)
+    assert spool.input(digest.hex(), digest).read_bytes() == CONTENT
+    bench.pulling.order(Pull(7, "e" * 32, LAYER, 0, len(CONTENT), True))
+    event = bench.next()
+    assert isinstance(event, NotPulled) and event.code == "refused" and "not the job's" in event.message
+
+
 def test_code_is_unpacked_and_what_is_not_it_is_refused(start: Callable[..., Bench], spool: Spool) -> None:
     bundle = CodeBundle("work.py:f", {"work.py": b"def f(rows): ..."})
     raw = pack(bundle)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from agent.desk import Desk, Left
 from agent.inputs import name_of
 from agent.orders import (
@@ -27,7 +29,7 @@ from agent.orders import (
     Why,
 )
 from coordinator.protocol.messages import Drop, LayerInfo, Returned, Settled, Welcome
-from jobs.model import ArraySource, Layer, Stamp, Work
+from jobs.model import ArraySource, Layer, ModelFile, Stamp, Work
 from jobs.ranges import RangeSet
 from jobs.work import Mishap, Outcome
 from tests.unit.test_desk import A, B, World, grant, numbers, of, who
@@ -35,6 +37,7 @@ from tests.unit.test_desk import A, B, World, grant, numbers, of, who
 IN, OUT = 1000, 100
 MIB = 1 << 20
 CODE = "c" * 32
+MODEL = "d" * 32
 
 
 def info(layer: str = A, code: str | None = None, in_bytes: int = IN, out: int = OUT, path: str = "/x") -> LayerInfo:
@@ -90,6 +93,60 @@ def test_code_is_pulled_once_and_waited_for() -> None:
 def test_code_that_is_there_is_not_pulled() -> None:
     world = remote(codes=[CODE])
     assert not of(PullCode, world.hear(info(code=CODE), grants=[grant(0, 1)]))
+
+
+def with_model(layer: str = A, nbytes: int = 5000, **more: Any) -> LayerInfo:
+    info_ = info(layer, **more)
+    return replace_work(info_, ModelFile("net.npz", MODEL, nbytes))
+
+
+def replace_work(info_: LayerInfo, model: ModelFile) -> LayerInfo:
+    return msgspec.structs.replace(info_, work=msgspec.structs.replace(info_.work, model=model))
+
+
+def test_a_model_is_pulled_once_before_any_input_and_waited_for() -> None:
+    world = remote()
+    orders = world.hear(with_model(), with_model(B, path="/y"), grants=[grant(0, 1), grant(0, 1, B)])
+    first, *inputs = of(Pull, orders)
+    assert first == Pull(7, MODEL, A, 0, 5000, True) and not any(pull.model for pull in inputs)
+    for pull in inputs:
+        assert not of(Run, came(world, pull))
+    assert of(Run, world.tell(Pulled(MODEL, bytes.fromhex(MODEL), 5000, 1.0)))
+    world.desk.sanity_check()
+
+
+def test_a_model_an_earlier_process_pulled_is_used_and_stays_while_it_is_wanted() -> None:
+    world = remote(disk=5000 + 2 * (IN + OUT), inputs=[Copy(MODEL, 5000, bytes.fromhex(MODEL))])
+    orders = world.hear(with_model(), grants=[grant(0, 4)])
+    to_come, ran = of(Pull, orders), 0
+    while to_come:
+        pull = to_come.pop(0)
+        assert not pull.model
+        orders = came(world, pull)
+        for run in of(Run, orders):
+            ran += 1
+            orders += world.ended(run, numbers=(), mishaps=(Mishap(run.items[0][0], False, "exit", "no", "", 0.1, 0),))
+        to_come += of(Pull, orders)
+        assert all(order.name != MODEL for order in of(Discard, orders))
+    assert ran == 4
+
+
+def test_a_model_larger_than_the_budget_is_handed_back() -> None:
+    world = remote(disk=4000)
+    orders = world.hear(with_model(), grants=[grant(0, 1)])
+    assert not of(Pull, orders) and world.desk.space.too_large
+
+
+def test_a_model_that_is_spoilt_is_pulled_again_once() -> None:
+    world = remote(inputs=[Copy(MODEL, 5000, bytes.fromhex(MODEL))])
+    orders = world.hear(with_model(), grants=[grant(0, 1)])
+    (pull,) = of(Pull, orders)
+    (run,) = of(Run, came(world, pull))
+    lost = Mishap(0, True, "model", "not what was submitted", "", 0.0, 0)
+    orders = world.tell(BatchEnded(run.ticket, Outcome((), 0, 0, 0, 0.0, 0, (lost,))))
+    assert of(Discard, orders) == [Discard(MODEL, bytes.fromhex(MODEL))]
+    assert of(Pull, orders) == [Pull(7, MODEL, A, 0, 5000, True)]
+    assert of(Run, world.tell(Pulled(MODEL, bytes.fromhex(MODEL), 5000, 1.0)))
 
 
 def test_the_same_source_for_another_layer_is_not_pulled_again() -> None:

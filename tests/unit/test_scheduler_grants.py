@@ -7,7 +7,7 @@ from itertools import pairwise
 from coordinator.scheduler import commands as c
 from coordinator.scheduler import events as e
 from jobs.ranges import RangeSet
-from tests.unit.sched import World, every, only, seed
+from tests.unit.sched import ROOM, World, every, only, seed
 
 
 def warmed(*names: str, count: int = 10_000, shards_per_second: float = 10.0) -> World:
@@ -170,6 +170,25 @@ def test_an_agent_with_another_kernel_gets_nothing() -> None:
     world.enter("a", kernel=2)
     assert "a" not in world.grants
     assert "version 2" in world.state.obstacle(world.state.agents["a"], job)
+
+
+def test_an_agent_without_a_package_gets_nothing_and_is_told_how_to_get_it() -> None:
+    world = World()
+    job = world.add(needs=("onnxruntime",))
+    world.enter("a")
+    assert not world.grants.get("a")
+    assert "pip install 'muster[onnx]'" in world.state.obstacle(world.state.agents["a"], job)
+    world.enter("b", packages=frozenset({"onnxruntime"}))
+    assert world.grants["b"]
+
+
+def test_an_agent_whose_disk_cannot_hold_the_model_gets_nothing_unless_it_reads_in_place() -> None:
+    world = World()
+    world.add(model_bytes=ROOM + 1)
+    world.enter("far", in_place=False)
+    assert not world.grants.get("far")
+    world.enter("near")
+    assert world.grants["near"]
 
 
 def test_an_agent_with_too_few_cpus_gets_nothing() -> None:

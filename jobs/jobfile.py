@@ -175,7 +175,7 @@ def _check_fit(job: JobFile, kind: Kind[Any]) -> None:
         raise FieldError("source", f"missing: kind `{job.kind}` computes on rows", "source: {path: weights/}")
     if job.code is None and kind.wants_code:
         raise FieldError("code", f"missing: kind `{job.kind}` runs code of yours", "code: work.py:function")
-    if job.code is not None and not kind.wants_code:
+    if job.code is not None and not (kind.wants_code or kind.may_have_code):
         raise FieldError("code", f"kind `{job.kind}` runs no code of yours", "leave `code` out")
     if job.code is not None:
         _check_entry(job.code.entry)

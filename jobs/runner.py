@@ -111,13 +111,17 @@ def _read(fd: int) -> tuple[dict[str, Any], Arrays]:
 class User:
     """The user's function, loaded, and the empty folder each of its calls starts in."""
 
-    def __init__(self, folder: str, entry: str, args: dict[str, Any], cwd: str) -> None:
+    def __init__(
+        self, folder: str, entry: str, args: dict[str, Any], cwd: str, model: dict[str, Any] | None = None
+    ) -> None:
         self.cwd = cwd
         self._enter()
         file, _, name = entry.partition(":")
         function = getattr(_load(Path(folder), file), name, None)
         if not callable(function):
-            raise Refusal("exception", f"{file} has no function called {name!r}")
+            raise Refusal("exception", f"{file} has no {'class' if model else 'function'} called {name!r}")
+        if model is not None:
+            function, args = Model(_made(function, name, model, args), model["batch"], model["pad"]), {}
         self._function: Callable[..., Any] = function
         self._args = args
         self._wanted = _wanted(function, name, args)
@@ -181,6 +185,68 @@ def _wanted(function: Callable[..., Any], name: str, args: dict[str, Any]) -> li
     except TypeError as error:
         raise Refusal("exception", f"{name}{signature} cannot be called as {name}(rows, **args): {error}") from None
     return wanted
+
+
+# --- a model --------------------------------------------------------------------------------------------
+
+
+def _made(cls: Callable[..., Any], name: str, model: dict[str, Any], args: dict[str, Any]) -> Callable[..., Any]:
+    """The user's model, opened; a Refusal where that cannot be called."""
+    try:
+        inspect.signature(cls).bind(model["path"], model["device"], **args)
+    except TypeError as error:
+        raise Refusal("exception", f"{name} cannot be made as {name}(path, device, **args): {error}") from None
+    except ValueError:  # written in C: we find out by calling it
+        pass
+    made = cls(model["path"], model["device"], **args)
+    if not callable(made):
+        raise Refusal("exception", f"{name} has no __call__(self, batch)")
+    return made  # type: ignore[no-any-return]
+
+
+class Model:
+    """Takes rows `batch` at a time, from the first on. What the first batch gave, all later ones must give.
+
+    `pad`: the last batch is filled up with zeros, so that every call sees as many rows."""
+
+    def __init__(self, call: Callable[[Any], Any], batch: int, pad: bool) -> None:
+        self._call = call
+        self._batch = batch
+        self._pad = pad
+        self._fixed: dict[str, Any] = {}  # name → dtype and shape of one row
+
+    def __call__(self, rows: Any, first_row: int) -> Arrays:
+        """Every output for all of these rows."""
+        whole: Arrays = {}
+        for start in range(0, len(rows), self._batch):
+            stop = min(start + self._batch, len(rows))
+            for name, array in self._outputs(rows[start:stop], first_row + start).items():
+                if start == 0:
+                    whole[name] = np.empty((len(rows), *array.shape[1:]), array.dtype)
+                whole[name][start:stop] = array
+        return whole
+
+    def _outputs(self, rows: Any, first_row: int) -> Arrays:
+        """Those of one batch, as they were fixed by the first."""
+        count, given = len(rows), rows
+        if self._pad and count < self._batch:
+            given = np.zeros((self._batch, *rows.shape[1:]), rows.dtype)
+            given[:count] = rows
+        where = f"rows {first_row} to {first_row + count - 1}"
+        try:
+            found = outputs_of(self._call(given), len(given))
+        except Refusal as refusal:
+            raise Refusal(refusal.code, f"{where}: {refusal}") from None
+        fixed = {name: (array.dtype, array.shape[1:]) for name, array in found.items()}
+        if not self._fixed:
+            self._fixed = fixed
+        if fixed != self._fixed:
+            raise Refusal("output", f"{where}: gave {_told(fixed)}, the first batch {_told(self._fixed)}")
+        return {name: array[:count] for name, array in found.items()}
+
+
+def _told(fixed: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {dtype} of shape {shape}" for name, (dtype, shape) in fixed.items())
 
 
 # --- what it returned -------------------------------------------------------------------------------------

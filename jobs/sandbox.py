@@ -54,7 +54,9 @@ class Sandbox:
         env: Mapping[str, str] | None = None,
         threads: int = 1,
         args: Mapping[str, Any] | None = None,
+        model: Mapping[str, Any] | None = None,
     ) -> None:
+        """`model`: the entry is a class; what `runner.Model` wants to know of it."""
         self._python = python
         self._folder = folder.resolve()
         self._entry = entry
@@ -62,6 +64,7 @@ class Sandbox:
         self._token = secrets.token_hex(16)
         self._env = _environment(env or {}, threads, self._token)
         self._args = dict(args or {})
+        self._model = dict(model) if model is not None else None
         self._process: subprocess.Popen[bytes] | None = None
         self._pipes: Pipes | None = None
         self._lifeline = -1
@@ -81,7 +84,14 @@ class Sandbox:
         cwd = self._scratch / CWD
         cwd.mkdir(parents=True, exist_ok=True)
         self._spawn(cwd)
-        opened = {"folder": str(self._folder), "entry": self._entry, "args": self._args, "cwd": str(cwd)}
+        opened: dict[str, Any] = {
+            "folder": str(self._folder),
+            "entry": self._entry,
+            "args": self._args,
+            "cwd": str(cwd),
+        }
+        if self._model is not None:
+            opened["model"] = self._model
         try:
             self._ask({"open": opened}, {}, seconds, f"importing {self._entry}")
         except ShardFailure as failure:

@@ -195,8 +195,15 @@ class Farm:
         """A job over these arrays, `cluster` unless `fields` say otherwise; its id."""
         return submit(self.root, self.job_file(layers, shard_rows, work, **fields))
 
-    def job_file(self, layers: Mapping[str, Array], shard_rows: int = 8, work: str = "", **fields: Any) -> Path:
-        """The job's folder: job.yaml, its arrays, and `work` as work.py."""
+    def job_file(
+        self,
+        layers: Mapping[str, Array],
+        shard_rows: int = 8,
+        work: str = "",
+        files: Mapping[str, bytes] | None = None,
+        **fields: Any,
+    ) -> Path:
+        """The job's folder: job.yaml, its arrays, `work` as work.py, and `files` as they are."""
         self._jobs += 1
         folder = self.folder / f"job-{self._jobs}"
         (folder / "arrays").mkdir(parents=True)
@@ -206,6 +213,8 @@ class Farm:
             np.save(path, array)
         if work:
             (folder / "work.py").write_text(work)
+        for name, raw in (files or {}).items():
+            (folder / name).write_bytes(raw)
         job: dict[str, Any] = {"name": "job", "shard": {"rows": shard_rows}, **({} if work else CLUSTER), **fields}
         if layers:
             job["source"] = {"path": "arrays"}
@@ -267,7 +276,8 @@ class Farm:
     def _serial_layer(self, plan: Plan, layer: Layer, code: str | None) -> dict[str, bytes]:
         folder = self.folder / f"serial-{uuid.uuid4().hex}"
         (folder / "out").mkdir(parents=True)
-        merge_layer(layer, [run_serially(layer, plan.work, folder, code)], folder / "out", job="serial")
+        model = str(self.root.model(plan.work.model.digest)) if plan.work.model is not None else None
+        merge_layer(layer, [run_serially(layer, plan.work, folder, code, model=model)], folder / "out", job="serial")
         return _arrays_in(folder / "out")
 
     def _unpacked(self, plan: Plan) -> str | None:

@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import keyword
-import re
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from jobs import npy
+from jobs import declared
+from jobs.declared import Declared
 from jobs.errors import JobFileError
 from jobs.kinds import Bench, Kind, Result, Runner, Shape, Shard
 from jobs.model import Output
-from jobs.parts import RESERVED
 
 if TYPE_CHECKING:
     from jobs.sandbox import Sandbox
-
-_OUTPUT = re.compile(r"[A-Za-z0-9_]{1,64}", re.ASCII)
-AXES_LIMIT = 16  # of one row
-Length = Annotated[int, Meta(ge=0, le=1 << 40)]
-
-
-class Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One output, for one row."""
-
-    dtype: str
-    shape: Annotated[list[Length], Meta(max_length=AXES_LIMIT)] = []
 
 
 class MapParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,22 +35,11 @@ class Map(Kind[MapParams]):
     wants_code = True
 
     def check(self, params: MapParams, shape: Shape | None) -> None:
-        for name, output in (params.outputs or {}).items():
-            if not _OUTPUT.fullmatch(name) or name in RESERVED:
-                raise JobFileError(f"params.outputs: {name[:80]!r} cannot be an output", "use letters, digits and `_`")
-            if npy.canonical_dtype(output.dtype) is None:
-                wrong = f"expected such as float32 or int64, got {output.dtype[:40]!r}"
-                raise JobFileError(f"params.outputs.{name}.dtype: {wrong}", npy.DTYPES_HINT)
-        for name in params.args:
-            if not name.isidentifier() or keyword.iskeyword(name):
-                wrong = f"{name[:80]!r} cannot be a parameter's name"
-                raise JobFileError(f"params.args: {wrong}", "args are the function's keyword arguments")
+        declared.check(params.outputs)
+        check_args(params.args)
 
     def declare(self, params: MapParams, shape: Shape | None) -> tuple[Output, ...] | None:
-        if params.outputs is None:
-            return None
-        declared = sorted(params.outputs.items())
-        return tuple(Output(name, "rows", _little(one.dtype), tuple(one.shape)) for name, one in declared)
+        return declared.as_outputs(params.outputs)
 
     def open(self, bench: Bench) -> Runner:
         from jobs.sandbox import Sandbox
@@ -103,8 +80,9 @@ class MapRunner(Runner):
         self._sandbox.close()
 
 
-def _little(dtype: str) -> str:
-    """As results are stored, whatever order the job file says."""
-    name = npy.canonical_dtype(dtype)
-    assert name is not None, "checked"
-    return name.replace(">", "<")
+def check_args(args: dict[str, Any]) -> None:
+    """Refuse what could not be keyword arguments."""
+    for name in args:
+        if not name.isidentifier() or keyword.iskeyword(name):
+            wrong = f"{name[:80]!r} cannot be a parameter's name"
+            raise JobFileError(f"params.args: {wrong}", "args are the function's keyword arguments")

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from jobs import kinds
+from jobs import kinds, modelfile
 from jobs.kinds import Kind, Shape
 from jobs.merge import merge_layer
 from jobs.model import ArraySource, Layer, Work
@@ -18,6 +18,7 @@ from jobs.parts import read_index
 from jobs.result import open_result, verify_layer
 from jobs.source import stamp_of
 from jobs.work import run_serially
+from tests import networks
 
 ROWS = 7
 RNG = np.random.default_rng(3)
@@ -29,6 +30,16 @@ def f(rows):
     return {"means": rows.mean(axis=1), "signs": np.sign(rows).astype("int8")}
 """
 
+NET_PY = """
+class f:
+    def __init__(self, path, device):
+        assert path.endswith("net.npz") and device == "cpu"
+
+    def __call__(self, batch):
+        return {"double": batch * 2, "first": batch[:, 0]}
+"""
+MODEL = {"model": "net.npz", "activation": "relu", "final": "none"}
+
 
 @dataclass(frozen=True)
 class Example:
@@ -38,6 +49,7 @@ class Example:
     rows: np.ndarray[Any, Any]
     params: dict[str, Any] = field(default_factory=dict)
     code: str | None = None
+    model: bool = False  # net.npz lies beside the code
 
     def __str__(self) -> str:
         return f"{self.kind}-{self.rows.ndim}d-{self.rows.dtype}-{len(self.params)}"
@@ -58,6 +70,23 @@ EXAMPLES = [
         RNG.normal(size=(ROWS, 6)),
         {"outputs": {"means": {"dtype": "<f8"}, "signs": {"dtype": "|i1", "shape": [6]}}},
         code=WORK_PY,
+    ),
+    # A batch of one row sees the same product however rows are split; with more, cuts along batches do not show.
+    Example("infer", RNG.normal(size=(ROWS, 6)).astype("<f4"), MODEL | {"batch": 1}, model=True),
+    Example(
+        "infer",
+        RNG.normal(size=(ROWS, 2, 3)),
+        MODEL | {"batch": 1, "nan": "keep", "outputs": {"out": {"dtype": "<f4", "shape": [3]}}},
+        model=True,
+    ),
+    Example("infer", RNG.normal(size=(ROWS, 6)), {"model": "net.npz", "batch": 2}, code=NET_PY, model=True),
+    Example(
+        "infer",
+        RNG.normal(size=(ROWS, 6)),
+        {"batch": 2, "nan": "keep"},
+        code=WORK_PY.replace(
+            "def f(rows):", "class f:\n  def __init__(self, path, device): pass\n  def __call__(self, rows):"
+        ),
     ),
 ]
 
@@ -93,9 +122,12 @@ def run(example: Example, kind: Kind[Any], shard_rows: int, folder: Path) -> tup
     if example.code is not None:
         (run_folder / "work.py").write_text(example.code)
     entry = "work.py:f" if example.code is not None else None
-    work = Work(example.kind, kind.kernel, example.params, None, entry, None, 1, None, 60.0)
+    path = networks.save_npz(run_folder / "net.npz", networks.weights()) if example.model else None
+    model = modelfile.described(path, path.name) if path else None
+    work = Work(example.kind, kind.kernel, example.params, None, entry, None, 1, None, 60.0, model)
     layer = layer_of(example, shard_rows, folder)
-    return layer, run_serially(layer, work, run_folder, code=str(run_folder) if entry else None)
+    code = str(run_folder) if entry else None
+    return layer, run_serially(layer, work, run_folder, code=code, model=str(path) if path else None)
 
 
 def body_of(part: Path) -> bytes:
@@ -113,7 +145,7 @@ def merged(layer: Layer, part: Path) -> dict[str, bytes]:
 
 def test_it_is_what_it_says_it_is(example: Example, kind: Kind[Any]) -> None:
     assert kind.name == example.kind and kind.kernel >= 1 and kinds.kernels()[kind.name] == kind.kernel
-    assert kind.wants_code == (example.code is not None)
+    assert kind.wants_code or kind.may_have_code if example.code is not None else not kind.wants_code
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(example.params | {"no_such_field": 1}, kind.Params)
 

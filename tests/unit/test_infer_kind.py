@@ -1,0 +1,413 @@
+"""The kind `infer`: every format of a model, what is refused at submit, batches, NaN, and numpy's own numbers."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jobs import packages, planned_model
+from jobs.code import collect
+from jobs.errors import JobFileError
+from jobs.jobfile import parse_job
+from jobs.kinds import ShardFailure
+from jobs.merge import merge_layer
+from jobs.openers import models
+from jobs.plan import Plan, make_plan
+from jobs.result import open_result
+from jobs.work import run_serially
+from tests import networks
+
+Array = np.ndarray[Any, Any]
+ROWS = np.random.default_rng(5).normal(size=(37, networks.SIZES[0])).astype("f4")
+TOLERANCE = 1e-5  # of the largest output, as docs/infer.md says
+
+
+def has(module: str) -> pytest.MarkDecorator:
+    from importlib.util import find_spec
+
+    return pytest.mark.skipif(find_spec(module) is None, reason=f"{module} is not installed")
+
+
+def planned(folder: Path, text: str, rows: Array = ROWS, shard: int = 20, code: str | None = None) -> Plan:
+    """The plan of a job over `rows`. `text`: its parameters in yaml's short form."""
+    np.save(folder / "rows.npy", rows)
+    lines = ["name: i", "kind: infer", "source: rows.npy", f"shard: {{rows: {shard}}}", f"params: {{{text}}}"]
+    if code is not None:
+        (folder / "work.py").write_text(code)
+        lines.append("code: work.py:Net")
+    job = parse_job("\n".join(lines), "job.yaml")
+    bundle = collect("work.py:Net", [], folder) if code is not None else None
+    return make_plan(job, folder, bundle)
+
+
+def results(folder: Path, text: str, rows: Array = ROWS, shard: int = 20, code: str | None = None) -> dict[str, Array]:
+    """The merged outputs of a job that was planned and run serially."""
+    plan = planned(folder, text, rows, shard, code)
+    [layer] = plan.layers
+    run = folder / f"run-{len(list(folder.iterdir()))}"
+    run.mkdir()
+    model = plan.work.model
+    path = str(folder / model.name) if model else None
+    part = run_serially(layer, plan.work, run, code=str(folder) if code else None, model=path)
+    out = run / "out"
+    out.mkdir()
+    merge_layer(layer, [part], out, job="i.1")
+    return {name: np.asarray(array) for name, array in open_result(out).outputs.items()}
+
+
+def refused(folder: Path, text: str, **more: Any) -> JobFileError:
+    with pytest.raises(JobFileError) as caught:
+        planned(folder, text, **more)
+    return caught.value
+
+
+def close_to(found: Array, wanted: Array) -> bool:
+    return bool(np.abs(found - wanted).max() <= TOLERANCE * np.abs(wanted).max())
+
+
+def softmax(x: Array) -> Array:
+    powers = np.exp(x)
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+# --- formats ---------------------------------------------------------------------------------------------------
+
+WRITERS: list[Any] = [
+    pytest.param("net.npz", networks.save_npz, id="npz"),
+    pytest.param("net.safetensors", networks.save_torch_names, id="safetensors"),
+    pytest.param("net.onnx", networks.save_onnx, id="onnx", marks=[has("onnx"), has("onnxruntime")]),
+    pytest.param("net.pt", networks.save_torchscript, id="torchscript", marks=has("torch")),
+]
+
+
+@pytest.mark.parametrize(("name", "save"), WRITERS)
+def test_every_format_gives_what_numpy_gives(name: str, save: Callable[..., Path], tmp_path: Path) -> None:
+    arrays = networks.weights()
+    save(tmp_path / name, arrays)
+    found = results(tmp_path, f"model: {name}, batch: 8")
+    assert set(found) == {"out"} and found["out"].dtype == np.float32
+    assert close_to(found["out"], networks.logits(ROWS, arrays))
+
+
+@pytest.mark.parametrize(("name", "save"), WRITERS)
+def test_the_plan_knows_the_outputs_and_the_batch(name: str, save: Callable[..., Path], tmp_path: Path) -> None:
+    save(tmp_path / name, networks.weights())
+    plan = planned(tmp_path, f"model: {name}")
+    [output] = plan.layers[0].outputs or ()
+    assert (output.name, output.dtype, output.shape) == ("out", "<f4", (3,))
+    assert isinstance(plan.work.params["batch"], int)
+    assert plan.work.model is not None and plan.work.model.nbytes == (tmp_path / name).stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("activation: tanh", lambda a: networks.logits(ROWS, a, np.tanh)),
+        ("activation: sigmoid", lambda a: networks.logits(ROWS, a, lambda x: 1 / (1 + np.exp(-x)))),
+        ("activation: none", lambda a: networks.logits(ROWS, a, lambda x: x)),
+        ("final: argmax", lambda a: networks.logits(ROWS, a).argmax(axis=1)),
+        (
+            "final: softmax",
+            lambda a: softmax(networks.logits(ROWS, a)),
+        ),
+    ],
+)
+def test_activations_and_ends(text: str, wanted: Callable[..., Array], tmp_path: Path) -> None:
+    arrays = networks.weights()
+    networks.save_npz(tmp_path / "net.npz", arrays)
+    assert close_to(results(tmp_path, f"model: net.npz, {text}")["out"], wanted(arrays))
+
+
+@pytest.mark.parametrize("dtype", [">i2", "|u1", "<f8", "<f2"])
+def test_rows_of_any_numbers_and_axes_become_the_models(dtype: str, tmp_path: Path) -> None:
+    arrays = networks.weights()
+    networks.save_npz(tmp_path / "net.npz", arrays)
+    rows = np.random.default_rng(2).integers(0, 100, size=(11, 2, 3)).astype(dtype)
+    assert close_to(results(tmp_path, "model: net.npz", rows)["out"], networks.logits(rows, arrays))
+
+
+def test_biases_may_be_missing_and_float64_stays(tmp_path: Path) -> None:
+    arrays = networks.weights(dtype="f8")
+    kept = {name: array for name, array in arrays.items() if name[0] == "w"}
+    networks.save_npz(tmp_path / "net.npz", kept)
+    found = results(tmp_path, "model: net.npz")["out"]
+    zeros = arrays | {name: np.zeros_like(array) for name, array in arrays.items() if name[0] == "b"}
+    assert found.dtype == np.float64 and close_to(found, networks.logits(ROWS, zeros))
+
+
+def test_an_estimator_in_skops_gives_what_it_gives_here(tmp_path: Path) -> None:
+    import skops.io
+
+    model, rows = networks.fitted()
+    skops.io.dump(model, tmp_path / "net.skops")
+    assert np.array_equal(results(tmp_path, "model: net.skops", rows)["out"], model.predict(rows))
+    found = results(tmp_path, "model: net.skops, method: predict_proba", rows)["out"]
+    assert close_to(found, model.predict_proba(rows))
+
+
+def test_types_skops_does_not_know_are_refused_until_they_are_named(tmp_path: Path) -> None:
+    import skops.io
+
+    model, rows = networks.fitted("forest")
+    skops.io.dump(model, tmp_path / "net.skops")
+    error = refused(tmp_path, "model: net.skops", rows=rows)
+    assert "not trusted: sklearn.tree._tree.Tree" in error.message and "params.trusted" in error.hint
+    found = results(tmp_path, "model: net.skops, trusted: [sklearn.tree._tree.Tree]", rows)["out"]
+    assert np.array_equal(found, model.predict(rows))
+
+
+def test_a_pickle_is_opened_only_where_the_job_file_trusts_it(tmp_path: Path) -> None:
+    model, rows = networks.fitted()
+    (tmp_path / "net.pkl").write_bytes(pickle.dumps(model))
+    error = refused(tmp_path, "model: net.pkl", rows=rows)
+    assert "runs whatever is in it" in error.message and "trust_pickle: true" in error.hint
+    found = results(tmp_path, "model: net.pkl, trust_pickle: true", rows)["out"]
+    assert np.array_equal(found, model.predict(rows))
+
+
+# --- the user's class ---------------------------------------------------------------------------------------------
+
+NET = """
+import numpy as np
+
+class Net:
+    def __init__(self, path, device, power=1):
+        assert device == "cpu"
+        self.w = np.load(path)["w0"] if path else np.ones((6, 2), "f4")
+        self.power = power
+
+    def __call__(self, batch):
+        assert len(batch) <= 8
+        return {"y": (batch[:, :, None] * self.w).sum(axis=1), "z": batch.sum(axis=1) ** self.power}
+"""
+
+
+def test_a_class_is_made_once_and_called_with_batches(tmp_path: Path) -> None:
+    arrays = networks.weights()
+    networks.save_npz(tmp_path / "net.npz", arrays)
+    found = results(tmp_path, "model: net.npz, batch: 8, args: {power: 2}", code=NET)
+    assert close_to(found["y"], ROWS @ arrays["w0"]) and np.allclose(found["z"], ROWS.sum(axis=1) ** 2)
+    assert results(tmp_path, "batch: 8", code=NET)["y"].shape == (37, 2)
+
+
+TROUBLED = """
+class Net:
+    calls = 0
+
+    def __init__(self, path, device): pass
+
+    def __call__(self, batch):
+        self.calls += 1
+        if self.calls == 2:
+            {}
+        return batch
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return batch[1:]", r"rows 8 to 15: output 'out' has shape \(7, 6\) for 8 rows"),
+        ("return batch.astype('f8')", "rows 8 to 15: gave out float64"),
+        ("return batch[:, :2]", r"rows 8 to 15: gave out float32 of shape \(2,\)"),
+        ("return {'other': batch}", "rows 8 to 15: gave other float32"),
+        ("raise RuntimeError('no')", "RuntimeError: no"),
+        ("import os; os.abort()", "SIGABRT"),
+    ],
+)
+def test_a_wrong_batch_is_named_by_its_rows(body: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ShardFailure, match=said):
+        results(tmp_path, "batch: 8", code=TROUBLED.format(body))
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("class Net:\n def __init__(self): pass", "cannot be made as Net"),
+        ("class Net:\n def __init__(self, path, device): pass", "has no __call__"),
+        ("class Net:\n def __init__(self, path, device): raise ValueError('bad file')", "bad file"),
+    ],
+)
+def test_a_class_that_cannot_be_opened_says_why(code: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ShardFailure, match=said):
+        results(tmp_path, "batch: 8", code=code)
+
+
+# --- what is refused at submit ------------------------------------------------------------------------------------
+
+
+def test_a_missing_model_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    networks.save_npz(tmp_path / "net.npz", networks.weights())
+    assert refused(tmp_path, "model: nat.npz").hint == "did you mean 'net.npz'?"
+    assert "missing" in refused(tmp_path, "batch: 8").message
+
+
+@pytest.mark.parametrize(("name", "save"), WRITERS)
+@pytest.mark.parametrize("part", [0.0, 0.3, 0.9, 0.995])
+def test_a_truncated_model_is_refused(name: str, save: Callable[..., Path], part: float, tmp_path: Path) -> None:
+    raw = save(tmp_path / name, networks.weights(sizes=(6, 40, 40, 3))).read_bytes()
+    (tmp_path / name).write_bytes(raw[: int(len(raw) * part)])
+    said = refused(tmp_path, f"model: {name}").message
+    assert name in said and ("truncated" in said or "is empty" in said or "is not" in said)
+
+
+def test_a_model_of_another_format_than_its_name_is_refused(tmp_path: Path) -> None:
+    networks.save_npz(tmp_path / "net.npz", networks.weights())
+    networks.save_torch_names(tmp_path / "net.safetensors", networks.weights())
+    for source, name, said in [
+        ("net.npz", "a.safetensors", "an .npz of arrays, not a .safetensors"),
+        ("net.npz", "a.onnx", "an .npz of arrays, not an ONNX model"),
+        ("net.safetensors", "a.npz", "a .safetensors, not an .npz"),
+        ("net.safetensors", "a.skops", "a .safetensors, not a skops file"),
+    ]:
+        (tmp_path / name).write_bytes((tmp_path / source).read_bytes())
+        assert said in refused(tmp_path, f"model: {name}").message
+    (tmp_path / "a.pt").write_bytes(pickle.dumps([1]))
+    assert "a pickle, not a TorchScript" in refused(tmp_path, "model: a.pt").message
+    (tmp_path / "a.xyz").write_bytes(b"1")
+    assert "the name of a model ends in" in refused(tmp_path, "model: a.xyz").message
+
+
+@pytest.mark.parametrize(("name", "save"), WRITERS)
+def test_another_width_than_the_rows_is_refused(name: str, save: Callable[..., Path], tmp_path: Path) -> None:
+    save(tmp_path / name, networks.weights())
+    said = refused(tmp_path, f"model: {name}", rows=ROWS[:, :4]).message
+    assert "4" in said and ("6" in said) and name in said
+
+
+def test_another_width_than_an_estimators_is_refused(tmp_path: Path) -> None:
+    import skops.io
+
+    skops.io.dump(networks.fitted()[0], tmp_path / "net.skops")
+    said = refused(tmp_path, "model: net.skops", rows=ROWS[:, :4]).message
+    assert "takes rows of 6 values, these have 4" in said
+    assert "has no transform" in refused(tmp_path, "model: net.skops, method: transform").message
+
+
+def test_classes_that_are_text_are_refused_with_a_way_out(tmp_path: Path) -> None:
+    import skops.io
+
+    skops.io.dump(networks.fitted("text")[0], tmp_path / "net.skops")
+    error = refused(tmp_path, "model: net.skops")
+    assert "numbers only" in error.message and "predict_proba" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        ({}, "not an .npz"),
+        ({"x": np.ones((2, 2), "f4")}, "'x' is no weight"),
+        ({"w0": np.ones(6, "f4")}, "expected floats with 2 axes"),
+        ({"w0": np.ones((6, 2), "i4")}, "expected floats"),
+        ({"w0": np.ones((6, 2), "f4"), "b0": np.ones(3, "f4")}, "2 outputs and 3 biases"),
+        ({"w0": np.ones((6, 2), "f4"), "w1": np.ones((3, 2), "f4")}, "layer 0 gives 2 numbers, layer 1 takes 3"),
+        ({"b0": np.ones(6, "f4")}, "a bias and no weights"),
+    ],
+)
+def test_weights_that_are_no_mlps_are_refused(arrays: dict[str, Array], said: str, tmp_path: Path) -> None:
+    networks.save_npz(tmp_path / "net.npz", arrays)
+    assert said in refused(tmp_path, "model: net.npz").message
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("method: predict", "params.method"),
+        ("args: {a: 1}", "params.args"),
+        ("outputs: {nan_rows: {dtype: f4}}", "params.outputs"),
+    ],
+)
+def test_parameters_of_another_format_are_refused(text: str, said: str, tmp_path: Path) -> None:
+    networks.save_npz(tmp_path / "net.npz", networks.weights())
+    assert said in refused(tmp_path, f"model: net.npz, {text}").message
+
+
+@has("onnxruntime")
+@has("onnx")
+def test_an_onnx_model_with_batches_of_its_own_says_so(tmp_path: Path) -> None:
+    networks.save_onnx(tmp_path / "net.onnx", networks.weights(), rows=4)
+    assert "`batch: 4`" in refused(tmp_path, "model: net.onnx").message
+    assert close_to(results(tmp_path, "model: net.onnx, batch: 4")["out"], networks.logits(ROWS, networks.weights()))
+
+
+@has("onnx")
+def test_without_the_library_here_the_machines_that_have_it_find_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    networks.save_onnx(tmp_path / "net.onnx", networks.weights())
+    monkeypatch.setattr(planned_model, "find_spec", lambda name: None)
+    plan = planned(tmp_path, "model: net.onnx")
+    assert plan.layers[0].outputs is None and plan.work.needs == ("onnxruntime",)
+
+
+def test_a_library_that_is_missing_is_named_with_its_machine_and_its_pip_line() -> None:
+    with pytest.raises(models.MissingPackageError) as caught:
+        models._library("no_such_library", packages.PIP["onnxruntime"])
+    assert socket.gethostname() in str(caught.value) and packages.pip_line("onnxruntime") in str(caught.value)
+
+
+def test_the_lines_that_install_a_library_are_the_same_everywhere() -> None:
+    extras = (Path(__file__).parents[2] / "setup.cfg").read_text()
+    source = Path(models.__file__).read_text()
+    for name, line in packages.PIP.items():
+        extra = line.removeprefix("muster[").removesuffix("]")
+        assert f'_library("{name}", "{line}")' in source and f"\n{extra} =\n    {name}" in extras
+
+
+# --- NaN, and bits ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("final", ["none", "argmax", "softmax"])
+def test_nan_fails_with_its_rows_or_is_kept_and_counted(final: str, tmp_path: Path) -> None:
+    networks.save_npz(tmp_path / "net.npz", networks.weights())
+    rows = ROWS.copy()
+    rows[[3, 9, 30], 2] = np.nan
+    with pytest.raises(ShardFailure, match="NaN in 2 of 20 rows: 3, 9; `nan: keep`"):
+        results(tmp_path, f"model: net.npz, final: {final}", rows)
+    found = results(tmp_path, f"model: net.npz, final: {final}, nan: keep", rows)
+    assert int(found["nan_rows"]) == 3 and len(found["out"]) == len(rows)
+
+
+def test_a_class_without_declared_outputs_counts_nan_too(tmp_path: Path) -> None:
+    code = "class Net:\n def __init__(self, path, device): pass\n def __call__(self, b): return b / b"
+    rows = ROWS.copy()
+    rows[5] = 0
+    with np.errstate(all="ignore"):
+        assert int(results(tmp_path, "nan: keep", rows, code=code)["nan_rows"]) == 1
+
+
+def test_the_cut_into_shards_shows_in_no_bit_where_it_is_along_batches(tmp_path: Path) -> None:
+    arrays = networks.weights(sizes=(60, 48, 40, 10))
+    networks.save_npz(tmp_path / "net.npz", arrays)
+    rows = np.random.default_rng(3).normal(size=(500, 60)).astype("f4")
+    whole = results(tmp_path, "model: net.npz, batch: 32", rows, shard=500)["out"]
+    for shard in (32, 96):
+        assert results(tmp_path, "model: net.npz, batch: 32", rows, shard=shard)["out"].tobytes() == whole.tobytes()
+
+
+def test_a_shard_of_a_size_is_whole_batches(tmp_path: Path) -> None:
+    networks.save_npz(tmp_path / "net.npz", networks.weights())
+    np.save(tmp_path / "rows.npy", ROWS)
+    text = "name: i\nkind: infer\nsource: rows.npy\nshard: {size: 500B}\nparams: {model: net.npz, batch: 8}"
+    [layer] = make_plan(parse_job(text, "job.yaml"), tmp_path, None).layers
+    assert layer.shard_rows == 16  # 20 rows are 480 bytes
+
+
+def test_another_model_or_batch_is_another_layer(tmp_path: Path) -> None:
+    networks.save_npz(tmp_path / "net.npz", networks.weights())
+    np.save(tmp_path / "rows.npy", ROWS)
+
+    def digest(batch: int) -> str:
+        text = f"name: i\nkind: infer\nsource: rows.npy\nparams: {{model: net.npz, batch: {batch}}}"
+        return make_plan(parse_job(text, "job.yaml"), tmp_path, None).layers[0].digest
+
+    first = digest(8)
+    assert digest(8) == first and digest(16) != first
+    networks.save_npz(tmp_path / "net.npz", networks.weights(seed=1))
+    assert digest(8) != first

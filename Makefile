@@ -9,7 +9,7 @@ KILLS ?= 30
 # pip is quiet, but its build of an editable install warns whoever works in this folder about this folder
 PIP := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup demo test check lint types bench chaos clean
+.PHONY: help setup demo test check lint types bench chaos large clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ bench: $(VENV)/.tested  ## every benchmark, each beside its peer; writes docs/be
 
 chaos: $(VENV)/.tested  ## a job while a seeded schedule kills everything: make chaos SEED=7 KILLS=200 SSH=1
 	$(BIN)/python -m tests.chaos --seed $(SEED) --kills $(KILLS) $(if $(SSH),--ssh)
+
+large: $(VENV)/.tested  ## a result of 4 GB, with 300 MB for each of daemon, helpers and merge
+	MUSTER_LARGE_MB=4000 $(BIN)/python -m pytest -q -s tests/integration/test_large_output.py
 
 clean:  ## remove .venv, the demo and what tools left
 	rm -rf $(VENV) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info build dist

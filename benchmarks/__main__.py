@@ -36,6 +36,11 @@ BENCHMARKS = {
     "cluster-ssh": Benchmark(
         ("cluster", "--ssh"), "rows/s over loopback ssh", "the bare kernel fed by `ssh cat` of the same bytes", 0.85
     ),
+    "infer": Benchmark(("infer",), "rows/s of 784 float32 through an MLP", "plain numpy, a process per core", 0.8),
+    "infer-ssh": Benchmark(
+        ("infer", "--ssh"), "rows/s over loopback ssh", "the same computation fed by `ssh cat` of the same bytes", 0.9
+    ),
+    "infer-agents": Benchmark(("infer", "--agents", "2"), "rows/s of two agents", "one agent with all cores", 1.0),
 }
 
 

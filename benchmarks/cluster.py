@@ -18,13 +18,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 
-from benchmarks.fed import Fed, kernel, open_kernel
+from benchmarks.fed import Fed, clustering, kernel, open_kernel
 from benchmarks.measure import CORES, alternate, machine, report, tree_seconds
 from coordinator.commands.submit import submit
 from jobs.model import Window
@@ -140,7 +141,7 @@ def _open(clusters: int) -> None:
     """Once per process of the plain pool: the kernel, and a buffer as our workers have one."""
     global _buffer  # noqa: PLW0603
     _buffer = new_buffer(SHARD_BYTES)
-    open_kernel(clusters)
+    open_kernel(partial(clustering, clusters))
 
 
 def _compute(window: Window) -> int:
@@ -173,7 +174,7 @@ def sklearn_rate(file: Path, setting: Setting) -> tuple[float, float]:
         began = time.monotonic()
         inertias = parallel(delayed(_fit)(np.array(row), setting.clusters) for row in rows)
         rate = len(rows) / (time.monotonic() - began)
-    open_kernel(setting.clusters)
+    open_kernel(partial(clustering, setting.clusters))
     ours = kernel(np.array(rows))["inertia"]
     return rate, float(np.mean(ours / np.array(inertias)))
 
@@ -217,7 +218,8 @@ def _over_ssh(folder: Path, setting: Setting, runs: int) -> None:
     (folder / "sshd").mkdir()
     with sshd.running(folder / "sshd") as server, running(folder / "farm", **TIMING) as farm:
         ours = Ours(farm, folder / "rows.npy", setting, server)
-        fed = Fed(server, ours.files, setting.file_rows, setting.shard_rows, setting.values, setting.clusters)
+        make = partial(clustering, setting.clusters)
+        fed = Fed(server, ours.files, setting.file_rows, setting.shard_rows, setting.values, make)
         links = {"ours": ours.link_seconds, "fed": lambda: fed.processor_seconds() + tree_seconds(server.pid)}
         shares: dict[str, list[float]] = {name: [] for name in links}
         rates = alternate(runs, ours=_sharing(ours.rate, links["ours"], shares["ours"]),
@@ -242,7 +244,7 @@ def _sized(folder: Path, given: argparse.Namespace) -> Setting:
     """Enough names of the file to keep the bare kernel busy for about as long as was asked."""
     one = Setting(given.values, given.clusters, 1)
     file = write_source(folder, one)
-    open_kernel(given.clusters)
+    open_kernel(partial(clustering, given.clusters))
     rows = np.load(file, mmap_mode="r")[: one.shard_rows]
     began = time.monotonic()
     kernel(np.array(rows))

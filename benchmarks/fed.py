@@ -1,4 +1,4 @@
-"""The bare kernel fed over ssh, for comparison: per core one process and one `ssh cat` of its share of the files.
+"""A kernel fed over ssh, for comparison: per core one process and one `ssh cat` of its share of the files.
 
 Each reads the next shard while it computes one, so that the cores and the connection are busy together.
 """
@@ -9,7 +9,7 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import CORES
-from jobs.kinds import Bench, Shard
+from jobs.kinds import Bench, Runner, Shard
 from jobs.kinds.cluster import Cluster
 from tests.sshd import HOST, Sshd
 
@@ -43,11 +43,13 @@ class Feed:
 class Fed:
     """A pool of such processes."""
 
-    def __init__(self, server: Sshd, files: Sequence[Path], rows: int, shard_rows: int, values: int, k: int) -> None:
+    def __init__(
+        self, server: Sshd, files: Sequence[Path], rows: int, shard_rows: int, values: int, make: Callable[[], Runner]
+    ) -> None:
         ssh = ("ssh", "-F", str(server.ssh_config(name="fed_config")), "-c", CIPHER, HOST)
         header = np.load(files[0], mmap_mode="r").offset
         self.feeds = [Feed(ssh, tuple(files[i::CORES]), header, rows, shard_rows, values) for i in range(CORES)]
-        self.pool = ProcessPoolExecutor(CORES, initializer=open_kernel, initargs=(k,))
+        self.pool = ProcessPoolExecutor(CORES, initializer=open_kernel, initargs=(make,))
         self._run([Feed(ssh, (files[0],), header, rows, shard_rows, values)] * CORES)
 
     def rate(self) -> float:
@@ -66,12 +68,16 @@ class Fed:
 _runner: Any = None
 
 
-def open_kernel(clusters: int) -> None:
+def clustering(clusters: int) -> Runner:
+    """The kernel of a job of kind `cluster`."""
+    kind = Cluster()
+    return kind.open(Bench(kind.Params(n_clusters=clusters), cpus=1, timeout=None, scratch=Path(os.devnull)))
+
+
+def open_kernel(make: Callable[[], Runner]) -> None:
     """Once per process of a pool."""
     global _runner  # noqa: PLW0603
-    kind = Cluster()
-    bench = Bench(params=kind.Params(n_clusters=clusters), cpus=1, timeout=None, scratch=Path(os.devnull))
-    _runner = kind.open(bench)
+    _runner = make()
 
 
 def kernel(rows: Any) -> Any:

@@ -49,7 +49,7 @@ from jobs.ranges import RangeSet
 
 STUCK_SECONDS = 60.0  # a drain that gets nothing done for so long ends without having pushed all
 UNHEARD_SECONDS = 5.0  # how long a drain with nothing left here tries to say goodbye
-TICK_BUSY_SECONDS = 0.05
+TICK_BUSY_SECONDS = 0.1
 TICK_IDLE_SECONDS = 0.2
 HANG_UP_SECONDS = 0.5  # an answer that may be held longer is not waited for by an idle agent that leaves
 

@@ -8,7 +8,7 @@ import msgspec
 
 from agent.holding import Holding
 from agent.orders import BatchEnded, Command, Delete, Kept, Kill, Run, SlotsSeen, Tell, WorkerDied
-from agent.slots import Flight, Slot, Slots
+from agent.slots import Flight, Slot, Slots, needs_of
 from agent.space import Space
 from jobs.ranges import RangeSet
 from jobs.work import Mishap, Outcome
@@ -55,7 +55,9 @@ class Floor:
         for holding in in_turn(queue, self.slots, now):
             slot = self.slots.free_for(holding, now)
             if slot is not None:
-                count = self._affordable(holding, self.slots.batch_size(holding))
+                needs = needs_of(holding.info)
+                alike = sum(len(other.waiting) for other in queue if needs_of(other.info) == needs)
+                count = self._affordable(holding, self.slots.batch_size(holding, alike))
                 return self._launch(slot, holding, count, now) if count else []
         return []
 

@@ -138,13 +138,14 @@ class Slots:
         memory = sum(other.memory for other in others) + (work.memory or 0)
         return not others or (self.used + work.cpus <= self.allowed and memory <= self.memory)
 
-    def batch_size(self, holding: Holding) -> int:
-        """Shards for one call: as many as take BATCH_SECONDS, fewer near the end so that all slots end together."""
+    def batch_size(self, holding: Holding, waiting: int) -> int:
+        """Shards for one call: as many as take BATCH_SECONDS, fewer near the end, when `waiting` are left of what may
+        follow each other on a slot, so that all slots end together."""
         if holding.seconds is None:
             return 1
         each = max(holding.seconds, 1e-7)
         places = DEPTH * max(1, self.allowed // max(1, holding.cpus))
-        share = max(-(-len(holding.waiting) // places), int(BATCH_LEAST_SECONDS / each))
+        share = max(-(-waiting // places), int(BATCH_LEAST_SECONDS / each))
         return max(1, min(int(BATCH_SECONDS / each), share, BATCH_SHARDS))
 
     def launch(self, slot: Slot, flight: Flight) -> None:

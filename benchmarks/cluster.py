@@ -36,11 +36,11 @@ from tests import sshd
 from tests.farm import Farm, running, until
 from tests.sshd import HOST, Sshd
 
-FILE_BYTES = 256 << 20
+FILE_BYTES = 1 << 30
 SHARD_BYTES = 64 << 20
 DISK = "2GiB"  # of the agent that pulls: too little to keep the inputs of one run for the next
 TIMING = {"heartbeat": 5.0, "lease": 60.0, "tick": 1.0}  # as served by default
-COPIES_LIMIT = 16  # of the file, which the server's memory should hold
+COPIES_BYTES = 4 << 30  # of the file, which the server's memory should hold
 ASK_SECONDS = 0.1
 SAMPLE_ROWS = {65_536: 12, 1_024: 200}
 
@@ -250,7 +250,7 @@ def _sized(folder: Path, given: argparse.Namespace) -> Setting:
     kernel(np.array(rows))
     per_row = (time.monotonic() - began) / len(rows)
     names = CORES * max(1, round(given.seconds / per_row / one.file_rows))  # as many for each core
-    return Setting(given.values, given.clusters, min(names, COPIES_LIMIT) if given.ssh else names)
+    return Setting(given.values, given.clusters, min(names, COPIES_BYTES // FILE_BYTES) if given.ssh else names)
 
 
 if __name__ == "__main__":

@@ -75,6 +75,7 @@ class Farm(RuleBasedStateMachine):
         self.past: list[tuple[str, int, Any]] = []  # every report ever made: by whom, in which session
         self.accepted: list[Bundle] = []
         self.offers: list[tuple[str, set[int]]] = []
+        self.given: list[tuple[str, Key, set[int]]] = []  # every grant there was
         self.undelivered: list[e.BundleCommitted] = []  # rows in the store that the scheduler was not told of yet
         self.marks: list[e.HighWaterStored] = []  # on their way back from the store
         self.lazy = False  # the store is slow: nothing is durable until `flush`
@@ -611,7 +612,9 @@ class Farm(RuleBasedStateMachine):
         self._outcome(agent, key, outcome, count)
 
     def _outcome(self, agent: Agent, key: Key, outcome: str, count: int) -> None:
-        numbers = set(sorted(agent.running[key])[: 1 if outcome in {"fail", "kill"} else count])
+        self._end(agent, key, outcome, set(sorted(agent.running[key])[: 1 if outcome in {"fail", "kill"} else count]))
+
+    def _end(self, agent: Agent, key: Key, outcome: str, numbers: set[int]) -> None:
         agent.running[key] -= numbers
         if outcome == "finish":
             agent.done[key] |= numbers
@@ -622,6 +625,55 @@ class Farm(RuleBasedStateMachine):
             agent.news.append(Returned(*key, pairs(numbers)))
         else:
             agent.news.append(Loss("", *key, pairs(numbers), outcome == "kill", "worker died"))
+
+    @precondition(lambda self: self._runs())
+    @rule(pick=picks, times=st.integers(2, 6))
+    def unlucky(self, pick: int, times: int) -> None:
+        """A worker dies of one shard, wherever it runs, so many times."""
+        _, (layer, _, _), number = choose(pick, self._runs())
+        for _ in range(times):
+            for agent in self.agents.values():
+                self._sync(agent) if agent.session else None
+            for agent, key, running in self._runs():
+                if (key[0], running) == (layer, number):
+                    self._end(agent, key, "kill", {number})
+
+    @precondition(lambda self: self._copies())
+    @rule(pick=picks, outcome=st.sampled_from(OUTCOMES))
+    def copy_ends(self, pick: int, outcome: str) -> None:
+        """Something becomes of a shard that two agents run."""
+        agent, key, number = choose(pick, self._copies())
+        self._end(agent, key, outcome, {number})
+        if agent.session:
+            self._sync(agent)
+
+    def _runs(self) -> list[tuple[Agent, Key, int]]:
+        return [
+            (agent, key, number)
+            for agent in self.agents.values()
+            for key, numbers in sorted(full(agent.running).items())
+            for number in sorted(numbers)
+        ]
+
+    def _copies(self) -> list[tuple[Agent, Key, int]]:
+        layers = self.scheduler.state.open_layers
+        return [one for one in self._runs() if one[1][0] in layers and one[2] in layers[one[1][0]].copied]
+
+    @precondition(lambda self: self._granted_anew())
+    @rule(pick=picks)
+    def late_failure(self, pick: int) -> None:
+        """Of an attempt that is over, while a newer one has the shard."""
+        name, key, number = choose(pick, self._granted_anew())
+        self._replay(self.agents[name], failure(key, number))
+
+    def _granted_anew(self) -> list[tuple[str, Key, int]]:
+        return [
+            (name, key, number)
+            for name, key, numbers in self.given[-40:]
+            for number in sorted(numbers)[:3]
+            if key[1] == self.boot and self.agents[name].session in self.oracle.sessions
+            if self.oracle.holders(key[0], number) and (name, key) not in self.oracle.holders(key[0], number)
+        ]
 
     @precondition(lambda self: any(full(agent.done) for agent in self.agents.values()))
     @rule(pick=picks, refused=st.booleans())

@@ -250,6 +250,13 @@ def test_a_shard_is_copied_once() -> None:
     assert not [one for one in world.grants.get("c", []) if one.numbers & copied]
 
 
+def test_a_copy_that_is_lost_leaves_its_other_where_it_is() -> None:
+    world = tail(seconds=5)
+    copy = only(c.SendGrant, world.sync("b"))
+    world.lose("b", grant=copy)
+    assert not world.layer().again & copy.numbers
+
+
 def test_what_failed_before_is_tried_at_one_place_at_a_time() -> None:
     world = tail(seconds=5)
     for number in world.layer().held():

@@ -15,8 +15,8 @@ from agent.commands.options import place_of, ssh_options
 from agent.doctor import machine, render, way
 from agent.doctor.sheet import Check, Sheet
 from agent.links import Options, Ssh
-from agent.where import Folder, Host
 from jobs.names import check_name
+from jobs.where import Folder, Host
 
 
 @click.command(

@@ -17,10 +17,10 @@ from agent.bandwidth import LEAST
 from agent.commands.group import example
 from agent.commands.options import place_of, ssh_options
 from agent.links import Options, Ssh, open_link
-from agent.where import Folder, Host, check_root
 from jobs import units
 from jobs.errors import LinkError, RefusedError, UsageError
 from jobs.names import check_name
+from jobs.where import Folder, Host, check_root
 
 if TYPE_CHECKING:
     from agent.main import Settings

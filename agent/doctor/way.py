@@ -20,10 +20,10 @@ from agent.doctor.sheet import Rung, Sheet
 from agent.links import Options, diagnosis, open_link
 from agent.links.channel import Channel, Link, Role, greet
 from agent.links.remote import DEFAULT_ROOT, FarLink
-from agent.where import Folder, Host, check_root
 from coordinator.protocol.messages import PROTOCOL, Greeting
 from jobs.errors import MusterError, NoCommandError, NoDaemonError, ProtocolError, UsageError, VersionError
 from jobs.units import format_size
+from jobs.where import Folder, Host, check_root
 
 if TYPE_CHECKING:
     from agent.links.openssh_link import OpensshLink

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from agent.links.channel import Link
-    from agent.where import Folder, Host
+    from jobs.where import Folder, Host
 
 Ssh = Literal["paramiko", "openssh"]
 
@@ -26,7 +26,7 @@ class Options:
 
 def open_link(where: Folder | Host, options: Options | None = None) -> Link:
     """The link to `where`; nothing is connected yet. paramiko is imported for nothing but its own link."""
-    from agent.where import Folder
+    from jobs.where import Folder
 
     chosen = options or Options()
     if isinstance(where, Folder):

@@ -18,8 +18,8 @@ from agent.links import diagnosis, known_hosts
 from agent.links.keys import Ask, Keys, Locked
 from agent.links.ssh_config import JUMPS_LIMIT, Config, Target
 from agent.links.steady import Line, ProxyStream, Stream, Transport, deadline, dial, prefer_fast_ciphers
-from agent.where import Host
 from jobs.errors import LinkError, UsageError
+from jobs.where import Host
 
 HANDSHAKE_SECONDS = 30.0  # from TCP's connection to the host key
 LOGIN_SECONDS = 30.0  # for each key, and for all of them twice that

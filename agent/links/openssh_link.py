@@ -14,8 +14,8 @@ from agent.links import diagnosis, known_hosts
 from agent.links.channel import GREETING_SECONDS, Role, greet
 from agent.links.pipe import END_SECONDS, PipeChannel
 from agent.links.remote import CIPHERS, FarChannel, FarLink, command_line, programs
-from agent.where import Host
 from jobs.errors import AccessError, MusterError, UsageError
+from jobs.where import Host
 
 SSH_FAILED = 255  # its own exit status, beside those of the command
 PERSON_SECONDS = 300.0  # for a passphrase to be typed

@@ -19,8 +19,8 @@ from agent.links.channel import SEND_SECONDS, Pace, Role
 from agent.links.connection import Connection, Connector, Limits, Passed, unheard
 from agent.links.remote import FarChannel, FarLink, command_line, programs
 from agent.links.ssh_config import Config
-from agent.where import Host
 from jobs.errors import AccessError, LinkError
+from jobs.where import Host
 
 WINDOW_BYTES = 2 << 20  # in flight to us: the rate is at most this per round trip, and each larger one costs sshd more
 PULL_RATE = 256 << 20  # bytes per second a pull's window has to allow, over a round trip of the connection at hand

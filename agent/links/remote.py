@@ -8,28 +8,14 @@ from collections.abc import Sequence
 
 from agent.links import diagnosis
 from agent.links.channel import GREETING_SECONDS, Channel, Link, Role
-from agent.where import Host
 from jobs.errors import MusterError, NoCommandError
+from jobs.shellword import quote
+from jobs.where import Host
 
 COMMAND = "coordinator"
 LAUNCHER = "connect"  # what `coordinator serve` writes into its root
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")  # wanted first: the fastest where processors know AES
 DEFAULT_ROOT = ".muster"  # relative to the home folder, where a command starts
-_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./_-")
-
-
-def quote(word: str) -> str:
-    """One word to sh, csh and fish alike: `'` and `!` are not the same within quotes in all of them, nor is `\\`."""
-    if word and all(letter in _PLAIN for letter in word):
-        return word
-    quoted, run = [], ""
-    for letter in word:
-        if letter in "'!\\":
-            quoted += [f"'{run}'" if run else "", f"\\{letter}"]
-            run = ""
-        else:
-            run += letter
-    return "".join(quoted) + (f"'{run}'" if run or not quoted else "")
 
 
 def programs(host: Host, named: str | None) -> list[str]:

@@ -19,10 +19,10 @@ from agent.links import Options, Ssh, open_link
 from agent.links import channel as channels
 from agent.links.channel import Channel, Link, greet
 from agent.links.pipe import PipeLink
-from agent.where import Host
 from coordinator.protocol.frames import frame
 from coordinator.protocol.messages import PROTOCOL, Bye, Decoder, Greeting, News, encode
 from jobs.errors import LinkError, ProtocolError
+from jobs.where import Host
 from tests import sshd
 from tests.farm import until
 from tests.sshd import Sshd

@@ -25,7 +25,6 @@ from agent.links.connection import Limits
 from agent.links.keys import Keys
 from agent.links.paramiko_link import ParamikoLink
 from agent.links.ssh_config import Config
-from agent.where import Host, parse
 from coordinator import root as roots
 from coordinator.protocol.messages import Decoder, Greeting, Hello, Rejected, ToAgent, Welcome
 from coordinator.root import Root
@@ -37,6 +36,7 @@ from jobs.errors import (
     ProtocolError,
     SpaceError,
 )
+from jobs.where import Host, parse
 from tests import sshd
 from tests.farm import Farm, until
 from tests.sshd import HOST, Sshd
@@ -277,7 +277,7 @@ TYPED = """
 from pathlib import Path
 from agent.links import Options, open_link
 from agent.links.channel import greet
-from agent.where import Host
+from jobs.where import Host
 link = open_link(Host("farm", root={root!r}), Options({ssh!r}, config=Path({config!r}), interactive=True))
 link.prepare()
 channel = link.open("control")

@@ -17,8 +17,8 @@ from agent.doctor import machine, render, way
 from agent.doctor.machine import Place
 from agent.doctor.sheet import Check, Rung, Sheet
 from agent.links import Options
-from agent.where import Host
 from jobs.errors import AccessError, LinkError, MusterError
+from jobs.where import Host
 
 LADDER = (Rung("a"), Rung("b", ("a",)), Rung("c", ("b",)), Rung("side", ("a",)), Rung("alone"))
 

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.links import diagnosis
-from agent.links.remote import command_line, programs, quote
+from agent.links.remote import command_line, programs
 from agent.links.ssh_config import Config, Target
-from agent.where import Host
 from jobs.errors import AccessError, LinkError, MusterError, NoCommandError, SpaceError, UsageError
+from jobs.shellword import quote
+from jobs.where import Host
 
 
 def target(tmp_path: Path, text: str, host: Host | None = None) -> Target:
@@ -180,7 +181,7 @@ def test_paramiko_is_imported_for_its_own_link_alone(where: str) -> None:
 import sys
 from pathlib import Path
 from agent.links import Options, open_link
-from agent.where import Folder, Host
+from jobs.where import Folder, Host
 open_link({where}, Options("openssh"))
 print(*{{"paramiko", "cryptography"}} & set(sys.modules))
 """

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.where import Folder, Host, parse
 from jobs.errors import UsageError
+from jobs.where import Folder, Host, parse
 
 
 @pytest.mark.parametrize(

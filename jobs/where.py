@@ -1,4 +1,4 @@
-"""WHERE on `agent join WHERE`: a folder on this machine or a host reached by ssh. Parses; connects to nothing."""
+"""WHERE a farm is: a folder on this machine or a host reached by ssh. Parses; connects to nothing."""
 
 from __future__ import annotations
 

@@ -105,6 +105,15 @@ class Stop(Message, frozen=True):
     """Answered with `Done` before the daemon goes."""
 
 
+class CommitsAsk(Message, frozen=True):
+    """What was committed of a job after `after`, answered with `Commits` once there is something, the job has ended or
+    is halted, or `wait` has passed."""
+
+    job: JobId
+    after: Count = 0  # `Commit.seq` of the last one known
+    wait: Seconds = 0.0
+
+
 # --- questions of drivers ---------------------------------------------------------------------------------
 
 
@@ -313,6 +322,20 @@ class Used(Message, frozen=True):
     reserved: Count  # bytes promised to open layers and not written yet
 
 
+class Commit(msgspec.Struct, frozen=True):
+    """Shards that were committed together."""
+
+    seq: Count  # grows with every commit of the farm
+    layer: LayerName
+    file: Short  # their bundle, below jobs/JOB/bundles/ until the layer is merged
+    numbers: Ranges
+
+
+class Commits(Message, frozen=True):
+    items: list[Commit]  # in order of commit, at most a page
+    over: bool  # there will be no more unless the job is retried
+
+
 class DriveState(Message, frozen=True):
     """All that a driver needs to go on from wherever the last one was."""
 
@@ -348,13 +371,14 @@ FromCommand = (
     | Drain
     | FailuresAsk
     | Usage
+    | CommitsAsk
     | Stop
     | DriveOpen
     | DriveWait
     | DriveDamaged
     | Advance
 )
-ToCommand = Problem | Done | Submitted | Status | Agents | Failures | Used | DriveState | Advanced
+ToCommand = Problem | Done | Submitted | Status | Agents | Failures | Used | Commits | DriveState | Advanced
 
 
 def problem_of(error: MusterError) -> Problem:

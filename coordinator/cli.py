@@ -32,6 +32,10 @@ COMMANDS = {
     "drain": "Let a machine finish and leave.",
     "rm": "Delete an ended job and its result.",
     "du": "Show what takes the root's space.",
+    "uploads": "List the arrays that clients have sent.",
+    "upload": "Take an array in; run by clients.",
+    "fetch": "Send files of a result; run by clients.",
+    "stream": "Send shards as they are committed; run by clients.",
     "connect": "Run by sshd for an agent, not by people.",
 }
 BROKEN_PIPE_EXIT = 141

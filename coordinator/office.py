@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from coordinator import admin as a
+from coordinator import history, uploads
 from coordinator.driving import Driving
 from coordinator.engine import Engine, LiveJob
 from coordinator.protocol.messages import Message
@@ -37,6 +38,7 @@ class Office:
         self._driving = driving
         self._stop = stop
         self._taking: set[str] = set()  # submissions being taken over
+        self._submitting: list[Plan] = []
 
     async def answer(self, question: Message, connection: object) -> Message:
         """The answer to one question; an error of the asker's is an answer too."""
@@ -48,7 +50,7 @@ class Office:
             log.error("a question was not answered: %s", error)
             return a.problem_of(_trouble(error))
         except Exception:
-            if not isinstance(question, (a.StatusAsk, a.AgentsAsk, a.FailuresAsk, a.Usage)):
+            if not isinstance(question, (a.StatusAsk, a.AgentsAsk, a.FailuresAsk, a.CommitsAsk, a.Usage)):
                 raise
             log.exception("a question was not answered")  # it changed nothing: no reason to stop
             return a.Problem("the coordinator cannot tell", "a bug: daemon.log has its traceback", INTERNAL_EXIT)
@@ -63,6 +65,8 @@ class Office:
                 return a.Submitted(await self._take(question.folder))
             case a.FailuresAsk():
                 return await self._failures(question)
+            case a.CommitsAsk():
+                return await history.commits(self._engine, self._known(question.job), question)
             case a.Usage():
                 layers = self._engine.scheduler.state.open_layers.values()
                 return a.Used(self._engine.free_bytes(), sum(reserved(layer) for layer in layers))
@@ -112,6 +116,7 @@ class Office:
         while True:
             try:
                 left = sweep(self._engine.root.tmp, self._engine.tmp, self._taking)
+                self._sweep_uploads()
             except OSError as error:
                 log.warning("what killed submitters left is not swept: %s", error)
                 left = []
@@ -129,10 +134,18 @@ class Office:
 
     async def submit(self, folder: str) -> str:
         """Take a planned job over. Order: row, not ready → folder renamed and synced → ready → the scheduler."""
-        engine = self._engine
-        source = engine.root.tmp / folder
+        source = self._engine.root.tmp / folder
         plan = _submitted_plan(source / "plan.msgpack")
         self._refuse_twins(plan)
+        self._submitting.append(plan)  # from here on no `rm` takes an upload of it away
+        try:
+            uploads.check_there(self._engine.root, uploads.needed_by(self._engine.root, plan))
+            return await self._add(source, plan)
+        finally:
+            self._submitting.remove(plan)
+
+    async def _add(self, source: Path, plan: Plan) -> str:
+        engine = self._engine
         self._keep_code(source / "code.pack", plan)
         self._keep_model(source / "model", plan)
         created = time.time()
@@ -226,11 +239,12 @@ class Office:
         return a.Done(f"{job.id} runs again")
 
     async def _remove(self, job: Job) -> a.Done:
-        """Order: the scheduler forgets it → its rows go → its folder goes. A folder without a row is an orphan."""
+        """Order: the scheduler forgets it → its rows go → its folder and its uploads go. A folder without a row is an
+        orphan, an upload without a job is swept."""
         engine = self._engine
         if not job.ended:
             raise RefusedError(f"{job.id} is {job.state}", f"`coordinator cancel {job.id}` first")
-        work = engine.jobs[job.id].work
+        work, plan = engine.jobs[job.id].work, engine.jobs[job.id].plan
         engine.handle(e.Removed(job.id))
         del engine.jobs[job.id]
         await engine.ask(lambda store: store.remove_job(job.id))
@@ -238,6 +252,7 @@ class Office:
         doomed = engine.tmp / f"removed-{job.id}"
         if place.exists():
             place.rename(doomed)
+            uploads.discard(engine.root, uploads.needed_by(engine.root, plan) - self._needed_uploads(), doomed)
             await asyncio.to_thread(shutil.rmtree, doomed, True)
         self._forget_files(work)
         return a.Done(f"{job.id} is deleted")
@@ -252,6 +267,15 @@ class Office:
         model = work.model
         if model and all(other.model is None or other.model.digest != model.digest for other in others):
             self._engine.root.model(model.digest).unlink(missing_ok=True)
+
+    def _needed_uploads(self) -> set[str]:
+        plans = [*(live.plan for live in self._engine.jobs.values()), *self._submitting]
+        return set().union(*(uploads.needed_by(self._engine.root, plan) for plan in plans))
+
+    def _sweep_uploads(self) -> None:
+        """Delete those that nobody came back for."""
+        if any(self._engine.root.uploads.iterdir()):
+            uploads.sweep(self._engine.root, self._needed_uploads())
 
     def _drain(self, name: str) -> a.Done:
         agent = self._engine.scheduler.state.agents.get(name)

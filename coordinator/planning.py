@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,17 +37,29 @@ def plan_file(path: Path) -> Planned:
 
 
 @contextmanager
-def submission(root: Root, planned: Planned) -> Iterator[str]:
-    """The name of a folder under ROOT/tmp with all that the daemon needs; gone afterwards unless the daemon took it."""
+def submission(root: Root, planned: Planned, arrays: Mapping[str, Path] | None = None) -> Iterator[str]:
+    """The name of a folder under ROOT/tmp with all that the daemon needs; gone afterwards unless the daemon took it.
+
+    `arrays`: uploads by layer, kept beside the job file as links.
+    """
     try:
         with naming_space(root.tmp), locked_folder(root.tmp) as folder:
             try:
+                link_arrays(folder / "arrays", arrays or {})
                 _write(folder, planned)
                 yield folder.name
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
     except OSError as error:
         raise RefusedError(f"{root.tmp}: {error.strerror or error}", "submit as the user the root belongs to") from None
+
+
+def link_arrays(folder: Path, arrays: Mapping[str, Path]) -> None:
+    """`folder`/LAYER.npy for each."""
+    for name, target in arrays.items():
+        link = folder / f"{name}.npy"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(target)
 
 
 def _write(folder: Path, planned: Planned) -> None:

@@ -76,6 +76,16 @@ class Root:
     def code(self) -> Path:
         return self.path / "code"
 
+    @property
+    def uploads(self) -> Path:
+        """Arrays that clients sent, by digest."""
+        return self.path / "uploads"
+
+    @property
+    def command(self) -> Path:
+        """A launcher for any command, for who comes over ssh."""
+        return self.path / "coordinator"
+
     def pack(self, digest: str) -> Path:
         return self.code / f"{digest}.pack"
 
@@ -147,12 +157,14 @@ def prepare(path: Path) -> Root:
         if not root.farm_file.exists():
             _refuse_foreign(root)
             _write(root.farm_file, json.dumps({"uuid": uuid.uuid4().hex, "format": FORMAT}) + "\n", 0o600)
-        for folder in (root.tmp, root.jobs, root.code):
+        for folder in (root.tmp, root.jobs, root.code, root.uploads):
             folder.mkdir(mode=0o700, exist_ok=True)
         fsync_folder(root.path)
         fsync_folder(root.path.parent)
         assert root.farm
         _write(root.launcher, f'#!/bin/sh\nexec {shlex.join(command("connect", root.path))} "$@"\n', 0o700)
+        here = f"export MUSTER_ROOT={shlex.quote(str(root.path))}"
+        _write(root.command, f'#!/bin/sh\n{here}\nexec {shlex.join(python("coordinator.cli"))} "$@"\n', 0o700)
     except OSError as error:
         raise _unusable(root.path, error) from None
     return root

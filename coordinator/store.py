@@ -68,6 +68,15 @@ CREATE TABLE agents (
 ) WITHOUT ROWID;
 """
 
+# Who follows a job reads it in the order of its commits, and longer than bundles last: a row a bundle stays until the
+# job goes. Its ids are never used twice.
+HISTORY = """
+CREATE TABLE IF NOT EXISTS commits (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, job TEXT NOT NULL, layer INTEGER NOT NULL, file TEXT NOT NULL,
+    numbers BLOB NOT NULL
+);
+CREATE INDEX IF NOT EXISTS commits_of ON commits (job, id);
+"""
 
 # every stored failure, and a row for each shard that is quarantined for losses alone
 FAILURES_AND_LOSSES = """
@@ -127,6 +136,16 @@ class FailureRow:
     quarantined: bool
 
 
+@dataclass(frozen=True)
+class CommitRow:
+    """One bundle's commit."""
+
+    seq: int
+    layer: str  # its digest
+    file: str  # of the bundle, which goes when its layer is merged
+    numbers: list[tuple[int, int]]
+
+
 class AlreadyCommitted(Exception):
     """The bundle has shards that are in the store already: it is refused whole, and they are named."""
 
@@ -155,6 +174,7 @@ class Store:
         layout = self._value("SELECT value FROM meta WHERE key = 'layout'")
         if layout != LAYOUT:
             raise RefusedError(f"{path} has layout {layout}, not {LAYOUT}", "run the version of muster that made it")
+        self.db.executescript(f"BEGIN; {HISTORY} COMMIT;")
 
     def close(self) -> None:
         self.db.close()
@@ -255,6 +275,7 @@ class Store:
         for table in ("shards", "bundles", "failures", "quarantined", "made"):
             self.db.execute(f"DELETE FROM {table} WHERE layer IN (SELECT id FROM layers WHERE job = ?)", (job,))
         self.db.execute("DELETE FROM layers WHERE job = ?", (job,))
+        self.db.execute("DELETE FROM commits WHERE job = ?", (job,))
         self.db.execute("DELETE FROM jobs WHERE id = ?", (job,))
 
     def set_job(self, job: str, state: str, why: str, ended: float | None) -> None:
@@ -311,6 +332,10 @@ class Store:
         except sqlite3.IntegrityError:
             raise AlreadyCommitted(self._numbers("shards", layer) & numbers) from None
         self.db.execute(
+            "INSERT INTO commits (job, layer, file, numbers) VALUES (?, ?, ?, ?)",
+            (job, layer, file, msgspec.msgpack.encode(numbers.pairs())),
+        )
+        self.db.execute(
             "UPDATE layers SET outputs = coalesce(outputs, ?), out_bytes = max(out_bytes, ?) WHERE id = ?",
             (msgspec.msgpack.encode(outputs), out_bytes, layer),
         )
@@ -320,6 +345,16 @@ class Store:
         fixed = self._value("SELECT kernels FROM jobs WHERE id = ?", job)
         if fixed != kernels:
             raise OtherKernels(kernels, fixed)
+
+    def commits_after(self, job: str, after: int, limit: int) -> list[CommitRow]:
+        """What was committed of a job and still counts, in that order, merged meanwhile or not."""
+        rows = self.db.execute(
+            "SELECT commits.id, layers.digest, file, numbers FROM commits JOIN layers ON layers.id = commits.layer"
+            " WHERE commits.job = ? AND commits.id > ? ORDER BY commits.id LIMIT ?",
+            (job, after, limit),
+        )
+        decode = msgspec.msgpack.Decoder(list[tuple[int, int]]).decode
+        return [CommitRow(seq, digest, file, decode(numbers)) for seq, digest, file, numbers in rows]
 
     def committed_of(self, job: str, digest: str) -> RangeSet:
         return self._numbers("shards", self._layer(job, digest))
@@ -346,6 +381,7 @@ class Store:
         numbers = RangeSet.of(row[0] for row in rows)
         self.db.execute("DELETE FROM shards WHERE layer = ? AND bundle = ?", (layer, bundle))
         self.db.execute("DELETE FROM bundles WHERE id = ?", (bundle,))
+        self.db.execute("DELETE FROM commits WHERE job = ? AND layer = ? AND file = ?", (job, layer, file))
         return numbers
 
     def forget_shards(self, job: str, digest: str, numbers: RangeSet) -> None:
@@ -376,6 +412,7 @@ class Store:
         )
         self.db.execute("DELETE FROM quarantined WHERE layer = ?", (layer,))
         self.db.execute("UPDATE failures SET counts = 0 WHERE layer = ?", (layer,))
+        self.db.execute("DELETE FROM commits WHERE job = ? AND layer = ?", (job, layer))
         return self._drop_rows(layer)
 
     def _drop_rows(self, layer: int) -> list[str]:

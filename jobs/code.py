@@ -208,6 +208,15 @@ def unpack(raw: bytes, folder: Path, digest: str) -> CodeBundle:
     return bundle
 
 
+def opened(raw: bytes) -> CodeBundle:
+    """A pack that a stranger sent, whatever its digest. A DamagedError unless its names and its entry can be used."""
+    bundle = _decoded(raw, blake2b(raw, digest_size=DIGEST_BYTES).hexdigest())
+    file, _, function = bundle.entry.partition(":")
+    if file not in bundle.files or not function.isidentifier():
+        raise DamagedError("a pack of code whose entry is not in it")
+    return bundle
+
+
 def _decoded(raw: bytes, digest: str) -> CodeBundle:
     if len(raw) > PACK_LIMIT:
         raise DamagedError(f"a pack of code of {len(raw)} bytes")

@@ -97,6 +97,14 @@ def parse_job(text: str, where: str) -> JobFile:
         raise JobFileError(f"{where}: {error.message}", error.hint) from None
 
 
+def check_job(fields: dict[str, Any]) -> JobFile:
+    """The job of fields that came from no file."""
+    try:
+        return _job_of(fields)
+    except FieldError as error:
+        raise error.as_user_error() from None
+
+
 def check_params(kind: Kind[Any], params: dict[str, Any]) -> Any:
     """The kind's typed parameters; a FieldError whose path starts with `params`."""
     return convert(params, kind.Params, "params", strict=False)

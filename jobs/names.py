@@ -11,6 +11,7 @@ _LAYER_PART = re.compile(r"[A-Za-z0-9_.+@=,\- ]{1,128}", re.ASCII)
 _JOB_ID = re.compile(r"([A-Za-z0-9_-]{1,64})\.([1-9][0-9]{0,8})", re.ASCII)
 _DIGEST = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
+NAME_LIMIT = 64  # of a job or an agent
 LAYER_NAME_LIMIT = 512
 
 

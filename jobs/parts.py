@@ -230,12 +230,13 @@ def read_index(path: Path) -> Index:
     """The index of a part on disk, its length checked against the file's; a DamagedError for anything else."""
     try:
         with path.open("rb") as file:
-            return _read_index(file, os.fstat(file.fileno()).st_size)
+            return index_of(file, os.fstat(file.fileno()).st_size)
     except DamagedError as error:
         raise DamagedError(f"{path.name}: {error.message}") from None
 
 
-def _read_index(file: BinaryIO, size: int) -> Index:
+def index_of(file: BinaryIO, size: int) -> Index:
+    """The same of an open file of `size` bytes."""
     if size < TAIL.size:
         raise DamagedError("shorter than a part can be")
     file.seek(size - TAIL.size)

@@ -31,16 +31,17 @@ class JobSize(NamedTuple):
 @root_option
 @json_option
 def command(root: Path | None, as_json: bool) -> None:
-    """Show what takes the root's space: bundles to be merged, results, the rest."""
+    """Show what takes the root's space: bundles to be merged, results, uploads, the rest."""
     found = roots.existing(root)
     sizes = [size_of(found, folder.name) for folder in sorted(found.jobs.iterdir()) if folder.is_dir()]
-    other = size_below(found.path) - sum(size.bundles + size.result + size.other for size in sizes)
+    uploads = size_below(found.uploads)
+    other = size_below(found.path) - uploads - sum(size.bundles + size.result + size.other for size in sizes)
     used = _used(found)
     if as_json:
         said = [size._asdict() for size in sizes]
-        say_json({"jobs": said, "other": other, "free": used.free, "reserved": used.reserved})
+        say_json({"jobs": said, "uploads": uploads, "other": other, "free": used.free, "reserved": used.reserved})
         return
-    say(page(sizes, other, used))
+    say(page(sizes, uploads, other, used))
 
 
 def size_of(root: Root, job: str) -> JobSize:
@@ -69,9 +70,9 @@ def _used(root: Root) -> Used:
         return Used(shutil.disk_usage(root.path).free, 0)
 
 
-def page(sizes: list[JobSize], other: int, used: Used) -> str:
+def page(sizes: list[JobSize], uploads: int, other: int, used: Used) -> str:
     rows = [(render.short(size.job), *map(format_size, size[1:])) for size in sizes]
     lines = [render.table(("JOB", "BUNDLES", "RESULT", "OTHER"), rows, " rrr")] if rows else ["no jobs"]
-    lines += ["", f"beside jobs {format_size(other)}, free {format_size(used.free)}"]
+    lines += ["", f"uploads {format_size(uploads)}, beside these {format_size(other)}, free {format_size(used.free)}"]
     lines[-1] += f", of that reserved {format_size(used.reserved)}" if used.reserved else ""
     return "\n".join(lines)

@@ -40,7 +40,7 @@ def command(job: str, target: Path | None, root: Path | None, as_json: bool) -> 
         copy(folder.result, target, merged)
     where = (target or folder.result).absolute()
     if as_json:
-        say_json({"job": name, "path": str(where), "layers": merged, "missing": missing})
+        say_json({"job": name, "farm": found.farm, "path": str(where), "layers": merged, "missing": missing})
         return
     say(str(where))
     if missing:

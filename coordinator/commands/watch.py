@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 import click
+import msgspec
 
 from coordinator import ask, render
 from coordinator import root as roots
 from coordinator.admin import ENDED, JobStatus, Status, StatusAsk
-from coordinator.commands.options import example, job_argument, root_option, say
+from coordinator.commands.options import example, job_argument, json_option, plain, root_option, say
 from coordinator.progress import Trace
 from coordinator.root import Root
 from jobs.errors import INTERRUPTED_EXIT, IncompleteError, LinkError, NoDaemonError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 POLL_SECONDS = 0.25
+LINE_SECONDS = 1.0  # between two lines of JSON
 PLAIN_SECONDS = 5.0  # between two lines where there is no terminal
 AWAY_SECONDS = 120.0  # how long a coordinator may be away, being started again say
 MACHINES_SHOWN = 8
@@ -33,14 +35,36 @@ BAR = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix}"
 @click.command(epilog=example("coordinator watch weights"))
 @job_argument
 @root_option
-def command(job: str, root: Path | None) -> int:
+@json_option
+def command(job: str, root: Path | None, as_json: bool) -> int:
     """Follow a job until it ends: shards, rate, time left, each machine.
 
     Exits with 0 when the job is complete, with 11 when it ends, or is halted, without all of its shards. Ctrl-C leaves
-    the job running.
+    the job running. --json prints a line a second, the job as `status` has it but for its layers, and exits with 0 when
+    it ends or is halted.
     """
     found = roots.existing(root)
+    if as_json:
+        say_lines(answers(found, roots.resolve_job(found, job)))
+        return 0
     return watch(found, roots.resolve_job(found, job))
+
+
+def say_lines(found: Iterator[Status]) -> None:
+    """One in LINE_SECONDS, and the last."""
+    due = 0.0
+    for answer in found:
+        job = answer.jobs[0]
+        if time.monotonic() >= due or is_over(job):
+            due = time.monotonic() + LINE_SECONDS
+            said = msgspec.structs.replace(answer, jobs=[msgspec.structs.replace(job, layers=[])])
+            sys.stdout.write(msgspec.json.encode(plain(said)).decode() + "\n")
+            sys.stdout.flush()
+
+
+def is_over(job: JobStatus) -> bool:
+    """Whether it will not go on by itself."""
+    return job.state in ENDED or job.state == "halted"
 
 
 def watch(root: Root, job: str) -> int:
@@ -79,7 +103,7 @@ def answers(root: Root, job: str) -> Iterator[Status]:
         else:
             away_since = None
             yield answer
-            if answer.jobs[0].state in ENDED or answer.jobs[0].state == "halted":
+            if is_over(answer.jobs[0]):
                 return
         time.sleep(POLL_SECONDS)
 
@@ -90,8 +114,13 @@ def conclude(status: JobStatus) -> None:
         took = f" in {format_duration(status.ended - status.started)}" if status.ended and status.started else ""
         say(f"{status.id} is complete{took}; `coordinator result {status.id}` has the result")
         return
+    raise incomplete(status)
+
+
+def incomplete(status: JobStatus) -> IncompleteError:
+    """Why a job that is over is not complete, as an error."""
     why = f": {status.why}" if status.why else ""
-    raise IncompleteError(f"{status.id} is {status.state}{why}", _hint(status))
+    return IncompleteError(f"{status.id} is {status.state}{why}", _hint(status))
 
 
 def _hint(status: JobStatus) -> str:

@@ -1,0 +1,130 @@
+"""Merged layers from a server into a folder of this machine: LAYER/OUTPUT.npy, its manifest last. Opens no array.
+
+A file that was cut short goes on where it ended; one that is there and still the server's is not asked for again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from coordinator.client.patience import Patience
+from coordinator.client.ssh import Ssh, Talk
+from coordinator.fetching import Wanted, received
+from coordinator.uploads import xxhash_of
+from jobs.commit import naming_space, publish, write_all, write_durably
+from jobs.errors import DamagedError, MusterError, ProtocolError
+from jobs.names import is_layer
+from jobs.result import MANIFEST, File, Merged
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+MANIFEST_LIMIT = 16 << 20  # bytes
+
+
+class Download:
+    """One job's result. `folder` is made."""
+
+    def __init__(self, ssh: Ssh, job: str, folder: Path) -> None:
+        self._ssh = ssh
+        self._job = job
+        self.folder = folder
+        self._patience = Patience()
+
+    def run(self, layers: list[str], progress: bool) -> None:
+        """Until all of these layers are here. A cut connection is made again."""
+        from tqdm.auto import tqdm
+
+        left = list(layers)
+        with tqdm(desc=self._job, total=0, unit="B", unit_scale=True, unit_divisor=1024, disable=not progress) as bar:
+            while left:
+                try:
+                    self._take(left, bar)
+                except MusterError as error:
+                    self._patience.endure(error)
+
+    def _take(self, left: list[str], bar: tqdm[Any]) -> None:
+        """Over one connection; what is done goes from the end of `left`."""
+        with self._ssh.talk("fetch", "--", self._job) as talk, naming_space(self.folder):
+            while left:
+                _Layer(talk, left[-1], self.folder, self._patience).take(bar)
+                left.pop()
+
+
+class _Layer:
+    """One layer over an open connection."""
+
+    def __init__(self, talk: Talk, name: str, folder: Path, patience: Patience) -> None:
+        if not is_layer(name):
+            raise ProtocolError(f"the server calls a layer {name[:80]!r}")
+        self._talk, self._name, self._folder, self._patience = talk, name, folder / name, patience
+
+    def take(self, bar: tqdm[Any]) -> None:
+        raw = self._manifest()
+        seal = self._folder / MANIFEST
+        if seal.is_file() and seal.read_bytes() == raw:
+            return
+        files = _files_of(raw, self._name)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        seal.unlink(missing_ok=True)
+        for file in files:
+            self._take_file(file, bar)
+        write_durably(seal, raw)
+
+    def _manifest(self) -> bytes:
+        nbytes, pieces = self._ask(MANIFEST, 0)
+        if nbytes > MANIFEST_LIMIT:
+            raise ProtocolError(f"a manifest of {nbytes} bytes")
+        return b"".join(pieces)
+
+    def _ask(self, file: str, start: int) -> tuple[int, Iterator[bytes]]:
+        self._talk.write(msgspec.json.encode(Wanted(self._name, file, start)) + b"\n")
+        self._talk.flush()
+        return received(self._talk.read)
+
+    def _take_file(self, file: File, bar: tqdm[Any]) -> None:
+        """Under a name that its digest is part of, until it is whole."""
+        part = self._folder / f".{file.file}.{file.digest}.part"
+        fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        try:
+            self._append(fd, file, bar)
+            damaged = os.fstat(fd).st_size != file.bytes or xxhash_of(fd) != file.digest
+        finally:
+            os.close(fd)
+        if damaged:
+            part.unlink()
+            raise DamagedError(f"{self._name}/{file.file} came otherwise than its manifest says", _AGAIN)
+        publish(part, self._folder / file.file)
+
+    def _append(self, fd: int, file: File, bar: tqdm[Any]) -> None:
+        there = os.fstat(fd).st_size
+        bar.total = max(bar.total or 0, bar.n + file.bytes - there)
+        if there >= file.bytes:
+            return
+        nbytes, pieces = self._ask(file.file, there)
+        if nbytes != file.bytes - there:
+            raise DamagedError(f"{self._name}/{file.file} has {nbytes + there} bytes, not {file.bytes}", _AGAIN)
+        for piece in pieces:
+            write_all(fd, piece)
+            bar.update(len(piece))
+            self._patience.progress()
+
+
+_AGAIN = "ask for the result again: the layer may have been computed anew meanwhile"
+
+
+def _files_of(raw: bytes, layer: str) -> tuple[File, ...]:
+    """What a manifest names, none of it elsewhere than beside it."""
+    try:
+        files = msgspec.json.decode(raw, type=Merged).files
+    except (msgspec.DecodeError, ValueError) as error:
+        raise ProtocolError(f"the manifest of {layer} does not decode: {error}") from None
+    for file in files:
+        if "/" in file.file or file.file.startswith(".") or not file.file.endswith(".npy") or "\0" in file.file:
+            raise ProtocolError(f"the manifest of {layer} names {file.file[:80]!r}")
+    return files

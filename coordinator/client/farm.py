@@ -1,0 +1,166 @@
+"""`Farm`: where work is handed in. Decides what runs on this machine and what goes over ssh; does neither itself."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from coordinator import root as roots
+from coordinator.admin import AgentStatus
+from coordinator.client import draft as drafts
+from coordinator.client.arrays import send
+from coordinator.client.draft import Draft
+from coordinator.client.job import Job
+from coordinator.client.local import Local
+from coordinator.client.place import Place
+from coordinator.client.remote import Remote
+from coordinator.client.shipping import ship
+from coordinator.client.ssh import Ssh
+from coordinator.uploads import Upload
+from jobs.errors import SourceError, UsageError
+from jobs.jobfile import JobFile
+from jobs.names import NAME_LIMIT
+from jobs.where import Folder, parse
+
+SUBMIT_TRIES = 3  # an upload may go, with the last job that needed it, just when it is counted on
+OF_THE_SHARD = ("first_row", "shard")  # arguments that a function gets from the farm if it has them
+JOB_FIELDS = frozenset(JobFile.__struct_fields__) - {"source", "params", "code", "kind"}
+
+
+class Farm:
+    """A farm: `Farm("/data/farm")` on the server itself, `Farm("user@host")` or `Farm("host:/root")` from elsewhere.
+
+    `where` is what `agent join` takes; a Path is a folder, None the default root of this machine. `cache`: where
+    downloaded results are kept, `~/.cache/muster` by default. `ssh_config` is for `ssh -F`, `command` what
+    `coordinator` is called on the server if it is not on the PATH there.
+    """
+
+    def __init__(
+        self,
+        where: str | Path | None = None,
+        *,
+        cache: str | Path | None = None,
+        ssh_config: str | Path | None = None,
+        command: str | None = None,
+    ) -> None:
+        self._place = _place(where, cache, ssh_config, command)
+
+    def __repr__(self) -> str:
+        return f"<Farm {self._place}>"
+
+    # --- handing in --------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        job_file: str | Path | None = None,
+        /,
+        *,
+        kind: str | None = None,
+        source: object = None,
+        name: str | None = None,
+        progress: bool = True,
+        **fields: Any,
+    ) -> Job:
+        """Run a job: a job file, or its fields as keyword arguments.
+
+        `source` may be an array, or a dict of name → array; these are sent, each only once. It may be a path as well,
+        or the mapping of a job file: a relative path is of this machine, an absolute one of the server.
+        """
+        if job_file is None:
+            given = {"name": name or kind, "kind": kind, **fields}
+            return self._send(drafts.from_fields(given, source, self._place.here), progress)
+        if fields or not (kind is None and source is None and name is None):
+            raise UsageError("a job file and fields beside it", "give one of the two")
+        return self._send(drafts.from_file(Path(job_file), self._place.here), progress)
+
+    def map(
+        self,
+        function: Callable[..., Any],
+        source: object,
+        /,
+        *,
+        name: str | None = None,
+        outputs: Mapping[str, Any] | None = None,
+        progress: bool = True,
+        **more: Any,
+    ) -> Job:
+        """Run `function(rows, ...)` over the rows of `source`, an array or whatever `submit` takes.
+
+        Its source goes along as text, with the functions, imports and literals it refers to; anything else it refers to
+        is refused. `outputs` declares what it returns, `{"mean": {"dtype": "float32"}}`. Of the other keyword
+        arguments, fields of a job file (`shard`, `resources`, `env`, `timeout`, …) are that, the rest the function's.
+        """
+        fields = {field: more.pop(field) for field in list(more) if field in JOB_FIELDS}
+        code = ship(function)
+        _check_arguments(function, more)
+        params = {"args": more, **({"outputs": outputs} if outputs else {})}
+        given = {"name": name or _named(function), "kind": "map", "code": code.entry, "params": params, **fields}
+        return self._send(drafts.from_fields(given, source, self._place.here, code), progress)
+
+    def _send(self, draft: Draft, progress: bool) -> Job:
+        for tries in range(1, SUBMIT_TRIES + 1):
+            send(self._place, draft.arrays.values(), progress)
+            try:
+                return Job(self._place, self._place.submit(draft.parcel()))
+            except SourceError:
+                there = {one.digest for one in self._place.uploads() if one.complete}
+                if tries == SUBMIT_TRIES or all(array.digest in there for array in draft.arrays.values()):
+                    raise
+        raise AssertionError("the last try raises or returns")
+
+    # --- looking -----------------------------------------------------------------------------------------
+
+    def jobs(self) -> list[Job]:
+        """All of them, oldest first."""
+        return [Job(self._place, status.id) for status in self._place.status(None).jobs]
+
+    def job(self, name: str) -> Job:
+        """One by its id, `weights.1`, or the latest of a name, `weights`."""
+        return Job(self._place, self._place.status(name).jobs[0].id)
+
+    def agents(self) -> list[AgentStatus]:
+        """The machines, by name."""
+        return self._place.agents()
+
+    def uploads(self) -> list[Upload]:
+        """The arrays that were sent and that jobs still need, and those on their way."""
+        return self._place.uploads()
+
+
+def _place(where: str | Path | None, cache: str | Path | None, config: str | Path | None, command: str | None) -> Place:
+    found = None if where is None or isinstance(where, Path) or _is_root(where) else parse(where)
+    if found is None or isinstance(found, Folder):
+        return Local(roots.existing(Path(where) if where is not None else None))
+    ssh = Ssh(found, Path(config) if config else None, command)
+    ssh.find()
+    return Remote(ssh, Path(cache).expanduser().absolute() if cache else _cache())
+
+
+def _is_root(where: str) -> bool:
+    """Whether the name of a host happens to be that of a root in the current folder."""
+    return (Path(where) / "farm.json").is_file()
+
+
+def _cache() -> Path:
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(named) if Path(named).is_absolute() else Path.home() / ".cache") / "muster"
+
+
+def _named(function: Callable[..., Any]) -> str:
+    """A function's name as a job's: what cannot be in one is left out."""
+    name = getattr(function, "__name__", "")
+    return "".join(letter for letter in name if letter.isascii())[:NAME_LIMIT] or "map"
+
+
+def _check_arguments(function: Callable[..., Any], args: Mapping[str, Any]) -> None:
+    """Before a machine finds out."""
+    signature = inspect.signature(function)
+    theirs = {name: 0 for name in OF_THE_SHARD if name in list(signature.parameters)[1:]}
+    try:
+        signature.bind(None, **{**theirs, **args})
+    except TypeError as error:
+        hint = f"keyword arguments that are no field of a job ({', '.join(sorted(JOB_FIELDS))}) are the function's"
+        raise UsageError(f"{getattr(function, '__name__', 'the function')}: {error}", hint) from None

@@ -1,0 +1,119 @@
+"""One job of a farm: wait for it, follow its shards, have its result. Keeps no state but the job's id."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+
+from coordinator import render
+from coordinator.admin import FAILURES_LIMIT, FailureRecord, FailuresAsk, JobStatus
+from coordinator.client.patience import Patience
+from coordinator.client.place import Place
+from coordinator.client.results import Result
+from coordinator.client.shards import Shard, assemble, parse_cursor
+from coordinator.commands.logs import parse_shard
+from coordinator.commands.watch import incomplete
+from coordinator.committed import Cursor, Record
+from jobs.errors import IncompleteError, MusterError, NotFoundError
+from jobs.ranges import RangeSet
+from jobs.source import matches
+
+
+class Job:
+    """A job by its full id, `weights.1`. Every error is one of `jobs.errors`, as on the command line."""
+
+    def __init__(self, place: Place, job: str) -> None:
+        self._place = place
+        self.id = job
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id} of {self._place}>"
+
+    def status(self) -> JobStatus:
+        """What it is at now: `state`, `totals`, `layers`, `agents`, `notes`."""
+        return self._place.status(self.id).jobs[0]
+
+    def wait(self, progress: bool = True) -> JobStatus:
+        """Until it is complete. An IncompleteError if it ends, or is halted, without all of its shards.
+
+        `progress`: show a bar. An interrupt leaves the job running.
+        """
+        from tqdm.auto import tqdm
+
+        with tqdm(desc=self.id, total=0, unit="shard", disable=not progress) as bar:
+            for answer in self._place.follow(self.id):
+                status = answer.jobs[0]
+                bar.total = status.totals.shards
+                bar.set_postfix_str(render.bar_note(status, answer.now), refresh=False)
+                bar.update(status.totals.committed - bar.n)
+        if status.state != "complete":
+            raise incomplete(status)
+        return status
+
+    def result(self, layers: Sequence[str] | None = None, progress: bool = True) -> Result:
+        """The merged arrays by layer and output, mapped; waits for the job unless all that is wanted is merged.
+
+        `layers`: names or globs; without them, all. From another machine they are downloaded first, into the cache.
+        """
+        merged, missing = self._place.layers(self.id)
+        wanted = _chosen([*merged, *missing], layers)
+        if not set(wanted) <= set(merged):
+            self.wait(progress)
+            merged, missing = self._place.layers(self.id)
+        if unmerged := [name for name in wanted if name not in set(merged)]:
+            raise IncompleteError(f"{self.id}: layer {unmerged[0]} is not merged", "wait for the job, then ask again")
+        return Result(self.id, self._place.result(self.id, wanted, progress), wanted)
+
+    def stream(self, after: str | None = None) -> Iterator[Shard]:
+        """Each shard once, in the order of the commits, as soon as it is one; those of the past first.
+
+        `after`: the `cursor` of the last shard seen, to go on behind it. A cut connection is made again. Ends with the
+        job; with an IncompleteError if that is not complete.
+        """
+        cursor, seen, patience = parse_cursor(after), dict[str, RangeSet](), Patience()
+        while True:
+            try:
+                for shard, at in self._shards(cursor):
+                    cursor = at
+                    patience.progress()
+                    known = seen.setdefault(shard.layer, RangeSet())
+                    if shard.number not in known:  # else a damaged bundle, or a retry, made it be computed again
+                        known.add(shard.number, shard.number + 1)
+                        yield shard
+                break
+            except MusterError as error:
+                patience.endure(error)
+        status = self.status()
+        if status.state != "complete":
+            raise incomplete(status)
+
+    def _shards(self, after: Cursor) -> Iterator[tuple[Shard, Cursor]]:
+        with closing(self._place.records(self.id, after)) as items:
+            for news, pieces in items:
+                if isinstance(news, Record):
+                    yield assemble(news, pieces), news.cursor
+
+    def cancel(self) -> None:
+        """End it; what is merged stays."""
+        self._place.cancel(self.id)
+
+    def logs(self, shard: str | None = None, failed: bool = False, limit: int = 50) -> list[FailureRecord]:
+        """What failed, newest first, each with its machine and its evidence.
+
+        `shard`: LAYER/NUMBER, of that one alone; `failed`: only of shards that are given up.
+        """
+        layer, number = parse_shard(shard) if shard else (None, None)
+        return self._place.failures(FailuresAsk(self.id, layer, number, failed, max(1, min(limit, FAILURES_LIMIT))))
+
+
+def _chosen(names: list[str], globs: Sequence[str] | None) -> list[str]:
+    """Every glob must match one."""
+    if globs is None:
+        return names
+    chosen: dict[str, None] = {}
+    for glob in [globs] if isinstance(globs, str) else globs:
+        found = [name for name in names if name == glob or matches(name, glob)]
+        if not found:
+            raise NotFoundError(f"no layer is called {glob!r}", f"the layers: {', '.join(names[:8])}")
+        chosen.update(dict.fromkeys(found))
+    return list(chosen)

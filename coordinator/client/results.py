@@ -1,0 +1,72 @@
+"""A job's result as mappings: layer → output → array, mapped and not loaded. Downloads nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jobs.errors import NotFoundError, UsageError
+from jobs.result import MergedLayer, RaggedRows, open_result
+
+Array = np.ndarray[Any, Any]
+Values = Array | RaggedRows
+NAMES_SHOWN = 8
+
+
+class Result(Mapping[str, Mapping[str, Values]]):
+    """`result["conv1"]["centers"]` is an `np.memmap`. A ragged output is a `RaggedRows`: `[i]` has row i's values."""
+
+    def __init__(self, job: str, folder: Path, layers: list[str]) -> None:
+        self.job = job
+        self.folder = folder  # LAYER/OUTPUT.npy below it
+        self._opened: dict[str, MergedLayer | None] = dict.fromkeys(layers)
+
+    def __getitem__(self, name: str) -> Mapping[str, Values]:
+        return self.layer(name).outputs
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._opened)
+
+    def __len__(self) -> int:
+        return len(self._opened)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._opened
+
+    def __repr__(self) -> str:
+        return f"<Result of {self.job}: {_listed(self)}>"
+
+    def layer(self, name: str) -> MergedLayer:
+        """A layer with its manifest, its outputs and the table of its shards."""
+        if name not in self._opened:
+            raise KeyError(name)
+        found = self._opened[name]
+        if found is None:
+            found = self._opened[name] = open_result(self.folder / name)
+        return found
+
+    def array(self, output: str | None = None, layer: str | None = None) -> Array:
+        """The one array there is, or the one that is left once its output or its layer is named."""
+        outputs = self[_only(self, layer, "layer")]
+        found = outputs[_only(outputs, output, "output")]
+        if isinstance(found, RaggedRows):
+            raise UsageError("a ragged output is not one array", "result[LAYER][OUTPUT] has its `offsets` and `values`")
+        return found
+
+
+def _only(known: Mapping[str, object], name: str | None, what: str) -> str:
+    if name is not None and name not in known:
+        raise NotFoundError(f"there is no {what} {name!r}", f"there are {_listed(known)}")
+    if name is not None:
+        return name
+    if len(known) != 1:
+        raise UsageError(f"there are {len(known)} {what}s: {_listed(known)}", f"name one: array({what}=...)")
+    return next(iter(known))
+
+
+def _listed(known: Mapping[str, object]) -> str:
+    names = list(known)
+    return ", ".join(names[:NAMES_SHOWN]) + (", …" if len(names) > NAMES_SHOWN else "")

@@ -1,0 +1,43 @@
+"""`coordinator fetch`: files of a merged result, to stdout."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+import msgspec
+
+from coordinator import root as roots
+from coordinator.commands.options import example, job_argument, root_option
+from coordinator.fetching import Wanted, answer
+from jobs.errors import UsageError
+
+LINE_LIMIT = 8_192  # bytes of one request
+
+
+@click.command(epilog=example("""echo '{"layer": "conv1", "file": "manifest.json"}' | coordinator fetch weights.1"""))
+@job_argument
+@root_option
+def command(job: str, root: Path | None) -> None:
+    """Send files of merged layers, as asked for on stdin, one after the other.
+
+    A request is a line of JSON: layer, file (one that the layer's manifest names, or manifest.json) and perhaps start,
+    a byte to begin at. The answer is a frame that says how many bytes follow, then these. Used by coordinator.client.
+    """
+    found = roots.existing(root)
+    folder = found.job(roots.resolve_job(found, job))
+    out = sys.stdout.buffer
+    for wanted in requests(sys.stdin.buffer):
+        answer(folder, wanted, out.write, out.flush)
+
+
+def requests(lines: BinaryIO) -> Iterator[Wanted]:
+    while line := lines.readline(LINE_LIMIT):
+        try:
+            yield msgspec.json.decode(line, type=Wanted)
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            hint = 'write {"layer": "conv1", "file": "centers.npy", "start": 0}'
+            raise UsageError(f"a request that cannot be read: {error}", hint) from None

@@ -1,0 +1,52 @@
+"""`coordinator upload`: take an array in from stdin."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from coordinator import ask, uploads
+from coordinator import root as roots
+from coordinator.admin import Usage, Used
+from coordinator.commands.options import example, json_option, root_option, say, say_json
+from coordinator.root import Root
+from jobs.errors import SpaceError
+from jobs.units import format_size
+
+
+@click.command(
+    epilog=example("coordinator upload 99aa06d3014798d86001c324468d497f --size 4096 < rows.npy", "coordinator uploads")
+)
+@click.argument("digest", metavar="DIGEST")
+@click.option("--size", type=click.IntRange(1, uploads.BYTES_LIMIT), required=True, help="Bytes of the whole file.")
+@click.option(
+    "--from", "start", type=click.IntRange(0, uploads.BYTES_LIMIT), default=0, help="Bytes that are there already."
+)
+@root_option
+@json_option
+def command(digest: str, size: int, start: int, root: Path | None, as_json: bool) -> None:
+    """Take a .npy in from stdin, for jobs that clients submit.
+
+    DIGEST is the xxh3_128 of the whole file, in hex; nothing else is kept under it. What came before an interruption
+    stays, and `--from` goes on with it. Sent for by coordinator.client.
+    """
+    found = roots.existing(root)
+    made = receive(found, digest, size, start, sys.stdin.buffer.read)
+    if as_json:
+        say_json(made)
+    else:
+        say(f"{made.digest} is here, {format_size(made.bytes)}")
+
+
+def receive(root: Root, digest: str, size: int, start: int, read: uploads.Read) -> uploads.Upload:
+    """Where there is room for it beside what is promised to jobs."""
+    used = ask.ask(root, Usage(), Used)
+    room = max(used.free - used.reserved, 0)
+    if size - start > room:
+        raise SpaceError(
+            f"an upload of {format_size(size)} into a root with room for {format_size(room)}",
+            "`coordinator du` shows what takes it; `coordinator rm` deletes a job",
+        )
+    return uploads.receive(root, digest, size, start, read)

@@ -1,0 +1,31 @@
+"""`coordinator uploads`: which arrays clients have sent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from coordinator import render
+from coordinator import root as roots
+from coordinator import uploads as there
+from coordinator.commands.options import example, json_option, root_option, say, say_json
+from jobs.units import format_size
+
+
+@click.command(epilog=example("coordinator uploads"))
+@root_option
+@json_option
+def command(root: Path | None, as_json: bool) -> None:
+    """List the arrays that clients have sent, and how much of each is here.
+
+    One goes with the last job that needs it, or a day after it came if none ever did.
+    """
+    found = there.listed(roots.existing(root))
+    if as_json:
+        say_json({"uploads": found})
+    elif found:
+        rows = [(one.digest, format_size(one.bytes), "whole" if one.complete else "partial") for one in found]
+        say(render.table(("DIGEST", "BYTES", "STATE"), rows, " r "))
+    else:
+        say("no uploads")

@@ -1,0 +1,76 @@
+"""Files of a merged result over a pipe: a request names one, the answer is a frame and its bytes. Opens what a manifest
+names and nothing else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from coordinator.committed import read_exactly
+from coordinator.protocol.frames import HEAD, frame, payload_size
+from coordinator.root import JobFolder
+from jobs.errors import IncompleteError, NotFoundError, ProtocolError
+from jobs.names import LAYER_NAME_LIMIT
+from jobs.parts import CHUNK
+from jobs.plan import decode_plan
+from jobs.result import MANIFEST, read_manifest
+
+
+class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One file of a layer's result, from a byte on."""
+
+    layer: Annotated[str, Meta(max_length=LAYER_NAME_LIMIT)]
+    file: Annotated[str, Meta(max_length=256)]
+    start: Annotated[int, Meta(ge=0, le=1 << 53)] = 0
+
+
+class Coming(msgspec.Struct, frozen=True):
+    """What follows it."""
+
+    nbytes: int
+
+
+def answer(folder: JobFolder, wanted: Wanted, write: Callable[[bytes], object], flush: Callable[[], object]) -> None:
+    """The file as it is now; a reader compares it with the manifest it knows."""
+    layers = {layer.name for layer in decode_plan(folder.plan.read_bytes()).layers}
+    if wanted.layer not in layers:
+        raise NotFoundError(f"{folder.path.name} has no layer {wanted.layer!r}")
+    place = folder.result / wanted.layer
+    if wanted.file != MANIFEST and wanted.file not in {file.file for file in read_manifest(place).files}:
+        raise NotFoundError(f"{wanted.layer} has no file {wanted.file!r}", "its manifest.json names them")
+    try:
+        file = (place / wanted.file).open("rb", buffering=0)
+    except FileNotFoundError:
+        raise IncompleteError(f"{wanted.layer} is not merged", "ask for it again once it is") from None
+    with file:
+        start = min(wanted.start, os.fstat(file.fileno()).st_size)
+        left = os.fstat(file.fileno()).st_size - start
+        write(frame(msgspec.msgpack.encode(Coming(left))))
+        file.seek(start)
+        while left > 0 and (piece := file.read(min(left, CHUNK))):
+            write(piece)
+            left -= len(piece)
+        flush()
+
+
+def received(read: Callable[[int], bytes]) -> tuple[int, Iterator[bytes]]:
+    """How many bytes come, and they."""
+    raw = read_exactly(
+        read, payload_size(read_exactly(read, HEAD.size, "a frame", within=True)), "a frame", within=True
+    )
+    try:
+        nbytes = msgspec.msgpack.decode(raw, type=Coming).nbytes
+    except (msgspec.DecodeError, ValueError) as error:
+        raise ProtocolError(f"a message that does not decode: {error}") from None
+    return nbytes, _pieces(read, nbytes)
+
+
+def _pieces(read: Callable[[int], bytes], left: int) -> Iterator[bytes]:
+    while left > 0:
+        piece = read_exactly(read, min(left, CHUNK), "a file", within=True)
+        yield piece
+        left -= len(piece)

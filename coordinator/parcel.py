@@ -1,0 +1,89 @@
+"""A job as a client sends it: the job file's text, the user's code packed, its arrays as digests of uploads."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from coordinator import ask, uploads
+from coordinator.admin import Submit, Submitted
+from coordinator.planning import Planned, link_arrays, submission
+from coordinator.root import Root
+from coordinator.submissions import locked_folder
+from jobs.code import PACK_LIMIT, opened
+from jobs.commit import naming_space
+from jobs.errors import ProtocolError, RefusedError, UsageError
+from jobs.jobfile import FILE_LIMIT, parse_job
+from jobs.names import is_layer
+from jobs.plan import make_plan
+
+ARRAYS = "arrays"  # what the source of a job over uploads is called in its job file
+ARRAYS_LIMIT = 65_536
+BYTES_LIMIT = FILE_LIMIT + PACK_LIMIT + ARRAYS_LIMIT * 640
+
+
+class Parcel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`arrays`: layer → digest; then the job file's source is `arrays`."""
+
+    job: str
+    code: bytes | None = None
+    arrays: dict[str, str] = {}
+
+
+def encode(parcel: Parcel) -> bytes:
+    return msgspec.msgpack.encode(parcel)
+
+
+def decode(raw: bytes) -> Parcel:
+    """What another process sent; a ProtocolError for anything else."""
+    if len(raw) > BYTES_LIMIT:
+        raise ProtocolError(f"a parcel of more than {BYTES_LIMIT} bytes", "include less code")
+    try:
+        return msgspec.msgpack.decode(raw, type=Parcel)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise ProtocolError(f"that is no parcel: {error}") from None
+
+
+def submit(root: Root, parcel: Parcel) -> str:
+    """The id of the job."""
+    check_layers(parcel.arrays)
+    uploads.check_there(root, parcel.arrays.values())
+    files = {name: uploads.path_of(root, digest) for name, digest in parcel.arrays.items()}
+    planned = _planned(root, parcel, files)
+    with submission(root, planned, files) as folder:
+        return ask.ask(root, Submit(folder), Submitted).job
+
+
+def check_layers(names: Mapping[str, object]) -> None:
+    """A UsageError for what cannot be a layer's name."""
+    if len(names) > ARRAYS_LIMIT:
+        raise UsageError(f"{len(names)} arrays, a job may have {ARRAYS_LIMIT}", "put more rows into each")
+    for name in names:
+        if not isinstance(name, str) or not is_layer(name) or any(part.startswith(".") for part in name.split("/")):
+            hint = "letters, digits, spaces and `_.+@=,-`, not starting with a dot and not ending in .npy"
+            raise UsageError(f"{str(name)[:80]!r} cannot be a layer's name", hint)
+
+
+def _planned(root: Root, parcel: Parcel, files: Mapping[str, Path]) -> Planned:
+    job = parse_job(parcel.job, "job")
+    code = opened(parcel.code) if parcel.code is not None else None
+    with naming_space(root.tmp), _scratch(root) as folder:
+        link_arrays(folder / ARRAYS, files)
+        return Planned(make_plan(job, folder, code), parcel.job.encode(), code)
+
+
+@contextmanager
+def _scratch(root: Root) -> Iterator[Path]:
+    """A folder for the time of planning; swept if we are killed."""
+    try:
+        with locked_folder(root.tmp) as folder:
+            try:
+                yield folder
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+    except PermissionError as error:
+        raise RefusedError(f"{root.tmp}: {error.strerror}", "submit as the user the root belongs to") from None

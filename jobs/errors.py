@@ -20,6 +20,7 @@ class MusterError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint or self.default_hint
+        self.__notes__ = [f"hint: {self.hint}"]  # shown below the message where nobody catches it, from Python 3.11 on
 
 
 class UsageError(MusterError):

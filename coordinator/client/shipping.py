@@ -13,6 +13,7 @@ import symtable
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from importlib import import_module, metadata
 from pathlib import Path
 from sysconfig import get_paths
@@ -267,7 +268,13 @@ def _is_installed(top: str, origin: str) -> bool:
     packages = {Path(get_paths()[name]).resolve() for name in ("purelib", "platlib", "stdlib", "platstdlib")}
     path = Path(origin).resolve()
     inside = any(package in path.parents for package in packages) or "site-packages" in path.parts
-    return inside or "dist-packages" in path.parts or top in metadata.packages_distributions()
+    return inside or "dist-packages" in path.parts or top in _distributed()
+
+
+@cache
+def _distributed() -> frozenset[str]:
+    """Names of installed packages, those that are read from a folder of their developer's among them."""
+    return frozenset(metadata.packages_distributions())
 
 
 def _assignment(user: str, name: str, value: object) -> str:

@@ -1,0 +1,47 @@
+"""The example of docs/api.md, run as people would: as a script over ssh, and cell by cell in a notebook."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import sshd
+from tests.farm import Farm, running
+
+pytestmark = pytest.mark.ray
+
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "api.py"
+SECONDS = 120
+
+
+@pytest.fixture(scope="module")
+def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+    with running(tmp_path_factory.mktemp("farm")) as made:
+        made.join("one", "--cpus", "2")
+        yield made
+
+
+def test_as_a_script_by_folder(farm: Farm) -> None:
+    command = [sys.executable, str(EXAMPLE), str(farm.root.path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "{'conv1': (200, 8), 'fc': (100, 8)}" in done.stdout
+
+
+def test_as_a_notebook_over_ssh(farm: Farm, tmp_path: Path, monkeypatch: Any) -> None:
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    with sshd.running(tmp_path / "sshd") as daemon:
+        monkeypatch.setenv("FARM", f"{sshd.HOST}:{farm.root.path}")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        text = EXAMPLE.read_text().replace("else where)", f"else where, ssh_config={str(daemon.ssh_config())!r})")
+        _, *cells = text.split("# %% ")
+        book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(f"# {cell}") for cell in cells])
+        nbclient.NotebookClient(book, timeout=SECONDS, kernel_name="python3").execute()
+    said = "".join(out.get("text", "") for cell in book.cells for out in cell.outputs)
+    assert "{'conv1': (200, 8), 'fc': (100, 8)}" in said
+    assert "complete []" in said

@@ -1,0 +1,271 @@
+"""The API's parts one by one: arrays as files, uploads, records over a pipe, ssh's words as errors, drafts of jobs."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xxhash
+
+from coordinator import committed, fetching, parcel, uploads
+from coordinator import root as roots
+from coordinator.client.arrays import Outgoing
+from coordinator.client.draft import from_fields, from_file
+from coordinator.client.results import Result
+from coordinator.client.shards import assemble, parse_cursor
+from coordinator.client.ssh import Ssh
+from coordinator.committed import Beat, Cursor, Record
+from coordinator.root import Root
+from jobs.code import MAGIC, CodeBundle, opened, pack
+from jobs.errors import (
+    AccessError,
+    DamagedError,
+    IncompleteError,
+    JobFileError,
+    LinkError,
+    MusterError,
+    NoCommandError,
+    NotFoundError,
+    ProtocolError,
+    RefusedError,
+    SourceError,
+    UsageError,
+)
+from jobs.model import Output
+from jobs.result import RaggedRows
+from jobs.where import Host
+
+# --- arrays -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", [0, 1, 63, 200, 5_000])
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(2_000.0).reshape(40, 50),
+        np.arange(2_000).reshape(40, 50)[::2, ::3],
+        np.asfortranarray(np.arange(900, dtype=">i2").reshape(30, 30)),
+        np.zeros((3, 1 << 19), "f4"),
+        np.ones((7,), bool),
+    ],
+)
+def test_an_array_is_sent_as_the_file_that_numpy_reads(array: Any, start: int, tmp_path: Path) -> None:
+    out = Outgoing(array, "it")
+    whole = b"".join(out.pieces(0))
+    assert len(whole) == out.nbytes
+    assert xxhash.xxh3_128_hexdigest(whole) == out.digest
+    assert b"".join(out.pieces(start)) == whole[start:]
+    (tmp_path / "a.npy").write_bytes(whole)
+    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), array)
+
+
+@pytest.mark.parametrize("array", [np.float64(3), np.zeros((0, 3)), np.array(["a"]), np.array([object()])])
+def test_arrays_that_no_layer_can_be(array: Any) -> None:
+    with pytest.raises(SourceError):
+        Outgoing(np.asarray(array), "it")
+
+
+# --- uploads ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    return roots.prepare(tmp_path / "root")
+
+
+def test_an_upload_that_was_cut_goes_on_and_is_whole_at_the_end(root: Root) -> None:
+    raw = os.urandom(3 << 20)
+    digest = xxhash.xxh3_128_hexdigest(raw)
+    with pytest.raises(LinkError, match="ended after"):
+        uploads.receive(root, digest, len(raw), 0, io.BytesIO(raw[: 2 << 20]).read)
+    assert uploads.listed(root) == [uploads.Upload(digest, 2 << 20, False)]
+    with pytest.raises(RefusedError, match="goes on at byte"):
+        uploads.receive(root, digest, len(raw), 0, io.BytesIO(raw).read)
+    made = uploads.receive(root, digest, len(raw), 2 << 20, io.BytesIO(raw[2 << 20 :]).read)
+    assert made == uploads.Upload(digest, len(raw), True)
+    assert (root.uploads / f"{digest}.npy").read_bytes() == raw
+    assert uploads.receive(root, digest, len(raw), 0, io.BytesIO(b"").read) == made  # nothing is read
+    assert [path.name for path in root.uploads.iterdir()] == [f"{digest}.npy"]
+
+
+def test_an_upload_of_other_bytes_is_not_kept(root: Root) -> None:
+    with pytest.raises(DamagedError):
+        uploads.receive(root, "0" * 32, 4, 0, io.BytesIO(b"abcd").read)
+    assert uploads.listed(root) == []
+
+
+@pytest.mark.parametrize("digest", ["../../etc/passwd", "0" * 31, "0" * 33, "G" * 32, ""])
+def test_an_upload_has_a_digest_for_a_name(root: Root, digest: str) -> None:
+    with pytest.raises(UsageError):
+        uploads.receive(root, digest, 4, 0, io.BytesIO(b"abcd").read)
+    with pytest.raises(UsageError):
+        parcel.submit(root, parcel.Parcel("name: a", None, {"a": digest}))
+
+
+@pytest.mark.parametrize("nbytes", [0, -1, 1 << 60])
+def test_an_upload_has_a_size_that_can_be(root: Root, nbytes: int) -> None:
+    with pytest.raises(UsageError):
+        uploads.receive(root, "0" * 32, nbytes, 0, io.BytesIO(b"").read)
+
+
+def test_what_no_job_needs_goes_after_a_day(root: Root) -> None:
+    for name in ("a" * 32 + ".npy", "b" * 32 + ".part", "c" * 32 + ".npy", "d" * 32 + ".npy", "notes.txt"):
+        (root.uploads / name).write_bytes(b"x")
+        if name[0] != "d":
+            os.utime(root.uploads / name, (time.time() - uploads.KEPT_SECONDS - 60,) * 2)
+    uploads.sweep(root, {"c" * 32})
+    assert sorted(path.name[0] for path in root.uploads.iterdir()) == ["c", "d", "n"]
+
+
+# --- records ----------------------------------------------------------------------------------------------
+
+OUTPUTS = (Output("x", "rows", "<f4", (2,)), Output("r", "ragged", "<i8"))
+BODY = [np.arange(6, dtype="<f4").tobytes(), np.array([1, 0, 2], "<i8").tobytes(), np.arange(3, dtype="<i8").tobytes()]
+
+
+def record(**changed: Any) -> Record:
+    fields: dict[str, Any] = {
+        "cursor": Cursor(4, 2),
+        "layer": "conv",
+        "number": 2,
+        "first_row": 6,
+        "rows": 3,
+        "outputs": OUTPUTS,
+        "sizes": tuple(map(len, BODY)),
+        "digest": xxhash.xxh3_128_digest(b"".join(BODY)),
+        **changed,
+    }
+    return Record(**fields)
+
+
+def test_records_come_over_a_pipe_as_arrays() -> None:
+    pipe = io.BytesIO()
+    sent = [(record(), iter([b"".join(BODY)])), (Beat(), iter(())), (record(number=3), iter(BODY))]
+    committed.send(sent, pipe.write, pipe.flush)
+    pipe.seek(0)
+    shards = [assemble(news, pieces) for news, pieces in committed.receive(pipe.read) if isinstance(news, Record)]
+    assert [shard.number for shard in shards] == [2, 3]
+    for shard in shards:
+        ragged = shard.outputs["r"]
+        assert isinstance(ragged, RaggedRows)
+        assert [ragged[i].tolist() for i in range(3)] == [[0], [], [1, 2]]
+        np.testing.assert_array_equal(shard.outputs["x"], np.arange(6).reshape(3, 2))
+        assert parse_cursor(shard.cursor) == Cursor(4, 2)
+
+
+def test_a_pipe_that_ends_within_a_shard() -> None:
+    pipe = io.BytesIO()
+    committed.send([(record(), iter(BODY))], pipe.write, pipe.flush)
+    raw = pipe.getvalue()
+    for end in range(1, len(raw), 7):
+        with pytest.raises(LinkError):
+            for news, pieces in committed.receive(io.BytesIO(raw[:end]).read):
+                assert isinstance(news, Record)
+                assemble(news, pieces)
+
+
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ({"digest": b"\0" * 16}, DamagedError),
+        ({"sizes": (24, 24, 25)}, ProtocolError),
+        ({"sizes": (24, 24)}, ProtocolError),
+        ({"sizes": (1 << 60, 24, 24)}, ProtocolError),
+        ({"rows": -1}, ProtocolError),
+        ({"outputs": (Output("../x", "rows", "<f4"),)}, ProtocolError),
+        ({"outputs": (Output("x", "rows", "|O"),)}, ProtocolError),
+    ],
+)
+def test_records_that_cannot_be(changed: Any, error: type[MusterError]) -> None:
+    with pytest.raises(error):
+        assemble(record(**changed), iter(BODY))
+
+
+@pytest.mark.parametrize("text", ["", "1", "a:b", "-1:2", "1:2:3", "9" * 40 + ":1"])
+def test_cursors_that_cannot_be(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_cursor(text)
+
+
+# --- ssh --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "error"),
+    [
+        (255, "ssh: Could not resolve hostname x: Name or service not known", LinkError),
+        (255, "me@x: Permission denied (publickey).", AccessError),
+        (255, "Host key verification failed.", AccessError),
+        (255, "client_loop: send disconnect: Broken pipe", LinkError),
+        (127, "sh: 1: coordinator: not found", NoCommandError),
+        (6, "error: there is no job a\nhint: look\n", NotFoundError),
+        (11, "warning: noise\nerror: a.1 is halted\nhint: look\n", IncompleteError),
+        (1, "Traceback", LinkError),
+    ],
+)
+def test_how_a_command_there_failed(status: int, words: str, error: type[MusterError]) -> None:
+    assert type(Ssh(Host("x")).failure(status, words)) is error
+
+
+def test_nothing_that_ssh_or_a_shell_takes_for_something_else() -> None:
+    line = Ssh(Host("x", "me", 22, "/a root"))._line("coordinator", ["status", "--", "$(reboot)"])
+    assert line[-3:] == ["--", "x", "coordinator status -- '$(reboot)'"]
+
+
+# --- jobs before they are sent ----------------------------------------------------------------------------
+
+
+def test_a_path_means_the_server_or_this_machine(tmp_path: Path, monkeypatch: Any) -> None:
+    np.save(tmp_path / "a.npy", np.ones((4, 4)))
+    monkeypatch.chdir(tmp_path)
+    fields = {"name": "j", "kind": "cluster", "params": {"n_clusters": np.int64(2)}}
+    assert from_fields(fields, "a.npy", here=True).fields["source"] == {"path": str(tmp_path / "a.npy")}
+    assert list(from_fields(fields, Path("a.npy"), here=False).arrays) == ["a"]
+    for far in ("/data/a.npy", "~/a.npy"):
+        draft = from_fields(fields, far, here=False)
+        assert (draft.fields["source"], draft.arrays) == (far, {})
+    (tmp_path / "job.yaml").write_text("name: j\nkind: cluster\nsource: a.npy\nparams: {n_clusters: 2}\n")
+    assert list(from_file(tmp_path / "job.yaml", here=False).arrays) == ["a"]
+    with pytest.raises(JobFileError, match=r"job\.yaml:2: attemps"):
+        (tmp_path / "job.yaml").write_text("name: j\nattemps: 2\n")
+        from_file(tmp_path / "job.yaml", here=False)
+    with pytest.raises(JobFileError, match="a set cannot stand"):
+        from_fields({**fields, "params": {"n_clusters": {1}}}, "a.npy", here=True)
+
+
+def test_parcels_and_packs_that_cannot_be() -> None:
+    for raw in (b"", b"\xc1", b"\x80", parcel.encode(parcel.Parcel("x"))[:-1]):
+        with pytest.raises(ProtocolError):
+            parcel.decode(raw)
+    whole = CodeBundle("work.py:f", {"work.py": b"x"})
+    assert opened(pack(whole)) == whole
+    for bad in (CodeBundle("other.py:f", {"work.py": b""}), CodeBundle("work.py:f", {"../work.py": b""})):
+        with pytest.raises(DamagedError):
+            opened(pack(bad))
+    with pytest.raises(DamagedError):
+        opened(MAGIC)
+    with pytest.raises(UsageError, match="layer's name"):
+        parcel.check_layers({".hidden": ""})
+
+
+def test_a_request_for_a_file_that_no_manifest_names(root: Root, tmp_path: Path) -> None:
+    with pytest.raises(LinkError):
+        fetching.received(io.BytesIO(b"").read)
+    with pytest.raises(ProtocolError):
+        fetching.received(io.BytesIO(b"Welcome to this server").read)
+
+
+def test_a_result_says_what_there_is(tmp_path: Path) -> None:
+    result = Result("a.1", tmp_path, ["b", "c"])
+    assert (list(result), len(result), "b" in result, "d" in result) == (["b", "c"], 2, True, False)
+    with pytest.raises(KeyError):
+        result["d"]
+    with pytest.raises(UsageError, match="2 layers: b, c"):
+        result.array()
+    with pytest.raises(NotFoundError):
+        result.array(layer="d")

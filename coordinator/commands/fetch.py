@@ -18,14 +18,14 @@ from jobs.errors import UsageError
 LINE_LIMIT = 8_192  # bytes of one request
 
 
-@click.command(epilog=example("""echo '{"layer": "conv1", "file": "manifest.json"}' | coordinator fetch weights.1"""))
+@click.command(epilog=example("coordinator fetch weights.1 < requests > files"))
 @job_argument
 @root_option
 def command(job: str, root: Path | None) -> None:
     """Send files of merged layers, as asked for on stdin, one after the other.
 
     A request is a line of JSON: layer, file (one that the layer's manifest names, or manifest.json) and perhaps start,
-    a byte to begin at. The answer is a frame that says how many bytes follow, then these. Used by coordinator.client.
+    a byte to begin at: {"layer": "conv1", "file": "manifest.json"}. The answer is a frame that says how many bytes follow, then these. Used by coordinator.client.
     """
     found = roots.existing(root)
     folder = found.job(roots.resolve_job(found, job))

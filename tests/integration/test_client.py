@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coordinator import fetching
 from coordinator.client import Farm, Job
 from coordinator.client import arrays as sending
 from coordinator.client.patience import Patience
@@ -27,7 +28,6 @@ from jobs.errors import (
     SourceError,
     UsageError,
 )
-from jobs.where import Host
 from tests import proxy, sshd
 from tests.farm import Array, running, until
 from tests.farm import Farm as Processes
@@ -363,6 +363,19 @@ def test_jobs_that_cannot_be(farm: Farm) -> None:
         farm.map(scaled, rows())
 
 
+@pytest.mark.parametrize(
+    ("layer", "file"),
+    [("array", "../../../job.yaml"), ("array", "/etc/passwd"), ("..", "job.yaml"), ("other", "out.npy"), ("array", "")],
+)
+def test_only_what_a_manifest_names_is_sent(here: Farm, processes: Processes, layer: str, file: str) -> None:
+    job = here.map(twice, rows(), name="sent", progress=False)
+    job.wait(progress=False)
+    sent: list[bytes] = []
+    with pytest.raises(NotFoundError):
+        fetching.answer(processes.root.job(job.id), fetching.Wanted(layer, file), sent.append, list)
+    assert not sent
+
+
 def test_a_coordinator_that_stops_is_waited_for(tmp_path: Path) -> None:
     with running(tmp_path / "own") as farm:
         job = Farm(farm.root.path).map(twice, rows(), progress=False)
@@ -385,4 +398,3 @@ def test_a_coordinator_that_stops_is_waited_for(tmp_path: Path) -> None:
 def test_patience_ends() -> None:
     with pytest.raises(AccessError):
         Patience().endure(AccessError("no"))
-    assert str(Host("a", "b", None, "/c")) == "b@a:/c"

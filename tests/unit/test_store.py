@@ -295,3 +295,40 @@ def test_a_full_disk_does_not_hold_up_the_end(full: tuple[StoreThread, Troubles]
     thread.stop()
     with pytest.raises(sqlite3.OperationalError, match="full"):
         result(future)
+
+
+# --- the history ----------------------------------------------------------------------------------------------
+
+
+def test_commits_are_told_in_order_and_outlive_the_merge_but_not_a_retry(store: Store) -> None:
+    job, other = job_in(store), job_in(store, "other")
+    commit(store, job, "1.part", 3, 4)
+    commit(store, other, "2.part", 0)
+    commit(store, job, "3.part", 0, layer=B)
+    commit(store, job, "4.part", 0, 1)
+    told = store.commits_after(job, 0, 10)
+    assert [(one.layer, one.file, one.numbers) for one in told] == [
+        (A, "1.part", [(3, 5)]),
+        (B, "3.part", [(0, 1)]),
+        (A, "4.part", [(0, 2)]),
+    ]
+    assert store.commits_after(job, told[0].seq, 1) == told[1:2]
+    store.set_merged(job, A, 0)
+    assert store.commits_after(job, 0, 10) == told
+    store.discard_layer(job, A, 1)
+    store.forget_bundle(job, B, "3.part")
+    assert store.commits_after(job, 0, 10) == []
+    commit(store, job, "5.part", 0)
+    assert store.commits_after(job, 0, 10)[0].seq > told[-1].seq
+    store.remove_job(job)
+    assert store.commits_after(job, 0, 10) == [] != store.commits_after(other, 0, 10)
+
+
+def test_a_refused_bundle_leaves_no_commit(store: Store, tmp_path: Path) -> None:
+    job = job_in(store)
+    thread = StoreThread(store, lambda why: None)
+    thread.run(lambda s: commit(s, job, "1.part", 3)).result(DEADLINE_SECONDS)
+    with pytest.raises(AlreadyCommitted):
+        thread.run(lambda s: commit(s, job, "2.part", 3, 4)).result(DEADLINE_SECONDS)
+    assert [one.file for one in thread.run(lambda s: s.commits_after(job, 0, 9)).result(DEADLINE_SECONDS)] == ["1.part"]
+    thread.stop()

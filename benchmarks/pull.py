@@ -59,7 +59,7 @@ def pull(order: Order) -> None:
     from agent.orders import Event, Pull, Pulled, PullUp
     from agent.pull import Pulling
     from agent.spool import Spool
-    from agent.where import Host
+    from jobs.where import Host
 
     spool = Spool(order.spool)
     spool.take("bench", str(order.root))

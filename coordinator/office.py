@@ -26,6 +26,7 @@ from jobs.plan import Plan, decode_plan
 
 log = logging.getLogger("muster.daemon")
 
+UPLOADS_SWEEP_SECONDS = 3600.0
 SWEEP_TICKS = 10  # between two looks for what killed submitters left
 _STATUS = "`coordinator status {}` lists its layers and how many shards each has"
 
@@ -113,10 +114,13 @@ class Office:
 
     async def sweep_forever(self) -> None:
         """Delete what killed submitters left behind."""
+        loop, uploads_due = asyncio.get_running_loop(), 0.0
         while True:
             try:
                 left = sweep(self._engine.root.tmp, self._engine.tmp, self._taking)
-                self._sweep_uploads()
+                if loop.time() >= uploads_due:
+                    uploads_due = loop.time() + UPLOADS_SWEEP_SECONDS
+                    uploads.sweep(self._engine.root, self._needed_uploads())
             except OSError as error:
                 log.warning("what killed submitters left is not swept: %s", error)
                 left = []
@@ -271,11 +275,6 @@ class Office:
     def _needed_uploads(self) -> set[str]:
         plans = [*(live.plan for live in self._engine.jobs.values()), *self._submitting]
         return set().union(*(uploads.needed_by(self._engine.root, plan) for plan in plans))
-
-    def _sweep_uploads(self) -> None:
-        """Delete those that nobody came back for."""
-        if any(self._engine.root.uploads.iterdir()):
-            uploads.sweep(self._engine.root, self._needed_uploads())
 
     def _drain(self, name: str) -> a.Done:
         agent = self._engine.scheduler.state.agents.get(name)

@@ -178,8 +178,8 @@ def test_an_agent_of_another_protocol_is_told_which_side_to_upgrade(farm: Farm, 
     import msgspec
 
     from agent.links.channel import greet
-    from agent.where import Host
     from coordinator.protocol.messages import Decoder, Rejected, ToAgent
+    from jobs.where import Host
     from tests.integration.test_ssh import hello, linked, opened
 
     host = Host(sshd.HOST, root=str(farm.root.path))

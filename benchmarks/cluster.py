@@ -12,6 +12,7 @@ processor time that the connections took, the agent's own process and `coordinat
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import tempfile
 import time
@@ -40,7 +41,7 @@ FILE_BYTES = 1 << 30
 SHARD_BYTES = 64 << 20
 DISK = "2GiB"  # of the agent that pulls: too little to keep the inputs of one run for the next
 TIMING = {"heartbeat": 5.0, "lease": 60.0, "tick": 1.0}  # as served by default
-COPIES_BYTES = 4 << 30  # of the file, which the server's memory should hold
+COPIES_BYTES = 8 << 30  # of the file, which the server's memory should hold
 ASK_SECONDS = 0.1
 SAMPLE_ROWS = {65_536: 12, 1_024: 200}
 
@@ -88,6 +89,7 @@ class Ours:
         self.files = [folder / "layers" / f"layer{number:03}.npy" for number in range(setting.names)]
         for path in self.files:  # over ssh, names of one file would be pulled but once
             shutil.copyfile(file, path) if server else path.symlink_to(file)
+        os.sync()  # now, not while we measure
         self.job_file = folder / "job.yaml"
         self.job_file.write_text(
             "name: bench\nkind: cluster\nsource: layers\n"

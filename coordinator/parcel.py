@@ -27,11 +27,12 @@ BYTES_LIMIT = FILE_LIMIT + PACK_LIMIT + ARRAYS_LIMIT * 640
 
 
 class Parcel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`arrays`: layer → digest; then the job file's source is `arrays`."""
+    """`arrays`: layer → digest; then the job file's source is `arrays`. `model`: the name in `params.model`, digest."""
 
     job: str
     code: bytes | None = None
     arrays: dict[str, str] = {}
+    model: tuple[str, str] | None = None
 
 
 def encode(parcel: Parcel) -> bytes:
@@ -51,11 +52,14 @@ def decode(raw: bytes) -> Parcel:
 def submit(root: Root, parcel: Parcel) -> str:
     """The id of the job."""
     check_layers(parcel.arrays)
-    uploads.check_there(root, parcel.arrays.values())
+    uploads.check_there(root, [*parcel.arrays.values(), *([parcel.model[1]] if parcel.model else [])])
     files = {name: uploads.path_of(root, digest) for name, digest in parcel.arrays.items()}
-    planned = _planned(root, parcel, files)
-    with submission(root, planned, files) as folder:
-        return ask.ask(root, Submit(folder), Submitted).job
+    with _scratch(root) as folder:
+        link_arrays(folder / ARRAYS, files)
+        if parcel.model:
+            _link_model(root, folder, *parcel.model)
+        with submission(root, _planned(parcel, folder), files) as taken:
+            return ask.ask(root, Submit(taken), Submitted).job
 
 
 def check_layers(names: Mapping[str, object]) -> None:
@@ -68,19 +72,28 @@ def check_layers(names: Mapping[str, object]) -> None:
             raise UsageError(f"{str(name)[:80]!r} cannot be a layer's name", hint)
 
 
-def _planned(root: Root, parcel: Parcel, files: Mapping[str, Path]) -> Planned:
+def is_model_name(name: str) -> bool:
+    return is_layer(name) and "/" not in name and not name.startswith(".")
+
+
+def _link_model(root: Root, folder: Path, name: str, digest: str) -> None:
+    """Under its own name, which says its format: a symbolic link would be resolved."""
+    if not is_model_name(name):
+        raise UsageError(f"{name[:80]!r} cannot be the name of a model", "use letters, digits and `_.-`")
+    (folder / name).hardlink_to(uploads.path_of(root, digest))
+
+
+def _planned(parcel: Parcel, folder: Path) -> Planned:
     job = parse_job(parcel.job, "job")
     code = opened(parcel.code) if parcel.code is not None else None
-    with naming_space(root.tmp), _scratch(root) as folder:
-        link_arrays(folder / ARRAYS, files)
-        return Planned(make_plan(job, folder, code), parcel.job.encode(), code)
+    return Planned(make_plan(job, folder, code), parcel.job.encode(), code, folder)
 
 
 @contextmanager
 def _scratch(root: Root) -> Iterator[Path]:
     """A folder for the time of planning; swept if we are killed."""
     try:
-        with locked_folder(root.tmp) as folder:
+        with naming_space(root.tmp), locked_folder(root.tmp) as folder:
             try:
                 yield folder
             finally:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import numpy as np
 import xxhash
@@ -25,6 +25,37 @@ Array = np.ndarray[Any, Any]
 CHUNK = 1 << 20
 
 
+class Sendable(Protocol):
+    """A file for a farm."""
+
+    nbytes: int
+
+    @property
+    def digest(self) -> str: ...
+
+    def pieces(self, start: int) -> Iterator[memoryview]: ...
+
+
+class OutgoingFile:
+    """A file of this machine as it is: a model's."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.nbytes = path.stat().st_size
+        if not self.nbytes:
+            raise SourceError(f"{path}: the file is empty", "write it again")
+
+    @cached_property
+    def digest(self) -> str:
+        return _digest_of(self.pieces(0))
+
+    def pieces(self, start: int) -> Iterator[memoryview]:
+        with self._path.open("rb", buffering=0) as file:
+            file.seek(start)
+            while piece := file.read(CHUNK):
+                yield memoryview(piece)
+
+
 class Outgoing:
     """One array. It must not change until it is sent: the digest is of what it was."""
 
@@ -41,10 +72,7 @@ class Outgoing:
     @cached_property
     def digest(self) -> str:
         """Of the whole file, as the server computes it."""
-        digest = xxhash.xxh3_128()
-        for piece in self.pieces(0):
-            digest.update(piece)
-        return digest.hexdigest()
+        return _digest_of(self.pieces(0))
 
     def pieces(self, start: int) -> Iterator[memoryview]:
         """The file from byte `start` on. What is contiguous is not copied, and a mapped array not loaded."""
@@ -60,6 +88,13 @@ class Outgoing:
             block = np.ascontiguousarray(self._array[first : first + rows])
             whole = block.reshape(-1).view(np.uint8).data
             yield from (whole[at : at + CHUNK] for at in range(0, len(whole), CHUNK))
+
+
+def _digest_of(pieces: Iterable[memoryview]) -> str:
+    digest = xxhash.xxh3_128()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def is_array(value: object) -> bool:
@@ -81,7 +116,7 @@ def mapped(source: ArraySource) -> Array:
     return np.memmap(Path(source.path), np.dtype(source.dtype), "r", source.offset, source.shape)
 
 
-def send(place: Place, arrays: Iterable[Outgoing], progress: bool) -> None:
+def send(place: Place, arrays: Iterable[Sendable], progress: bool) -> None:
     """All that is not there already; what was cut off goes on where it ended."""
     from tqdm.auto import tqdm
 
@@ -95,7 +130,7 @@ def send(place: Place, arrays: Iterable[Outgoing], progress: bool) -> None:
             _send_one(place, array, bar)
 
 
-def _send_one(place: Place, array: Outgoing, bar: tqdm[Any]) -> None:
+def _send_one(place: Place, array: Sendable, bar: tqdm[Any]) -> None:
     patience, begun, reached = Patience(), int(bar.n), -1
     while True:
         try:
@@ -111,7 +146,7 @@ def _send_one(place: Place, array: Outgoing, bar: tqdm[Any]) -> None:
             patience.endure(LinkError(error.message, error.hint) if isinstance(error, RefusedError) else error)
 
 
-def _send_rest(place: Place, array: Outgoing, bar: tqdm[Any], begun: int) -> None:
+def _send_rest(place: Place, array: Sendable, bar: tqdm[Any], begun: int) -> None:
     there = _there(place, array, Patience())
     if not there.complete:
         counted = _counted(array.pieces(there.bytes), bar, begun + there.bytes)
@@ -119,7 +154,7 @@ def _send_rest(place: Place, array: Outgoing, bar: tqdm[Any], begun: int) -> Non
     bar.update(begun + array.nbytes - bar.n)
 
 
-def _there(place: Place, array: Outgoing, patience: Patience) -> Upload:
+def _there(place: Place, array: Sendable, patience: Patience) -> Upload:
     while True:
         try:
             return next((one for one in place.uploads() if one.digest == array.digest), Upload(array.digest, 0, False))

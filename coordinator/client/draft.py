@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import yaml
 
-from coordinator.client.arrays import Outgoing, is_array, is_arrays, mapped, outgoing
-from coordinator.parcel import ARRAYS, Parcel, check_layers
+from coordinator.client.arrays import Outgoing, OutgoingFile, Sendable, is_array, is_arrays, mapped, outgoing
+from coordinator.parcel import ARRAYS, Parcel, check_layers, is_model_name
 from jobs import yamltext
 from jobs.code import CodeBundle, collect, pack
 from jobs.errors import JobFileError, UsageError
 from jobs.jobfile import JobFile, SourceSpec, check_job, read_job_file
+from jobs.modelfile import find
 from jobs.source import discover
 
 ONE_LAYER = "array"  # what the only layer of a job over one array is called
@@ -28,11 +29,18 @@ class Draft:
     fields: dict[str, Any]
     code: CodeBundle | None = None
     arrays: Mapping[str, Outgoing] = field(default_factory=dict)
+    model: tuple[str, OutgoingFile] | None = None
+
+    @property
+    def files(self) -> list[Sendable]:
+        """All that has to be there before the job is."""
+        return [*self.arrays.values(), *([self.model[1]] if self.model else [])]
 
     def parcel(self) -> Parcel:
+        model = (self.model[0], self.model[1].digest) if self.model else None
         digests = {name: array.digest for name, array in self.arrays.items()}
         text = yaml.safe_dump(self.fields, sort_keys=False, allow_unicode=True)
-        return Parcel(text, pack(self.code) if self.code else None, digests)
+        return Parcel(text, pack(self.code) if self.code else None, digests, model)
 
 
 def from_file(path: Path, here: bool) -> Draft:
@@ -50,7 +58,7 @@ def from_fields(fields: Mapping[str, Any], source: object, here: bool, code: Cod
     if is_arrays(source):
         check_layers(source)
         given["source"] = {"path": ARRAYS}
-        return _checked(given, Path.cwd(), code, outgoing(source))
+        return _checked(given, Path.cwd(), here, code, outgoing(source))
     if source is not None:
         given["source"] = _plain(source)
     return _finished(given, Path.cwd(), here, code)
@@ -61,26 +69,39 @@ def _finished(fields: dict[str, Any], base: Path, here: bool, code: CodeBundle |
     spec = fields.get("source")
     spec = {"path": spec} if isinstance(spec, str) else spec
     if not isinstance(spec, dict) or not isinstance(path := spec.get("path"), str) or path.startswith("~"):
-        return _checked(fields, base, code, {})
+        return _checked(fields, base, here, code, {})
     if here:
-        return _checked({**fields, "source": {**spec, "path": str(base / path)}}, base, code, {})
+        return _checked({**fields, "source": {**spec, "path": str(base / path)}}, base, here, code, {})
     if Path(path).is_absolute():
-        return _checked(fields, base, code, {})
+        return _checked(fields, base, here, code, {})
     source = check_job(fields).source
     assert source is not None
-    return _checked({**fields, "source": {"path": ARRAYS}}, base, code, _found(source, base))
+    return _checked({**fields, "source": {"path": ARRAYS}}, base, here, code, _found(source, base))
 
 
 def _found(source: SourceSpec, base: Path) -> dict[str, Outgoing]:
     return {layer.name: Outgoing(mapped(layer.source), layer.source.path) for layer in discover(source, base)}
 
 
-def _checked(fields: dict[str, Any], base: Path, code: CodeBundle | None, arrays: Mapping[str, Outgoing]) -> Draft:
+def _checked(
+    fields: dict[str, Any], base: Path, here: bool, code: CodeBundle | None, arrays: Mapping[str, Outgoing]
+) -> Draft:
     """What a stranger's job file is checked for, before anything is sent."""
     job: JobFile = check_job(fields)
     if code is None and job.code is not None:
         code = collect(job.code.entry, job.code.include, base)
-    return Draft(fields, code, arrays)
+    named = job.params.get("model") if job.kind == "infer" else None
+    if named is None or named.startswith("~") or (Path(named).is_absolute() and not here):
+        return Draft(fields, code, arrays)
+    path = find(named, base)
+    if here:
+        return Draft(_with_model(fields, str(path)), code, arrays)
+    name = path.name if is_model_name(path.name) else f"model{path.suffix}"
+    return Draft(_with_model(fields, name), code, arrays, (name, OutgoingFile(path)))
+
+
+def _with_model(fields: dict[str, Any], model: str) -> dict[str, Any]:
+    return {**fields, "params": {**fields["params"], "model": model}}
 
 
 def _plain(value: object) -> Any:

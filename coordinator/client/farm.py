@@ -102,12 +102,12 @@ class Farm:
 
     def _send(self, draft: Draft, progress: bool) -> Job:
         for tries in range(1, SUBMIT_TRIES + 1):
-            send(self._place, draft.arrays.values(), progress)
+            send(self._place, draft.files, progress)
             try:
                 return Job(self._place, self._place.submit(draft.parcel()))
             except SourceError:
                 there = {one.digest for one in self._place.uploads() if one.complete}
-                if tries == SUBMIT_TRIES or all(array.digest in there for array in draft.arrays.values()):
+                if tries == SUBMIT_TRIES or all(file.digest in there for file in draft.files):
                     raise
         raise AssertionError("the last try raises or returns")
 

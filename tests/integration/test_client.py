@@ -140,6 +140,17 @@ def test_a_job_file_and_a_path_of_this_machine(farm: Farm, processes: Processes,
     np.testing.assert_array_equal(job.result(progress=False).array(), rows(8) + 1)
 
 
+def test_a_model_of_this_machine_goes_along(farm: Farm, tmp_path: Path, monkeypatch: Any) -> None:
+    random = np.random.default_rng(3)
+    weights = {"w0": random.normal(size=(6, 3)).astype("f4"), "b0": np.ones(3, "f4")}
+    np.savez(tmp_path / "net.npz", **weights)
+    monkeypatch.chdir(tmp_path)
+    params = {"model": "net.npz", "activation": "none"}
+    job = farm.submit(kind="infer", source=rows(), params=params, shard={"rows": 16}, progress=False)
+    expected = rows() @ weights["w0"] + weights["b0"]
+    np.testing.assert_allclose(job.result(progress=False).array(), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_a_path_of_the_server_is_read_in_place(there: Farm, processes: Processes) -> None:
     path = processes.job_file({"a": rows()}).parent / "arrays"
     before = {one.digest for one in there.uploads()}

@@ -157,11 +157,11 @@ class Desk:
                 self.stock.move_to(message.farm)
                 self.pusher.welcomed()
                 self.puller.welcomed()
-                self._catch_up(message)
+                self._catch_up(message, now)
             case News():
                 self.stock.reports.answered()
                 self.talk.heard(message, now)
-                self._catch_up(message)
+                self._catch_up(message, now)
                 self._take_on(message, now)
             case Rejected():
                 self.stock.reports.unanswered()
@@ -177,7 +177,7 @@ class Desk:
         self._link_down(bye.reason)
         self._orders.append(Redial(1.0))
 
-    def _catch_up(self, said: Welcome | News) -> None:
+    def _catch_up(self, said: Welcome | News, now: float) -> None:
         """What is no longer wanted. It may have been said before."""
         for layer in said.gone:
             self._delete(self.stock.gone(layer))
@@ -185,7 +185,7 @@ class Desk:
             self._delete(self.stock.settle(committed.layer, RangeSet(committed.numbers)))
         for drop in said.drops:
             self.stock.drop(drop)
-        self._orders += self.floor.kill_unwanted()
+        self._orders += self.floor.kill_unwanted(now)
 
     def _take_on(self, news: News, now: float) -> None:
         """New work."""

@@ -230,7 +230,7 @@ class Floor:
         """A look at the busy slots: what hangs is killed, and what takes too much memory."""
         for view in event.views:
             self.slots.every[view.slot].see(view.running, now)
-        orders: list[Command] = []
+        orders = self.kill_unwanted(now)
         for slot in self.slots.every:
             if slot.flights and slot.overdue(now):
                 orders += self._kill(slot, "timeout", slot.running)
@@ -254,13 +254,16 @@ class Floor:
         slot.killing, slot.victim = why, victim
         return [Kill(slot.number, why)]
 
-    def kill_unwanted(self) -> list[Command]:
-        """Kill what runs long and counts no more."""
+    def kill_unwanted(self, now: float) -> list[Command]:
+        """Kill what counts no more, and runs long: as is expected of it, or as it turns out."""
         orders: list[Command] = []
         for slot in self.slots.every:
-            if slot.flights and not self._counts(slot.flights[0]):
-                expected = slot.flights[0].expected
-                if expected is None or expected > WORTH_KILLING_SECONDS:
+            for flight in slot.flights[:1]:
+                if self._counts(flight):
+                    continue
+                flight.unwanted_since = now if flight.unwanted_since is None else flight.unwanted_since
+                unknown = flight.expected is None or flight.expected > WORTH_KILLING_SECONDS
+                if unknown or now - flight.unwanted_since > WORTH_KILLING_SECONDS:
                     orders += self._kill(slot, "dropped", None)
         return orders
 

@@ -381,6 +381,17 @@ def test_a_dropped_shard_that_runs_long_is_killed_and_not_reported() -> None:
     assert not world.desk.stock.reports.next.pressing
 
 
+def test_a_dropped_shard_that_runs_on_against_expectation_is_killed_too() -> None:
+    world = World(cpus=1)
+    (first,) = of(Run, world.hear(info(), grants=[grant(0, 2)]))
+    (run,) = of(Run, world.ended(first, seconds=0.1))
+    world.said()
+    assert not of(Kill, world.hear(drops=[Drop(A, 1, 1, [(1, 2)])])), "it takes so little that it may as well end"
+    assert not of(Kill, seen(world, run, 1))
+    world.now += 2.1
+    assert of(Kill, seen(world, run, 1)) == [Kill(0, "dropped")]
+
+
 def test_a_dropped_shard_in_a_batch_that_counts_is_let_end_and_discarded() -> None:
     world = World(cpus=1)
     (first,) = of(Run, world.hear(info(), grants=[grant(0, 7)]))

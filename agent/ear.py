@@ -87,6 +87,8 @@ def _wrong_cut(layer: Layer) -> str:
 def _wrong_work(work: Work) -> str:
     if not is_plain(work.kind) or (work.code is not None and not is_digest(work.code)):
         return f"kind {work.kind!r:.80}, code {work.code!r:.80}"
+    if work.model is not None and (not is_digest(work.model.digest) or work.model.nbytes < 0):
+        return f"model {work.model.digest!r:.80} of {work.model.nbytes} bytes"
     if work.entry is not None and not _is_entry(work.entry):
         return f"entry {work.entry!r:.80}"
     if not 1 <= work.cpus <= CPUS_LIMIT or (work.memory is not None and work.memory < 0):

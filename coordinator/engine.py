@@ -353,7 +353,7 @@ class Engine:
     def _count_finished(self, agent: str, sync: Sync) -> None:
         for report in sync.finished:
             layer = self.scheduler.state.open_layers.get(report.layer)
-            count = sum(hi - lo for lo, hi in report.numbers)
+            count = len(RangeSet(report.numbers) & layer.whole) if layer else 0
             if layer and count:
                 self.jobs[layer.job].figures.finished(agent, report, count)
 

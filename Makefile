@@ -47,6 +47,7 @@ types: $(VENV)/.tested
 	$(BIN)/mypy
 
 bench: $(VENV)/.tested  ## every benchmark, each beside its peer; writes docs/benchmarks.md
+	@$(PIP) --editable '.[bench]'
 	$(BIN)/python -m benchmarks
 
 chaos: $(VENV)/.tested  ## a job while a seeded schedule kills everything: make chaos SEED=7 KILLS=200 SSH=1

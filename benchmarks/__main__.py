@@ -36,6 +36,8 @@ BENCHMARKS = {
     "cluster-ssh": Benchmark(
         ("cluster", "--ssh"), "rows/s over loopback ssh", "the bare kernel fed by `ssh cat` of the same bytes", 0.85
     ),
+    "pull": Benchmark(("pull",), "MiB/s of 1 GiB over loopback ssh into the spool", "scp with the same cipher", 1.0),
+    "dispatch": Benchmark(("dispatch",), "empty shards/s, each durably committed", "Ray tasks", 3.0),
     "infer": Benchmark(("infer",), "rows/s of 784 float32 through an MLP", "plain numpy, a process per core", 0.8),
     "infer-ssh": Benchmark(
         ("infer", "--ssh"), "rows/s over loopback ssh", "the same computation fed by `ssh cat` of the same bytes", 0.9

@@ -426,11 +426,12 @@ def test_a_drain_recomputes_nothing(farm: Farm) -> None:
 
 
 def test_a_poison_shard_stops_after_its_attempts_and_all_else_completes(farm: Farm) -> None:
-    job = farm.submit(arrays(2), attempts=2)
     for name in ("one", "two"):
         agent = farm.agent(name)
         agent.fails.add(("b", 3))
         agent.go()
+        until(lambda name=name: farm.agent_status(name), "it to join")  # else one alone may be given all attempts
+    job = farm.submit(arrays(2), attempts=2)
     status = farm.wait(job, "incomplete")
     assert status.why == "1 shards quarantined"
     failures = farm.failures(job)

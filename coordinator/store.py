@@ -166,6 +166,13 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self.db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        try:
+            self._set_up(path)
+        except BaseException:
+            self.db.close()
+            raise
+
+    def _set_up(self, path: Path) -> None:
         path.chmod(0o600)
         self.db.execute("PRAGMA journal_mode = WAL")
         self.db.execute("PRAGMA synchronous = FULL")

@@ -161,7 +161,7 @@ def test_it_touches_no_other_job(confined: Confined) -> None:
     said = farm.said()
     assert "pinned to lab3 used a session of honest: refused" in said
     assert f"lab3 asked for shard {number} of {layer}, which it does not hold: refused" in said
-    assert "lab3 asked for code" in said
+    assert f"lab3 asked for the file {'f' * 32}, which no job has: refused" in said
     assert farm.agent_status("honest").state == "live"  # type: ignore[union-attr]
     honest.die()
     farm.agents.remove(honest)

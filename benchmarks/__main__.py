@@ -77,7 +77,7 @@ def _page(results: dict[str, dict[str, Any]]) -> str:
     lines = [
         "# Benchmarks",
         "",
-        f"Written by `make bench` on {datetime.date.today()}: {machine()}.",
+        f"The last lines of the benchmarks, run one after the other on {datetime.date.today()}: {machine()}.",
         "Each is measured beside its peer in one run, in turn; the best of several. `ratio` is ours over the peer's.",
         "",
         "| benchmark | ours | peer | ratio | to reach |",

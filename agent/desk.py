@@ -262,7 +262,7 @@ class Desk:
     @property
     def _in_a_hurry(self) -> bool:
         """Whether finished work should be pushed before there is much of it."""
-        stands_still = self.stock.waiting and self.puller.idle and not any(True for _ in self.slots.flights)
+        stands_still = self.stock.waiting and self.puller.idle and not self.slots.busy
         return bool(self._draining or stands_still or self.space.is_short)
 
     @property
@@ -279,7 +279,7 @@ class Desk:
 
     @property
     def busy(self) -> bool:
-        return bool(self.stock.unfinished) or any(True for _ in self.slots.flights)
+        return bool(self.stock.unfinished) or self.slots.busy
 
     @property
     def to_push(self) -> int:
@@ -315,7 +315,7 @@ class Desk:
             return self.space.too_large
         if self.pusher.stuck:
             return self.pusher.stuck
-        if self.stock.waiting and not any(True for _ in self.slots.flights) and self.floor.ready:
+        if self.stock.waiting and not self.slots.busy and self.floor.ready:
             return self._why_nothing_runs()
         return ""
 
@@ -334,7 +334,7 @@ class Desk:
             self._orders.append(Redial(0.0))
         elif self._idle and now - self._progress_at > UNHEARD_SECONDS:
             self._orders.append(Quit(None))
-        elif not any(True for _ in self.slots.flights) and now - self._progress_at > STUCK_SECONDS:
+        elif not self.slots.busy and now - self._progress_at > STUCK_SECONDS:
             self._orders.append(Quit(self._why_stuck()))
 
     def _held_up(self) -> bool:

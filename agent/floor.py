@@ -50,7 +50,7 @@ class Floor:
 
     def _next(self, now: float) -> list[Command]:
         queue = [holding for holding in self.stock.holdings.values() if holding.ready and self._has_files(holding)]
-        if not queue or (self.disk.full and any(True for _ in self.slots.flights)):
+        if not queue or (self.disk.full and self.slots.busy):
             return []
         for holding in in_turn(queue, self.slots, now):
             slot = self.slots.free_for(holding, now)

@@ -108,6 +108,11 @@ class Slots:
             yield from slot.flights
 
     @property
+    def busy(self) -> bool:
+        """Whether anything is in flight."""
+        return any(slot.flights for slot in self.every)
+
+    @property
     def idle(self) -> int:
         """Cpus that run nothing."""
         return max(0, self.allowed - self.used)

@@ -64,7 +64,7 @@ class Space:
     @property
     def is_unused(self) -> bool:
         """Whether nothing is going to become free by itself."""
-        return not (self.stock.shelf.nbytes or self.inputs.coming or any(True for _ in self.slots.flights))
+        return not (self.stock.shelf.nbytes or self.inputs.coming or self.slots.busy)
 
     @property
     def least_cost(self) -> int:

@@ -66,16 +66,13 @@ CREATE TABLE made (
 CREATE TABLE agents (
     name TEXT PRIMARY KEY, live INTEGER NOT NULL, seen REAL NOT NULL, info BLOB NOT NULL
 ) WITHOUT ROWID;
-"""
-
-# Who follows a job reads it in the order of its commits, and longer than bundles last: a row a bundle stays until the
-# job goes. Its ids are never used twice.
-HISTORY = """
-CREATE TABLE IF NOT EXISTS commits (
+-- Who follows a job reads it in the order of its commits, and longer than bundles last: a row a bundle stays until the
+-- job goes. Its ids are never used twice.
+CREATE TABLE commits (
     id INTEGER PRIMARY KEY AUTOINCREMENT, job TEXT NOT NULL, layer INTEGER NOT NULL, file TEXT NOT NULL,
     numbers BLOB NOT NULL
 );
-CREATE INDEX IF NOT EXISTS commits_of ON commits (job, id);
+CREATE INDEX commits_of ON commits (job, id);
 """
 
 # every stored failure, and a row for each shard that is quarantined for losses alone
@@ -181,7 +178,6 @@ class Store:
         layout = self._value("SELECT value FROM meta WHERE key = 'layout'")
         if layout != LAYOUT:
             raise RefusedError(f"{path} has layout {layout}, not {LAYOUT}", "run the version of muster that made it")
-        self.db.executescript(f"BEGIN; {HISTORY} COMMIT;")
 
     def close(self) -> None:
         self.db.close()

@@ -7,15 +7,13 @@ from collections.abc import Sequence
 
 from agent.links.channel import first_line
 from jobs.errors import AccessError, LinkError, MusterError, NoCommandError, ProtocolError, RefusedError, SpaceError
+from jobs.ssh import NO_COMMAND_STATUSES, SHOWN, last_line, our_error
 
-SHOWN = 200  # characters of another program's words
-NO_COMMAND_STATUSES = (126, 127)
 _NO_COMMAND = re.compile(
     r"(command )?not found|no such file or directory|unknown command|cannot execute|permission denied", re.I
 )
 _NO_ACCOUNT = re.compile(r"account is (currently )?not available|may not (run|log)|not allowed to (run|log)", re.I)
 _NO_SPACE = re.compile(r"no space left on device|disk quota exceeded", re.I)
-_OURS = re.compile(r"^error: (.+)\nhint: (.+)$", re.M)
 
 
 def no_such_host(host: str, why: str) -> LinkError:
@@ -119,11 +117,11 @@ def no_command(place: str, command: str, words: str) -> NoCommandError:
 
 def ended(place: str, command: str, status: int | None, words: str, cut: bool) -> MusterError:
     """Why a channel's far end ended, from its exit status and what it printed on stderr."""
-    ours = _OURS.search(words)
+    ours = our_error(words)
     if ours and status == RefusedError.exit_code:
-        return AccessError(ours[1], ours[2])
+        return AccessError(*ours)
     if ours:
-        return LinkError(f"{place}: {ours[1]}", ours[2])
+        return LinkError(f"{place}: {ours[0]}", ours[1])
     if _NO_SPACE.search(words):
         return SpaceError(f"{place} has no room: {last_line(words)}", "make room on the server's disk")
     if not cut and is_no_command(status, words):
@@ -168,9 +166,3 @@ def _status(status: int | None) -> str:
 
 def _said(words: str) -> str:
     return f": {last_line(words)}" if words.strip() else ""
-
-
-def last_line(words: str) -> str:
-    """The last that is not blank, cut."""
-    lines = [line.strip() for line in words.splitlines() if line.strip()]
-    return lines[-1][:SHOWN] if lines else ""

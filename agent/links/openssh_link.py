@@ -14,6 +14,7 @@ from agent.links import diagnosis, known_hosts
 from agent.links.channel import GREETING_SECONDS, Role, greet
 from agent.links.pipe import END_SECONDS, PipeChannel
 from agent.links.remote import CIPHERS, FarChannel, FarLink, command_line, programs
+from jobs import ssh
 from jobs.errors import AccessError, MusterError, UsageError
 from jobs.where import Host
 
@@ -23,19 +24,7 @@ FACTS_SECONDS = 30.0
 CONNECT_SECONDS = 20
 # A Ctrl-C in the terminal is for the agent; a session of its own would keep ssh from asking there
 _IN_TERMINAL = ["/bin/sh", "-c", 'trap "" INT QUIT TSTP HUP; exec "$@"', "ssh"]
-_OPTIONS = {
-    "ClearAllForwardings": "yes",
-    "Compression": "no",
-    "EscapeChar": "none",
-    "ForwardAgent": "no",
-    "ForwardX11": "no",
-    "LogLevel": "ERROR",
-    "PermitLocalCommand": "no",
-    "RemoteCommand": "none",
-    "RequestTTY": "no",
-    "ServerAliveCountMax": "3",
-    "ServerAliveInterval": "15",
-}
+_OPTIONS = {**ssh.QUIET, "Compression": "no", "ForwardAgent": "no", "ForwardX11": "no"}
 
 
 class OpensshLink(FarLink):
@@ -94,7 +83,7 @@ class OpensshLink(FarLink):
         checking = "accept-new" if self._accept_new else "yes"
         asking = {"BatchMode": "no" if self._terminal else "yes", "StrictHostKeyChecking": checking}
         head = [*(_IN_TERMINAL if self._terminal else []), "ssh", *self._config, "-T", "-a", "-x"]
-        return [*head, *_as_arguments({**_OPTIONS, **asking}), *self._softer(), *self._where()]
+        return [*head, *ssh.as_arguments({**_OPTIONS, **asking}), *self._softer(), *self._where()]
 
     def _where(self) -> list[str]:
         host = self._host
@@ -109,9 +98,9 @@ class OpensshLink(FarLink):
                 theirs, plain = self._effective(self._config), self._effective(["-F", os.devnull])
                 self._found = []
                 if theirs.get("connecttimeout", "none") in ("none", "0"):
-                    self._found += _as_arguments({"ConnectTimeout": str(CONNECT_SECONDS)})
+                    self._found += ssh.as_arguments({"ConnectTimeout": str(CONNECT_SECONDS)})
                 if theirs.get("ciphers") == plain.get("ciphers"):
-                    self._found += _as_arguments({"Ciphers": "^" + ",".join(CIPHERS)})
+                    self._found += ssh.as_arguments({"Ciphers": "^" + ",".join(CIPHERS)})
             return self._found
 
     def _effective(self, config: list[str]) -> dict[str, str]:
@@ -127,11 +116,13 @@ class OpensshLink(FarLink):
         for pattern, make in _FAILURES:
             if re.search(pattern, words):
                 return make(self, place, words)
-        return diagnosis.broken(place, diagnosis.last_line(words) or "ssh ended without a word")
+        return diagnosis.broken(place, ssh.last_line(words) or "ssh ended without a word")
 
     def facts(self) -> str:
         """What ssh says when it is asked to say all, once more and without a person."""
-        options = _as_arguments({**_OPTIONS, "BatchMode": "yes", "StrictHostKeyChecking": "yes", "LogLevel": "DEBUG1"})
+        options = ssh.as_arguments(
+            {**_OPTIONS, "BatchMode": "yes", "StrictHostKeyChecking": "yes", "LogLevel": "DEBUG1"}
+        )
         return _run(["ssh", *self._config, "-T", *options, *self._softer(), *self._where(), "true"]).stderr
 
     def login_refused(self, place: str, words: str) -> AccessError:
@@ -199,10 +190,6 @@ class OpensshChannel(PipeChannel, FarChannel):
         return FarChannel.ended(self, cut)
 
 
-def _as_arguments(options: dict[str, str]) -> list[str]:
-    return [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
-
-
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     """An ssh that may not ask, by a deadline."""
     try:
@@ -219,7 +206,7 @@ Explain = Callable[[OpensshLink, str, str], MusterError]
 
 def _saying(make: Callable[[str, str], MusterError]) -> Explain:
     """From what ssh said last."""
-    return lambda link, place, words: make(place, diagnosis.last_line(words))
+    return lambda link, place, words: make(place, ssh.last_line(words))
 
 
 # the first pattern found in what ssh says names the failure
@@ -243,4 +230,4 @@ _FAILURES: list[tuple[str, Explain]] = [
 
 
 def _bad_config(words: str) -> UsageError:
-    return UsageError(f"ssh cannot read its configuration: {diagnosis.last_line(words)}", "correct ~/.ssh/config")
+    return UsageError(f"ssh cannot read its configuration: {ssh.last_line(words)}", "correct ~/.ssh/config")

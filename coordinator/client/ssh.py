@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
+from jobs import ssh
 from jobs.errors import AccessError, LinkError, MusterError, NoCommandError, ProtocolError, UsageError
 from jobs.shellword import quote
 from jobs.where import Host
@@ -20,23 +21,9 @@ from jobs.where import Host
 COMMAND = "coordinator"
 DEFAULT_ROOT = ".muster"  # relative to the home folder, where a command starts
 SSH_FAILED = 255
-NO_COMMAND = (126, 127)
 END_SECONDS = 10.0  # for a command whose stream has ended
 WORDS_BYTES = 16 << 10
-SHOWN = 200
-_OPTIONS = {
-    "BatchMode": "yes",
-    "ClearAllForwardings": "yes",
-    "ConnectTimeout": "20",
-    "EscapeChar": "none",
-    "LogLevel": "ERROR",
-    "PermitLocalCommand": "no",
-    "RemoteCommand": "none",
-    "RequestTTY": "no",
-    "ServerAliveCountMax": "3",
-    "ServerAliveInterval": "15",
-}
-_OURS = re.compile(r"^error: (.+)\nhint: (.+)$", re.M)
+_OPTIONS = {**ssh.QUIET, "BatchMode": "yes", "ConnectTimeout": "20"}
 _FAILURES: list[tuple[str, type[LinkError], str, str]] = [  # what ssh says, and what that is
     (
         "HOST IDENTIFICATION HAS CHANGED",
@@ -134,7 +121,7 @@ class Ssh:
 
     def _line(self, program: str, args: Sequence[str]) -> list[str]:
         host = self._host
-        options = [word for name, value in _OPTIONS.items() for word in ("-o", f"{name}={value}")]
+        options = ssh.as_arguments(_OPTIONS)
         port = ["-p", str(host.port)] if host.port else []
         user = ["-l", host.user] if host.user else []
         far = " ".join(map(quote, [program, *args]))
@@ -142,11 +129,10 @@ class Ssh:
 
     def failure(self, status: int, words: str) -> MusterError:
         """Why a command there ended so."""
-        ours = _OURS.search(words)
+        ours, last = ssh.our_error(words), ssh.last_line(words)
         if ours and status != SSH_FAILED:
-            return _class_of(status)(ours[1], ours[2])
-        last = next((line.strip() for line in reversed(words.splitlines()) if line.strip()), "")[:SHOWN]
-        if status in NO_COMMAND:
+            return _class_of(status)(*ours)
+        if status in ssh.NO_COMMAND_STATUSES:
             return NoCommandError(f"{self} has no {COMMAND!r} ({last})", "install muster there, or name it: `command=`")
         if status != SSH_FAILED:
             return LinkError(f"`coordinator` on {self} ended with {status}: {last}")

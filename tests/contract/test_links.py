@@ -41,12 +41,6 @@ def pipe_link(script: str) -> Link:
     return PipeLink(Path("/"), [sys.executable, "-S", "-E", "-c", script])
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
-    with sshd.running(tmp_path_factory.mktemp("sshd")) as daemon:
-        yield daemon
-
-
 class SshLinks:
     """Links to a script behind a real sshd, all closed at the end."""
 

@@ -17,9 +17,10 @@ import msgspec
 
 from coordinator import ask
 from coordinator.admin import Commit, Commits, CommitsAsk
-from coordinator.protocol.frames import HEAD, frame, payload_size
+from coordinator.piped import Messages, Read, pieces
+from coordinator.protocol.frames import frame
 from coordinator.root import JobFolder, Root
-from jobs.errors import DamagedError, IncompleteError, LinkError, ProtocolError
+from jobs.errors import DamagedError, IncompleteError
 from jobs.model import Layer, Output
 from jobs.parts import CHUNK, SUM_BYTES, Entry, Layout, index_of, item_bytes
 from jobs.plan import decode_plan
@@ -206,39 +207,19 @@ def _declared(product: Product, values: _MergedFile) -> Output:
 
 # --- over a pipe ------------------------------------------------------------------------------------------
 
-_decoder = msgspec.msgpack.Decoder(News)
+_messages = Messages(msgspec.msgpack.Decoder(News))
 
 
 def send(items: Iterable[Item], write: Callable[[bytes], object], flush: Callable[[], object]) -> None:
     """Each as a frame and its bytes."""
-    for news, pieces in items:
+    for news, run in items:
         write(frame(msgspec.msgpack.encode(news)))
-        for piece in pieces:
+        for piece in run:
             write(piece)
         flush()
 
 
-def receive(read: Callable[[int], bytes]) -> Items:
-    """What `send` sent, until its end. Trusts no length: the bytes come in pieces of at most a megabyte."""
-    while head := read_exactly(read, HEAD.size, "a frame"):
-        raw = read_exactly(read, payload_size(head), "a frame", within=True)
-        try:
-            news = _decoder.decode(raw)
-        except (msgspec.DecodeError, ValueError) as error:
-            raise ProtocolError(f"a message that does not decode: {error}") from None
-        yield news, _received(read, news.nbytes if isinstance(news, Record) else 0)
-
-
-def _received(read: Callable[[int], bytes], nbytes: int) -> Pieces:
-    while nbytes > 0:
-        piece = read_exactly(read, min(nbytes, CHUNK), "a shard", within=True)
-        yield piece
-        nbytes -= len(piece)
-
-
-def read_exactly(read: Callable[[int], bytes], count: int, what: str, within: bool = False) -> bytes:
-    """`count` bytes of a buffered stream, or b"" at its end; a LinkError for an end `within`."""
-    raw = read(count)
-    if len(raw) == count or (not raw and not within):
-        return raw
-    raise LinkError(f"the connection ended within {what}")
+def receive(read: Read) -> Items:
+    """What `send` sent, until its end. The bytes come in pieces of at most a megabyte."""
+    while (news := _messages.next(read, within=False)) is not None:
+        yield news, pieces(read, news.nbytes if isinstance(news, Record) else 0, "a shard")

@@ -10,10 +10,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from coordinator.committed import read_exactly
-from coordinator.protocol.frames import HEAD, frame, payload_size
+from coordinator.piped import Messages, Read, pieces
+from coordinator.protocol.frames import frame
 from coordinator.root import JobFolder
-from jobs.errors import IncompleteError, NotFoundError, ProtocolError
+from jobs.errors import IncompleteError, NotFoundError
 from jobs.names import LAYER_NAME_LIMIT
 from jobs.parts import CHUNK
 from jobs.plan import decode_plan
@@ -32,6 +32,9 @@ class Coming(msgspec.Struct, frozen=True):
     """What follows it."""
 
     nbytes: int
+
+
+_messages = Messages(msgspec.msgpack.Decoder(Coming))
 
 
 def answer(folder: JobFolder, wanted: Wanted, write: Callable[[bytes], object], flush: Callable[[], object]) -> None:
@@ -57,20 +60,8 @@ def answer(folder: JobFolder, wanted: Wanted, write: Callable[[bytes], object], 
         flush()
 
 
-def received(read: Callable[[int], bytes]) -> tuple[int, Iterator[bytes]]:
+def received(read: Read) -> tuple[int, Iterator[bytes]]:
     """How many bytes come, and they."""
-    raw = read_exactly(
-        read, payload_size(read_exactly(read, HEAD.size, "a frame", within=True)), "a frame", within=True
-    )
-    try:
-        nbytes = msgspec.msgpack.decode(raw, type=Coming).nbytes
-    except (msgspec.DecodeError, ValueError) as error:
-        raise ProtocolError(f"a message that does not decode: {error}") from None
-    return nbytes, _pieces(read, nbytes)
-
-
-def _pieces(read: Callable[[int], bytes], left: int) -> Iterator[bytes]:
-    while left > 0:
-        piece = read_exactly(read, min(left, CHUNK), "a file", within=True)
-        yield piece
-        left -= len(piece)
+    coming = _messages.next(read, within=True)
+    assert coming is not None  # the end of the stream is an error within an answer
+    return coming.nbytes, pieces(read, coming.nbytes, "a file")

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-import xxhash
 
 from coordinator.root import Root
+from jobs import checksum
 from jobs.commit import naming_space, publish, write_all
 from jobs.errors import DamagedError, LinkError, RefusedError, SourceError, UsageError
 from jobs.model import ArraySource
@@ -72,7 +72,7 @@ def receive(root: Root, digest: str, nbytes: int, start: int, read: Read) -> Upl
     with naming_space(part), _owned(part) as fd:
         if not final.exists():
             _append(fd, part, nbytes, start, read)
-            if xxhash_of(fd) != digest:
+            if checksum.of_file(fd) != digest:
                 part.unlink()
                 raise DamagedError(f"what came is not {digest}", "send the array again, and do not change it meanwhile")
             publish(part, final)
@@ -113,15 +113,6 @@ def _append(fd: int, part: Path, nbytes: int, start: int, read: Read) -> None:
             raise LinkError(f"the array ended after {there} of {nbytes} bytes", "send the rest")
         write_all(fd, piece)
         there += len(piece)
-
-
-def xxhash_of(fd: int) -> str:
-    """The digest of a whole open file."""
-    digest, offset = xxhash.xxh3_128(), 0
-    while piece := os.pread(fd, CHUNK, offset):
-        digest.update(piece)
-        offset += len(piece)
-    return digest.hexdigest()
 
 
 # --- who needs them ---------------------------------------------------------------------------------------

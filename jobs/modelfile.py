@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 import xxhash
 
+from jobs import checksum
 from jobs.errors import DamagedError, JobFileError, RefusedError
 from jobs.fields import nearest, one_line
 from jobs.model import ModelFile
@@ -183,22 +183,20 @@ def _varint(file: BinaryIO) -> int:
 
 def described(path: Path, name: str) -> ModelFile:
     """The file as a plan knows it."""
-    digest, nbytes = xxhash.xxh3_128(), 0
     try:
-        with path.open("rb") as file:
-            for chunk in chunks(file):
-                digest.update(chunk)
-                nbytes += len(chunk)
+        with path.open("rb", buffering=0) as file:
+            digest = checksum.of_file(file.fileno())
+            nbytes = os.fstat(file.fileno()).st_size
     except OSError as error:
         raise _wrong(path, f"cannot be read: {error.strerror or error}", "see that you may read it") from None
-    return ModelFile(name, digest.hexdigest(), nbytes)
+    return ModelFile(name, digest, nbytes)
 
 
 def copy(source: Path, target: Path, wanted: ModelFile) -> None:
     """A copy of its own, durable and read-only; a RefusedError where it is no longer what was planned."""
     digest = xxhash.xxh3_128()
     with source.open("rb") as file, target.open("xb") as out:
-        for chunk in chunks(file):
+        while chunk := file.read(CHUNK_BYTES):
             digest.update(chunk)
             out.write(chunk)
         out.flush()
@@ -216,9 +214,3 @@ def check(path: Path, wanted: ModelFile) -> None:
         raise DamagedError(error.message) from None
     if found != wanted:
         raise DamagedError(f"the copy of the model {wanted.name} is not what was submitted")
-
-
-def chunks(file: BinaryIO) -> Iterator[bytes]:
-    """The bytes of it, a few at a time."""
-    while chunk := file.read(CHUNK_BYTES):
-        yield chunk

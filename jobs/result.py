@@ -9,10 +9,9 @@ from typing import Any, Literal
 
 import msgspec
 import numpy as np
-import xxhash
 
+from jobs import checksum
 from jobs.errors import DamagedError, IncompleteError
-from jobs.parts import CHUNK
 
 Array = np.ndarray[Any, Any]
 
@@ -134,15 +133,8 @@ def _problem(path: Path, file: File) -> str:
         size = path.stat().st_size
         if size != file.bytes:
             return f"{path}: has {size} bytes, not {file.bytes}"
-        return "" if _digest_of(path) == file.digest else f"{path}: its bytes do not match their digest"
+        with path.open("rb", buffering=0) as opened:
+            digest = checksum.of_file(opened.fileno())
+        return "" if digest == file.digest else f"{path}: its bytes do not match their digest"
     except OSError as error:
         return f"{path}: {error.strerror}"
-
-
-def _digest_of(path: Path) -> str:
-    digest = xxhash.xxh3_128()
-    room = memoryview(bytearray(CHUNK))
-    with path.open("rb", buffering=0) as file:
-        while count := file.readinto(room):
-            digest.update(room[:count])
-    return digest.hexdigest()

@@ -15,7 +15,7 @@ import msgspec
 from coordinator.client.patience import Patience
 from coordinator.client.ssh import Ssh, Talk
 from coordinator.fetching import Wanted, received
-from coordinator.uploads import xxhash_of
+from jobs import checksum
 from jobs.commit import naming_space, publish, write_all, write_durably
 from jobs.errors import DamagedError, MusterError, ProtocolError
 from jobs.names import is_layer
@@ -93,7 +93,7 @@ class _Layer:
         fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         try:
             self._append(fd, file, bar)
-            damaged = os.fstat(fd).st_size != file.bytes or xxhash_of(fd) != file.digest
+            damaged = os.fstat(fd).st_size != file.bytes or checksum.of_file(fd) != file.digest
         finally:
             os.close(fd)
         if damaged:

@@ -19,11 +19,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.measure import CORES, alternate, machine, report
+from benchmarks.served import TIMING, finish
 from tests.farm import Farm, running, until
 
 WORK = "def same(rows):\n    return rows\n"
-TIMING = {"heartbeat": 5.0, "lease": 60.0, "tick": 1.0}  # as served by default
-ASK_SECONDS = 0.1
 
 
 class Ours:
@@ -43,9 +42,7 @@ class Ours:
     def _run(self, shards: int) -> None:
         rows = np.arange(shards, dtype="f4")[:, None]
         job = self.farm.submit({"rows": rows}, 1, WORK, kind="map", code="work.py:same", name="empty")
-        while self.farm.status(job).state == "running":
-            time.sleep(ASK_SECONDS)
-        self.farm.wait(job)
+        finish(self.farm, job)
         self.farm.coordinator("rm", job)
 
 

@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
+from agent.links.remote import CIPHERS
 from benchmarks.measure import CORES
 from jobs.kinds import Bench, Runner, Shard
 from jobs.kinds.cluster import Cluster
 from tests.sshd import HOST, Sshd
 
-CIPHER = "aes128-gcm@openssh.com"  # as ours
 AHEAD = 2  # shards in memory per process: one that is computed, one that comes
 
 
@@ -46,7 +46,7 @@ class Fed:
     def __init__(
         self, server: Sshd, files: Sequence[Path], rows: int, shard_rows: int, values: int, make: Callable[[], Runner]
     ) -> None:
-        ssh = ("ssh", "-F", str(server.ssh_config(name="fed_config")), "-c", CIPHER, HOST)
+        ssh = ("ssh", "-F", str(server.ssh_config(name="fed_config")), "-c", CIPHERS[0], HOST)
         header = np.load(files[0], mmap_mode="r").offset
         self.feeds = [Feed(ssh, tuple(files[i::CORES]), header, rows, shard_rows, values) for i in range(CORES)]
         self.pool = ProcessPoolExecutor(CORES, initializer=open_kernel, initargs=(make,))

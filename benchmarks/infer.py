@@ -30,6 +30,7 @@ import threadpoolctl
 
 from benchmarks.fed import Fed
 from benchmarks.measure import CORES, alternate, machine, report, tree_seconds
+from benchmarks.served import TIMING, finish
 from coordinator.commands.submit import submit
 from jobs.kinds import Bench, Runner
 from jobs.kinds.infer import Infer, InferParams
@@ -46,7 +47,6 @@ FILE_ROWS = 350_000  # 1.1 GB
 SHARD = "64MiB"
 SHARD_BYTES = 64 << 20
 DISK = "2GiB"  # of the agent that pulls: too little to keep the inputs of one run for the next
-TIMING = {"heartbeat": 5.0, "lease": 60.0, "tick": 1.0}  # as served by default
 BATCHES = (128, 256, 512, 1024, 2048, 4096)
 ACTORS, ACTOR_ROWS = 10, 10
 ACTOR_SAMPLE, DATA_SAMPLE = 60_000, 700_000  # rows
@@ -121,7 +121,7 @@ class Ours:
         """Rows per second, from submit to the merged result."""
         before, began = self._spent(), time.monotonic()
         job = submit(self.farm.root, self.job_file)
-        self.farm.wait(job, seconds=1200)
+        finish(self.farm, job)
         seconds = time.monotonic() - began
         self.cpu.append((self._spent() - before) / (CORES * seconds))
         self.farm.coordinator("rm", job)

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from agent.links.remote import CIPHERS
 from benchmarks.measure import alternate, machine, report
 from jobs.ranges import RangeSet
 from jobs.writer import LayerWriter
@@ -31,7 +32,6 @@ from tests.farm import Farm, running, until
 from tests.simulated import SimulatedAgent
 from tests.sshd import HOST, Sshd
 
-CIPHER = "aes128-gcm@openssh.com"  # as ours
 MIB = 1 << 20
 WORK = "def mean(rows):\n    return rows.mean(axis=1)\n"
 
@@ -127,7 +127,7 @@ class Field:
 
     def scp(self, count: int = 1) -> float:
         targets = [str(self.folder / f"scp{number}") for number in range(count)]
-        options = ["-q", "-F", str(self.config), "-c", CIPHER]
+        options = ["-q", "-F", str(self.config), "-c", CIPHERS[0]]
         with self._timed(count) as rate:
             _run([["scp", *options, f"{HOST}:{self.file}", target] for target in targets])
         for target in targets:
@@ -137,7 +137,9 @@ class Field:
     def cat(self) -> float:
         target = self.folder / "cat"
         with self._timed(1) as rate, target.open("wb") as out:
-            subprocess.run(["ssh", "-F", self.config, "-c", CIPHER, HOST, f"cat {self.file}"], stdout=out, check=True)
+            subprocess.run(
+                ["ssh", "-F", self.config, "-c", CIPHERS[0], HOST, f"cat {self.file}"], stdout=out, check=True
+            )
         target.unlink()
         return rate[0]
 

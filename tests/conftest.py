@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests import sshd
 from tests.farm import Farm, running
+from tests.sshd import Sshd
 
 
 @pytest.fixture
@@ -15,3 +17,25 @@ def farm(tmp_path: Path) -> Iterator[Farm]:
     """A farm of real processes that is being served; nothing of it is left afterwards."""
     with running(tmp_path) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    """An sshd with nothing odd about it."""
+    with sshd.running(tmp_path_factory.mktemp("sshd")) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> Iterator[Callable[..., Sshd]]:
+    """Makes an sshd with lines of its own."""
+    made: list[Sshd] = []
+
+    def make(*options: str, path: str | None = None) -> Sshd:
+        sshd.require()
+        made.append(Sshd(tmp_path / f"sshd-{len(made)}", options, path))
+        return made[-1].start()
+
+    yield make
+    for daemon in made:
+        daemon.stop()

@@ -66,31 +66,9 @@ Doctor = Callable[..., Found]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
-    """An sshd with nothing odd about it."""
-    with sshd.running(tmp_path_factory.mktemp("sshd")) as daemon:
-        yield daemon
-
-
-@pytest.fixture(scope="module")
 def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
     with running(tmp_path_factory.mktemp("farm")) as made:
         yield made
-
-
-@pytest.fixture
-def odd(tmp_path: Path) -> Iterator[Callable[..., Sshd]]:
-    """Makes an sshd with lines of its own."""
-    made: list[Sshd] = []
-
-    def make(*options: str, path: str | None = None) -> Sshd:
-        sshd.require()
-        made.append(Sshd(tmp_path / f"sshd-{len(made)}", options, path))
-        return made[-1].start()
-
-    yield make
-    for daemon in made:
-        daemon.stop()
 
 
 @pytest.fixture

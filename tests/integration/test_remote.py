@@ -14,7 +14,6 @@ import pytest
 import yaml
 
 from coordinator.commands.submit import submit
-from tests import sshd
 from tests.farm import Array, Farm, arrays, running, until
 from tests.faults import disks
 from tests.proxy import Proxy
@@ -25,12 +24,6 @@ MIB = 1 << 20
 KIB = 1 << 10
 DOUBLE = "def double(rows):\n    return {'twice': rows * 2}\n"
 MAP = {"work": DOUBLE, "kind": "map", "code": "work.py:double", "name": "map"}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
-    with sshd.running(tmp_path_factory.mktemp("sshd")) as daemon:
-        yield daemon
 
 
 @pytest.fixture

@@ -51,28 +51,6 @@ ROOT = Path(__file__).parents[2]
 both = pytest.mark.parametrize("ssh", BOTH)
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
-    """An sshd with nothing odd about it."""
-    with sshd.running(tmp_path_factory.mktemp("sshd")) as daemon:
-        yield daemon
-
-
-@pytest.fixture
-def odd(tmp_path: Path) -> Iterator[Callable[..., Sshd]]:
-    """Makes an sshd with lines of its own."""
-    made: list[Sshd] = []
-
-    def make(*options: str, path: str | None = None) -> Sshd:
-        sshd.require()
-        made.append(Sshd(tmp_path / f"sshd-{len(made)}", options, path))
-        return made[-1].start()
-
-    yield make
-    for daemon in made:
-        daemon.stop()
-
-
 @pytest.fixture
 def root(tmp_path: Path) -> Root:
     """A root that nobody serves: its helper greets, and then says so."""

@@ -227,7 +227,9 @@ class Desk:
 
     def _delete(self, names: list[str]) -> None:
         """Delete parts from the disk; those in the bundle under way once it is no more."""
-        self._orders += [Delete(name) for name in self.pusher.spare(names)]
+        for name in self.pusher.spare(names):
+            self.stock.shelf.deleted(name)
+            self._orders.append(Delete(name))
 
     # --- acting ---
 

@@ -44,11 +44,13 @@ class Shelf:
 
     def __init__(self) -> None:
         self.parts: dict[str, Part] = {}
+        self._emptied: dict[str, int] = {}  # parts nobody needs that still lie on the disk → bytes
         self._layers: dict[tuple[str, str], dict[str, Part]] = {}  # (farm, layer) → the same parts; none empty
 
     @property
     def nbytes(self) -> int:
-        return sum(part.nbytes for part in self.parts.values())
+        """What they take of the disk; one that nobody needs too, while it is being sent."""
+        return sum(part.nbytes for part in self.parts.values()) + sum(self._emptied.values())
 
     def add(self, part: Part) -> bool:
         """Put a part up. A number live in an earlier part stays there; False where that leaves nothing of this one."""
@@ -94,8 +96,13 @@ class Shelf:
                 part.strike(numbers)
             if not part.attempts:
                 self.remove(part.name)
+                self._emptied[part.name] = part.nbytes
                 done.append(part.name)
         return done
+
+    def deleted(self, name: str) -> None:
+        """One that nobody needs is on the disk no more."""
+        self._emptied.pop(name, None)
 
     def remove(self, name: str) -> Part | None:
         part = self.parts.pop(name, None)

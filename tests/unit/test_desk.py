@@ -300,6 +300,18 @@ def test_no_room_in_the_budget_runs_nothing_until_parts_are_pushed() -> None:
     assert len(of(Run, settled)) == 1
 
 
+def test_a_part_nobody_needs_takes_its_room_for_as_long_as_it_is_being_sent() -> None:
+    world = World(cpus=1, disk=250)
+    (run,) = of(Run, world.hear(info(), grants=[grant(0, 3)]))
+    (second,) = of(Run, world.ended(run))
+    assert of(Push, world.ended(second))
+    orders = world.hear(info(B), grants=[grant(0, 1, B)], gone=[A])
+    assert not of(Delete, orders) and not of(Run, orders), "both parts of 100 bytes are in the bundle under way"
+    answered = world.tell(PushAnswered(Refused("gone", [], ""), RangeSet([(0, 2)]), 200, 0.1))
+    assert len(of(Delete, answered)) == 2
+    assert len(of(Run, answered)) == 1
+
+
 def test_a_shard_above_the_budget_is_handed_back_with_both_numbers() -> None:
     world = World(disk=50)
     assert not of(Run, world.hear(info(), grants=[grant(0, 3)]))

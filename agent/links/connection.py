@@ -17,7 +17,7 @@ from paramiko.ssh_exception import IncompatiblePeer
 from agent.links import diagnosis, known_hosts
 from agent.links.keys import Ask, Keys, Locked
 from agent.links.ssh_config import JUMPS_LIMIT, Config, Target
-from agent.links.steady import Line, ProxyStream, Stream, Transport, deadline, dial, prefer_fast_ciphers
+from agent.links.steady import Arrived, Line, ProxyStream, Stream, Transport, deadline, dial, prefer_fast_ciphers
 from jobs.errors import LinkError, UsageError
 from jobs.where import Host
 
@@ -65,6 +65,7 @@ class Connection:
     def open_session(self, window: int, packet: int) -> paramiko.Channel:
         """A ChannelException if the server allows no more of them."""
         session = self.transport.open_session(window_size=window, max_packet_size=packet, timeout=OPEN_SECONDS)
+        session.in_buffer = Arrived()  # type: ignore[assignment]  # nothing comes before a command is run
         self.sessions.add(session)
         return session
 

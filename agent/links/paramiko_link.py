@@ -19,6 +19,7 @@ from agent.links.channel import SEND_SECONDS, Pace, Role
 from agent.links.connection import Connection, Connector, Limits, Passed, unheard
 from agent.links.remote import FarChannel, FarLink, command_line, programs
 from agent.links.ssh_config import Config
+from agent.links.steady import keep_freed_memory
 from jobs.errors import AccessError, LinkError
 from jobs.where import Host
 
@@ -47,6 +48,7 @@ class ParamikoLink(FarLink):
         limits: Limits | None = None,
     ) -> None:
         super().__init__(host, programs(host, command))
+        keep_freed_memory()
         self._connector = Connector(config, host, accept_new_host_key, limits or Limits())
         self._ask = getpass.getpass if interactive and sys.stdin.isatty() else None
         self._connections: list[Connection] = []
@@ -183,7 +185,7 @@ class ParamikoChannel(FarChannel):
         self._connection = connection
         self._session = session
         self._aborted = False
-        self._rest = memoryview(b"")  # received, not yet asked for
+        self._first = b""  # received, not yet asked for
         self._words = b""
 
     def send(self, data: bytes | memoryview, seconds: float = SEND_SECONDS) -> None:
@@ -213,25 +215,20 @@ class ParamikoChannel(FarChannel):
             return sent
 
     def receive_some(self, limit: int, seconds: float) -> bytes:
-        if not self._rest:
-            if limit >= BULK_BYTES > len(self._session.in_buffer):
-                time.sleep(NAP_SECONDS)
-            data = self._receive(seconds)
-            if len(data) <= limit:
-                return data
-            self._rest = memoryview(data)
-        piece = bytes(self._rest[:limit])
-        self._rest = self._rest[limit:]
-        return piece
+        if self._first:
+            piece, self._first = self._first[:limit], self._first[limit:]
+            return piece
+        if limit >= BULK_BYTES > len(self._session.in_buffer):
+            time.sleep(NAP_SECONDS)
+        return self._receive(limit, seconds)
 
-    def _receive(self, seconds: float) -> bytes:
-        """All that has come: taking a little of much would move the rest in memory each time."""
+    def _receive(self, limit: int, seconds: float) -> bytes:
         until = time.monotonic() + seconds
         while True:
             self._check()
             self._session.settimeout(self._slice(until))
             try:
-                data = self._session.recv(1 << 30)
+                data = self._session.recv(limit)
             except TimeoutError:
                 self._read_words()
                 self._check_silence(until, seconds)
@@ -244,9 +241,9 @@ class ParamikoChannel(FarChannel):
             return data
 
     def await_first(self, seconds: float) -> None:
-        if not self._rest:
-            self._rest = memoryview(self._receive(seconds))
-        if not self._rest:
+        if not self._first:
+            self._first = self._receive(PACKET_BYTES, seconds)
+        if not self._first:
             raise self.ended(cut=False)
 
     def abort(self) -> None:

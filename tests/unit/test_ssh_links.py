@@ -5,15 +5,18 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paramiko.buffered_pipe import PipeTimeout
 
 from agent.links import diagnosis
 from agent.links.remote import command_line, programs
 from agent.links.ssh_config import Config, Target
+from agent.links.steady import Arrived
 from jobs.errors import AccessError, LinkError, MusterError, NoCommandError, SpaceError, UsageError
 from jobs.shellword import quote
 from jobs.where import Host
@@ -186,3 +189,36 @@ open_link({where}, Options("openssh"))
 print(*{{"paramiko", "cryptography"}} & set(sys.modules))
 """
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split() == []
+
+
+# --- what arrived on a channel ---
+
+
+def test_what_arrived_is_read_in_order_whatever_the_pieces() -> None:
+    arrived = Arrived()
+    for piece in (b"abc", b"defgh", b"i"):
+        arrived.feed(piece)
+    assert len(arrived) == 9 and arrived.read_ready()
+    assert [arrived.read(4), arrived.read(2), arrived.read(100)] == [b"abcd", b"ef", b"ghi"]
+    assert not len(arrived) and not arrived.read_ready()
+
+
+def test_what_arrived_before_the_end_can_still_be_read() -> None:
+    arrived = Arrived()
+    arrived.feed(b"last")
+    arrived.close()
+    assert [arrived.read(10), arrived.read(10)] == [b"last", b""]
+
+
+def test_nothing_that_arrives_is_an_error_in_time() -> None:
+    with pytest.raises(PipeTimeout):
+        Arrived().read(1, timeout=0.0)
+
+
+def test_a_reader_that_waits_is_woken_by_what_arrives() -> None:
+    arrived, found = Arrived(), list[bytes]()
+    reader = threading.Thread(target=lambda: found.append(arrived.read(10, timeout=60.0)))
+    reader.start()
+    arrived.feed(b"now")
+    reader.join(60.0)
+    assert found == [b"now"]

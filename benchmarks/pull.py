@@ -2,8 +2,10 @@
 
     python -m benchmarks.pull [--mib 1024] [--runs 3] [--agents 4]
 
-Ours is the agent's own pull thread in a process of its own: it logs in, asks for one shard as large as the file, writes
-it into the spool and takes its digest on the way. scp and `ssh cat` log in and write a file, and take no digest.
+Ours is the agent's own pull thread in a process of its own, which has joined before the clock starts, as agents have:
+it asks for one shard as large as the file, writes it into the spool and takes its digest on the way. scp and `ssh cat`
+are started, log in and write a file, as for each file that a person fetches, and take no digest; `logged in` is over
+an `ssh cat` through a connection that is open already, which saves it the login.
 `ratio`: our bytes per second over scp's; `parts`: over `ssh cat`, and all agents at once over as many scp at once.
 """
 
@@ -25,6 +27,8 @@ import numpy as np
 
 from agent.links.remote import CIPHERS
 from benchmarks.measure import alternate, machine, report
+from coordinator.commands.submit import submit
+from jobs.plan import decode_plan
 from jobs.ranges import RangeSet
 from jobs.writer import LayerWriter
 from tests import sshd
@@ -47,16 +51,17 @@ class Order:
     layer: str
     number: int
     nbytes: int
+    code: str  # the job's, which comes first
 
     def words(self) -> list[str]:
         return [str(value) for value in vars(self).values()]
 
 
 def pull(order: Order) -> None:
-    """What a process of ours does: log in, and bring the shard into the spool."""
+    """What a process of ours does: log in and bring the job's code; when told to, bring the shard into the spool."""
     from agent.bandwidth import Bandwidth
     from agent.links import Options, open_link
-    from agent.orders import Event, Pull, Pulled, PullUp
+    from agent.orders import Event, Pull, PullCode, Pulled, PullUp
     from agent.pull import Pulling
     from agent.spool import Spool
     from jobs.where import Host
@@ -67,11 +72,17 @@ def pull(order: Order) -> None:
     link = open_link(Host(HOST, root=str(order.root)), Options(config=order.config))
     pulling = Pulling(link, spool, Bandwidth(None), events.put)
     pulling.start()
-    pulling.order(Pull(order.session, "input", order.layer, order.number, order.nbytes))
-    while isinstance(event := events.get(), PullUp):
-        pass
-    if not isinstance(event, Pulled) or event.nbytes != order.nbytes:
-        raise SystemExit(f"not pulled: {event}")
+    for asked in (
+        PullCode(order.session, order.code),
+        Pull(order.session, "input", order.layer, order.number, order.nbytes),
+    ):
+        pulling.order(asked)
+        while isinstance(event := events.get(), PullUp):
+            pass
+        if not isinstance(event, Pulled):
+            raise SystemExit(f"not pulled: {event}")
+        print("done", flush=True)
+        sys.stdin.readline()
     pulling.stop()
     link.close()
 
@@ -95,9 +106,7 @@ class Field:
             "name: pull\nkind: map\ncode: work.py:mean\n"
             f"source: {{path: ., layers: ['rows?']}}\nshard: {{size: {nbytes}}}\n"
         )
-        done = farm.coordinator("submit", str(job_file))
-        if done.returncode:
-            raise SystemExit(done.stderr)
+        self.plan = decode_plan(farm.root.job(submit(farm.root, job_file)).plan.read_bytes())
         self.orders = [self._order(farm, number) for number in range(agents)]
 
     def _write(self) -> None:
@@ -113,15 +122,25 @@ class Field:
         ((key, numbers),) = agent.granted.items()
         shard = RangeSet(numbers.pairs()).bottom
         spool = self.folder / f"spool{number}"
-        return Order(self.config, farm.root.path, spool, agent.session, key[1], shard, self.nbytes)
+        code = self.plan.work.code
+        assert code is not None
+        return Order(self.config, farm.root.path, spool, agent.session, key[1], shard, self.nbytes, code)
 
     # --- the sides: MiB per second ---
 
     def ours(self, count: int = 1) -> float:
-        commands = [[sys.executable, "-m", "benchmarks.pull", "--order", *one.words()] for one in self.orders[:count]]
+        pullers = [_started(order) for order in self.orders[:count]]
+        for puller in pullers:
+            _await_done(puller)
         with self._timed(count) as rate:
-            _run(commands)
-        for number in range(count):
+            for puller in pullers:
+                _go_on(puller)
+            for puller in pullers:
+                _await_done(puller)
+        for number, puller in enumerate(pullers):
+            _go_on(puller)
+            if code := puller.wait():
+                raise SystemExit(f"a puller ended with {code}")
             shutil.rmtree(self.folder / f"spool{number}")
         return rate[0]
 
@@ -134,14 +153,23 @@ class Field:
             Path(target).unlink()
         return rate[0]
 
-    def cat(self) -> float:
+    def cat(self, *options: str) -> float:
         target = self.folder / "cat"
+        words = ["ssh", "-F", str(self.config), "-c", CIPHERS[0], *options, HOST]
         with self._timed(1) as rate, target.open("wb") as out:
-            subprocess.run(
-                ["ssh", "-F", self.config, "-c", CIPHERS[0], HOST, f"cat {self.file}"], stdout=out, check=True
-            )
+            subprocess.run([*words, f"cat {self.file}"], stdout=out, check=True)
         target.unlink()
         return rate[0]
+
+    def cat_logged_in(self) -> float:
+        """Through the connection of another, which is made before the clock starts."""
+        master = f"ControlPath={self.folder / 'master'}"
+        words = ["ssh", "-F", str(self.config), "-c", CIPHERS[0], "-o", master]
+        subprocess.run([*words, "-M", "-N", "-f", HOST], check=True)
+        try:
+            return self.cat("-o", master)
+        finally:
+            subprocess.run([*words, "-O", "exit", HOST], check=True, capture_output=True)
 
     @contextmanager
     def _timed(self, count: int) -> Iterator[list[float]]:
@@ -149,6 +177,22 @@ class Field:
         began = time.monotonic()
         yield rate
         rate.append(count * self.nbytes / MIB / (time.monotonic() - began))
+
+
+def _started(order: Order) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "benchmarks.pull", "--order", *order.words()]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def _await_done(puller: subprocess.Popen[str]) -> None:
+    assert puller.stdout is not None
+    if not puller.stdout.readline():
+        raise SystemExit(f"a puller ended with {puller.wait()}")
+
+
+def _go_on(puller: subprocess.Popen[str]) -> None:
+    assert puller.stdin is not None
+    print(file=puller.stdin, flush=True)
 
 
 def _run(commands: Sequence[Sequence[str]]) -> None:
@@ -160,8 +204,8 @@ def _run(commands: Sequence[Sequence[str]]) -> None:
 
 def main() -> None:
     if sys.argv[1:2] == ["--order"]:
-        config, root, spool, session, layer, number, nbytes = sys.argv[2:]
-        pull(Order(Path(config), Path(root), Path(spool), int(session), layer, int(number), int(nbytes)))
+        config, root, spool, session, layer, number, nbytes, code = sys.argv[2:]
+        pull(Order(Path(config), Path(root), Path(spool), int(session), layer, int(number), int(nbytes), code))
         return
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--mib", type=int, default=1024)
@@ -176,12 +220,13 @@ def main() -> None:
 def measure(folder: Path, given: argparse.Namespace) -> None:
     with sshd.running(folder / "sshd") as server, running(folder / "farm", lease=600.0, heartbeat=60.0) as farm:
         field = Field(folder, farm, server, given.mib * MIB, given.agents)
-        alone = alternate(given.runs, ours=field.ours, scp=field.scp, cat=field.cat)
+        alone = alternate(given.runs, ours=field.ours, scp=field.scp, cat=field.cat, master=field.cat_logged_in)
         many = alternate(given.runs, ours=lambda: field.ours(given.agents), scp=lambda: field.scp(given.agents))
     best = {name: max(rates) for name, rates in alone.items()}
     together = max(many["ours"]) / max(many["scp"])
-    parts = {"over ssh cat": round(best["ours"] / best["cat"], 3), f"{given.agents} at once": round(together, 3)}
-    report(best["ours"], best["scp"], parts)
+    over = {"over ssh cat": best["cat"], "over ssh cat, logged in": best["master"]}
+    parts = {name: round(best["ours"] / peer, 3) for name, peer in over.items()}
+    report(best["ours"], best["scp"], {**parts, f"{given.agents} at once": round(together, 3)})
 
 
 if __name__ == "__main__":

@@ -123,6 +123,13 @@ class DamagedError(MusterError):
     default_hint = "`coordinator retry JOB --layers LAYER` computes the layer again"
 
 
+class TrainingError(MusterError):
+    """A model cannot be trained further: its loss is no number."""
+
+    exit_code = 16
+    default_hint = "lower `lr`, or `momentum`; the last good checkpoint is kept"
+
+
 class FencedError(MusterError):
     """Another process took this agent's name and spool."""
 

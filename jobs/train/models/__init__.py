@@ -1,0 +1,92 @@
+"""What a model is to training: a flat float32 vector, and gradients at it. Knows no round and no machine."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+
+from jobs.errors import JobFileError
+from jobs.train import seeds
+from jobs.train.params import Facts, TrainParams
+
+Array = np.ndarray[Any, Any]
+
+
+class Model(ABC):
+    """Parameters first, then buffers, in one vector of `dim`. Keeps no state between calls but its memory."""
+
+    stepped: int  # how many of the vector are parameters
+    buffers: int = 0  # and how many, behind them, are averaged and never stepped
+
+    @property
+    def dim(self) -> int:
+        return self.stepped + self.buffers
+
+    @abstractmethod
+    def start(self, seed: int) -> Array:
+        """The first weights."""
+
+    @abstractmethod
+    def gradient(self, weights: Array, x: Array, y: Array, out: Array) -> float:
+        """The loss summed over the rows; its gradient goes into `out`, and there, behind, the change of the buffers."""
+
+    @abstractmethod
+    def judge(self, weights: Array, x: Array, y: Array) -> tuple[int, float]:
+        """How many rows are classified rightly, and the loss summed over them."""
+
+
+def open_model(params: TrainParams, facts: Facts) -> Model:
+    """The model of a job, ready. JobFileError where it does not fit the data."""
+    if params.model == "mlp":
+        from jobs.train.models.mlp import Mlp
+
+        return Mlp([flat_width(facts), *params.layers, facts.classes])
+    raise JobFileError(f"params.model: there is no {params.model}")
+
+
+def flat_width(facts: Facts) -> int:
+    return int(np.prod(facts.row, dtype=np.int64))
+
+
+class Cut:
+    """Consecutive pieces of a flat vector as arrays of their shapes."""
+
+    def __init__(self, shapes: list[tuple[int, ...]]) -> None:
+        self.shapes = shapes
+        self._ends = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)]).tolist()
+        self.size: int = self._ends[-1]
+
+    def views(self, flat: Array) -> list[Array]:
+        ends = self._ends
+        return [flat[ends[i] : ends[i + 1]].reshape(shape) for i, shape in enumerate(self.shapes)]
+
+
+def start_of(cut: Cut, seed: int) -> Array:
+    """He's start for weights, each of whose columns has its inputs along the axis before last; biases are 0."""
+    flat = np.zeros(cut.size, np.float32)
+    source = seeds.bits_of(seed, seeds.WEIGHTS)
+    for view in cut.views(flat):
+        if view.ndim > 1:
+            fan_in = view.shape[0]
+            view[...] = (seeds.normals_of(source, view.size) * np.float32((2 / fan_in) ** 0.5)).reshape(view.shape)
+    return flat
+
+
+def cross_entropy(logits: Array, y: Array, rows: Array) -> float:
+    """The loss summed over the rows; `logits` becomes its gradient."""
+    logits -= logits.max(axis=1, keepdims=True)
+    picked = logits[rows, y].sum(dtype=np.float64)
+    np.exp(logits, out=logits)
+    sums = logits.sum(axis=1, keepdims=True)
+    loss = float(np.log(sums).sum(dtype=np.float64) - picked)
+    logits /= sums
+    logits[rows, y] -= 1
+    return loss
+
+
+def right_and_loss(logits: Array, y: Array) -> tuple[int, float]:
+    """How many rows have their label as the largest; the loss summed over them."""
+    right = int((logits.argmax(axis=1) == y).sum())
+    return right, cross_entropy(logits, y, np.arange(len(y)))

@@ -1,0 +1,44 @@
+"""A whole training in this process, one virtual worker after the other: what all others are judged by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from jobs.train.contribution import Sum
+from jobs.train.data import Data
+from jobs.train.learner import Learner
+from jobs.train.outer import Outer, Redo
+from jobs.train.params import TrainParams
+
+
+@dataclass
+class Serial:
+    """What became of it."""
+
+    digest: str = ""  # of the final weights
+    losses: list[float] = field(default_factory=list)
+    accuracies: list[tuple[int, float]] = field(default_factory=list)
+    redone: int = 0
+
+
+def run_serially(params: TrainParams, data: Data) -> Serial:
+    """Every round to the end, or to the target."""
+    learner, found = Learner(params, data), Serial()
+    outer = Outer(params, learner.start(), learner.model.stepped)
+    total = Sum(outer.dim, params.bits)
+    while not outer.is_over:
+        total.clear()
+        for v in range(params.workers):
+            total.add(learner.contribute(outer.weights, outer.header(), v))
+        merged = outer.merge(total)
+        if isinstance(merged, Redo):
+            found.redone += 1
+            continue
+        found.losses.append(merged.loss)
+        if outer.round % params.eval_every == 0 or outer.is_over:
+            accuracy = learner.evaluate(outer.weights).accuracy
+            found.accuracies.append((outer.round, accuracy))
+            if params.target is not None and accuracy >= params.target:
+                break
+    found.digest = outer.digest
+    return found

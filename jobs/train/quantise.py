@@ -12,7 +12,7 @@ Array = np.ndarray[Any, Any]
 DTYPES: dict[int, np.dtype[Any]] = {8: np.dtype("i1"), 16: np.dtype("<i2"), 32: np.dtype("<i4")}
 COMPRESSION = 1  # zlib's level: 2 and more cost more time than a 1 Gbit/s link takes for what they save
 HEADROOM = {8: 1.25, 16: 2.0, 32: 4.0}  # room above the largest value seen of late
-COARSE = 64  # a first guess that wastes more than this factor of the range is not worth a round
+COARSE = {8: 4, 16: 16, 32: 64}  # a first guess that wastes more than this factor of the range is not worth a round
 EXPONENTS = 96  # of two: scales beyond would leave float32
 NOISE_UNIT = np.float32(2.0**-16)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from jobs.train.contribution import Sum
 from jobs.train.data import Data
 from jobs.train.learner import Learner
-from jobs.train.outer import Outer, Redo
+from jobs.train.outer import Outer, Redo, Stepped
 from jobs.train.params import TrainParams
+from jobs.train.pushes import Push, Pushes
 
 
 @dataclass
@@ -42,3 +44,21 @@ def run_serially(params: TrainParams, data: Data) -> Serial:
                 break
     found.digest = outer.digest
     return found
+
+
+def replay(params: TrainParams, data: Data, journal: Sequence[Push]) -> str:
+    """The final weights' digest of an async training, from the journal of its arrivals alone."""
+    learner = Learner(params, data)
+    pushes = Pushes(params, learner.start(), learner.model.stepped)
+    last_use = {push.version: i for i, push in enumerate(journal)}
+    seen = {0: (pushes.weights, 0, pushes.digest)}
+    for i, push in enumerate(journal):
+        weights, pushed, digest = seen[push.version]
+        header, total = pushes.recall(push, pushed, digest), Sum(pushes.dim, params.bits)
+        for v in push.workers:
+            total.add(learner.contribute(weights, header, v))
+        taken = pushes.arrive(header, push.workers, total)
+        assert isinstance(taken, Stepped), "it was, when the journal was written"
+        seen[pushes.version] = (pushes.weights, pushes.pushed, pushes.digest)
+        seen = {version: what for version, what in seen.items() if last_use.get(version, 0) > i or version == i + 1}
+    return pushes.digest

@@ -81,7 +81,7 @@ def test_a_saturated_round_is_done_again_with_room(digits: Data) -> None:
     params = small(bits=16)
     learner = Learner(params, digits)
     outer = Outer(params, learner.start(), learner.model.stepped)
-    outer._scales[0].value = 1e6
+    outer._master.scales[0].value = 1e6
     weights = outer.weights.copy()
     first = [learner.contribute(outer.weights, outer.header(), v) for v in range(params.workers)]
     again = outer.merge(added(first, outer.dim, params.bits))

@@ -1,0 +1,127 @@
+"""Async training: nothing is ever too stale, the journal gives the same bits again, what is not out does not count."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jobs.train.contribution import Sum
+from jobs.train.data import Data, load
+from jobs.train.header import Header
+from jobs.train.learner import Learner
+from jobs.train.outer import Redo, Stepped
+from jobs.train.params import TrainParams, check, settled
+from jobs.train.pushes import Pushes
+from jobs.train.serial import replay
+
+Array = np.ndarray[Any, Any]
+Out = tuple[Header, tuple[int, ...], Array, int]  # and the weights, and what they had seen
+
+
+@pytest.fixture(scope="module")
+def digits() -> Data:
+    return load("digits", Path())
+
+
+def small(**ways: Any) -> TrainParams:
+    params = settled(TrainParams(mode="async", layers=(24, 16), rounds=8, microbatch=8, eval_every=8, **ways))
+    check(params)
+    return params
+
+
+class Machines:
+    """Machines of every speed: whatever is out arrives in any order, and some never does."""
+
+    def __init__(self, params: TrainParams, learner: Learner, seed: int) -> None:
+        self.params, self.learner, self.luck = params, learner, random.Random(seed)
+        self.pushes = Pushes(params, learner.start(), learner.model.stepped)
+        self.out: list[Out] = []
+        self.stalest = 0
+        self.redone = 0
+
+    def run(self) -> None:
+        while not self.pushes.is_over:
+            if self.luck.random() < 0.7 or not self.out:
+                self.issue()
+            else:
+                self.arrive()
+
+    def issue(self) -> None:
+        given = self.pushes.issue(self.luck.randint(1, 5))
+        if given is not None:
+            self.out.append((*given, self.pushes.weights, self.pushes.pushed))
+        else:
+            assert self.out, "work may only wait for work"
+            self.arrive()
+
+    def arrive(self) -> None:
+        header, workers, weights, pushed = self.out.pop(self.luck.randrange(len(self.out)))
+        if self.luck.random() < 0.05:
+            return self.pushes.withdraw(workers)
+        total = Sum(self.pushes.dim, self.params.bits)
+        for v in workers:
+            total.add(self.learner.contribute(weights, header, v))
+        self.stalest = max(self.stalest, (self.pushes.pushed - pushed) // self.params.workers)
+        got = self.pushes.arrive(header, workers, total)
+        assert isinstance(got, Stepped | Redo)
+        self.redone += isinstance(got, Redo)
+        return None
+
+
+@pytest.mark.parametrize("ways", [{}, {"bits": 8}, {"bits": 16, "local_steps": 3}, {"staleness": 0}], ids=str)
+def test_its_journal_gives_the_same_bits(digits: Data, ways: dict[str, Any]) -> None:
+    params = small(**ways)
+    farm = Machines(params, Learner(params, digits), 5)
+    farm.run()
+    assert farm.stalest <= params.staleness
+    assert farm.redone, "the first scale is a guess"
+    assert replay(params, digits, farm.pushes.journal) == farm.pushes.digest
+
+
+def test_resumed_it_goes_on_with_its_journal(digits: Data) -> None:
+    params = small()
+    farm = Machines(params, Learner(params, digits), 6)
+    while farm.pushes.round < 4:
+        farm.issue() if farm.luck.random() < 0.7 else farm.arrive() if farm.out else None
+    farm.pushes = Pushes.resume(params, farm.pushes.stepped, *farm.pushes.state_dict())
+    farm.out.clear()
+    farm.run()
+    assert replay(params, digits, farm.pushes.journal) == farm.pushes.digest
+
+
+def test_the_fast_wait_for_the_slow(digits: Data) -> None:
+    """One worker never answers: the others get work for `staleness` rounds and then none."""
+    params = small(staleness=1)
+    learner = Learner(params, digits)
+    pushes = Pushes(params, learner.start(), learner.model.stepped)
+    slow = pushes.issue(1)
+    assert slow is not None
+    counted = 0
+    while (given := pushes.issue(1)) is not None:
+        header, workers = given
+        total = Sum(pushes.dim, params.bits)
+        total.add(learner.contribute(pushes.weights, header, workers[0]))
+        counted += isinstance(pushes.arrive(header, workers, total), Stepped)
+    assert counted == 2 * params.workers - 1
+    pushes.withdraw(slow[1])
+    assert pushes.issue(1) is not None
+
+
+def test_what_is_not_out_does_not_count(digits: Data) -> None:
+    params = small()
+    learner = Learner(params, digits)
+    pushes = Pushes(params, learner.start(), learner.model.stepped)
+    given = pushes.issue(2)
+    assert given is not None
+    header, workers = given
+    total = Sum(pushes.dim, params.bits)
+    for v in workers:
+        total.add(learner.contribute(pushes.weights, header, v))
+    pushes.withdraw(workers[:1])
+    assert pushes.arrive(header, workers, total) is None
+    assert pushes.arrive(header, (), total) is None
+    assert (pushes.version, pushes.journal) == (0, [])

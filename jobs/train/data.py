@@ -1,4 +1,4 @@
-"""Rows, labels and a held-out test set. Reads files; knows no model and no round."""
+"""Rows, labels and a held-out test set: out of files, and as one file that goes to every machine. Knows no round."""
 
 from __future__ import annotations
 
@@ -7,19 +7,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_tensors
+from safetensors.numpy import save
 
-from jobs.errors import SourceError
-from jobs.train import seeds
+from jobs import commit
+from jobs.errors import DamagedError, JobFileError, SourceError
+from jobs.fields import nearest, one_line
+from jobs.train import arrayfile, seeds
 from jobs.train.params import DataSpec, Facts
 
 Array = np.ndarray[Any, Any]
 
-DIGITS_TEST = 360  # of its 1,797 rows
+NAMED = ("digits",)
+DIGITS_TEST = 360 / 1797
+PIXEL = 1 / 255
+ROWS_LIMIT = 1 << 31
+CLASSES_LIMIT = 1 << 16
 
 
 @dataclass(frozen=True)
 class Data:
-    """`x` is uint8 or float32; what a model is given is x * unit."""
+    """`x` is uint8 or float32; what a model is given is x * unit. Labels are int64, from 0 on."""
 
     x: Array
     y: Array
@@ -51,14 +60,43 @@ class Feeder:
 
 
 def load(spec: str | DataSpec, base: Path, seed: int = 0) -> Data:
-    """The data a job names; SourceError says what is wrong with it."""
+    """The data a job names, relative to the job file's folder. SourceError or JobFileError says what is wrong."""
     if isinstance(spec, str):
-        if spec != "digits":
-            raise SourceError(
-                f"params.data: there is no data set {spec[:80]!r}", "data: digits, or {x: rows.npy, y: labels.npy}"
-            )
+        if spec not in NAMED:
+            near = nearest(spec, NAMED)
+            hint = f"did you mean `{near}`?" if near else "data: digits, or data: {x: rows.npy, y: labels.npy}"
+            raise JobFileError(f"params.data: there is no data set {one_line(spec[:80])!r}", hint)
         return _digits(seed)
-    raise SourceError("params.data: files are not read yet")
+    x, unit = _rows_of(spec.x, base, "x")
+    y = _labels_of(spec.y, base, "y", len(x), spec.classes)
+    if spec.test_x is None or spec.test_y is None:
+        return _split(x, y, spec.test, unit, seed)
+    test_x, test_unit = _rows_of(spec.test_x, base, "test_x")
+    if test_x.shape[1:] != x.shape[1:] or test_unit != unit:
+        wrong = f"rows of shape {test_x.shape[1:]} and {test_x.dtype}, but those of x are {x.shape[1:]} and {x.dtype}"
+        raise SourceError(f"params.data.test_x: {wrong}")
+    test_y = _labels_of(spec.test_y, base, "test_y", len(test_x), spec.classes or int(y.max()) + 1)
+    return Data(x, y, test_x, test_y, unit)
+
+
+def write(data: Data, path: Path) -> None:
+    """As one file, which `read` takes."""
+    arrays = {"x": data.x, "y": data.y, "test_x": data.test_x, "test_y": data.test_y, "unit": np.array([data.unit])}
+    commit.write_durably(path, save({name: np.ascontiguousarray(array) for name, array in arrays.items()}))
+
+
+def read(path: Path) -> Data:
+    """What `write` wrote; DamagedError where it is not that."""
+    try:
+        with path.open("rb") as file:
+            arrays = load_tensors(file.read())
+        data = Data(arrays["x"], arrays["y"], arrays["test_x"], arrays["test_y"], float(arrays["unit"][0]))
+    except (SafetensorError, OSError, KeyError, IndexError, ValueError, TypeError) as error:
+        raise DamagedError(f"{path.name}: no data set: {error}", "submit the job again") from None
+    fits = len(data.x) == len(data.y) and len(data.test_x) == len(data.test_y) and data.x.dtype in ("u1", "<f4")
+    if not fits or min(len(data.x), len(data.test_x)) < 1:
+        raise DamagedError(f"{path.name}: no data set: its arrays do not fit each other", "submit the job again")
+    return data
 
 
 def _digits(seed: int) -> Data:
@@ -68,8 +106,44 @@ def _digits(seed: int) -> Data:
     return _split(found.images.astype(np.uint8), found.target.astype(np.int64), DIGITS_TEST, 1 / 16, seed)
 
 
-def _split(x: Array, y: Array, test_rows: int, unit: float, seed: int) -> Data:
+def _split(x: Array, y: Array, share: float, unit: float, seed: int) -> Data:
     """Some rows held out, the same for equal seeds."""
+    count = round(len(x) * share)
+    if not 0 < count < len(x):
+        raise SourceError(f"params.data.test: a share of {share} of {len(x)} rows leaves no training or no test set")
     order = seeds.order_of(seeds.bits_of(seed, seeds.SPLIT), len(x))
-    test, train = order[:test_rows], order[test_rows:]
+    test, train = order[:count], order[count:]
     return Data(x[train], y[train], x[test], y[test], unit)
+
+
+def _array(name: str, base: Path, field: str) -> Array:
+    return arrayfile.read(base / Path(name).expanduser(), f"params.data.{field}: {one_line(name)}")
+
+
+def _rows_of(name: str, base: Path, field: str) -> tuple[Array, float]:
+    """Rows as uint8 or float32, and what one unit of them is to a model."""
+    x, where = _array(name, base, field), f"params.data.{field}: {one_line(name)}"
+    if x.ndim < 2 or 0 in x.shape or len(x) >= ROWS_LIMIT:
+        raise SourceError(f"{where}: shape {x.shape} is no rows of numbers", "rows are the first axis")
+    if x.dtype == np.uint8:
+        return x, PIXEL
+    with np.errstate(over="ignore"):
+        floats = x.astype(np.float32)
+    if not np.isfinite(floats).all():
+        row = int(np.flatnonzero(~np.isfinite(floats.reshape(len(floats), -1)).all(axis=1))[0])
+        raise SourceError(f"{where}: row {row} has a number that is not finite")
+    return floats, 1.0
+
+
+def _labels_of(name: str, base: Path, field: str, rows: int, classes: int | None) -> Array:
+    y, where = _array(name, base, field), f"params.data.{field}: {one_line(name)}"
+    if y.dtype.kind not in "iu" or y.ndim != 1:
+        hint = "labels are whole numbers from 0 on, one per row"
+        raise SourceError(f"{where}: {y.dtype} of shape {y.shape} is no labels", hint)
+    if len(y) != rows:
+        raise SourceError(f"{where}: {len(y)} labels for {rows} rows")
+    most = (classes or min(rows, CLASSES_LIMIT)) - 1
+    bad = np.flatnonzero((y < 0) | (y > most))
+    if len(bad):
+        raise SourceError(f"{where}: the label of row {bad[0]} is {y[bad[0]]}, expected 0 to {most}")
+    return y.astype(np.int64)

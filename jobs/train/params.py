@@ -28,6 +28,7 @@ class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     test_x: PathText | None = None
     test_y: PathText | None = None
     test: Annotated[float, Meta(gt=0, lt=1)] = 0.2  # the share held out, where no test files are given
+    classes: Annotated[int, Meta(ge=2, le=1 << 16)] | None = None  # labels are below it; None: as many as there are
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -67,7 +68,7 @@ class TrainParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outer_lr: Rate = 1.0  # on the mean of what local steps changed
     outer_momentum: Decay = 0.0  # Nesterov's
 
-    seed: Annotated[int, Meta(ge=0, lt=1 << 63)] = 0
+    seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] = 0
     deterministic: bool = False
     target: Annotated[float, Meta(gt=0, le=1)] | None = None  # accuracy on the test set that ends the job
     eval_every: Count = 50  # rounds

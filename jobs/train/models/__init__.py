@@ -33,6 +33,10 @@ class Model(ABC):
         """The loss summed over the rows; its gradient goes into `out`, and there, behind, the change of the buffers."""
 
     @abstractmethod
+    def arrays(self, weights: Array) -> dict[str, Array]:
+        """The vector's pieces by name, as a file of weights has them."""
+
+    @abstractmethod
     def judge(self, weights: Array, x: Array, y: Array) -> tuple[int, float]:
         """How many rows are classified rightly, and the loss summed over them."""
 
@@ -43,11 +47,24 @@ def open_model(params: TrainParams, facts: Facts) -> Model:
         from jobs.train.models.mlp import Mlp
 
         return Mlp([flat_width(facts), *params.layers, facts.classes])
+    if params.model == "conv1":
+        from jobs.train.models.conv1 import Conv1
+
+        return Conv1(image_of(facts, "conv1", least=4), params.filters, facts.classes)
     raise JobFileError(f"params.model: there is no {params.model}")
 
 
 def flat_width(facts: Facts) -> int:
     return int(np.prod(facts.row, dtype=np.int64))
+
+
+def image_of(facts: Facts, model: str, least: int) -> tuple[int, int, int]:
+    """Height, width and channels of a row that is an image."""
+    row = facts.row if len(facts.row) == 3 else (*facts.row, 1)
+    if len(row) != 3 or min(row[:2]) < least:
+        wrong = f"params.model: {model} needs images of {least} by {least} and more, rows here are of shape {facts.row}"
+        raise JobFileError(wrong, "rows are (height, width) or (height, width, channels); mlp takes any")
+    return row[0], row[1], row[2]
 
 
 class Cut:

@@ -41,6 +41,10 @@ class Mlp(Model):
                 room.errors[i - 1] *= room.alive[i - 1]
         return loss
 
+    def arrays(self, weights: Array) -> dict[str, Array]:
+        """w0, b0, w1, ...: what kind `infer` reads."""
+        return {f"{'wb'[i % 2]}{i // 2}": view for i, view in enumerate(self._cut.views(weights))}
+
     def judge(self, weights: Array, x: Array, y: Array) -> tuple[int, float]:
         room = self._room_for(len(x))
         return right_and_loss(_forward(self._cut.views(weights), x.reshape(len(x), -1), room.layers), y)

@@ -35,6 +35,7 @@ class Data:
     test_x: Array
     test_y: Array
     unit: float
+    start: Array | None = None  # the first weights, where they are not made from the seed
 
     @property
     def facts(self) -> Facts:
@@ -82,6 +83,8 @@ def load(spec: str | DataSpec, base: Path, seed: int = 0) -> Data:
 def write(data: Data, path: Path) -> None:
     """As one file, which `read` takes."""
     arrays = {"x": data.x, "y": data.y, "test_x": data.test_x, "test_y": data.test_y, "unit": np.array([data.unit])}
+    if data.start is not None:
+        arrays["start"] = data.start.astype("<f4")
     commit.write_durably(path, save({name: np.ascontiguousarray(array) for name, array in arrays.items()}))
 
 
@@ -90,7 +93,8 @@ def read(path: Path) -> Data:
     try:
         with path.open("rb") as file:
             arrays = load_tensors(file.read())
-        data = Data(arrays["x"], arrays["y"], arrays["test_x"], arrays["test_y"], float(arrays["unit"][0]))
+        rows = arrays["x"], arrays["y"], arrays["test_x"], arrays["test_y"]
+        data = Data(*rows, float(arrays["unit"][0]), arrays.get("start"))
     except (SafetensorError, OSError, KeyError, IndexError, ValueError, TypeError) as error:
         raise DamagedError(f"{path.name}: no data set: {error}", "submit the job again") from None
     fits = len(data.x) == len(data.y) and len(data.test_x) == len(data.test_y) and data.x.dtype in ("u1", "<f4")

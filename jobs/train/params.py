@@ -38,6 +38,8 @@ class Facts(msgspec.Struct, frozen=True):
     test_rows: int
     row: tuple[int, ...]  # one row's shape
     classes: int
+    stepped: int = 0  # parameters of a torch module, which only its own process can count
+    buffers: int = 0
 
 
 class TrainParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -27,6 +27,11 @@ def rows_of(source: np.random.PCG64, count: int, limit: int) -> Array:
     return raw.astype(np.int64)
 
 
+def number_of(source: np.random.PCG64) -> int:
+    """A seed for generators that are not ours, below 2**63."""
+    return int(source.random_raw()) >> 1
+
+
 def order_of(source: np.random.PCG64, count: int) -> Array:
     """A permutation of `count` rows."""
     return np.argsort(source.random_raw(count), kind="stable")

@@ -13,6 +13,8 @@ from jobs.train.params import Facts, TrainParams
 
 Array = np.ndarray[Any, Any]
 
+TORCH_LEAST = 16  # pixels: from there on, pooling leaves something
+
 
 class Model(ABC):
     """Parameters first, then buffers, in one vector of `dim`. Keeps no state between calls but its memory."""
@@ -51,7 +53,28 @@ def open_model(params: TrainParams, facts: Facts) -> Model:
         from jobs.train.models.conv1 import Conv1
 
         return Conv1(image_of(facts, "conv1", least=4), params.filters, facts.classes)
-    raise JobFileError(f"params.model: there is no {params.model}")
+    if params.model != "code":
+        image_of(facts, params.model, least=TORCH_LEAST)
+    return Elsewhere(facts.stepped, facts.buffers)
+
+
+class Elsewhere(Model):
+    """A torch module, which lives in a process of its own: here are only its sizes."""
+
+    def __init__(self, stepped: int, buffers: int) -> None:
+        self.stepped, self.buffers = stepped, buffers
+
+    def start(self, seed: int) -> Array:
+        raise NotImplementedError("the first weights are in the packed data")
+
+    def gradient(self, weights: Array, x: Array, y: Array, out: Array) -> float:
+        raise NotImplementedError("see `jobs.train.torched`")
+
+    def judge(self, weights: Array, x: Array, y: Array) -> tuple[int, float]:
+        raise NotImplementedError("see `jobs.train.torched`")
+
+    def arrays(self, weights: Array) -> dict[str, Array]:
+        return {"weights": weights}
 
 
 def flat_width(facts: Facts) -> int:

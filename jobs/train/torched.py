@@ -1,0 +1,119 @@
+"""A torch module's steps, in a runner of its own: ours by name, or the user's. Torch is never imported here."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from jobs import openers
+from jobs.kinds import ShardFailure
+from jobs.sandbox import Sandbox
+from jobs.train.params import Facts, TrainParams
+from jobs.train.trainer import Trainer
+
+Array = np.ndarray[Any, Any]
+
+SETTINGS = ("optimizer", "momentum", "nesterov", "beta2", "weight_decay", "seed", "deterministic")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a runner may live, and what it needs there."""
+
+    data: Path  # the job's packed data, see `jobs.train.data`
+    scratch: Path
+    python: str | None = None  # None: the interpreter we run in
+    code: Path | None = None  # folder of the user's files
+    entry: str | None = None  # work.py:factory
+    env: Mapping[str, str] = field(default_factory=dict)
+    timeout: float | None = None
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What a call answers beside its vector."""
+
+    loss: float = 0.0
+    right: int = 0
+    stepped: int = 0
+    names: list[tuple[str, list[int]]] = []
+
+
+class TorchTrainer(Trainer):
+    """Asks one runner, which keeps the module and the data open."""
+
+    def __init__(self, params: TrainParams, facts: Facts, place: Place, threads: int) -> None:
+        self._timeout = place.timeout
+        self._sandbox = Sandbox(
+            python=place.python or sys.executable,
+            folder=Path(openers.__file__).parent,
+            entry="training.py:answer",
+            scratch=place.scratch,
+            env=place.env,
+            threads=threads,
+            args=_settings(params, facts, place),
+        )
+        try:
+            told, self._start = self._ask({"what": "start"})
+        except BaseException:
+            self._sandbox.close()
+            raise
+        self._names = told.names
+        self.stepped, self.buffers = told.stepped, len(self._start) - told.stepped
+
+    def start(self, seed: int) -> Array:
+        """The seed is the job's, with which the module was made."""
+        return self._start
+
+    def run(self, weights: Array, rows: Array, steps: int, rate: float, seed: int) -> tuple[Array, float]:
+        told, values = self._ask({"what": "run", "steps": steps, "rate": rate, "seed": seed}, rows, weights)
+        if len(values) != self.dim:
+            raise ShardFailure("output", f"the module gave {len(values)} numbers for {self.dim} weights")
+        return values, told.loss
+
+    def judge(self, weights: Array) -> tuple[int, float]:
+        told, _ = self._ask({"what": "judge"}, None, weights)
+        return told.right, told.loss
+
+    def arrays(self, weights: Array) -> dict[str, Array]:
+        found, at = {}, 0
+        for name, shape in self._names:
+            size = int(np.prod(shape, dtype=np.int64))
+            found[name] = weights[at : at + size].reshape(shape)
+            at += size
+        return found
+
+    def close(self) -> None:
+        self._sandbox.close()
+
+    def _ask(
+        self, asked: dict[str, Any], rows: Array | None = None, weights: Array | None = None
+    ) -> tuple[Told, Array]:
+        numbers = np.zeros(0, "<i8") if rows is None else rows.astype("<i8", copy=False)
+        head = msgspec.json.encode({**asked, "rows": len(numbers)})
+        flat = np.zeros(0, "<f4") if weights is None else np.ascontiguousarray(weights, "<f4")
+        raw = b"".join([len(head).to_bytes(8, "little"), head, numbers.tobytes(), flat.tobytes()])
+        found = self._sandbox.call(0, 0, np.frombuffer(raw, np.uint8)[None], self._timeout)
+        self.peak = self._sandbox.peak
+        try:
+            told = msgspec.json.decode(found["told"].tobytes(), type=Told)
+            return told, found["values"].astype(np.float32, copy=False)[0]
+        except (msgspec.MsgspecError, KeyError, IndexError) as error:
+            raise ShardFailure("output", f"the module's process gave no valid answer: {error}") from None
+
+
+def _settings(params: TrainParams, facts: Facts, place: Place) -> dict[str, Any]:
+    return {name: getattr(params, name) for name in SETTINGS} | {
+        "model": params.model,
+        "code": place.entry if params.model == "code" else None,
+        "folder": str(place.code) if place.code is not None else None,
+        "args": params.args,
+        "data": str(place.data),
+        "shape": list(facts.row),
+        "classes": facts.classes,
+    }

@@ -6,11 +6,12 @@ may become a path outside of the spool, a loop without end or a crash.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import PurePosixPath
 
 from coordinator.protocol.messages import Bye, Grant, Hello, LayerInfo, Leave, Message, News, Rejected, Sync, Welcome
 from jobs.errors import ProtocolError
-from jobs.model import ArraySource, Layer, Work
+from jobs.model import CUT, ArraySource, ItemsSource, Layer, MadeSource, Work
 from jobs.names import is_digest, is_job, is_layer, is_plain
 from jobs.ranges import RangeSet
 
@@ -40,7 +41,7 @@ class Ear:
             wrong = wrong_with(info)
             if wrong:
                 raise ProtocolError(f"the coordinator tells of a layer that cannot be: {wrong}"[:500])
-            self._counts[info.layer.digest] = info.layer.count if isinstance(info.layer.source, ArraySource) else None
+            self._counts[info.layer.digest] = None if isinstance(info.layer.source, MadeSource) else info.layer.count
         for grant in news.grants:
             self._grant(grant)
 
@@ -75,12 +76,31 @@ def _wrong_cut(layer: Layer) -> str:
     if layer.shard_rows < 1 or min(sizes) < 0:
         return f"its cut into {layer.count} shards of {layer.shard_rows} rows"
     source = layer.source
+    if isinstance(source, ItemsSource):
+        return _wrong_cuts(layer, source)
     if not isinstance(source, ArraySource):
         return ""
     if source.offset < 0 or min(source.shape, default=-1) < 0 or source.shape[0] != layer.rows:
         return f"its source of shape {source.shape!r:.80}"
     if layer.count != -(-layer.rows // layer.shard_rows) or layer.in_bytes % layer.shard_rows:
         return f"{layer.count} shards of {layer.shard_rows} rows and {layer.in_bytes} bytes"
+    return ""
+
+
+def _wrong_cuts(layer: Layer, source: ItemsSource) -> str:
+    """Every cut behind the one before it, from the first item to the last."""
+    cuts = list(CUT.iter_unpack(source.cuts)) if len(source.cuts) % CUT.size == 0 else []
+    if (
+        len(cuts) != layer.count + 1
+        or cuts[0] != (0, 0, 0)
+        or cuts[-1][0] != layer.rows
+        or not is_digest(source.digest)
+    ):
+        return f"{len(cuts)} cuts for {layer.count} shards of {layer.rows} items"
+    for one, after in pairwise(cuts):
+        listed, nbytes = after[1] - one[1], after[2] - one[2]
+        if not (0 < after[0] - one[0] <= layer.shard_rows and 0 < listed <= nbytes <= layer.in_bytes):
+            return f"a shard of {after[0] - one[0]} items, {listed} and {nbytes} bytes"
     return ""
 
 

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from agent import pool, weigh
 from agent.orders import BatchEnded, Event, Kept, Kill, PoolLost, Run, SlotsSeen, SlotView, WorkerDied
 from agent.spool import At, Spool
@@ -17,7 +15,8 @@ from jobs import mark, strays
 from jobs.code import unpack
 from jobs.commit import is_full
 from jobs.errors import DamagedError, MusterError, SpaceError
-from jobs.model import ArraySource, ModelFile, Window
+from jobs.items import LIST, located
+from jobs.model import ItemsWindow, MadeSource, ModelFile, Window
 from jobs.parts import read_index
 from jobs.work import Batch, Item, Mishap, Outcome
 
@@ -97,15 +96,14 @@ class Hands:
             model=self._model(info.work.model),
         )
 
-    def _window(self, run: Run, number: int) -> Window | None:
+    def _window(self, run: Run, number: int) -> Window | ItemsWindow | None:
         """Where a shard's input is: in its source, or in the copy of it that was pulled."""
-        if not isinstance(run.info.layer.source, ArraySource):
+        if isinstance(run.info.layer.source, MadeSource):
             return None
         window, copy = run.info.layer.window(number), run.inputs.get(number)
-        if copy is None:
-            return window
-        path = str(self._spool.input(copy.name, copy.digest))
-        return msgspec.structs.replace(window, path=path, offset=0, stamp=None, digest=copy.digest)
+        if copy is not None:
+            return window.copied(str(self._spool.input(copy.name, copy.digest)), copy.digest)
+        return located(window, self._packs.parent / "jobs" / run.info.job / LIST if self._packs is not None else None)
 
     def _code(self, digest: str | None) -> str | None:
         """The folder with the user's files, unpacked on first use."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from agent.orders import Attempt
 from coordinator.protocol.messages import LayerInfo
+from jobs.model import ItemsSource
 from jobs.ranges import RangeSet
 
 SMOOTHING = 0.5  # weight of the newest measurement
@@ -42,7 +43,10 @@ class Holding:
     @property
     def in_bytes(self) -> int:
         """Bytes of the disk that one shard's input takes."""
-        return self.info.layer.in_bytes if self.pulls else 0
+        if not self.pulls:
+            return 0
+        layer = self.info.layer  # files are written beside their copy while they are in use
+        return layer.in_bytes * (2 if isinstance(layer.source, ItemsSource) else 1)
 
     @property
     def cost(self) -> int:

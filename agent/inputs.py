@@ -11,13 +11,15 @@ from hashlib import blake2b
 import msgspec
 
 from agent.orders import Copy, Pull
-from jobs.model import Window
+from jobs.model import ItemsWindow, Window
 
 _encoder = msgspec.msgpack.Encoder()
 
 
-def name_of(farm: str, window: Window) -> str:
+def name_of(farm: str, window: Window | ItemsWindow) -> str:
     """32 hex digits: of the farm, as two servers may have the same path."""
+    if isinstance(window, ItemsWindow):
+        return blake2b(_encoder.encode((farm, window.source, window.offset, window.nbytes)), digest_size=16).hexdigest()
     identity = (farm, window.path, window.stamp, window.offset, window.nbytes)
     return blake2b(_encoder.encode(identity), digest_size=16).hexdigest()
 

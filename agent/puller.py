@@ -9,7 +9,7 @@ from agent.holding import Holding
 from agent.inputs import name_of
 from agent.orders import Command, NotPulled, Pull, PullCode, Pulled, PullUp
 from agent.space import Space
-from jobs.model import Window
+from jobs.model import ItemsWindow, Window
 from jobs.ranges import RangeSet
 
 AHEAD = 8  # small inputs asked for at once, so that the link never waits for us
@@ -178,7 +178,7 @@ class Puller:
         self._refusals += 1
 
 
-def _lacking(holding: Holding) -> Iterator[tuple[int, Window]]:
+def _lacking(holding: Holding) -> Iterator[tuple[int, Window | ItemsWindow]]:
     """Shards that wait for their input, in the order they are to run."""
     for number in holding.waiting - holding.ready:
         yield number, holding.info.layer.window(number)

@@ -12,7 +12,7 @@ from agent.orders import Attempt
 from agent.reports import Reports, Sum
 from agent.shelf import Part, Shelf
 from coordinator.protocol.messages import Drop, Failure, Grant, Held, LayerInfo, Loss
-from jobs.model import ArraySource
+from jobs.model import MadeSource
 from jobs.ranges import RangeSet
 from jobs.work import Mishap
 
@@ -35,7 +35,7 @@ class Stock:
         if layer in self.holdings:
             self.holdings[layer].info = info
         else:
-            self.holdings[layer] = Holding(info, not self.in_place and isinstance(info.layer.source, ArraySource))
+            self.holdings[layer] = Holding(info, not self.in_place and not isinstance(info.layer.source, MadeSource))
 
     def grant(self, grant: Grant, now: float) -> bool:
         """Hold what is granted; what is finished here already is said to be. False where the layer is unknown."""

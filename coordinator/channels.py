@@ -25,6 +25,7 @@ from coordinator.protocol.messages import (
     Offer,
     Probe,
     Readable,
+    ReadableItems,
     Refused,
     Rejected,
     Settled,
@@ -38,7 +39,7 @@ from coordinator.scheduler.state import Agent
 from coordinator.store import AlreadyCommitted, OtherKernels
 from coordinator.wire import Wire
 from jobs.fields import one_line
-from jobs.model import Output
+from jobs.model import ItemsSource, ItemsWindow, Layer, Output
 from jobs.ranges import RangeSet
 
 log = logging.getLogger("muster.daemon")
@@ -181,6 +182,9 @@ class Channel:
         window = self._engine.jobs[layer.job].layers[fetch.layer].window(fetch.number)
         start = min(fetch.start, window.nbytes)
         nbytes = min(window.nbytes - start, fetch.limit or window.nbytes)
+        if isinstance(window, ItemsWindow):
+            path, folder = str(self._engine.root.job(layer.job).items), window.folder or ""
+            return ReadableItems(path, window.offset, window.listed, window.nbytes, folder, start, nbytes)
         return Readable(window.path, window.offset + start, nbytes, window.stamp)
 
     def _fetch_code(self, fetch: FetchCode) -> Message:
@@ -259,7 +263,7 @@ class Channel:
         )
         self._bundles[token] = bundle
         layer = live.layers[verdict.layer]
-        return Take(token, str(bundle.tmp), str(bundle.file), layer.rows, layer.shard_rows)
+        return _take(token, bundle, layer)
 
     async def _stored(self, stored: Stored) -> Message:
         bundle = self._bundles.pop(stored.token, None)
@@ -306,6 +310,13 @@ class Channel:
         elif bundle:
             log.warning("a bundle of %s from %s did not arrive: %s", bundle.job, bundle.agent, failed.message)
         return Refused(failed.code, [], failed.message)
+
+
+def _take(token: int, bundle: Bundle, layer: Layer) -> Take:
+    """With what rows each shard must have."""
+    counts = [layer.rows_of(n) for n in bundle.numbers] if isinstance(layer.source, ItemsSource) else []
+    rows = layer.rows if not counts else 0
+    return Take(token, str(bundle.tmp), str(bundle.file), rows, layer.shard_rows, counts)
 
 
 def _judge_outputs(outputs: tuple[Output, ...], fixed: tuple[Output, ...], numbers: RangeSet) -> Refused | None:

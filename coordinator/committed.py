@@ -120,7 +120,7 @@ def _bundled(layer: Layer, seq: int, outputs: tuple[Output, ...], entry: Entry) 
         cursor=Cursor(seq, entry.number),
         layer=layer.name,
         number=entry.number,
-        first_row=entry.number * layer.shard_rows,
+        first_row=layer.first_row(entry.number),
         rows=entry.rows,
         outputs=outputs,
         sizes=entry.sizes[: Layout(outputs).kept_segments],
@@ -173,7 +173,7 @@ class _MergedRows:
 
     def shard(self, cursor: Cursor) -> Item:
         layer, number = self._layer, cursor.number
-        first, rows = number * layer.shard_rows, layer.rows_of(number)
+        first, rows = layer.first_row(number), layer.rows_of(number)
         segments = [one for product, files in self._products for one in self._segments(product, files, first, rows)]
         record = Record(
             cursor=cursor,

@@ -87,7 +87,7 @@ class Engine:
         self.jobs: dict[str, LiveJob] = {}
         self.agents: dict[str, AgentInfo] = {}
         self.mailboxes: dict[int, Mailbox] = {}
-        self.merging = Merging(self.tmp, self._merge_outcome)
+        self.merging = Merging(self.tmp, lambda job: root.job(job).items, self._merge_outcome)
         self.store_trouble = ""  # what keeps the store from writing, for people
         self.something_for_drivers = asyncio.Event()  # set and replaced when a bundle is committed or a job ends
         self.last_token = 0  # of accepted bundles

@@ -8,7 +8,7 @@ from typing import Literal
 
 from coordinator.admin import AgentStatus, JobStatus
 from coordinator.progress import MERGE_RATE
-from jobs.model import ArraySource, Layer
+from jobs.model import ArraySource, ItemsSource, Layer
 from jobs.plan import Plan
 
 OPEN_LAYERS = 2  # at once, per job; an open one has its bundles and its merge in the making
@@ -96,10 +96,11 @@ def forecast(plan: Plan, agents: Sequence[AgentStatus], history: Sequence[JobSta
 def layer_forecast(layer: Layer) -> LayerForecast:
     source = layer.source
     dtype, shape = (source.dtype, source.shape) if isinstance(source, ArraySource) else ("", ())
+    if isinstance(source, ItemsSource):
+        dtype, shape = ("lines" if source.columns else "files", (layer.rows,))
     full = layer.shard_rows or 1
-    in_bytes = layer.rows * layer.in_bytes // full
     out_bytes = layer.rows * layer.out_bytes // full if layer.out_bytes else None
-    return LayerForecast(layer.name, dtype, shape, layer.count, in_bytes, out_bytes)
+    return LayerForecast(layer.name, dtype, shape, layer.count, layer.total_in_bytes, out_bytes)
 
 
 def root_bytes(outputs: Sequence[int | None]) -> int | None:

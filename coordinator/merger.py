@@ -27,6 +27,7 @@ class MergeOrder(msgspec.Struct, frozen=True):
     layer: Layer
     bundles: list[str]
     folder: str
+    items: str = ""  # the layer's list, where it has one
 
 
 class MergeReply(msgspec.Struct, frozen=True):
@@ -63,7 +64,8 @@ def carry_out(order: MergeOrder) -> MergeReply:
     folder = Path(order.folder)
     try:
         folder.mkdir(parents=True)
-        merge_layer(order.layer, [Path(bundle) for bundle in order.bundles], folder, job=order.job)
+        items = Path(order.items) if order.items else None
+        merge_layer(order.layer, [Path(bundle) for bundle in order.bundles], folder, job=order.job, items=items)
     except Incomplete as error:
         return MergeReply(missing=error.missing.pairs(), message=str(error))
     except DamagedBundle as error:

@@ -21,7 +21,7 @@ from coordinator.merger import MergeOrder, MergeReply
 from coordinator.protocol.frames import HEAD, frame, payload_size
 from jobs.commit import fsync_folder, make_folder
 from jobs.errors import MusterError
-from jobs.model import Layer
+from jobs.model import ItemsSource, Layer
 
 log = logging.getLogger("muster.merge")
 
@@ -74,9 +74,13 @@ class Merging:
     """A queue of complete layers and the task that works it off."""
 
     def __init__(
-        self, tmp: Path, outcome: Callable[[str, Layer, int, MergeReply, Path, float], Awaitable[bool]]
+        self,
+        tmp: Path,
+        items: Callable[[str], Path],
+        outcome: Callable[[str, Layer, int, MergeReply, Path, float], Awaitable[bool]],
     ) -> None:
         self._tmp = tmp
+        self._items = items  # where a job's list of items is
         self._outcome = outcome  # told of every reply; True when that settles it
         self._queue: asyncio.Queue[tuple[str, Layer, int, Bundles]] = asyncio.Queue()
         self._helper = Helper()
@@ -103,7 +107,8 @@ class Merging:
             paths = await bundles()
             if paths is None:
                 return True
-            reply = await self._helper.merge(MergeOrder(job, layer, paths, str(folder)))
+            items = str(self._items(job)) if isinstance(layer.source, ItemsSource) else ""
+            reply = await self._helper.merge(MergeOrder(job, layer, paths, str(folder), items))
             return await self._outcome(job, layer, generation, reply, folder, time.monotonic() - began)
         except (MergeDied, MusterError, OSError, KeyError) as error:  # KeyError: the job was removed meanwhile
             log.warning("%s/%s is not merged: %s; it is tried again", job, layer.name, error)

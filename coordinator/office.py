@@ -21,7 +21,8 @@ from coordinator.status import agents_of, status_of
 from coordinator.submissions import sweep
 from jobs.commit import fsync_folder, is_full
 from jobs.errors import INTERNAL_EXIT, MusterError, NotFoundError, RefusedError, SpaceError
-from jobs.model import MadeSource, Work
+from jobs.items import LIST
+from jobs.model import ItemsSource, MadeSource, Work
 from jobs.plan import Plan, decode_plan
 
 log = logging.getLogger("muster.daemon")
@@ -141,6 +142,8 @@ class Office:
         source = self._engine.root.tmp / folder
         plan = _submitted_plan(source / "plan.msgpack")
         self._refuse_twins(plan)
+        if any(isinstance(layer.source, ItemsSource) for layer in plan.layers) and not (source / LIST).is_file():
+            raise RefusedError("the submission has no list of items", "submit it again")
         self._submitting.append(plan)  # from here on no `rm` takes an upload of it away
         try:
             uploads.check_there(self._engine.root, uploads.needed_by(self._engine.root, plan))

@@ -11,7 +11,7 @@ import msgspec
 
 from coordinator import ask, uploads
 from coordinator.admin import Submit, Submitted
-from coordinator.planning import Planned, link_arrays, submission
+from coordinator.planning import ItemsAt, Planned, link_arrays, submission
 from coordinator.root import Root
 from coordinator.submissions import locked_folder
 from jobs.code import PACK_LIMIT, opened
@@ -86,7 +86,8 @@ def _link_model(root: Root, folder: Path, name: str, digest: str) -> None:
 def _planned(parcel: Parcel, folder: Path) -> Planned:
     job = parse_job(parcel.job, "job")
     code = opened(parcel.code) if parcel.code is not None else None
-    return Planned(make_plan(job, folder, code), parcel.job.encode(), code, folder)
+    items = ItemsAt()
+    return Planned(make_plan(job, folder, code, items.path), parcel.job.encode(), code, folder, items)
 
 
 @contextmanager

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import shutil
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import mkdtemp
 
 from coordinator.root import Root
 from coordinator.submissions import locked_folder
 from jobs import modelfile
 from jobs.code import CodeBundle, collect, pack
-from jobs.commit import fsync_folder, naming_space, write_durably
+from jobs.commit import fsync, fsync_folder, naming_space, write_durably
 from jobs.errors import RefusedError
+from jobs.items import LIST
 from jobs.jobfile import read_job_file
 from jobs.plan import Plan, encode_plan, make_plan
 
@@ -26,6 +29,16 @@ class Planned:
     job_file: bytes
     code: CodeBundle | None
     base: Path  # what paths in the job file start at
+    items: ItemsAt
+
+
+class ItemsAt:
+    """Where planning writes the list of items, if there are some, until somebody takes it away; gone with this."""
+
+    def __init__(self) -> None:
+        self._folder = Path(mkdtemp(prefix="muster-plan-"))
+        self.path = self._folder / LIST
+        weakref.finalize(self, shutil.rmtree, self._folder, True)
 
 
 def plan_file(path: Path) -> Planned:
@@ -33,7 +46,8 @@ def plan_file(path: Path) -> Planned:
     job = read_job_file(path)
     base = path.absolute().parent
     code = collect(job.code.entry, job.code.include, base) if job.code else None
-    return Planned(make_plan(job, base, code), path.read_bytes(), code, base)
+    items = ItemsAt()
+    return Planned(make_plan(job, base, code, items.path), path.read_bytes(), code, base, items)
 
 
 @contextmanager
@@ -69,4 +83,8 @@ def _write(folder: Path, planned: Planned) -> None:
         write_durably(folder / "code.pack", pack(planned.code))
     if (model := planned.plan.work.model) is not None:
         modelfile.copy(modelfile.find(model.name, planned.base), folder / "model", model)
+    if planned.items.path.exists():
+        shutil.copyfile(planned.items.path, folder / LIST)
+        with (folder / LIST).open("rb") as file:
+            fsync(file.fileno())
     fsync_folder(folder.parent)

@@ -109,6 +109,9 @@ def _checked_index(offer: Offer, farm: str) -> Index:
 
 
 def _wrong_rows(index: Index, take: Take) -> str:
+    for entry, count in zip(index.entries, take.counts, strict=False):
+        if entry.rows != count:
+            return f"shard {entry.number} has {entry.rows} items, the plan says {count}"
     if not take.rows:
         return ""
     for entry in index.entries:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from jobs.commit import fsync_folder, publish
 from jobs.errors import MusterError, NoDaemonError, NotFoundError, RefusedError, UsageError
+from jobs.items import LIST
 from jobs.names import split_job_id
 
 FORMAT = 1  # of everything below a root; another number is another layout
@@ -114,6 +115,11 @@ class JobFolder:
     @property
     def plan(self) -> Path:
         return self.path / "plan.msgpack"
+
+    @property
+    def items(self) -> Path:
+        """The list of the items, of a job that has some."""
+        return self.path / LIST
 
     @property
     def bundles(self) -> Path:

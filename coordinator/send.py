@@ -1,7 +1,7 @@
 """The pull helper: runs of bytes of the server's files to an agent, by sendfile. The daemon names each file, not we.
 
 The daemon asks the plan which run a shard is; the stamp is compared before and after, so that a source that changed
-under the transfer is told apart from what was planned.
+under the transfer is told apart from what was planned. What a run of many files is, send_items knows.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from coordinator.protocol.messages import (
     Moved,
     Probe,
     Readable,
+    ReadableItems,
     Refused,
     Rejected,
     Sending,
     Sent,
     encode,
 )
+from coordinator.send_items import Changed, ItemsRun
 from jobs.model import Stamp
 
 CHUNK_BYTES = 4 << 20  # one sendfile; between two of them the daemon may hear a sign of life
@@ -33,7 +35,7 @@ MOVED_SECONDS = 1.0
 NOISE_BYTES = 1 << 20  # said again and again: more than ssh could compress
 
 _from_agent = Decoder(FromPuller)
-_from_daemon = Decoder(Readable | Probe | Refused | Rejected | Bye)
+_from_daemon = Decoder(Readable | ReadableItems | Probe | Refused | Rejected | Bye)
 
 
 class Taker(Protocol):
@@ -59,6 +61,8 @@ def send_windows(agent: Taker, daemon: Asked) -> None:
         said = _from_daemon(daemon.ask(payload))
         if isinstance(said, Readable) and isinstance(wanted, Fetch | FetchCode):
             _send(agent, daemon, wanted.session, said)
+        elif isinstance(said, ReadableItems) and isinstance(wanted, Fetch):
+            _send_items(agent, daemon, wanted.session, said)
         elif isinstance(said, Probe):
             _send_noise(agent, said.nbytes)
         else:
@@ -100,6 +104,25 @@ def _send_bytes(agent: Taker, daemon: Asked, session: int, fd: int, run: Readabl
             said = time.monotonic()
             daemon.tell(encode(Moved(session)))
     return True
+
+
+def _send_items(agent: Taker, daemon: Asked, session: int, run: ReadableItems) -> None:
+    try:
+        sending = ItemsRun(run)
+    except Changed as error:
+        agent.send(Refused("changed", [], str(error)))
+        return
+    agent.send(Sending(run.limit))
+    said, whole = time.monotonic(), True
+    try:
+        for _ in sending.send(agent):
+            if time.monotonic() - said >= MOVED_SECONDS:
+                said = time.monotonic()
+                daemon.tell(encode(Moved(session)))
+    except Changed:
+        whole = False
+        _fill(agent, bytes(min(sending.missing, CHUNK_BYTES)), sending.missing)
+    agent.send(Sent(whole))
 
 
 def _send_noise(agent: Taker, nbytes: int) -> None:

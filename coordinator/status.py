@@ -88,15 +88,10 @@ def _tally(plan: Layer, layer: s.Layer) -> Tally:
         quarantined=quarantined,
         rows=plan.rows,
         rows_committed=min(plan.rows, committed * plan.shard_rows),
-        in_bytes=_full(plan, layer.count) * plan.in_bytes // max(plan.shard_rows, 1),
+        in_bytes=plan.total_in_bytes or layer.count * plan.in_bytes,
         out_bytes=layer.out_bytes * layer.count,
     )
     return bounded(tally)
-
-
-def _full(plan: Layer, count: int) -> int:
-    """Rows to read: exact for arrays, one a shard where shards are made."""
-    return plan.rows or count
 
 
 def _total(tallies: list[Tally], out_committed: int) -> Tally:

@@ -24,19 +24,28 @@ _ENTRY = re.compile(r"(?P<file>[^:]+\.py):(?P<function>[^:]+)", re.DOTALL)
 
 
 class SourceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the input is. `dtype` and `shape` are for raw binary alone."""
+    """Where the input is: one of `path` (arrays), `files` (a pattern) and `table` (csv). `dtype` and `shape` are for
+    raw binary alone."""
 
-    path: PathText
+    path: PathText | None = None
     layers: Annotated[list[PathText], Meta(min_length=1)] | None = None
     dtype: str | None = None
     shape: Annotated[list[int], Meta(min_length=1, max_length=npy.AXES_LIMIT)] | None = None
+    files: PathText | None = None
+    table: PathText | None = None
+
+    @property
+    def has_items(self) -> bool:
+        """Whether it names files or lines, and no arrays."""
+        return self.path is None
 
 
 class ShardSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a layer is cut: exactly one of the two is given."""
+    """How a layer is cut: at most one is given. What is not said is up to the plan."""
 
     size: int | None = None  # bytes
-    rows: Annotated[int, Meta(ge=1, le=1 << 53)] | None = None
+    rows: Annotated[int, Meta(ge=1, le=1 << 53)] | None = None  # or lines of a table
+    files: Annotated[int, Meta(ge=1, le=1 << 53)] | None = None
 
 
 class Resources(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,7 +68,7 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     kind: str
     source: SourceSpec | None = None
-    shard: ShardSpec = ShardSpec(size=DEFAULT_SHARD_BYTES)
+    shard: ShardSpec = ShardSpec()
     resources: Resources = Resources()
     params: dict[str, Any] = {}
     code: CodeSpec | None = None
@@ -117,8 +126,10 @@ def _job_of(value: object) -> JobFile:
     if not names.is_plain(job.name):
         raise FieldError("name", f"{_shown(job.name)} is not allowed", "use 1 to 64 letters, digits, `_` and `-`")
     _check_source(job.source)
-    if (job.shard.size is None) == (job.shard.rows is None):
-        raise FieldError("shard", "expected exactly one of `size` and `rows`", "write `shard: {size: 128MiB}`")
+    if value.get("shard") is not None:
+        _check_shard(job)
+    elif job.source is None or not job.source.has_items:
+        job = msgspec.structs.replace(job, shard=ShardSpec(size=DEFAULT_SHARD_BYTES))
     kind = kinds.load(job.kind)
     _check_fit(job, kind)
     return msgspec.structs.replace(job, params=_complete(kind, job.params))
@@ -150,10 +161,14 @@ def _measure(fields: dict[str, Any], name: str, path: str, parse: Callable[[Any]
 def _check_source(source: SourceSpec | None) -> None:
     if source is None:
         return
-    for i, text in enumerate([source.path, *(source.layers or [])]):
-        if not text.isprintable():
-            path = f"source.layers[{i - 1}]" if i else "source.path"
-            raise FieldError(path, f"{_shown(text)} holds a character that cannot be printed")
+    given = sum(one is not None for one in (source.path, source.files, source.table))
+    if not given:
+        raise FieldError("source.path", "missing: this field must be given, or `files`, or `table`")
+    if given > 1:
+        raise FieldError("source", "expected only one of `path` (arrays), `files` (a pattern) and `table` (csv)")
+    _check_printable(source)
+    if source.has_items and (source.layers or source.dtype or source.shape):
+        raise FieldError("source", "`layers`, `dtype` and `shape` are of arrays", "leave them out")
     if (source.dtype is None) != (source.shape is None):
         missing = "source.shape" if source.shape is None else "source.dtype"
         raise FieldError(
@@ -165,6 +180,24 @@ def _check_source(source: SourceSpec | None) -> None:
         )
     if source.shape is not None:
         _check_shape(source.shape)
+
+
+def _check_printable(source: SourceSpec) -> None:
+    named = {"path": source.path, "files": source.files, "table": source.table}
+    named |= {f"layers[{i}]": text for i, text in enumerate(source.layers or [])}
+    for name, text in named.items():
+        if text is not None and not text.isprintable():
+            raise FieldError(f"source.{name}", f"{_shown(text)} holds a character that cannot be printed")
+
+
+def _check_shard(job: JobFile) -> None:
+    """One way of cutting, and one that there is for such a source."""
+    shard, source = job.shard, job.source
+    unit, other = ("files", "rows") if source is not None and source.files is not None else ("rows", "files")
+    if getattr(shard, other) is not None:
+        raise FieldError(f"shard.{other}", f"the source has {unit}, and no {other}", f"write `shard: {{{unit}: N}}`")
+    if (shard.size is None) == (getattr(shard, unit) is None):
+        raise FieldError("shard", f"expected exactly one of `size` and `{unit}`", "write `shard: {size: 128MiB}`")
 
 
 def _check_shape(shape: list[int]) -> None:

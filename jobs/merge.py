@@ -19,11 +19,13 @@ import xxhash
 
 from jobs.commit import fsync_folder, naming_space, write_durably
 from jobs.errors import DamagedError
-from jobs.model import Layer, Output
+from jobs.items import files_in, lines_in, located
+from jobs.items import records as read_records
+from jobs.model import ItemsSource, Layer, Output
 from jobs.outputs import Sums
 from jobs.parts import CHUNK, unit_bytes
-from jobs.products import NpyFile, Offsets
-from jobs.result import FORMAT, MANIFEST, SHARDS, File, Merged, Product, encode_manifest
+from jobs.products import CsvFile, NpyFile, Offsets
+from jobs.result import FORMAT, ITEMS, MANIFEST, SHARDS, File, Merged, Product, encode_manifest
 from jobs.survey import DamagedBundle, Incomplete, Placed, Source, Survey, blamed
 
 __all__ = ["DamagedBundle", "Incomplete", "Merged", "merge_layer"]
@@ -34,9 +36,10 @@ READ_AHEAD = 128 << 10  # bytes per open bundle
 OPEN_BUNDLES = 16
 
 
-def merge_layer(layer: Layer, bundles: Sequence[Path], folder: Path, *, job: str) -> Merged:
+def merge_layer(layer: Layer, bundles: Sequence[Path], folder: Path, *, job: str, items: Path | None = None) -> Merged:
     """Merge into `folder`, a tmp folder that exists and that the caller renames. Every file in it is durable.
 
+    `items`: the layer's list, where it has one.
     Raises Incomplete, DamagedBundle, SpaceError or SumTooLarge; what is in `folder` is then worth nothing.
     """
     survey = Survey(layer)
@@ -44,13 +47,13 @@ def merge_layer(layer: Layer, bundles: Sequence[Path], folder: Path, *, job: str
         survey.add(path)
     survey.check()
     with naming_space(folder):
-        manifest = _written(survey, folder, job)
+        manifest = _written(survey, folder, job, items)
         write_durably(folder / MANIFEST, encode_manifest(manifest))
         fsync_folder(folder)
     return manifest
 
 
-def _written(survey: Survey, folder: Path, job: str) -> Merged:
+def _written(survey: Survey, folder: Path, job: str, items: Path | None) -> Merged:
     layer = survey.layer
     with ExitStack() as closing:
         products = _Pass(survey, folder, closing).run()
@@ -64,6 +67,7 @@ def _written(survey: Survey, folder: Path, job: str) -> Merged:
             outputs=products,
             table=_write_table(survey, folder, closing),
             fingerprints=survey.fingerprints,
+            items=_write_items(layer, items, folder, closing) if items else None,
         )
 
 
@@ -74,6 +78,18 @@ def _write_table(survey: Survey, folder: Path, closing: ExitStack) -> File:
     for block in blocks:
         npy.write(block.tobytes())
     return npy.finish()
+
+
+def _write_items(layer: Layer, items: Path, folder: Path, closing: ExitStack) -> File:
+    """What each row is: the name and the size of a file, or the line of the table."""
+    source = layer.source
+    assert isinstance(source, ItemsSource), "a list is of items"
+    table = CsvFile(folder / ITEMS, source.columns or ("name", "bytes"))
+    closing.callback(table.close)
+    for number in range(layer.count):
+        raw = read_records(located(source.window(number), items))
+        table.write(lines_in(raw) if source.columns else [(file.name, file.stamp.size) for file in files_in(raw)])
+    return table.finish()
 
 
 class _Reader:

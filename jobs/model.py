@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from struct import Struct
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -16,7 +17,7 @@ class Stamp(msgspec.Struct, frozen=True, array_like=True):
     inode: int
 
 
-class Window(msgspec.Struct, frozen=True):
+class Window(msgspec.Struct, frozen=True, tag="rows"):
     """A shard's input: a run of bytes in one file, seen as an array. Never the array itself."""
 
     path: str
@@ -26,6 +27,36 @@ class Window(msgspec.Struct, frozen=True):
     nbytes: int
     stamp: Stamp | None  # None: a copy in the spool
     digest: bytes = b""  # xxh3_128 of the copy as it was pulled; b"" where there is none
+
+    @property
+    def is_copy(self) -> bool:
+        return self.stamp is None
+
+    def copied(self, path: str, digest: bytes) -> Window:
+        """The same in the spool."""
+        return msgspec.structs.replace(self, path=path, offset=0, stamp=None, digest=digest)
+
+
+class ItemsWindow(msgspec.Struct, frozen=True, tag="items"):
+    """A shard's input: a run of items of a list. A copy has the files' bytes behind the records."""
+
+    path: str  # of the list, or of the copy; "" until somebody knows where the list is
+    source: str  # the list's digest
+    offset: int  # of the first record
+    listed: int  # bytes of the records
+    count: int
+    nbytes: int  # of the records and the files
+    folder: str | None  # that names start at; "" for a table, None for a copy
+    columns: tuple[str, ...]  # of a table
+    digest: bytes = b""  # xxh3_128 of the copy as it was pulled
+
+    @property
+    def is_copy(self) -> bool:
+        return self.folder is None
+
+    def copied(self, path: str, digest: bytes) -> ItemsWindow:
+        """The same in the spool."""
+        return msgspec.structs.replace(self, path=path, offset=0, folder=None, digest=digest)
 
 
 class Output(msgspec.Struct, frozen=True):
@@ -58,7 +89,48 @@ class MadeSource(msgspec.Struct, frozen=True, tag="made"):
     """No file: shards are made by a driver as results arrive, each with a payload of its own."""
 
 
-Source = ArraySource | MadeSource
+class Cut(NamedTuple):
+    """Where a shard of items begins."""
+
+    item: int
+    offset: int  # of its first record in the list
+    before: int  # bytes of input of all shards before it
+
+
+CUT = Struct("<QQQ")
+
+
+class ItemsSource(msgspec.Struct, frozen=True, tag="items"):
+    """Files below a folder of the server, or the lines of a table. `jobs.items` has the list of them, a file."""
+
+    folder: str  # of the files; "" for a table
+    columns: tuple[str, ...]  # of the table; none for files
+    digest: str  # of the list, and so of every name and stamp, or every line: 32 hex digits
+    cuts: bytes  # a packed `Cut` for each shard, and one for the end
+
+    def cut(self, number: int) -> Cut:
+        return Cut(*CUT.unpack_from(self.cuts, number * CUT.size))
+
+    @property
+    def nbytes(self) -> int:
+        """Of all input."""
+        return self.cut(len(self.cuts) // CUT.size - 1).before
+
+    def window(self, number: int) -> ItemsWindow:
+        start, end = self.cut(number), self.cut(number + 1)
+        return ItemsWindow(
+            path="",
+            source=self.digest,
+            offset=start.offset,
+            listed=end.offset - start.offset,
+            count=end.item - start.item,
+            nbytes=end.before - start.before,
+            folder=self.folder,
+            columns=self.columns,
+        )
+
+
+Source = ArraySource | ItemsSource | MadeSource
 
 
 class ModelFile(msgspec.Struct, frozen=True):
@@ -86,24 +158,40 @@ class Work(msgspec.Struct, frozen=True):
 
 
 class Layer(msgspec.Struct, frozen=True):
-    """One input array and how it is cut. Shard n is rows [n * shard_rows, min((n + 1) * shard_rows, rows))."""
+    """One input and how it is cut. Shard n of an array is rows [n * shard_rows, min((n + 1) * shard_rows, rows)); a
+    list of items says itself where each begins."""
 
     name: str
     digest: str  # over everything the result depends on, 32 hex digits
     source: Source
-    rows: int  # 0 for a made layer
-    shard_rows: int
+    rows: int  # or items; 0 for a made layer
+    shard_rows: int  # of a full shard; of the largest one of a list
     count: int  # shards planned; a made layer starts at 0 and grows
     in_bytes: int  # of a full shard
     out_bytes: int  # of a full shard, as declared; 0 where nobody knows yet
     outputs: tuple[Output, ...] | None  # None: fixed by the first commit
 
     def rows_of(self, number: int) -> int:
+        if isinstance(self.source, ItemsSource):
+            return self.source.cut(number + 1).item - self.source.cut(number).item
         return min(self.shard_rows, self.rows - number * self.shard_rows) if self.rows else 1
 
-    def window(self, number: int) -> Window:
+    def first_row(self, number: int) -> int:
+        return self.source.cut(number).item if isinstance(self.source, ItemsSource) else number * self.shard_rows
+
+    @property
+    def total_in_bytes(self) -> int:
+        """Of all shards planned."""
+        if isinstance(self.source, ItemsSource):
+            return self.source.nbytes
+        return self.rows * self.in_bytes // max(self.shard_rows, 1)
+
+    def window(self, number: int) -> Window | ItemsWindow:
         source = self.source
-        assert isinstance(source, ArraySource), "a made shard has no window"
+        assert not isinstance(source, MadeSource), "a made shard has no window"
+        return source.window(number) if isinstance(source, ItemsSource) else self._rows_window(source, number)
+
+    def _rows_window(self, source: ArraySource, number: int) -> Window:
         count = self.rows_of(number)
         row_bytes = self.in_bytes // self.shard_rows
         return Window(

@@ -6,17 +6,18 @@ import math
 import uuid
 from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jobs import jobfile, kinds, npy
+from jobs import jobfile, kinds, npy, units
 from jobs.digest import layer_digest
 from jobs.errors import DamagedError, JobFileError, RefusedError
 from jobs.fields import FieldError
-from jobs.jobfile import DEFAULT_SHARD_BYTES, JobFile
-from jobs.kinds import Kind, Prepared, Shape, Site
-from jobs.model import Layer, MadeSource, Output, Work
+from jobs.jobfile import DEFAULT_SHARD_BYTES, JobFile, SourceSpec
+from jobs.kinds import Kind, Listed, Prepared, Shape, Site
+from jobs.model import CUT, ItemsSource, Layer, MadeSource, Output, Work
 from jobs.parts import Layout, unit_bytes
 from jobs.source import FoundLayer, discover
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 FORMAT = 1
 SHARDS_LIMIT = 1 << 31  # of a job
 MADE = "made"
+ITEMS_SHARDS_LIMIT = 1 << 18  # of a list: where each begins is in the plan
+ITEMS_SHARDS = 256  # that a list is cut into where the job does not say, as far as its shards are small
+ITEMS_IN_SHARD = 1000  # at most, where the job does not say
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -46,14 +50,20 @@ class _Format(msgspec.Struct):
     format: int
 
 
-def make_plan(job: JobFile, base: Path, code: CodeBundle | None) -> Plan:
-    """The plan of a checked job file whose folder is `base`. Opens every input's header, reads no data."""
+def make_plan(job: JobFile, base: Path, code: CodeBundle | None, listed_at: Path | None = None) -> Plan:
+    """The plan of a checked job file whose folder is `base`. Opens every input's header, reads no data.
+
+    `listed_at`: where the list of items is written, where there are some; it belongs to the plan.
+    """
     kind = kinds.load(job.kind)
-    found = discover(job.source, base) if job.source is not None else None
+    arrays = job.source is not None and not job.source.has_items
+    found = discover(job.source, base) if job.source is not None and arrays else None
     job, prepared = _prepared(job, kind, base, found or [])
     work = _work_of(job, kind, code, prepared, base)
     if found is not None:
         layers = _array_layers(job, work, kind, found)
+    elif job.source is not None:
+        layers = (_items_layer(job, job.source, work, kind, base, listed_at),)
     else:
         layers = (_made_layer(work, kind, job.params),)
     if sum(layer.count for layer in layers) > SHARDS_LIMIT:
@@ -156,6 +166,44 @@ def _shard_rows(job: JobFile, rows: int, row_bytes: int, grain: int = 1) -> int:
     return max(1, min(wanted, rows))
 
 
+def _items_layer(
+    job: JobFile, spec: SourceSpec, work: Work, kind: Kind[Any], base: Path, listed_at: Path | None
+) -> Layer:
+    from jobs import items
+    from jobs.listing import find_items
+
+    with TemporaryDirectory() as scratch:
+        found = find_items(spec, base, listed_at or Path(scratch, items.LIST))
+        outputs = kind.declare_items(_typed(kind, job.params), Listed(found.columns))
+    cuts, most, in_bytes = items.cut(found.listed, *_items_in_shard(job, len(found.listed)))
+    source = ItemsSource(found.folder, found.columns, found.listed.digest, cuts)
+    count = len(cuts) // CUT.size - 1
+    if count > ITEMS_SHARDS_LIMIT:
+        text = f"shard: {count} shards of files or lines, a job may have {ITEMS_SHARDS_LIMIT}"
+        raise JobFileError(text, "choose larger shards")
+    return Layer(
+        name=items.LAYER,
+        digest=layer_digest(work, items.LAYER, source, most),
+        source=source,
+        rows=len(found.listed),
+        shard_rows=most,
+        count=count,
+        in_bytes=in_bytes,
+        out_bytes=_out_bytes(outputs, most, 1),
+        outputs=outputs,
+    )
+
+
+def _items_in_shard(job: JobFile, total: int) -> tuple[int, int]:
+    """How many a shard has at most, and how many bytes of them."""
+    shard = job.shard
+    if shard.size is not None:
+        return total, shard.size
+    if shard.files or shard.rows:
+        return shard.files or shard.rows or total, units.SIZE_LIMIT
+    return max(1, min(-(-total // ITEMS_SHARDS), ITEMS_IN_SHARD)), DEFAULT_SHARD_BYTES
+
+
 def _made_layer(work: Work, kind: Kind[Any], params: dict[str, Any]) -> Layer:
     outputs = _Declared(kind, params).outputs(None)
     source = MadeSource()
@@ -188,7 +236,7 @@ def total_shards(plan: Plan) -> int:
 
 
 def in_bytes_total(plan: Plan) -> int:
-    return sum(layer.rows * layer.in_bytes // layer.shard_rows for layer in plan.layers)
+    return sum(layer.total_in_bytes for layer in plan.layers)
 
 
 def out_bytes_total(plan: Plan) -> int:

@@ -1,9 +1,11 @@
-"""The .npy files of a result while they are written, front to back and digested on the way. Knows nothing of shards."""
+"""The files of a result while they are written, front to back and digested on the way. Knows nothing of shards."""
 
 from __future__ import annotations
 
+import csv
 import io
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +14,20 @@ import xxhash
 
 from jobs.commit import fsync, write_all
 from jobs.parts import CHUNK
-from jobs.result import File
+from jobs.result import CSV, File
 
 DIRECT = 64 << 10  # bytes from which a piece is written straight through
 
 
-class NpyFile:
-    """One .npy. What it is given it does not keep."""
+class ResultFile:
+    """One file. What it is given it does not keep."""
 
-    def __init__(self, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-        self._path, self._dtype, self._shape = path, dtype, shape
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         self._digest = xxhash.xxh3_128()
         self._held = bytearray()
         self._nbytes = 0
-        self.write(_header(dtype, shape))
 
     def write(self, piece: bytes | memoryview) -> None:
         self._nbytes += len(piece)
@@ -38,18 +39,17 @@ class NpyFile:
         if len(self._held) >= CHUNK:
             self._flush()
 
-    def finish(self) -> File:
-        """The file is whole, durable and closed."""
-        self._flush()
-        fsync(self._fd)
-        self.close()
-        dtype = self._dtype.str if self._dtype.names is None else str(self._dtype.descr)
-        return File(self._path.name, dtype, self._shape, self._nbytes, self._digest.hexdigest())
-
     def close(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+    def end(self, dtype: str, shape: tuple[int, ...]) -> File:
+        """The file is whole, durable and closed."""
+        self._flush()
+        fsync(self._fd)
+        self.close()
+        return File(self._path.name, dtype, shape, self._nbytes, self._digest.hexdigest())
 
     def _flush(self) -> None:
         held, self._held = self._held, bytearray()
@@ -58,6 +58,46 @@ class NpyFile:
     def _put(self, data: bytes | bytearray | memoryview) -> None:
         self._digest.update(data)
         write_all(self._fd, data)
+
+
+class NpyFile(ResultFile):
+    """One .npy."""
+
+    def __init__(self, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        super().__init__(path)
+        self._dtype, self._shape = dtype, shape
+        self.write(_header(dtype, shape))
+
+    def finish(self) -> File:
+        """The file is whole, durable and closed."""
+        dtype = self._dtype.str if self._dtype.names is None else str(self._dtype.descr)
+        return self.end(dtype, self._shape)
+
+
+class CsvFile:
+    """One table of text, in UTF-8, its header first. Quoted where a value needs it, lines end with a newline."""
+
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+        self._file = ResultFile(path)
+        self._columns, self._rows = len(columns), 0
+        self._text = io.StringIO()
+        self._writer = csv.writer(self._text, lineterminator="\n")
+        self._writer.writerow(columns)
+
+    def write(self, rows: Sequence[Sequence[object]]) -> None:
+        self._writer.writerows(rows)
+        self._rows += len(rows)
+        self._file.write(self._text.getvalue().encode())
+        self._text.seek(0)
+        self._text.truncate()
+
+    def finish(self) -> File:
+        """The file is whole, durable and closed."""
+        self.write(())
+        return self._file.end(CSV, (self._rows, self._columns))
+
+    def close(self) -> None:
+        self._file.close()
 
 
 class Offsets:

@@ -18,6 +18,8 @@ Array = np.ndarray[Any, Any]
 FORMAT = 1
 MANIFEST = "manifest.json"
 SHARDS = "shards.npy"
+ITEMS = "items.csv"
+CSV = "csv"  # in place of a dtype
 
 
 class File(msgspec.Struct, frozen=True):
@@ -50,10 +52,12 @@ class Merged(msgspec.Struct, frozen=True):
     outputs: tuple[Product, ...]
     table: File
     fingerprints: tuple[str, ...]
+    items: File | None = None  # what each row is, where the source is a list: its dtype is "csv"
 
     @property
     def files(self) -> tuple[File, ...]:
-        return (*(file for product in self.outputs for file in product.files), self.table)
+        listed = (self.items,) if self.items else ()
+        return (*(file for product in self.outputs for file in product.files), self.table, *listed)
 
     @property
     def nbytes(self) -> int:

@@ -126,9 +126,11 @@ class User:
         self._args = args
         self._wanted = _wanted(function, name, args)
 
-    def run(self, rows: Any, facts: dict[str, int]) -> Arrays:
-        """The outputs for some rows. `facts` has what the function may ask for by the name of a parameter."""
+    def run(self, rows: Any, facts: dict[str, Any]) -> Arrays:
+        """The outputs for some rows or items. `facts` has what the function may ask for by the name of a parameter."""
         self._enter()
+        if rows is None:
+            rows = _items(facts["given"])
         count = len(rows)
         asked = {name: facts[name] for name in self._wanted}
         return outputs_of(self._function(rows, **self._args, **asked), count)
@@ -138,6 +140,15 @@ class User:
         os.chdir(self.cwd)
         for name in os.listdir(self.cwd):
             _remove(Path(self.cwd, name))
+
+
+def _items(given: dict[str, Any]) -> list[Any]:
+    """The lines of a table, or paths of files in a folder that becomes the current one."""
+    if "lines" in given:
+        lines: list[Any] = given["lines"]
+        return lines
+    os.chdir(given["cwd"])
+    return [Path(name) for name in given["names"]]
 
 
 def _remove(path: Path) -> None:
@@ -443,7 +454,7 @@ class Server:
         if self._user is None:
             self._user = User(**header["open"])
             return {}
-        return self._user.run(arrays.pop("rows"), header["run"])
+        return self._user.run(arrays.pop("rows", None), header["run"])
 
 
 def main(argv: list[str]) -> NoReturn:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from jobs import runner
-from jobs.kinds import RunnerLost, ShardFailure
+from jobs.kinds import Items, RunnerLost, ShardFailure
 from jobs.pipes import Array, Garbled, Gone, Late, Pipes, widen
 from jobs.strays import TOKEN, kill_group, kill_marked, record, sweep
 
@@ -107,6 +107,15 @@ class Sandbox:
         self.peak = 0
         facts = {"shard": number, "first_row": first_row}
         return self._ask({"run": facts}, {"rows": native}, timeout, "the function")
+
+    def call_items(self, number: int, first_row: int, items: Items, timeout: float | None) -> dict[str, Array]:
+        """The same for items of a list."""
+        if self._process is None or self._process.poll() is not None:
+            self.start()
+        self.peak = 0
+        facts: dict[str, Any] = {"shard": number, "first_row": first_row}
+        facts["given"] = {"lines": items.lines} if items.lines else {"names": items.names, "cwd": str(items.folder)}
+        return self._ask({"run": facts}, {}, timeout, "the function")
 
     def close(self) -> None:
         """End the runner and all it started. May be called again; a later call starts another."""

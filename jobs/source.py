@@ -33,6 +33,7 @@ def stamp_of(status: os.stat_result) -> Stamp:
 
 def discover(spec: SourceSpec, base: Path) -> list[FoundLayer]:
     """Every layer of the source, by name. Relative paths start at `base`, the job file's folder."""
+    assert spec.path is not None, "items are found by `jobs.listing`"
     path = _located(spec.path, base)
     folder = path.is_dir()
     if spec.dtype is not None and (folder or path.suffix.lower() == SUFFIX):

@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,16 +21,19 @@ import xxhash
 from jobs import kinds
 from jobs.commit import is_full, local_commit
 from jobs.errors import DamagedError, SpaceError
+from jobs.items import located
 from jobs.kinds import Bench, Runner, RunnerLost, Shard, ShardFailure
 from jobs.mark import Mark
-from jobs.model import ArraySource, Layer, Output, Window, Work
+from jobs.model import ItemsWindow, Layer, MadeSource, Output, Window, Work
 from jobs.parts import Entry, Index, Layout, PartWriter
 
 if TYPE_CHECKING:
+    from jobs.layout import LaidOut
     from jobs.outputs import Array
 
 EVIDENCE_LIMIT = 8_000  # characters of a traceback, its end
 MESSAGE_LIMIT = 500
+ITEMS = "items"  # folder of a shard's files, below the scratch folder
 RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
@@ -39,7 +43,7 @@ class Item(msgspec.Struct, frozen=True):
     number: int
     boot: int
     attempt: int
-    window: Window | None  # None for a made shard
+    window: Window | ItemsWindow | None  # None for a made shard
     payload: bytes = b""
 
 
@@ -154,7 +158,7 @@ class Workbench:
         try:
             entry, segments = self._compute(batch, item, runner, part)
         except SourceChanged as error:
-            if item.window is None or item.window.stamp is not None:
+            if item.window is None or not item.window.is_copy:
                 part.changed = True
                 return False
             lost = InputLost(f"its input is not in the spool: {error}")
@@ -172,12 +176,16 @@ class Workbench:
         from jobs.outputs import settle
 
         layer = batch.layer
-        rows, in_bytes, in_digest = self._input(item)
+        given = self._input(batch, item)
         started, begun = time.time(), time.perf_counter()
-        result = runner.run(Shard(layer.name, item.number, item.number * layer.shard_rows, rows, item.payload))
-        seconds = time.perf_counter() - begun
-        count = layer.rows_of(item.number)
-        outputs, segments = settle(result, layer.outputs, count)
+        try:
+            result = runner.run(given.shard(layer, item))
+            seconds = time.perf_counter() - begun
+            given.check()
+            count = layer.rows_of(item.number)
+            outputs, segments = settle(result, layer.outputs, count)
+        finally:
+            given.close()
         layout = part.layout_of(outputs)
         entry = Entry(
             number=item.number,
@@ -187,8 +195,8 @@ class Workbench:
             agent=batch.agent,
             started=started,
             seconds=seconds,
-            in_bytes=in_bytes,
-            in_digest=in_digest,
+            in_bytes=given.nbytes,
+            in_digest=given.digest,
             peak=_peak(runner),
             sizes=tuple([segment.nbytes for segment in segments]),
             digest=_digest_of(segments[: layout.kept_segments]),
@@ -196,16 +204,21 @@ class Workbench:
         )
         return entry, segments
 
-    def _input(self, item: Item) -> tuple[Array | None, int, bytes]:
-        """The rows of a shard, its bytes, their digest. The rows live until the next shard's are read."""
+    def _input(self, batch: Batch, item: Item) -> _Given:
+        """What a shard is computed from. Rows live until the next shard's are read."""
         if item.window is None:
-            return None, len(item.payload), xxhash.xxh3_128_digest(item.payload)
+            return _Given(len(item.payload), xxhash.xxh3_128_digest(item.payload))
+        if isinstance(item.window, ItemsWindow):
+            from jobs.layout import LaidOut
+
+            laid = LaidOut(item.window, Path(batch.scratch) / ITEMS)
+            return _Given(item.window.nbytes, laid.digest, laid=laid)
         from jobs.window import new_buffer, read_window
 
         if self._buffer is None or self._buffer.nbytes < item.window.nbytes:
             self._buffer = new_buffer(item.window.nbytes)
         rows, digest = read_window(item.window, self._buffer)
-        return rows, item.window.nbytes, digest
+        return _Given(item.window.nbytes, digest, rows)
 
     def _opened(self, batch: Batch) -> Runner:
         """The batch's kind, opened unless it is the last batch's."""
@@ -222,6 +235,29 @@ class Workbench:
                 self._mark.close()
             self._mark = Mark(path)
         return self._mark
+
+
+@dataclass(frozen=True)
+class _Given:
+    """A shard's input."""
+
+    nbytes: int
+    digest: bytes
+    rows: Array | None = None
+    laid: LaidOut | None = None
+
+    def shard(self, layer: Layer, item: Item) -> Shard:
+        found = self.laid.items if self.laid is not None else None
+        return Shard(layer.name, item.number, layer.first_row(item.number), self.rows, item.payload, found)
+
+    def check(self) -> None:
+        """After it was used. Rows were looked at as they were read."""
+        if self.laid is not None:
+            self.laid.check()
+
+    def close(self) -> None:
+        if self.laid is not None:
+            self.laid.close()
 
 
 class _Part:
@@ -302,16 +338,18 @@ def run_serially(
     code: str | None = None,
     python: str | None = None,
     model: str | None = None,
+    items: Path | None = None,
 ) -> Path:
-    """Every shard of an array's layer, one after the other, in this process: the part all others are judged by."""
-    assert isinstance(layer.source, ArraySource), "a made layer has no shards of its own"
+    """Every shard of a layer, one after the other, in this process: the part all others are judged by. `items`: its
+    list, where it has one."""
+    assert not isinstance(layer.source, MadeSource), "a made layer has no shards of its own"
     batch = Batch(
         farm="serial",
         agent="serial",
         job="serial",
         layer=layer,
         work=work,
-        items=tuple(Item(number, 0, 0, layer.window(number)) for number in range(layer.count)),
+        items=tuple(Item(number, 0, 0, located(layer.window(number), items)) for number in range(layer.count)),
         tmp=str(folder / "serial.tmp"),
         done=str(folder / "serial.part"),
         mark=str(folder / "serial.mark"),

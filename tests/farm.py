@@ -39,7 +39,7 @@ from coordinator.store import Store, StoredJob
 from jobs.code import unpack
 from jobs.errors import LinkError, NoDaemonError
 from jobs.merge import merge_layer
-from jobs.model import Layer
+from jobs.model import ItemsSource, Layer
 from jobs.parts import check_body, read_index
 from jobs.plan import Plan, decode_plan
 from jobs.ranges import RangeSet
@@ -214,11 +214,12 @@ class Farm:
         if work:
             (folder / "work.py").write_text(work)
         for name, raw in (files or {}).items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(raw)
         job: dict[str, Any] = {"name": "job", "shard": {"rows": shard_rows}, **({} if work else CLUSTER), **fields}
         if layers:
             job["source"] = {"path": "arrays"}
-        else:
+        elif "shard" not in fields:
             del job["shard"]
         (folder / "job.yaml").write_text(yaml.safe_dump(job))
         return folder / "job.yaml"
@@ -271,13 +272,15 @@ class Farm:
         plan = self.plan(job)
         code = self._unpacked(plan)
         wanted = [layer for layer in plan.layers if not names or layer.name in names]
-        return {layer.name: self._serial_layer(plan, layer, code) for layer in wanted}
+        return {layer.name: self._serial_layer(job, plan, layer, code) for layer in wanted}
 
-    def _serial_layer(self, plan: Plan, layer: Layer, code: str | None) -> dict[str, bytes]:
+    def _serial_layer(self, job: str, plan: Plan, layer: Layer, code: str | None) -> dict[str, bytes]:
         folder = self.folder / f"serial-{uuid.uuid4().hex}"
         (folder / "out").mkdir(parents=True)
         model = str(self.root.model(plan.work.model.digest)) if plan.work.model is not None else None
-        merge_layer(layer, [run_serially(layer, plan.work, folder, code, model=model)], folder / "out", job="serial")
+        items = self.root.job(job).items if isinstance(layer.source, ItemsSource) else None
+        part = run_serially(layer, plan.work, folder, code, model=model, items=items)
+        merge_layer(layer, [part], folder / "out", job="serial", items=items)
         return _arrays_in(folder / "out")
 
     def _unpacked(self, plan: Plan) -> str | None:

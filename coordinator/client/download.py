@@ -125,6 +125,11 @@ def _files_of(raw: bytes, layer: str) -> tuple[File, ...]:
     except (msgspec.DecodeError, ValueError) as error:
         raise ProtocolError(f"the manifest of {layer} does not decode: {error}") from None
     for file in files:
-        if "/" in file.file or file.file.startswith(".") or not file.file.endswith(".npy") or "\0" in file.file:
+        if (
+            "/" in file.file
+            or file.file.startswith(".")
+            or not file.file.endswith((".npy", ".csv"))
+            or "\0" in file.file
+        ):
             raise ProtocolError(f"the manifest of {layer} names {file.file[:80]!r}")
     return files

@@ -19,6 +19,7 @@ from jobs.jobfile import JobFile, SourceSpec, check_job, read_job_file
 from jobs.modelfile import find
 from jobs.source import discover
 
+ITEMS = ("files", "table")  # sources that are lists
 ONE_LAYER = "array"  # what the only layer of a job over one array is called
 
 
@@ -68,6 +69,8 @@ def _finished(fields: dict[str, Any], base: Path, here: bool, code: CodeBundle |
     """A source that is a path: on this machine and in place, on this machine and to be sent, or on the server."""
     spec = fields.get("source")
     spec = {"path": spec} if isinstance(spec, str) else spec
+    if isinstance(spec, dict) and (listed := next((key for key in ITEMS if isinstance(spec.get(key), str)), None)):
+        return _checked({**fields, "source": _placed(spec, listed, base, here)}, base, here, code, {})
     if not isinstance(spec, dict) or not isinstance(path := spec.get("path"), str) or path.startswith("~"):
         return _checked(fields, base, here, code, {})
     if here:
@@ -77,6 +80,17 @@ def _finished(fields: dict[str, Any], base: Path, here: bool, code: CodeBundle |
     source = check_job(fields).source
     assert source is not None
     return _checked({**fields, "source": {"path": ARRAYS}}, base, here, code, _found(source, base))
+
+
+def _placed(spec: dict[str, Any], key: str, base: Path, here: bool) -> dict[str, Any]:
+    """Files and tables stay where they are: on this machine, or named as the server knows them."""
+    text = spec[key]
+    if text.startswith(("~", "/")):
+        return spec
+    if not here:
+        hint = "name files of the server, by an absolute path or ~/…; arrays alone are sent"
+        raise UsageError(f"source.{key}: {text[:80]!r} is of this machine, the farm is elsewhere", hint)
+    return {**spec, key: str(base / text)}
 
 
 def _found(source: SourceSpec, base: Path) -> dict[str, Outgoing]:

@@ -18,7 +18,7 @@ from jobs.errors import DamagedError, IncompleteError
 from jobs.units import format_size
 
 if TYPE_CHECKING:
-    from jobs.model import Layer
+    from jobs.model import ItemsWindow, Layer, Window
 
 PROBLEMS_SHOWN = 20
 
@@ -67,14 +67,15 @@ def verify(job: str, folder: JobFolder, inputs: bool) -> Report:
     report = Report(job, missing=missing, inputs=0 if inputs else None)
     prints: set[str] = set()
     for name in merged:
-        _verify_layer(report, folder.result / name, layers[name], prints)
+        _verify_layer(report, folder, layers[name], prints)
     report.fingerprints = sorted(prints)
     return report
 
 
-def _verify_layer(report: Report, folder: Path, layer: Layer, prints: set[str]) -> None:
+def _verify_layer(report: Report, job: JobFolder, layer: Layer, prints: set[str]) -> None:
     from jobs.result import read_manifest, verify_layer
 
+    folder = job.result / layer.name
     problems = verify_layer(folder)
     report.layers += 1
     if not problems:
@@ -85,37 +86,44 @@ def _verify_layer(report: Report, folder: Path, layer: Layer, prints: set[str]) 
         if manifest.digest != layer.digest:
             problems = [f"{folder}: of another plan than the job's"]
         elif report.inputs is not None:
-            problems = list(changed_inputs(report, folder, layer))
+            problems = list(changed_inputs(report, job, layer))
     if problems:
         report.problems += problems
         report.bad_layers.append(layer.name)
 
 
-def changed_inputs(report: Report, folder: Path, layer: Layer) -> Iterator[str]:
+def changed_inputs(report: Report, job: JobFolder, layer: Layer) -> Iterator[str]:
     """A line for each shard whose input is not what its result was computed from."""
-    from jobs.model import ArraySource
+    from jobs.items import located
+    from jobs.model import MadeSource
     from jobs.result import open_result
 
-    if not isinstance(layer.source, ArraySource):
+    if isinstance(layer.source, MadeSource):
         return
-    for line in open_result(folder).shards:
+    for line in open_result(job.result / layer.name).shards:
         number = int(line["shard"])
-        if problem := _input_problem(layer, number, line):
+        if problem := _input_problem(located(layer.window(number), job.items), line):
             yield f"{layer.name}/{number}: {problem}"
         report.inputs = (report.inputs or 0) + 1
 
 
-def _input_problem(layer: Layer, number: int, line: Any) -> str:
+def _input_problem(window: Window | ItemsWindow, line: Any) -> str:
+    """The bytes count, not when they were written."""
+    from jobs.layout import input_digest
+    from jobs.model import ItemsWindow
     from jobs.window import SourceChanged, read_window
 
-    window = msgspec.structs.replace(layer.window(number), stamp=None)  # the bytes count, not when they were written
     try:
-        _, digest = read_window(window)
+        if isinstance(window, ItemsWindow):
+            digest = input_digest(window)
+        else:
+            _, digest = read_window(msgspec.structs.replace(window, stamp=None))
     except SourceChanged as error:
         return str(error)
     except OSError as error:
         return f"{window.path}: {error.strerror}"
-    return "" if digest == line["in_digest"].tobytes() else f"{window.path}: not what was computed from"
+    shown = window.folder if isinstance(window, ItemsWindow) else window.path
+    return "" if digest == line["in_digest"].tobytes() else f"{shown}: not what was computed from"
 
 
 def page(report: Report) -> str:

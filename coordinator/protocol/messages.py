@@ -350,6 +350,7 @@ class Take(Message, frozen=True):
     file: Text
     rows: Count  # of the layer; 0 where shards are made
     shard_rows: Count
+    counts: list[Count] = []  # rows of each shard offered, where they follow no rule
 
 
 class Readable(Message, frozen=True):
@@ -359,6 +360,19 @@ class Readable(Message, frozen=True):
     offset: Count
     nbytes: Count
     stamp: Stamp | None  # None: a file of ours, which nobody changes
+
+
+class ReadableItems(Message, frozen=True):
+    """The same where it is items: records of the list, then the files below `folder` that they name; of all of that
+    `limit` bytes from byte `start` on."""
+
+    path: Text  # of the list
+    offset: Count
+    listed: Count  # bytes of the records
+    nbytes: Count  # of everything
+    folder: Text  # "" for lines of a table
+    start: Count
+    limit: Count
 
 
 class Moved(Message, frozen=True):

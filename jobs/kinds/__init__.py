@@ -6,7 +6,7 @@ A kind is one file, registered under the entry point group `muster.kinds`, so th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -31,14 +31,34 @@ class Shape:
 
 
 @dataclass(frozen=True)
+class Listed:
+    """What a kind may know of a list of items at submit time: files, or lines with these columns."""
+
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Items:
+    """A shard's items: files, which lie under their `names` below `folder`, or `lines` of a table."""
+
+    folder: Path  # of this shard alone; empty for lines
+    names: Sequence[str] = ()
+    lines: Sequence[Mapping[str, str]] = ()
+
+    def __len__(self) -> int:
+        return len(self.names) + len(self.lines)
+
+
+@dataclass(frozen=True)
 class Shard:
     """One shard's input, in the worker."""
 
     layer: str
     number: int
     first_row: int
-    rows: np.ndarray[Any, Any] | None  # None where the shard was made: then `payload` has its input
+    rows: np.ndarray[Any, Any] | None  # None where it has items, or was made: then `payload` has its input
     payload: bytes = b""
+    items: Items | None = None
 
 
 @dataclass(frozen=True)
@@ -134,6 +154,10 @@ class Kind(ABC, Generic[P]):
     @abstractmethod
     def declare(self, params: P, shape: Shape | None) -> tuple[Output, ...] | None:
         """The outputs, or None where only the first shard can tell."""
+
+    def declare_items(self, params: P, listed: Listed) -> tuple[Output, ...] | None:
+        """The same for items of a list, and what `check` does. Kinds that take none refuse them."""
+        raise JobFileError(f"source: kind `{self.name}` computes on arrays", "source: {path: weights/}")
 
     @abstractmethod
     def open(self, bench: Bench) -> Runner:

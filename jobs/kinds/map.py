@@ -1,4 +1,4 @@
-"""The kind `map`: a user's function over rows, in a process of its own. How that is kept or killed is the sandbox's."""
+"""The kind `map`: a user's function over rows or items, in a process of its own, which is the sandbox's affair."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from msgspec import Meta
 from jobs import declared
 from jobs.declared import Declared
 from jobs.errors import JobFileError
-from jobs.kinds import Bench, Kind, Result, Runner, Shape, Shard
+from jobs.kinds import Bench, Kind, Listed, Result, Runner, Shape, Shard
 from jobs.model import Output
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class MapParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Map(Kind[MapParams]):
-    """`file.py:function` over the rows of each shard."""
+    """`file.py:function` over the rows or items of each shard."""
 
     name = "map"
     kernel = 1
@@ -40,6 +40,10 @@ class Map(Kind[MapParams]):
 
     def declare(self, params: MapParams, shape: Shape | None) -> tuple[Output, ...] | None:
         return declared.as_outputs(params.outputs)
+
+    def declare_items(self, params: MapParams, listed: Listed) -> tuple[Output, ...] | None:
+        self.check(params, None)
+        return self.declare(params, None)
 
     def open(self, bench: Bench) -> Runner:
         from jobs.sandbox import Sandbox
@@ -65,8 +69,10 @@ class MapRunner(Runner):
         self._timeout = timeout
 
     def run(self, shard: Shard) -> Result:
-        assert shard.rows is not None, "map runs on rows"
         try:
+            if shard.items is not None:
+                return self._sandbox.call_items(shard.number, shard.first_row, shard.items, self._timeout)
+            assert shard.rows is not None, "map runs on rows or items"
             return self._sandbox.call(shard.number, shard.first_row, shard.rows, self._timeout)
         finally:
             self.peak = self._sandbox.peak

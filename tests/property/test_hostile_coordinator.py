@@ -42,25 +42,27 @@ from agent.spool import Spool
 from coordinator.protocol import messages as m
 from coordinator.protocol.frames import frame
 from jobs.errors import MusterError, ProtocolError
-from jobs.model import ArraySource, Layer, MadeSource, ModelFile, Output, Stamp, Work
+from jobs.model import CUT, ArraySource, ItemsSource, Layer, MadeSource, ModelFile, Output, Stamp, Work
 from jobs.ranges import RangeSet
 from jobs.work import Outcome
 from tests import hostile
 from tests.unit.test_desk import who
 
 SPOOL = Spool(Path("/spool"))
-FARM, A, B, C = "f" * 32, "0123456789abcdef" * 2, "0" * 32, "c" * 32
+FARM, A, B, C, D = "f" * 32, "0123456789abcdef" * 2, "0" * 32, "c" * 32, "d" * 32
 SOURCE = ArraySource("/data/x.npy", 128, "<f4", (100, 25), Stamp(1, 2, 3, 4))
 OUTPUTS = (Output("centers", "rows", "<f4", (4,)),)
 MODEL = ModelFile("net.npz", "d" * 32, 10)
 WORK = Work("map", 1, {"a": 1}, C, "work.py:f", "python3", 1, None, None, MODEL, ("torch",))
 ARRAY = m.LayerInfo("j.1", Layer("a/x", A, SOURCE, 100, 10, 10, 1000, 16, OUTPUTS), WORK)
 MADE = m.LayerInfo("j.1", Layer("y", B, MadeSource(), 0, 1, 0, 0, 8, None), WORK)
+CUTS = b"".join(CUT.pack(*cut) for cut in [(0, 0, 0), (3, 90, 900), (4, 120, 1000)])
+ITEMS = m.LayerInfo("j.1", Layer("items", D, ItemsSource("/data", ("a",), "e" * 32, CUTS), 4, 3, 2, 900, 0, None), WORK)
 WELCOME = m.Welcome(
     FARM, 1, 7, 60.0, 5.0, [m.Drop(A, 1, 1, [(0, 1)])], [m.Committed(A, [(0, 2)])], ["1" * 32]
 )  # fmt: skip
 NEWS = m.News(
-    [ARRAY, MADE],
+    [ARRAY, MADE, ITEMS],
     [m.Grant("j.1", A, 1, 1, [(0, 6), (7, 9)]), m.Grant("j.1", B, 1, 2, [(0, 2)], {0: b"x", 1: b"y"})],
     [m.Drop(A, 1, 1, [(5, 6)])],
     [m.Committed(A, [(4, 5)])],
@@ -70,7 +72,7 @@ TO_AGENT: list[m.Message] = [WELCOME, NEWS, NEWS, m.Rejected("no-session", "what
 TO_PUSHER: list[m.Message] = [m.Settled([(0, 3)]), m.Refused("committed", [(0, 1)], "no"), m.Rejected("stopping", "x")]
 OTHER: list[m.Message] = [m.Greeting(1, "0.1.0", FARM), m.Refused("gone", [(0, 1)], "no"), m.Rejected("x", "y", "z")]
 # Shown to people, escaped, and compared; or told to whoever runs the code, which is the coordinator's in any case.
-SHOWN = {"version", "reason", "message", "hint", "params", "env", "path", "dtype", "needs"}
+SHOWN = {"version", "reason", "message", "hint", "params", "env", "path", "dtype", "needs", "folder", "columns"}
 SHOWN_WAYS = {("model", "name")}  # elsewhere a name is more than that
 
 hear, hear_push = m.Decoder(m.ToAgent), m.Decoder(m.Settled | m.Refused | m.Rejected)
@@ -219,6 +221,22 @@ def places(plain: Any, way: tuple[str, ...]) -> list[tuple[Any, ...]]:
     return [at for at in found if len(at) == longest]
 
 
+WRONG_CUTS = [
+    [(0, 0, 0), (3, 90, 900)],
+    [(0, 0, 0), (3, 90, 900), (5, 120, 1000)],
+    [(0, 0, 0), (4, 90, 900), (4, 120, 1000)],
+    [(0, 0, 0), (3, 90, 80), (4, 120, 1000)],
+    [(0, 0, 0), (3, 90, 900), (4, 80, 1000)],
+    [(0, 0, 0), (3, 90, 901), (4, 120, 1000)],
+    [(1, 0, 0), (3, 90, 900), (4, 120, 1000)],
+]
+
+
+def cut_otherwise(*cuts: tuple[int, int, int]) -> m.LayerInfo:
+    source = ItemsSource("/data", (), "e" * 32, b"".join(CUT.pack(*cut) for cut in cuts))
+    return msgspec.structs.replace(ITEMS, layer=msgspec.structs.replace(ITEMS.layer, source=source))
+
+
 @pytest.mark.parametrize(
     "news",
     [
@@ -230,6 +248,7 @@ def places(plain: Any, way: tuple[str, ...]) -> list[tuple[Any, ...]]:
         m.News([msgspec.structs.replace(ARRAY, work=msgspec.structs.replace(WORK, timeout=float("nan")))]),
         m.News([msgspec.structs.replace(ARRAY, work=msgspec.structs.replace(WORK, cpus=0))]),
         m.News([msgspec.structs.replace(ARRAY, layer=msgspec.structs.replace(ARRAY.layer, shard_rows=0))]),
+        *(m.News([cut_otherwise(*cuts)]) for cuts in WRONG_CUTS),
         m.Welcome(FARM, 1, 7, 60.0, 5.0),
     ],
 )

@@ -238,6 +238,19 @@ def test_a_path_means_the_server_or_this_machine(tmp_path: Path, monkeypatch: An
         from_fields({**fields, "params": {"n_clusters": {1}}}, "a.npy", here=True)
 
 
+def test_files_and_tables_are_not_sent(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "work.py").write_text("def f(lines): return lines")
+    fields = {"name": "a", "kind": "map", "code": "work.py:f"}
+    for key in ("files", "table"):
+        here = from_fields(fields, {key: "img/*.jpg"}, here=True)
+        assert here.fields["source"] == {key: f"{tmp_path}/img/*.jpg"}
+        far = from_fields(fields, {key: "~/img/*.jpg"}, here=False)
+        assert far.fields["source"] == {key: "~/img/*.jpg"}
+        with pytest.raises(UsageError, match="of this machine"):
+            from_fields(fields, {key: "img/*.jpg"}, here=False)
+
+
 def test_parcels_and_packs_that_cannot_be() -> None:
     for raw in (b"", b"\xc1", b"\x80", parcel.encode(parcel.Parcel("x"))[:-1]):
         with pytest.raises(ProtocolError):

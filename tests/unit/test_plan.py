@@ -277,3 +277,73 @@ def test_a_cut_plan(base: Path) -> None:
     for length in range(0, len(raw), 7):
         with pytest.raises(DamagedError):
             decode_plan(raw[:length])
+
+
+# --- items ------------------------------------------------------------------------------------------------
+
+
+def items_plan(base: Path, source: str, more: str = "", at: Path | None = None) -> Plan:
+    head = f"name: a\nkind: listing\nsource: {source}\n{more}"
+    return make_plan(parse_job(head, "job.yaml"), base, None, at)
+
+
+@pytest.fixture
+def files(base: Path) -> Path:
+    for i in range(600):
+        (base / f"f{i:03}").write_bytes(b"x" * (i % 7))
+    return base
+
+
+def test_files_are_one_layer_cut_between_them(files: Path) -> None:
+    [layer] = items_plan(files, '{files: "f*"}', at=files / "list").layers
+    assert (layer.name, layer.rows, layer.count, layer.shard_rows) == ("items", 600, 200, 3)
+    assert [layer.rows_of(n) for n in (0, 199)] == [3, 3] and layer.first_row(199) == 597
+    [by_size] = items_plan(files, '{files: "f*"}', "shard: {size: 9}").layers
+    assert sum(by_size.rows_of(n) for n in range(by_size.count)) == 600
+    assert len({by_size.rows_of(n) for n in range(by_size.count)}) > 1
+    assert (
+        by_size.total_in_bytes
+        == layer.total_in_bytes
+        == sum(i % 7 for i in range(600)) + (files / "list").stat().st_size
+    )
+    assert max(by_size.window(n).nbytes for n in range(by_size.count)) == by_size.in_bytes
+    assert by_size.digest != layer.digest
+    [again] = decode_plan(encode_plan(items_plan(files, '{files: "f*"}', "shard: {size: 9}"))).layers
+    assert again == by_size
+
+
+def test_a_table_is_cut_by_rows(base: Path) -> None:
+    (base / "t.csv").write_text("a,b\n" + "1,2\n" * 10)
+    [layer] = items_plan(base, "{table: t.csv}", "shard: {rows: 4}").layers
+    assert [layer.rows_of(n) for n in range(layer.count)] == [4, 4, 2]
+    [other] = items_plan(base, "{table: t.csv}").layers
+    assert other.count == 10
+
+
+@pytest.mark.parametrize(
+    ("source", "more", "message"),
+    [
+        ('{files: "f*", path: w}', "", "expected only one of"),
+        ('{files: "f*", layers: [a]}', "", "are of arrays"),
+        ('{files: "f*"}', "shard: {rows: 3}", "shard.rows: the source has files"),
+        ("{table: t.csv}", "shard: {files: 3}", "shard.files: the source has rows"),
+        ('{files: "f*"}', "shard: {files: 3, size: 3}", "exactly one of `size` and `files`"),
+        ('{files: "f*"}', "shard: {}", "exactly one of `size` and `files`"),
+        ("w", "shard: {files: 3}", "shard.files: the source has rows"),
+    ],
+)
+def test_items_that_cannot_be_planned(files: Path, source: str, more: str, message: str) -> None:
+    with pytest.raises(JobFileError, match=r"job\.yaml:\d+: ") as caught:
+        items_plan(files, source, more)
+    assert message in caught.value.message
+
+
+def test_a_kind_for_arrays_refuses_items(files: Path) -> None:
+    with pytest.raises(JobFileError, match="kind `tiny` computes on arrays"):
+        make_plan(parse_job('name: a\nkind: tiny\nsource: {files: "f*"}\n', "job.yaml"), files, None)
+
+
+def test_more_shards_than_a_list_may_have(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "ITEMS_SHARDS_LIMIT", 10)
+    with pytest.raises(JobFileError, match="200 shards of files or lines"):
+        items_plan(files, '{files: "f*"}')

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from jobs.errors import JobFileError
-from jobs.kinds import Bench, Kind, Runner, Shape
+from jobs.kinds import Bench, Kind, Listed, Runner, Shape
 from jobs.model import Output
 
 
@@ -54,7 +54,16 @@ class Driven(Tiny):
     driver = "somewhere:main"
 
 
-KINDS: dict[str, type[Kind[Any]]] = {"tiny": Tiny, "coded": Coded, "driven": Driven}
+class Listing(Tiny):
+    """Takes items."""
+
+    name = "listing"
+
+    def declare_items(self, params: Params, listed: Listed) -> tuple[Output, ...] | None:
+        return None
+
+
+KINDS: dict[str, type[Kind[Any]]] = {"tiny": Tiny, "listing": Listing, "coded": Coded, "driven": Driven}
 
 
 def load(name: str) -> Kind[Any]:

@@ -1,0 +1,140 @@
+"""Files and lines as items, run by an agent on the server and by one over ssh: the bytes of a serial run, whatever
+names they have; what happens to a file that changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import pytest
+
+from coordinator.admin import Submit, Submitted
+from coordinator.commands.submit import submit
+from coordinator.planning import plan_file, submission
+from jobs.items import LIST
+from jobs.result import open_result
+from tests.farm import Farm, running, until
+from tests.integration.test_remote import Remote
+from tests.odd_names import ODD_NAMES, fill
+from tests.sshd import Sshd
+
+pytestmark = pytest.mark.ray
+
+LEASE_SECONDS = 3.0
+WORK = """
+import os, time
+from pathlib import Path
+import numpy as np
+
+def look(paths, nap=0.0):
+    time.sleep(nap)
+    assert all(isinstance(path, Path) and not path.is_absolute() for path in paths)
+    assert {str(path) for path in paths} <= {str(path) for path in Path().rglob("*")}
+    raw = [path.read_bytes() for path in paths]
+    names = np.zeros((len(paths), 300), "u1")
+    for row, path in zip(names, paths):
+        name = os.fsencode(path)
+        row[:len(name)] = np.frombuffer(name, "u1")
+    return {"size": [len(one) for one in raw], "sum": [sum(one) for one in raw], "name": names}
+
+def add(lines, first_row):
+    assert [line["n"] for line in lines] == [str(first_row + i) for i in range(len(lines))]
+    return np.array([float(line["a"]) + float(line["b, c"]) for line in lines])
+"""
+
+
+class Field(NamedTuple):
+    farm: Farm
+    near: str
+    far: Remote
+
+    def submit(self, files: dict[str, bytes] | None = None, **fields: Any) -> str:
+        job = {"kind": "map", "name": "files", "work": WORK, **fields}
+        return submit(self.farm.root, self.farm.job_file({}, files=files, **job))
+
+    def result(self, job: str) -> dict[str, Any]:
+        return dict(open_result(self.farm.root.job(job).result / "items").outputs)
+
+
+@pytest.fixture(scope="module")
+def field(tmp_path_factory: pytest.TempPathFactory, server: Sshd) -> Iterator[Field]:
+    """One farm and two agents for all tests: workers take seconds to start."""
+    with running(tmp_path_factory.mktemp("farm"), lease=LEASE_SECONDS) as farm:
+        farm.join("near", "--cpus", "1")
+        far = Remote(farm, server).join()
+        until(far.is_at_work, "the far agent to work")
+        until(lambda: farm.agent_status("near"), "the near agent to join")
+        yield Field(farm, "near", far)
+
+
+def test_odd_names_by_both_ways_give_the_bytes_of_a_serial_run(field: Field, tmp_path: Path) -> None:
+    contents = fill(tmp_path / "in")
+    wanted = sorted((name for name in contents if "/." not in name), key=str.encode)
+    assert len(wanted) >= len(ODD_NAMES) - 1
+    params = {"args": {"nap": 0.2}}
+    source = {"files": f"{tmp_path}/in/**/*"}
+    job = field.submit(code="work.py:look", source=source, shard={"files": 2}, params=params)
+    field.farm.wait(job)
+    field.farm.check_result(job)
+    result = field.result(job)
+    assert [bytes(row).rstrip(b"\0").decode() for row in result["name"]] == wanted
+    assert result["size"].tolist() == [len(contents[name]) for name in wanted]
+    folder = field.farm.root.job(job).result / "items"
+    assert set(open_result(folder).shards["agent"].tolist()) == {"near", "far"}
+    assert field.farm.coordinator("verify", job, "--inputs").returncode == 0
+    assert not list((field.far.spool / "run").glob("slot-*/items"))
+
+
+def test_the_items_are_in_the_result(field: Field) -> None:
+    files = {"t/b, c.txt": b"12", "t/a.txt": b"", 't/it\'s "x".txt': b"123"}
+    job = field.submit(files, code="work.py:look", source={"files": "t/*.txt"})
+    field.farm.wait(job)
+    text = (field.farm.root.job(job).result / "items/items.csv").read_text()
+    assert text == 'name,bytes\na.txt,0\n"b, c.txt",2\n"it\'s ""x"".txt",3\n'
+
+
+def test_lines_of_a_table(field: Field) -> None:
+    lines = "".join(f'{i},{i / 7},"{i * 3}"\n' for i in range(50))
+    job = field.submit({"t.csv": f'n,a,"b, c"\n{lines}'.encode()}, code="work.py:add", source={"table": "t.csv"})
+    field.farm.wait(job)
+    field.farm.check_result(job)
+    assert np.allclose(field.result(job)["out"], [i / 7 + i * 3 for i in range(50)])
+    assert field.farm.plan(job).layers[0].count == 50  # a small sweep is cut finely
+
+
+def test_a_file_that_vanishes_after_the_plan(field: Field, tmp_path: Path) -> None:
+    """The far agent cannot pull it, the near one cannot read it; a copy in a spool would do."""
+    for i in range(4):
+        (tmp_path / f"m{i}").write_bytes(b"1")
+    farm, job_file = field.farm, {"kind": "map", "work": WORK, "code": "work.py:look", "name": "gone"}
+    planned = plan_file(farm.job_file({}, source={"files": f"{tmp_path}/m*"}, **job_file))
+    (tmp_path / "m2").unlink()
+    with submission(farm.root, planned) as folder:
+        job = farm.ask(Submit(folder), Submitted).job
+    assert farm.wait(job, "incomplete").notes == ["source of layer items changed"] and not farm.failures(job)
+    again = field.submit(code="work.py:look", source={"files": f"{tmp_path}/m*"})
+    farm.wait(again)
+    farm.check_result(again)
+
+
+def test_inputs_are_verified(field: Field, tmp_path: Path) -> None:
+    (tmp_path / "m").write_bytes(b"1")
+    job = field.submit(code="work.py:look", source={"files": f"{tmp_path}/m"})
+    field.farm.wait(job)
+    assert field.farm.coordinator("verify", job, "--inputs").returncode == 0
+    (tmp_path / "m").write_bytes(b"2")
+    said = field.farm.coordinator("verify", job, "--inputs")
+    assert said.returncode == 12 and "not what was computed from" in said.stdout
+
+
+def test_the_list_is_a_file_of_the_job_and_the_plan_says_where_shards_begin(field: Field) -> None:
+    files = {f"d/{i:05}.txt": b"x" for i in range(1000)}
+    job = field.submit(files, code="work.py:look", source={"files": "d/*"})
+    folder = field.farm.root.job(job)
+    assert (folder.path / LIST).stat().st_size > 1000 and folder.plan.stat().st_size < 1000 * 10
+    assert msgspec.msgpack.decode(folder.plan.read_bytes())["layers"][0]["count"] == 250
+    field.farm.wait(job)
+    field.farm.check_result(job)

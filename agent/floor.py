@@ -10,6 +10,7 @@ from agent.holding import Holding
 from agent.orders import BatchEnded, Command, Delete, Kept, Kill, Run, SlotsSeen, Tell, WorkerDied
 from agent.slots import Flight, Slot, Slots, needs_of
 from agent.space import Space
+from coordinator.protocol.messages import Printed
 from jobs.ranges import RangeSet
 from jobs.work import Mishap, Outcome
 
@@ -136,8 +137,15 @@ class Floor:
         total.in_bytes += outcome.in_bytes
         total.out_bytes += outcome.nbytes
         total.peak = max(total.peak, outcome.peak)
+        self._tell_printed(flight, outcome)
         self.stock.reports.next.busy += outcome.seconds * flight.info.work.cpus
         return []
+
+    def _tell_printed(self, flight: Flight, outcome: Outcome) -> None:
+        for number, text in outcome.printed:
+            if number in flight.items:
+                self.stock.reports.print(Printed(flight.layer, number, *flight.items[number], text))
+        self.stock.reports.print(None, outcome.unprinted)
 
     def _without_spoilt(self, flight: Flight, outcome: Outcome) -> tuple[Outcome, list[Command]]:
         """Copies that are not what was pulled go; their shards run again with others. The second time they are lost."""
@@ -259,7 +267,8 @@ class Floor:
         orders: list[Command] = []
         for slot in self.slots.every:
             for flight in slot.flights[:1]:
-                if self._counts(flight):
+                if self._is_wanted(slot, flight):
+                    flight.unwanted_since = None
                     continue
                 flight.unwanted_since = now if flight.unwanted_since is None else flight.unwanted_since
                 unknown = flight.expected is None or flight.expected > WORTH_KILLING_SECONDS
@@ -267,9 +276,14 @@ class Floor:
                     orders += self._kill(slot, "dropped", None)
         return orders
 
-    def _counts(self, flight: Flight) -> bool:
+    def _is_wanted(self, slot: Slot, flight: Flight) -> bool:
+        """Whether the shard in hand counts; where it is not known, any of the batch."""
         holding = self.stock.holdings.get(flight.layer)
-        return holding is not None and bool(holding.counting(flight.ticket, flight.items))
+        if holding is None:
+            return False
+        number, *attempt = slot.running or (-1, 0, 0)
+        in_hand = [number] if flight.items.get(number) == tuple(attempt) else list(flight.items)
+        return bool(holding.counting(flight.ticket, in_hand))
 
     def kill_late(self, now: float) -> list[Command]:
         """At a drain, what outstayed its time."""

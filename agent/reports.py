@@ -7,13 +7,15 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from agent.orders import Attempt
-from coordinator.protocol.messages import Failure, Finished, Loss, Returned
+from coordinator.protocol.messages import Failure, Finished, Loss, Printed, Returned
 from jobs.ranges import RangeSet
 
 MESSAGE_CHARS = 1_000
 EVIDENCE_CHARS = 8_000
 EVIDENCE_TOTAL = 6 << 20  # characters in one message; a frame holds 16 MiB
 FAILURES_AT_ONCE = 200
+PRINTED_AT_ONCE = 128  # shards whose prints go with one message
+PRINTED_KEPT = 1_024  # shards whose prints wait to be said; of more they are left out, and counted
 
 Key = tuple[str, str, int, int]  # job, layer, boot, attempt
 
@@ -44,11 +46,13 @@ class Letter:
     pushed: int = 0
     pulled: int = 0
     push_seconds: float = 0.0
+    printed: list[Printed] = field(default_factory=list)
+    unprinted: int = 0
 
     @property
     def pressing(self) -> bool:
         """Whether anybody waits for it; the counters alone can wait."""
-        return bool(self.finished or self.failures or self.losses or self.returned or self.changed)
+        return bool(self.finished or self.failures or self.losses or self.returned or self.changed or self.printed)
 
     def without(self, layer: str) -> Letter:
         return replace(
@@ -58,6 +62,7 @@ class Letter:
             losses=[loss for loss in self.losses if loss.layer != layer],
             returned={key: numbers for key, numbers in self.returned.items() if key[0] != layer},
             changed=self.changed - {layer},
+            printed=[one for one in self.printed if one.layer != layer],
         )
 
     def fields(self) -> dict[str, object]:
@@ -72,6 +77,8 @@ class Letter:
             "pushed": self.pushed,
             "pulled": self.pulled,
             "push_seconds": self.push_seconds,
+            "printed": self.printed,
+            "unprinted": self.unprinted,
         }
 
 
@@ -99,6 +106,14 @@ class Reports:
         )
         self.next.failures.append(short)
 
+    def print(self, printed: Printed | None, left_out: int = 0) -> None:
+        """Tell what a shard's code printed, as far as there is room for it."""
+        if printed is not None and len(self.next.printed) < PRINTED_KEPT:
+            self.next.printed.append(printed)
+        else:
+            left_out += printed is not None
+        self.next.unprinted += left_out
+
     def lose(self, loss: Loss) -> None:
         self.next.losses.append(msgspec.structs.replace(loss, reason=loss.reason[:MESSAGE_CHARS]))
 
@@ -114,6 +129,7 @@ class Reports:
         """What to say now. It is on its way until `answered` or `unanswered`."""
         letter, self.next = self.next, Letter()
         letter.failures, self.next.failures = letter.failures[:FAILURES_AT_ONCE], letter.failures[FAILURES_AT_ONCE:]
+        letter.printed, self.next.printed = letter.printed[:PRINTED_AT_ONCE], letter.printed[PRINTED_AT_ONCE:]
         self.sent = letter
         return letter
 
@@ -134,6 +150,7 @@ class Reports:
         self.next.failures[:0] = self.sent.failures
         self.next.losses[:0] = self.sent.losses
         self.next.changed |= self.sent.changed
+        self.next.printed[:0] = self.sent.printed
         self.sent = None
 
 

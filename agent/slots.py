@@ -32,7 +32,7 @@ class Flight:
     expected: float | None  # seconds
     inputs: dict[int, str] = field(default_factory=dict)  # number → name of its input in the spool
     pull_seconds: float = 0.0  # what pulling them took
-    unwanted_since: float | None = None  # nothing of it counts any more
+    unwanted_since: float | None = None  # what runs of it counts no more
 
     @property
     def layer(self) -> str:

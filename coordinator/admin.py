@@ -87,6 +87,30 @@ class Drain(Message, frozen=True):
     agent: Name
 
 
+class Kick(Message, frozen=True):
+    """Give this shard up wherever it runs, and run it elsewhere."""
+
+    job: JobId
+    layer: LayerName
+    number: Count
+
+
+class ExplainAgent(Message, frozen=True):
+    """What it does, or why it does nothing; the answer to this and the next two is `Explained`."""
+
+    agent: Name
+
+
+class ExplainJob(Message, frozen=True):
+    job: JobId
+
+
+class ExplainShard(Message, frozen=True):
+    job: JobId
+    layer: LayerName
+    number: Count
+
+
 class FailuresAsk(Message, frozen=True):
     """Newest first, at most `limit`; the answer is `Failures`."""
 
@@ -312,6 +336,24 @@ class FailureRecord(msgspec.Struct, frozen=True):
     quarantined: bool  # the shard is, now
 
 
+class Happening(msgspec.Struct, frozen=True):
+    """Something that became of a shard."""
+
+    when: Seconds  # wall clock
+    said: Text  # one line
+    evidence: Text = ""
+
+
+class Explained(Message, frozen=True):
+    """How things stand with a machine, a job or a shard, and how they came to."""
+
+    about: Text
+    lines: list[Text]
+    happenings: list[Happening] = msgspec.field(default_factory=list)  # oldest first
+    since: Seconds = 0.0  # before that, only failures and commits are remembered
+    merged: bool = False  # the table beside the layer's result says who computed it
+
+
 class Failures(Message, frozen=True):
     total: Count  # that match; `items` may be fewer
     items: list[FailureRecord]
@@ -369,6 +411,10 @@ FromCommand = (
     | Remove
     | Retry
     | Drain
+    | Kick
+    | ExplainAgent
+    | ExplainJob
+    | ExplainShard
     | FailuresAsk
     | Usage
     | CommitsAsk
@@ -378,7 +424,7 @@ FromCommand = (
     | DriveDamaged
     | Advance
 )
-ToCommand = Problem | Done | Submitted | Status | Agents | Failures | Used | Commits | DriveState | Advanced
+ToCommand = Problem | Done | Submitted | Status | Agents | Explained | Failures | Used | Commits | DriveState | Advanced
 
 
 def problem_of(error: MusterError) -> Problem:

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from coordinator import printed
+from coordinator.chronicle import Chronicle
 from coordinator.evidence import append_failure, append_quarantine
 from coordinator.figures import JobFigures
 from coordinator.mailbox import Mailbox
@@ -87,6 +89,7 @@ class Engine:
         self.jobs: dict[str, LiveJob] = {}
         self.agents: dict[str, AgentInfo] = {}
         self.mailboxes: dict[int, Mailbox] = {}
+        self.chronicle = Chronicle()
         self.merging = Merging(self.tmp, lambda job: root.job(job).items, self._merge_outcome)
         self.store_trouble = ""  # what keeps the store from writing, for people
         self.something_for_drivers = asyncio.Event()  # set and replaced when a bundle is committed or a job ends
@@ -132,6 +135,8 @@ class Engine:
             case c.RaiseHighWater():
                 self.background(self._raise_high_water(command))
             case c.StoreAgent():
+                if not command.live:
+                    self.chronicle.note_parting(command.agent, self.scheduler.state.agents[command.agent].state)
                 self.keep_agent(command.agent, command.live)
             case _:
                 self._remember(command)
@@ -140,6 +145,7 @@ class Engine:
     def _say(self, command: c.Command) -> None:
         """News for a session goes into its mailbox; a session that is over needs none."""
         mailbox = self.mailboxes.get(command.session)  # type: ignore[union-attr]
+        self._chronicle(command)
         if mailbox is None:
             return
         match command:
@@ -156,6 +162,17 @@ class Engine:
                 mailbox.ask_to_drain()
             case c.Reject():
                 mailbox.reject(Rejected(command.code, command.message, command.hint))
+
+    def _chronicle(self, command: c.Command) -> None:
+        match command:
+            case c.SendGrant(session, _, layer, attempt, numbers):
+                self.chronicle.note("granted", layer, self._agent_name(session), numbers, self.boot, attempt)
+            case c.SendDrop(session, layer, boot, attempt, numbers):
+                self.chronicle.note("dropped", layer, self._agent_name(session), numbers, boot, attempt)
+
+    def _agent_name(self, session: int) -> str:
+        agent = self.scheduler.state.by_session.get(session)
+        return agent.name if agent else ""
 
     def _grant(self, command: c.SendGrant) -> Grant:
         live = self.jobs[command.job]
@@ -300,6 +317,7 @@ class Engine:
         if not taken:
             info = AgentInfo(hello.host, hello.version, hello.fingerprint, hello.cpus, "", time.time())
             self.agents[hello.name] = info
+            self._note_news(hello.name, hello)
         self.handle(
             e.Joined(
                 name=hello.name,
@@ -337,6 +355,9 @@ class Engine:
             info = self.agents[agent.name]
             info.seen, info.note = time.time(), sync.note
             self._count_finished(agent.name, sync)
+            self._note_news(agent.name, sync)
+            if sync.printed or sync.unprinted:
+                self._keep_printed(agent.name, sync)
         self.handle(
             e.Synced(
                 session=sync.session,
@@ -357,6 +378,37 @@ class Engine:
             if layer and count:
                 self.jobs[layer.job].figures.finished(agent, report, count)
 
+    def _note_news(self, agent: str, news: Sync | Hello) -> None:
+        """For whoever asks what became of a shard. Failures are stored anyway."""
+        note = self.chronicle.note
+        if isinstance(news, Sync):
+            for done in news.finished:
+                note("finished", done.layer, agent, done.numbers, done.boot, done.attempt)
+            for back in news.returned:
+                note("returned", back.layer, agent, back.numbers, back.boot, back.attempt)
+        for loss in news.losses:
+            note("lost", loss.layer, agent, loss.numbers, loss.boot, loss.attempt, loss.reason)
+
+    def _keep_printed(self, agent: str, sync: Sync) -> None:
+        """What users' code printed goes to the log of each one's job."""
+        by_job: dict[str, list[printed.Saying]] = {}
+        now = time.time()
+        for one in sync.printed:
+            if job := self._job_of(one.layer):
+                name = self.jobs[job].layers[one.layer].name
+                saying = printed.Saying(now, agent, name, one.number, one.boot, one.attempt, one.text)
+                by_job.setdefault(job, []).append(saying)
+        if sync.unprinted and by_job:
+            next(iter(by_job.values())).append(printed.Saying(now, agent, left_out=sync.unprinted))
+        for job, sayings in by_job.items():
+            printed.append(self.root.job(job).printed, sayings)
+
+    def _job_of(self, layer: str) -> str:
+        """Whose shards of it run, or ran last; "" for what nobody knows."""
+        state = self.scheduler.state
+        known = [state.open_layers[layer]] if layer in state.open_layers else state.by_digest.get(layer, [])
+        return known[-1].job if known else ""
+
     def keep_agent(self, name: str, live: bool) -> None:
         info = self.agents.get(name)
         if info:
@@ -369,6 +421,7 @@ class Engine:
         if live is None:  # removed meanwhile, and what was committed of it with it
             return
         live.figures.committed(event.agent, len(event.numbers), event.nbytes)
+        self.chronicle.note("committed", event.layer, event.agent, event.numbers)
         if live.plan.driver:
             live.bundles.append(file)
         self.handle(event)
@@ -453,6 +506,7 @@ class Engine:
 
     async def _uncommit(self, job: str, layer: Layer, generation: int, numbers: RangeSet) -> None:
         payloads = await self.ask(lambda store: store.payloads_of(job, layer.digest, numbers))
+        self.chronicle.note("uncommitted", layer.digest, "", numbers)
         self.handle(e.Uncommitted(layer.digest, generation, numbers, payloads))
 
     # --- time --------------------------------------------------------------------------------------------

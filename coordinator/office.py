@@ -13,6 +13,7 @@ from coordinator import admin as a
 from coordinator import history, uploads
 from coordinator.driving import Driving
 from coordinator.engine import Engine, LiveJob
+from coordinator.explain import explain_agent, explain_job, explain_shard
 from coordinator.protocol.messages import Message
 from coordinator.scheduler import events as e
 from coordinator.scheduler.layers import reserved
@@ -28,6 +29,9 @@ from jobs.plan import Plan, decode_plan
 log = logging.getLogger("muster.daemon")
 
 UPLOADS_SWEEP_SECONDS = 3600.0
+QUESTIONS = (
+    a.StatusAsk, a.AgentsAsk, a.FailuresAsk, a.CommitsAsk, a.Usage, a.ExplainAgent, a.ExplainJob, a.ExplainShard,
+)  # fmt: skip
 SWEEP_TICKS = 10  # between two looks for what killed submitters left
 _STATUS = "`coordinator status {}` lists its layers and how many shards each has"
 
@@ -52,7 +56,7 @@ class Office:
             log.error("a question was not answered: %s", error)
             return a.problem_of(_trouble(error))
         except Exception:
-            if not isinstance(question, (a.StatusAsk, a.AgentsAsk, a.FailuresAsk, a.CommitsAsk, a.Usage)):
+            if not isinstance(question, QUESTIONS):
                 raise
             log.exception("a question was not answered")  # it changed nothing: no reason to stop
             return a.Problem("the coordinator cannot tell", "a bug: daemon.log has its traceback", INTERNAL_EXIT)
@@ -69,6 +73,12 @@ class Office:
                 return await self._failures(question)
             case a.CommitsAsk():
                 return await history.commits(self._engine, self._known(question.job), question)
+            case a.ExplainAgent():
+                return explain_agent(self._engine, question.agent)
+            case a.ExplainJob():
+                return explain_job(self._engine, self._known(question.job))
+            case a.ExplainShard():
+                return await explain_shard(self._engine, self._known(question.job), question.layer, question.number)
             case a.Usage():
                 layers = self._engine.scheduler.state.open_layers.values()
                 return a.Used(self._engine.free_bytes(), sum(reserved(layer) for layer in layers))
@@ -103,6 +113,8 @@ class Office:
                 return await self._remove(self._known(question.job))
             case a.Drain():
                 return self._drain(question.agent)
+            case a.Kick():
+                return self._kick(self._known(question.job), question.layer, question.number)
         raise RefusedError(f"nobody here answers {type(question).__name__}")
 
     def _known(self, job: str) -> Job:
@@ -285,6 +297,18 @@ class Office:
             raise NotFoundError(f"no agent called {name} is here now", "`coordinator agents` lists them")
         self._engine.handle(e.DrainAsked(name))
         return a.Done(f"{name} finishes what runs, hands back the rest and leaves")
+
+    def _kick(self, job: Job, name: str, number: int) -> a.Done:
+        layer = next((layer for layer in job.layers if layer.name == name), None)
+        if layer is None:
+            raise NotFoundError(f"{job.id} has no layer {name!r}", _STATUS.format(job.id))
+        shard = f"{job.id}/{name}/{number}"
+        agents = sorted({h.agent for h in layer.holdings.values() if number in h.open})
+        if not agents:
+            raise RefusedError(f"{shard} runs nowhere now", f"`coordinator explain {shard}` says where it is")
+        self._engine.chronicle.note("kicked", layer.digest, "", [(number, number + 1)])
+        self._engine.handle(e.Kicked(layer.digest, number))
+        return a.Done(f"{shard} is taken from {', '.join(agents)}, and runs elsewhere if another machine can run it")
 
     # --- failures ----------------------------------------------------------------------------------------
 

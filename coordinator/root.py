@@ -133,6 +133,10 @@ class JobFolder:
     def failures(self) -> Path:
         return self.path / "failures.log"
 
+    @property
+    def printed(self) -> Path:
+        return self.path / "printed.log"
+
 
 def default_root() -> Path:
     """$MUSTER_ROOT, else ~/.muster."""

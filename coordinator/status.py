@@ -65,7 +65,7 @@ def _job_status(engine: Engine, job: s.Job, *, with_layers: bool) -> JobStatus:
         merged_bytes=figures.merged_bytes,
         merge_seconds=figures.merge_seconds,
         slow=[] if live.work.timeout else slow_shards(state, job, figures.median(), time.monotonic()),
-        notes=_notes(engine, job),
+        notes=notes_of(engine, job),
     )
 
 
@@ -129,13 +129,19 @@ def _rate(engine: Engine, job: s.Job, name: str, done: Done) -> AgentRate:
     return bounded(rate)
 
 
-def _notes(engine: Engine, job: s.Job) -> list[str]:
+def obstacles_of(engine: Engine, job: s.Job) -> dict[str, str]:
+    """Present agent → why it may run nothing of the job, "" where it may."""
+    state = engine.scheduler.state
+    return {agent.name: state.obstacle(agent, job) for agent in state.present_agents()}
+
+
+def notes_of(engine: Engine, job: s.Job) -> list[str]:
     """What keeps a running job from running, and what its user should know."""
     state = engine.scheduler.state
     notes = [f"source of layer {layer.name} changed" for layer in job.layers if layer.state == "changed"][:5]
     if job.state != "running":
         return notes
-    obstacles = {agent.name: state.obstacle(agent, job) for agent in state.present_agents()}
+    obstacles = obstacles_of(engine, job)
     if not obstacles:
         return [*notes, "no agent has joined"]
     if all(obstacles.values()):

@@ -134,6 +134,14 @@ class FailureRow:
 
 
 @dataclass(frozen=True)
+class BundleRow:
+    """Who committed a shard, and when."""
+
+    agent: str
+    committed: float
+
+
+@dataclass(frozen=True)
 class CommitRow:
     """One bundle's commit."""
 
@@ -373,6 +381,15 @@ class Store:
             layer = self._layer(job, digest)
             rows = self.db.execute("SELECT id, file, nbytes FROM bundles WHERE layer = ? ORDER BY id", (layer,))
         return rows.fetchall()
+
+    def bundle_of(self, job: str, digest: str, number: int) -> BundleRow | None:
+        """The bundle that has a shard; None once the layer is merged, and before the shard is committed."""
+        row = self.db.execute(
+            "SELECT agent, committed FROM bundles JOIN shards ON shards.bundle = bundles.id"
+            " WHERE shards.layer = ? AND number = ?",
+            (self._layer(job, digest), number),
+        ).fetchone()
+        return BundleRow(*row) if row else None
 
     def forget_bundle(self, job: str, digest: str, file: str) -> RangeSet:
         """A damaged bundle loses all its rows; the numbers are to be run again."""

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 EVIDENCE_LIMIT = 8_000  # characters of a traceback, its end
 MESSAGE_LIMIT = 500
 ITEMS = "items"  # folder of a shard's files, below the scratch folder
+PRINTED_LIMIT = 4_000  # characters of what one shard's code printed
+PRINTED_TOTAL = 256 << 10  # characters, of a batch
 RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
@@ -89,6 +91,8 @@ class Outcome(msgspec.Struct, frozen=True):
     mishaps: tuple[Mishap, ...]
     changed: bool = False  # the source is not what was planned: results of the shard at hand were discarded
     full: str = ""  # the disk or quota was full: what the system said
+    printed: tuple[tuple[int, str], ...] = ()  # number → what the user's code printed, where it did, cut to size
+    unprinted: int = 0  # of how many more shards that is left out: it was too much
 
 
 class InputLost(RunnerLost):
@@ -169,6 +173,7 @@ class Workbench:
             part.add_mishap(item, error, time.perf_counter() - begun, _peak(runner))
         else:
             part.add(entry, segments)
+            part.note_printed(item.number, runner.printed)
         return True
 
     def _compute(self, batch: Batch, item: Item, runner: Runner, part: _Part) -> tuple[Entry, list[memoryview]]:
@@ -274,6 +279,9 @@ class _Part:
         self._committed = False
         self._entries: list[Entry] = []
         self._mishaps: list[Mishap] = []
+        self._printed: list[tuple[int, str]] = []
+        self._printed_room = PRINTED_TOTAL
+        self._unprinted = 0
 
     def layout_of(self, outputs: tuple[Output, ...]) -> Layout:
         """What `outputs` are in bytes; the first ones are the part's, and it takes no others."""
@@ -289,6 +297,19 @@ class _Part:
             self._writer = PartWriter(self._tmp)
         self._writer.add(segments)
         self._entries.append(entry)
+
+    def note_printed(self, number: int, text: str) -> None:
+        """What the user's code printed for a shard that gave a result; that of others is in their evidence."""
+        if not text:
+            return
+        from jobs.runner import clip
+
+        text = clip(text, PRINTED_LIMIT)
+        if len(text) > self._printed_room:
+            self._unprinted += 1
+            return
+        self._printed_room -= len(text)
+        self._printed.append((number, text))
 
     def add_mishap(self, item: Item, error: Exception, seconds: float, peak: int) -> None:
         """A shard that gave no result. A full disk is nobody's mishap, and goes on up."""
@@ -328,6 +349,8 @@ class _Part:
             mishaps=tuple(self._mishaps),
             changed=self.changed,
             full=self.full,
+            printed=tuple(self._printed) if entries else (),
+            unprinted=self._unprinted if entries else 0,
         )
 
 

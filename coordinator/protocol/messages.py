@@ -128,6 +128,16 @@ class Returned(Message, frozen=True):
     numbers: Ranges
 
 
+class Printed(msgspec.Struct, frozen=True):
+    """What the user's code printed for a shard that is finished, cut to size."""
+
+    layer: Digest
+    number: Count
+    boot: Count
+    attempt: Count
+    text: Text
+
+
 class Hello(Message, frozen=True):
     """Says who this is and all that it holds; the answer is `Welcome`. What a hello does not name is not held."""
 
@@ -168,6 +178,8 @@ class Sync(Message, frozen=True):
     pulled: Count = 0
     push_seconds: Seconds = 0.0
     note: Text = ""  # one line for people: why it takes no work, say
+    printed: Annotated[list[Printed], Meta(max_length=1024)] = []
+    unprinted: Count = 0  # shards whose prints are left out: there was too much to say
 
 
 class Leave(Message, frozen=True):

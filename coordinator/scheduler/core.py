@@ -83,6 +83,8 @@ class Scheduler:
                 layers.retry(state, event)
             case e.DrainAsked():
                 sessions.drain(state, state.agents[event.agent])
+            case e.Kicked():
+                results.kick(state, event)
             case _:
                 raise AssertionError(f"an event the scheduler does not know: {event!r}")
 

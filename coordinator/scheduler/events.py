@@ -217,6 +217,14 @@ class DrainAsked:
 
 
 @dataclass(frozen=True)
+class Kicked:
+    """Somebody wants this shard given up wherever it runs, and run elsewhere."""
+
+    layer: str
+    number: int
+
+
+@dataclass(frozen=True)
 class Ticked:
     """A second passed, or more if the daemon itself was stopped."""
 
@@ -242,5 +250,6 @@ Event = (
     | Removed
     | Retried
     | DrainAsked
+    | Kicked
     | Ticked
 )

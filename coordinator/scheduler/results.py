@@ -14,7 +14,7 @@ from coordinator.scheduler.commands import (
     StoreQuarantine,
     StoreSuccess,
 )
-from coordinator.scheduler.events import BundleCommitted, Offered, Run, Uncommitted
+from coordinator.scheduler.events import BundleCommitted, Kicked, Offered, Run, Uncommitted
 from coordinator.scheduler.state import Agent, Holding, Job, Layer, Rate, State
 from jobs.ranges import RangeSet
 
@@ -280,6 +280,21 @@ def _hand_back_all(state: State, agent: Agent, job: str) -> None:
         drop(state, layer, holding, numbers)
         state.prune(holding)
         state.release(layer, numbers)
+
+
+def kick(state: State, event: Kicked) -> None:
+    """Whoever has it unfinished forgets it, and it goes behind all untouched ones, to another machine where there is
+    one. Nothing counts against it."""
+    layer = state.open_layers.get(event.layer)
+    one = RangeSet([(event.number, event.number + 1)])
+    holders = [h for h in layer.holdings.values() if event.number in h.open] if layer else []
+    if layer is None or not holders:
+        return
+    for holding in holders:
+        layer.trouble(event.number).kicked.add(holding.agent)
+        drop(state, layer, holding, one)
+        state.prune(holding)
+    state.release(layer, one)
 
 
 def give_back(state: State, agent: Agent, returned: Returned) -> None:

@@ -87,10 +87,11 @@ class Trouble:
 
     failures: set[Run] = field(default_factory=set)
     losses: set[Run] = field(default_factory=set)  # while it was really running
+    kicked: set[str] = field(default_factory=set)  # agents that somebody wanted it off; it counts against nobody
 
     def machines(self) -> set[str]:
         """Where it was tried to no avail."""
-        return {agent for agent, _, _ in self.failures | self.losses}
+        return {agent for agent, _, _ in self.failures | self.losses} | self.kicked
 
 
 @dataclass(eq=False)
@@ -166,8 +167,9 @@ class Layer:
         return self.troubles.setdefault(number, Trouble())
 
     def failed(self) -> RangeSet:
-        """Those that failed at least once, and are not settled."""
-        return RangeSet.of(sorted(number for number, trouble in self.troubles.items() if trouble.failures))
+        """Those that failed at least once or were kicked, and are not settled."""
+        odd = (number for number, trouble in self.troubles.items() if trouble.failures or trouble.kicked)
+        return RangeSet.of(sorted(odd))
 
     def has(self, holding: Holding) -> bool:
         """Whether it is still one of this layer's."""

@@ -121,6 +121,7 @@ class Runner(ABC):
     """A kind, opened once per worker and job."""
 
     peak: int = 0  # bytes of memory its own processes took for the last shard, where it has any
+    printed: str = ""  # what the user's code printed for the last shard, its middle left out
 
     @abstractmethod
     def run(self, shard: Shard) -> Result:

@@ -115,7 +115,7 @@ class InferRunner(Runner):
 
         assert shard.rows is not None, "infer runs on rows"
         given = self._model.run(shard, shard.rows)
-        self.peak = self._model.peak
+        self.peak, self.printed = self._model.peak, self._model.printed
         found = _nan_rows(given)
         if not self._keep and len(found):
             raise ShardFailure("output", _said_of_nan(found + shard.first_row, len(shard.rows)))
@@ -151,6 +151,7 @@ class MlpModel:
     """In this process: nothing in its file can be run."""
 
     peak = 0
+    printed = ""
 
     def __init__(self, params: InferParams, path: Path | None, form: str) -> None:
         from jobs import mlp
@@ -198,6 +199,10 @@ class SandboxModel:
     @property
     def peak(self) -> int:
         return self._sandbox.peak
+
+    @property
+    def printed(self) -> str:
+        return self._sandbox.printed
 
     def run(self, shard: Shard, rows: Array) -> Given:
         return Given(self._sandbox.call(shard.number, shard.first_row, rows, self._timeout), None)

@@ -75,12 +75,7 @@ class MapRunner(Runner):
             assert shard.rows is not None, "map runs on rows or items"
             return self._sandbox.call(shard.number, shard.first_row, shard.rows, self._timeout)
         finally:
-            self.peak = self._sandbox.peak
-
-    @property
-    def printed(self) -> str:
-        """What the function printed for the last shard, its middle left out."""
-        return self._sandbox.printed
+            self.peak, self.printed = self._sandbox.peak, self._sandbox.printed
 
     def close(self) -> None:
         self._sandbox.close()

@@ -326,6 +326,7 @@ class Oracle:
         self.touched: defaultdict[Shard, set[int]] = defaultdict(set)  # perhaps granted before
         self.failures: defaultdict[tuple[str, str, int], set[Run]] = defaultdict(set)
         self.losses: defaultdict[tuple[str, str, int], set[Run]] = defaultdict(set)
+        self.kicked: defaultdict[tuple[str, str, int], set[str]] = defaultdict(set)  # agents it was taken from
         self.first: defaultdict[str, defaultdict[str, set[Shard]]] = defaultdict(lambda: defaultdict(set))
         self.strikes: defaultdict[tuple[str, str], list[Shard]] = defaultdict(list)
         self.barred: set[tuple[str, str]] = set()
@@ -583,8 +584,8 @@ class Oracle:
         if is_open:
             self.limbo[event.layer] -= numbers
         for number in numbers:
-            self.failures.pop((event.job, event.layer, number), None)
-            self.losses.pop((event.job, event.layer, number), None)
+            for by_shard in (self.failures, self.losses, self.kicked):
+                by_shard.pop((event.job, event.layer, number), None)
         return must
 
     def ticked(self, alive: float) -> None:
@@ -603,8 +604,13 @@ class Oracle:
             self.limbo_until = None
             self.limbo.clear()
 
+    def was_kicked(self, layer: str, number: int) -> None:
+        for name, seen in self.agents.items():
+            if any(number in numbers for key, numbers in seen.open.items() if key[0] == layer):
+                self.kicked[self.opened[layer], layer, number].add(name)
+
     def forgiven(self, job: str) -> None:
-        for by_shard in (self.failures, self.losses):
+        for by_shard in (self.failures, self.losses, self.kicked):
             for shard in [shard for shard in by_shard if shard[0] == job]:
                 del by_shard[shard]
         for layer in self.disk.jobs[job].layers:

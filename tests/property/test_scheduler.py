@@ -157,8 +157,9 @@ class Farm(RuleBasedStateMachine):
                 oracle.closed(layer) if oracle.opened.get(layer) == job else None
                 for by_layer in (oracle.committed, oracle.quarantined, oracle.touched):
                     by_layer[job, layer].clear()
-                for shard in [shard for shard in oracle.failures if shard[:2] == (job, layer)]:
-                    del oracle.failures[shard]
+                for by_shard in (oracle.failures, oracle.kicked):
+                    for shard in [shard for shard in by_shard if shard[:2] == (job, layer)]:
+                        del by_shard[shard]
             case c.RaiseHighWater(job, layer, value):
                 self.marks.append(e.HighWaterStored(job, layer, value))
             case c.StartMerge(job, layer, generation):
@@ -258,9 +259,8 @@ class Farm(RuleBasedStateMachine):
             assert not any(number in oracle.agents[who].done[key] for who, key in holders), "finished, and done again"
             assert len(holders) <= 1, "a third copy"
             assert not holders or (not oracle.agents[name].load and holders[0][0] != name), "a copy for a busy machine"
-            tried = {
-                run[0] for runs in (oracle.failures, oracle.losses) for run in runs[grant.job, grant.layer, number]
-            }
+            shard = (grant.job, grant.layer, number)
+            tried = {run[0] for runs in (oracle.failures, oracle.losses) for run in runs[shard]} | oracle.kicked[shard]
             if name in tried and not holders:
                 others = [one for one in oracle.agents if one not in tried and oracle.able(one, job)]
                 assert not others, f"{number} again to {name}, not to {others}"
@@ -727,6 +727,39 @@ class Farm(RuleBasedStateMachine):
         before = self._snapshot()
         self.handle(e.DrainAsked(name), [])
         assert self._snapshot() == before or was == "live", "a drain takes nothing away"
+
+    @precondition(lambda self: any(any(seen.open.values()) for seen in self.oracle.agents.values()))
+    @rule(pick=picks)
+    def kick(self, pick: int) -> None:
+        """A shard is given up wherever it is thought to run."""
+        held = sorted(
+            (key[0], number)
+            for seen in self.oracle.agents.values()
+            for key, numbers in full(seen.open).items()
+            for number in numbers
+        )
+        layer, number = choose(pick, held)
+        last = self.oracle.last_attempt
+        self.oracle.was_kicked(layer, number)
+        self.handle(e.Kicked(layer, number), [])
+        assert all(key[1:] > (self.boot, last) for key in self._runs_of(layer, number)), "it runs on where it was"
+
+    @precondition(lambda self: self.oracle.opened)
+    @rule(pick=picks, number=st.integers(0, 12))
+    def kick_nobody(self, pick: int, number: int) -> None:
+        """Of a shard that runs nowhere, whatever it is: it changes nothing."""
+        layer = choose(pick, sorted(self.oracle.opened))
+        if not self._runs_of(layer, number):
+            self.unmoved(e.Kicked(layer, number))
+
+    def _runs_of(self, layer: str, number: int) -> list[Key]:
+        """The grants by which it is thought to run."""
+        return [
+            key
+            for seen in self.oracle.agents.values()
+            for key, numbers in seen.open.items()
+            if key[0] == layer and number in numbers
+        ]
 
     def _leave(self, agent: Agent) -> None:
         self.oracle.parted(agent.name, "left")

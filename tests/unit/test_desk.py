@@ -36,6 +36,7 @@ from agent.orders import (
     Ticked,
     WorkerDied,
 )
+from agent.reports import PRINTED_KEPT
 from agent.shelf import Part
 from agent.talk import Who
 from coordinator.protocol.messages import (
@@ -49,6 +50,7 @@ from coordinator.protocol.messages import (
     Leave,
     Loss,
     News,
+    Printed,
     Refused,
     Rejected,
     Returned,
@@ -146,7 +148,7 @@ class World:
         self.hear()
         syncs = [say.message for say in of(Say, self.orders[self.looked :]) if isinstance(say.message, Sync)]
         self.looked = len(self.orders)
-        lists = ("finished", "failures", "losses", "returned", "changed")
+        lists = ("finished", "failures", "losses", "returned", "changed", "printed")
         joined = {field: [item for sync in syncs for item in getattr(sync, field)] for field in lists}
         return msgspec.structs.replace(syncs[-1], **joined)
 
@@ -414,6 +416,35 @@ def test_a_dropped_shard_in_a_batch_that_counts_is_let_end_and_discarded() -> No
     world.ended(run)
     assert keep in world.desk.stock.shelf.live("farm", A)
     assert drop not in world.desk.stock.shelf.live("farm", A)
+
+
+def test_a_dropped_shard_that_hangs_before_others_of_its_batch_is_killed_and_those_run_again() -> None:
+    world = World(cpus=1)
+    (first,) = of(Run, world.hear(info(), grants=[grant(0, 7)]))
+    run, _ = of(Run, world.ended(first, seconds=0.1))
+    one, other = (number for number, _, _ in run.items[:2])
+    world.said()
+    world.hear(drops=[Drop(A, 1, 1, [(one, one + 1)])])
+    assert not of(Kill, seen(world, run, one))
+    world.now += 2.1
+    assert of(Kill, seen(world, run, one)) == [Kill(0, "dropped")]
+    assert other in numbers(of(Run, world.died(run, running=one, ours=True)))
+    assert not world.desk.stock.reports.next.pressing
+
+
+def test_what_shards_print_is_said_in_portions_and_too_much_of_it_is_counted() -> None:
+    world = World(cpus=1)
+    (run,) = of(Run, world.hear(info(), grants=[grant(0, 1)]))
+    world.ended(run, printed=((0, "hello"), (5, "of a shard that is not in the batch")), unprinted=2)
+    assert sum(say.message.unprinted for say in of(Say, world.orders) if isinstance(say.message, Sync)) == 2
+    assert world.said().printed == [Printed(A, 0, 1, 1, "hello")]
+    reports = world.desk.stock.reports
+    for number in range(PRINTED_KEPT + 5):
+        reports.print(Printed(A, number, 1, 1, "x"))
+    letter = reports.post()
+    assert (len(letter.printed), letter.unprinted, len(reports.next.printed)) == (128, 5, PRINTED_KEPT - 128)
+    reports.unanswered()
+    assert len(reports.next.printed) == PRINTED_KEPT, "the link broke: they are said again"
 
 
 def test_a_drop_of_an_older_attempt_changes_nothing() -> None:

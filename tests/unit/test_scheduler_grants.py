@@ -155,6 +155,29 @@ def test_a_failed_shard_goes_to_another_machine() -> None:
     assert [one.numbers for one in every(c.SendGrant, said) if one.session == world.sessions["b"]] == [failed]
 
 
+def test_a_kicked_shard_goes_to_another_machine_and_counts_as_nothing() -> None:
+    world = World()
+    world.add(seed(count=2), attempts=1)
+    world.enter("a", "b")
+    kicked = world.last("a")
+    said = world.handle(e.Kicked("L", kicked.numbers.bottom))
+    assert only(c.SendDrop, said).session == world.sessions["a"] and not every(c.StoreFailure, said)
+    assert not every(c.SendGrant, said), "the other one is busy, and able"
+    said = world.finish("b")
+    assert [one.numbers for one in every(c.SendGrant, said) if one.session == world.sessions["b"]] == [kicked.numbers]
+    assert not every(c.SendGrant, world.sync("a")), "no copy where somebody wanted it away from"
+
+
+def test_a_kicked_shard_runs_again_where_it_was_if_no_other_machine_is_there() -> None:
+    world = World()
+    world.add(seed(count=1))
+    world.enter("a")
+    said = world.handle(e.Kicked("L", 0))
+    assert only(c.SendGrant, said).numbers.pairs() == only(c.SendDrop, said).numbers.pairs() == [(0, 1)]
+    world.finish("a")
+    assert world.handle(e.Kicked("L", 0)) == [], "it is finished"
+
+
 def test_a_failed_shard_goes_to_the_same_machine_where_no_other_can_take_it() -> None:
     world = World()
     world.add(seed(count=1, out_bytes=100))

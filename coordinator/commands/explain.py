@@ -1,0 +1,100 @@
+"""`coordinator explain`: what a machine, a job or a shard is at, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from coordinator import ask, render
+from coordinator import root as roots
+from coordinator.admin import (
+    Agents,
+    AgentsAsk,
+    ExplainAgent,
+    Explained,
+    ExplainJob,
+    ExplainShard,
+    Status,
+    StatusAsk,
+)
+from coordinator.commands.logs import parse_shard, split
+from coordinator.commands.options import example, json_option, plain, root_option, say, say_json
+from coordinator.protocol.messages import Message
+from coordinator.root import Root
+from jobs.errors import MusterError, NotFoundError
+from jobs.units import format_duration, format_size
+
+
+@click.command(
+    epilog=example("coordinator explain", "coordinator explain lab3", "coordinator explain weights.1/conv1/17")
+)
+@click.argument("what", metavar="[AGENT|JOB|SHARD]", required=False)
+@root_option
+@json_option
+def command(what: str | None, root: Path | None, as_json: bool) -> None:
+    """Say what a machine is doing, or why it is idle; why nothing of a job runs; or the whole story of a shard.
+
+    Without a name: every machine, and every job that has not ended.
+    """
+    found = roots.existing(root)
+    answers = [_asked(found, what)] if what else _everything(found)
+    if as_json:
+        say_json([plain(answer) for answer in answers])
+    elif answers:
+        say("\n\n".join(page(answer) for answer in answers))
+    else:
+        say(render.no_machines(found.path))
+
+
+def _asked(root: Root, what: str) -> Explained:
+    """Of a name that may be a machine's or a job's, the machine first."""
+    if "/" in what:
+        job, rest = split(what, None)
+        layer, number = parse_shard(rest or "")
+        name = roots.resolve_job(root, job)
+        answer = ask.ask(root, ExplainShard(name, layer, number), Explained)
+        return _with_table(root, name, layer, number, answer) if answer.merged else answer
+    agents = {agent.name for agent in ask.ask(root, AgentsAsk(), Agents).agents}
+    if what in agents:
+        return ask.ask(root, ExplainAgent(what), Explained)
+    try:
+        name = roots.resolve_job(root, what)
+    except MusterError:
+        known = ", ".join(sorted(agents)[:5]) or "none"
+        raise NotFoundError(f"there is no agent, job or shard {what!r}", f"agents: {known}") from None
+    return ask.ask(root, ExplainJob(name), Explained)
+
+
+def _everything(root: Root) -> list[Explained]:
+    with ask.line(root) as line:
+        jobs = [job.id for job in line.ask(StatusAsk(), Status).jobs if job.state in {"running", "paused", "halted"}]
+        agents = [agent.name for agent in line.ask(AgentsAsk(), Agents).agents if agent.state != "left"]
+        questions: list[Message] = [*map(ExplainJob, jobs), *map(ExplainAgent, agents)]
+        return [line.ask(question, Explained) for question in questions]
+
+
+def _with_table(root: Root, job: str, layer: str, number: int, answer: Explained) -> Explained:
+    """What the table beside a merged layer says of the run that counts."""
+    import msgspec
+
+    from jobs.result import open_result
+
+    line = open_result(root.job(job).result / layer).shards[number]
+    when, took = render.moment(float(line["started"])), format_duration(float(line["seconds"]))
+    said = (
+        f"was computed by {line['agent']} (attempt {line['boot']}.{line['attempt']}) at {when}, in {took},"
+        f" peak {format_size(int(line['peak']))}, from {format_size(int(line['in_bytes']))}"
+    )
+    return msgspec.structs.replace(answer, lines=[*answer.lines, said])
+
+
+def page(answer: Explained) -> str:
+    """As people read it."""
+    lines = [answer.about, *(f"  {line}" for line in answer.lines)]
+    for one in answer.happenings:
+        lines.append(f"  {render.moment(one.when)}  {one.said}")
+        lines += [f"      | {line}" for line in one.evidence.splitlines()]
+    if answer.since and not answer.merged:
+        lines.append(f"  (of the time before {render.moment(answer.since)} only failures and commits are known)")
+    return "\n".join(lines)

@@ -1,0 +1,31 @@
+"""`coordinator kick`: run a shard elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from coordinator import ask
+from coordinator import root as roots
+from coordinator.admin import Done, Kick
+from coordinator.commands.logs import parse_shard, split
+from coordinator.commands.options import example, root_option, say
+from jobs.errors import UsageError
+
+
+@click.command(epilog=example("coordinator kick weights.1/conv1/17"))
+@click.argument("shard", metavar="JOB/LAYER/N")
+@root_option
+def command(shard: str, root: Path | None) -> None:
+    """Give a shard up where it runs, and run it elsewhere.
+
+    What it has computed so far is thrown away. It is not counted as a failure, and the machine it ran on gets it again
+    only where no other one can run it.
+    """
+    found = roots.existing(root)
+    job, rest = split(shard, None)
+    if rest is None:
+        raise UsageError(f"{shard!r} is not a shard", "write JOB/LAYER/NUMBER, such as weights.1/conv1/17")
+    layer, number = parse_shard(rest)
+    say(ask.ask(found, Kick(roots.resolve_job(found, job), layer, number), Done).said)

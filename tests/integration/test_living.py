@@ -1,0 +1,151 @@
+"""Living with a farm, with two real agents: what it explains and logs, what is kicked, paused, and run elsewhere."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator import root as roots
+from tests.farm import DEADLINE_SECONDS, Farm, arrays, running, until
+
+pytestmark = pytest.mark.ray
+
+NAMES = ("left", "right")
+WORK = """
+import os, sys, time
+from pathlib import Path
+
+def loud(rows, shard):
+    print("hello from", shard)
+    print("and in red", file=sys.stderr)
+    if shard == 5:
+        print("y" * 100_000)
+    return rows * 2
+
+def stuck(rows, shard, flag):
+    if shard == 3 and "MUSTER_TEST_LIVING" in os.environ:
+        try:
+            Path(flag).touch(exist_ok=False)
+        except FileExistsError:
+            return rows
+        time.sleep(3600)
+    return rows
+
+def fails(rows, shard):
+    print("before the end")
+    if shard == 2:
+        raise ValueError("not this one")
+    return rows
+"""
+
+
+@pytest.fixture(scope="module")
+def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+    with running(tmp_path_factory.mktemp("farm")) as made:
+        made.env["MUSTER_TEST_LIVING"] = "1"
+        for name in NAMES:
+            made.join(name, "--cpus", "1")
+        for name in NAMES:
+            until(lambda name=name: _is_live(made, name), f"{name} to be there")  # type: ignore[misc]
+        yield made
+
+
+def _is_live(farm: Farm, name: str) -> bool:
+    status = farm.agent_status(name)
+    return status is not None and status.state == "live"
+
+
+def mapped(farm: Farm, function: str, rows: int = 8, args: dict[str, Any] | None = None, **fields: Any) -> str:
+    """A job of one-row shards."""
+    return farm.submit(
+        arrays(1, rows, 16), 1, WORK, kind="map", code=f"work.py:{function}", params={"args": args or {}}, **fields
+    )
+
+
+def said(farm: Farm, *args: str) -> str:
+    done = farm.coordinator(*args)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# --- logs ---------------------------------------------------------------------------------------------------
+
+
+def test_what_shards_print_is_in_the_logs(farm: Farm) -> None:
+    job = mapped(farm, "loud", name="loud")
+    farm.wait(job)
+    log = said(farm, "logs", job)
+    assert all(f"hello from {number}\n" in log for number in range(8)) and "and in red" in log
+    assert len(log) < 20_000 and "left out" in log
+    one = said(farm, "logs", f"{job}/a/3")
+    assert one.startswith(f"{job}/a/3 printed, on ") and "hello from 3" in one and "hello from 4" not in one
+    printed = json.loads(said(farm, "logs", job, "--json"))["printed"]
+    assert {line["number"] for line in printed} == set(range(8))
+
+
+def test_logs_are_followed_until_the_job_ends(farm: Farm) -> None:
+    job = mapped(farm, "fails", name="followed", attempts=1)
+    command = [*roots.command("logs", farm.root.path), job, "-f"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=True)
+    assert done.stdout.count(f"{job}/a/7 printed, on ") == 1
+    assert "ValueError: not this one" in done.stdout and farm.status(job).state == "incomplete"
+
+
+# --- kick and explain ---------------------------------------------------------------------------------------
+
+
+def test_a_kicked_shard_runs_elsewhere_at_no_attempts_cost(farm: Farm, tmp_path: Path) -> None:
+    job = mapped(farm, "stuck", args={"flag": str(tmp_path / "flag")}, name="kicked", attempts=1)
+    until((tmp_path / "flag").exists, "the shard to hang")
+    shard = f"{job}/a/3"
+    where = until(lambda: next((name for name in NAMES if f"on {name}" in said(farm, "explain", shard)), ""), "a place")
+    assert f"is taken from {where}" in said(farm, "kick", shard)
+    farm.wait(job)
+    other = NAMES[1 - NAMES.index(where)]
+    story = said(farm, "explain", shard)
+    events = [
+        f"granted to {where}",
+        "  kicked\n",
+        f"taken from {where}",
+        f"granted to {other}",
+        "committed, computed by ",
+    ]
+    places = [story.index(event) for event in events]
+    assert places == sorted(places) and f"was computed by {other}" in story, story
+    assert farm.status(job).failures == 0
+    farm.check_result(job)
+
+
+def test_what_runs_nowhere_is_not_kicked(farm: Farm) -> None:
+    job = mapped(farm, "loud", rows=2, name="still")
+    farm.wait(job)
+    refused = farm.coordinator("kick", f"{job}/a/1")
+    assert refused.returncode == 7 and "runs nowhere now" in refused.stderr and "explain" in refused.stderr
+    assert farm.coordinator("kick", f"{job}/b/0").returncode == 6
+
+
+def test_a_failures_story_has_its_evidence(farm: Farm) -> None:
+    job = mapped(farm, "fails", name="story", attempts=2)
+    farm.wait(job, "incomplete")
+    story = said(farm, "explain", f"{job}/a/2")
+    assert "is given up" in story and story.count("failed on ") == 2 and "ValueError: not this one" in story
+    assert "before the end" in story
+    lines = said(farm, "explain", job)
+    assert "is incomplete: 1 shards quarantined" in lines and f"coordinator retry {job}" in lines
+
+
+def test_an_idle_machine_and_a_job_that_cannot_run_say_why(farm: Farm) -> None:
+    job = mapped(farm, "loud", name="vast", resources={"cpus": 99})
+    until(lambda: "99" in said(farm, "explain", "left"), "the job to be refused")
+    for page in (said(farm, "explain", "left"), said(farm, "explain", job), said(farm, "explain", f"{job}/a/0")):
+        assert "has 1 cpus, a shard wants 99" in page
+    assert "is live, lends 1 cpu and " in said(farm, "explain")
+    assert said(farm, "cancel", job)
+    until(lambda: "no job is running" in said(farm, "explain", "right"), "it to have nothing to do")
+    assert "`coordinator retry" in said(farm, "explain", job)
+    assert farm.coordinator("explain", "nobody").returncode == 6

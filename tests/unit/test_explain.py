@@ -1,0 +1,54 @@
+"""What `explain` and `logs` remember: the chronicle is bounded, and a log survives halves of lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from coordinator import printed
+from coordinator.chronicle import Chronicle
+from coordinator.printed import Saying
+from jobs.ranges import RangeSet
+
+
+def test_a_shards_story_is_what_names_it_in_order() -> None:
+    chronicle = Chronicle()
+    chronicle.note("granted", "L", "a", RangeSet([(0, 10)]), 1, 1)
+    chronicle.note("granted", "M", "a", RangeSet([(0, 10)]), 1, 2)
+    chronicle.note("lost", "L", "a", [(3, 5)], 1, 1, "killed")
+    assert [entry.what for entry in chronicle.of("L", 3)] == ["granted", "lost"]
+    assert [entry.what for entry in chronicle.of("L", 5)] == ["granted"]
+
+
+def test_it_forgets_the_oldest_and_says_since_when_it_knows() -> None:
+    chronicle = Chronicle(limit=10)
+    for number in range(20):
+        chronicle.note("granted", "L", "a", [(number, number + 1)], 1, number)
+    assert not chronicle.of("L", 9) and chronicle.of("L", 10)
+    assert chronicle.since <= chronicle.of("L", 10)[0].when
+    chronicle.note_parting("a", "gone")
+    assert [one.state for one in chronicle.partings("a", 0.0)] == ["gone"]
+
+
+def test_what_was_printed_is_read_from_where_one_left_off(tmp_path: Path) -> None:
+    log = tmp_path / "printed.log"
+    assert list(printed.read(log)) == []
+    printed.append(log, [Saying(1.0, "a", "conv1", 3, 1, 2, "hello\n\u2028there")])
+    [(place, one)] = printed.read(log)
+    assert (one.text, one.run) == ("hello\n\u2028there", ("conv1", 3, 1, 2))
+    with log.open("ab") as file:
+        file.write(b'{"half\n')
+    printed.append(log, [Saying(2.0, "a", left_out=7)])
+    assert [one.left_out for _, one in printed.read(log, place)] == [7]
+    with log.open("ab") as file:
+        file.write(b'{"when": 3')
+    assert len(list(printed.read(log))) == 2, "a line that is still being written waits"
+    assert log.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_log_that_is_full_takes_no_more(tmp_path: Path) -> None:
+    log = tmp_path / "printed.log"
+    log.touch()
+    with log.open("ab") as file:
+        file.truncate(printed.LOG_LIMIT)
+    printed.append(log, [Saying(1.0, "a", text="more")])
+    assert log.stat().st_size == printed.LOG_LIMIT and printed.is_full(log)

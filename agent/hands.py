@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,11 +34,18 @@ class Hands:
     """The pool, and the files its workers need. All but the pool's own callback is for the main thread."""
 
     def __init__(
-        self, spool: Spool, name: str, slots: int, packs: Path | None, put: Callable[[PoolNews], None]
+        self,
+        spool: Spool,
+        name: str,
+        slots: int,
+        packs: Path | None,
+        pythons: Mapping[str, str],
+        put: Callable[[PoolNews], None],
     ) -> None:
         self._spool = spool
         self._name = name
         self._packs = packs  # folder with the users' code as the coordinator has it; None: it is pulled
+        self._pythons = pythons  # by the name of their environment
         self._put = put
         self._flying: dict[int, Run] = {}  # by the pool's ticket
         self._at: dict[int, At] = {}
@@ -92,7 +98,7 @@ class Hands:
             mark=str(spool.mark(run.slot)),
             scratch=str(spool.scratch(run.slot)),
             code=self._code(info.work.code),
-            python=_interpreter(info.work.env),
+            python=self._interpreter(info.work.env),
             model=self._model(info.work.model),
         )
 
@@ -121,6 +127,10 @@ class Hands:
         if self._packs is not None:
             return str(self._packs / f"{model.digest}.model")
         return str(self._spool.input(model.digest, bytes.fromhex(model.digest)))
+
+    def _interpreter(self, env: str | None) -> str | None:
+        """What `env` names here; a path names itself."""
+        return None if env is None else self._pythons.get(env, env)
 
     def _say_at(self, run: Run, farm: str) -> None:
         at = At(farm, run.info.job, run.info.layer.digest)
@@ -178,8 +188,3 @@ class Hands:
 
 def _running(marked: mark.Marked | None) -> tuple[int, int, int] | None:
     return (marked.number, marked.boot, marked.attempt) if marked and marked.running else None
-
-
-def _interpreter(env: str | None) -> str | None:
-    """What `env` names here: an interpreter on the PATH or by its path."""
-    return None if env is None else shutil.which(env) or env

@@ -9,8 +9,9 @@ import queue
 import signal
 import time
 import uuid
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
@@ -53,6 +54,7 @@ from agent.talk import Who
 from jobs import strays
 from jobs.errors import INTERRUPTED_EXIT
 from jobs.fields import one_line
+from jobs.model import Environment
 
 LOOK_SECONDS = 0.25  # between looks at the slots' marks
 WEIGH_SECONDS = 1.0
@@ -76,6 +78,8 @@ class Settings:
     version: str
     packs: Path | None = None  # folder of the users' code as the coordinator has it; None: inputs and code are pulled
     bandwidth: int | None = None  # bytes per second, both ways together
+    pythons: Mapping[str, str] = field(default_factory=dict)  # name of an environment → its interpreter
+    envs: Mapping[str, Environment] = field(default_factory=dict)  # the same → what it has
 
 
 class Interrupted(BaseException):
@@ -94,7 +98,7 @@ class Agent:
         bandwidth = Bandwidth(settings.bandwidth)
         self._pushing = Pushing(link, spool, bandwidth, self._inbox.put)
         self._pulling = Pulling(link, spool, bandwidth, self._inbox.put)
-        self._hands = Hands(spool, settings.name, settings.cpus, settings.packs, self._inbox.put)
+        self._hands = Hands(spool, settings.name, settings.cpus, settings.packs, settings.pythons, self._inbox.put)
         self._desk = self._make_desk()
         self._line = Line()
         self._meter = Meter()
@@ -132,6 +136,7 @@ class Agent:
         return Desk(self._who(), Left(parts, losses, self._spool.copies(), self._spool.codes()))
 
     def _who(self) -> Who:
+        from jobs import environments
         from jobs.fingerprint import fingerprint
         from jobs.kinds import kernels
         from jobs.packages import installed
@@ -152,6 +157,7 @@ class Agent:
             version=settings.version,
             in_place=settings.packs is not None,
             packages=tuple(installed()),
+            envs={"": environments.own(), **settings.envs},
         )
 
     # --- the loop ---

@@ -5,12 +5,13 @@ The channel is a strict loop: while an answer is awaited nothing can be said.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from agent.orders import Command, Quit, Redial, Say, Tell
 from agent.reports import Letter, trimmed
 from coordinator.protocol.messages import PROTOCOL, Held, Hello, Leave, News, Rejected, Sync, Welcome
 from jobs.errors import FencedError, RefusedError
+from jobs.model import Environment
 
 GAP_SECONDS = 0.05  # between two questions: news is gathered meanwhile
 POLL_SECONDS = (
@@ -40,6 +41,7 @@ class Who:
     version: str
     in_place: bool  # whether it reads sources where they are
     packages: tuple[str, ...] = ()  # those of `jobs.packages` that are here
+    envs: dict[str, Environment] = field(default_factory=dict)  # by name; "" is our own
 
 
 class Talk:

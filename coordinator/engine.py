@@ -331,6 +331,7 @@ class Engine:
                 fingerprint=hello.fingerprint,
                 in_place=hello.in_place,
                 packages=frozenset(hello.packages),
+                envs=hello.envs,
                 held=tuple(hello.held),
                 failures=tuple(hello.failures),
                 losses=tuple(hello.losses),

@@ -57,6 +57,8 @@ def _agent_lines(engine: Engine, agent: s.Agent, note: str) -> list[str]:
     lends = f"lends {_counted(agent.cpus, 'cpu')} and {format_size(agent.memory)} of memory"
     lines = [f"is {agent.state}, {lends}, heard of {_ago(now - agent.heard)}"]
     lines += [f"says: {note}"] if note else []
+    named = [f"{name} (Python {env.python})" for name, env in sorted(agent.envs.items()) if name]
+    lines += [f"has the environments {', '.join(named)}"] if named else []
     lines += [_held_line(engine, holding, now) for holding in agent.holdings.values()][:HAPPENINGS_SHOWN]
     if agent.open_of() == 0:
         lines.append(f"has nothing to run: {_why_idle(engine, agent)}")

@@ -367,6 +367,8 @@ def added(job: str, plan: Plan, **stored: object) -> e.JobAdded:
         max_failures=plan.max_failures,
         same_kernels=plan.same_kernels,
         needs=plan.work.needs,
+        env=plan.work.env,
+        packages=plan.work.packages,
         model_bytes=plan.work.model.nbytes if plan.work.model else 0,
         **values,  # type: ignore[arg-type]
     )

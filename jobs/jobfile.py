@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from jobs import kinds, names, npy, units, yamltext
+from jobs import kinds, names, npy, requirements, units, yamltext
 from jobs.errors import JobFileError
 from jobs.fields import FieldError, convert
 from jobs.kinds import Kind
@@ -73,6 +73,7 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     params: dict[str, Any] = {}
     code: CodeSpec | None = None
     env: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    packages: Annotated[list[PathText], Meta(max_length=100)] = []  # that the environment must have
     attempts: Annotated[int, Meta(ge=1, le=1000)] = 3
     timeout: float | None = None  # per attempt
     max_failures: Annotated[int, Meta(ge=1, le=1_000_000)] = 20
@@ -132,7 +133,8 @@ def _job_of(value: object) -> JobFile:
         job = msgspec.structs.replace(job, shard=ShardSpec(size=DEFAULT_SHARD_BYTES))
     kind = kinds.load(job.kind)
     _check_fit(job, kind)
-    return msgspec.structs.replace(job, params=_complete(kind, job.params))
+    packages = _checked_packages(job)
+    return msgspec.structs.replace(job, params=_complete(kind, job.params), packages=packages)
 
 
 def _spelled_out(value: dict[str, Any]) -> dict[str, Any]:
@@ -220,6 +222,23 @@ def _check_fit(job: JobFile, kind: Kind[Any]) -> None:
         raise FieldError("code", f"kind `{job.kind}` runs no code of yours", "leave `code` out")
     if job.code is not None:
         _check_entry(job.code.entry)
+
+
+def _checked_packages(job: JobFile) -> list[str]:
+    """In one spelling. An environment is named as agents declare it; a path is as good only where nothing is asked."""
+    is_path = job.env is not None and "/" in job.env
+    if job.env is not None and not is_path and not names.is_environment(job.env):
+        raise FieldError("env", f"{_shown(job.env)} is not allowed", "name it as in `agent join --env NAME=PYTHON`")
+    if job.packages and is_path:
+        hint = "name it at `agent join --env NAME=PYTHON`, and here"
+        raise FieldError("packages", "what an environment given by its path has is not known", hint)
+    found = []
+    for i, text in enumerate(job.packages):
+        try:
+            found.append(requirements.checked(text))
+        except ValueError as error:
+            raise FieldError(f"packages[{i}]", str(error)) from None
+    return found
 
 
 def _check_entry(entry: str) -> None:

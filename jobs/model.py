@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from struct import Struct
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
+from msgspec import Meta
+
+Distribution = Annotated[str, Meta(max_length=256)]
+Version = Annotated[str, Meta(max_length=256)]
 
 
 class Stamp(msgspec.Struct, frozen=True, array_like=True):
@@ -141,6 +145,13 @@ class ModelFile(msgspec.Struct, frozen=True):
     nbytes: int
 
 
+class Environment(msgspec.Struct, frozen=True):
+    """A Python that a machine has for users' code."""
+
+    python: Annotated[str, Meta(max_length=64)]  # its version
+    packages: Annotated[dict[Distribution, Version], Meta(max_length=20_000)]  # name, in lower case → version
+
+
 class Work(msgspec.Struct, frozen=True):
     """What every shard of a job has in common, as a worker needs it."""
 
@@ -155,6 +166,7 @@ class Work(msgspec.Struct, frozen=True):
     timeout: float | None  # seconds per attempt
     model: ModelFile | None = None
     needs: tuple[str, ...] = ()  # packages beyond our own, as `jobs.packages` knows them
+    packages: tuple[str, ...] = ()  # that `env`, or the agent's own where there is none, must have: `torch>=2`
 
 
 class Layer(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ from jobs.errors import UsageError
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _LAYER_PART = re.compile(r"[A-Za-z0-9_.+@=,\- ]{1,128}", re.ASCII)
 _JOB_ID = re.compile(r"([A-Za-z0-9_-]{1,64})\.([1-9][0-9]{0,8})", re.ASCII)
+_ENVIRONMENT = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 _DIGEST = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 NAME_LIMIT = 64  # of a job or an agent
@@ -23,6 +24,11 @@ def is_plain(text: str) -> bool:
 def is_job(text: str) -> bool:
     """Whether `text` is a job's full id, such as `weights.2`."""
     return _JOB_ID.fullmatch(text) is not None
+
+
+def is_environment(text: str) -> bool:
+    """Whether `text` may name a Python environment."""
+    return _ENVIRONMENT.fullmatch(text) is not None
 
 
 def is_digest(text: str) -> bool:

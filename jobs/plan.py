@@ -106,6 +106,7 @@ def _work_of(job: JobFile, kind: Kind[Any], code: CodeBundle | None, prepared: P
         cpus=job.resources.cpus,
         memory=job.resources.memory,
         timeout=job.timeout,
+        packages=tuple(job.packages),
     )
 
 

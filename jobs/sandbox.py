@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from jobs import runner
+from jobs.environments import variables
 from jobs.kinds import Items, RunnerLost, ShardFailure
 from jobs.pipes import Array, Garbled, Gone, Late, Pipes, widen
 from jobs.strays import TOKEN, kill_group, kill_marked, record, sweep
@@ -37,7 +38,6 @@ THREADS = (
     "VECLIB_MAXIMUM_THREADS",
     "NUMEXPR_NUM_THREADS",
 )
-_OURS = ("RAY_", "PYTHONHOME", "__PYVENV")  # how the variables of the pool we run in, and of our interpreter, begin
 _NO_PROGRAM = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR)  # anything else is the machine's trouble
 _PLAIN = {code: "?" for code in range(32) if chr(code) not in "\n\t"} | {127: "?"}
 
@@ -62,7 +62,7 @@ class Sandbox:
         self._entry = entry
         self._scratch = scratch.resolve()
         self._token = secrets.token_hex(16)
-        self._env = _environment(env or {}, threads, self._token)
+        self._env = _environment(python, env or {}, threads, self._token)
         self._args = dict(args or {})
         self._model = dict(model) if model is not None else None
         self._process: subprocess.Popen[bytes] | None = None
@@ -232,10 +232,9 @@ class Sandbox:
         return _shown("\n".join(part for part in (trace, printed and f"--- printed:\n{printed}") if part))
 
 
-def _environment(more: Mapping[str, str], threads: int, token: str) -> dict[str, str]:
-    """Ours without what is ours alone, then the threads, then the job's own."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(_OURS)}
-    return kept | dict.fromkeys(THREADS, str(threads)) | dict(more) | {TOKEN: token}
+def _environment(python: str, more: Mapping[str, str], threads: int, token: str) -> dict[str, str]:
+    """The interpreter's, then the threads, then the job's own."""
+    return variables(python) | dict.fromkeys(THREADS, str(threads)) | dict(more) | {TOKEN: token}
 
 
 def _close(*fds: int) -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,8 +18,9 @@ from agent.bandwidth import LEAST
 from agent.commands.group import example
 from agent.commands.options import place_of, ssh_options
 from agent.links import Options, Ssh, open_link
-from jobs import units
+from jobs import environments, units
 from jobs.errors import LinkError, RefusedError, UsageError
+from jobs.model import Environment
 from jobs.names import check_name
 from jobs.where import Folder, Host, check_root
 
@@ -47,6 +49,7 @@ def _size(context: click.Context, option: click.Parameter, value: str | None) ->
         "agent join ./farm --detach",
         "agent join server.lab",
         "agent join anna@server.lab:/data/farm --accept-new-host-key --bandwidth 10MiB",
+        "agent join server.lab --env nlp=/opt/conda/envs/nlp/bin/python --env vision=~/venvs/vision",
         "agent join ssh://anna@server.lab:2222/data/farm --ssh openssh",
     )
 )
@@ -72,6 +75,9 @@ def _size(context: click.Context, option: click.Parameter, value: str | None) ->
 @click.option(
     "--bandwidth", callback=_size, metavar="SIZE", default=None, help="Bytes per second at most, both ways together."
 )
+@click.option(
+    "--env", "envs", multiple=True, metavar="NAME=PYTHON", help="An environment for jobs that ask for it; repeatable."
+)
 @click.option("--detach", is_flag=True, help="Return once it works; it goes on by itself.")
 def command(
     where: str,
@@ -86,6 +92,7 @@ def command(
     port: int | None,
     ssh_config: Path | None,
     bandwidth: int | None,
+    envs: tuple[str, ...],
     detach: bool,
 ) -> int:
     """Work for the coordinator at WHERE until told to leave.
@@ -107,10 +114,11 @@ def command(
     name = check_name(name or spools.host(), "agent")
     folder = (spool or spools.base() / name).expanduser().absolute()
     _check_spool(folder, spool is not None)
+    pythons = _pythons(envs)
     if detach:
         return _detach(folder, name)
     options = Options(ssh, accept_new_host_key, program, ssh_config, interactive=sys.stdin.isatty())
-    return _join(there, options, Wishes(name, folder, cpus, memory, disk, bandwidth))
+    return _join(there, options, Wishes(name, folder, cpus, memory, disk, bandwidth, pythons))
 
 
 @dataclass(frozen=True)
@@ -123,6 +131,15 @@ class Wishes:
     memory: int | None
     disk: int | None
     bandwidth: int | None
+    pythons: dict[str, str]  # by the name of their environment
+
+
+def _pythons(texts: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, python in map(environments.parse, texts):
+        if found.setdefault(name, python) != python:
+            raise UsageError(f"--env {name} is named twice", "give each environment a name of its own")
+    return found
 
 
 def _check_spool(folder: Path, asked_for: bool) -> None:
@@ -140,6 +157,7 @@ def _check_spool(folder: Path, asked_for: bool) -> None:
 def _join(place: Folder | Host, options: Options, wishes: Wishes) -> int:
     from agent.main import Agent
 
+    envs = {name: environments.probe(name, python) for name, python in wishes.pythons.items()}
     spool = spools.Spool(wishes.folder)
     spool.take(wishes.name, str(place))
     link = open_link(place, options)
@@ -149,13 +167,13 @@ def _join(place: Folder | Host, options: Options, wishes: Wishes) -> int:
         if not error.retryable:
             raise
         click.echo(f"{wishes.name}: {error.message}; trying again", err=True)
-    settings = _settings(place, wishes, spool)
+    settings = _settings(place, wishes, spool, envs)
     lent = f"{settings.cpus} cpus, {units.format_size(settings.memory)} of memory"
     click.echo(f"{wishes.name}: {lent}, {units.format_size(settings.disk)} of disk in {wishes.folder}", err=True)
     return Agent(settings, spool, link).run()
 
 
-def _settings(place: Folder | Host, wishes: Wishes, spool: spools.Spool) -> Settings:
+def _settings(place: Folder | Host, wishes: Wishes, spool: spools.Spool, envs: Mapping[str, Environment]) -> Settings:
     from importlib.metadata import version
 
     from agent import weigh
@@ -173,6 +191,8 @@ def _settings(place: Folder | Host, wishes: Wishes, spool: spools.Spool) -> Sett
         version=version("muster"),
         packs=place.path / "code" if isinstance(place, Folder) else None,
         bandwidth=wishes.bandwidth,
+        pythons=wishes.pythons,
+        envs=envs,
     )
 
 

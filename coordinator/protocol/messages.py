@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from jobs.errors import ProtocolError
-from jobs.model import Layer, Output, Stamp, Work
+from jobs.model import Environment, Layer, Output, Stamp, Work
 
 PROTOCOL = 1
 PROBE_LIMIT = 64 << 20  # bytes one `Probe` may ask for
@@ -159,6 +159,7 @@ class Hello(Message, frozen=True):
     failures: list[Failure] = []
     losses: list[Loss] = []
     packages: list[Short] = []  # those of `jobs.packages` that can be imported there
+    envs: Annotated[dict[Short, Environment], Meta(max_length=64)] = {}  # by name; "" is the agent's own
 
 
 class Sync(Message, frozen=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from coordinator.protocol.messages import Failure, Finished, Held, Loss, Returned
+from jobs.model import Environment
 from jobs.ranges import RangeSet
 
 Run = tuple[str, int, int]  # one run of a shard: on which agent, by which (boot, attempt)
@@ -50,6 +51,8 @@ class JobAdded:
     same_kernels: bool = False
     kernels_fixed: str = ""  # the fingerprint of what is committed, where the job wants one alone
     needs: tuple[str, ...] = ()  # packages beyond our own
+    env: str | None = None  # the environment its code runs in, as agents declare it; None: the agent's own
+    packages: tuple[str, ...] = ()  # that it must have
     model_bytes: int = 0  # that a machine has to pull once, unless it reads in place
 
 
@@ -68,6 +71,7 @@ class Joined:
     fingerprint: str = ""
     in_place: bool = False  # it reads sources where they are: inputs cost it no disk
     packages: frozenset[str] = frozenset()
+    envs: dict[str, Environment] = field(default_factory=dict)  # by name; "" is its own
     held: tuple[Held, ...] = ()
     failures: tuple[Failure, ...] = ()
     losses: tuple[Loss, ...] = ()

@@ -68,6 +68,8 @@ def _job(state: State, event: JobAdded) -> Job:
         succeeded=event.succeeded,
         cursor=event.cursor,
         needs=event.needs,
+        env=event.env,
+        packages=event.packages,
         model_bytes=event.model_bytes,
         layers=[_seeded(event.job, seed) for seed in event.layers],
         same_kernels=event.same_kernels,
@@ -383,7 +385,7 @@ def remove(state: State, job: Job) -> None:
     del state.jobs[job.id]
     state.running.pop(job.id, None)
     for agent in state.agents.values():
-        for by_job in (agent.rates, agent.strikes, agent.ineligible):
+        for by_job in (agent.rates, agent.strikes, agent.ineligible, agent.env_obstacles):
             by_job.pop(job.id, None)
 
 

@@ -11,8 +11,10 @@ from math import exp
 from coordinator.scheduler.commands import Command, SendGone
 from coordinator.scheduler.events import Run
 from jobs.fingerprint import apart
+from jobs.model import Environment
 from jobs.packages import pip_line
 from jobs.ranges import RangeSet
+from jobs.requirements import lacking
 
 RATE_MEMORY_SECONDS = 5.0  # how fast an agent's measured rate forgets
 RATE_STEP_SECONDS = 0.05  # shorter spells are added up before they count
@@ -215,6 +217,8 @@ class Job:
     least_cost: int = 0  # bytes of input and output of a shard of the layer with the smallest
     least_output: int = 0  # of output alone
     needs: tuple[str, ...] = ()  # packages
+    env: str | None = None
+    packages: tuple[str, ...] = ()  # that its environment must have
     model_bytes: int = 0
     used: float = 0.0  # slot-seconds over priority: the job with the least is served first
     first_failures: dict[str, set[tuple[str, int]]] = field(default_factory=dict)  # agent → (layer, number)
@@ -253,6 +257,8 @@ class Agent:
     fingerprint: str = ""
     in_place: bool = False
     packages: frozenset[str] = frozenset()
+    envs: dict[str, Environment] = field(default_factory=dict)  # by name; "" is its own
+    env_obstacles: dict[str, str] = field(default_factory=dict)  # job → what its environment lacks, once looked for
     disk: int = 0  # bytes its spool may use in all
     progressed: float = 0.0  # when it last said what became of anything
     idle_because: str = ""  # why it last got nothing, for people
@@ -269,6 +275,12 @@ class Agent:
     def slots(self, job: Job) -> int:
         by_memory = self.memory // job.memory if job.memory and self.memory else self.cpus
         return min(self.cpus // job.cpus, by_memory)
+
+    def env_obstacle(self, job: Job) -> str:
+        """What is wrong with its environment for this job, or ""."""
+        if job.id not in self.env_obstacles:
+            self.env_obstacles[job.id] = _lacks(self.envs, job)
+        return self.env_obstacles[job.id]
 
     def cost(self, layer: Layer) -> int:
         """Bytes of its disk that one shard takes, input and output."""
@@ -288,6 +300,23 @@ class Agent:
         """Shards of it per second, 0 until measured."""
         rate = self.rates.get(job)
         return rate.per_second if rate else 0.0
+
+
+def _lacks(envs: dict[str, Environment], job: Job) -> str:
+    """Why code of the job cannot run in any of these, or ""."""
+    if job.env is not None and "/" in job.env:
+        return ""  # a path: whether it is there shows when it is started
+    if job.env is not None and job.env not in envs:
+        return f"has no environment {job.env}: leave, and join it with `--env {job.env}=PYTHON`"
+    if not job.packages:
+        return ""
+    there = envs.get(job.env or "")
+    missing = lacking(there, job.packages) if there else dict.fromkeys(job.packages, "")
+    if not missing:
+        return ""
+    wanted = ", ".join(f"{text} (it has {version})" if version else text for text, version in missing.items())
+    where = f"in its environment {job.env} " if job.env else ""
+    return f"has no {wanted}: {where}`python -m pip install {' '.join(map(repr, missing))}`, then join again"
 
 
 class State:
@@ -346,6 +375,8 @@ class State:
         for package in job.needs:
             if package not in agent.packages:
                 return f"has no {package}: `{pip_line(package)}` there, then join again"
+        if why := agent.env_obstacle(job):
+            return why
         if agent.cpus < job.cpus:
             return f"has {agent.cpus} cpus, a shard wants {job.cpus}"
         if agent.slots(job) < 1:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from coordinator import root as roots
@@ -36,6 +38,13 @@ def stuck(rows, shard, flag):
         time.sleep(3600)
     return rows
 
+def where(rows):
+    try:
+        import muster, jobs, coordinator, ray
+    except ImportError:
+        print(f"{sys.prefix}, and nothing of ours")
+    return rows
+
 def fails(rows, shard):
     print("before the end")
     if shard == 2:
@@ -44,12 +53,23 @@ def fails(rows, shard):
 """
 
 
+def bare_venv(folder: Path) -> Path:
+    """The interpreter of an environment with numpy, and without our package or anything else of ours."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    [packages] = folder.glob("lib/python*/site-packages")
+    installed = Path(np.__file__).parents[1]
+    for path in installed.glob("numpy*"):  # it, its libraries and its metadata
+        (packages / path.name).symlink_to(path)
+    return folder / "bin" / "python"
+
+
 @pytest.fixture(scope="module")
 def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
     with running(tmp_path_factory.mktemp("farm")) as made:
         made.env["MUSTER_TEST_LIVING"] = "1"
-        for name in NAMES:
-            made.join(name, "--cpus", "1")
+        python = bare_venv(tmp_path_factory.mktemp("venv") / "nlp")
+        made.join("left", "--cpus", "1")
+        made.join("right", "--cpus", "1", "--env", f"nlp={python}")
         for name in NAMES:
             until(lambda name=name: _is_live(made, name), f"{name} to be there")  # type: ignore[misc]
         yield made
@@ -94,6 +114,37 @@ def test_logs_are_followed_until_the_job_ends(farm: Farm) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=True)
     assert done.stdout.count(f"{job}/a/7 printed, on ") == 1
     assert "ValueError: not this one" in done.stdout and farm.status(job).state == "incomplete"
+
+
+# --- environments -------------------------------------------------------------------------------------------
+
+
+def test_a_job_runs_in_the_environment_it_names_and_only_where_that_is(farm: Farm) -> None:
+    job = mapped(farm, "where", name="env", env="nlp", packages=["numpy>=1.20"])
+    farm.wait(job)
+    log = said(farm, "logs", job)
+    assert log.count("/nlp, and nothing of ours") == 8
+    assert {agent.name for agent in farm.status(job).agents if agent.shards} == {"right"}
+    assert farm.status(job).failures == 0
+    assert "has the environments nlp (Python 3." in said(farm, "explain", "right")
+
+
+def test_a_machine_that_lacks_a_package_takes_no_part_and_says_how_to(farm: Farm) -> None:
+    job = mapped(farm, "where", name="lacks", env="nlp", packages=["torch>=2"])
+    until(lambda: "has no torch>=2" in said(farm, "status", job), "both to be refused")
+    page = said(farm, "explain", job)
+    assert "left takes nothing of it: has no environment nlp: leave, and join it with `--env nlp=PYTHON`" in page
+    assert "right takes nothing of it: has no torch>=2: in its environment nlp `python -m pip install" in page
+    assert f"takes nothing of {job}" in said(farm, "agents")
+    assert farm.status(job).failures == 0 and said(farm, "cancel", job)
+
+
+@pytest.mark.parametrize(("env", "words"), [("nlp=/no/such", "there is no program"), ("nlp=/bin/sh", "is no Python")])
+def test_an_environment_that_is_none_is_refused_at_join(farm: Farm, tmp_path: Path, env: str, words: str) -> None:
+    done = farm.agent_command(
+        "join", str(farm.root.path), "--name", "odd", "--spool", str(tmp_path / "s"), "--env", env
+    )
+    assert done.returncode in (2, 7) and words in done.stderr and "hint: " in done.stderr
 
 
 # --- kick and explain ---------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from coordinator.scheduler import commands as c
 from coordinator.scheduler import events as e
+from jobs.model import Environment
 from jobs.ranges import RangeSet
 from tests.unit.sched import ROOM, World, every, only, seed
 
@@ -203,6 +204,29 @@ def test_an_agent_without_a_package_gets_nothing_and_is_told_how_to_get_it() -> 
     assert "pip install 'muster[onnx]'" in world.state.obstacle(world.state.agents["a"], job)
     world.enter("b", packages=frozenset({"onnxruntime"}))
     assert world.grants["b"]
+
+
+def test_an_agent_without_the_jobs_environment_gets_nothing_and_is_told_how_to_get_it() -> None:
+    world = World()
+    own, nlp = Environment("3.11.2", {"numpy": "2.1"}), Environment("3.9.1", {"torch": "1.13"})
+    world.add(env="nlp", packages=("torch>=2",))
+    world.enter("bare", envs={"": own})
+    assert "has no environment nlp" in world.state.agents["bare"].idle_because
+    world.enter("old", envs={"": own, "nlp": nlp})
+    assert "torch>=2 (it has 1.13): in its environment nlp `python -m" in world.state.agents["old"].idle_because
+    assert not world.grants
+    world.enter("old", envs={"nlp": Environment("3.9.1", {"torch": "2.4"})}, process="old-2")
+    assert world.open_of("old") == 1 and not world.open_of("bare")
+
+
+def test_packages_without_an_environment_are_the_agents_own() -> None:
+    world = World()
+    world.add(packages=("numpy>=2",))
+    world.enter("a", envs={"": Environment("3.11.2", {"numpy": "1.26"})})
+    world.enter("silent")
+    assert not world.grants and "has no numpy>=2: `python" in world.state.agents["silent"].idle_because
+    world.enter("b", envs={"": Environment("3.11.2", {"numpy": "2.1"})})
+    assert world.open_of("b") == 1
 
 
 def test_an_agent_whose_disk_cannot_hold_the_model_gets_nothing_unless_it_reads_in_place() -> None:

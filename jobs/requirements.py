@@ -1,0 +1,52 @@
+"""What a job wants of an environment, such as `torch>=2`, and what one lacks of it. Pure: looks at no environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from jobs.model import Environment
+
+
+def canonical(name: str) -> str:
+    """A distribution's name as all spellings of it come out."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def checked(requirement: str) -> str:
+    """In one spelling; a ValueError for what is no requirement."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    shown = repr(requirement[:60])
+    try:
+        parsed = Requirement(requirement)
+    except InvalidRequirement as error:
+        raise ValueError(f"expected such as torch>=2, got {shown}: {str(error).splitlines()[0]}") from None
+    if parsed.url or parsed.marker or parsed.extras:
+        raise ValueError(f"expected a name and perhaps versions, such as torch>=2, got {shown}")
+    return f"{canonical(parsed.name)}{parsed.specifier}"
+
+
+def lacking(there: Environment, wanted: Iterable[str]) -> dict[str, str]:
+    """Requirement not met → the version that is there, "" for none."""
+    from packaging.requirements import Requirement
+
+    found = {}
+    for text in wanted:
+        requirement = Requirement(text)
+        version = there.packages.get(canonical(requirement.name))
+        if version is None or not _is_in(version, text):
+            found[text] = version or ""
+    return found
+
+
+def _is_in(version: str, requirement: str) -> bool:
+    """A version is what a machine says, and may be anything."""
+    from packaging.requirements import Requirement
+    from packaging.version import InvalidVersion
+
+    specifier = Requirement(requirement).specifier
+    try:
+        return not specifier or specifier.contains(version, prereleases=True)
+    except InvalidVersion:
+        return False

@@ -17,6 +17,7 @@ COMMANDS = {
     "serve": "Run the coordinator of a farm.",
     "stop": "Stop the coordinator; jobs go on when it is started again.",
     "plan": "Show what a job would be, and start nothing.",
+    "try": "Run a few shards of a job here, and show what comes of them.",
     "submit": "Plan a job and run it.",
     "watch": "Follow a job until it ends.",
     "status": "List the jobs, or show one.",
@@ -40,6 +41,7 @@ COMMANDS = {
     "stream": "Send shards as they are committed; run by clients.",
     "connect": "Run by sshd for an agent, not by people.",
 }
+MODULES = {"try": "trial"}  # where the name is none for a module
 BROKEN_PIPE_EXIT = 141
 
 
@@ -108,5 +110,5 @@ def _quiet() -> int:
 
 def load(name: str) -> click.Command:
     """The click command called `name`."""
-    command: click.Command = import_module(f"coordinator.commands.{name}").command
+    command: click.Command = import_module(f"coordinator.commands.{MODULES.get(name, name)}").command
     return command

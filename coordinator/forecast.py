@@ -62,14 +62,20 @@ class Pace:
     basis: str
 
 
-def forecast(plan: Plan, agents: Sequence[AgentStatus], history: Sequence[JobStatus], free: int | None) -> Forecast:
-    """What `plan` would be on these machines, judged by earlier jobs."""
+def forecast(
+    plan: Plan,
+    agents: Sequence[AgentStatus],
+    history: Sequence[JobStatus],
+    free: int | None,
+    tried: Pace | None = None,
+) -> Forecast:
+    """What `plan` would be on these machines, judged by shards of it that were tried, else by earlier jobs."""
     layers = tuple(layer_forecast(layer) for layer in plan.layers)
     in_bytes = sum(layer.in_bytes for layer in layers)
     out_bytes = _sum_known([layer.out_bytes for layer in layers])
     live = [agent for agent in agents if agent.state == "live"]
     slots = sum(agent.cpus // plan.work.cpus for agent in live)
-    pace = pace_of(history, plan.work.kind, plan.name)
+    pace = tried or pace_of(history, plan.work.kind, plan.name)
     timed = _timed(pace, in_bytes, out_bytes or 0, slots)
     likely = timed[0] if timed else None
     spread = pace.spread if pace else 0.0

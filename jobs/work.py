@@ -133,6 +133,11 @@ class Workbench:
             part.close()
         return part.outcome()
 
+    @property
+    def printed(self) -> str:
+        """What the user's code printed for the last shard, its middle left out."""
+        return self._runner.printed if self._runner is not None else ""
+
     def close(self) -> None:
         """Give back the kind that is open."""
         runner, self._runner = self._runner, None

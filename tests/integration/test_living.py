@@ -64,10 +64,14 @@ def bare_venv(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return bare_venv(tmp_path_factory.mktemp("venv") / "nlp")
+
+
+@pytest.fixture(scope="module")
+def farm(tmp_path_factory: pytest.TempPathFactory, python: Path) -> Iterator[Farm]:
     with running(tmp_path_factory.mktemp("farm")) as made:
         made.env["MUSTER_TEST_LIVING"] = "1"
-        python = bare_venv(tmp_path_factory.mktemp("venv") / "nlp")
         made.join("left", "--cpus", "1")
         made.join("right", "--cpus", "1", "--env", f"nlp={python}")
         for name in NAMES:
@@ -114,6 +118,40 @@ def test_logs_are_followed_until_the_job_ends(farm: Farm) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=True)
     assert done.stdout.count(f"{job}/a/7 printed, on ") == 1
     assert "ValueError: not this one" in done.stdout and farm.status(job).state == "incomplete"
+
+
+# --- trying -------------------------------------------------------------------------------------------------
+
+
+def tried(farm: Farm, function: str, *options: str, **fields: Any) -> subprocess.CompletedProcess[str]:
+    code = f"work.py:{function}"
+    file = farm.job_file(arrays(2, 16, 16), 4, WORK, kind="map", code=code, name="tried", **fields)
+    return farm.coordinator("try", str(file), *options)
+
+
+def test_a_few_shards_are_tried_here_and_nothing_is_started(farm: Farm) -> None:
+    before = [job.id for job in farm.jobs()]
+    done = tried(farm, "loud", "--shards", "3")
+    assert done.returncode == 0, done.stderr
+    for words in ("a/0: 4 rows, 256 B in, 256 B out", "b/0: ", "a/1: ", "<f4 (4, 16)", "| hello from 1", "peak "):
+        assert words in done.stdout, done.stdout
+    assert "as the 2 shards tried here went" in done.stdout and "one slot of this machine" in done.stdout
+    assert [job.id for job in farm.jobs()] == before
+
+
+def test_a_trial_that_fails_shows_why_and_ends_with_11(farm: Farm) -> None:
+    done = tried(farm, "fails", "--shards", "9")
+    assert done.returncode == 11 and "error: a/2 failed" in done.stderr
+    assert "ValueError: not this one" in done.stdout and "before the end" in done.stdout
+
+
+def test_a_trial_wants_to_know_where_the_environment_is_here(farm: Farm, python: Path) -> None:
+    refused = tried(farm, "where", env="nlp")
+    assert refused.returncode == 2 and "--env nlp=PYTHON" in refused.stderr
+    done = tried(farm, "where", "--env", f"nlp={python}", "--json", env="nlp", packages=["numpy"])
+    assert all("/nlp, and nothing of ours" in one["printed"] for one in json.loads(done.stdout)["shards"])
+    lacks = tried(farm, "where", "--env", f"nlp={python}", env="nlp", packages=["torch"])
+    assert lacks.returncode == 7 and "has no torch" in lacks.stderr
 
 
 # --- environments -------------------------------------------------------------------------------------------

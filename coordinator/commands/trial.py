@@ -1,0 +1,102 @@
+"""`coordinator try`: run a few shards of a job here, in the foreground."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from coordinator import render
+from coordinator import root as roots
+from coordinator.commands.options import example, job_file_argument, json_option, plain, root_option, say, say_json
+from coordinator.commands.plan import ask_farm
+from jobs import environments
+from jobs.errors import IncompleteError, RefusedError, UsageError
+from jobs.model import Output, Work
+from jobs.requirements import lacking
+from jobs.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from coordinator.trial import Tried
+
+
+@click.command(epilog=example("coordinator try job.yaml", "coordinator try job.yaml --shards 5 --env nlp=~/venvs/nlp"))
+@job_file_argument
+@click.option("--shards", type=click.IntRange(1, 1000), default=2, show_default=True, help="How many to run.")
+@click.option("--env", "env", metavar="NAME=PYTHON", default=None, help="The job's environment, as on an agent.")
+@root_option
+@json_option
+def command(job_file: Path, shards: int, env: str | None, root: Path | None, as_json: bool) -> None:
+    """Run a few shards of a job here, in the foreground, one after the other, and show what comes of them.
+
+    What the code prints, the shapes it gives, seconds and peak memory per shard; then the forecast of the whole job. No
+    result is kept, and nothing is started in the farm: it needs no coordinator.
+    """
+    from coordinator import trial
+    from coordinator.forecast import forecast
+    from coordinator.planning import plan_file
+
+    planned = plan_file(job_file)
+    python = _python(planned.plan.work, env)
+    tried = []
+    for one in trial.run(planned, shards, python):
+        tried.append(one)
+        if not as_json:
+            say(page(one))
+    known = ask_farm(roots.find(root))
+    plan, pace = trial.measured(planned.plan, tried), trial.pace_of(tried)
+    seen, here = forecast(plan, known.agents, known.jobs, known.free, pace), trial.seconds_here(plan, pace)
+    if as_json:
+        say_json({"shards": [plain(one) for one in tried], "forecast": plain(seen), "seconds_here": here})
+    elif not tried[-1].mishap:
+        alone = f"all of it would take one slot of this machine {format_duration(here)}" if here is not None else ""
+        say("\n".join(["", *([alone] if alone else []), render.forecast_page(seen)]))
+    if tried[-1].mishap:
+        raise IncompleteError(f"{tried[-1].layer}/{tried[-1].number} failed", "correct it, and try again")
+
+
+def _python(work: Work, env: str | None) -> str | None:
+    """The interpreter for the job's code."""
+    name, python = environments.parse(env) if env else (None, None)
+    if work.env is None and name is None:
+        there, shown = environments.own(), "this Python"
+    elif work.env is not None and "/" in work.env:
+        return work.env
+    elif work.env != name or python is None:
+        raise UsageError(f"the job's environment is {work.env}", f"--env {work.env}=PYTHON says where it is here")
+    else:
+        there, shown = environments.probe(work.env or "", python), python
+    if missing := lacking(there, work.packages):
+        raise RefusedError(f"{shown} has no {', '.join(missing)}", f"{python or 'python'} -m pip install it there")
+    return python
+
+
+def page(one: Tried) -> str:
+    """A shard as people read it."""
+    lines = [f"{one.layer}/{one.number}: {_head(one)}"]
+    width = max((len(output.name) for output in one.outputs), default=0)
+    lines += [f"  {output.name.ljust(width)}  {_shape(output, one.rows)}" for output in one.outputs]
+    if one.mishap:
+        lines += [f"  | {line}" for line in one.mishap.evidence.splitlines()]
+    else:
+        lines += [f"  | {line}" for line in one.printed.splitlines()]
+    return "\n".join(lines)
+
+
+def _head(one: Tried) -> str:
+    cost = f"{format_duration(one.seconds)}, peak {format_size(one.peak)}"
+    if one.mishap:
+        return f"{one.mishap.code}: {one.mishap.message}; after {cost}"
+    return f"{one.rows:,} rows, {format_size(one.in_bytes)} in, {format_size(one.out_bytes)} out, {cost}"
+
+
+def _shape(output: Output, rows: int) -> str:
+    inner = ", ".join(str(length) for length in output.shape)
+    if output.form == "rows":
+        return f"{output.dtype} ({', '.join(part for part in (str(rows), inner) if part)})"
+    if output.form == "ragged":
+        return f"{output.dtype}, any number of values{f' of ({inner})' if inner else ''} per row"
+    if output.form == "sum":
+        return f"{output.dtype} ({inner}), summed over all shards"
+    return "files"

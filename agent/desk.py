@@ -30,14 +30,17 @@ from agent.orders import (
     PushUp,
     Quit,
     Redial,
+    SheetCame,
     SlotsSeen,
     SpaceSeen,
     Tell,
     Ticked,
+    Unfollowed,
     WorkerDied,
 )
 from agent.puller import Puller
 from agent.pusher import Pusher
+from agent.rounds import Rounds
 from agent.shelf import Part
 from agent.slots import Slots
 from agent.space import Space
@@ -77,6 +80,7 @@ class Desk:
         self.puller = Puller(self.space, set(left.codes))
         self.floor = Floor(self.space, None if who.in_place else self.puller.codes, who.process[:8])
         self.pusher = Pusher(self.stock)
+        self.rounds = Rounds(self.stock)
         self.ended = False
         self._draining = ""  # why; "" while not draining
         self._progress_at = 0.0  # when a drain last got on
@@ -136,6 +140,8 @@ class Desk:
                 self._pushed(event, now)
             case PullUp() | Pulled() | NotPulled():
                 self._pulled(event, now)
+            case SheetCame() | Unfollowed():
+                self.rounds.note(event, now)
             case LinkFailed(error):
                 self._orders.append(Quit(error))
 
@@ -236,6 +242,8 @@ class Desk:
     def _act(self, now: float) -> None:
         if not self.stock.in_place and not self._draining:
             self._orders += self.puller.next(self.talk.session, now)
+        if not self.stock.in_place:
+            self._orders += self.rounds.next(self.talk.session, self.talk.heartbeat, now)
         self._orders += self.floor.place(now)
         self._orders += self.floor.kill_late(now)
         push = self.pusher.next(self.talk.session, self._in_a_hurry, now)

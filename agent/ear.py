@@ -57,6 +57,12 @@ class Ear:
             raise ProtocolError(f"a grant that cannot be: {error}") from None
         if len(numbers) > GRANT_LIMIT or (made and len(numbers) > len(grant.payloads)):
             raise ProtocolError(f"a grant of {len(numbers)} shards with {len(grant.payloads)} payloads")
+        try:
+            named = [RangeSet.checked(those, 1 << 53) for those in grant.sheets.values()]
+        except ValueError as error:
+            raise ProtocolError(f"sheets of a grant that cannot be: {error}") from None
+        if any(those - numbers for those in named):
+            raise ProtocolError("sheets of shards that are not granted")
 
 
 def wrong_with(info: LayerInfo) -> str:

@@ -91,7 +91,8 @@ class Floor:
         self.slots.launch(slot, flight)
         payloads = {number: holding.payloads[number] for number in attempts if number in holding.payloads}
         copies = {number: self.space.inputs.whole[name] for number, name in inputs.items()}
-        run = Run(ticket, slot.number, holding.info, part, tuple(items), payloads, copies)
+        sheets = {number: holding.sheets[number] for number in attempts if number in holding.sheets}
+        run = Run(ticket, slot.number, holding.info, part, tuple(items), payloads, copies, sheets)
         return [*self.space.make(0), run]
 
     # --- the end of a batch ---

@@ -84,7 +84,8 @@ class Hands:
     def _batch(self, run: Run, farm: str) -> Batch:
         info, spool = run.info, self._spool
         items = tuple(
-            Item(n, boot, attempt, self._window(run, n), run.payloads.get(n, b"")) for n, boot, attempt in run.items
+            Item(n, boot, attempt, self._window(run, n), run.payloads.get(n, b""), self._sheet(run, n))
+            for n, boot, attempt in run.items
         )
         return Batch(
             farm=farm,
@@ -110,6 +111,15 @@ class Hands:
         if copy is not None:
             return window.copied(str(self._spool.input(copy.name, copy.digest)), copy.digest)
         return located(window, self._packs.parent / "jobs" / run.info.job / LIST if self._packs is not None else None)
+
+    def _sheet(self, run: Run, number: int) -> str | None:
+        """What the shard's round laid out: in the spool, or where the coordinator has it."""
+        sheet = run.sheets.get(number)
+        if sheet is None:
+            return None
+        if self._packs is not None:
+            return str(self._packs.parent / "jobs" / run.info.job / "rounds" / f"{sheet}.sheet")
+        return str(self._spool.sheet(run.info.layer.digest, sheet))
 
     def _code(self, digest: str | None) -> str | None:
         """The folder with the user's files, unpacked on first use."""

@@ -18,9 +18,10 @@ class Holding:
 
     `pulls`: its inputs have to be in the spool before it runs."""
 
-    def __init__(self, info: LayerInfo, pulls: bool = False) -> None:
+    def __init__(self, info: LayerInfo, pulls: bool = False, here: set[str] | None = None) -> None:
         self.info = info
         self.pulls = pulls
+        self.here = here  # sheets that have come, where shards of rounds wait for theirs; else None
         self.attempts: dict[Attempt, RangeSet] = {}  # all that is held; no empty sets
         self.waiting = RangeSet()
         self.inputs: dict[int, str] = {}  # number held → name of its input, where that is in the spool
@@ -28,6 +29,7 @@ class Holding:
         self.waiting_since = 0.0  # when it was last served, or began to wait; without meaning while nothing does
         self.placed: dict[int, int] = {}  # number → ticket of the one batch whose run of it counts
         self.payloads: dict[int, bytes] = {}  # of made shards that are held
+        self.sheets: dict[int, str] = {}  # of shards of rounds that are held, what theirs laid out
         self.seconds: float | None = None  # of compute per shard, as measured here
         self.largest = 0  # bytes of output per shard, the most seen
 
@@ -67,7 +69,7 @@ class Holding:
     @property
     def ready(self) -> RangeSet:
         """Those waiting that could run now."""
-        return self._ready if self.pulls else self.waiting
+        return self._ready if self.pulls or self.here is not None else self.waiting
 
     @property
     def cpus(self) -> int:
@@ -79,7 +81,10 @@ class Holding:
                 return attempt
         return None
 
-    def grant(self, attempt: Attempt, numbers: RangeSet, payloads: dict[int, bytes], now: float) -> RangeSet:
+    def grant(
+        self, attempt: Attempt, numbers: RangeSet, payloads: dict[int, bytes], now: float,
+        sheets: dict[int, str] | None = None,
+    ) -> RangeSet:  # fmt: skip
         """Hold `numbers`, but for those held by the same or a later attempt. Returns the new ones, which now wait."""
         new = numbers.copy()
         for other, held in list(self.attempts.items()):
@@ -91,6 +96,7 @@ class Holding:
         if new:
             self.attempts.setdefault(attempt, RangeSet()).update(new)
             self.payloads.update({number: raw for number, raw in payloads.items() if number in new})
+            self.sheets.update({number: sheet for number, sheet in (sheets or {}).items() if number in new})
             self._wait(new, now)
         return new
 
@@ -133,6 +139,21 @@ class Holding:
         self.inputs[number] = name
         self._ready.add(number, number + 1)
 
+    def has_sheet(self, sheet: str) -> None:
+        """What a round laid out is here: its shards may run."""
+        if self.here is not None:
+            self.here.add(sheet)
+            for number in self.waiting:
+                if self.sheets.get(number) == sheet:
+                    self._ready.add(number, number + 1)
+
+    def lacks_sheet(self, sheet: str) -> None:
+        """It is here no more."""
+        if self.here is not None:
+            self.here.discard(sheet)
+            for number in [number for number in self._ready if self.sheets.get(number) == sheet]:
+                self._ready.discard(number, number + 1)
+
     def lacks_input(self, numbers: Iterable[int]) -> None:
         """It is there no more."""
         for number in numbers:
@@ -152,6 +173,10 @@ class Holding:
         for number in self.inputs:
             if number in numbers:
                 self._ready.add(number, number + 1)
+        if self.here is not None:
+            for number in numbers:
+                if self.sheets.get(number, "") in {"", *self.here}:
+                    self._ready.add(number, number + 1)
 
     def _untie(self, attempt: Attempt, numbers: RangeSet) -> None:
         """Take them out of everything."""
@@ -161,7 +186,7 @@ class Holding:
             del self.attempts[attempt]
         self.waiting.remove(numbers)
         self._ready.remove(numbers)
-        for kept in (self.placed, self.payloads, self.inputs):
+        for kept in (self.placed, self.payloads, self.inputs, self.sheets):
             _forget(kept, numbers)
 
 

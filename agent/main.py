@@ -21,6 +21,7 @@ from agent import sweep
 from agent.bandwidth import Bandwidth
 from agent.control import Control
 from agent.desk import Desk, Left
+from agent.following import Following
 from agent.hands import Hands, PoolNews
 from agent.line import Line, State
 from agent.links.channel import Link
@@ -31,7 +32,9 @@ from agent.orders import (
     Delete,
     Discard,
     DrainAsked,
+    DropSheet,
     Event,
+    FollowRounds,
     Kill,
     PoolLost,
     PoolStarted,
@@ -44,6 +47,7 @@ from agent.orders import (
     Run,
     Say,
     SpaceSeen,
+    StopFollowing,
     Tell,
     Ticked,
 )
@@ -98,6 +102,7 @@ class Agent:
         bandwidth = Bandwidth(settings.bandwidth)
         self._pushing = Pushing(link, spool, bandwidth, self._inbox.put)
         self._pulling = Pulling(link, spool, bandwidth, self._inbox.put)
+        self._following = Following(link, spool, bandwidth, self._inbox.put)
         self._hands = Hands(spool, settings.name, settings.cpus, settings.packs, settings.pythons, self._inbox.put)
         self._desk = self._make_desk()
         self._line = Line()
@@ -231,6 +236,8 @@ class Agent:
                 self._pushing.order(command)
             case Pull() | PullCode():
                 self._pulling.order(command)
+            case FollowRounds() | DropSheet() | StopFollowing():
+                self._following.obey(command)
             case Discard(name, digest):
                 path = self._spool.half(name) if digest is None else self._spool.input(name, digest)
                 path.unlink(missing_ok=True)
@@ -306,6 +313,7 @@ class Agent:
         self._control.stop()
         self._pushing.stop()
         self._pulling.stop()
+        self._following.stop()
         self._hands.pool.stop()
         strays.sweep(self._spool.run)
         self._link.close()

@@ -162,6 +162,23 @@ class PartDamaged:
 
 
 @dataclass(frozen=True)
+class SheetCame:
+    """What a round laid out is in the spool, whole."""
+
+    layer: str
+    sheet: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Unfollowed:
+    """A layer of rounds is followed no more."""
+
+    layer: str
+    why: str
+
+
+@dataclass(frozen=True)
 class LinkFailed:
     """There is no way to the coordinator, and trying again would not make one."""
 
@@ -193,6 +210,8 @@ Event = (
     | Pulled
     | NotPulled
     | PartDamaged
+    | SheetCame
+    | Unfollowed
     | LinkFailed
     | DrainAsked
 )
@@ -239,6 +258,7 @@ class Run:
     items: tuple[tuple[int, int, int], ...]  # (number, boot, attempt), by number
     payloads: dict[int, bytes]
     inputs: dict[int, Copy] = field(default_factory=dict)  # by number, where they were pulled
+    sheets: dict[int, str] = field(default_factory=dict)  # by number, the digest of what its round laid out
 
 
 @dataclass(frozen=True)
@@ -294,6 +314,32 @@ class Discard:
 
 
 @dataclass(frozen=True)
+class FollowRounds:
+    """Bring whatever shards of this layer want into the spool as it is laid out: a SheetCame for each, and an
+    Unfollowed at the end. `have`: what is there already."""
+
+    session: int
+    info: LayerInfo
+    have: tuple[str, ...]
+    heartbeat: float
+
+
+@dataclass(frozen=True)
+class DropSheet:
+    """Nobody here reads it any more."""
+
+    layer: str
+    sheet: str
+
+
+@dataclass(frozen=True)
+class StopFollowing:
+    """Nothing of this layer is wanted any more."""
+
+    layer: str
+
+
+@dataclass(frozen=True)
 class Recheck:
     """Read these parts again; a PartDamaged follows for each that is not what it was."""
 
@@ -314,4 +360,20 @@ class Quit:
     error: MusterError | None
 
 
-Command = Say | Redial | Run | Kill | Push | Pull | PullCode | Delete | Discard | Recheck | Tell | Quit
+Command = (
+    Say
+    | Redial
+    | Run
+    | Kill
+    | Push
+    | Pull
+    | PullCode
+    | FollowRounds
+    | DropSheet
+    | StopFollowing
+    | Delete
+    | Discard
+    | Recheck
+    | Tell
+    | Quit
+)

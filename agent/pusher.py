@@ -36,8 +36,9 @@ class Pusher:
         if not self.up or self.under_way or not session or session == self.dead_session or now < self._not_before:
             return None
         farm, shelf = self.stock.farm, self.stock.shelf
-        ready = set(shelf.layers(farm)) if flush else self.stock.quiet_layers() | self._hurry
-        chosen = shelf.bundle(farm, ready, now)
+        stock, eager = self.stock, self.stock.eager_layers()
+        ready = set(shelf.layers(farm)) if flush else stock.quiet_layers() | self._hurry | eager
+        chosen = shelf.bundle(farm, ready, now, set() if flush else stock.growing_layers(), eager)
         if chosen is None:
             return None
         layer, parts = chosen

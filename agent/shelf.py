@@ -113,13 +113,17 @@ class Shelf:
                 del self._layers[part.farm, part.layer]
         return part
 
-    def bundle(self, farm: str, ready: set[str], now: float) -> tuple[str, list[Part]] | None:
-        """The layer whose turn it is and the parts to send: `ready` layers wait for nothing more."""
-        due = [layer for layer in self.layers(farm) if layer in ready or self._ripe(farm, layer, now)]
+    def bundle(
+        self, farm: str, ready: set[str], now: float, growing: set[str] | None = None, apart: set[str] | None = None
+    ) -> tuple[str, list[Part]] | None:
+        """The layer whose turn it is and the parts to send: `ready` layers wait for nothing more, `growing` ones for
+        all that is to come; of those `apart`, each part goes by itself."""
+        layers = [layer for layer in self.layers(farm) if not growing or layer not in growing]
+        due = [layer for layer in layers if layer in ready or self._ripe(farm, layer, now)]
         if not due:
             return None
         layer = min(due, key=lambda layer: next(self.of(farm, layer)).since)
-        return layer, self._fill(farm, layer)
+        return layer, [next(self.of(farm, layer))] if apart and layer in apart else self._fill(farm, layer)
 
     def _ripe(self, farm: str, layer: str, now: float) -> bool:
         parts = list(self.of(farm, layer))

@@ -149,6 +149,10 @@ class Slots:
         follow each other on a slot, so that all slots end together."""
         if holding.seconds is None:
             return 1
+        if holding.info.layer.rounds == "each":
+            return 1
+        if holding.info.layer.rounds:  # all of a round is here: each slot takes its share at once
+            return max(1, min(-(-waiting // max(1, self.idle // max(1, holding.cpus))), BATCH_SHARDS))
         each = max(holding.seconds, 1e-7)
         places = DEPTH * max(1, self.allowed // max(1, holding.cpus))
         share = max(-(-waiting // places), int(BATCH_LEAST_SECONDS / each))

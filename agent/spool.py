@@ -5,6 +5,7 @@ done/FARM/LAYER/*.part   finished work; outlives any process
 in/                      inputs that were pulled, by what they are and their digest; halves go at start
 tmp/                     parts being written; emptied at start
 run/                     per slot: the mark, what it is at, scratch folders; the pool's record
+run/sheets/              what rounds laid out on the server
 code/DIGEST/             the user's files, unpacked
 """
 
@@ -117,6 +118,14 @@ class Spool:
     def half(self, name: str) -> Path:
         """One that is coming, or was cut off half way."""
         return self.inputs / f"{name}.half"
+
+    @property
+    def sheets(self) -> Path:
+        return self.run / "sheets"
+
+    def sheet(self, layer: str, digest: str) -> Path:
+        """What a round laid out, one copy for all slots."""
+        return self.sheets / layer / f"{digest}.sheet"
 
     def mark(self, slot: int) -> Path:
         return self.run / f"slot-{slot}.mark"

@@ -35,7 +35,9 @@ class Stock:
         if layer in self.holdings:
             self.holdings[layer].info = info
         else:
-            self.holdings[layer] = Holding(info, not self.in_place and not isinstance(info.layer.source, MadeSource))
+            here = set[str]() if info.layer.rounds and not self.in_place else None
+            pulls = not self.in_place and not isinstance(info.layer.source, MadeSource)
+            self.holdings[layer] = Holding(info, pulls, here)
 
     def grant(self, grant: Grant, now: float) -> bool:
         """Hold what is granted; what is finished here already is said to be. False where the layer is unknown."""
@@ -46,7 +48,8 @@ class Stock:
         done = numbers & self.shelf.live(self.farm, grant.layer)
         if done:
             self.reports.finish((grant.job, grant.layer, *attempt), done)
-        holding.grant(attempt, numbers - done, grant.payloads, now)
+        sheets = {number: sheet for sheet, those in grant.sheets.items() for number in RangeSet(those) & numbers}
+        holding.grant(attempt, numbers - done, grant.payloads, now, sheets)
         return True
 
     def drop(self, drop: Drop) -> None:
@@ -144,6 +147,14 @@ class Stock:
         """Layers on the shelf of which nothing more is to come."""
         busy = {layer for layer, holding in self.holdings.items() if holding.count}
         return set(self.shelf.layers(self.farm)) - busy
+
+    def growing_layers(self) -> set[str]:
+        """Layers of rounds that go up as a whole, and of which more is to come."""
+        return {layer for layer, one in self.holdings.items() if one.count and one.info.layer.rounds == "whole"}
+
+    def eager_layers(self) -> set[str]:
+        """Layers of which each part goes up by itself."""
+        return {layer for layer, one in self.holdings.items() if one.info.layer.rounds == "each"}
 
     def held(self) -> list[Held]:
         """All of it, as a hello names it."""

@@ -22,6 +22,7 @@ Created = Annotated[list[tuple[Count, bytes]], Meta(max_length=65_536)]  # shard
 Submission = Annotated[str, Meta(pattern=r"^submit-[0-9a-f]{8,64}$")]
 BundleFile = Annotated[str, Meta(pattern=r"^[0-9]{1,12}-[0-9]{1,12}\.part$")]
 Weight = Annotated[int, Meta(ge=1, le=1000)]
+Sheet = Annotated[str, Meta(pattern=r"\A([0-9a-f]{32})?\Z")]
 
 JobState = Literal["running", "paused", "halted", "cancelled", "incomplete", "complete"]
 LayerState = Literal["waiting", "open", "merging", "merged", "changed"]
@@ -156,11 +157,32 @@ class DriveWait(Message, frozen=True):
     wait: Seconds = 0.0
 
 
+class DriveGivenUp(Message, frozen=True):
+    """There is no going on, and another driver would find it so too: the job is halted. The answer is `Done`."""
+
+    job: JobId
+    why: Text
+
+
 class DriveDamaged(Message, frozen=True):
     """A committed bundle cannot be read as its digests say: its shards run again. The answer is `Done`."""
 
     job: JobId
     bundle: BundleFile
+
+
+class TrainNews(msgspec.Struct, frozen=True):
+    """How far a training is, as its driver says with each advance."""
+
+    round: Count
+    rounds: Count  # in all
+    loss: float | None = None  # of the last round; None before the first, and for what is no number
+    accuracy: float | None = None  # the last score
+    best: float | None = None
+    target: float | None = None
+    rate: float = 0.0  # rounds a second, evaluations left out
+    seconds: Seconds = 0.0  # of training so far
+    target_seconds: float | None = None  # until the target, as scores go; None while nobody can tell
 
 
 class Advance(Message, frozen=True):
@@ -171,7 +193,11 @@ class Advance(Message, frozen=True):
     to_seq: Count
     create: Created = msgspec.field(default_factory=list)
     finish: bool = False  # no shard will be made after these
-    durable: bool = True
+    durable: bool = True  # False, of a job of rounds: nothing is stored, and the cursor stays where it is
+    sheet: Sheet = ""  # digest of a file below jobs/JOB/rounds/ that each of these reads, whole before this is said
+    base: Sheet = ""  # a sheet that jobs/JOB/rounds/SHEET.patch makes this one of, for machines that have it
+    retire: Ranges = msgspec.field(default_factory=list)  # shards of rounds that nobody wants any more
+    news: TrainNews | None = None  # for people
 
 
 # --- answers ----------------------------------------------------------------------------------------------
@@ -285,6 +311,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     whole: Window = Window()  # since the daemon started, or the job if later
     merged_bytes: Count = 0  # output merged, in this life of the daemon
     merge_seconds: Seconds = 0.0  # that it took
+    training: TrainNews | None = None  # where it is one that has begun
     slow: list[SlowShard] = []  # at most one a machine, the longest at work first
     notes: list[Text] = []  # lines for people: nobody is eligible and why, the root is full, a source changed
 
@@ -390,9 +417,12 @@ class DriveState(Message, frozen=True):
     quarantined: Ranges
     finished: bool  # no more shards will be made
     ended: bool  # the job was cancelled or has ended: the driver exits
-    bundles: list[Text]  # files under jobs/JOB/bundles/ after `known`, in order of commit, at most a page
+    bundles: list[Text]  # files under jobs/JOB/bundles/, of rounds jobs/JOB/rounds/, after `known`, in order of commit
     seen: Count  # what to pass as `known`
     more: bool = False  # there are further bundles already
+    next: Count = 0  # the number of the shard to be made next
+    digest: Text = ""  # the layer's
+    rounds: bool = False  # nothing that is made is stored, and bundles are the driver's to delete
 
 
 class Advanced(Message, frozen=True):
@@ -422,6 +452,7 @@ FromCommand = (
     | DriveOpen
     | DriveWait
     | DriveDamaged
+    | DriveGivenUp
     | Advance
 )
 ToCommand = Problem | Done | Submitted | Status | Agents | Explained | Failures | Used | Commits | DriveState | Advanced

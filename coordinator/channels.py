@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,10 +19,13 @@ from coordinator.protocol.messages import (
     Failed,
     Fetch,
     FetchCode,
+    Follow,
     Hello,
+    Laid,
     Leave,
     Message,
     Moved,
+    NotYet,
     Offer,
     Probe,
     Readable,
@@ -33,6 +37,7 @@ from coordinator.protocol.messages import (
     Sync,
     Take,
 )
+from coordinator.root import JobFolder
 from coordinator.scheduler import commands as c
 from coordinator.scheduler import events as e
 from coordinator.scheduler.state import Agent
@@ -59,6 +64,12 @@ class Bundle:
     nbytes: int
     tmp: Path
     file: Path
+
+    @property
+    def event(self) -> e.BundleCommitted:
+        return e.BundleCommitted(
+            self.job, self.layer, self.generation, self.agent, self.numbers, self.nbytes, self.fingerprint
+        )
 
 
 class Channel:
@@ -123,6 +134,13 @@ class Channel:
                 case Moved():
                     self._engine.handle(e.Moved(message.session))
                     return None
+        elif self._role == "round":
+            match message:
+                case Follow():
+                    return await self._follow(message)
+                case Moved():
+                    self._engine.handle(e.Moved(message.session))
+                    return None
         return Rejected("bad-message", f"{type(message).__name__} does not belong on a {self._role} channel")
 
     # --- control -----------------------------------------------------------------------------------------
@@ -164,6 +182,27 @@ class Channel:
             self._engine.handle(e.Departed(leave.session))
             self._engine.mailboxes.pop(leave.session, None)
         return Bye("you left")
+
+    # --- round -------------------------------------------------------------------------------------------
+
+    async def _follow(self, follow: Follow) -> Message:
+        """The first sheet that its shards want and it does not have, as soon as there is one."""
+        engine, loop = self._engine, asyncio.get_running_loop()
+        deadline = loop.time() + engine.scheduler.state.timing.heartbeat
+        while True:
+            agent = self._agent_of(follow.session)
+            layer = engine.scheduler.state.open_layers.get(follow.layer)
+            if agent is None:
+                return Refused("no-session", [], "this session has ended")
+            if layer is None or not layer.rounds:
+                return Refused("gone", [], "no job has rounds under this name")
+            live, left = engine.jobs[layer.job], deadline - loop.time()
+            if sheet := live.sheet_for(agent, follow.layer, set(follow.have)):
+                return _laid(engine.root.job(layer.job), sheet, live.bases.get(sheet, ""), follow.have)
+            if left <= 0:
+                return NotYet()
+            with suppress(TimeoutError, asyncio.TimeoutError):
+                await asyncio.wait_for(engine.something_for_rounds.wait(), left)
 
     # --- pull --------------------------------------------------------------------------------------------
 
@@ -249,6 +288,9 @@ class Channel:
         engine.last_token += 1
         token = engine.last_token
         name = f"{engine.boot}-{token}.part"
+        layer = live.layers[verdict.layer]
+        place = engine.root.job(verdict.job)
+        file = (place.rounds if layer.rounds else place.bundles) / name
         bundle = Bundle(
             job=verdict.job,
             layer=verdict.layer,
@@ -258,11 +300,10 @@ class Channel:
             outputs=outputs,
             fingerprint=offer.fingerprint,
             nbytes=offer.nbytes,
-            tmp=engine.tmp / f"push-{name}",
-            file=engine.root.job(verdict.job).bundles / name,
+            tmp=file if layer.rounds else engine.tmp / f"push-{name}",
+            file=file,
         )
         self._bundles[token] = bundle
-        layer = live.layers[verdict.layer]
         return _take(token, bundle, layer)
 
     async def _stored(self, stored: Stored) -> Message:
@@ -284,6 +325,8 @@ class Channel:
         fixed = engine.jobs[b.job].outputs.setdefault(b.layer, b.outputs)  # by the first commit, where none is declared
         if refused := _judge_outputs(b.outputs, fixed, b.numbers):
             return refused
+        if layer.rounds:
+            return self._take_in(bundle, layer.committed)
         each = b.nbytes // len(b.numbers)
         kernels = b.fingerprint if engine.jobs[b.job].plan.same_kernels else None
         try:
@@ -298,9 +341,14 @@ class Channel:
             return Refused("kernels", b.numbers.pairs(), str(error))
         except KeyError:
             return Refused("gone", [], "the job was removed meanwhile")
-        engine.committed(
-            e.BundleCommitted(b.job, b.layer, b.generation, b.agent, b.numbers, b.nbytes, b.fingerprint), b.file.name
-        )
+        engine.committed(bundle.event, b.file.name)
+        return None
+
+    def _take_in(self, bundle: Bundle, committed: RangeSet) -> Refused | None:
+        """The commit of a round's bundle: in memory, by the same key. Retired shards count as committed."""
+        if twice := bundle.numbers & committed:
+            return Refused("committed", twice.pairs())
+        self._engine.committed(bundle.event, bundle.file.name)
         return None
 
     def _failed(self, failed: Failed) -> Message:
@@ -316,7 +364,15 @@ def _take(token: int, bundle: Bundle, layer: Layer) -> Take:
     """With what rows each shard must have."""
     counts = [layer.rows_of(n) for n in bundle.numbers] if isinstance(layer.source, ItemsSource) else []
     rows = layer.rows if not counts else 0
-    return Take(token, str(bundle.tmp), str(bundle.file), rows, layer.shard_rows, counts)
+    return Take(token, str(bundle.tmp), str(bundle.file), rows, layer.shard_rows, counts, not layer.rounds)
+
+
+def _laid(place: JobFolder, sheet: str, base: str, have: list[str]) -> Laid:
+    """What makes it of one that the agent has, where there is that and it is less."""
+    whole, patch = place.sheet(sheet), place.patch(sheet)
+    if base in have and patch.exists() and patch.stat().st_size < whole.stat().st_size:
+        return Laid(str(patch), sheet, base)
+    return Laid(str(whole), sheet)
 
 
 def _judge_outputs(outputs: tuple[Output, ...], fixed: tuple[Output, ...], numbers: RangeSet) -> Refused | None:

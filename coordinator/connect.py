@@ -139,6 +139,10 @@ def main(root_path: Path, role: str, pinned: str) -> int:
             from coordinator.send import send_windows
 
             send_windows(agent, daemon)
+        elif role == "round":
+            from coordinator.sheets import send_sheets
+
+            send_sheets(agent, daemon)
         else:
             _pass_frames(agent, daemon)
     except BrokenPipeError:

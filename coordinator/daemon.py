@@ -22,7 +22,7 @@ from coordinator.admin import FromCommand
 from coordinator.channels import Channel
 from coordinator.driving import Driving
 from coordinator.engine import AgentInfo, Engine, LiveJob
-from coordinator.office import Office, added
+from coordinator.office import Office, added, first_of
 from coordinator.protocol.messages import Attach, Decoder, FromHelper, Message
 from coordinator.root import Root
 from coordinator.scheduler import events as e
@@ -163,7 +163,8 @@ class _Daemon:
         event = added(
             stored.id,
             plan,
-            layers=_seeds(plan, by_digest),
+            self._boot,
+            layers=_seeds(plan, by_digest, self._boot),
             state=stored.state,
             why=stored.why,
             priority=stored.priority,
@@ -207,7 +208,7 @@ class _Daemon:
             question = await wire.receive()
 
 
-def _seeds(plan: Plan, stored: dict[str, StoredLayer]) -> tuple[e.LayerSeed, ...]:
+def _seeds(plan: Plan, stored: dict[str, StoredLayer], boot: int) -> tuple[e.LayerSeed, ...]:
     seeds = []
     for layer in plan.layers:
         known = stored[layer.digest]
@@ -227,6 +228,8 @@ def _seeds(plan: Plan, stored: dict[str, StoredLayer]) -> tuple[e.LayerSeed, ...
                 quarantined=known.quarantined,
                 failures=known.failures,
                 closed=known.closed,
+                rounds=bool(layer.rounds),
+                first=first_of(boot) if layer.rounds else 0,
             )
         )
     return tuple(seeds)
@@ -250,11 +253,13 @@ def _settle_submissions(root: Root, store: Store) -> list[StoredJob]:
 
 
 def _delete_leftovers(root: Root, store: Store) -> None:
-    """`tmp/` of other boots, and bundles without a row. A row without its bundle shows when it is merged."""
+    """`tmp/` of other boots, what rounds left, and bundles without a row. A row without its bundle shows when it is
+    merged."""
     for path in root.tmp.iterdir():
         if path.name.isdecimal():
             shutil.rmtree(path, ignore_errors=True)
     for job in store.jobs():
+        shutil.rmtree(root.job(job.id).rounds, ignore_errors=True)
         folder = root.job(job.id).bundles
         folder.mkdir(exist_ok=True)
         named = {file for _, file, _ in store.bundles_of(job.id)}

@@ -3,18 +3,36 @@ that its bundles and the daemon's cursor do not have: a driver that dies is star
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import xxhash
 
 from coordinator import ask
 from coordinator import root as roots
-from coordinator.admin import Advance, Advanced, Done, DriveDamaged, DriveOpen, DriveState, DriveWait
+from coordinator.admin import (
+    Advance,
+    Advanced,
+    Done,
+    DriveDamaged,
+    DriveGivenUp,
+    DriveOpen,
+    DriveState,
+    DriveWait,
+    TrainNews,
+)
 from coordinator.root import Root
 from jobs.errors import DamagedError, MusterError, report
 from jobs.parts import BodyCheck, Entry, Index, read_index
+from jobs.ranges import RangeSet
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer  # the type checker's; nothing to install
 
 WAIT_SECONDS = 20.0  # for one answer; `Drive.wait` asks again by itself
 
@@ -57,6 +75,10 @@ class Drive:
         self._named: list[str] = []  # bundles told of and not taken yet
         self._take_in(line.ask(DriveOpen(job), DriveState))
         self.cursor = self.state.cursor
+        self.next = self.state.next  # the number of the shard to be made next
+        if self.state.rounds:
+            shutil.rmtree(self.place.rounds, ignore_errors=True)  # of another driver, or another life of the daemon
+            self.place.rounds.mkdir(mode=0o700)
 
     def _take_in(self, state: DriveState) -> None:
         self.state = state
@@ -77,12 +99,20 @@ class Drive:
 
     def _read(self, name: str) -> Landed | None:
         """None of a damaged one, which is reported: its shards run again, and come in another."""
+        if self.state.rounds:
+            return self._read_and_delete(self.place.rounds / name)
         try:
             return read_bundle(self.place.bundles / name)
         except (DamagedError, FileNotFoundError) as error:
             print(f"bundle {name}: {error}", file=sys.stderr, flush=True)
             self._line.ask(DriveDamaged(self.job, name), Done)
             return None
+
+    def _read_and_delete(self, path: Path) -> Landed:
+        """Of a round: nobody else wants it."""
+        landed = read_bundle(path)
+        path.unlink()
+        return landed
 
     def wait(self) -> None:
         """Until there is something to take, or the job has ended."""
@@ -93,13 +123,42 @@ class Drive:
         self._take_in(self._line.ask(DriveWait(self.job, self._seen, seconds), DriveState, wait=seconds))
 
     def advance(
-        self, to_seq: int, create: Sequence[tuple[int, bytes]] = (), finish: bool = False, durable: bool = True
-    ) -> bool:
-        """Make shards and move the cursor, at once, from where this driver knows it to be. False: it is elsewhere."""
-        asked = Advance(self.job, self.cursor, to_seq, list(create), finish, durable)
+        self, to_seq: int, create: Sequence[tuple[int, bytes]] = (), finish: bool = False, durable: bool = True,
+        sheet: str = "", base: str = "", retire: RangeSet | None = None, news: TrainNews | None = None,
+    ) -> bool:  # fmt: skip
+        """Make shards and move the cursor, at once, from where this driver knows it to be. False: it is elsewhere.
+
+        Of a job of rounds: `sheet` is what `lay_out` gave, for each of these shards, `base` that of which there is a
+        patch; `retire`: nobody wants those any
+        more; and where it is `durable`, the cursor alone is stored; it moves then only."""
+        retired = retire.pairs() if retire is not None else []
+        asked = Advance(self.job, self.cursor, to_seq, list(create), finish, durable, sheet, base, retired, news)
         answer = self._line.ask(asked, Advanced)
         self.cursor = answer.seq
+        if answer.accepted:
+            self.next += len(create)
         return answer.accepted
+
+    def lay_out(self, data: Buffer, patch: bytes = b"") -> str:
+        """Bytes that shards of a round read beside their payloads, each machine once; the digest they go by. They stay
+        until `take_away`. `patch`: what the kind's `patched` makes them of, from an earlier sheet."""
+        digest = xxhash.xxh3_128_hexdigest(data)
+        if patch:
+            self.place.patch(digest).write_bytes(patch)
+        path = self.place.sheet(digest)
+        tmp = path.with_suffix(".tmp")
+        with tmp.open("wb") as file:
+            file.write(data)
+        tmp.replace(path)
+        return digest
+
+    def give_up(self, why: str) -> None:
+        """There is no going on: the job is halted, and no other driver is started."""
+        self._line.ask(DriveGivenUp(self.job, why), Done)
+
+    def take_away(self, sheet: str) -> None:
+        for path in (self.place.sheet(sheet), self.place.patch(sheet)):
+            path.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import logging
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 
 from coordinator import root as roots
-from coordinator.admin import Advance, Advanced, Done, DriveDamaged, DriveOpen, DriveState, DriveWait
+from coordinator.admin import Advance, Advanced, Done, DriveDamaged, DriveGivenUp, DriveOpen, DriveState, DriveWait
 from coordinator.engine import Engine
 from coordinator.scheduler import events as e
 from coordinator.scheduler.state import Job
@@ -91,12 +91,25 @@ class Driving:
         holder = self._drivers.setdefault(question.job, connection)
         if holder is not connection:
             raise RefusedError(f"{question.job} has a driver", "let one process drive a job")
+        self._forget_rounds(question.job)
         return self._state(question.job, 0)
 
     def close(self, connection: object) -> None:
         """The driver's socket closed: another may take its place."""
         for job in [job for job, holder in self._drivers.items() if holder is connection]:
             del self._drivers[job]
+            self._forget_rounds(job)
+
+    def _forget_rounds(self, job: str) -> None:
+        """Rounds end with their driver: the next one knows nothing of what was made for this one."""
+        state = self._engine.scheduler.state.jobs.get(job)
+        if state is None or not state.has_rounds:
+            return
+        live, layer = self._engine.jobs[job], state.layers[0]
+        live.taken, live.bundles = live.taken + len(live.bundles), []
+        live.sheets.clear()
+        live.bases.clear()
+        self._engine.handle(e.Advanced(job, state.cursor, (), False, RangeSet([(layer.first, layer.count)])))
 
     async def wait(self, question: DriveWait) -> DriveState:
         deadline = asyncio.get_running_loop().time() + min(question.wait, 30.0)
@@ -118,6 +131,13 @@ class Driving:
         await self._engine.bundle_damaged(question.job, question.bundle)
         return Done("its shards run again")
 
+    def give_up(self, question: DriveGivenUp, connection: object) -> Done:
+        job = self._job(question.job)
+        if self._drivers.get(question.job) is not connection:
+            raise RefusedError(f"another process drives {question.job}", "open it first")
+        self._engine.driver_failed(question.job, job.layers[0].count, question.why, "")
+        return Done("the job is halted")
+
     async def advance(self, question: Advance, connection: object) -> Advanced:
         """Applied at once if and only if `from_seq` is the cursor; the store is the judge where it is durable."""
         job = self._job(question.job)
@@ -128,13 +148,37 @@ class Driving:
         next_number = job.layers[0].count
         if job.cursor != q.from_seq or numbers != list(range(next_number, next_number + len(numbers))):
             return Advanced(job.cursor, False)
-        if not q.durable:
-            raise RefusedError("advances that are not durable are not built yet", "say durable")
+        if job.has_rounds:
+            return await self._advance_rounds(job, q)
+        if not q.durable or q.retire or q.sheet:
+            raise RefusedError(f"{q.job} has no rounds: what it makes is stored", "say durable")
         engine = self._engine
         moved = await engine.ask(lambda s: s.advance(q.job, q.from_seq, q.to_seq, list(q.create), q.finish))
         if moved:
             engine.handle(e.Advanced(q.job, q.to_seq, tuple(q.create), q.finish))
         return Advanced(job.cursor, moved)
+
+    async def _advance_rounds(self, job: Job, q: Advance) -> Advanced:
+        """What is made lives in memory; the cursor is stored where that is asked for, and before it counts."""
+        engine, live = self._engine, self._engine.jobs[q.job]
+        try:
+            retire = RangeSet.checked(q.retire, job.layers[0].count)
+        except ValueError as error:
+            raise RefusedError(f"shards that cannot be retired: {error}", "retire those that were made") from None
+        if not q.durable and q.to_seq != q.from_seq:
+            raise RefusedError("the cursor of rounds moves where it is stored only", "say durable")
+        if q.durable:
+            await engine.ask(lambda store: store.keep_cursor(q.job, q.to_seq, q.finish))
+        if q.job not in engine.jobs:
+            return Advanced(q.from_seq, False)
+        live.training = q.news or live.training
+        live.forget_sheets(retire)
+        if q.sheet:
+            live.sheets.update(dict.fromkeys((number for number, _ in q.create), q.sheet))
+        if q.sheet and q.base:
+            live.patched(q.sheet, q.base)
+        engine.handle(e.Advanced(q.job, q.to_seq, tuple(q.create), q.finish, retire))
+        return Advanced(job.cursor, True)
 
     def _job(self, job: str) -> Job:
         found = self._engine.scheduler.state.jobs.get(job)
@@ -146,20 +190,26 @@ class Driving:
         job = self._job(job_id)
         layer = job.layers[0]
         live = self._engine.jobs[job_id]
-        page = live.bundles[known : known + PAGE]
+        if layer.rounds:
+            live.drop_taken(known)
+        start = max(0, known - live.taken)
+        page = live.bundles[start : start + PAGE]
         return DriveState(
             kind=job.kind,
             params=live.work.params,
             layer=layer.name,
+            digest=layer.digest,
             cursor=job.cursor,
-            created=RangeSet([(0, layer.count)]).pairs(),
+            created=RangeSet([(layer.first, layer.count)]).pairs(),
             committed=layer.committed.pairs(),
             quarantined=layer.quarantined.pairs(),
             finished=layer.closed,
             ended=job.ended,
             bundles=[file for file in page if file],
-            seen=known + len(page),
-            more=len(live.bundles) > known + len(page),
+            seen=max(known, live.taken) + len(page),
+            more=len(live.bundles) > start + len(page),
+            next=layer.count,
+            rounds=layer.rounds,
         )
 
 

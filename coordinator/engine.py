@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from coordinator import printed
+from coordinator.admin import TrainNews
 from coordinator.chronicle import Chronicle
 from coordinator.evidence import append_failure, append_quarantine
 from coordinator.figures import JobFigures
@@ -35,6 +36,7 @@ from coordinator.root import Root
 from coordinator.scheduler import commands as c
 from coordinator.scheduler import events as e
 from coordinator.scheduler.core import Scheduler
+from coordinator.scheduler.state import Agent
 from coordinator.store import Store, StoreThread
 from jobs.errors import MusterError
 from jobs.model import Layer, Output, Work
@@ -44,6 +46,7 @@ from jobs.ranges import RangeSet
 log = logging.getLogger("muster.daemon")
 
 _T = TypeVar("_T")
+BASES_KEPT = 16
 SESSIONS_PER_BOOT = 1 << 32  # session numbers of two boots never meet
 
 
@@ -70,10 +73,47 @@ class LiveJob:
         self.created, self.started, self.ended = created, started, ended
         self.figures = JobFigures()
         self.bundles: list[str] = []  # files in order of commit, where a driver reads them; "" for a damaged one
+        self.training: TrainNews | None = None  # what its driver last said of it
+        self.taken = 0  # bundles of rounds that came before those: drivers count by places
+        self.sheets: dict[int, str] = {}  # shard of a round not committed yet → the digest of its sheet
+        self.bases: dict[str, str] = {}  # sheet → the one that there is a patch of; the last few
 
     @property
     def work(self) -> Work:
         return self.plan.work
+
+    def sheets_of(self, numbers: RangeSet) -> dict[str, list[tuple[int, int]]]:
+        """Which of `numbers` read which sheet."""
+        by_sheet: dict[str, RangeSet] = {}
+        for number in numbers:
+            if sheet := self.sheets.get(number):
+                by_sheet.setdefault(sheet, RangeSet()).add(number, number + 1)
+        return {sheet: those.pairs() for sheet, those in by_sheet.items()}
+
+    def sheet_for(self, agent: Agent, layer: str, have: set[str]) -> str:
+        """One that shards this agent has to run want, and it does not have; "" for none."""
+        for holding in agent.holdings.values():
+            if holding.layer == layer:
+                for number in holding.open:
+                    if (sheet := self.sheets.get(number, "")) and sheet not in have:
+                        return sheet
+        return ""
+
+    def patched(self, sheet: str, base: str) -> None:
+        self.bases[sheet] = base
+        while len(self.bases) > BASES_KEPT:
+            del self.bases[next(iter(self.bases))]
+
+    def drop_taken(self, known: int) -> None:
+        """A driver of rounds has the first `known` bundles: their names are of no use any more."""
+        count = min(max(0, known - self.taken), len(self.bundles))
+        del self.bundles[:count]
+        self.taken += count
+
+    def forget_sheets(self, numbers: RangeSet) -> None:
+        if self.sheets:
+            for number in numbers:
+                self.sheets.pop(number, None)
 
 
 class Engine:
@@ -92,6 +132,7 @@ class Engine:
         self.chronicle = Chronicle()
         self.merging = Merging(self.tmp, lambda job: root.job(job).items, self._merge_outcome)
         self.store_trouble = ""  # what keeps the store from writing, for people
+        self.something_for_rounds = asyncio.Event()  # set and replaced when shards with a sheet are granted
         self.something_for_drivers = asyncio.Event()  # set and replaced when a bundle is committed or a job ends
         self.last_token = 0  # of accepted bundles
         self.broken = asyncio.Event()  # a bug: what is in memory may differ from what is stored
@@ -180,6 +221,10 @@ class Engine:
             live.started = time.time()
             self.write(lambda store: store.set_started(command.job, time.time()))
         payloads = self.scheduler.state.open_layers[command.layer].payloads
+        sheets = live.sheets_of(command.numbers) if live.sheets else {}
+        if sheets:
+            self.something_for_rounds.set()
+            self.something_for_rounds = asyncio.Event()
         return Grant(
             job=command.job,
             layer=command.layer,
@@ -187,6 +232,7 @@ class Engine:
             attempt=command.attempt,
             numbers=command.numbers.pairs(),
             payloads={n: payloads[n] for n in command.numbers} if payloads else {},
+            sheets=sheets,
         )
 
     def layer_info(self, job: str, digest: str) -> LayerInfo:
@@ -425,6 +471,7 @@ class Engine:
         self.chronicle.note("committed", event.layer, event.agent, event.numbers)
         if live.plan.driver:
             live.bundles.append(file)
+        live.forget_sheets(event.numbers)
         self.handle(event)
         self._wake_drivers()
 

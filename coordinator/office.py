@@ -23,7 +23,7 @@ from coordinator.submissions import sweep
 from jobs.commit import fsync_folder, is_full
 from jobs.errors import INTERNAL_EXIT, MusterError, NotFoundError, RefusedError, SpaceError
 from jobs.items import LIST
-from jobs.model import ItemsSource, MadeSource, Work
+from jobs.model import ItemsSource, Layer, MadeSource, Work
 from jobs.plan import Plan, decode_plan
 
 log = logging.getLogger("muster.daemon")
@@ -88,6 +88,8 @@ class Office:
                 return await self._driving.wait(question)
             case a.DriveDamaged():
                 return await self._driving.damaged(question, connection)
+            case a.DriveGivenUp():
+                return self._driving.give_up(question, connection)
             case a.Advance():
                 return await self._driving.advance(question, connection)
             case a.Stop():
@@ -179,7 +181,7 @@ class Office:
         await engine.ask(lambda store: store.set_ready(job))
         engine.jobs[job] = LiveJob(plan, created, None, None)
         engine.handle(e.SpaceMeasured(engine.free_bytes()))
-        engine.handle(added(job, plan))
+        engine.handle(added(job, plan, engine.boot))
         log.info("%s submitted: %d layers, %d shards", job, len(plan.layers), sum(one.count for one in plan.layers))
         if plan.driver:
             engine.background(self._driving.keep(job))
@@ -349,13 +351,27 @@ def _record(row: object, layer: str) -> a.FailureRecord:
     return a.FailureRecord(layer=layer, when=row.at, **fields)  # type: ignore[attr-defined]
 
 
-def added(job: str, plan: Plan, **stored: object) -> e.JobAdded:
-    """A plan as the scheduler takes it; `stored` is what the store adds after a restart."""
-    made = [isinstance(layer.source, MadeSource) for layer in plan.layers]
-    seeds = tuple(
-        e.LayerSeed(layer.digest, layer.name, layer.count, layer.in_bytes, layer.out_bytes, is_made)
-        for layer, is_made in zip(plan.layers, made, strict=True)
+def first_of(boot: int) -> int:
+    """Where numbers of shards that live in memory alone begin in this life of the daemon. No two lives share any."""
+    return boot << 32
+
+
+def _seed(layer: Layer, boot: int) -> e.LayerSeed:
+    return e.LayerSeed(
+        layer.digest,
+        layer.name,
+        layer.count,
+        layer.in_bytes,
+        layer.out_bytes,
+        made=isinstance(layer.source, MadeSource),
+        rounds=bool(layer.rounds),
+        first=first_of(boot) if layer.rounds else 0,
     )
+
+
+def added(job: str, plan: Plan, boot: int, **stored: object) -> e.JobAdded:
+    """A plan as the scheduler takes it; `stored` is what the store adds after a restart."""
+    seeds = tuple(_seed(layer, boot) for layer in plan.layers)
     values: dict[str, object] = {"layers": seeds, "priority": plan.priority, **stored}
     return e.JobAdded(
         job=job,

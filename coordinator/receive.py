@@ -1,7 +1,8 @@
 """The push helper: a bundle's body from the agent into `tmp/`, checked on the way, then into `bundles/`.
 
 Order, each step safe to die after: header judged → body in tmp → fsync → rename into bundles → fsync of the folder →
-the daemon's transaction → the acknowledgement. A file without a row is deleted at the daemon's next start.
+the daemon's transaction → the acknowledgement. A file without a row is deleted at the daemon's next start. A bundle of
+a round is written under its name at once and not synced: the daemon judges it, and keeps no row of it.
 """
 
 from __future__ import annotations
@@ -136,11 +137,13 @@ def _take_body(agent: Stream, daemon: Asked, offer: Offer, index: Index, take: T
                 check.feed(piece)
             check.finish()
             commit.write_all(fd, tail)
-            commit.fsync(fd)
+            if take.durable:
+                commit.fsync(fd)
             os.close(fd)
             fd = -1
-            tmp.rename(file)
-            commit.fsync_folder(file.parent)
+            if take.durable:
+                tmp.rename(file)
+                commit.fsync_folder(file.parent)
     except BaseException:
         if fd >= 0:
             os.close(fd)

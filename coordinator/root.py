@@ -126,6 +126,18 @@ class JobFolder:
         return self.path / "bundles"
 
     @property
+    def rounds(self) -> Path:
+        """What rounds need while they last: sheets, and bundles that the driver has not taken. Never synced."""
+        return self.path / "rounds"
+
+    def sheet(self, digest: str) -> Path:
+        return self.rounds / f"{digest}.sheet"
+
+    def patch(self, digest: str) -> Path:
+        """What makes that sheet of the one before."""
+        return self.rounds / f"{digest}.patch"
+
+    @property
     def result(self) -> Path:
         return self.path / "result"
 

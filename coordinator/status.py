@@ -64,23 +64,25 @@ def _job_status(engine: Engine, job: s.Job, *, with_layers: bool) -> JobStatus:
         whole=figures.window_whole(),
         merged_bytes=figures.merged_bytes,
         merge_seconds=figures.merge_seconds,
+        training=live.training,
         slow=[] if live.work.timeout else slow_shards(state, job, figures.median(), time.monotonic()),
         notes=notes_of(engine, job),
     )
 
 
 def _tally(plan: Layer, layer: s.Layer) -> Tally:
-    committed, quarantined = len(layer.committed), len(layer.quarantined)
+    count = layer.count - layer.first
+    committed, quarantined = len(layer.committed) - layer.first, len(layer.quarantined)
     running = finished = 0
     for holding in layer.holdings.values():
         running += len(holding.open)
         finished += len(holding.finished)
     limbo = len(layer.limbo)
-    left = layer.count - committed - quarantined
+    left = count - committed - quarantined
     finished = min(finished, left)
     running = min(running + limbo, left - finished)
     tally = Tally(
-        shards=layer.count,
+        shards=count,
         committed=committed,
         finished=finished,
         running=running,
@@ -88,8 +90,8 @@ def _tally(plan: Layer, layer: s.Layer) -> Tally:
         quarantined=quarantined,
         rows=plan.rows,
         rows_committed=min(plan.rows, committed * plan.shard_rows),
-        in_bytes=plan.total_in_bytes or layer.count * plan.in_bytes,
-        out_bytes=layer.out_bytes * layer.count,
+        in_bytes=plan.total_in_bytes or count * plan.in_bytes,
+        out_bytes=layer.out_bytes * count,
     )
     return bounded(tally)
 

@@ -311,6 +311,11 @@ class Store:
         self.db.execute("UPDATE layers SET closed = max(closed, ?) WHERE id = ?", (finish, layer))
         return True
 
+    def keep_cursor(self, job: str, to_seq: int, finish: bool) -> None:
+        """Where the driver of a job of rounds is: only what is said here outlives the daemon."""
+        self.db.execute("UPDATE jobs SET cursor = ? WHERE id = ?", (to_seq, job))
+        self.db.execute("UPDATE layers SET closed = max(closed, ?) WHERE job = ?", (finish, job))
+
     # --- layers and their shards ----------------------------------------------------------------------
 
     def set_layer(self, job: str, digest: str, state: str, generation: int) -> None:

@@ -69,6 +69,7 @@ class Output(msgspec.Struct, frozen=True):
     rows: `shape` and `dtype` per row, concatenated in row order.
     ragged: any number of values of `shape` per row; stored as lengths (int64, one per row) and values.
     sum: one array of `shape` per shard, integers, added up; with `scale`, floats stored as round(x * scale) in int64.
+         `narrow`: in `dtype` itself, of which the kind promises that it holds the sum over all shards of a bundle.
     files: bytes under relative names, kept apart.
     """
 
@@ -77,6 +78,7 @@ class Output(msgspec.Struct, frozen=True):
     dtype: str
     shape: tuple[int, ...] = ()
     scale: float | None = None
+    narrow: bool = False
 
 
 class ArraySource(msgspec.Struct, frozen=True, tag="array"):
@@ -90,7 +92,14 @@ class ArraySource(msgspec.Struct, frozen=True, tag="array"):
 
 
 class MadeSource(msgspec.Struct, frozen=True, tag="made"):
-    """No file: shards are made by a driver as results arrive, each with a payload of its own."""
+    """No file: shards are made by a driver as results arrive, each with a payload of its own.
+
+    `rounds`: "" where every shard and its result are stored. Otherwise none is, and a new life of the daemon or of the
+    driver begins with none: what an agent has of a round goes up as a "whole", once nothing more of it is there, or
+    "each" part by itself.
+    """
+
+    rounds: Literal["", "whole", "each"] = ""
 
 
 class Cut(NamedTuple):
@@ -182,6 +191,11 @@ class Layer(msgspec.Struct, frozen=True):
     in_bytes: int  # of a full shard
     out_bytes: int  # of a full shard, as declared; 0 where nobody knows yet
     outputs: tuple[Output, ...] | None  # None: fixed by the first commit
+
+    @property
+    def rounds(self) -> str:
+        """How what is done of a round goes up; "" where there are none."""
+        return self.source.rounds if isinstance(self.source, MadeSource) else ""
 
     def rows_of(self, number: int) -> int:
         if isinstance(self.source, ItemsSource):

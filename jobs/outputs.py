@@ -57,7 +57,7 @@ class Sums:
     """The `sum` outputs of many shards, added up exactly, so that order and grouping never show."""
 
     def __init__(self, layout: Layout) -> None:
-        self._totals = [np.zeros(output.shape, SUM_DTYPE) for output in layout.sums]
+        self._totals = [np.zeros(output.shape, _sum_dtype(output)) for output in layout.sums]
         self._outputs = layout.sums
         self.nbytes = sum(layout.sum_sizes)
 
@@ -65,7 +65,7 @@ class Sums:
         """The sum segments of one shard, or of one bundle."""
         start = 0
         for output, total in zip(self._outputs, self._totals, strict=True):
-            more = np.frombuffer(raw, SUM_DTYPE, total.size, start).reshape(total.shape)
+            more = np.frombuffer(raw, total.dtype, total.size, start).reshape(total.shape)
             _add_exactly(total, more, output.name)
             start += total.nbytes
 
@@ -73,15 +73,19 @@ class Sums:
         return b"".join(total.tobytes() for total in self._totals)
 
     def shown(self) -> list[Array]:
-        """As a result has them: int64 as they are; with a scale, in the declared dtype again."""
+        """As a result has them: integers as they are; with a scale, in the declared dtype again."""
         return [_unscaled(output, total) for output, total in zip(self._outputs, self._totals, strict=True)]
+
+
+def _sum_dtype(output: Output) -> np.dtype[Any]:
+    return np.dtype(output.dtype) if output.narrow else SUM_DTYPE
 
 
 def _add_exactly(total: Array, more: Array, name: str) -> None:
     negative = total < 0
     np.add(total, more, out=total)
     if np.any((negative == (more < 0)) & ((total < 0) != negative)):
-        raise SumTooLarge(f"output {name}: a sum does not fit into 64 bits")
+        raise SumTooLarge(f"output {name}: a sum does not fit into {8 * total.itemsize} bits")
 
 
 def _unscaled(output: Output, total: Array) -> Array:
@@ -131,6 +135,8 @@ def _sum(output: Output, value: object) -> memoryview:
     array = _matching(output, value, output.shape)
     if output.scale is not None:
         return _bytes_of(_fixed_point(output.name, array, output.scale))
+    if output.narrow:
+        return _bytes_of(array)
     if array.dtype.kind not in "iu":
         raise _wrong(f"output {output.name}: only integers add up exactly; declare a `scale` for {array.dtype}")
     if array.dtype.kind == "u" and array.size and int(array.max()) >= 1 << 63:

@@ -6,7 +6,8 @@
     tail: xxh3_128 of the index, length of the index, magic
 
 `rows`: the array's bytes. `ragged`: the lengths (int64, one a row), then the values. `sum`: int64, each shard apart in
-a part; in a bundle (`Index.summed`) the sums over all entries, at the body's end. Everything is little-endian.
+a part, or its own type where it is `narrow`; in a bundle (`Index.summed`) the sums over all entries, at the body's
+end. Everything is little-endian.
 Reads and writes parts, trusts nothing in them, and knows neither numpy nor who made them.
 """
 
@@ -34,7 +35,8 @@ TAIL = struct.Struct(">16sQ8s")
 CHUNK = 1 << 20
 INDEX_LIMIT = 1 << 30
 DIGEST_BYTES = 16
-SUM_BYTES = 8  # sums are int64, whatever they were declared as
+SUM_BYTES = 8  # sums are int64, whatever they were declared as, unless they are narrow
+NARROW = frozenset({"|i1", "<i2", "<i4"})
 RESERVED = frozenset({"shards", "manifest"})  # names a merge writes itself
 
 _DTYPE = re.compile(
@@ -96,7 +98,7 @@ class Layout:
         _check_outputs(outputs)
         self.kept = tuple(output for output in outputs if output.form != "sum")
         self.sums = tuple(output for output in outputs if output.form == "sum")
-        self.sum_sizes = tuple(SUM_BYTES * prod(output.shape) for output in self.sums)
+        self.sum_sizes = tuple((unit_bytes(one) if one.narrow else SUM_BYTES * prod(one.shape)) for one in self.sums)
         self.kept_segments = sum(2 if output.form == "ragged" else 1 for output in self.kept)
         self._units = tuple((output.form == "ragged", unit_bytes(output)) for output in self.kept)
 
@@ -152,6 +154,8 @@ def _check_outputs(outputs: tuple[Output, ...]) -> None:
             raise ValueError(f"output {output.name}: values of no bytes cannot be counted")
         if output.scale is not None and (output.form != "sum" or not 0 < output.scale < inf):
             raise ValueError(f"output {output.name}: its scale cannot be {output.scale}")
+        if output.narrow and (output.form != "sum" or output.scale is not None or output.dtype not in NARROW):
+            raise ValueError(f"output {output.name}: a {output.form} of {output.dtype} cannot be narrow")
     if len({output.name for output in outputs}) < len(outputs):
         raise ValueError("two outputs of the same name")
 

@@ -78,7 +78,7 @@ def make_plan(job: JobFile, base: Path, code: CodeBundle | None, listed_at: Path
         max_failures=job.max_failures,
         priority=job.priority,
         driver=kind.driver,
-        same_kernels=job.same_kernels == "require",
+        same_kernels=job.same_kernels == "require" or prepared.same_kernels,
     )
 
 
@@ -207,7 +207,7 @@ def _items_in_shard(job: JobFile, total: int) -> tuple[int, int]:
 
 def _made_layer(work: Work, kind: Kind[Any], params: dict[str, Any]) -> Layer:
     outputs = _Declared(kind, params).outputs(None)
-    source = MadeSource()
+    source = MadeSource(kind.rounds(_typed(kind, params)))
     return Layer(
         name=MADE,
         digest=layer_digest(work, f"{MADE} {uuid.uuid4().hex}", source, 1),  # payloads come later: like no other job's

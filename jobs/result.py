@@ -23,7 +23,7 @@ CSV = "csv"  # in place of a dtype
 
 
 class File(msgspec.Struct, frozen=True):
-    """One .npy of a result."""
+    """One .npy of a result; in `Merged.more` any file, and then it has neither dtype nor shape."""
 
     file: str
     dtype: str
@@ -53,11 +53,12 @@ class Merged(msgspec.Struct, frozen=True):
     table: File
     fingerprints: tuple[str, ...]
     items: File | None = None  # what each row is, where the source is a list: its dtype is "csv"
+    more: tuple[File, ...] = ()  # files beside the outputs, in formats of their own
 
     @property
     def files(self) -> tuple[File, ...]:
         listed = (self.items,) if self.items else ()
-        return (*(file for product in self.outputs for file in product.files), self.table, *listed)
+        return (*(file for product in self.outputs for file in product.files), self.table, *listed, *self.more)
 
     @property
     def nbytes(self) -> int:

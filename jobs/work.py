@@ -47,6 +47,7 @@ class Item(msgspec.Struct, frozen=True):
     attempt: int
     window: Window | ItemsWindow | None  # None for a made shard
     payload: bytes = b""
+    sheet: str | None = None  # path of what its round laid out
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -258,7 +259,8 @@ class _Given:
 
     def shard(self, layer: Layer, item: Item) -> Shard:
         found = self.laid.items if self.laid is not None else None
-        return Shard(layer.name, item.number, layer.first_row(item.number), self.rows, item.payload, found)
+        sheet = Path(item.sheet) if item.sheet is not None else None
+        return Shard(layer.name, item.number, layer.first_row(item.number), self.rows, item.payload, found, sheet)
 
     def check(self) -> None:
         """After it was used. Rows were looked at as they were read."""

@@ -131,13 +131,14 @@ class SimulatedAgent:
         kinds: Mapping[str, int] | None = None, fingerprint: str = "",
     ) -> None:  # fmt: skip
         self.root, self.spool, self.name, self.cpus = root, spool, name, cpus
-        self.kinds = dict(kinds or {"cluster": 1, "map": 1, "chain": 1})
+        self.kinds = dict(kinds or {"cluster": 1, "map": 1, "chain": 1, "rounds": 1, "train": 1})
         self.fingerprint = fingerprint or own_fingerprint()
         self.process = uuid.uuid4().hex
         self.session = 0
         self.drained = False
         self.granted: dict[Key, RangeSet] = {}
         self.payloads: dict[tuple[str, int], bytes] = {}
+        self.sheets: dict[tuple[str, int], str] = {}
         self.layers: dict[str, m.LayerInfo] = {}
         self.acknowledged: defaultdict[str, RangeSet] = defaultdict(RangeSet)
         self.computed: list[tuple[str, int]] = []
@@ -241,6 +242,8 @@ class SimulatedAgent:
             assert grant.layer in self.layers, "a grant of a layer never told of"
             self.granted[grant.job, grant.layer, grant.boot, grant.attempt] = RangeSet(grant.numbers)
             self.payloads.update({(grant.layer, number): raw for number, raw in grant.payloads.items()})
+            for sheet, numbers in grant.sheets.items():
+                self.sheets.update({(grant.layer, number): sheet for number in RangeSet(numbers)})
 
     def _take(self, drops: list[m.Drop], committed: list[m.Committed], gone: list[str]) -> None:
         for drop in drops:
@@ -316,15 +319,19 @@ class SimulatedAgent:
         self._batches += 1
         done = self.spool / "done" / f"{job}-{time.monotonic_ns()}"
         made = isinstance(info.layer.source, MadeSource)
+        place = self.root.job(job)
+        sheets = {n: str(place.sheet(one)) for n in numbers if (one := self.sheets.pop((digest, n), ""))}
         items = tuple(
-            Item(n, boot, attempt, None if made else info.layer.window(n), self.payloads.pop((digest, n), b""))
+            Item(n, boot, attempt, None if made else info.layer.window(n), self.payloads.pop((digest, n), b""),
+                 sheets.get(n))
             for n in numbers
-        )
+        )  # fmt: skip
         outcome = self._bench.run(
             Batch(
                 farm=self.root.farm, agent=self.name, job=job, layer=info.layer, work=info.work, items=items,
                 tmp=str(self.spool / "tmp" / done.name), done=str(done), mark=str(self.spool / "mark"),
                 scratch=str(self.spool / "scratch"), code=self._code(info), python=None,
+                model=str(self.root.model(info.work.model.digest)) if info.work.model else None,
             )
         )  # fmt: skip
         assert list(outcome.numbers) == list(numbers), outcome

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from agent.links.openssh_link import OpensshLink
     from agent.links.paramiko_link import ParamikoLink
 
-ROLES = 3  # channels of an agent: control, push and pull
+ROLES = 4  # channels of an agent: control, push and pull, and round where it trains
 AT_ONCE = 4  # connections made together
 ADDRESSES_SHOWN = 3
 SHARD_BYTES = 128 << 20

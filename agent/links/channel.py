@@ -11,7 +11,7 @@ from coordinator.protocol.frames import HEAD, MAGIC, NOISE_SHOWN, frame, payload
 from coordinator.protocol.messages import PROTOCOL, Bye, Decoder, Greeting, Message, encode
 from jobs.errors import LinkError, MusterError, ProtocolError, VersionError
 
-Role = Literal["control", "push", "pull"]
+Role = Literal["control", "push", "pull", "round"]
 GREETING_SECONDS = 30.0
 SEND_SECONDS = 30.0
 PACE_SECONDS = 30.0  # a link that moves less than PACE_BYTES in that time, when more is wanted, is as good as dead

@@ -169,8 +169,8 @@ class ParamikoLink(FarLink):
 
 
 def _window(role: Role, connection: Connection) -> int:
-    """Of a new session. Only a pull is worth more than the least."""
-    if role != "pull":
+    """Of a new session. Only what bulk comes down on is worth more than the least."""
+    if role not in {"pull", "round"}:
         return WINDOW_BYTES
     return max(WINDOW_BYTES, min(int(connection.round_trip * PULL_RATE), PULL_WINDOW_LIMIT))
 

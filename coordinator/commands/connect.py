@@ -8,8 +8,8 @@ from pathlib import Path
 from coordinator.root import find
 from jobs.errors import RefusedError, UsageError
 
-ROLES = ("control", "push", "pull")
-HELP = """Usage: coordinator connect --role control|push|pull [--root DIR] [--as NAME]
+ROLES = ("control", "push", "pull", "round")
+HELP = """Usage: coordinator connect --role control|push|pull|round [--root DIR] [--as NAME]
 
   Run for an agent, by sshd or by an agent on this machine; not by people.
   Speaks frames on stdin and stdout.

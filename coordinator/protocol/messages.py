@@ -209,6 +209,7 @@ class Grant(Message, frozen=True):
     attempt: Count
     numbers: Ranges
     payloads: dict[int, bytes] = {}
+    sheets: dict[Digest, Ranges] = {}  # what shards of rounds read beside their payloads: digest → which
 
 
 class Drop(Message, frozen=True):
@@ -309,6 +310,35 @@ class FetchCode(Message, frozen=True):
     limit: Count = 0  # as in `Fetch`
 
 
+class Follow(Message, frozen=True):
+    """What do this session's shards of rounds read that it does not have? The answer is a `Sheet`, once there is one,
+    or a `NotYet` before the heartbeat is over."""
+
+    session: Count
+    layer: Digest
+    have: Annotated[list[Digest], Meta(max_length=256)] = []
+
+
+class NotYet(Message, frozen=True):
+    """Ask again."""
+
+
+class Sheet(Message, frozen=True):
+    """Exactly so many raw bytes follow: the sheet of that digest, or with `base` what makes it of that one."""
+
+    sheet: Digest
+    nbytes: Count
+    base: Farm = ""
+
+
+class Laid(Message, frozen=True):
+    """The daemon's answer to a helper's `Follow`: the file that it may send."""
+
+    path: Text
+    sheet: Digest
+    base: Farm = ""
+
+
 class Probe(Message, frozen=True):
     """How fast is the link, and does the coordinator answer: so many bytes that mean nothing, as with `Fetch`. Wants no
     session. `name`: who would join, if it is to be known whether this key may speak for it. Between helper and daemon
@@ -336,7 +366,7 @@ class Sent(Message, frozen=True):
 class Attach(Message, frozen=True):
     """First frame of a helper on the daemon's socket: what it is, and the name sshd's forced command pins it to."""
 
-    role: Short  # control | push | pull
+    role: Short  # control | push | pull | round
     pinned: Short = ""
 
 
@@ -364,6 +394,7 @@ class Take(Message, frozen=True):
     rows: Count  # of the layer; 0 where shards are made
     shard_rows: Count
     counts: list[Count] = []  # rows of each shard offered, where they follow no rule
+    durable: bool = True  # else written as `file` at once, and never synced
 
 
 class Readable(Message, frozen=True):
@@ -397,10 +428,12 @@ class Moved(Message, frozen=True):
 FromAgent = Hello | Sync | Leave
 ToAgent = Welcome | News | Rejected | Bye
 FromPusher = Offer
+FromFollower = Follow
+ToFollower = Sheet | NotYet | Refused | Rejected | Bye
 FromPuller = Fetch | FetchCode | Probe
 ToPuller = Sending | Sent | Refused | Rejected | Bye
 ToPusher = Accepted | Settled | Refused | Rejected | Bye
-FromHelper = Attach | Hello | Sync | Leave | Offer | Stored | Failed | Moved | Fetch | FetchCode | Probe
+FromHelper = Attach | Hello | Sync | Leave | Offer | Stored | Failed | Moved | Fetch | FetchCode | Probe | Follow
 
 _encoder = msgspec.msgpack.Encoder()
 _T = TypeVar("_T")

@@ -66,7 +66,9 @@ class Scheduler:
             case e.JobAdded():
                 layers.add(state, event, now)
             case e.Advanced():
+                results.retire(state, event)
                 layers.advance(state, event)
+                grants.even_out(state, state.jobs[event.job])
             case e.DriverFailed():
                 layers.halt(state, state.jobs[event.job], event.why)
             case e.Cancelled():
@@ -122,3 +124,4 @@ class Scheduler:
         sessions.release_limbo_if_due(state, now)
         sessions.free_kernels(state)
         grants.refresh(state)
+        grants.help_rounds(state, now)

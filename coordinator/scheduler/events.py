@@ -28,6 +28,8 @@ class LayerSeed:
     quarantined: RangeSet = field(default_factory=RangeSet)
     failures: dict[int, frozenset[Run]] = field(default_factory=dict)  # number → those that count
     closed: bool = False  # made layers: no more shards will be made
+    rounds: bool = False  # its shards and their commits live in memory alone
+    first: int = 0  # the lowest number such a layer can have in this life of the daemon
 
 
 @dataclass(frozen=True)
@@ -165,12 +167,13 @@ class SpaceMeasured:
 
 @dataclass(frozen=True)
 class Advanced:
-    """A driver moved its job on; the cursor already matched."""
+    """A driver moved its job on; the cursor already matched. `retire`: shards of rounds that nobody wants any more."""
 
     job: str
     to_seq: int
     create: tuple[tuple[int, bytes], ...]
     finish: bool
+    retire: RangeSet = field(default_factory=RangeSet)
 
 
 @dataclass(frozen=True)

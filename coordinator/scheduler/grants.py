@@ -13,6 +13,7 @@ GRANT_LIMIT = 65_536  # shards in one grant
 SHARE_OF_LEFT = 0.25  # of the time left: holdings shrink towards the end, so that all end together
 WORTH_A_GRANT = 0.25  # of what is wanted: smaller top-ups wait and come together
 OWED_SECONDS = 30.0  # slot-seconds another job must be owed before an agent changes to it
+PACE_FORGOTTEN = 0.02  # of what sets a machine apart from the others, in a round
 CANARIES = 3  # different shards that fail on an agent, with no success anywhere, before it waits for another's try
 
 
@@ -37,6 +38,8 @@ def feed(state: State, agent: Agent, now: float) -> int:
         wanted = _wanted(state, agent, job, load)
         if wanted == 0:
             agent.idle_because = ""
+            if job.has_rounds:
+                state.short[agent.name] = agent  # its share may be larger before it asks again
             return total
         granted = _grant_from(state, agent, job, wanted, now) if wanted > 0 else 0
         total, load[job.id] = total + granted, load[job.id] + granted
@@ -70,6 +73,8 @@ def _wanted(state: State, agent: Agent, job: Job, load: Counter[str]) -> int:
     held, floor = load[job.id], agent.slots(job) + 1
     if not job.succeeded:
         return -1 if held or _is_benched(state, agent, job) else 1
+    if job.has_rounds:
+        return _share_of_round(state, agent, job, held)
     horizon, backlog = _horizon(state, job), _backlog_seconds(agent, load)
     if load.total() >= floor and backlog >= horizon:
         return 0
@@ -79,6 +84,51 @@ def _wanted(state: State, agent: Agent, job: Job, load: Counter[str]) -> int:
     if held >= floor and target - held < target * WORTH_A_GRANT:
         return 0
     return target - held
+
+
+def _share_of_round(state: State, agent: Agent, job: Job, held: int) -> int:
+    """All of a round at once, to each machine as much as it is fast: how many more this one should have. -1: there is
+    nothing it could be given."""
+    if not job.left:
+        return -1
+    workers = [other for other in state.by_session.values() if other is agent or _takes_part(state, other, job)]
+    speeds = _speeds(workers, job)
+    before = sum(speeds[other.name] for other in workers if other.name < agent.name)
+    total = sum(speeds.values())
+    low, high = (round(job.left * part / total) for part in (before, before + speeds[agent.name]))
+    wanted = high - low - held
+    return wanted if wanted > 0 else (0 if held else -1)
+
+
+def _takes_part(state: State, agent: Agent, job: Job) -> bool:
+    """Whether it has some of the round, or would be given some."""
+    layer = job.layers[0]
+    return agent.hungry and (agent.room >= agent.cost(layer) or bool(agent.holdings)) and state.eligible(agent, job)
+
+
+def _speeds(workers: list[Agent], job: Job) -> dict[str, float]:
+    """Shards a second of each; who was not measured is taken to be as fast as the others."""
+    paces = [pace for agent in workers if (pace := agent.paces.get(job.id))]
+    usual = sum(paces) / len(paces) if paces else 1.0
+    return {agent.name: agent.slots(job) / (agent.paces.get(job.id) or usual) for agent in workers}
+
+
+def even_out(state: State, job: Job) -> None:
+    """Once a round: who was slow at one time, and got nothing since, is tried again sooner or later."""
+    paced = [agent for agent in state.by_session.values() if agent.paces.get(job.id)]
+    usual = sum(agent.paces[job.id] for agent in paced) / max(1, len(paced))
+    for agent in paced:
+        agent.paces[job.id] += PACE_FORGOTTEN * (usual - agent.paces[job.id])
+
+
+def help_rounds(state: State, now: float) -> None:
+    """Once a tick: whoever has nothing to do takes over what a round waits for, be it with others or with nobody."""
+    for job in [job for job in state.running.values() if job.has_rounds and job.left]:
+        for agent in [agent for agent in state.short.values() if not agent.holdings]:
+            if job.layers[0].pending and job.succeeded and not state.obstacle(agent, job):
+                _grant_from(state, agent, job, job.layers[0].pending, now)
+            if not agent.holdings:
+                feed(state, agent, now)
 
 
 def _is_benched(state: State, agent: Agent, job: Job) -> bool:
@@ -184,19 +234,21 @@ def _copy_tail(state: State, agent: Agent, jobs: list[Job], now: float) -> None:
     """Give an idle machine a copy of what another has, where it would be done with it sooner. What failed before is
     tried at one place at a time, so that its attempts are the job's."""
     for job in jobs:
-        if not state.obstacle(agent, job) and agent.rate(job.id) and _copy_from(state, agent, job, now):
+        known = agent.rate(job.id) or job.has_rounds
+        if known and not state.obstacle(agent, job) and _copy_from(state, agent, job, now):
             return
 
 
 def _copy_from(state: State, agent: Agent, job: Job, now: float) -> bool:
-    mine = agent.slots(job) / agent.rate(job.id)
+    rate = agent.rate(job.id)
+    mine = agent.slots(job) / rate if rate else 0.0
     for holding in _slowest(state, job, now):
         layer = state.open_layers.get(holding.layer)
         if layer is None or layer.fresh or holding.agent == agent.name or not layer.has(holding):
             continue
         if _seconds_left(state, holding, now) <= mine + state.timing.tick:
             return False  # nothing worth its while
-        count = min(agent.slots(job), _room_for(agent, layer))
+        count = min(len(holding.open) if layer.rounds else agent.slots(job), _room_for(agent, layer))
         numbers = highest(holding.open - layer.copied - layer.failed(), count)
         if numbers:
             layer.copied.update(numbers)

@@ -103,11 +103,16 @@ def _seeded(job: str, seed: LayerSeed) -> Layer:
         closed=seed.closed,
         committed=seed.committed.copy(),
         quarantined=seed.quarantined - seed.committed,
+        rounds=seed.rounds,
+        first=seed.first,
     )
+    if layer.rounds:
+        layer.count = layer.high_water = seed.first
+        layer.committed, layer.quarantined = RangeSet([(0, seed.first)]), RangeSet()
     layer.raising = layer.high_water
-    layer.troubles = {number: Trouble(set(runs)) for number, runs in seed.failures.items()}
+    layer.troubles = {number: Trouble(set(runs)) for number, runs in seed.failures.items() if number >= seed.first}
     if seed.state == "merged":
-        layer.committed = RangeSet([(0, seed.count)])
+        layer.committed = RangeSet([(0, layer.count)])
     elif seed.state != "changed":
         _reset_pending(layer)
         if seed.state == "open":
@@ -167,6 +172,8 @@ def _may_open(state: State, layer: Layer) -> bool:
 
 def reserved(layer: Layer) -> int:
     """Bytes of the root that an open layer may still take: its bundles to come, and its merged arrays."""
+    if layer.rounds:
+        return layer.out_bytes * layer.left
     return layer.out_bytes * (2 * layer.count - len(layer.committed))
 
 
@@ -207,7 +214,7 @@ def settle_layer(state: State, layer: Layer) -> None:
         return
     if not layer.quarantined:
         layer.state = "merging"
-        if layer.count:
+        if layer.count and not layer.rounds:
             state.emit(StartMerge(layer.job, layer.digest, layer.generation))
         else:
             merged(state, layer.job, layer.digest, layer.generation)
@@ -385,7 +392,7 @@ def remove(state: State, job: Job) -> None:
     del state.jobs[job.id]
     state.running.pop(job.id, None)
     for agent in state.agents.values():
-        for by_job in (agent.rates, agent.strikes, agent.ineligible, agent.env_obstacles):
+        for by_job in (agent.rates, agent.paces, agent.strikes, agent.ineligible, agent.env_obstacles):
             by_job.pop(job.id, None)
 
 
@@ -400,6 +407,9 @@ def advance(state: State, event: Advanced) -> None:
     with state.counting(layer):
         layer.fresh.add(layer.count, top)
         layer.count = top
+    if layer.rounds:
+        layer.high_water = layer.raising = top  # no other life grants them, and none is asked for them
+        state.short.update({agent.name: agent for agent in state.by_session.values() if agent.hungry})
     layer.closed = layer.closed or event.finish
     if layer.active:
         raise_mark(state, layer, MARK_AHEAD)

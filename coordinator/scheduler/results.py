@@ -14,12 +14,14 @@ from coordinator.scheduler.commands import (
     StoreQuarantine,
     StoreSuccess,
 )
-from coordinator.scheduler.events import BundleCommitted, Kicked, Offered, Run, Uncommitted
+from coordinator.scheduler.events import Advanced, BundleCommitted, Kicked, Offered, Run, Uncommitted
 from coordinator.scheduler.state import Agent, Holding, Job, Layer, Rate, State
 from jobs.ranges import RangeSet
 
 LOSSES_TO_QUARANTINE = 5
 MACHINES_TO_QUARANTINE = 3
+PACE_WEIGHT = 0.3  # of the newest report
+PACE_LEAST_SECONDS = 1e-6
 STRIKES_TO_BAR = 3  # different shards failed in a row on one machine, after the job's first success
 FAILURES_TO_HALT_ALONE = 3  # different shards failed on a lone machine, with no success
 
@@ -112,6 +114,8 @@ def finish(state: State, agent: Agent, report: Finished, now: float) -> None:
         return
     told = RangeSet(report.numbers) & layer.whole
     _charge(state.jobs[layer.job], layer, report, len(told))
+    if layer.rounds:
+        _pace(agent, layer.job, report.compute / max(1, len(told)))
     settled = told & layer.committed
     if settled:
         state.emit(SendCommitted(agent.session, layer.digest, settled))
@@ -139,6 +143,23 @@ def _charge(job: Job, layer: Layer, report: Finished, count: int) -> None:
     job.used += report.compute * job.cpus / job.priority
     layer.out_bytes = max(layer.out_bytes, -(-report.out_bytes // max(count, 1)))
     job.out_bytes = max(job.out_bytes, layer.out_bytes)
+
+
+def _be_late(state: State, holding: Holding, numbers: RangeSet, now: float) -> None:
+    """Another machine was sooner with these of a round: so long its agent took for nothing."""
+    agent, job = state.agents[holding.agent], state.jobs[holding.job]
+    if numbers and job.has_rounds:
+        _pace(agent, job.id, (now - holding.granted) * agent.slots(job) / len(numbers))
+
+
+def _pace(agent: Agent, job: str, seconds: float) -> None:
+    """What a shard takes there. Rates of rounds tell nothing: all wait for the slowest, and then for the driver."""
+    before = agent.paces.get(job)
+    if before is None:  # a worker's first has more to do than any other
+        agent.paces[job] = 0.0
+        return
+    pace = before + PACE_WEIGHT * (seconds - before) if before else seconds
+    agent.paces[job] = max(PACE_LEAST_SECONDS, pace)
 
 
 def fail(state: State, agent: Agent, failure: Failure) -> None:
@@ -213,7 +234,9 @@ def _lost_too_often(state: State, layer: Layer, run: Run, number: int) -> bool:
 
 
 def _after_quarantine(state: State, job: Job, layer: Layer, happened: bool) -> None:
-    if happened and job.quarantined >= job.max_failures:
+    if happened and layer.rounds:
+        layers.halt(state, job, "a shard of a round failed for good, and no round is whole without it")
+    elif happened and job.quarantined >= job.max_failures:
         layers.halt(state, job, f"{job.quarantined} shards failed for good (max_failures)")
     if happened:
         layers.settle_layer(state, layer)
@@ -366,12 +389,30 @@ def _settle_holding(state: State, layer: Layer, holding: Holding, event: BundleC
     if holding.agent != event.agent:
         if finished:
             state.emit(SendCommitted(agent.session, layer.digest, finished))
+        _be_late(state, holding, unfinished, now)
     elif unfinished:  # the bundle was faster than the report, or than a cancel and a retry that granted them anew
         _measure(agent, state.jobs[layer.job], len(unfinished), now)
         _succeeded(state, agent, state.jobs[layer.job])
     drop(state, layer, holding, unfinished)
     holding.discard(event.numbers)
     state.prune(holding)
+
+
+def retire(state: State, event: Advanced) -> None:
+    """Nobody wants these shards of rounds any more: whoever has one forgets it, as if it were committed."""
+    layer = state.jobs[event.job].layers[0]
+    numbers = event.retire - layer.committed
+    if not numbers:
+        return
+    for holding in state.holders(layer, numbers, None):
+        finished = holding.finished & numbers
+        if finished:
+            state.emit(SendCommitted(state.agents[holding.agent].session, layer.digest, finished))
+        drop(state, layer, holding, holding.open & numbers)
+        holding.discard(numbers)
+        state.prune(holding)
+    with state.counting(layer):
+        layer.settle(numbers)
 
 
 def uncommit(state: State, event: Uncommitted) -> None:

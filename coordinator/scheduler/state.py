@@ -122,6 +122,8 @@ class Layer:
     payloads: dict[int, bytes] = field(default_factory=dict)  # of made shards not committed yet
     holdings: dict[tuple[str, int, int], Holding] = field(default_factory=dict)  # (agent, boot, attempt)
     raising: int = 0  # the high-water mark on its way to the store; never below high_water
+    rounds: bool = False  # nothing of it is stored: `committed` has what was taken, what was retired, and all of
+    first: int = 0  # other lives of the daemon, which had the numbers below `first`
 
     @property
     def pending(self) -> int:
@@ -229,6 +231,10 @@ class Job:
     def ended(self) -> bool:
         return self.state in {"cancelled", "incomplete", "complete"}
 
+    @property
+    def has_rounds(self) -> bool:
+        return self.layers[0].rounds
+
     def suits(self, fingerprint: str) -> bool:
         """Whether what is computed under this one may be part of its result, as far as is known."""
         return self.fingerprint in {"", fingerprint}
@@ -265,6 +271,7 @@ class Agent:
     holdings: dict[tuple[str, int, int], Holding] = field(default_factory=dict)  # (layer, boot, attempt)
     void: dict[str, int] = field(default_factory=dict)  # layer → attempts up to this it forgets on hearing our answer
     rates: dict[str, Rate] = field(default_factory=dict)  # job → rate
+    paces: dict[str, float] = field(default_factory=dict)  # job of rounds → compute seconds of a shard; 0: unknown
     strikes: dict[str, list[tuple[str, int]]] = field(default_factory=dict)  # job → shards failed in a row
     ineligible: dict[str, str] = field(default_factory=dict)  # job → why
 

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -59,6 +59,7 @@ class Shard:
     rows: np.ndarray[Any, Any] | None  # None where it has items, or was made: then `payload` has its input
     payload: bytes = b""
     items: Items | None = None
+    sheet: Path | None = None  # of a round: what its driver laid out, here; to be read or mapped, never written
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,7 @@ class Prepared(Generic[P]):
     params: P
     model: str | None = None  # a file that every machine gets a copy of, relative to the job file's folder
     needs: tuple[str, ...] = ()  # packages that a machine must have, as `jobs.packages` knows them
+    same_kernels: bool = False  # whether machines of other kernels are left out, as if the job file said so
 
 
 class Runner(ABC):
@@ -147,6 +149,15 @@ class Kind(ABC, Generic[P]):
     def prepare(self, params: P, site: Site) -> Prepared[P]:
         """Resolve, once and before all else, what is `auto`; find the model. May raise a JobFileError, as `check`."""
         return Prepared(params)
+
+    def rounds(self, params: P) -> Literal["", "whole", "each"]:
+        """Of a kind with a driver: whether its shards come in rounds, see `jobs.model.MadeSource`."""
+        return ""
+
+    def patched(self, params: P, sheet: bytes, patch: bytes) -> bytes:
+        """The sheet that a patch of this kind's driver makes of an earlier one; a ValueError for one that does not fit.
+        Runs in the agent itself, so that a machine gets no more than what changed; a digest tells if it is right."""
+        raise ValueError("this kind has no patches")
 
     def grain(self, params: P) -> int:
         """Rows a shard had better be a multiple of, where its size is ours to choose."""

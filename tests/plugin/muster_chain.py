@@ -57,7 +57,7 @@ def drive() -> int:
 def _drive(job: Drive) -> None:
     params = msgspec.convert(job.state.params, ChainParams)
     values = {-1: params.seed}
-    _perhaps_die(job, "opened")
+    perhaps_die(job, "opened")
     while not job.over and job.cursor < params.length:
         for landed in job.take():
             for entry, [raw] in landed.shards():
@@ -65,16 +65,16 @@ def _drive(job: Drive) -> None:
         number = job.cursor
         if number == params.broken_at and not (Path(os.environ[DEATHS]) / "mended").exists():
             raise RuntimeError(f"no way to make link {number}")
-        _perhaps_die(job, f"read-{number}")
+        perhaps_die(job, f"read-{number}")
         if number - 1 not in values:
             job.wait()
             continue
-        _perhaps_die(job, f"before-{number}")
+        perhaps_die(job, f"before-{number}")
         job.advance(number + 1, [(number, str(values[number - 1]).encode())], finish=number + 1 == params.length)
-        _perhaps_die(job, f"after-{number}")
+        perhaps_die(job, f"after-{number}")
 
 
-def _perhaps_die(job: Drive, moment: str) -> None:
+def perhaps_die(job: Drive, moment: str) -> None:
     wish = Path(os.environ.get(DEATHS, os.devnull)) / f"{job.job}-{moment}"
     if wish.exists():
         wish.unlink()

@@ -13,6 +13,7 @@ from coordinator.scheduler import events as e
 from jobs.ranges import RangeSet
 
 MIB = 1 << 20
+FIRST = 400  # more shards of rounds than one life of the daemon sees
 KIND = "cluster"
 Key = tuple[str, int, int]  # layer, boot, attempt
 Shard = tuple[str, int]
@@ -46,6 +47,8 @@ class DiskLayer:
     quarantined: set[int] = field(default_factory=set)
     failures: set[tuple[int, Run]] = field(default_factory=set)
     payloads: dict[int, bytes] = field(default_factory=dict)
+    rounds: bool = False
+    first: int = 0
 
     @property
     def whole(self) -> set[int]:
@@ -53,8 +56,15 @@ class DiskLayer:
 
     @property
     def empty(self) -> bool:
-        """Nothing was made, nothing will be: it is merged as soon as it is open."""
-        return self.count == 0 and self.closed
+        """Nothing was made, nothing will be: it is merged as soon as it is open. So are rounds that are over."""
+        return self.closed and (self.count == 0 or (self.rounds and self.rows == self.whole))
+
+    def begin(self, boot: int) -> None:
+        """Rounds know nothing of what another life of the daemon had: all of that is settled."""
+        if self.rounds:
+            self.first = self.count = FIRST * boot
+            self.rows = self.whole
+            self.payloads.clear()
 
     def seed(self) -> e.LayerSeed:
         runs: defaultdict[int, set[Run]] = defaultdict(set)
@@ -64,7 +74,8 @@ class DiskLayer:
             digest=self.digest, name=self.digest, count=self.count, in_bytes=self.in_bytes, out_bytes=self.out_bytes,
             made=self.made, state=self.state, generation=self.generation, high_water=self.high_water,
             committed=ranges(self.rows), quarantined=ranges(self.quarantined), closed=self.closed,
-            failures={number: frozenset(those) for number, those in runs.items()},
+            failures={number: frozenset(those) for number, those in runs.items()}, rounds=self.rounds,
+            first=self.first,
         )  # fmt: skip
 
 
@@ -342,7 +353,7 @@ class Oracle:
             key = (job.id, layer.digest)
             self.committed[key] = layer.whole if layer.state == "merged" else set(layer.rows)
             self.quarantined[key] = layer.quarantined - layer.rows
-            for number, run in layer.failures:
+            for number, run in layer.failures if not layer.rounds else ():
                 self.failures[job.id, layer.digest, number].add(run)
             self.touched[key] = set(range(layer.high_water))
             if layer.state == "open" and job.state != "cancelled" and not layer.empty:
@@ -531,7 +542,8 @@ class Oracle:
 
     def _too_many(self, job: DiskJob, poison: bool) -> list[object]:
         count = sum(len(self.quarantined[job.id, layer]) for layer in job.layers)
-        full = poison and count >= job.max_failures and job.state in {"running", "paused"}
+        enough = count >= job.max_failures or any(layer.rounds for layer in job.layers.values())
+        full = poison and enough and job.state in {"running", "paused"}
         return [("halted", job.id)] if full else []
 
     def lost(self, name: str, loss: Loss) -> list[object]:
@@ -583,10 +595,24 @@ class Oracle:
         self.quarantined[event.job, event.layer] -= numbers
         if is_open:
             self.limbo[event.layer] -= numbers
+        self.settled(event.job, event.layer, numbers)
+        if is_open and layer.empty:
+            self.closed(event.layer)
+        return must
+
+    def settled(self, job: str, layer: str, numbers: set[int]) -> None:
         for number in numbers:
             for by_shard in (self.failures, self.losses, self.kicked):
-                by_shard.pop((event.job, event.layer, number), None)
-        return must
+                by_shard.pop((job, layer, number), None)
+
+    def retired(self, job: str, layer: str, numbers: set[int]) -> None:
+        """Nobody wants these any more, wherever they are."""
+        self.committed[job, layer] |= numbers
+        self.quarantined[job, layer] -= numbers
+        self.settled(job, layer, numbers)
+        if self.opened.get(layer) == job:
+            for seen in self.agents.values():
+                seen.drop(layer, numbers)
 
     def ticked(self, alive: float) -> None:
         for name, seen in self.agents.items():

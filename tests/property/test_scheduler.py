@@ -25,6 +25,7 @@ from coordinator.scheduler.layers import SPACE_MARGIN_BYTES
 from coordinator.scheduler.state import Timing
 from jobs.ranges import RangeSet
 from tests.property.scheduler_model import (
+    FIRST,
     MIB,
     Agent,
     Disk,
@@ -86,6 +87,10 @@ class Farm(RuleBasedStateMachine):
         self.oracle = Oracle(self.boot, self.disk, LEASE)
         self.scheduler = Scheduler(self.boot, TIMING, frozenset(self.oracle.expected))
         self.merges: list[tuple[str, str, int]] = []
+        for job in self.disk.jobs.values():
+            for layer in job.layers.values():
+                layer.begin(self.boot)
+        self.durable = self.disk.copy()
         for agent in self.agents.values():
             agent.session = 0
         self.mail.clear()
@@ -198,7 +203,11 @@ class Farm(RuleBasedStateMachine):
         taken = 0
         for layer, job in self.oracle.opened.items():
             disk = self.disk.layer(job, layer)
-            taken += disk.out_bytes * (2 * disk.count - len(self.oracle.committed[job, layer]))
+            committed = len(self.oracle.committed[job, layer])
+            if disk.rounds:
+                taken += disk.out_bytes * (disk.count - committed - len(self.oracle.quarantined[job, layer]))
+            else:
+                taken += disk.out_bytes * (2 * disk.count - committed)
         assert taken + SPACE_MARGIN_BYTES <= max(self.free, 0), "opened a layer without room for it"
 
     def _mark(self, job: str, layer: str) -> int:
@@ -239,7 +248,9 @@ class Farm(RuleBasedStateMachine):
         assert numbers and not numbers & oracle.committed[shard_key], "granted though committed"
         assert not numbers & oracle.quarantined[shard_key], "granted though quarantined"
         assert not numbers & oracle.limbo[grant.layer], "granted what may still run where it was"
-        assert max(numbers) < self.durable.layer(*shard_key).high_water, "granted above the stored mark"
+        mark = self.durable.layer(*shard_key).high_water
+        assert max(numbers) < mark or layer.rounds, "granted above the stored mark"
+        assert min(numbers) >= layer.first, "granted of another life of the daemon"
         mine = {n for key, those in seen.open.items() if oracle.opened.get(key[0]) == job.id for n in those}
         assert job.succeeded or (len(numbers) == 1 and not mine), f"{numbers} beside {mine}, and no success yet"
         cost = layer.out_bytes * len(numbers)
@@ -322,10 +333,11 @@ class Farm(RuleBasedStateMachine):
         counts=st.lists(st.integers(1, 9), min_size=1, max_size=3), attempts=st.integers(1, 3),
         max_failures=st.sampled_from([1, 2, 4, 1000]), cpus=st.sampled_from([1, 1, 2]), made=st.booleans(),
         priority=st.sampled_from([1, 3]), again=st.booleans(), long=st.booleans(), same=st.booleans(),
+        rounds=st.booleans(),
     )  # fmt: skip
     def add_job(
         self, counts: list[int], attempts: int, max_failures: int, cpus: int, made: bool, priority: int, again: bool,
-        long: bool, same: bool,
+        long: bool, same: bool, rounds: bool,
     ) -> None:  # fmt: skip
         self.last_job += 1
         made = made and not again
@@ -335,6 +347,9 @@ class Farm(RuleBasedStateMachine):
         counts = [3 + i for i in range(len(counts))] if again else counts
         size = MIB // 64 if long else MIB
         layers = {f"{prefix}.{i}": DiskLayer(f"{prefix}.{i}", count, made, size) for i, count in enumerate(counts)}
+        for layer in layers.values():
+            layer.rounds = made and rounds
+            layer.begin(self.boot)
         job = DiskJob(f"job.{self.last_job}", 1, cpus, attempts, max_failures, layers, priority, same_kernels=same)
         self.disk.jobs[job.id] = job
         for agent in self.agents.values():
@@ -410,22 +425,52 @@ class Farm(RuleBasedStateMachine):
         self.handle(e.Retried(job.id, tuple(layers)), [("forgiven", job.id), *(("discard", job.id, x) for x in layers)])
 
     @precondition(lambda self: any(layer.made for job in self.disk.jobs.values() for layer in job.layers.values()))
-    @rule(pick=picks, count=st.integers(0, 3), finish=st.booleans())
-    def advance(self, pick: int, count: int, finish: bool) -> None:
+    @rule(pick=picks, count=st.integers(0, 5), finish=mostly, stale=st.sets(st.integers(0, FIRST), max_size=4))
+    def advance(self, pick: int, count: int, finish: bool, stale: set[int]) -> None:
         made = [job for job in self.disk.jobs.values() if any(layer.made for layer in job.layers.values())]
-        self._advance(choose(pick, made), count, finish)
+        self._advance(choose(pick, made), count, not finish, stale)
 
-    def _advance(self, job: DiskJob, count: int, finish: bool) -> None:
+    @precondition(lambda self: any(layer.rounds for job in self.disk.jobs.values() for layer in job.layers.values()))
+    @rule(pick=picks, workers=st.lists(names, min_size=1, max_size=3), count=st.integers(1, 6), whole=mostly)
+    def round(self, pick: int, workers: list[str], count: int, whole: bool) -> None:
+        """A driver makes one and waits for it, or begins another before it is over."""
+        rounds = [job for job in self.disk.jobs.values() if any(layer.rounds for layer in job.layers.values())]
+        job = choose(pick, rounds)
+        (layer,) = job.layers.values()
+        self._advance(job, count, False, set() if whole else set(range(FIRST)))
+        for name in workers:
+            self._shift(self.agents[name], "finish", 10_000, True)
+        self._pass(TICK)
+        if job.state == "running" and job.succeeded and layer.digest in self.oracle.opened:
+            idle = [name for name in self.oracle.agents if self._would_take(name, job, layer)]
+            assert not self.oracle.pending(layer.digest) or not idle, f"left lying, with {idle} idle"
+
+    def _would_take(self, name: str, job: DiskJob, layer: DiskLayer) -> bool:
+        seen = self.oracle.agents[name]
+        return seen.hungry and seen.idle and seen.room >= layer.out_bytes and self.oracle.eligible(name, job)
+
+    @precondition(lambda self: any(layer.rounds for job in self.disk.jobs.values() for layer in job.layers.values()))
+    @rule(pick=picks)
+    def driver_opens(self, pick: int) -> None:
+        """Another driver: nothing that was made for the one before counts."""
+        rounds = [job for job in self.disk.jobs.values() if any(layer.rounds for layer in job.layers.values())]
+        self._advance(choose(pick, rounds), 0, False, set(range(FIRST)))
+
+    def _advance(self, job: DiskJob, count: int, finish: bool, stale: Iterable[int] = ()) -> None:
+        """`stale`: which of the shards of rounds are retired, counted from their first."""
         (layer,) = job.layers.values()
         if layer.closed:
             return
+        retired = {layer.first + n for n in stale if layer.first + n < layer.count} if layer.rounds else set()
+        self.oracle.retired(job.id, layer.digest, retired)
+        layer.rows |= retired
         create = tuple((layer.count + i, b"x") for i in range(count))
         layer.count, layer.closed, job.cursor = layer.count + count, finish, job.cursor + 1
         layer.payloads.update(create)
         self._flush()
         if layer.empty:
             self.oracle.closed(layer.digest)
-        self.handle(e.Advanced(job.id, job.cursor, create, finish), [])
+        self.handle(e.Advanced(job.id, job.cursor, create, finish, ranges(retired)), [])
 
     @precondition(lambda self: self._jobs("running", "paused"))
     @rule(pick=picks)
@@ -877,7 +922,7 @@ class Farm(RuleBasedStateMachine):
         disk.rows |= numbers
         self._flush()
         self.undelivered.append(event)
-        if told:
+        if told or disk.rounds:
             self.deliver()
         if answers:
             agent.settle(event.layer, numbers)

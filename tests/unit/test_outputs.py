@@ -133,3 +133,18 @@ def test_sums_are_exact_and_say_when_they_cannot_be() -> None:
     sums.add(np.array([(-1 << 63) + 2, 0, 0], "<i8").tobytes())
     with pytest.raises(SumTooLarge, match="output n"):
         sums.add(np.array([-1, 0, 0], "<i8").tobytes())
+
+
+def test_narrow_sums_travel_as_they_are_and_say_when_they_overflow() -> None:
+    output = Output("g", "sum", "<i2", (3,), narrow=True)
+    (segment,) = segments_of({"g": np.array([1, -2, 30_000], "<i2")}, output)
+    layout = Layout((output,))
+    assert len(segment) == 6 and layout.sum_sizes == (6,)
+    sums = Sums(layout)
+    sums.add(segment)
+    assert sums.raw() == segment and sums.shown()[0].dtype == np.dtype("<i2")
+    with pytest.raises(SumTooLarge, match="16 bits"):
+        sums.add(segment)
+    for wrong in (Output("g", "sum", "<f4", narrow=True), Output("g", "rows", "<i2", narrow=True)):
+        with pytest.raises(ValueError, match="narrow"):
+            Layout((wrong,))

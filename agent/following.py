@@ -1,0 +1,167 @@
+"""The threads that follow rounds, one a layer: what their shards read comes into the spool as it is laid out. Decide
+nothing; a channel each, so that a wait for the next round keeps nothing else waiting."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+import msgspec
+import xxhash
+
+from agent.bandwidth import Bandwidth
+from agent.links.channel import Channel, Link, greet
+from agent.orders import DropSheet, Event, FollowRounds, SheetCame, StopFollowing, Unfollowed
+from agent.spool import Spool
+from coordinator.protocol.messages import Decoder, Follow, NotYet, Sheet, ToFollower
+from jobs import kinds
+from jobs.errors import MusterError, ProtocolError
+
+ANSWER_SECONDS = 60.0  # beyond the heartbeat
+BYTE_SECONDS = 60.0  # without any byte of a sheet that is on its way
+SHEET_LIMIT = 16 << 30
+
+_decode = Decoder(ToFollower)
+log = logging.getLogger("muster.rounds")
+
+
+class Following:
+    """`obey` and `stop` are for the main thread; events come from the threads."""
+
+    def __init__(self, link: Link, spool: Spool, bandwidth: Bandwidth, tell: Callable[[Event], None]) -> None:
+        self._link, self._spool, self._bandwidth, self._tell = link, spool, bandwidth, tell
+        self._followers: dict[str, Follower] = {}
+
+    def obey(self, order: FollowRounds | DropSheet | StopFollowing) -> None:
+        if isinstance(order, FollowRounds):
+            layer = order.info.layer.digest
+            self._end(layer)
+            self._followers[layer] = Follower(self._link, self._spool, self._bandwidth, self._tell, order)
+            self._followers[layer].start()
+        elif isinstance(order, StopFollowing):
+            self._end(order.layer)
+        elif order.layer in self._followers:
+            self._followers[order.layer].drop(order.sheet)
+
+    def _end(self, layer: str) -> None:
+        if (follower := self._followers.pop(layer, None)) is not None:
+            follower.stop()
+
+    def stop(self) -> None:
+        for layer in list(self._followers):
+            self._end(layer)
+
+
+class Follower:
+    """One layer's. Its sheets go with it."""
+
+    def __init__(
+        self, link: Link, spool: Spool, bandwidth: Bandwidth, tell: Callable[[Event], None], order: FollowRounds
+    ) -> None:
+        self._link, self._bandwidth, self._tell, self._order = link, bandwidth, tell, order
+        self._layer = order.info.layer.digest
+        self._folder = spool.sheets / self._layer
+        self._path = partial(spool.sheet, self._layer)
+        self._have: list[str] = []
+        self._lock = threading.Lock()  # over `_have` and `_channel`
+        self._channel: Channel | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="round", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        with self._lock:
+            if self._channel is not None:
+                self._channel.abort()
+        self._thread.join()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def drop(self, sheet: str) -> None:
+        with self._lock, suppress(ValueError):
+            self._have.remove(sheet)
+        self._path(sheet).unlink(missing_ok=True)
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        why = "stopped"
+        channel: Channel | None = None
+        try:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.mkdir(parents=True)
+            channel = self._dial()
+            while not self._stopping.is_set():
+                why = self._ask(channel)
+                if why:
+                    break
+        except (MusterError, OSError) as error:
+            why = error.message if isinstance(error, MusterError) else str(error)
+        finally:
+            with self._lock:
+                self._channel = None
+            if channel is not None:
+                channel.close()
+        if not self._stopping.is_set():
+            log.info("the rounds of %s are not followed: %s", self._layer, why)
+            self._tell(Unfollowed(self._layer, why))
+
+    def _dial(self) -> Channel:
+        channel = self._link.open("round")
+        with self._lock:
+            self._channel = channel
+        if self._stopping.is_set():
+            channel.abort()
+        greet(channel)
+        return channel
+
+    def _ask(self, channel: Channel) -> str:
+        """One question, and what it brings; why there can be no other, or ""."""
+        with self._lock:
+            have = list(self._have)
+        channel.say(Follow(self._order.session, self._layer, have))
+        answer = channel.hear(_decode, self._order.heartbeat + ANSWER_SECONDS)
+        if isinstance(answer, NotYet):
+            return ""
+        if not isinstance(answer, Sheet):
+            return getattr(answer, "message", "") or type(answer).__name__.lower()
+        raw = self._received(channel, answer)
+        if self._stopping.is_set():
+            return ""
+        self._keep(answer.sheet, raw)
+        self._tell(SheetCame(self._layer, answer.sheet, answer.nbytes))
+        return ""
+
+    def _received(self, channel: Channel, sheet: Sheet) -> bytes:
+        if sheet.nbytes > SHEET_LIMIT or sheet.sheet in self._have:
+            raise ProtocolError(f"a sheet of {sheet.nbytes} bytes that nobody asked for")
+        self._bandwidth.take(sheet.nbytes, self._stopping)
+        raw = b"".join(channel.pieces(sheet.nbytes, BYTE_SECONDS))
+        if sheet.base:
+            raw = self._patched(sheet.base, raw)
+        if xxhash.xxh3_128_hexdigest(raw) != sheet.sheet:
+            raise ProtocolError("a sheet that is not what its digest says")
+        return raw
+
+    def _patched(self, base: str, patch: bytes) -> bytes:
+        if base not in self._have:
+            raise ProtocolError("a patch of a sheet that is not here")
+        work = self._order.info.work
+        kind = kinds.load(work.kind)
+        try:
+            return kind.patched(msgspec.convert(work.params, kind.Params), self._path(base).read_bytes(), patch)
+        except (ValueError, MemoryError) as error:
+            raise ProtocolError(f"a patch that does not fit: {error}") from None
+
+    def _keep(self, sheet: str, raw: bytes) -> None:
+        tmp = self._path(sheet).with_suffix(".tmp")
+        tmp.write_bytes(raw)
+        tmp.replace(self._path(sheet))
+        with self._lock:
+            self._have.append(sheet)

@@ -1,0 +1,119 @@
+"""The kind `train`: one model, trained in rounds. A shard is what one virtual worker gives for a round, or a score."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from jobs.kinds import Bench, Kind, Prepared, Result, Runner, RunnerLost, Shape, Shard, Site
+from jobs.model import Output
+from jobs.train.header import Header
+from jobs.train.params import TrainParams, check
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+
+    from jobs.train.learner import Learner
+
+    Array = np.ndarray[Any, Any]
+
+VALUES, TALLY = "values", "tally"
+TALLIED = 7  # numbers: those of a `Tally`, or of a `Score` and then zeros
+SHEETS_KEPT = 4  # mapped weights: as many versions may be in the same batch
+
+
+class Order(msgspec.Struct, frozen=True, array_like=True):
+    """What a shard is to do with the weights on its sheet."""
+
+    worker: int  # the virtual one, or -1: the test set is to be scored
+    header: Header | None = None
+
+
+class Train(Kind[TrainParams]):
+    """Nothing of a round is stored; the driver keeps checkpoints."""
+
+    name = "train"
+    kernel = 1
+    Params = TrainParams
+    driver = "coordinator.training:main"
+
+    def check(self, params: TrainParams, shape: Shape | None) -> None:
+        check(params)
+
+    def prepare(self, params: TrainParams, site: Site) -> Prepared[TrainParams]:
+        from jobs.train.planned import prepare
+
+        check(params)
+        return prepare(params, site)
+
+    def rounds(self, params: TrainParams) -> Literal["", "whole", "each"]:
+        return "each" if params.mode == "async" else "whole"
+
+    def patched(self, params: TrainParams, sheet: bytes, patch: bytes) -> bytes:
+        from jobs.train import patch as patches
+
+        return patches.patched(sheet, patch)
+
+    def declare(self, params: TrainParams, shape: Shape | None) -> tuple[Output, ...]:
+        from jobs.train import quantise
+        from jobs.train.models import open_model
+
+        assert params.facts is not None, "prepared"
+        dim = open_model(params, params.facts).dim
+        dtype = quantise.DTYPES[params.bits].str
+        return (Output(TALLY, "rows", "<i8", (TALLIED,)), Output(VALUES, "sum", dtype, (dim,), narrow=True))
+
+    def open(self, bench: Bench) -> Runner:
+        from jobs.train import data
+        from jobs.train.learner import Learner
+
+        params: TrainParams = bench.params
+        found = data.read(bench.model) if bench.model else data.load(params.data, bench.scratch, params.seed)
+        return TrainRunner(Learner(params, found, bench.cpus), params)
+
+
+class TrainRunner(Runner):
+    """Keeps the model and the data open, and the weights of the last rounds mapped."""
+
+    def __init__(self, learner: Learner, params: TrainParams) -> None:
+        from jobs.train import quantise
+
+        self._learner = learner
+        self._dtype = quantise.DTYPES[params.bits]
+        self._mapped: dict[Path, Array] = {}
+
+    def run(self, shard: Shard) -> Result:
+        import numpy as np
+
+        order = msgspec.msgpack.decode(shard.payload, type=Order)
+        assert shard.sheet is not None, "a round's weights are on a sheet"
+        weights = self._weights(shard.sheet)
+        if order.header is None:
+            with np.errstate(all="ignore"):
+                score = self._learner.evaluate(weights)
+            row = (score.right, score.rows, score.loss, *([0] * (TALLIED - 3)))
+            return {TALLY: np.array([row], "<i8"), VALUES: np.zeros(self._learner.dim, self._dtype)}
+        with np.errstate(all="ignore"):  # what is not finite is told of in the tally
+            found = self._learner.contribute(weights, order.header, order.worker)
+        return {TALLY: np.array([msgspec.structs.astuple(found.tally)], "<i8"), VALUES: found.values}
+
+    def _weights(self, sheet: Path) -> Array:
+        """Mapped once, and checked against the digest that is the sheet's name."""
+        import numpy as np
+
+        from jobs.train.learner import digest_of
+
+        if sheet not in self._mapped:
+            try:
+                weights = np.memmap(sheet, "<f4", "r")
+            except (OSError, ValueError) as error:
+                raise RunnerLost(f"the round's weights are not here: {error}") from None
+            if digest_of(weights) != sheet.stem:
+                raise RunnerLost("the round's weights are not those that were laid out")
+            while len(self._mapped) >= SHEETS_KEPT:
+                del self._mapped[next(iter(self._mapped))]
+            self._mapped[sheet] = np.asarray(weights)
+        return self._mapped[sheet]

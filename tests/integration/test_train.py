@@ -1,0 +1,156 @@
+"""Trainings: however many machines there are, and whoever is killed, the weights are those of a serial run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from coordinator.admin import Done as Answered
+from coordinator.admin import Drain
+from jobs.train import data
+from jobs.train.params import TrainParams
+from jobs.train.pushes import Push
+from jobs.train.serial import Serial, replay, run_serially
+from tests.farm import Farm, until
+
+SMALL = {"layers": [16], "workers": 6, "microbatch": 16, "rounds": 80, "eval_every": 20, "checkpoint_rounds": 10}
+
+
+def submit(farm: Farm, **params: Any) -> str:
+    return farm.submit({}, kind="train", params={**SMALL, **params})
+
+
+def summary(farm: Farm, job: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((farm.root.job(job).result / "made" / "training.json").read_text())
+    return found
+
+
+def params_of(farm: Farm, job: str) -> TrainParams:
+    return msgspec.convert(farm.plan(job).work.params, TrainParams)
+
+
+@cache
+def _serial(raw: bytes) -> Serial:
+    params = msgspec.msgpack.decode(raw, type=TrainParams)
+    return run_serially(params, data.load("digits", Path("/"), params.seed))
+
+
+def serial(params: TrainParams) -> Serial:
+    return _serial(msgspec.msgpack.encode(params))
+
+
+def check(farm: Farm, job: str) -> None:
+    """The weights, the scores and the losses are the serial run's."""
+    farm.wait(job)
+    found, wanted = summary(farm, job), serial(params_of(farm, job))
+    assert found["digest"] == wanted.digest
+    assert [tuple(mark[::2]) for mark in found["marks"]] == wanted.accuracies
+    assert [point[2] for point in found["points"]] == wanted.losses
+
+
+def at_round(farm: Farm, job: str, number: int) -> None:
+    until(lambda: (news := farm.status(job).training) is not None and news.round >= number, f"round {number}")
+
+
+def drivers(farm: Farm, job: str) -> list[int]:
+    return farm.processes("coordinator.training", job)
+
+
+@pytest.mark.parametrize("machines", [1, 2, 3])
+@pytest.mark.parametrize("mode", [{"mode": "sync"}, {"mode": "local", "local_steps": 3}], ids=["sync", "local"])
+def test_the_weights_do_not_tell_how_many_machines_there_were(farm: Farm, machines: int, mode: dict[str, Any]) -> None:
+    for number in range(machines):
+        farm.agent(f"a{number}", cpus=1 + number).go()
+    job = submit(farm, **mode)
+    check(farm, job)
+    assert not (farm.root.job(job).rounds).exists() or not list(farm.root.job(job).rounds.glob("*.part"))
+
+
+def test_a_machine_is_killed_others_join_and_leave_and_the_weights_are_the_same(farm: Farm) -> None:
+    first, second = farm.agent("a").go(), farm.agent("b").go()
+    job = submit(farm, rounds=120)
+    at_round(farm, job, 20)
+    farm.agent("late").go()
+    at_round(farm, job, 40)
+    farm.ask(Drain("b"), Answered)
+    until(lambda: second.drained, "it to be told")
+    second.die()
+    at_round(farm, job, 60)
+    first.paused.set()
+    until(lambda: first.granted, "a round to wait for it")
+    first.die()
+    check(farm, job)
+
+
+def test_driver_and_daemon_are_killed_and_the_weights_are_the_same(farm: Farm) -> None:
+    farm.agent("a").go()
+    job = submit(farm, rounds=150)
+    at_round(farm, job, 25)
+    for pid in drivers(farm, job):
+        os.kill(pid, signal.SIGKILL)
+    at_round(farm, job, 60)
+    farm.restart()
+    at_round(farm, job, 90)
+    check(farm, job)
+    assert len(list((farm.root.job(job).path / "checkpoints").glob("round-*"))) == 3
+
+
+@pytest.mark.parametrize("kills", [False, True])
+def test_an_async_training_is_replayed_from_its_journal(farm: Farm, kills: bool) -> None:
+    for name in "ab":
+        farm.agent(name).go()
+    job = submit(farm, mode="async", lr=0.05)
+    if kills:
+        at_round(farm, job, 30)
+        for pid in drivers(farm, job):
+            os.kill(pid, signal.SIGKILL)
+    farm.wait(job)
+    found, params = summary(farm, job), params_of(farm, job)
+    journal = msgspec.convert(found["journal"], list[Push])
+    assert sum(len(push.workers) for push in journal) >= params.rounds * params.workers
+    assert replay(params, data.load("digits", Path("/"), params.seed), journal) == found["digest"]
+
+
+def test_a_training_ends_at_its_target_with_the_weights_that_reached_it(farm: Farm) -> None:
+    farm.agent("a").go()
+    job = submit(farm, target=0.5, lr=0.5, rounds=400, eval_every=10, bits=16)
+    check(farm, job)
+    found = summary(farm, job)
+    assert found["reached_target"] and found["accuracy"] >= 0.5 and found["iteration"] == found["marks"][-1][0]
+    folder = farm.root.job(job).result / "made"
+    weights = load_file(folder / "weights.safetensors")["weights"]
+    assert np.array_equal(weights, np.load(folder / "weights.npy"))
+    assert (folder / "curve.csv").read_text().count("\n") == len(found["points"]) + 1
+    assert farm.coordinator("verify", job).returncode == 0 and farm.coordinator("result", job).returncode == 0
+
+
+def test_a_loss_that_is_no_number_halts_the_job_and_names_the_round(farm: Farm) -> None:
+    farm.agent("a").go()
+    job = submit(farm, mode="local", local_steps=40, lr=1000.0, layers=[64, 64], rounds=400)
+    status = farm.wait(job, "halted")
+    assert "round" in status.why and "finite" in status.why
+    until(lambda: not drivers(farm, job), "the driver to end")
+
+
+def test_other_data_than_digits_goes_along(farm: Farm) -> None:
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(200, 12)).astype("f4"), rng.integers(0, 3, 200)
+    farm.agent("a").go()
+    folder = farm.folder / "given"
+    folder.mkdir()
+    np.save(folder / "x.npy", x)
+    np.save(folder / "y.npy", y)
+    spec = {"x": str(folder / "x.npy"), "y": str(folder / "y.npy"), "test": 0.25}
+    job = submit(farm, data=spec, rounds=20)
+    farm.wait(job)
+    params = params_of(farm, job)
+    assert summary(farm, job)["digest"] == run_serially(params, data.load(params.data, Path("/"), params.seed)).digest

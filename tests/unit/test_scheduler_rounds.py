@@ -1,0 +1,92 @@
+"""Rounds: granted whole by pace, retired, and forgotten with the life of the daemon that made them."""
+
+from __future__ import annotations
+
+from coordinator.scheduler import commands as c
+from coordinator.scheduler import events as e
+from jobs.ranges import RangeSet
+from tests.unit.sched import World, every, only, ranges, seed
+
+FIRST = 1 << 32
+
+
+def world_of(*names: str, **more: int) -> World:
+    """Machines that did a first round each."""
+    world = World()
+    world.add(seed(count=0, made=True, rounds=True, first=FIRST))
+    world.enter(*names, **more)
+    make(world, len(names))
+    for name in names:
+        world.finish(name)
+        world.commit(name, world.last(name))
+        world.sync(name)
+    assert not world.layer().left
+    return world
+
+
+def make(world: World, count: int, retire: RangeSet | None = None) -> list[c.Command]:
+    top = world.layer().count
+    create = tuple((top + i, b"") for i in range(count))
+    return world.handle(e.Advanced("j.1", 0, create, False, retire or RangeSet()))
+
+
+def test_a_round_is_granted_whole_at_once_and_no_mark_is_stored() -> None:
+    world = world_of("a", "b", cpus=2)
+    said = make(world, 12)
+    assert sorted(len(grant.numbers) for grant in every(c.SendGrant, said)) == [6, 6]
+    assert not every(c.RaiseHighWater, world.said)
+
+
+def test_shares_follow_what_a_shard_takes_to_compute() -> None:
+    world = world_of("a", "b")
+    for _ in range(12):
+        make(world, 12)
+        for name, seconds in (("a", 0.01), ("b", 0.03)):
+            grant = world.last(name)
+            world.sync(name, finished=(world.finished(grant, compute=seconds * len(grant.numbers)),))
+            world.commit(name, grant)
+    make(world, 12)
+    assert [len(world.last(name).numbers) for name in "ab"] == [9, 3]
+
+
+def test_retired_shards_are_taken_back_and_refused_like_committed_ones() -> None:
+    world = world_of("a", "b")
+    make(world, 4)
+    numbers = RangeSet([(FIRST + 2, FIRST + 6)])
+    world.finish("a")
+    mine = world.last("a")
+    said = make(world, 0, numbers)
+    assert only(c.SendCommitted, said).numbers == mine.numbers
+    assert only(c.SendDrop, said).numbers == world.last("b").numbers
+    (verdict,) = world.handle(e.Offered(world.sessions["a"], "L", mine.numbers))
+    assert isinstance(verdict, c.RefuseOffer) and verdict.code == "committed"
+    assert not make(world, 0, numbers)
+
+
+def test_what_an_agent_has_of_another_life_is_settled_at_its_hello() -> None:
+    old = world_of("a")
+    make(old, 3)
+    held = old.held(old.last("a"), finished=True)
+    world = World(boot=2)
+    world.add(seed(count=0, made=True, rounds=True, first=2 * FIRST))
+    said = world.join("a", held=(held,))
+    assert only(c.SendCommitted, said).numbers.pairs() == held.finished
+
+
+def test_an_idle_machine_takes_over_all_that_a_round_waits_for() -> None:
+    world = world_of("a", "b", cpus=2)
+    make(world, 8)
+    theirs = world.last("b").numbers
+    world.finish("a", seconds=0.1)
+    world.commit("a", world.last("a"))
+    world.sync("a")
+    said = world.tick(3)
+    assert only(c.SendGrant, said).numbers == theirs
+
+
+def test_rounds_that_are_over_are_merged_by_themselves() -> None:
+    world = world_of("a")
+    make(world, 2)
+    said = world.handle(e.Advanced("j.1", 7, (), True, RangeSet(ranges(range(FIRST, FIRST + 3)))))
+    assert only(c.StoreJob, said).state == "complete"
+    assert not every(c.StartMerge, said) and world.layer().state == "merged"

@@ -17,7 +17,7 @@ from agent.bandwidth import Bandwidth
 from agent.links.channel import Channel, Link, greet
 from agent.orders import DropSheet, Event, FollowRounds, SheetCame, StopFollowing, Unfollowed
 from agent.spool import Spool
-from coordinator.protocol.messages import Decoder, Follow, NotYet, Sheet, ToFollower
+from coordinator.protocol.messages import Decoder, Follow, NotYet, Refused, Sheet, ToFollower
 from jobs import kinds
 from jobs.errors import MusterError, ProtocolError
 
@@ -39,7 +39,7 @@ class Following:
     def obey(self, order: FollowRounds | DropSheet | StopFollowing) -> None:
         if isinstance(order, FollowRounds):
             layer = order.info.layer.digest
-            self._end(layer)
+            self._end(layer, keep=True)
             self._followers[layer] = Follower(self._link, self._spool, self._bandwidth, self._tell, order)
             self._followers[layer].start()
         elif isinstance(order, StopFollowing):
@@ -47,9 +47,9 @@ class Following:
         elif order.layer in self._followers:
             self._followers[order.layer].drop(order.sheet)
 
-    def _end(self, layer: str) -> None:
+    def _end(self, layer: str, keep: bool = False) -> None:
         if (follower := self._followers.pop(layer, None)) is not None:
-            follower.stop()
+            follower.stop(keep)
 
     def stop(self) -> None:
         for layer in list(self._followers):
@@ -57,7 +57,7 @@ class Following:
 
 
 class Follower:
-    """One layer's. Its sheets go with it."""
+    """One layer's. Its sheets go with it, unless it is cut off: then another finds them."""
 
     def __init__(
         self, link: Link, spool: Spool, bandwidth: Bandwidth, tell: Callable[[Event], None], order: FollowRounds
@@ -75,13 +75,14 @@ class Follower:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
+    def stop(self, keep: bool) -> None:
         self._stopping.set()
         with self._lock:
             if self._channel is not None:
                 self._channel.abort()
         self._thread.join()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if not keep:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def drop(self, sheet: str) -> None:
         with self._lock, suppress(ValueError):
@@ -94,8 +95,7 @@ class Follower:
         why = "stopped"
         channel: Channel | None = None
         try:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder.mkdir(parents=True)
+            self._look_around()
             channel = self._dial()
             while not self._stopping.is_set():
                 why = self._ask(channel)
@@ -111,6 +111,13 @@ class Follower:
         if not self._stopping.is_set():
             log.info("the rounds of %s are not followed: %s", self._layer, why)
             self._tell(Unfollowed(self._layer, why))
+
+    def _look_around(self) -> None:
+        """What is here from when the channel was cut: workers may be reading it."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for path in sorted(self._folder.glob("*.sheet"), key=lambda path: path.stat().st_mtime_ns):
+            self._have.append(path.stem)
+            self._tell(SheetCame(self._layer, path.stem, 0))
 
     def _dial(self) -> Channel:
         channel = self._link.open("round")
@@ -129,6 +136,8 @@ class Follower:
         answer = channel.hear(_decode, self._order.heartbeat + ANSWER_SECONDS)
         if isinstance(answer, NotYet):
             return ""
+        if isinstance(answer, Refused) and answer.code == "gone":
+            shutil.rmtree(self._folder, ignore_errors=True)
         if not isinstance(answer, Sheet):
             return getattr(answer, "message", "") or type(answer).__name__.lower()
         raw = self._received(channel, answer)

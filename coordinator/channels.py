@@ -101,7 +101,8 @@ class Channel:
         for bundle in self._bundles.values():
             bundle.tmp.unlink(missing_ok=True)
             bundle.file.unlink(missing_ok=True)
-        self._engine.mailboxes.pop(self._session, None)
+        if self._engine.mailboxes.pop(self._session, None) is not None:
+            self._engine.handle(e.HungUp(self._session))
 
     async def _answer(self, message: Message) -> Message | None:
         if self._role == "control":

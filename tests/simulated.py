@@ -151,6 +151,7 @@ class SimulatedAgent:
         self._push: Helper | None = None
         self._finished: list[m.Finished] = []
         self._failures: list[m.Failure] = []
+        self._losses: list[m.Loss] = []
         self._bench = Workbench()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -227,10 +228,11 @@ class SimulatedAgent:
 
     def sync(self, hungry: bool = True, wait: float = 0.0, **more: Any) -> Any:
         """Tell what is new, take in what is; the answer, News or a Rejected."""
-        told = m.Sync(self.session, 1 << 40, wait, hungry, finished=self._finished, failures=self._failures, **more)
+        news = {"finished": self._finished, "failures": self._failures, "losses": self._losses, **more}
+        told = m.Sync(self.session, 1 << 40, wait, hungry, **news)
         answer = self.control.ask(told)
         if isinstance(answer, m.News):
-            self._finished, self._failures = [], []
+            self._finished, self._failures, self._losses = [], [], []
             self._heard(answer)
         return answer
 
@@ -334,7 +336,13 @@ class SimulatedAgent:
                 model=str(self.root.model(info.work.model.digest)) if info.work.model else None,
             )
         )  # fmt: skip
+        lost = RangeSet.of(sorted(mishap.number for mishap in outcome.mishaps if mishap.lost))
+        if lost:  # a sheet went while it was read: nobody wants that round any more
+            self._losses.append(m.Loss(job, digest, boot, attempt, lost.pairs(), True, "its sheet is gone"))
+            numbers = numbers - lost
         assert list(outcome.numbers) == list(numbers), outcome
+        if not numbers:
+            return
         self.computed += [(digest, number) for number in numbers]
         self.parts.append(Part(job, done, read_index(done), numbers.copy()))
         self._finished.append(

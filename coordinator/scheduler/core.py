@@ -46,6 +46,8 @@ class Scheduler:
                 self._ticked(now)
             case e.Joined():
                 sessions.join(state, event, now)
+            case e.HungUp():
+                grants.go_on_without(state, event.session, now)
             case e.Departed():
                 if agent := state.by_session.get(event.session):
                     sessions.part(state, agent, "left")

@@ -101,6 +101,13 @@ class Moved:
 
 
 @dataclass(frozen=True)
+class HungUp:
+    """An agent's control channel ended without a word: it may be back in a second, or never."""
+
+    session: int
+
+
+@dataclass(frozen=True)
 class Departed:
     """An agent left in good order."""
 
@@ -241,6 +248,7 @@ Event = (
     | Joined
     | Synced
     | Moved
+    | HungUp
     | Departed
     | Offered
     | BundleCommitted

@@ -89,9 +89,9 @@ def _wanted(state: State, agent: Agent, job: Job, load: Counter[str]) -> int:
 def _share_of_round(state: State, agent: Agent, job: Job, held: int) -> int:
     """All of a round at once, to each machine as much as it is fast: how many more this one should have. -1: there is
     nothing it could be given."""
-    if not job.left:
-        return -1
-    workers = [other for other in state.by_session.values() if other is agent or _takes_part(state, other, job)]
+    if not (job.left and _takes_part(state, agent, job)):
+        return 0 if held else -1
+    workers = [other for other in state.by_session.values() if _takes_part(state, other, job)]
     speeds = _speeds(workers, job)
     before = sum(speeds[other.name] for other in workers if other.name < agent.name)
     total = sum(speeds.values())
@@ -101,8 +101,11 @@ def _share_of_round(state: State, agent: Agent, job: Job, held: int) -> int:
 
 
 def _takes_part(state: State, agent: Agent, job: Job) -> bool:
-    """Whether it has some of the round, or would be given some."""
+    """Whether it has some of the round, or would be given some. One that was late is not counted upon before it is
+    heard of."""
     layer = job.layers[0]
+    if agent.away or agent.late > agent.heard:
+        return False
     return agent.hungry and (agent.room >= agent.cost(layer) or bool(agent.holdings)) and state.eligible(agent, job)
 
 
@@ -129,6 +132,18 @@ def help_rounds(state: State, now: float) -> None:
                 _grant_from(state, agent, job, job.layers[0].pending, now)
             if not agent.holdings:
                 feed(state, agent, now)
+
+
+def go_on_without(state: State, session: int, now: float) -> None:
+    """It hung up: rounds wait no longer for what it has. If it comes back with that, so much the better."""
+    agent = state.by_session.get(session)
+    if agent is None:
+        return
+    agent.away = True
+    for job in state.running.values():
+        if job.has_rounds:
+            job.ranked_at = float("-inf")
+    help_rounds(state, now)
 
 
 def _is_benched(state: State, agent: Agent, job: Job) -> bool:
@@ -279,6 +294,8 @@ def _slowest(state: State, job: Job, now: float) -> list[Holding]:
 def _seconds_left(state: State, holding: Holding, now: float) -> float:
     """How long its agent will need for all it has of this job; one that is overdue may need as long again."""
     agent = state.agents[holding.agent]
+    if agent.away:
+        return float("inf")
     rate = agent.rates.get(holding.job)
     since = now - max(holding.granted, rate.since if rate else 0.0)
     if rate is None or not rate.per_second:

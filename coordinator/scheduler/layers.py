@@ -315,6 +315,9 @@ def _send_back(state: State, job: Job, layer: Layer) -> None:
     layer.state = "waiting"
     _close(state, layer)
     layer.raising = layer.high_water  # a mark on its way will find the layer closed
+    if layer.rounds:  # they end with their driver, and that with its job
+        with state.counting(layer):
+            layer.settle(layer.whole - layer.committed)
     _reset_pending(layer)
     job.queue.append(layer)
     state.emit(StoreLayer(job.id, layer.digest, "waiting", layer.generation))

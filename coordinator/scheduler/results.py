@@ -22,6 +22,7 @@ LOSSES_TO_QUARANTINE = 5
 MACHINES_TO_QUARANTINE = 3
 PACE_WEIGHT = 0.3  # of the newest report
 PACE_LEAST_SECONDS = 1e-6
+LATE_FACTOR = 8
 STRIKES_TO_BAR = 3  # different shards failed in a row on one machine, after the job's first success
 FAILURES_TO_HALT_ALONE = 3  # different shards failed on a lone machine, with no success
 
@@ -146,10 +147,14 @@ def _charge(job: Job, layer: Layer, report: Finished, count: int) -> None:
 
 
 def _be_late(state: State, holding: Holding, numbers: RangeSet, now: float) -> None:
-    """Another machine was sooner with these of a round: so long its agent took for nothing."""
+    """Another machine was sooner with these of a round: so long its agent took for nothing, up to a point. It may
+    have been the link, and what is far too slow gets nothing to be measured by."""
     agent, job = state.agents[holding.agent], state.jobs[holding.job]
     if numbers and job.has_rounds:
-        _pace(agent, job.id, (now - holding.granted) * agent.slots(job) / len(numbers))
+        agent.late = now
+    if numbers and job.has_rounds and (known := agent.paces.get(job.id)):
+        seconds = (now - holding.granted) * agent.slots(job) / len(numbers)
+        _pace(agent, job.id, min(seconds, LATE_FACTOR * known))
 
 
 def _pace(agent: Agent, job: str, seconds: float) -> None:

@@ -266,6 +266,8 @@ class Agent:
     envs: dict[str, Environment] = field(default_factory=dict)  # by name; "" is its own
     env_obstacles: dict[str, str] = field(default_factory=dict)  # job → what its environment lacks, once looked for
     disk: int = 0  # bytes its spool may use in all
+    away: bool = False  # it hung up, and did not say hello since
+    late: float = float("-inf")  # when another was last sooner with what it had of a round
     progressed: float = 0.0  # when it last said what became of anything
     idle_because: str = ""  # why it last got nothing, for people
     holdings: dict[tuple[str, int, int], Holding] = field(default_factory=dict)  # (layer, boot, attempt)

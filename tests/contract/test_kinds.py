@@ -92,7 +92,9 @@ EXAMPLES = [
 
 
 def test_every_kind_has_an_example() -> None:
-    assert set(kinds.names()) == {example.kind for example in EXAMPLES}
+    """But those whose shards a driver makes, which have tests of their own."""
+    over_rows = {name for name in kinds.names() if kinds.load(name).driver is None}
+    assert over_rows == {example.kind for example in EXAMPLES}
 
 
 @pytest.fixture(params=EXAMPLES, ids=str)

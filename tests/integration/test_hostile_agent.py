@@ -54,6 +54,7 @@ def samples(layer: str, job: str) -> dict[str, list[m.Message]]:
         "control": [hello, sync, sync, m.Leave(1)],
         "push": [offer, m.Stored(1, 99), m.Failed(1, "full", "no room"), m.Moved(1)],
         "pull": [m.Fetch(1, layer, 0), m.FetchCode(1, layer), m.Moved(1)],
+        "round": [m.Follow(1, layer, [layer]), m.Moved(1)],
     }
 
 
@@ -88,7 +89,7 @@ class Peer:
             return None
 
 
-@pytest.mark.parametrize("role", ["control", "push", "pull"])
+@pytest.mark.parametrize("role", ["control", "push", "pull", "round"])
 @SLOW
 @given(data=st.data())
 def test_the_daemon_outlives_whatever_an_agent_says(target: Farm, role: str, data: st.DataObject) -> None:

@@ -14,7 +14,7 @@ from muster_chain import perhaps_die
 
 from coordinator.drive import Drive, run
 from jobs.commit import write_durably
-from jobs.kinds import Bench, Kind, Result, Runner, Shape, Shard
+from jobs.kinds import Bench, Kind, Result, Runner, RunnerLost, Shape, Shard
 from jobs.model import Output
 from jobs.ranges import RangeSet
 
@@ -47,8 +47,11 @@ class Rounds(Kind[RoundsParams]):
 class RoundsRunner(Runner):
     def run(self, shard: Shard) -> Result:
         assert shard.sheet is not None
-        v = int(shard.payload)
-        return {"sum": part_of(np.fromfile(shard.sheet, "<i4"), v), "count": np.array([1], "<i8")}
+        try:
+            values = np.fromfile(shard.sheet, "<i4")
+        except FileNotFoundError:
+            raise RunnerLost("its sheet is gone") from None
+        return {"sum": part_of(values, int(shard.payload)), "count": np.array([1], "<i8")}
 
 
 def part_of(values: np.ndarray, v: int) -> np.ndarray:

@@ -191,6 +191,10 @@ class Farm(RuleBasedStateMachine):
                 oracle.opened[layer] = job
                 self._check_space()
             return
+        disk = self.disk.layer(job, layer)
+        if disk.rounds:
+            disk.rows |= disk.whole
+            oracle.retired(job, layer, disk.whole)
         if oracle.opened.get(layer) == job:
             oracle.closed(layer)
         oracle.merging.discard(layer)  # at a start, a twin that was opened first goes back, merging or not
@@ -736,6 +740,13 @@ class Farm(RuleBasedStateMachine):
     def kill(self, name: str) -> None:
         """kill -9, and started again with the same spool."""
         self.agents[name].die()
+
+    @precondition(lambda self: self._linked())
+    @rule(pick=picks)
+    def hang_up(self, pick: int) -> None:
+        """Its channel ends; what it has it has still, and others may be given the same of a round."""
+        agent = self.agents[choose(pick, self._linked())]
+        self.handle(e.HungUp(agent.session), [])
 
     @rule(name=names, house=st.sampled_from(range(6)))
     def identity(self, name: str, house: int) -> None:

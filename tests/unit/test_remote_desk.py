@@ -15,6 +15,7 @@ from agent.orders import (
     Copy,
     Discard,
     DrainAsked,
+    FollowRounds,
     Heard,
     LinkDown,
     NotPulled,
@@ -25,11 +26,15 @@ from agent.orders import (
     Push,
     PushAnswered,
     Run,
+    SheetCame,
     SpaceSeen,
+    StopFollowing,
+    Ticked,
+    Unfollowed,
     Why,
 )
-from coordinator.protocol.messages import Drop, LayerInfo, Returned, Settled, Welcome
-from jobs.model import ArraySource, Layer, ModelFile, Stamp, Work
+from coordinator.protocol.messages import Drop, Grant, LayerInfo, News, Returned, Settled, Welcome
+from jobs.model import ArraySource, Layer, MadeSource, ModelFile, Stamp, Work
 from jobs.ranges import RangeSet
 from jobs.work import Mishap, Outcome
 from tests.unit.test_desk import A, B, World, grant, numbers, of, who
@@ -322,3 +327,23 @@ def test_what_was_pulled_is_told() -> None:
     world.ended(run)
     sync = world.said()
     assert sync.finished[0].pull == 0.5
+
+
+def test_rounds_are_followed_while_their_shards_wait_for_a_sheet() -> None:
+    world = remote(cpus=3)
+    layer = Layer("made", A, MadeSource("whole"), 0, 1, 0, 0, OUT, None)
+    work = Work("train", 1, {}, None, None, None, 1, None, None)
+    sheets = {"1" * 32: [(0, 2)], "2" * 32: [(2, 3)]}
+    given = Grant("j.1", A, 1, 1, [(0, 3)], dict.fromkeys(range(3), b""), sheets)
+    said = world.tell(Heard(News([LayerInfo("j.1", layer, work)], [given])))
+    follow = of(FollowRounds, said)[0]
+    assert follow.info.layer.digest == A and not of(Run, said)
+    run = of(Run, world.tell(SheetCame(A, "1" * 32, 10)))[0]
+    assert {number for number, *_ in run.items} <= {0, 1} and set(run.sheets.values()) == {"1" * 32}
+    world.tell(Unfollowed(A, "cut"))
+    assert not of(FollowRounds, world.tell(Ticked()))
+    world.now += 2
+    assert of(FollowRounds, world.tell(Ticked()))
+    world.tell(SheetCame(A, "2" * 32, 10))
+    assert sorted(number for one in of(Run, world.orders) for number, *_ in one.items) == [0, 1, 2]
+    assert of(StopFollowing, world.tell(Heard(News(gone=[A]))))

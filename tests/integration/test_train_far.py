@@ -1,0 +1,49 @@
+"""A training on an agent by folder and one behind a real sshd: weights come down to it, and the result is the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.farm import Farm, running, until
+from tests.integration.test_remote import Remote
+from tests.integration.test_train import at_round, check, submit
+from tests.sshd import Sshd
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, server: Sshd) -> Iterator[tuple[Farm, Remote]]:
+    """One farm and two agents for all tests: workers take seconds to start."""
+    with running(tmp_path_factory.mktemp("farm")) as farm:
+        farm.join("near", "--cpus", "1")
+        far = Remote(farm, server).join()
+        until(lambda: (near := farm.agent_status("near")) is not None and near.state == "live", "the near agent")
+        until(far.is_at_work, "the far agent to work")
+        yield farm, far
+
+
+def share_of(farm: Farm, job: str) -> dict[str, int]:
+    return {agent.name: agent.shards for agent in farm.status(job).agents}
+
+
+@pytest.mark.parametrize(
+    "params", [{}, {"bits": 16}, {"bits": 8, "workers": 4}, {"mode": "local", "local_steps": 2, "bits": 16}], ids=str
+)
+def test_near_and_far_machines_train_one_model(shared: tuple[Farm, Remote], params: dict[str, Any]) -> None:
+    farm, far = shared
+    job = submit(farm, rounds=300, **params)
+    check(farm, job)
+    assert share_of(farm, job)["far"] > 20
+    until(lambda: not list((far.spool / "run" / "sheets").glob("*/*")), "its sheets to go")
+
+
+def test_a_far_machine_is_killed_in_the_middle(shared: tuple[Farm, Remote]) -> None:
+    farm, far = shared
+    job = submit(farm, rounds=400, bits=16)
+    at_round(farm, job, 40)
+    os.kill(far.process.pid, signal.SIGKILL)
+    check(farm, job)

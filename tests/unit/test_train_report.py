@@ -1,0 +1,77 @@
+"""Pictures and tables of trainings: numbers that add up, files that can be opened."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from jobs.errors import NotFoundError
+from jobs.train import pictures, report
+from jobs.train.course import Mark, Point
+from jobs.train.report import Run, speedups, tables
+
+
+def run(workers: int, seconds: float, iterations: int, mode: str = "sync") -> Run:
+    """One that is right about half of the rows half way, and about nine of ten at the end."""
+    points = [Point(i, seconds * i / iterations, 1 / i, 100) for i in range(1, iterations + 1)]
+    marks = [Mark(iterations // 2, seconds / 2, 0.5, 1.0), Mark(iterations, seconds, 0.9, 0.3)]
+    return Run(mode, workers, points, marks)
+
+
+RUNS = [run(1, 80.0, 400), run(4, 10.0, 200), run(1, 80.0, 400, "async"), run(10, 4.0, 400, "async")]
+
+
+def test_speed_up_is_throughput_times_steps() -> None:
+    found = speedups(RUNS, 0.8)
+    assert [(one.run.mode, one.run.workers, one.ratio) for one in found] == [
+        ("sync", 1, 1.0),
+        ("sync", 4, 8.0),
+        ("async", 1, 1.0),
+        ("async", 10, 20.0),
+    ]
+    for one in found:
+        assert one.ratio == pytest.approx(one.throughput * one.steps)
+    assert (found[1].throughput, found[1].steps) == (4.0, 2.0)
+
+
+def test_who_never_gets_there_has_none() -> None:
+    assert speedups(RUNS, 0.95) == []
+    assert [one.run.workers for one in speedups([*RUNS[:2], run(2, 1.0, 10)][:2], 0.8)] == [1, 4]
+    assert speedups(RUNS[:1], 0.8) == []
+    assert [table.name for table in tables(RUNS[:1], 0.8)] == [
+        report.ACCURACY_BY_ITERATION,
+        report.ACCURACY_BY_TIME,
+        report.ITERATIONS_BY_TIME,
+    ]
+
+
+def test_labels_say_what_was_simulated() -> None:
+    assert run(1, 1.0, 2).label == "sync, 1 worker"
+    assert Run("async", 20, [], [], "big", simulated=True).label == "big: async, 20 workers (simulated)"
+
+
+def test_a_csv_beside_every_picture(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the report extra is not installed")
+    written = pictures.write(tmp_path / "plots", RUNS, 0.8)
+    names = sorted(path.name for path in written)
+    assert names == sorted(f"{table.name}.{ending}" for table in tables(RUNS, 0.8) for ending in ("csv", "png"))
+    for path in written:
+        if path.suffix == ".png":
+            assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 5000
+    with (tmp_path / "plots" / "speed-up.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["mode"], row["workers"], row["speedup"]) for row in rows][1] == ("sync", "4", "8")
+
+
+def test_without_matplotlib_the_numbers_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pictures, "find_spec", lambda name: None)
+    with pytest.raises(NotFoundError, match="only the CSV files"):
+        pictures.write(tmp_path, RUNS, 0.8)
+    assert len(list(tmp_path.glob("*.csv"))) == 4
+
+
+def test_a_training_that_never_began_has_pictures_too(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the report extra is not installed")
+    assert len(pictures.write(tmp_path, [Run("sync", 1, [], [])], None)) == 6

@@ -25,6 +25,7 @@ COMMANDS = {
     "explain": "Say what a machine, a job or a shard is at, and why.",
     "logs": "Show what failed, with its evidence, and what users' code printed.",
     "verify": "Check a job's merged result, and its inputs.",
+    "report": "Show how trainings went, and draw them.",
     "result": "Print where the merged arrays are, or copy them.",
     "retry": "Run again what failed, or whole layers.",
     "cancel": "End a job; what is merged stays.",

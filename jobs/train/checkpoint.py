@@ -15,13 +15,14 @@ from safetensors.numpy import load, save
 
 from jobs import commit
 from jobs.errors import DamagedError, RefusedError
-from jobs.train.course import Course
+from jobs.train.course import Course, Mark, Record
 from jobs.train.outer import Outer
 from jobs.train.params import Facts, TrainParams
 from jobs.train.pushes import Pushes
 
 Array = np.ndarray[Any, Any]
 
+FOLDER = "checkpoints"  # in the job's
 FORMAT = "muster-train-1"
 KEPT = 3
 BEST = "best.safetensors"
@@ -35,6 +36,17 @@ class Checkpoint:
 
     outer: Outer | Pushes
     course: Course
+
+
+@dataclass(frozen=True)
+class Told:
+    """What people are told of a training, whoever asks."""
+
+    params: TrainParams
+    round: int
+    record: Record
+    best: Mark | None
+    reached: Mark | None
 
 
 def name_of(round_: int) -> str:
@@ -53,7 +65,7 @@ def encode(outer: Outer | Pushes, course: Course) -> bytes:
     """The file's bytes: what `decode` makes the same state of."""
     arrays, values = outer.state_dict()
     course_arrays, course_values = course.state_dict()
-    state = msgspec.msgpack.encode({"outer": values, "course": course_values})
+    state = msgspec.msgpack.encode({"outer": values, "course": course_values, "params": outer.params})
     tensors = {f"outer.{name}": array for name, array in arrays.items()}
     tensors |= {f"course.{name}": array for name, array in course_arrays.items()}
     tensors["state"] = np.frombuffer(state, np.uint8)
@@ -120,6 +132,25 @@ def latest(folder: Path, params: TrainParams, stepped: int, dim: int) -> tuple[C
             refused.append(error.message)
     _forget_best(folder, found.course.best.iteration if found and found.course.best else -1)
     return found, refused
+
+
+def newest_told(folder: Path) -> Told | None:
+    """What the newest whole checkpoint says of its training; None where there is none."""
+    for path in _all(folder):
+        try:
+            tensors, told = _loaded(path)
+            values = msgspec.msgpack.decode(tensors["state"].tobytes())
+            course = values["course"]
+            return Told(
+                msgspec.convert(values["params"], TrainParams),
+                int(told["round"]),
+                msgspec.convert(course["record"], Record),
+                msgspec.convert(course["best"], Mark | None),
+                msgspec.convert(course["reached"], Mark | None),
+            )
+        except (DamagedError, msgspec.MsgspecError, KeyError, TypeError, ValueError):
+            continue
+    return None
 
 
 def _forget_best(folder: Path, known: int) -> None:

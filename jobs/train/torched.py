@@ -56,7 +56,7 @@ class TorchTrainer(Trainer):
             scratch=place.scratch,
             env=place.env,
             threads=threads,
-            args=_settings(params, facts, place),
+            args=settings_of(params, facts, place),
         )
         try:
             told, self._start = self._ask({"what": "start"})
@@ -107,7 +107,8 @@ class TorchTrainer(Trainer):
             raise ShardFailure("output", f"the module's process gave no valid answer: {error}") from None
 
 
-def _settings(params: TrainParams, facts: Facts, place: Place) -> dict[str, Any]:
+def settings_of(params: TrainParams, facts: Facts, place: Place) -> dict[str, Any]:
+    """What `jobs.openers.training` is told once."""
     return {name: getattr(params, name) for name in SETTINGS} | {
         "model": params.model,
         "code": place.entry if params.model == "code" else None,

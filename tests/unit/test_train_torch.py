@@ -20,7 +20,7 @@ from jobs.train.learner import Learner
 from jobs.train.models import open_model
 from jobs.train.outer import Outer, Stepped
 from jobs.train.params import TrainParams, settled
-from jobs.train.torched import Place
+from jobs.train.torched import Place, settings_of
 
 Array = np.ndarray[Any, Any]
 Make = Callable[..., Learner]
@@ -139,21 +139,29 @@ def test_the_users_own_loss_and_evaluation(make: Make) -> None:
     assert learner.model.judge(zeros) == (360 - 1, 0.0)
 
 
+def test_the_users_mistakes_are_the_shards_failure(make: Make) -> None:
+    with pytest.raises(ShardFailure, match="ValueError: no luck") as caught:
+        make("def net(): raise ValueError('no luck')")
+    assert "work.py" in caught.value.evidence
+
+
 @pytest.mark.parametrize(
     ("source", "said"),
     [
         ("def net(): return 5", "the factory gave a int, not a torch.nn.Module"),
         ("net = 3", "has no function called 'net'"),
-        ("def net(): raise ValueError('no luck')", "no luck"),
         ("import torch\ndef net(): return torch.nn.Linear(2, 2).double()", "a module of float32 on the CPU is needed"),
         ("import torch\ndef net(): return torch.nn.ReLU()", "every parameter must require a gradient"),
         (MLP + "def loss(outputs, y): return outputs\n", "must give a tensor with one number"),
     ],
 )
-def test_modules_that_cannot_be_trained(make: Make, source: str, said: str) -> None:
-    with pytest.raises(ShardFailure, match=said):
-        learner = make(source)
-        learner.model.run(learner.start(), np.arange(4), 1, 0.1, 1)
+def test_modules_that_cannot_be_trained(tmp_path: Path, digits: Data, source: str, said: str) -> None:
+    pytest.importorskip("torch", reason="the torch extra is not installed")
+    (tmp_path / "work.py").write_text(source)
+    datafile.write(digits, tmp_path / "data")
+    params, place = TrainParams(model="code"), Place(tmp_path / "data", tmp_path, code=tmp_path, entry="work.py:net")
+    with pytest.raises(training.BadModelError, match=said):
+        training.Trainer(**settings_of(params, digits.facts, place))._gradient(np.arange(4))
 
 
 @pytest.mark.parametrize(("name", "parameters"), [("resnet18", 11_173_962), ("vgg16", 14_728_266)])

@@ -282,7 +282,8 @@ class Channel:
         engine = self._engine
         live = engine.jobs[verdict.job]
         outputs = tuple(offer.outputs)
-        if refused := _judge_outputs(outputs, live.outputs.get(verdict.layer, outputs), numbers):
+        fixed = live.outputs.get(verdict.layer, outputs)
+        if refused := _judge_outputs(outputs, fixed, live.layers[verdict.layer], numbers):
             return refused
         if (free := engine.free_bytes()) < offer.nbytes:
             return Refused("full", [], f"the root has {free} bytes left, the bundle wants {offer.nbytes}")
@@ -324,7 +325,7 @@ class Channel:
         if layer is None or layer.job != b.job or layer.generation != b.generation:
             return Refused("gone", [], "the layer was taken back meanwhile")
         fixed = engine.jobs[b.job].outputs.setdefault(b.layer, b.outputs)  # by the first commit, where none is declared
-        if refused := _judge_outputs(b.outputs, fixed, b.numbers):
+        if refused := _judge_outputs(b.outputs, fixed, engine.jobs[b.job].layers[b.layer], b.numbers):
             return refused
         if layer.rounds:
             return self._take_in(bundle, layer.committed)
@@ -376,7 +377,11 @@ def _laid(place: JobFolder, sheet: str, base: str, have: list[str]) -> Laid:
     return Laid(str(whole), sheet)
 
 
-def _judge_outputs(outputs: tuple[Output, ...], fixed: tuple[Output, ...], numbers: RangeSet) -> Refused | None:
+def _judge_outputs(
+    outputs: tuple[Output, ...], fixed: tuple[Output, ...], layer: Layer, numbers: RangeSet
+) -> Refused | None:
+    if any(one.form == "files" for one in outputs) and not isinstance(layer.source, ItemsSource):
+        return Refused("outputs", numbers.pairs(), "files, of a source that has no items")  # layers may lie below it
     if outputs == fixed:
         return None
     why = f"outputs {_shown(outputs)} where the layer's first commit has {_shown(fixed)}; declared ones would decide"

@@ -22,7 +22,7 @@ from coordinator.protocol.frames import frame
 from coordinator.root import JobFolder, Root
 from jobs.errors import DamagedError, IncompleteError
 from jobs.model import Layer, Output
-from jobs.parts import CHUNK, SUM_BYTES, Entry, Layout, index_of, item_bytes
+from jobs.parts import CHUNK, SUM_BYTES, Entry, Layout, index_of, item_bytes, segments_of
 from jobs.plan import decode_plan
 from jobs.ranges import RangeSet
 from jobs.result import File, Product, read_manifest
@@ -38,7 +38,7 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True, order=True):
 
 
 class Record(msgspec.Struct, frozen=True, tag="shard"):
-    """One shard; its bytes follow, segment after segment as in a part, `sum` outputs left out."""
+    """One shard; its bytes follow, segment after segment as in a part, `sum` and `files` outputs left out."""
 
     cursor: Cursor
     layer: str
@@ -100,10 +100,10 @@ class _Reader:
             return
         with file:
             index = index_of(file, os.fstat(file.fileno()).st_size)
-            outputs = Layout(index.outputs).kept
+            layout = Layout(index.outputs)
             for entry, offset, _ in index.spans():
                 if entry.number in wanted:
-                    yield _bundled(layer, commit.seq, outputs, entry), _pieces(file, offset, _kept(entry, outputs))
+                    yield _bundled(layer, commit.seq, layout, entry), _streamed(file, offset, layout, entry)
 
     def _merged(self, layer: Layer, commit: Commit, wanted: RangeSet) -> Iterator[Item]:
         with ExitStack() as closing:
@@ -115,7 +115,8 @@ class _Reader:
                 yield rows.shard(Cursor(commit.seq, number))
 
 
-def _bundled(layer: Layer, seq: int, outputs: tuple[Output, ...], entry: Entry) -> Record:
+def _bundled(layer: Layer, seq: int, layout: Layout, entry: Entry) -> Record:
+    outputs = tuple(output for output in layout.kept if output.form != "files")
     return Record(
         cursor=Cursor(seq, entry.number),
         layer=layer.name,
@@ -123,13 +124,25 @@ def _bundled(layer: Layer, seq: int, outputs: tuple[Output, ...], entry: Entry) 
         first_row=layer.first_row(entry.number),
         rows=entry.rows,
         outputs=outputs,
-        sizes=entry.sizes[: Layout(outputs).kept_segments],
-        digest=entry.digest,
+        sizes=tuple(size for output, size in _sized(layout, entry) if output.form != "files"),
+        digest=entry.digest if len(outputs) == len(layout.kept) else b"",
     )
 
 
-def _kept(entry: Entry, outputs: tuple[Output, ...]) -> int:
-    return sum(entry.sizes[: Layout(outputs).kept_segments])
+def _sized(layout: Layout, entry: Entry) -> Iterator[tuple[Output, int]]:
+    """Each segment's output and bytes."""
+    sizes = iter(entry.sizes)
+    for output in layout.kept:
+        for _ in range(segments_of(output)):
+            yield output, next(sizes)
+
+
+def _streamed(file: BinaryIO, offset: int, layout: Layout, entry: Entry) -> Pieces:
+    """The segments of a shard, but for files: these are in the result alone."""
+    for output, size in _sized(layout, entry):
+        if output.form != "files":
+            yield from _pieces(file, offset, size)
+        offset += size
 
 
 def _pieces(file: BinaryIO, offset: int, nbytes: int) -> Pieces:

@@ -514,6 +514,10 @@ class Engine:
             await self.ask(lambda store: store.forget_shards(job, layer.digest, missing))
             await self._uncommit(job, layer, generation, missing)
             return True
+        if reply.hopeless:
+            log.error("%s/%s does not merge: %s", job, layer.name, reply.message)
+            self.handle(e.MergeRefused(job, layer.digest, generation, f"{layer.name} does not merge: {reply.message}"))
+            return True
         if reply.message:
             log.error("%s/%s: the merge failed: %s; it starts again", job, layer.name, reply.message)
             return False

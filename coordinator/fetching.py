@@ -14,17 +14,18 @@ from coordinator.piped import Messages, Read, pieces
 from coordinator.protocol.frames import frame
 from coordinator.root import JobFolder
 from jobs.errors import IncompleteError, NotFoundError
+from jobs.items import NAME_BYTES, is_path
 from jobs.names import LAYER_NAME_LIMIT
 from jobs.parts import CHUNK
 from jobs.plan import decode_plan
-from jobs.result import MANIFEST, read_manifest
+from jobs.result import MANIFEST, Merged, read_manifest
 
 
 class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One file of a layer's result, from a byte on."""
 
     layer: Annotated[str, Meta(max_length=LAYER_NAME_LIMIT)]
-    file: Annotated[str, Meta(max_length=256)]
+    file: Annotated[str, Meta(max_length=NAME_BYTES + 256)]  # of written files: OUTPUT/NAME
     start: Annotated[int, Meta(ge=0, le=1 << 53)] = 0
 
 
@@ -43,7 +44,7 @@ def answer(folder: JobFolder, wanted: Wanted, write: Callable[[bytes], object], 
     if wanted.layer not in layers:
         raise NotFoundError(f"{folder.path.name} has no layer {wanted.layer!r}")
     place = folder.result / wanted.layer
-    if wanted.file != MANIFEST and wanted.file not in {file.file for file in read_manifest(place).files}:
+    if wanted.file != MANIFEST and not _is_named(read_manifest(place), wanted.file):
         raise NotFoundError(f"{wanted.layer} has no file {wanted.file!r}", "its manifest.json names them")
     try:
         file = (place / wanted.file).open("rb", buffering=0)
@@ -58,6 +59,14 @@ def answer(folder: JobFolder, wanted: Wanted, write: Callable[[bytes], object], 
             write(piece)
             left -= len(piece)
         flush()
+
+
+def _is_named(manifest: Merged, file: str) -> bool:
+    """What is in a folder of written files is named by the folder: there is nothing else in it."""
+    folder, _, name = file.partition("/")
+    if name:
+        return folder in manifest.folders and is_path(name)
+    return file in {one.file for one in manifest.files}
 
 
 def received(read: Read) -> tuple[int, Iterator[bytes]]:

@@ -37,6 +37,7 @@ class MergeReply(msgspec.Struct, frozen=True):
     damaged: str = ""  # the bundle that failed its digest
     missing: list[tuple[int, int]] = []
     full: bool = False
+    hopeless: bool = False  # it would fail again and again: what the shards gave does not merge
     message: str = ""
 
 
@@ -60,6 +61,9 @@ def _read(orders: queue.SimpleQueue[bytes]) -> None:
 def carry_out(order: MergeOrder) -> MergeReply:
     from jobs.errors import MusterError, SpaceError
     from jobs.merge import DamagedBundle, Incomplete, merge_layer
+    from jobs.outputs import SumTooLarge
+    from jobs.products import Collision
+    from jobs.result import read_manifest
 
     folder = Path(order.folder)
     try:
@@ -72,6 +76,8 @@ def carry_out(order: MergeOrder) -> MergeReply:
         return MergeReply(damaged=str(error.path), message=str(error))
     except SpaceError as error:
         return MergeReply(full=True, message=error.message)
+    except (Collision, SumTooLarge) as error:
+        return MergeReply(hopeless=True, message=error.message)
     except (MusterError, OSError, ValueError) as error:
         return MergeReply(message=str(error) or type(error).__name__)
-    return MergeReply(nbytes=sum(file.stat().st_size for file in folder.iterdir()))
+    return MergeReply(nbytes=read_manifest(folder).nbytes)

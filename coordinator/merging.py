@@ -124,6 +124,8 @@ def publish(folder: Path, target: Path) -> None:
     fsync_folder(target)
     files = sorted(path for path in folder.iterdir() if path.name != MANIFEST)
     for path in files:
+        if path.is_dir() and (target / path.name).is_dir():  # of a publication that was cut short
+            (target / path.name).rename(folder / f".{path.name}")
         path.rename(target / path.name)
     (folder / MANIFEST).rename(target / MANIFEST)
     fsync_folder(target)
@@ -135,6 +137,14 @@ def withdraw(target: Path) -> None:
         return
     (target / MANIFEST).unlink(missing_ok=True)
     fsync_folder(target)
+    for folder in folders_of_files(target):
+        shutil.rmtree(folder)
     for path in target.iterdir():
         if path.is_file():
             path.unlink(missing_ok=True)
+
+
+def folders_of_files(target: Path) -> list[Path]:
+    """Of a layer's result: each has its table beside it. Other folders are other layers'."""
+    tables = [path for path in target.iterdir() if path.suffix == ".csv"]
+    return [path.with_suffix("") for path in tables if path.with_suffix("").is_dir()]

@@ -24,7 +24,7 @@ from jobs.items import records as read_records
 from jobs.model import ItemsSource, Layer, Output
 from jobs.outputs import Sums
 from jobs.parts import CHUNK, unit_bytes
-from jobs.products import CsvFile, NpyFile, Offsets
+from jobs.products import CsvFile, FilesOut, FileTables, NpyFile, Offsets
 from jobs.result import FORMAT, ITEMS, MANIFEST, SHARDS, File, Merged, Product, encode_manifest
 from jobs.survey import DamagedBundle, Incomplete, Placed, Source, Survey, blamed
 
@@ -135,12 +135,15 @@ class _Sinks:
 
     def __init__(self, survey: Survey, folder: Path, closing: ExitStack) -> None:
         self._survey, self._folder, self._closing = survey, folder, closing
-        self.targets: list[NpyFile | Offsets] = []
+        self.targets: list[NpyFile | Offsets | FileTables | FilesOut] = []
         self._files: dict[str, list[NpyFile]] = {}
+        self._folders: dict[str, FilesOut] = {}
         self._ragged: list[tuple[Offsets, int, int]] = []  # with the segment of its values, and a value's bytes
         for output in survey.layout.kept:
             if output.form == "ragged":
                 self._add_ragged(output)
+            elif output.form == "files":
+                self._add_files(output)
             else:
                 self.targets.append(self._create(output, "", output.dtype, (survey.rows, *output.shape)))
 
@@ -154,10 +157,19 @@ class _Sinks:
 
     def finish(self, outputs: tuple[Output, ...]) -> tuple[Product, ...]:
         """Every file durable."""
-        return tuple(
-            Product(output.name, output.form, tuple(npy.finish() for npy in self._files[output.name]))
-            for output in outputs
-        )
+        return tuple(self._product(output) for output in outputs)
+
+    def _product(self, output: Output) -> Product:
+        if output.form == "files":
+            folder = self._folders[output.name]
+            return Product(output.name, output.form, (folder.finish(),), folder.nbytes)
+        return Product(output.name, output.form, tuple(npy.finish() for npy in self._files[output.name]))
+
+    def _add_files(self, output: Output) -> None:
+        tables = FileTables()
+        folder = self._folders[output.name] = FilesOut(self._folder / output.name, tables)
+        self._closing.callback(folder.close)
+        self.targets += [tables, folder]
 
     def _add_ragged(self, output: Output) -> None:
         segment, unit = len(self.targets) + 1, unit_bytes(output)
@@ -185,8 +197,10 @@ class _Pass:
 
     def run(self) -> tuple[Product, ...]:
         apart = bool(self._survey.layout.sums)
+        first_row = 0
         for shard in self._survey.shards():
-            self._copy(shard)
+            self._copy(shard, first_row)
+            first_row += shard.rows
             if apart and not self._survey.sources[shard.at].summed:
                 self._add(shard.at, shard.offset + sum(shard.sizes), shard.sum_digest)
         for at, source in enumerate(self._survey.sources):
@@ -196,15 +210,27 @@ class _Pass:
             self._sinks.add_sum(output, total)
         return self._sinks.finish(self._survey.outputs or ())
 
-    def _copy(self, shard: Placed) -> None:
-        """A shard's rows and ragged outputs, checked on the way."""
+    def _copy(self, shard: Placed, first_row: int) -> None:
+        """A shard's rows, ragged outputs and files, checked on the way."""
         digest, offset = xxhash.xxh3_128(), shard.offset
         for target, size in zip(self._sinks.targets, shard.sizes, strict=True):
+            if isinstance(target, FilesOut):
+                self._judge(shard.at, shard.offset, self._is_whole(shard))  # before names of it are made
+                try:
+                    target.begin(first_row, shard.rows, size)
+                except DamagedError as error:
+                    raise blamed(self._survey.sources[shard.at].path, error) from None
             for piece in self._reader.pieces(shard.at, offset, size):
                 digest.update(piece)
                 target.write(piece)
             offset += size
         self._judge(shard.at, shard.offset, digest.digest() == shard.digest and self._sinks.adds_up(shard.sizes))
+
+    def _is_whole(self, shard: Placed) -> bool:
+        digest = xxhash.xxh3_128()
+        for piece in self._reader.pieces(shard.at, shard.offset, sum(shard.sizes)):
+            digest.update(piece)
+        return digest.digest() == shard.digest
 
     def _add(self, at: int, offset: int, digest: bytes) -> None:
         raw = b"".join(bytes(piece) for piece in self._reader.pieces(at, offset, self._sums.nbytes))

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from jobs.errors import MusterError
-from jobs.kinds import Ragged, Result, ShardFailure, Total
+from jobs.kinds import Ragged, Result, ShardFailure, Total, Written
 from jobs.model import Output
-from jobs.parts import Layout
+from jobs.parts import BYTES, TABLE_LIMIT, Layout
 
 Array = np.ndarray[Any, Any]
-Value = Array | Ragged | Total
+Value = Array | Ragged | Total | Written
 Settled = tuple[tuple[Output, ...], list[memoryview]]
 
 SUM_DTYPE = np.dtype("<i8")
@@ -43,6 +43,8 @@ def settle(result: Result, declared: tuple[Output, ...] | None, rows: int) -> Se
             kept.append(_rows(output, value, rows))
         elif output.form == "ragged":
             kept += _ragged(output, value, rows)
+        elif output.form == "files":
+            kept += _files(output, value)
         else:
             sums.append(_sum(output, value))
     return declared, kept + sums
@@ -98,6 +100,8 @@ def _unscaled(output: Output, total: Array) -> Array:
 def _derive(name: str, value: object, rows: int) -> Output:
     if isinstance(value, Total):
         return Output(name, "sum", "<i8", value.value.shape)
+    if isinstance(value, Written):
+        return Output(name, "files", BYTES)
     if isinstance(value, Ragged):
         values = _array(name, value.values)
         return Output(name, "ragged", _little(values.dtype), values.shape[1:])
@@ -128,6 +132,17 @@ def _ragged(output: Output, value: object, rows: int) -> list[memoryview]:
         raise _wrong(f"output {output.name}: its lengths say {int(lengths.sum())} values, there are {_told(values)}")
     values = _matching(output, values, (len(values), *output.shape))
     return [_bytes_of(lengths.astype(SUM_DTYPE, copy=False)), _bytes_of(values)]
+
+
+def _files(output: Output, value: object) -> list[memoryview]:
+    from jobs.written import pack
+
+    if not isinstance(value, Written):
+        raise _wrong(f"output {output.name} is declared as files, but came as {type(value).__name__}")
+    packed = pack(value)
+    if packed.table.nbytes > TABLE_LIMIT:
+        raise _wrong(f"output {output.name}: {len(value.files)} files are too many for one shard")
+    return list(packed)
 
 
 def _sum(output: Output, value: object) -> memoryview:

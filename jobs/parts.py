@@ -5,9 +5,9 @@
     index: msgpack of `Index`
     tail: xxh3_128 of the index, length of the index, magic
 
-`rows`: the array's bytes. `ragged`: the lengths (int64, one a row), then the values. `sum`: int64, each shard apart in
-a part, or its own type where it is `narrow`; in a bundle (`Index.summed`) the sums over all entries, at the body's
-end. Everything is little-endian.
+`rows`: the array's bytes. `ragged`: the lengths (int64, one a row), then the values. `files`: a table, then the
+contents, see `jobs.written`. `sum`: int64, each shard apart in a part, or its own type where it is `narrow`; in a
+bundle (`Index.summed`) the sums over all entries, at the body's end. Everything is little-endian.
 Reads and writes parts, trusts nothing in them, and knows neither numpy nor who made them.
 """
 
@@ -35,6 +35,8 @@ TAIL = struct.Struct(">16sQ8s")
 CHUNK = 1 << 20
 INDEX_LIMIT = 1 << 30
 DIGEST_BYTES = 16
+BYTES = "|u1"  # dtype of a files output
+TABLE_LIMIT = 1 << 28  # bytes of the table of a shard's files
 SUM_BYTES = 8  # sums are int64, whatever they were declared as, unless they are narrow
 NARROW = frozenset({"|i1", "<i2", "<i4"})
 RESERVED = frozenset({"shards", "manifest"})  # names a merge writes itself
@@ -61,7 +63,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     in_bytes: Count
     in_digest: bytes  # xxh3_128 of the input
     peak: Count  # bytes of memory
-    sizes: tuple[Count, ...]  # bytes of each segment in the body: one per rows and sum output, two per ragged
+    sizes: tuple[Count, ...]  # bytes of each segment in the body: one per rows and sum output, two per ragged and files
     digest: bytes  # xxh3_128 over the segments of rows and ragged outputs together
     sum_digest: bytes = b""  # xxh3_128 over the segments of sum outputs; empty where there are none
 
@@ -99,8 +101,8 @@ class Layout:
         self.kept = tuple(output for output in outputs if output.form != "sum")
         self.sums = tuple(output for output in outputs if output.form == "sum")
         self.sum_sizes = tuple((unit_bytes(one) if one.narrow else SUM_BYTES * prod(one.shape)) for one in self.sums)
-        self.kept_segments = sum(2 if output.form == "ragged" else 1 for output in self.kept)
-        self._units = tuple((output.form == "ragged", unit_bytes(output)) for output in self.kept)
+        self.kept_segments = sum(segments_of(output) for output in self.kept)
+        self._units = tuple((output.form, unit_bytes(output)) for output in self.kept)
 
     def fits(self, entry: Entry, summed: bool) -> bool:
         """Whether the sizes and digests of `entry` are possible for these outputs."""
@@ -114,12 +116,22 @@ class Layout:
 
     def _kept_fit(self, entry: Entry) -> bool:
         sizes = iter(entry.sizes)
-        for ragged, unit in self._units:
-            if next(sizes) != entry.rows * (SUM_BYTES if ragged else unit):
-                return False
-            if ragged and next(sizes) % unit:
+        for form, unit in self._units:
+            first = next(sizes)
+            if form == "files":
+                fits = first <= TABLE_LIMIT and next(sizes) >= 0
+            elif form == "ragged":
+                fits = first == entry.rows * SUM_BYTES and next(sizes) % unit == 0
+            else:
+                fits = first == entry.rows * unit
+            if not fits:
                 return False
         return True
+
+
+def segments_of(output: Output) -> int:
+    """How many runs of bytes a shard has of an output that is not summed."""
+    return 1 if output.form == "rows" else 2
 
 
 def item_bytes(dtype: str) -> int:
@@ -146,8 +158,10 @@ def _check_outputs(outputs: tuple[Output, ...]) -> None:
             raise ValueError(f"an output cannot be called {output.name!r}")
         if not _DTYPE.fullmatch(output.dtype):
             raise ValueError(f"output {output.name}: dtype {output.dtype!r} cannot be kept in a file")
-        if output.form == "files":
-            raise ValueError(f"output {output.name}: files are not kept in parts")
+        if output.form == "files" and (output.dtype, output.shape) != (BYTES, ()):
+            raise ValueError(f"output {output.name}: files are bytes")
+        if output.form == "files" and output.name == "items":
+            raise ValueError("files cannot be called items: a result has a table of that name")
         if min(output.shape, default=0) < 0 or len(output.shape) > 16:
             raise ValueError(f"output {output.name}: its shape cannot be {output.shape}")
         if output.form == "ragged" and not unit_bytes(output):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from jobs.commit import fsync, write_all
+from jobs.commit import fsync, sync_tree, write_all
+from jobs.errors import MusterError
 from jobs.parts import CHUNK
-from jobs.result import CSV, File
+from jobs.result import CSV, FILE_COLUMNS, File
+from jobs.written import NOBODY, WrittenFile, decode_table
 
 DIRECT = 64 << 10  # bytes from which a piece is written straight through
 
@@ -98,6 +101,97 @@ class CsvFile:
 
     def close(self) -> None:
         self._file.close()
+
+
+class Collision(MusterError):
+    """Two shards wrote files of which only one can be there."""
+
+    default_hint = "let the names of the files say which item they are of, and submit the job again"
+
+
+class FileTables:
+    """Takes the table of each shard's files, which says what the bytes are that follow it."""
+
+    def __init__(self) -> None:
+        self.raw = bytearray()
+
+    def write(self, piece: bytes | memoryview) -> None:
+        self.raw += piece
+
+
+class FilesOut:
+    """The folder of a files output, and its table. Every name was checked, and is there once."""
+
+    def __init__(self, folder: Path, tables: FileTables) -> None:
+        self._folder = folder
+        self._tables = tables
+        self._csv = CsvFile(folder.with_name(f"{folder.name}.csv"), FILE_COLUMNS)
+        self._left: deque[WrittenFile] = deque()
+        self._due = 0  # bytes of the first of those that are still to come
+        self._fd = -1
+        self.nbytes = 0
+        folder.mkdir()
+
+    def begin(self, first_row: int, rows: int, nbytes: int) -> None:
+        """A shard's files come next: its table is complete."""
+        table = decode_table(self._tables.raw, rows, nbytes)
+        self._tables.raw = bytearray()
+        self._csv.write([_line(file, first_row) for file in table])
+        self._left = deque(table)
+        self._open()
+
+    def write(self, piece: bytes | memoryview) -> None:
+        view = memoryview(piece)
+        self.nbytes += len(view)
+        while view:
+            taken = min(len(view), self._due)
+            write_all(self._fd, view[:taken])
+            self._due, view = self._due - taken, view[taken:]
+            if not self._due:
+                self._open()
+
+    def finish(self) -> File:
+        """Every file durable."""
+        sync_tree(self._folder)
+        return self._csv.finish()
+
+    def close(self) -> None:
+        self._end()
+        self._csv.close()
+
+    def _open(self) -> None:
+        """The next file that has any bytes; those without are made on the way."""
+        self._end()
+        while self._left and not self._due:
+            file = self._left.popleft()
+            self._fd = self._made(file.name)
+            self._due = file.nbytes
+            if not self._due:
+                self._end()
+
+    def _end(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _made(self, name: str) -> int:
+        path = f"{self._folder}/{name}"
+        try:
+            try:
+                return os.open(path, _NEW, 0o666)
+            except FileNotFoundError:
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
+                return os.open(path, _NEW, 0o666)
+        except (FileExistsError, NotADirectoryError, IsADirectoryError):
+            raise Collision(f"output {self._folder.name}: two items wrote {name!r}") from None
+
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def _line(file: WrittenFile, first_row: int) -> tuple[object, ...]:
+    item = "" if file.item == NOBODY else first_row + file.item
+    return item, file.name, file.nbytes, file.digest.hex()
 
 
 class Offsets:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 
 from jobs import checksum
 from jobs.errors import DamagedError, IncompleteError
+from jobs.items import is_path
 
 Array = np.ndarray[Any, Any]
 
@@ -33,11 +35,13 @@ class File(msgspec.Struct, frozen=True):
 
 
 class Product(msgspec.Struct, frozen=True):
-    """One output: `rows` and `sum` are one file, `ragged` is offsets (one more than rows) and values."""
+    """One output: `rows` and `sum` are one file, `ragged` is offsets (one more than rows) and values, `files` is the
+    table of what lies in the folder of the output's name."""
 
     name: str
     form: Literal["rows", "ragged", "sum", "files"]
     files: tuple[File, ...]
+    bytes: int = 0  # of `files`: what is in the folder
 
 
 class Merged(msgspec.Struct, frozen=True):
@@ -62,7 +66,12 @@ class Merged(msgspec.Struct, frozen=True):
 
     @property
     def nbytes(self) -> int:
-        return sum(file.bytes for file in self.files)
+        return sum(file.bytes for file in self.files) + sum(product.bytes for product in self.outputs)
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Of files that belong to the result."""
+        return tuple(product.name for product in self.outputs if product.form == "files")
 
 
 @dataclass(frozen=True)
@@ -80,12 +89,51 @@ class RaggedRows:
         return found
 
 
+class FileRow(NamedTuple):
+    """A line of the table of a `files` output."""
+
+    item: int | None  # the file's; None where it is named after none
+    name: str
+    bytes: int
+    digest: str  # xxh3_128, in hex
+
+
+FILE_COLUMNS = FileRow._fields
+
+
+@dataclass(frozen=True)
+class WrittenFiles(Mapping[str, Path]):
+    """A merged files output: names in the order of their items, each with where the file is."""
+
+    folder: Path
+    table: Path
+
+    def rows(self) -> Iterator[FileRow]:
+        with self.table.open(encoding="utf-8", newline="") as file:
+            lines = csv.reader(file)
+            next(lines)
+            for item, name, nbytes, digest in lines:
+                yield FileRow(int(item) if item else None, name, int(nbytes), digest)
+
+    def __iter__(self) -> Iterator[str]:
+        return (row.name for row in self.rows())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self.rows())
+
+    def __getitem__(self, name: str) -> Path:
+        path = self.folder / name
+        if not (is_path(name) and path.is_file()):
+            raise KeyError(name)
+        return path
+
+
 @dataclass(frozen=True)
 class MergedLayer:
     """A layer's result, its arrays mapped and not loaded."""
 
     manifest: Merged
-    outputs: Mapping[str, Array | RaggedRows]
+    outputs: Mapping[str, Array | RaggedRows | WrittenFiles]
     shards: Array
 
 
@@ -113,9 +161,15 @@ def open_result(folder: Path) -> MergedLayer:
     return MergedLayer(manifest, outputs, _open_file(folder, manifest.table))
 
 
-def _open_product(folder: Path, product: Product) -> Array | RaggedRows:
+def _open_product(folder: Path, product: Product) -> Array | RaggedRows | WrittenFiles:
+    if product.form == "files":
+        return written_files(folder, product)
     arrays = [_open_file(folder, file) for file in product.files]
     return RaggedRows(*arrays) if product.form == "ragged" else arrays[0]
+
+
+def written_files(folder: Path, product: Product) -> WrittenFiles:
+    return WrittenFiles(folder / product.name, folder / product.files[0].file)
 
 
 def _open_file(folder: Path, file: File) -> Array:
@@ -130,16 +184,21 @@ def verify_layer(folder: Path) -> list[str]:
         manifest = read_manifest(folder)
     except (IncompleteError, DamagedError) as error:
         return [error.message]
-    return [problem for file in manifest.files if (problem := _problem(folder / file.file, file))]
+    checked = [_problem(folder / file.file, file.bytes, file.digest) for file in manifest.files]
+    if any(checked):
+        return [problem for problem in checked if problem]
+    written = [written_files(folder, product) for product in manifest.outputs if product.form == "files"]
+    found = (_problem(one.folder / row.name, row.bytes, row.digest) for one in written for row in one.rows())
+    return [problem for problem in found if problem]
 
 
-def _problem(path: Path, file: File) -> str:
+def _problem(path: Path, nbytes: int, wanted: str) -> str:
     try:
         size = path.stat().st_size
-        if size != file.bytes:
-            return f"{path}: has {size} bytes, not {file.bytes}"
+        if size != nbytes:
+            return f"{path}: has {size} bytes, not {nbytes}"
         with path.open("rb", buffering=0) as opened:
             digest = checksum.of_file(opened.fileno())
-        return "" if digest == file.digest else f"{path}: its bytes do not match their digest"
+        return "" if digest == wanted else f"{path}: its bytes do not match their digest"
     except OSError as error:
         return f"{path}: {error.strerror}"

@@ -37,6 +37,8 @@ PIPE_BYTES = 1 << 20
 WRITE_BUFFERS = 64  # in one call
 TRACE_LIMIT = 7_000  # characters
 LINE_LIMIT = 400
+FACTS = ("first_row", "shard", "out")  # what a function gets by the name of a parameter
+LENGTHS = ":lengths"  # behind the name of a ragged output: how many values each row has
 WHERE_SIGNAL = signal.SIGUSR1  # asks a hanging runner to print where it is
 
 Arrays = Dict[str, Any]  # noqa: UP006 (3.8)   name → numpy array
@@ -112,9 +114,17 @@ class User:
     """The user's function, loaded, and the empty folder each of its calls starts in."""
 
     def __init__(
-        self, folder: str, entry: str, args: dict[str, Any], cwd: str, model: dict[str, Any] | None = None
+        self,
+        folder: str,
+        entry: str,
+        args: dict[str, Any],
+        cwd: str,
+        model: dict[str, Any] | None = None,
+        forms: dict[str, str] | None = None,
     ) -> None:
         self.cwd = cwd
+        self._forms = forms or {}
+        self._plain = model is not None
         self._enter()
         file, _, name = entry.partition(":")
         function = getattr(_load(Path(folder), file), name, None)
@@ -126,14 +136,21 @@ class User:
         self._args = args
         self._wanted = _wanted(function, name, args)
 
-    def run(self, rows: Any, facts: dict[str, Any]) -> Arrays:
-        """The outputs for some rows or items. `facts` has what the function may ask for by the name of a parameter."""
+    def run(self, rows: Any, facts: dict[str, Any]) -> tuple[dict[str, Any], Arrays]:
+        """The outputs for some rows or items: what the arrays are, and they. `facts` has what the function may ask for
+        by the name of a parameter."""
         self._enter()
         if rows is None:
             rows = _items(facts["given"])
         count = len(rows)
         asked = {name: facts[name] for name in self._wanted}
-        return outputs_of(self._function(rows, **self._args, **asked), count)
+        writes = "out" in asked
+        if writes:
+            asked["out"] = _folder_for(rows, facts["out"])
+        value = self._function(rows, **self._args, **asked)
+        if self._plain:
+            return {}, outputs_of(value, count)
+        return formed({} if writes and value is None else value, count, self._forms, writes)
 
     def _enter(self) -> None:
         os.makedirs(self.cwd, exist_ok=True)  # noqa: PTH103
@@ -149,6 +166,14 @@ def _items(given: dict[str, Any]) -> list[Any]:
         return lines
     os.chdir(given["cwd"])
     return [Path(name) for name in given["names"]]
+
+
+def _folder_for(items: list[Any], folder: str) -> Path:
+    """Where a function may write, with the folders that its items lie in."""
+    out = Path(folder)
+    for parent in {path.parent for path in items if isinstance(path, Path)}:
+        (out / parent).mkdir(parents=True, exist_ok=True)
+    return out
 
 
 def _remove(path: Path) -> None:
@@ -184,13 +209,13 @@ def _load(folder: Path, file: str) -> Any:
 
 
 def _wanted(function: Callable[..., Any], name: str, args: dict[str, Any]) -> list[str]:
-    """Which of `first_row` and `shard` the function has a parameter for; a Refusal where it cannot be called."""
+    """Which of FACTS the function has a parameter for; a Refusal where it cannot be called."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # written in C: we find out by calling it
         return []
     named = list(signature.parameters)[1:]  # the first gets the rows, whatever it is called
-    wanted: list[str] = [fact for fact in ("first_row", "shard") if fact in named and fact not in args]
+    wanted: list[str] = [fact for fact in FACTS if fact in named and fact not in args]
     try:
         signature.bind(None, **args, **dict.fromkeys(wanted))
     except TypeError as error:
@@ -268,13 +293,66 @@ def outputs_of(value: Any, rows: int) -> Arrays:
     given = value if isinstance(value, dict) else {"out": value}
     if not given:
         raise Refusal("output", f"returned an empty dict; {_WHERE}")
-    for name in given:
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise Refusal("output", f"output name {name!r} is not allowed; use 1 to 64 letters, digits and `_`")
+    _check_names(given)
     return {name: _as_rows(name, given[name], rows) for name in sorted(given)}
 
 
+def _check_names(given: dict[Any, Any]) -> None:
+    for name in given:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise Refusal("output", f"output name {name!r} is not allowed; use 1 to 64 letters, digits and `_`")
+
+
+def formed(value: Any, rows: int, forms: dict[str, str], writes: bool) -> tuple[dict[str, Any], Arrays]:
+    """The outputs in the forms they were declared in, or have: a tuple is values and offsets."""
+    given = value if isinstance(value, dict) else {"out": value}
+    apart = {name: one for name, one in given.items() if isinstance(one, tuple) or forms.get(name) in ("ragged", "sum")}
+    plain = {name: one for name, one in given.items() if name not in apart}
+    arrays = outputs_of(plain, rows) if plain or not (apart or writes) else {}
+    _check_names(apart)
+    ragged = sorted(name for name in apart if forms.get(name, "ragged") == "ragged")
+    for name in sorted(apart):
+        if name in ragged:
+            arrays[name], arrays[name + LENGTHS] = _as_ragged(name, apart[name], rows)
+        else:
+            arrays[name] = _as_numbers(name, apart[name])
+    return {"ragged": ragged, "writes": writes}, arrays
+
+
+def _as_ragged(name: str, value: Any, rows: int) -> tuple[Any, Any]:
+    """Values, and how many each row has: of values and offsets, or of an array for each row."""
+    if isinstance(value, tuple):
+        wanted = f"output {name!r} is a tuple; of values and offsets, with {rows + 1} offsets from 0 to their number"
+        if len(value) != 2:
+            raise Refusal("output", wanted)
+        values, offsets = (_as_numbers(name, one) for one in value)
+        good = values.ndim and offsets.dtype.kind in "iu" and offsets.shape == (rows + 1,)
+        lengths = np.diff(offsets.astype(np.int64)) if good else None
+        if lengths is None or offsets[0] != 0 or offsets[-1] != len(values) or (lengths < 0).any():
+            raise Refusal("output", wanted)
+        return values, lengths
+    parts = [_as_numbers(name, one) for one in value] if isinstance(value, list) else []
+    if len(parts) != rows or any(part.ndim == 0 for part in parts):
+        raise Refusal("output", f"output {name!r} is ragged: an array for each of {rows} rows, or (values, offsets)")
+    lengths = np.array([len(part) for part in parts], np.int64)
+    filled = [part for part in parts if len(part)] or parts[:1]
+    try:
+        return np.concatenate(filled), lengths
+    except ValueError as error:
+        raise Refusal("output", f"output {name!r}: its rows do not go together: {_line(error)}") from None
+
+
 def _as_rows(name: str, value: Any, rows: int) -> Any:
+    array = _as_numbers(name, value)
+    if array.ndim == 0 or len(array) != rows:
+        raise Refusal(
+            "output", f"output {name!r} has shape {array.shape} for {rows} rows; its first axis must be {rows}"
+        )
+    return array
+
+
+def _as_numbers(name: str, value: Any) -> Any:
+    """A contiguous array of numbers, in native byte order."""
     if value is None:
         raise Refusal("output", f"output {name!r} is None; {_WHERE}")
     if isinstance(value, (tuple, np.ma.MaskedArray)):
@@ -290,11 +368,7 @@ def _as_rows(name: str, value: Any, rows: int) -> Any:
             "output",
             f"output {name!r} has dtype {array.dtype}; numbers only: bool, integers, float16, float32, float64",
         )
-    if array.ndim == 0 or len(array) != rows:
-        raise Refusal(
-            "output", f"output {name!r} has shape {array.shape} for {rows} rows; its first axis must be {rows}"
-        )
-    return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("=")).reshape(array.shape)
 
 
 # --- failures ---------------------------------------------------------------------------------------------
@@ -441,7 +515,7 @@ class Server:
         made: Arrays = {}
         answer: dict[str, Any] = {}
         try:
-            made = self._act(header, arrays)
+            answer, made = self._act(header, arrays)
         except BaseException as error:
             answer = failure_of(error)
         if os.getpid() != self._pid:  # the user's function forked, and both came back
@@ -450,10 +524,10 @@ class Server:
         answer["peak"] = peak_of_tree(self._pid)
         _write(self._replies, pack(answer, made))
 
-    def _act(self, header: dict[str, Any], arrays: Arrays) -> Arrays:
+    def _act(self, header: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
         if self._user is None:
             self._user = User(**header["open"])
-            return {}
+            return {}, {}
         return self._user.run(arrays.pop("rows", None), header["run"])
 
 

@@ -11,13 +11,13 @@ import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from jobs import runner
 from jobs.environments import variables
-from jobs.kinds import Items, RunnerLost, ShardFailure
+from jobs.kinds import RunnerLost, ShardFailure
 from jobs.pipes import Array, Garbled, Gone, Late, Pipes, widen
 from jobs.strays import TOKEN, kill_group, kill_marked, record, sweep
 
@@ -42,6 +42,17 @@ _NO_PROGRAM = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR)  # anyt
 _PLAIN = {code: "?" for code in range(32) if chr(code) not in "\n\t"} | {127: "?"}
 
 
+class Reply(NamedTuple):
+    """What a runner answered."""
+
+    header: dict[str, Any]
+    arrays: dict[str, Array]
+
+
+class CannotStart(ShardFailure):
+    """There is no function to run: no interpreter, a bug in the user's file. No input is to blame."""
+
+
 class Sandbox:
     """One runner for one function, started when first asked, and again after its death. For one thread."""
 
@@ -55,8 +66,9 @@ class Sandbox:
         threads: int = 1,
         args: Mapping[str, Any] | None = None,
         model: Mapping[str, Any] | None = None,
+        forms: Mapping[str, str] | None = None,
     ) -> None:
-        """`model`: the entry is a class; what `runner.Model` wants to know of it."""
+        """`model`: the entry is a class; what `runner.Model` wants to know of it. `forms`: of outputs declared."""
         self._python = python
         self._folder = folder.resolve()
         self._entry = entry
@@ -65,6 +77,7 @@ class Sandbox:
         self._env = _environment(python, env or {}, threads, self._token)
         self._args = dict(args or {})
         self._model = dict(model) if model is not None else None
+        self._forms = dict(forms or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._pipes: Pipes | None = None
         self._lifeline = -1
@@ -92,30 +105,26 @@ class Sandbox:
         }
         if self._model is not None:
             opened["model"] = self._model
+        if self._forms:
+            opened["forms"] = self._forms
         try:
             self._ask({"open": opened}, {}, seconds, f"importing {self._entry}")
         except ShardFailure as failure:
             self.close()
             code = "exception" if failure.code == "exit" else failure.code
-            raise ShardFailure(code, failure.message, failure.evidence) from None
+            raise CannotStart(code, failure.message, failure.evidence) from None
 
     def call(self, number: int, first_row: int, rows: Array, timeout: float | None) -> dict[str, Array]:
         """The outputs for these rows, by name. ShardFailure: its own fault; RunnerLost: killed from outside."""
-        if self._process is None or self._process.poll() is not None:
-            self.start()
-        native = np.ascontiguousarray(rows, dtype=rows.dtype.newbyteorder("="))
-        self.peak = 0
-        facts = {"shard": number, "first_row": first_row}
-        return self._ask({"run": facts}, {"rows": native}, timeout, "the function")
+        return self.run({"shard": number, "first_row": first_row}, rows, timeout).arrays
 
-    def call_items(self, number: int, first_row: int, items: Items, timeout: float | None) -> dict[str, Array]:
-        """The same for items of a list."""
+    def run(self, facts: Mapping[str, Any], rows: Array | None, timeout: float | None) -> Reply:
+        """The same with more that the function may ask for; without rows, `facts` says what is given instead."""
         if self._process is None or self._process.poll() is not None:
             self.start()
         self.peak = 0
-        facts: dict[str, Any] = {"shard": number, "first_row": first_row}
-        facts["given"] = {"lines": items.lines} if items.lines else {"names": items.names, "cwd": str(items.folder)}
-        return self._ask({"run": facts}, {}, timeout, "the function")
+        native = {} if rows is None else {"rows": np.ascontiguousarray(rows, dtype=rows.dtype.newbyteorder("="))}
+        return self._ask({"run": facts}, native, timeout, "the function")
 
     def close(self) -> None:
         """End the runner and all it started. May be called again; a later call starts another."""
@@ -146,7 +155,7 @@ class Sandbox:
         except OSError as error:
             _close(commands, replies, printed, lifeline)
             text = f"cannot start {self._python}: {error.strerror}"
-            raise (ShardFailure("exception", text) if error.errno in _NO_PROGRAM else RunnerLost(text)) from None
+            raise (CannotStart("exception", text) if error.errno in _NO_PROGRAM else RunnerLost(text)) from None
         finally:
             _close(*theirs, printed_in)
         self._lifeline = lifeline
@@ -158,9 +167,7 @@ class Sandbox:
         self.peak = max(self.peak, runner.peak_of_tree(self._process.pid))
         return self._process.poll() is None
 
-    def _ask(
-        self, header: dict[str, Any], arrays: dict[str, Array], seconds: float | None, what: str
-    ) -> dict[str, Array]:
+    def _ask(self, header: dict[str, Any], arrays: dict[str, Array], seconds: float | None, what: str) -> Reply:
         assert self._pipes is not None and self._process is not None
         self._pipes.forget()
         try:
@@ -181,7 +188,7 @@ class Sandbox:
         self.peak = max(self.peak, int(answer["peak"]))
         if "failure" in answer:
             raise ShardFailure(answer["failure"], _one_line(answer["message"]), self._evidence(answer["trace"]))
-        return outputs
+        return Reply(answer, outputs)
 
     def _timed_out(self, message: str) -> NoReturn:
         assert self._process is not None and self._pipes is not None

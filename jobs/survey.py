@@ -56,6 +56,7 @@ class Placed(NamedTuple):
     sizes: list[int]  # of the segments of rows and ragged outputs
     digest: bytes
     sum_digest: bytes
+    rows: int
 
 
 class Survey:
@@ -131,7 +132,7 @@ class Survey:
         for start in range(0, len(self._lines), TABLE_ROWS):
             lines = self._lines[start : start + TABLE_ROWS]
             at = self._at[start : start + TABLE_ROWS].tolist()
-            columns = [lines[name].tolist() for name in ("offset", "sizes", "digest", "sum_digest")]
+            columns = [lines[name].tolist() for name in ("offset", "sizes", "digest", "sum_digest", "rows")]
             yield from map(Placed, at, *columns)
 
     def table(self) -> tuple[np.dtype[Any], Iterator[Array]]:

@@ -422,11 +422,11 @@ class Tracer:
 
 
 def _arrays_in(folder: Path) -> dict[str, bytes]:
-    return {
-        path.name: path.read_bytes()
-        for path in sorted(folder.iterdir())
-        if path.is_file() and path.name not in OWN_FILES
-    }
+    """What a layer's result has: its arrays and tables, and the files in its folders of files."""
+    found = [path for path in folder.iterdir() if path.is_file() and path.name not in OWN_FILES]
+    folders = [path.with_suffix("") for path in found if path.suffix == ".csv" and path.with_suffix("").is_dir()]
+    found += [path for one in folders for path in one.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(found)}
 
 
 def _marked(mark: str) -> list[int]:

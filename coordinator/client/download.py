@@ -18,12 +18,14 @@ from coordinator.fetching import Wanted, received
 from jobs import checksum
 from jobs.commit import naming_space, publish, write_all, write_durably
 from jobs.errors import DamagedError, MusterError, ProtocolError
-from jobs.names import is_layer
-from jobs.result import MANIFEST, File, Merged
+from jobs.items import is_path
+from jobs.names import is_layer, is_plain
+from jobs.result import MANIFEST, File, FileRow, Merged, WrittenFiles, written_files
 
 if TYPE_CHECKING:
     from tqdm import tqdm
 
+NAME_SHOWN = 128  # characters of a name that is not whole yet
 MANIFEST_LIMIT = 16 << 20  # bytes
 
 
@@ -69,12 +71,30 @@ class _Layer:
         seal = self._folder / MANIFEST
         if seal.is_file() and seal.read_bytes() == raw:
             return
-        files = _files_of(raw, self._name)
+        manifest = _decoded(raw, self._name)
         self._folder.mkdir(parents=True, exist_ok=True)
         seal.unlink(missing_ok=True)
-        for file in files:
+        for file in manifest.files:
             self._take_file(file, bar)
+        for product in manifest.outputs:
+            if product.form == "files":
+                self._take_written(written_files(self._folder, product), bar)
         write_durably(seal, raw)
+
+    def _take_written(self, written: WrittenFiles, bar: tqdm[Any]) -> None:
+        """Each file that the table names; those that are here and whole stay. What no table names any more goes."""
+        wanted = {row.name: row for row in written.rows()}
+        if not all(is_path(name) for name in wanted):
+            raise ProtocolError(f"{self._name}: a table with a name that leads elsewhere")
+        for path in [path for path in written.folder.rglob("*") if not path.is_dir()]:
+            if path.relative_to(written.folder).as_posix() not in wanted:
+                path.unlink()
+        written.folder.mkdir(exist_ok=True)
+        for name, row in wanted.items():
+            if not _is_same(written.folder / name, row):
+                (written.folder / name).parent.mkdir(parents=True, exist_ok=True)
+                place = f"{written.folder.name}/{name}"
+                self._take_file(File(place, "", (), row.bytes, row.digest), bar)
 
     def _manifest(self) -> bytes:
         nbytes, pieces = self._ask(MANIFEST, 0)
@@ -89,7 +109,7 @@ class _Layer:
 
     def _take_file(self, file: File, bar: tqdm[Any]) -> None:
         """Under a name that its digest is part of, until it is whole."""
-        part = self._folder / f".{file.file}.{file.digest}.part"
+        part = self._folder / f".{Path(file.file).name[:NAME_SHOWN]}.{file.digest}.part"
         fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         try:
             self._append(fd, file, bar)
@@ -118,18 +138,25 @@ class _Layer:
 _AGAIN = "ask for the result again: the layer may have been computed anew meanwhile"
 
 
-def _files_of(raw: bytes, layer: str) -> tuple[File, ...]:
-    """What a manifest names, none of it elsewhere than beside it."""
+def _is_same(path: Path, row: FileRow) -> bool:
     try:
-        files = msgspec.json.decode(raw, type=Merged).files
+        with path.open("rb", buffering=0) as file:
+            return os.fstat(file.fileno()).st_size == row.bytes and checksum.of_file(file.fileno()) == row.digest
+    except FileNotFoundError:
+        return False
+
+
+def _decoded(raw: bytes, layer: str) -> Merged:
+    """A manifest that names nothing elsewhere than beside it."""
+    try:
+        manifest = msgspec.json.decode(raw, type=Merged)
     except (msgspec.DecodeError, ValueError) as error:
         raise ProtocolError(f"the manifest of {layer} does not decode: {error}") from None
-    for file in files:
-        if (
-            "/" in file.file
-            or file.file.startswith(".")
-            or not file.file.endswith((".npy", ".csv"))
-            or "\0" in file.file
-        ):
+    for file in manifest.files:
+        known = file.file.endswith((".npy", ".csv"))
+        if not known or "/" in file.file or file.file.startswith(".") or "\0" in file.file:
             raise ProtocolError(f"the manifest of {layer} names {file.file[:80]!r}")
-    return files
+    for folder in manifest.folders:
+        if not is_plain(folder):
+            raise ProtocolError(f"the manifest of {layer} names the folder {folder[:80]!r}")
+    return manifest

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from jobs.errors import NotFoundError, UsageError
-from jobs.result import MergedLayer, RaggedRows, open_result
+from jobs.result import MergedLayer, RaggedRows, WrittenFiles, open_result
 
 Array = np.ndarray[Any, Any]
-Values = Array | RaggedRows
+Values = Array | RaggedRows | WrittenFiles
 NAMES_SHOWN = 8
 
 
@@ -54,6 +54,8 @@ class Result(Mapping[str, Mapping[str, Values]]):
         found = outputs[_only(outputs, output, "output")]
         if isinstance(found, RaggedRows):
             raise UsageError("a ragged output is not one array", "result[LAYER][OUTPUT] has its `offsets` and `values`")
+        if isinstance(found, WrittenFiles):
+            raise UsageError("files are not an array", "result[LAYER][OUTPUT][NAME] is the path of one")
         return found
 
 

@@ -11,7 +11,7 @@ from coordinator import render
 from coordinator import root as roots
 from coordinator.commands.options import example, job_argument, json_option, root_option, say, say_json
 from coordinator.root import JobFolder
-from jobs.commit import fsync_folder, naming_space, publish
+from jobs.commit import fsync_folder, naming_space, publish, sync_tree
 from jobs.errors import IncompleteError, RefusedError
 from jobs.plan import Plan, decode_plan
 
@@ -79,16 +79,30 @@ def copy(result: Path, target: Path, layers: list[str]) -> None:
 
 
 def _copy_layer(source: Path, target: Path) -> None:
+    from coordinator.merging import folders_of_files
+
     manifest = (source / MANIFEST).read_bytes()
     seal = target / MANIFEST
     if seal.is_file() and seal.read_bytes() == manifest:
         return
     target.mkdir(parents=True, exist_ok=True)
     seal.unlink(missing_ok=True)
+    for folder in folders_of_files(source):
+        _copy_folder(folder, target / folder.name)
     for file in sorted(source.iterdir(), key=lambda file: file.name == MANIFEST):
         if file.is_file():
             _copy_file(file, target / file.name)
     fsync_folder(target)
+
+
+def _copy_folder(source: Path, target: Path) -> None:
+    """A folder of written files, whole or not at all."""
+    tmp = target.with_name(f".{target.name}.tmp")
+    shutil.rmtree(tmp, ignore_errors=True)
+    shutil.copytree(source, tmp, copy_function=shutil.copyfile)
+    sync_tree(tmp)
+    shutil.rmtree(target, ignore_errors=True)
+    tmp.rename(target)
 
 
 def _copy_file(source: Path, target: Path) -> None:

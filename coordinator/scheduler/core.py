@@ -73,6 +73,8 @@ class Scheduler:
                 grants.even_out(state, state.jobs[event.job])
             case e.DriverFailed():
                 layers.halt(state, state.jobs[event.job], event.why)
+            case e.MergeRefused():
+                layers.merge_refused(state, event)
             case e.Cancelled():
                 layers.cancel(state, state.jobs[event.job])
             case e.Paused():

@@ -184,6 +184,16 @@ class Advanced:
 
 
 @dataclass(frozen=True)
+class MergeRefused:
+    """What a layer's shards gave does not fit together, and would not if it was merged again."""
+
+    job: str
+    layer: str
+    generation: int
+    why: str
+
+
+@dataclass(frozen=True)
 class DriverFailed:
     """A job's driver ends again and again, and gets nowhere."""
 
@@ -258,6 +268,7 @@ Event = (
     | SpaceMeasured
     | Advanced
     | DriverFailed
+    | MergeRefused
     | Cancelled
     | Paused
     | Resumed

@@ -11,7 +11,15 @@ from coordinator.scheduler.commands import (
     StoreJob,
     StoreLayer,
 )
-from coordinator.scheduler.events import Advanced, BundleCommitted, HighWaterStored, JobAdded, LayerSeed, Retried
+from coordinator.scheduler.events import (
+    Advanced,
+    BundleCommitted,
+    HighWaterStored,
+    JobAdded,
+    LayerSeed,
+    MergeRefused,
+    Retried,
+)
 from coordinator.scheduler.state import Job, Layer, State, Trouble
 from jobs.ranges import RangeSet
 
@@ -236,6 +244,15 @@ def merged(state: State, job_id: str, digest: str, generation: int) -> None:
     layer.state = "merged"
     _close(state, layer)
     settle_job(state, state.jobs[job_id])
+
+
+def merge_refused(state: State, event: MergeRefused) -> None:
+    """Its job stands still until somebody does something about it; a retry merges again, or computes anew."""
+    layer = state.open_layers.get(event.layer)
+    if layer is None or (layer.job, layer.generation, layer.state) != (event.job, event.generation, "merging"):
+        return
+    layer.state = "open"
+    halt(state, state.jobs[event.job], event.why)
 
 
 def _close(state: State, layer: Layer) -> None:

@@ -77,7 +77,15 @@ class Total:
     value: np.ndarray[Any, Any]
 
 
-Result = Mapping[str, "np.ndarray[Any, Any] | Ragged | Total"]
+@dataclass(frozen=True)
+class Written:
+    """A `files` output: files below `folder`, each with the position of its item in the shard, or -1, in order."""
+
+    folder: Path
+    files: Sequence[tuple[int, str]]
+
+
+Result = Mapping[str, "np.ndarray[Any, Any] | Ragged | Total | Written"]
 
 
 @dataclass(frozen=True)

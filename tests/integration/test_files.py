@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 
 from coordinator.admin import Submit, Submitted
+from coordinator.client import Farm as Client
 from coordinator.commands.submit import submit
 from coordinator.planning import plan_file, submission
 from jobs.items import LIST
-from jobs.result import open_result
+from jobs.result import WrittenFiles, open_result, verify_layer
 from tests.farm import Farm, running, until
 from tests.integration.test_remote import Remote
 from tests.odd_names import ODD_NAMES, fill
-from tests.sshd import Sshd
+from tests.sshd import HOST, Sshd
 
 pytestmark = pytest.mark.ray
 
@@ -40,6 +41,21 @@ def look(paths, nap=0.0):
         row[:len(name)] = np.frombuffer(name, "u1")
     return {"size": [len(one) for one in raw], "sum": [sum(one) for one in raw], "name": names}
 
+def copies(paths, out, nap=0.0):
+    time.sleep(nap)
+    for path in paths:
+        (out / path).write_bytes(path.read_bytes()[::-1])
+    return np.array([len(path.read_bytes()) for path in paths])
+
+def collide(paths, out):
+    for path in paths:
+        (out / "same").write_bytes(b"")
+
+def picky(paths):
+    if any(path.read_bytes() == b"13" for path in paths):
+        raise ValueError(", ".join(map(str, paths)))
+    return np.array([float(path.read_bytes()) for path in paths])
+
 def add(lines, first_row):
     assert [line["n"] for line in lines] == [str(first_row + i) for i in range(len(lines))]
     return np.array([float(line["a"]) + float(line["b, c"]) for line in lines])
@@ -59,6 +75,10 @@ class Field(NamedTuple):
         return dict(open_result(self.farm.root.job(job).result / "items").outputs)
 
 
+def far_client(farm: Farm, server: Sshd, cache: Path) -> Client:
+    return Client(f"{HOST}:{farm.root.path}", ssh_config=server.ssh_config(name="config-client"), cache=cache)
+
+
 @pytest.fixture(scope="module")
 def field(tmp_path_factory: pytest.TempPathFactory, server: Sshd) -> Iterator[Field]:
     """One farm and two agents for all tests: workers take seconds to start."""
@@ -74,7 +94,7 @@ def test_odd_names_by_both_ways_give_the_bytes_of_a_serial_run(field: Field, tmp
     contents = fill(tmp_path / "in")
     wanted = sorted((name for name in contents if "/." not in name), key=str.encode)
     assert len(wanted) >= len(ODD_NAMES) - 1
-    params = {"args": {"nap": 0.2}}
+    params = {"args": {"nap": 0.05}}
     source = {"files": f"{tmp_path}/in/**/*"}
     job = field.submit(code="work.py:look", source=source, shard={"files": 2}, params=params)
     field.farm.wait(job)
@@ -103,6 +123,48 @@ def test_lines_of_a_table(field: Field) -> None:
     field.farm.check_result(job)
     assert np.allclose(field.result(job)["out"], [i / 7 + i * 3 for i in range(50)])
     assert field.farm.plan(job).layers[0].count == 50  # a small sweep is cut finely
+
+
+def test_written_files_are_merged_under_their_names(field: Field, tmp_path: Path, server: Sshd) -> None:
+    contents = fill(tmp_path / "in")
+    wanted = sorted((name for name in contents if "/." not in name), key=str.encode)
+    source, params = {"files": f"{tmp_path}/in/**/*"}, {"args": {"nap": 0.05}}
+    job = field.submit(code="work.py:copies", source=source, shard={"files": 2}, params=params)
+    field.farm.wait(job)
+    field.farm.check_result(job)
+    folder = field.farm.root.job(job).result / "items"
+    assert set(open_result(folder).shards["agent"].tolist()) == {"near", "far"}
+    for client in (Client(field.farm.root.path), far_client(field.farm, server, tmp_path / "cache")):
+        result = client.job(job).result(progress=False)
+        written = result["items"]["files"]
+        assert isinstance(written, WrittenFiles) and list(written) == wanted
+        assert {name: path.read_bytes()[::-1] for name, path in written.items()} == {n: contents[n] for n in wanted}
+        assert result["items"]["out"].tolist() == [len(contents[name]) for name in wanted]
+        assert verify_layer(result.folder / "items") == []
+    assert field.farm.coordinator("result", job, "--to", str(tmp_path / "to")).returncode == 0
+    assert verify_layer(tmp_path / "to/items") == []
+    assert field.farm.coordinator("retry", job, "--layers", "items").returncode == 0
+    field.farm.wait(job)
+    field.farm.check_result(job)
+
+
+def test_names_that_collide_halt_the_job_and_say_so(field: Field) -> None:
+    files = {f"d/{i}": b"" for i in range(4)}
+    job = field.submit(files, code="work.py:collide", source={"files": "d/*"}, shard={"files": 1})
+    status = field.farm.wait(job, "halted")
+    assert status.why == "items does not merge: output files: two items wrote 'same'"
+    assert not (field.farm.root.job(job).result / "items").exists()
+
+
+def test_one_bad_file_does_not_sink_its_shard(field: Field) -> None:
+    files = {f"d/{i:02}": b"%d" % i for i in range(20)}
+    params = {"on_item_error": "record"}
+    job = field.submit(files, code="work.py:picky", source={"files": "d/*"}, shard={"files": 5}, params=params)
+    field.farm.wait(job)
+    field.farm.check_result(job)
+    result = field.result(job)
+    assert np.flatnonzero(~result["ok"]).tolist() == [13] == np.flatnonzero(np.isnan(result["out"])).tolist()
+    assert np.nansum(result["out"]) == sum(range(20)) - 13
 
 
 def test_a_file_that_vanishes_after_the_plan(field: Field, tmp_path: Path) -> None:

@@ -268,3 +268,16 @@ def test_a_driver_that_makes_nothing_at_all_completes_its_job() -> None:
     world = made()
     world.handle(e.Advanced("j.1", 1, (), finish=True))
     assert world.state.jobs["j.1"].state == "complete"
+
+
+def test_a_merge_that_can_never_be_halts_its_job_and_a_retry_tries_again() -> None:
+    world = all_done(seed(count=3))
+    world.handle(e.MergeRefused("j.1", "L", 1, "of another generation"))
+    assert world.state.jobs["j.1"].state == "running"
+    world.handle(e.MergeRefused("j.1", "L", 0, "two items wrote 'a'"))
+    job = world.state.jobs["j.1"]
+    assert (job.state, job.why) == ("halted", "two items wrote 'a'")
+    again = every(c.StartMerge, world.handle(e.Retried("j.1", ())))
+    assert [(one.layer, one.generation) for one in again] == [("L", 0)]
+    world.handle(e.LayerMerged("j.1", "L", 0))
+    assert world.state.jobs["j.1"].state == "complete"

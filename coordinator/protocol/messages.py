@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from jobs.errors import ProtocolError
+from jobs.fields import one_line
 from jobs.model import Environment, Layer, Output, Stamp, Work
 
 PROTOCOL = 1
@@ -453,4 +454,4 @@ class Decoder:
         try:
             return self._decoder.decode(payload)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
-            raise ProtocolError(f"a message that is not of the protocol: {error}") from None
+            raise ProtocolError(f"a message that is not of the protocol: {one_line(str(error))}") from None

@@ -70,11 +70,10 @@ def _finest(wanted: Array, bits: int) -> float:
     """The scale at which the largest value just fits."""
     peak = quantise.peak_of(wanted)
     largest = float((1 << bits - 1) - 1)
-    return (
-        min(float(np.nextafter(np.float32(largest / peak), np.float32(0))), 2.0**quantise.EXPONENTS)
-        if peak > 0
-        else 1.0
-    )
+    most = 2.0**quantise.EXPONENTS
+    if largest >= peak * most:  # the smallest floats: their quotient is none
+        return most if peak > 0 else 1.0
+    return float(np.nextafter(np.float32(largest / peak), np.float32(0)))
 
 
 def _floats(values: Array, update: Update, stepped: int) -> Array:

@@ -14,7 +14,7 @@ from jobs import mark, strays
 from jobs.code import unpack
 from jobs.commit import is_full
 from jobs.errors import DamagedError, MusterError, SpaceError
-from jobs.items import LIST, located
+from jobs.items import SUFFIX, located
 from jobs.model import ItemsWindow, MadeSource, ModelFile, Window
 from jobs.parts import read_index
 from jobs.work import Batch, Item, Mishap, Outcome
@@ -110,7 +110,10 @@ class Hands:
         window, copy = run.info.layer.window(number), run.inputs.get(number)
         if copy is not None:
             return window.copied(str(self._spool.input(copy.name, copy.digest)), copy.digest)
-        return located(window, self._packs.parent / "jobs" / run.info.job / LIST if self._packs is not None else None)
+        if isinstance(window, ItemsWindow):
+            assert self._packs is not None, "what is not read in place has a copy"
+            return located(window, self._packs / f"{window.source}.{SUFFIX}")
+        return window
 
     def _sheet(self, run: Run, number: int) -> str | None:
         """What the shard's round laid out: in the spool, or where the coordinator has it."""

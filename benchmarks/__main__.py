@@ -52,6 +52,10 @@ BENCHMARKS = {
     "infer-ssh": Benchmark(
         ("infer", "--ssh"), "rows/s over loopback ssh", "the same computation fed by `ssh cat` of the same bytes", 0.9
     ),
+    "command": Benchmark(("command",), "`true` commands/s, exit codes kept", "GNU Parallel", 1.0),
+    "command-ssh": Benchmark(
+        ("command", "--ssh"), "files/s of 4 KiB through map over loopback ssh", "`tar | ssh` plus GNU Parallel", 1.0
+    ),
     "infer-agents": Benchmark(("infer", "--agents", "2"), "rows/s of two agents", "one agent with all cores", 1.0),
 }
 

@@ -169,6 +169,7 @@ class Office:
         engine = self._engine
         self._keep_code(source / "code.pack", plan)
         self._keep_model(source / "model", plan)
+        self._keep_items(source / LIST, plan)
         created = time.time()
         digests = [(layer.digest, layer.out_bytes) for layer in plan.layers]
         job = await engine.ask(lambda store: store.add_job(plan.name, digests, plan.priority, created))
@@ -213,6 +214,14 @@ class Office:
             return
         source.replace(target)
         fsync_folder(target.parent)
+
+    def _keep_items(self, source: Path, plan: Plan) -> None:
+        """The list stays with the job; agents find it under its digest, whatever jobs of it come and go."""
+        for digest in _lists_of(plan):
+            target = self._engine.root.items(digest)
+            if not target.exists():
+                target.hardlink_to(source)
+                fsync_folder(target.parent)
 
     # --- changing ----------------------------------------------------------------------------------------
 
@@ -275,11 +284,11 @@ class Office:
             place.rename(doomed)
             uploads.discard(engine.root, uploads.needed_by(engine.root, plan) - self._needed_uploads(), doomed)
             await asyncio.to_thread(shutil.rmtree, doomed, True)
-        self._forget_files(work)
+        self._forget_files(work, plan)
         return a.Done(f"{job.id} is deleted")
 
-    def _forget_files(self, work: Work) -> None:
-        """Code and model of a job that is gone, unless another one wants them."""
+    def _forget_files(self, work: Work, plan: Plan) -> None:
+        """Code, model and list of a job that is gone, unless another one wants them."""
         if self._taking:  # one of those may want them; the files stay, which is the lesser evil
             return
         others = [live.work for live in self._engine.jobs.values()]
@@ -288,6 +297,8 @@ class Office:
         model = work.model
         if model and all(other.model is None or other.model.digest != model.digest for other in others):
             self._engine.root.model(model.digest).unlink(missing_ok=True)
+        for digest in _lists_of(plan).difference(*(_lists_of(live.plan) for live in self._engine.jobs.values())):
+            self._engine.root.items(digest).unlink(missing_ok=True)
 
     def _needed_uploads(self) -> set[str]:
         plans = [*(live.plan for live in self._engine.jobs.values()), *self._submitting]
@@ -327,6 +338,10 @@ class Office:
             lambda store: store.failures(job.id, digest, q.number, q.quarantined, q.limit)
         )
         return a.Failures(total, [_record(row, by_digest[row.layer]) for row in rows])
+
+
+def _lists_of(plan: Plan) -> set[str]:
+    return {layer.source.digest for layer in plan.layers if isinstance(layer.source, ItemsSource)}
 
 
 def _counted(number: int, noun: str) -> str:

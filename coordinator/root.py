@@ -17,6 +17,7 @@ from pathlib import Path
 from jobs.commit import fsync_folder, publish
 from jobs.errors import MusterError, NoDaemonError, NotFoundError, RefusedError, UsageError
 from jobs.items import LIST
+from jobs.items import SUFFIX as ITEMS_SUFFIX
 from jobs.names import split_job_id
 
 FORMAT = 1  # of everything below a root; another number is another layout
@@ -92,6 +93,10 @@ class Root:
 
     def model(self, digest: str) -> Path:
         return self.code / f"{digest}.model"
+
+    def items(self, digest: str) -> Path:
+        """A list of items: a link to that of a job, which agents know by its digest alone."""
+        return self.code / f"{digest}.{ITEMS_SUFFIX}"
 
     def job(self, job: str) -> JobFolder:
         return JobFolder(self.jobs / job)

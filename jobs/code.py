@@ -56,9 +56,12 @@ class CodeBundle:
 
 
 def collect(entry: str, include: Sequence[str], base: Path) -> CodeBundle:
-    """The entry's file and what `include` names, files or folders, all below `base`; a JobFileError otherwise."""
+    """The entry's file, if there is one, and what `include` names, files or folders, all below `base`; a JobFileError
+    otherwise."""
     file, _, function = entry.partition(":")
     base = base.resolve()
+    if not entry:
+        return CodeBundle("", dict(sorted(_read_all(base, _included(base, include)).items())))
     path = _below(base, file, "code.entry")
     if not path.is_file():
         raise _missing(base, file, "code.entry")
@@ -212,7 +215,7 @@ def opened(raw: bytes) -> CodeBundle:
     """A pack that a stranger sent, whatever its digest. A DamagedError unless its names and its entry can be used."""
     bundle = _decoded(raw, blake2b(raw, digest_size=DIGEST_BYTES).hexdigest())
     file, _, function = bundle.entry.partition(":")
-    if file not in bundle.files or not function.isidentifier():
+    if bundle.entry and (file not in bundle.files or not function.isidentifier()):
         raise DamagedError("a pack of code whose entry is not in it")
     return bundle
 

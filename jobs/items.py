@@ -22,10 +22,12 @@ from jobs.errors import DamagedError
 from jobs.model import CUT, ItemsWindow, Stamp, Window
 
 LIST = "items.list"  # in a job's folder
+SUFFIX = "items"  # of the same file under its digest, for those who read it
 LAYER = "items"
 PART_BYTES = 255  # of a part of a name between two slashes, as the system has it
 NAME_BYTES = 2048  # of a name: with the folder it is put into, a path must not be too long for the system
 BLOCK = 1 << 20
+EACH = 4096  # records in one block
 _LENGTH = Struct("<I")
 
 
@@ -103,6 +105,19 @@ def _bounds(listed: Listed, items: int, nbytes: int) -> Iterator[int]:
             first, own = number, 0
             yield first
         own += size
+
+
+def each(listed: Listed, columns: tuple[str, ...]) -> Iterator[str | dict[str, str]]:
+    """The names of files, or lines by columns, a block at a time."""
+    start = 0
+    with listed.path.open("rb") as file:
+        for end in (*listed.ends[EACH - 1 :: EACH], listed.ends[-1] if len(listed) else 0):
+            raw = file.read(end - start)
+            start = end
+            if columns:
+                yield from (dict(zip(columns, line, strict=True)) for line in lines_in(raw))
+            else:
+                yield from (one.name for one in files_in(raw))
 
 
 @overload

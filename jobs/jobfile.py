@@ -58,7 +58,7 @@ class Resources(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class CodeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The user's own code: "work.py:embed" and the files it needs beside it."""
 
-    entry: str
+    entry: str = ""  # none of kinds that call no function
     include: list[PathText] = []
 
 
@@ -221,7 +221,12 @@ def _check_fit(job: JobFile, kind: Kind[Any]) -> None:
     if job.code is not None and not (kind.wants_code or kind.may_have_code):
         raise FieldError("code", f"kind `{job.kind}` runs no code of yours", "leave `code` out")
     if job.code is not None:
-        _check_entry(job.code.entry)
+        if kind.has_entry and not job.code.entry:
+            raise FieldError("code.entry", "missing: this field must be given")
+        if kind.has_entry:
+            _check_entry(job.code.entry)
+        elif job.code.entry or not job.code.include:
+            raise FieldError("code", f"kind `{job.kind}` calls no function", "code: {include: [tools/]}")
 
 
 def _checked_packages(job: JobFile) -> list[str]:

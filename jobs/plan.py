@@ -101,7 +101,7 @@ def _work_of(job: JobFile, kind: Kind[Any], code: CodeBundle | None, prepared: P
         kernel=kind.kernel,
         params=job.params,
         code=code.digest if code else None,
-        entry=code.entry if code else None,
+        entry=(code.entry or None) if code else None,
         env=job.env,
         cpus=job.resources.cpus,
         memory=job.resources.memory,
@@ -175,7 +175,8 @@ def _items_layer(
 
     with TemporaryDirectory() as scratch:
         found = find_items(spec, base, listed_at or Path(scratch, items.LIST))
-        outputs = kind.declare_items(_typed(kind, job.params), Listed(found.columns))
+        listed = Listed(found.columns, lambda: items.each(found.listed, found.columns))
+        outputs = kind.declare_items(_typed(kind, job.params), listed)
     cuts, most, in_bytes = items.cut(found.listed, *_items_in_shard(job, len(found.listed)))
     source = ItemsSource(found.folder, found.columns, found.listed.digest, cuts)
     count = len(cuts) // CUT.size - 1

@@ -67,8 +67,10 @@ class Sandbox:
         args: Mapping[str, Any] | None = None,
         model: Mapping[str, Any] | None = None,
         forms: Mapping[str, str] | None = None,
+        program: Path | None = None,
     ) -> None:
-        """`model`: the entry is a class; what `runner.Model` wants to know of it. `forms`: of outputs declared."""
+        """`model`: the entry is a class; what `runner.Model` wants to know of it. `forms`: of outputs declared.
+        `program`: another than the runner, which speaks as that does."""
         self._python = python
         self._folder = folder.resolve()
         self._entry = entry
@@ -78,6 +80,7 @@ class Sandbox:
         self._args = dict(args or {})
         self._model = dict(model) if model is not None else None
         self._forms = dict(forms or {})
+        self._program = str(program or runner.__file__)
         self._process: subprocess.Popen[bytes] | None = None
         self._pipes: Pipes | None = None
         self._lifeline = -1
@@ -143,7 +146,7 @@ class Sandbox:
         widen(commands, replies)
         try:
             self._process = subprocess.Popen(
-                [self._python, runner.__file__, *map(str, theirs)],
+                [self._python, self._program, *map(str, theirs)],
                 stdin=subprocess.DEVNULL,
                 stdout=printed_in,
                 stderr=printed_in,
@@ -180,14 +183,14 @@ class Sandbox:
             self._died(what)
         except Garbled as error:
             self._put_down()
-            raise ShardFailure("output", f"{what} gave no valid reply: {error}", self._evidence("")) from None
+            raise ShardFailure("output", f"{what} gave no valid reply: {error}", self.evidence("")) from None
         except BaseException:  # half a frame may be on its way: this runner is of no more use
             self._put_down()
             raise
         self.printed = self._pipes.printed.text()
         self.peak = max(self.peak, int(answer["peak"]))
         if "failure" in answer:
-            raise ShardFailure(answer["failure"], _one_line(answer["message"]), self._evidence(answer["trace"]))
+            raise ShardFailure(answer["failure"], _one_line(answer["message"]), self.evidence(answer["trace"]))
         return Reply(answer, outputs)
 
     def _timed_out(self, message: str) -> NoReturn:
@@ -197,7 +200,7 @@ class Sandbox:
             self._process.send_signal(runner.WHERE_SIGNAL)
             self._pipes.drain_for(WHERE_SECONDS)
         self._put_down()
-        raise ShardFailure("timeout", message, self._evidence(""))
+        raise ShardFailure("timeout", message, self.evidence(""))
 
     def _died(self, what: str) -> NoReturn:
         assert self._process is not None and self._pipes is not None
@@ -205,18 +208,16 @@ class Sandbox:
             status = self._process.wait(DEATH_SECONDS)
         except subprocess.TimeoutExpired:
             self._put_down()
-            raise ShardFailure("exit", f"{what} closed the runner's own pipes", self._evidence("")) from None
+            raise ShardFailure("exit", f"{what} closed the runner's own pipes", self.evidence("")) from None
         self._pipes.drain()
         self._put_down()
         if status == -signal.SIGKILL:
             raise RunnerLost(f"the process of {what} was killed from outside")
         if status < 0:
-            raise ShardFailure("signal", f"{what} died of {_signal_name(-status)}", self._evidence(""))
+            raise ShardFailure("signal", f"{what} died of {signal_name(-status)}", self.evidence(""))
         last = next((line for line in reversed(self.printed.splitlines()) if line.strip()), "")
         said = f": {last.strip()}" if last and status else ""
-        raise ShardFailure(
-            "exit", _one_line(f"{what} ended the process with status {status}{said}"), self._evidence("")
-        )
+        raise ShardFailure("exit", _one_line(f"{what} ended the process with status {status}{said}"), self.evidence(""))
 
     def _put_down(self) -> None:
         """Kill what is left of the runner, and forget it."""
@@ -232,7 +233,7 @@ class Sandbox:
             self._record.unlink(missing_ok=True)
         self._process = self._pipes = self._record = None
 
-    def _evidence(self, trace: str) -> str:
+    def evidence(self, trace: str) -> str:
         """The traceback and what was printed, as far as a report has room. The user's files by their own names."""
         trace, printed = (text.replace(f"{self._folder}{os.sep}", "").strip("\n") for text in (trace, self.printed))
         printed = runner.clip(printed, EVIDENCE_LIMIT - len(trace) - MARGIN)
@@ -249,7 +250,7 @@ def _close(*fds: int) -> None:
         os.close(fd)
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:  # a realtime signal

@@ -50,7 +50,9 @@ MARK = "MUSTER_TEST_FARM"
 DEADLINE_SECONDS = 40.0  # for any one state; generous, as the machine may be busy
 POLL_SECONDS = 0.02
 DETACH_SECONDS = 3.0
-OWN_FILES = frozenset({"manifest.json", "shards.npy"})  # they say who computed what, and when
+OWN_FILES = frozenset(
+    {"manifest.json", "shards.npy", "seconds.npy"}
+)  # they say who computed what, and how long it took
 CLUSTER = {"kind": "cluster", "params": {"n_clusters": 4}}
 
 Array = np.ndarray[Any, Any]

@@ -6,7 +6,7 @@ A kind is one file, registered under the entry point group `muster.kinds`, so th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
@@ -35,6 +35,7 @@ class Listed:
     """What a kind may know of a list of items at submit time: files, or lines with these columns."""
 
     columns: tuple[str, ...]
+    items: Callable[[], Iterator[str | Mapping[str, str]]]  # names of files, or lines, from the first on
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,7 @@ class Kind(ABC, Generic[P]):
     Params: ClassVar[type[msgspec.Struct]]  # forbid_unknown_fields, every field with a default where one is sane
     wants_code: ClassVar[bool] = False  # whether the job file must name `code`
     may_have_code: ClassVar[bool] = False  # whether it may
+    has_entry: ClassVar[bool] = True  # whether code has a function that is called
     driver: ClassVar[str | None] = None  # "module:function" of a process that makes shards as results arrive
 
     def check(self, params: P, shape: Shape | None) -> None:

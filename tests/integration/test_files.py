@@ -148,6 +148,36 @@ def test_written_files_are_merged_under_their_names(field: Field, tmp_path: Path
     field.farm.check_result(job)
 
 
+def test_commands_run_by_both_ways_give_the_bytes_of_a_serial_run(field: Field, tmp_path: Path) -> None:
+    contents = fill(tmp_path / "in")
+    wanted = sorted((name for name in contents if "/." not in name), key=str.encode)
+    run = "sh {code}/tools/turn.sh {in} > {out}; sleep 0.05"
+    files = {"tools/turn.sh": b'tr a-z A-Z < "$1"'}
+    source, code = {"files": f"{tmp_path}/in/**/*"}, {"include": ["tools"]}
+    params = {"run": run, "out": "up/{}"}
+    job = field.submit(files, work="", kind="command", source=source, shard={"files": 2}, params=params, code=code)
+    field.farm.wait(job)
+    field.farm.check_result(job)
+    result = open_result(field.farm.root.job(job).result / "items")
+    assert set(result.shards["agent"].tolist()) == {"near", "far"}
+    written = result.outputs["files"]
+    assert isinstance(written, WrittenFiles) and list(written) == [f"up/{name}" for name in wanted]
+    assert written["up/Case"].read_bytes() == contents["Case"].upper() and not written["up/empty"].read_bytes()
+    seconds = result.outputs["seconds"]
+    assert isinstance(seconds, np.ndarray) and len(seconds) == len(wanted) and seconds.min() >= 0.05
+
+
+def test_a_command_that_fails_is_named_with_its_evidence(field: Field) -> None:
+    params = {"run": "echo at {n}; test {n} -lt 40"}
+    table = {"t.csv": ("n\n" + "".join(f"{i}\n" for i in range(42))).encode()}
+    job = field.submit(table, work="", kind="command", source={"table": "t.csv"}, params=params, attempts=1)
+    field.farm.wait(job, "incomplete")
+    failures = {failure.number: failure for failure in field.farm.failures(job)}
+    assert sorted(failures) == [40, 41] and failures[41].code == "exit"
+    assert failures[41].message == "line 42: `echo at 41; test 41 -lt 40` ended with status 1"
+    assert "at 41" in failures[41].evidence
+
+
 def test_names_that_collide_halt_the_job_and_say_so(field: Field) -> None:
     files = {f"d/{i}": b"" for i in range(4)}
     job = field.submit(files, code="work.py:collide", source={"files": "d/*"}, shard={"files": 1})
@@ -165,6 +195,19 @@ def test_one_bad_file_does_not_sink_its_shard(field: Field) -> None:
     result = field.result(job)
     assert np.flatnonzero(~result["ok"]).tolist() == [13] == np.flatnonzero(np.isnan(result["out"])).tolist()
     assert np.nansum(result["out"]) == sum(range(20)) - 13
+
+
+def test_a_job_over_a_list_that_a_removed_job_had(field: Field) -> None:
+    """Agents were told of its layer, and are not told again."""
+    farm, code = field.farm, "work.py:add"
+    table = {"t.csv": b'n,a,"b, c"\n0,1,2\n1,3,4\n'}
+    for _ in range(2):
+        job = field.submit(table, code=code, source={"table": "t.csv"})
+        farm.wait(job)
+        assert field.result(job)["out"].tolist() == [3, 7]
+        lists = list(farm.root.code.glob("*.items"))
+        assert farm.coordinator("rm", job).returncode == 0
+        assert len(list(farm.root.code.glob("*.items"))) == len(lists) - 1
 
 
 def test_a_file_that_vanishes_after_the_plan(field: Field, tmp_path: Path) -> None:

@@ -204,10 +204,10 @@ def test_forms_that_cannot_be(given: dict[str, Any], text: str) -> None:
 
 def test_files_are_declared_once_and_for_items() -> None:
     given = params(outputs={"thumbs": {"form": "files"}})
-    assert Map().declare_items(given, Listed(())) == (Output("thumbs", "files", "|u1"),)
+    assert Map().declare_items(given, Listed((), lambda: iter(()))) == (Output("thumbs", "files", "|u1"),)
     for wrong in ({"a": {"form": "files"}, "b": {"form": "files"}}, {"a": {"form": "files", "dtype": "int8"}}):
         with pytest.raises(JobFileError):
-            Map().declare_items(params(outputs=wrong), Listed(()))
+            Map().declare_items(params(outputs=wrong), Listed((), lambda: iter(())))
 
 
 # --- on_item_error: record --------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ def test_an_item_that_fails_is_recorded_and_the_others_count(tmp_path: Path) -> 
     outputs["each"] = {"dtype": "int64", "form": "ragged"}
     with opened(tmp_path, PICKY, outputs=outputs, on_item_error="record") as runner:
         result = dict(runner.run(item_shard(tmp_path, **contents)))
-        declared = Map().declare_items(params(outputs=outputs, on_item_error="record"), Listed(()))
+        declared = Map().declare_items(params(outputs=outputs, on_item_error="record"), Listed((), lambda: iter(())))
         assert settle(result, declared, 6)[0] == declared
         assert result["files"].files == [(0, "a"), (2, "c"), (4, "e")]
     assert result["ok"].tolist() == [True, False, True, False, True, False]

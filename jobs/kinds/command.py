@@ -1,0 +1,285 @@
+"""The kind `command`: a shell command for each item, its output file, its exit code. Starts none in this process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from jobs import template, units
+from jobs.errors import JobFileError
+from jobs.items import is_path
+from jobs.kinds import (
+    Bench,
+    Items,
+    Kind,
+    Listed,
+    Prepared,
+    Result,
+    Runner,
+    RunnerLost,
+    Shape,
+    Shard,
+    ShardFailure,
+    Site,
+    Written,
+)
+from jobs.model import Output
+from jobs.template import CODE, IN, NUMBER, OUT, Template, Values
+
+if TYPE_CHECKING:
+    from jobs.sandbox import Sandbox
+
+LINE_LIMIT = 64 << 10  # characters of a command line, before anything is filled in
+WRITTEN = "written"  # folder of the outputs, below the scratch folder; commands run in a folder beside it
+LINK = "code"  # to the user's files, there too
+SHOWN_LIMIT = 200  # characters of a command in a message
+SIGKILL = 9
+OUTPUTS = (
+    Output("exit", "rows", "<i4"),
+    Output("files", "files", "|u1"),
+    Output("ok", "rows", "|b1"),
+    Output("seconds", "rows", "<f4"),
+)
+
+Text = Annotated[str, Meta(min_length=1, max_length=LINE_LIMIT)]
+
+
+class CommandParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`run`: the command line. `out`: the name of an item's output. `timeout`: of one command."""
+
+    run: Text
+    out: Text | None = None
+    on_item_error: Literal["fail", "record"] = "fail"
+    timeout: float | str | None = None
+
+
+class Command(Kind[CommandParams]):
+    """`run` for every file, or line of a table."""
+
+    name = "command"
+    kernel = 1
+    Params = CommandParams
+    may_have_code = True
+    has_entry = False
+
+    def check(self, params: CommandParams, shape: Shape | None) -> None:
+        raise JobFileError(
+            "source: kind `command` runs on files or the lines of a table", 'source: {files: "img/*.jpg"}'
+        )
+
+    def prepare(self, params: CommandParams, site: Site) -> Prepared[CommandParams]:
+        """The timeout in seconds; whatever is wrong that needs no item to show."""
+        if params.timeout is None:
+            return Prepared(params)
+        try:
+            return Prepared(msgspec.structs.replace(params, timeout=units.parse_duration(params.timeout)))
+        except ValueError as error:
+            raise JobFileError(f"params.timeout: {error}") from None
+
+    def declare(self, params: CommandParams, shape: Shape | None) -> tuple[Output, ...] | None:
+        raise NotImplementedError("arrays were refused")
+
+    def declare_items(self, params: CommandParams, listed: Listed) -> tuple[Output, ...] | None:
+        line = Line.of(params, listed.columns)
+        if line.out is not None:
+            _check_outputs(line.out, listed)
+        unused = {*(() if line.out else ("files",)), *(() if params.on_item_error == "record" else ("ok",))}
+        return tuple(output for output in OUTPUTS if output.name not in unused)
+
+    def open(self, bench: Bench) -> Runner:
+        from jobs import spawner
+        from jobs.sandbox import Sandbox
+
+        sandbox = Sandbox(
+            python=bench.python or sys.executable,
+            folder=bench.code or bench.scratch,
+            entry="",
+            scratch=bench.scratch,
+            env=bench.env,
+            threads=bench.cpus,
+            program=Path(spawner.__file__),
+        )
+        return CommandRunner(sandbox, bench)
+
+
+@dataclass(frozen=True)
+class Line:
+    """The command line and the name of its output, of items with these columns."""
+
+    run: Template
+    out: Template | None
+    words: Sequence[Sequence[template.Piece]] | None  # where no shell is needed
+
+    @staticmethod
+    def of(params: CommandParams, columns: Sequence[str]) -> Line:
+        run = template.parse_command(params.run, columns, "params.run")
+        if OUT not in run.names:
+            if params.out is not None:
+                raise JobFileError("params.out: the command has no {out}", "write {out} where its output file is named")
+            return Line(run, None, run.words())
+        text = params.out if params.out is not None else f"{{{'' if not columns else NUMBER}}}"
+        return Line(run, template.parse_name(text, columns, "params.out"), run.words())
+
+    def command(self, values: Values) -> str | list[str]:
+        if self.words is None:
+            return self.run.shell_line(values)
+        return ["".join(values[p.text] if p.is_placeholder else p.text for p in word) for word in self.words]
+
+
+def _check_outputs(out: Template, listed: Listed) -> None:
+    """Every item has an output of its own, in the result and nowhere else."""
+    taken: dict[str, int] = {}
+    alone = bool(out.names & {"", NUMBER})  # then no two are the same
+    for number, item in enumerate(listed.items()):
+        name = out.filled(_values(item, number))
+        if not is_path(name):
+            hint = "it must be a relative path without `..`, in parts of 255 bytes"
+            raise JobFileError(f"params.out: the output of {_called(item, number)} would be {name[:200]!r}", hint)
+        if not alone and taken.setdefault(name, number) != number:
+            wrong = f"params.out: {_called(item, number)} and item {taken[name] + 1} would both write {name[:200]!r}"
+            raise JobFileError(wrong, "use more of the item's name: {}, {.} or {#}")
+    for name, number in taken.items():
+        for end in (i for i, char in enumerate(name) if char == "/"):
+            if name[:end] in taken:
+                wrong = (
+                    f"params.out: item {taken[name[:end]] + 1} would write {name[:end]!r}, item {number + 1} below it"
+                )
+                raise JobFileError(wrong, "use more of the item's name: {}, {.} or {#}")
+
+
+def _values(item: str | Values, number: int) -> dict[str, str]:
+    return template.values_of(item, number + 1) if isinstance(item, str) else template.line_values(item, number + 1)
+
+
+def _called(item: str | Values, number: int) -> str:
+    return repr(item) if isinstance(item, str) else f"line {number + 1}"
+
+
+def _each(items: Items) -> Iterator[str | Values]:
+    yield from items.lines or items.names
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What became of one item."""
+
+    position: int
+    called: str
+    command: str | list[str]
+    out: str | None
+    exit: int
+
+    @property
+    def shown(self) -> str:
+        text = self.command if isinstance(self.command, str) else " ".join(self.command)
+        return text if len(text) <= SHOWN_LIMIT else f"{text[:SHOWN_LIMIT]}…"
+
+
+class CommandRunner(Runner):
+    """Hands a shard's command lines to the process that starts them, and looks at what came of them."""
+
+    def __init__(self, sandbox: Sandbox, bench: Bench) -> None:
+        self._sandbox = sandbox
+        self._params: CommandParams = bench.params
+        self._timeout = bench.timeout
+        self._written = bench.scratch / WRITTEN
+        self._lines: dict[tuple[str, ...], Line] = {}
+        self._link = bench.scratch / LINK
+        if bench.code is not None:
+            self._link.unlink(missing_ok=True)
+            self._link.symlink_to(bench.code.absolute())
+
+    def run(self, shard: Shard) -> Result:
+        import numpy as np
+
+        assert shard.items is not None, "commands run on items"
+        items = list(_each(shard.items))
+        columns = tuple(items[0]) if not isinstance(items[0], str) else ()
+        line = self._lines.setdefault(columns, Line.of(self._params, columns))
+        planned = [self._planned(line, item, shard.first_row + i, i) for i, item in enumerate(items)]
+        self._make_room(planned)
+        exits, seconds = self._carry_out(planned, shard.items.folder)
+        ran = [replace(one, exit=code) for one, code in zip(planned, exits, strict=False)]
+        ok = np.array([self._is_good(one) for one in ran], bool)
+        if self._params.on_item_error == "fail":
+            for one, good in zip(ran, ok, strict=True):
+                if not good:
+                    raise self._failure(one)
+        return self._result(line, ran, ok, exits, seconds)
+
+    def close(self) -> None:
+        self._sandbox.close()
+        shutil.rmtree(self._written, ignore_errors=True)
+        self._link.unlink(missing_ok=True)
+
+    def _planned(self, line: Line, item: str | Values, number: int, position: int) -> Ran:
+        values = _values(item, number)
+        out = line.out.filled(values) if line.out is not None else None
+        if out is not None and not is_path(out):
+            raise ShardFailure("output", f"the output of {_called(item, number)} would be {out[:200]!r}")
+        values[CODE] = f"../{LINK}"
+        if out is not None:
+            values[OUT] = f"../{WRITTEN}/{out}"
+        if "" in values:
+            values[""] = values[IN]
+        return Ran(position, _called(item, number), line.command(values), out, 0)
+
+    def _make_room(self, planned: list[Ran]) -> None:
+        shutil.rmtree(self._written, ignore_errors=True)
+        self._written.mkdir(parents=True)
+        for parent in sorted({one.out.rpartition("/")[0] for one in planned if one.out} - {""}):
+            (self._written / parent).mkdir(parents=True, exist_ok=True)
+
+    def _carry_out(self, planned: list[Ran], folder: Path) -> tuple[list[int], list[float]]:
+        """Exit codes and seconds, of all or up to the first that failed."""
+        told = {
+            "commands": [one.command for one in planned],
+            "cwd": str(folder),
+            "timeout": self._params.timeout,
+            "stop": self._params.on_item_error == "fail",
+        }
+        try:
+            reply = self._sandbox.run(told, None, self._timeout)
+        finally:
+            self.peak, self.printed = self._sandbox.peak, self._sandbox.printed
+        return reply.arrays["exit"].tolist(), reply.arrays["seconds"].tolist()
+
+    def _is_good(self, one: Ran) -> bool:
+        return one.exit == 0 and (one.out is None or (self._written / one.out).is_file())
+
+    def _failure(self, one: Ran) -> Exception:
+        """Why an item's command counts as failed."""
+        from jobs.sandbox import signal_name
+        from jobs.spawner import LATE, NOT_FOUND
+
+        where, evidence = f"{one.called}: `{one.shown}`", self._sandbox.evidence("")
+        if one.exit == -SIGKILL:
+            return RunnerLost(f"{where} was killed from outside")
+        if one.exit < 0:
+            return ShardFailure("signal", f"{where} died of {signal_name(-one.exit)}", evidence)
+        if one.exit == LATE and self._params.timeout is not None:
+            return ShardFailure("timeout", f"{where} took longer than {self._params.timeout:g} s", evidence)
+        if one.exit == NOT_FOUND:
+            return ShardFailure("exit", f"{where}: a program it names was not found on {os.uname().nodename}", evidence)
+        if one.exit:
+            return ShardFailure("exit", f"{where} ended with status {one.exit}", evidence)
+        return ShardFailure("output", f"{where} wrote no output file", evidence)
+
+    def _result(self, line: Line, ran: list[Ran], ok: Any, exits: list[int], seconds: list[float]) -> Result:
+        import numpy as np
+
+        result: dict[str, Any] = {"exit": np.array(exits, "<i4"), "seconds": np.array(seconds, "<f4")}
+        if line.out is not None:
+            kept = [(one.position, one.out) for one, good in zip(ran, ok, strict=True) if good and one.out is not None]
+            result["files"] = Written(self._written, kept)
+        if self._params.on_item_error == "record":
+            result["ok"] = ok
+        return result

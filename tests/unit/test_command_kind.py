@@ -1,0 +1,281 @@
+"""The kind `command` with real processes: outputs, exit codes, every way a command can end, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import psutil
+import pytest
+
+from jobs import kinds
+from jobs.code import collect, opened, pack
+from jobs.errors import JobFileError
+from jobs.jobfile import parse_job
+from jobs.kinds import Bench, Items, Listed, Runner, RunnerLost, Shard, ShardFailure, Site, Written
+from jobs.kinds.command import Command, CommandParams
+from jobs.merge import merge_layer
+from jobs.plan import make_plan
+from jobs.result import WrittenFiles, open_result
+from jobs.work import run_serially
+from tests.farm import until
+from tests.odd_names import fill
+
+SITE = Site(Path(), (), 1, False, None)
+
+
+def params(**given: Any) -> CommandParams:
+    return Command().prepare(msgspec.convert(given, CommandParams), SITE).params
+
+
+def listed(*names: str) -> Listed:
+    return Listed((), lambda: iter(names))
+
+
+@contextmanager
+def running(folder: Path, seconds: float | None = 30.0, code: Path | None = None, **given: Any) -> Iterator[Runner]:
+    runner = Command().open(Bench(params(**given), 1, seconds, folder / "scratch", code=code))
+    try:
+        yield runner
+    finally:
+        runner.close()
+
+
+def shard(folder: Path, **files: bytes) -> Shard:
+    place = folder / "scratch/items"
+    place.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (place / name).write_bytes(content)
+    return Shard("items", 0, 4, None, items=Items(place, names=sorted(files)))
+
+
+def failure(folder: Path, run: str, **given: Any) -> ShardFailure:
+    with running(folder, run=run, **given) as runner, pytest.raises(ShardFailure) as caught:
+        runner.run(shard(folder, a=b"1", b=b"2"))
+    assert "\n" not in caught.value.message
+    return caught.value
+
+
+# --- what it gives ------------------------------------------------------------------------------------------
+
+
+def test_it_is_found_by_its_name_and_says_what_it_gives() -> None:
+    kind = kinds.load("command")
+    assert kind.kernel == 1
+    for given, expected in (
+        ({"run": "true"}, ["exit", "seconds"]),
+        ({"run": "cp {in} {out}"}, ["exit", "files", "seconds"]),
+        ({"run": "cp {in} {out}", "on_item_error": "record"}, ["exit", "files", "ok", "seconds"]),
+    ):
+        outputs = kind.declare_items(params(**given), listed("a"))
+        assert outputs is not None and [output.name for output in outputs] == expected
+
+
+def test_outputs_are_files_under_the_names_of_the_items(tmp_path: Path) -> None:
+    with running(tmp_path, run="tr a-z A-Z < {in} > {out}", out="{.}.up") as runner:
+        result = runner.run(shard(tmp_path, **{"x.txt": b"ab", "-n": b"c", "it's.txt": b"d"}))
+        written = result["files"]
+        assert isinstance(written, Written)
+        assert written.files == [(0, "-n.up"), (1, "it's.up"), (2, "x.up")]
+        assert [(written.folder / name).read_bytes() for _, name in written.files] == [b"C", b"D", b"AB"]
+    assert result["exit"].tolist() == [0, 0, 0] and (np.array(result["seconds"]) > 0).all()
+
+
+def test_without_a_shell_the_same(tmp_path: Path) -> None:
+    with running(tmp_path, run="cp -- {in} {out}") as runner:
+        written = runner.run(shard(tmp_path, **{"-f": b"1", "a b": b"2", "$(x)": b"3"}))["files"]
+        assert isinstance(written, Written) and [name for _, name in written.files] == ["$(x)", "-f", "a b"]
+        assert (written.folder / "a b").read_bytes() == b"2"
+
+
+def test_placeholders_of_lines_and_the_users_own_files(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/sim.sh").write_text('echo "$1:$2" > "$3"')
+    lines = [{"alpha": "0.5", "b c": "x;y"}, {"alpha": "", "b c": "$HOME"}]
+    folder = tmp_path / "scratch/items"
+    folder.mkdir(parents=True)
+    run = "sh {code}/sim.sh {alpha} {b c} {out}"
+    with running(tmp_path, code=tmp_path / "code", run=run, out="{#}.txt") as runner:
+        written = runner.run(Shard("items", 0, 4, None, items=Items(folder, lines=lines)))["files"]
+        assert isinstance(written, Written) and [name for _, name in written.files] == ["5.txt", "6.txt"]
+        assert [(written.folder / name).read_text() for _, name in written.files] == ["0.5:x;y\n", ":$HOME\n"]
+
+
+def test_what_is_printed_is_kept_and_a_gigabyte_does_no_harm(tmp_path: Path) -> None:
+    with running(tmp_path, run="echo hello {}; head -c 200000000 /dev/zero | tr '\\0' x") as runner:
+        runner.run(shard(tmp_path, a=b""))
+        assert runner.printed.startswith("hello a\nxxx") and len(runner.printed) < 40_000
+
+
+# --- how commands end ---------------------------------------------------------------------------------------
+
+
+def test_a_status_other_than_0_fails_with_what_was_printed(tmp_path: Path) -> None:
+    failed = failure(tmp_path, "echo the end of {}; exit 3")
+    assert failed.code == "exit" and failed.message == "'a': `echo the end of a; exit 3` ended with status 3"
+    assert "the end of a" in failed.evidence and "the end of b" not in failed.evidence
+
+
+@pytest.mark.parametrize("run", ["no-such-program {in}", "no-such-program {in} | cat && exit 127"])
+def test_a_program_that_is_not_there_names_the_machine(tmp_path: Path, run: str) -> None:
+    failed = failure(tmp_path, run)
+    assert failed.code == "exit" and f"was not found on {os.uname().nodename}" in failed.message
+    assert "no-such-program" in failed.evidence
+
+
+def test_a_signal_is_named(tmp_path: Path) -> None:
+    failed = failure(tmp_path, "kill -SEGV $$")
+    assert failed.code == "signal" and failed.message.endswith("died of SIGSEGV")
+
+
+def test_killed_from_outside_is_a_loss(tmp_path: Path) -> None:
+    with running(tmp_path, run="kill -KILL $$") as runner, pytest.raises(RunnerLost, match="'a': `kill -KILL"):
+        runner.run(shard(tmp_path, a=b""))
+
+
+def test_one_that_is_late_and_ignores_sigterm_is_killed_with_all_it_started(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    failed = failure(tmp_path, "trap '' TERM; echo $$; sleep 60 & sleep 60; sleep 60", timeout="200ms")
+    assert failed.code == "timeout" and "took longer than 0.2 s" in failed.message
+    assert time.monotonic() - begun < 30
+    pid = int(failed.evidence.split()[-1])
+    until(lambda: not psutil.pid_exists(pid), "it to be gone")
+
+
+def test_what_a_command_leaves_running_ends_with_it(tmp_path: Path) -> None:
+    with running(tmp_path, run="sleep 60 & echo $!") as runner:
+        runner.run(shard(tmp_path, a=b""))
+        pid = int(runner.printed)
+        until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, "its end")
+
+
+def test_the_timeout_of_the_shard_ends_everything(tmp_path: Path) -> None:
+    with (
+        running(tmp_path, seconds=0.5, run="sleep 60") as runner,
+        pytest.raises(ShardFailure, match="longer than"),
+    ):
+        runner.run(shard(tmp_path, a=b""))
+
+
+def test_no_output_file_is_a_failure(tmp_path: Path) -> None:
+    failed = failure(tmp_path, "echo {out} > /dev/null")
+    assert failed.code == "output" and "wrote no output file" in failed.message
+
+
+def test_an_output_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    with running(tmp_path, run="ln -s /etc/passwd {out}") as runner:
+        result = runner.run(shard(tmp_path, a=b""))
+        from jobs.outputs import settle
+
+        with pytest.raises(ShardFailure, match="it wrote 'a', which is a symbolic link"):
+            settle(result, None, 1)
+
+
+def test_recorded_failures_leave_the_others_alone(tmp_path: Path) -> None:
+    contents = {"a": b"1", "b": b"exit 3", "c": b"kill -TERM $$", "d": b"kill -KILL $$", "e": b"sleep 60", "f": b"1"}
+    run = "echo x > {out}; case {in} in [b-e]) . ./{in};; esac"
+    with running(tmp_path, run=run, on_item_error="record", timeout=1) as runner:
+        result = runner.run(shard(tmp_path, **contents))
+    assert result["exit"].tolist() == [0, 3, -signal.SIGTERM, -signal.SIGKILL, 124, 0]
+    assert np.array(result["ok"]).tolist() == [True, False, False, False, False, True]
+    written = result["files"]
+    assert isinstance(written, Written) and written.files == [(0, "a"), (5, "f")]
+
+
+def test_a_command_that_kills_its_starter_is_a_loss_and_the_next_shard_runs(tmp_path: Path) -> None:
+    with running(tmp_path, run="test {in} = b || kill -KILL $PPID") as runner:
+        with pytest.raises(RunnerLost):
+            runner.run(shard(tmp_path, a=b""))
+        (tmp_path / "scratch/items/a").unlink()
+        assert runner.run(shard(tmp_path, b=b""))["exit"].tolist() == [0]
+
+
+# --- what is refused at submit ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "names", "message"),
+    [
+        ({"run": "cat {inn}"}, ("a",), "params.run: there is no {inn}"),
+        ({"run": "cat '{in}'"}, ("a",), "params.run: {in} stands in quotes"),
+        ({"run": "true", "out": "{}"}, ("a",), "params.out: the command has no {out}"),
+        ({"run": "x {out}", "out": "{in}"}, ("a",), "params.out: there is no {in}"),
+        ({"run": "x {out}", "out": "../{}"}, ("a",), "the output of 'a' would be '../a'"),
+        ({"run": "x {out}", "out": "/tmp/{}"}, ("a",), "the output of 'a' would be '/tmp/a'"),
+        (
+            {"run": "x {out}", "out": "{/.}.png"},
+            ("a/x.jpg", "b/x.jpg"),
+            "'b/x.jpg' and item 1 would both",
+        ),
+        ({"run": "x {out}", "out": "{.}"}, ("a.d", "a/b"), "item 1 would write 'a', item 2 below it"),
+        ({"run": "x {out}", "out": "{}" + "y" * 250}, ("abcdefgh",), "the output of 'abcdefgh' would be"),
+    ],
+)
+def test_what_could_never_run_is_refused(given: dict[str, Any], names: tuple[str, ...], message: str) -> None:
+    with pytest.raises(JobFileError) as caught:
+        Command().declare_items(params(**given), listed(*names))
+    assert message in caught.value.message and caught.value.hint
+
+
+def test_lines_that_lead_elsewhere_are_refused(tmp_path: Path) -> None:
+    lines = Listed(("a", "b"), lambda: iter([{"a": "ok", "b": "1"}, {"a": "../up", "b": "2"}]))
+    with pytest.raises(JobFileError, match=r"the output of line 2 would be '\.\./up'"):
+        Command().declare_items(params(run="x {out}", out="{a}"), lines)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("source: w.npy\nparams: {run: 'true'}", "kind `command` runs on files or the lines of a table"),
+        ("source: {files: '*.yaml'}", "params.run: missing"),
+        ("source: {files: '*.yaml'}\nparams: {run: 'true', timeout: soon}", "params.timeout: "),
+        ("source: {files: '*.yaml'}\nparams: {run: 'true'}\ncode: work.py:f", "calls no function"),
+        ("source: {files: '*.yaml'}\nparams: {run: 'true'}\ncode: {include: []}", "calls no function"),
+    ],
+)
+def test_job_files_that_cannot_be(tmp_path: Path, more: str, message: str) -> None:
+    np.save(tmp_path / "w.npy", np.zeros((2, 2)))
+    (tmp_path / "a.yaml").write_text("")
+    with pytest.raises(JobFileError) as caught:
+        make_plan(parse_job(f"name: a\nkind: command\n{more}\n", "job.yaml"), tmp_path, None)
+    assert message in caught.value.message
+
+
+def test_code_without_a_function_is_packed(tmp_path: Path) -> None:
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools/a.sh").write_text("echo")
+    bundle = collect("", ["tools"], tmp_path)
+    assert list(bundle.files) == ["tools/a.sh"] and opened(pack(bundle)).entry == ""
+
+
+# --- the promises of every kind -----------------------------------------------------------------------------
+
+
+def test_items_split_anyhow_merge_to_the_same_bytes(tmp_path: Path) -> None:
+    contents = fill(tmp_path / "in")
+    found = []
+    for count in (1, 3, 100):
+        head = f"name: a\nkind: command\nsource: {{files: 'in/**/*'}}\nshard: {{files: {count}}}\n"
+        job = parse_job(head + "params: {run: 'rev < {in} > {out}', out: 'x/{}'}\n", "job.yaml")
+        folder = tmp_path / str(count)
+        (folder / "out").mkdir(parents=True)
+        plan = make_plan(job, tmp_path, None, folder / "list")
+        [layer] = plan.layers
+        part = run_serially(layer, plan.work, folder, items=folder / "list")
+        merge_layer(layer, [part], folder / "out", job="a.1", items=folder / "list")
+        result = open_result(folder / "out")
+        files = result.outputs["files"]
+        assert isinstance(files, WrittenFiles)
+        assert {name.removeprefix("x/") for name in files} == {name for name in contents if "/." not in name}
+        texts = (folder / "out/files.csv").read_bytes(), (folder / "out/items.csv").read_bytes()
+        found.append(
+            (texts, {name: path.read_bytes() for name, path in files.items()}, result.outputs["exit"][:].tolist())
+        )
+    assert found[0] == found[1] == found[2]

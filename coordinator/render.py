@@ -288,9 +288,11 @@ def failure_page(job: str, record: FailureRecord) -> str:
     """One failure: whose, where, when, and its evidence indented."""
     state = ", quarantined" if record.quarantined else ""
     head = f"{job}/{record.layer}/{record.number}{state}: {record.code}: {record.message}"
+    body = [f"  | {line}" for line in record.evidence.splitlines()]
+    if not record.agent:  # of no one attempt: it was lost again and again
+        return "\n".join([head, *body])
     where = f"  attempt {record.boot}.{record.attempt} on {record.agent} at {moment(record.when)}"
     cost = f", {format_duration(record.seconds)}" + (f", peak {format_size(record.peak)}" if record.peak else "")
-    body = [f"  | {line}" for line in record.evidence.splitlines()]
     return "\n".join([head, where + cost, *body])
 
 

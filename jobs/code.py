@@ -149,7 +149,7 @@ def _check_function(tree: ast.Module, file: str, function: str) -> None:
         return
     near = nearest(function, found)
     hint = f"did you mean {file}:{near}?" if near else "define it at the top level of the file"
-    raise JobFileError(f"code.entry: {file} has no function {function!r}", hint)
+    raise JobFileError(f"code.entry: {file} defines no {function!r}", hint)
 
 
 def _top_names(body: Iterable[ast.stmt]) -> Iterator[str]:

@@ -41,12 +41,12 @@ NAMES = {
 }
 _HINTS = {
     "torch": "`torch.jit.script(model).save('net.pt')` makes what can be opened without running what is in the file",
-    "npz": "name it net.npz",
-    "safetensors": "name it net.safetensors",
-    "skops": "name it net.skops",
-    "onnx": "name it net.onnx",
-    "torchscript": "name it net.pt",
-    "pickle": "name it net.pkl, and see what `trust_pickle` means",
+    "npz": "name it {stem}.npz",
+    "safetensors": "name it {stem}.safetensors",
+    "skops": "name it {stem}.skops",
+    "onnx": "name it {stem}.onnx",
+    "torchscript": "name it {stem}.pt",
+    "pickle": "name it {stem}.pkl, and see what `trust_pickle` means",
 }
 
 
@@ -76,7 +76,7 @@ def format_of(path: Path) -> str:
     if found is None:
         raise _wrong(path, f"is not {NAMES[named]}", "save it again, or correct the name")
     if found != named:
-        raise _wrong(path, f"is {NAMES[found]}, not {NAMES[named]}", _HINTS[found])
+        raise _wrong(path, f"is {NAMES[found]}, not {NAMES[named]}", _HINTS[found].format(stem=path.stem))
     return named
 
 

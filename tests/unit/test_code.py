@@ -76,13 +76,13 @@ def test_star_import_may_bring_the_function(base: Path) -> None:
 
 def test_missing_function_names_the_nearest(base: Path) -> None:
     error = refused("work.py:embd", [], base)
-    assert error.message == "code.entry: work.py has no function 'embd'"
+    assert error.message == "code.entry: work.py defines no 'embd'"
     assert error.hint == "did you mean work.py:embed?"
 
 
 def test_nested_function_is_not_at_the_top_level(base: Path) -> None:
     (base / "work.py").write_text("def outer():\n  def inner(rows): pass\n")
-    assert "no function 'inner'" in refused("work.py:inner", [], base).message
+    assert "no 'inner'" in refused("work.py:inner", [], base).message
 
 
 def test_missing_file_names_the_nearest(base: Path) -> None:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save
 
 from jobs import commit
@@ -24,6 +23,16 @@ DIGITS_TEST = 360 / 1797
 PIXEL = 1 / 255
 ROWS_LIMIT = 1 << 31
 CLASSES_LIMIT = 1 << 16
+HEADER_LIMIT = 1 << 16  # bytes
+DTYPES = {"U8": "u1", "F32": "<f4", "F64": "<f8", "I64": "<i8"}  # as safetensors names them
+
+
+@dataclass(frozen=True)
+class Born:
+    """A torch module as it was made: its first weights, and what their pieces are called."""
+
+    start: Array
+    names: list[tuple[str, list[int]]]
 
 
 @dataclass(frozen=True)
@@ -35,7 +44,7 @@ class Data:
     test_x: Array
     test_y: Array
     unit: float
-    start: Array | None = None  # the first weights, where they are not made from the seed
+    born: Born | None = None  # of a model that is not made from the seed
 
     @property
     def facts(self) -> Facts:
@@ -83,24 +92,61 @@ def load(spec: str | DataSpec, base: Path, seed: int = 0) -> Data:
 def write(data: Data, path: Path) -> None:
     """As one file, which `read` takes."""
     arrays = {"x": data.x, "y": data.y, "test_x": data.test_x, "test_y": data.test_y, "unit": np.array([data.unit])}
-    if data.start is not None:
-        arrays["start"] = data.start.astype("<f4")
+    if data.born is not None:
+        names = np.frombuffer(msgspec.json.encode(data.born.names), np.uint8)
+        arrays |= {"start": data.born.start.astype("<f4"), "names": names}
     commit.write_durably(path, save({name: np.ascontiguousarray(array) for name, array in arrays.items()}))
 
 
 def read(path: Path) -> Data:
     """What `write` wrote; DamagedError where it is not that."""
     try:
-        with path.open("rb") as file:
-            arrays = load_tensors(file.read())
+        arrays = _mapped(path)
         rows = arrays["x"], arrays["y"], arrays["test_x"], arrays["test_y"]
-        data = Data(*rows, float(arrays["unit"][0]), arrays.get("start"))
-    except (SafetensorError, OSError, KeyError, IndexError, ValueError, TypeError) as error:
+        data = Data(*rows, float(arrays["unit"][0]), _born(arrays))
+    except (msgspec.MsgspecError, OSError, KeyError, IndexError, ValueError, TypeError) as error:
         raise DamagedError(f"{path.name}: no data set: {error}", "submit the job again") from None
     fits = len(data.x) == len(data.y) and len(data.test_x) == len(data.test_y) and data.x.dtype in ("u1", "<f4")
     if not fits or min(len(data.x), len(data.test_x)) < 1:
         raise DamagedError(f"{path.name}: no data set: its arrays do not fit each other", "submit the job again")
     return data
+
+
+def _mapped(path: Path) -> dict[str, Array]:
+    """A safetensors file's arrays where they lie, so that all workers of a machine share them."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        listed = msgspec.json.decode(file.read(min(length, HEADER_LIMIT)), type=dict[str, _Tensor])
+    whole, found = np.memmap(path, np.uint8, "r"), {}
+    for name, tensor in listed.items():
+        first, last = (8 + length + offset for offset in tensor.data_offsets)
+        if not 8 + length <= first <= last <= size:
+            raise ValueError(f"{name} lies outside the file")
+        found[name] = np.asarray(whole[first:last]).view(DTYPES[tensor.dtype]).reshape(tensor.shape)
+    return found
+
+
+class _Tensor(msgspec.Struct):
+    """A line of a safetensors file's header."""
+
+    dtype: str
+    shape: list[int]
+    data_offsets: tuple[int, int]
+
+
+def _born(arrays: dict[str, Array]) -> Born | None:
+    if "start" not in arrays:
+        return None
+    return Born(arrays["start"], msgspec.json.decode(arrays["names"].tobytes(), type=list[tuple[str, list[int]]]))
+
+
+def born_in(path: Path) -> Born:
+    """What `write` wrote of a torch module; DamagedError where there is none."""
+    born = read(path).born
+    if born is None:
+        raise DamagedError(f"{path.name}: a data set without a module's first weights", "submit the job again")
+    return born
 
 
 def _digits(seed: int) -> Data:

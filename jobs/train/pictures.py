@@ -101,18 +101,19 @@ def _iterations(runs: Sequence[Run]) -> Any:
 def _speedups(gains: Sequence[Speedup]) -> Any:
     def draw(axes: Axes) -> None:
         most = max(one.run.workers for one in gains)
-        axes.plot([1, most], [1, most], color="0.7", linewidth=1, label="ideal; hollow: simulated")
-        for number, mode in enumerate(dict.fromkeys(one.run.mode for one in gains)):
-            mine = [one for one in gains if one.run.mode == mode]
-            x, style = [one.run.workers for one in mine], LINES.get(mode, "-")
-            axes.plot(x, [one.ratio for one in mine], style, color=COLOURS[number], marker="o", label=mode)
-            hollow = [one for one in mine if one.run.simulated]
-            axes.scatter(
-                [one.run.workers for one in hollow], [one.ratio for one in hollow], color="white", s=9, zorder=3
-            )
-            axes.plot(x, [one.throughput for one in mine], ":", color=COLOURS[number], label=f"{mode}: iterations/s")
+        axes.plot([1, most], [1, most], color="0.7", linewidth=1, label="ideal")
+        kinds = list(dict.fromkeys((one.run.mode, one.run.simulated) for one in gains))
+        for colour, (mode, simulated) in zip(COLOURS, kinds, strict=False):
+            mine = [one for one in gains if (one.run.mode, one.run.simulated) == (mode, simulated)]
+            x, style, label = [one.run.workers for one in mine], LINES.get(mode, "-"), f"{mode}{_told(simulated)}"
+            axes.plot(x, [one.ratio for one in mine], style, color=colour, marker="o", label=label)
+            axes.plot(x, [one.throughput for one in mine], ":", color=colour, label=f"{label}: iterations/s")
 
     return draw
+
+
+def _told(simulated: bool) -> str:
+    return ", compute time simulated" if simulated else ""
 
 
 def _look(number: int, run: Run) -> dict[str, Any]:

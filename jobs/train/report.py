@@ -109,8 +109,9 @@ def iterations_by_time(runs: Sequence[Run]) -> Table:
 def speedups(runs: Sequence[Run], target: float) -> list[Speedup]:
     """Of every run that reached the target, in each mode of which several numbers of workers did."""
     found = []
-    for mode in dict.fromkeys(run.mode for run in runs):
-        reached = [(run, mark) for run in runs if run.mode == mode and (mark := run.reached(target)) is not None]
+    for kind in dict.fromkeys((run.mode, run.simulated) for run in runs):
+        mine = [run for run in runs if (run.mode, run.simulated) == kind]
+        reached = [(run, mark) for run in mine if (mark := run.reached(target)) is not None]
         if len({run.workers for run, _ in reached}) > 1:
             found += _beside(*min(reached, key=lambda pair: pair[0].workers), reached)
     return found

@@ -11,6 +11,7 @@ from jobs.train.learner import Learner
 from jobs.train.outer import Outer, Redo, Stepped
 from jobs.train.params import TrainParams
 from jobs.train.pushes import Push, Pushes
+from jobs.train.torched import Place
 
 
 @dataclass
@@ -23,9 +24,9 @@ class Serial:
     redone: int = 0
 
 
-def run_serially(params: TrainParams, data: Data) -> Serial:
+def run_serially(params: TrainParams, data: Data, place: Place | None = None) -> Serial:
     """Every round to the end, or to the target."""
-    learner, found = Learner(params, data), Serial()
+    learner, found = Learner(params, data, place=place), Serial()
     outer = Outer(params, learner.start(), learner.model.stepped)
     total = Sum(outer.dim, params.bits)
     while not outer.is_over:
@@ -42,6 +43,7 @@ def run_serially(params: TrainParams, data: Data) -> Serial:
             found.accuracies.append((outer.round, accuracy))
             if params.target is not None and accuracy >= params.target:
                 break
+    learner.close()
     found.digest = outer.digest
     return found
 

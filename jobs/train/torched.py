@@ -14,6 +14,7 @@ import numpy as np
 from jobs import openers
 from jobs.kinds import ShardFailure
 from jobs.sandbox import Sandbox
+from jobs.train.models import cut_up
 from jobs.train.params import Facts, TrainParams
 from jobs.train.trainer import Trainer
 
@@ -63,7 +64,7 @@ class TorchTrainer(Trainer):
         except BaseException:
             self._sandbox.close()
             raise
-        self._names = told.names
+        self.names = told.names  # of the vector's pieces, with their shapes
         self.stepped, self.buffers = told.stepped, len(self._start) - told.stepped
 
     def start(self, seed: int) -> Array:
@@ -81,12 +82,7 @@ class TorchTrainer(Trainer):
         return told.right, told.loss
 
     def arrays(self, weights: Array) -> dict[str, Array]:
-        found, at = {}, 0
-        for name, shape in self._names:
-            size = int(np.prod(shape, dtype=np.int64))
-            found[name] = weights[at : at + size].reshape(shape)
-            at += size
-        return found
+        return cut_up(weights, self.names)
 
     def close(self) -> None:
         self._sandbox.close()

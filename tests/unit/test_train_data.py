@@ -149,9 +149,13 @@ def test_one_file_holds_it_all(tmp_path: Path, images: tuple[Array, Array]) -> N
     again = data.read(tmp_path / "packed")
     assert (again.unit, again.facts) == (found.unit, found.facts)
     np.testing.assert_array_equal(again.test_x, found.test_x)
-    (tmp_path / "packed").write_bytes((tmp_path / "packed").read_bytes()[:-1])
-    with pytest.raises(DamagedError, match="packed: no data set"):
-        data.read(tmp_path / "packed")
+    whole = (tmp_path / "packed").read_bytes()
+    for cut in (0, 7, 50, len(whole) - 1):
+        (tmp_path / "cut").write_bytes(whole[:cut])
+        with pytest.raises(DamagedError, match="cut: no data set"):
+            data.read(tmp_path / "cut")
+    with pytest.raises(DamagedError, match="packed: a data set without a module"):
+        data.born_in(tmp_path / "packed")
 
 
 def test_batches_are_scaled_floats(images: tuple[Array, Array]) -> None:

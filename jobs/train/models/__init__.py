@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jobs.errors import JobFileError
 from jobs.train import seeds
 from jobs.train.params import Facts, TrainParams
+
+if TYPE_CHECKING:
+    from jobs.train.data import Born
 
 Array = np.ndarray[Any, Any]
 
@@ -43,8 +48,8 @@ class Model(ABC):
         """How many rows are classified rightly, and the loss summed over them."""
 
 
-def open_model(params: TrainParams, facts: Facts) -> Model:
-    """The model of a job, ready. JobFileError where it does not fit the data."""
+def open_model(params: TrainParams, facts: Facts, packed: Path | None = None) -> Model:
+    """The model of a job, ready. JobFileError where it does not fit the data, of which `packed` is the one file."""
     if params.model == "mlp":
         from jobs.train.models.mlp import Mlp
 
@@ -55,17 +60,18 @@ def open_model(params: TrainParams, facts: Facts) -> Model:
         return Conv1(image_of(facts, "conv1", least=4), params.filters, facts.classes)
     if params.model != "code":
         image_of(facts, params.model, least=TORCH_LEAST)
-    return Elsewhere(facts.stepped, facts.buffers)
+    return Elsewhere(facts.stepped, facts.buffers, packed)
 
 
 class Elsewhere(Model):
-    """A torch module, which lives in a process of its own: here are only its sizes."""
+    """A torch module, which lives in a process of its own: here is what was written down of it beside the data."""
 
-    def __init__(self, stepped: int, buffers: int) -> None:
+    def __init__(self, stepped: int, buffers: int, packed: Path | None) -> None:
         self.stepped, self.buffers = stepped, buffers
+        self._packed = packed
 
     def start(self, seed: int) -> Array:
-        raise NotImplementedError("the first weights are in the packed data")
+        return self._born().start
 
     def gradient(self, weights: Array, x: Array, y: Array, out: Array) -> float:
         raise NotImplementedError("see `jobs.train.torched`")
@@ -74,7 +80,23 @@ class Elsewhere(Model):
         raise NotImplementedError("see `jobs.train.torched`")
 
     def arrays(self, weights: Array) -> dict[str, Array]:
-        return {"weights": weights}
+        return cut_up(weights, self._born().names)
+
+    def _born(self) -> Born:
+        from jobs.train import data
+
+        assert self._packed is not None, "a torch module has packed data"
+        return data.born_in(self._packed)
+
+
+def cut_up(weights: Array, names: Sequence[tuple[str, Sequence[int]]]) -> dict[str, Array]:
+    """A flat vector's pieces, one after the other, in these shapes."""
+    found, at = {}, 0
+    for name, shape in names:
+        size = int(np.prod(shape, dtype=np.int64))
+        found[name] = weights[at : at + size].reshape(tuple(shape))
+        at += size
+    return found
 
 
 def flat_width(facts: Facts) -> int:

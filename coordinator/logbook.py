@@ -33,7 +33,8 @@ class Logbook:
     def __init__(self, drive: Drive, params: TrainParams, model: Model) -> None:
         self.params = params
         self._drive = drive
-        self._folder = drive.place.path / "checkpoints"
+        self._model = model
+        self._folder = drive.place.path / checkpoint.FOLDER
         found, refused = checkpoint.latest(self._folder, params, model.stepped, model.dim)
         for why in refused:
             print(why, file=sys.stderr, flush=True)
@@ -103,7 +104,7 @@ class Logbook:
     def finish(self) -> None:
         """The result is in its place before the job is said to be done."""
         self.keep()
-        publish(self._drive, self.params, self.outer, self.course, self.seconds)
+        publish(self._drive, self.params, self._model, self.outer, self.course, self.seconds)
         self._move(self._drive.cursor, finish=True)
 
     def _move(self, cursor: int, finish: bool = False) -> None:

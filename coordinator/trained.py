@@ -18,6 +18,7 @@ from jobs.result import FORMAT, MANIFEST, SHARDS, File, Merged, Product, encode_
 from jobs.train.checkpoint import model_text
 from jobs.train.course import Course
 from jobs.train.learner import digest_of
+from jobs.train.models import Model
 from jobs.train.outer import Outer
 from jobs.train.params import TrainParams
 from jobs.train.pushes import Pushes
@@ -47,7 +48,9 @@ class Summary(msgspec.Struct, frozen=True):
     journal: list[Any]  # of `async`: version, workers, scale, buffer scale
 
 
-def publish(drive: Drive, params: TrainParams, outer: Outer | Pushes, course: Course, seconds: float) -> None:
+def publish(
+    drive: Drive, params: TrainParams, model: Model, outer: Outer | Pushes, course: Course, seconds: float
+) -> None:
     """All files durable in a folder of their own, the manifest last; then that is renamed into the result."""
     weights = course.reached_weights if course.reached_weights is not None else outer.weights
     layer = drive.state.layer
@@ -56,7 +59,7 @@ def publish(drive: Drive, params: TrainParams, outer: Outer | Pushes, course: Co
     with naming_space(folder):
         tmp.mkdir()
         summary = _summary(params, outer, course, weights, seconds)
-        manifest = _written(tmp, drive, weights, course, summary)
+        manifest = _written(tmp, drive, model, weights, course, summary)
         write_durably(tmp / MANIFEST, encode_manifest(manifest))
         fsync_folder(tmp)
         shutil.rmtree(folder, ignore_errors=True)  # of a life that ended before it could say so
@@ -64,12 +67,12 @@ def publish(drive: Drive, params: TrainParams, outer: Outer | Pushes, course: Co
         fsync_folder(folder.parent)
 
 
-def _written(tmp: Path, drive: Drive, weights: Array, course: Course, summary: Summary) -> Merged:
+def _written(tmp: Path, drive: Drive, model: Model, weights: Array, course: Course, summary: Summary) -> Merged:
     flat = np.ascontiguousarray(weights, "<f4")
     kept = _file(tmp, WEIGHTS, _npy(flat), flat)
     told = {"digest": summary.digest, "model": summary.model}
     more = (
-        _file(tmp, TENSORS, save({"weights": flat}, told)),
+        _file(tmp, TENSORS, save({name: np.ascontiguousarray(one) for name, one in model.arrays(flat).items()}, told)),
         _file(tmp, CURVE, curve_of(course).encode()),
         _file(tmp, SUMMARY, msgspec.json.format(msgspec.json.encode(summary), indent=1)),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
@@ -9,8 +10,10 @@ import msgspec
 from coordinator.crew import Arrival, Crew, Ended
 from coordinator.drive import Drive, run
 from coordinator.logbook import Logbook
+from coordinator.root import Root
 from jobs.errors import TrainingError
 from jobs.kinds.train import Order
+from jobs.plan import decode_plan
 from jobs.train.contribution import Sum
 from jobs.train.models import open_model
 from jobs.train.outer import Outer, Redo, Stepped
@@ -25,7 +28,7 @@ def main() -> int:
 def _drive(drive: Drive) -> None:
     params = msgspec.convert(drive.state.params, TrainParams)
     assert params.facts is not None, "planned"
-    model = open_model(params, params.facts)
+    model = open_model(params, params.facts, _packed_data(drive))
     try:
         book = Logbook(drive, params, model)
         crew = Crew(drive, params)
@@ -37,6 +40,12 @@ def _drive(drive: Drive) -> None:
         drive.give_up(f"{error.message}; {error.hint}")
     except Ended:
         return
+
+
+def _packed_data(drive: Drive) -> Path | None:
+    """Where the root has the job's data, as one file; None where each machine has it by itself."""
+    described = decode_plan(drive.place.plan.read_bytes()).work.model
+    return Root(drive.place.path.parents[1]).model(described.digest) if described is not None else None
 
 
 class RoundTraining:

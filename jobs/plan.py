@@ -85,7 +85,8 @@ def make_plan(job: JobFile, base: Path, code: CodeBundle | None, listed_at: Path
 def _prepared(job: JobFile, kind: Kind[Any], base: Path, found: list[FoundLayer]) -> tuple[JobFile, Prepared[Any]]:
     """The job with nothing left open in its parameters, and what they ask for."""
     shapes = dict.fromkeys(Shape(one.source.shape[1:], one.source.dtype) for one in found)
-    site = Site(base, tuple(shapes), job.resources.cpus, job.code is not None, job.env)
+    entry = job.code.entry if job.code else None
+    site = Site(base, tuple(shapes), job.resources.cpus, job.code is not None, job.env, entry)
     prepared = kind.prepare(_typed(kind, job.params), site)
     return msgspec.structs.replace(job, params=msgspec.to_builtins(prepared.params)), prepared
 

@@ -25,6 +25,7 @@ from jobs.bundle import Bundle, Held
 from jobs.code import unpack
 from jobs.fingerprint import fingerprint as own_fingerprint
 from jobs.model import MadeSource
+from jobs.packages import installed
 from jobs.parts import Index, encode_index, read_index
 from jobs.ranges import RangeSet
 from jobs.work import Batch, Item, Workbench
@@ -214,6 +215,7 @@ class SimulatedAgent:
             protocol=m.PROTOCOL, version=VERSION, name=self.name, spool=self.uuid, process=self.process, host="here",
             pid=os.getpid(), cpus=self.cpus, memory=1 << 33, disk=1 << 40, kernels=self.kinds,
             fingerprint=self.fingerprint, python="3", in_place=True, held=self.held(), failures=list(self._failures),
+            packages=installed(),
         )  # fmt: skip
 
     def held(self) -> list[m.Held]:

@@ -98,6 +98,7 @@ class Site:
     cpus: int
     has_code: bool
     python: str | None  # the job's `env`
+    entry: str | None = None  # of the user's code, which lies below `base`
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from jobs.train.learner import Learner
+    from jobs.train.torched import Place
 
     Array = np.ndarray[Any, Any]
 
@@ -39,6 +40,7 @@ class Train(Kind[TrainParams]):
     kernel = 1
     Params = TrainParams
     driver = "coordinator.training:main"
+    may_have_code = True
 
     def check(self, params: TrainParams, shape: Shape | None) -> None:
         check(params)
@@ -72,7 +74,17 @@ class Train(Kind[TrainParams]):
 
         params: TrainParams = bench.params
         found = data.read(bench.model) if bench.model else data.load(params.data, bench.scratch, params.seed)
-        return TrainRunner(Learner(params, found, bench.cpus), params)
+        return TrainRunner(Learner(params, found, bench.cpus, _place(bench)), params)
+
+
+def _place(bench: Bench) -> Place | None:
+    """Where a torch module runs; it reads the data by itself."""
+    from jobs.train.torched import Place
+
+    if bench.model is None:
+        return None
+    user = bench.code, bench.entry
+    return Place(bench.model, bench.scratch, bench.python, *user, env=bench.env, timeout=bench.timeout)
 
 
 class TrainRunner(Runner):
@@ -98,7 +110,11 @@ class TrainRunner(Runner):
             return {TALLY: np.array([row], "<i8"), VALUES: np.zeros(self._learner.dim, self._dtype)}
         with np.errstate(all="ignore"):  # what is not finite is told of in the tally
             found = self._learner.contribute(weights, order.header, order.worker)
+        self.peak = self._learner.model.peak
         return {TALLY: np.array([msgspec.structs.astuple(found.tally)], "<i8"), VALUES: found.values}
+
+    def close(self) -> None:
+        self._learner.close()
 
     def _weights(self, sheet: Path) -> Array:
         """Mapped once, and checked against the digest that is the sheet's name."""

@@ -58,7 +58,6 @@ class Learner:
 
     def __init__(self, params: TrainParams, data: Data, threads: int = 1, place: Place | None = None) -> None:
         """`place`: where a torch module may run; numpy's models need none."""
-        threads = 1 if params.deterministic else threads
         threadpoolctl.threadpool_limits(limits=threads)
         self.params = params
         self._rows = len(data.x)

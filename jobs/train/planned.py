@@ -3,37 +3,87 @@
 from __future__ import annotations
 
 import atexit
+import os
 import shutil
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
-from jobs.kinds import Prepared, Site
+from jobs.errors import JobFileError
+from jobs.kinds import Prepared, ShardFailure, Site
 from jobs.train import data, pace
-from jobs.train.data import Data
+from jobs.train.data import Born, Data
 from jobs.train.learner import Learner
+from jobs.train.models import open_model
 from jobs.train.outer import Outer
-from jobs.train.params import TrainParams, settled
+from jobs.train.params import TORCH_MODELS, TrainParams, settled
+from jobs.train.torched import Place, TorchTrainer
 
 TIMED = 3  # steps, of which the fastest counts
+TRIAL_SECONDS = 300.0
+TORCH_HINT = "the module is made once where the job is submitted, with torch there or in the `env` that is a path"
 
 
 def prepare(params: TrainParams, site: Site) -> Prepared[TrainParams]:
     """Nothing is left to be found out; the data is laid ready where it is in files."""
+    _check_code(params, site)
+    if params.deterministic and site.cpus > 1:
+        wrong = f"params.deterministic: one thread, but a shard may use {site.cpus}"
+        raise JobFileError(wrong, "resources: {cpus: 1}")
     found = data.load(params.data, site.base, params.seed)
     params = msgspec.structs.replace(settled(params), facts=found.facts)
+    open_model(params, found.facts)
+    if params.model in TORCH_MODELS:
+        return _with_torch(params, found, site)
     if params.local_steps == "auto":
-        params = msgspec.structs.replace(params, local_steps=_steps(params, found))
-    model = None if isinstance(params.data, str) else _laid_ready(found)
+        params = msgspec.structs.replace(params, local_steps=_steps(params, Learner(_one_step(params), found)))
+    model = None if isinstance(params.data, str) else str(_laid_ready(found))
     return Prepared(params, model, same_kernels=params.deterministic)
 
 
-def _steps(params: TrainParams, found: Data) -> int:
+def _check_code(params: TrainParams, site: Site) -> None:
+    """Code is for a model of the user's, and the other way round."""
+    if params.model == "code" and not site.has_code:
+        raise JobFileError("params.model: `code` is a factory of yours, and there is none", "code: work.py:factory")
+    if params.model != "code" and site.has_code:
+        raise JobFileError(f"code: {params.model} has no use for it", "write `model: code`, or leave `code` out")
+    if params.model != "code" and params.args:
+        raise JobFileError("params.args: only a factory of your own takes arguments", "leave it out")
+
+
+def _with_torch(params: TrainParams, found: Data, site: Site) -> Prepared[TrainParams]:
+    """The module is made here once: its sizes go into the plan, its first weights beside the data."""
+    file = _laid_ready(found)
+    python = os.path.expanduser(site.python) if site.python and "/" in site.python else None  # noqa: PTH111
+    place = Place(file, file.parent / "scratch", python, site.base, site.entry, timeout=TRIAL_SECONDS)
+    try:
+        learner = Learner(_one_step(params), found, site.cpus, place)
+        try:
+            model = learner.model
+            facts = msgspec.structs.replace(found.facts, stepped=model.stepped, buffers=model.buffers)
+            steps = _steps(params, learner) if params.local_steps == "auto" else params.local_steps
+            assert isinstance(model, TorchTrainer)
+            data.write(replace(found, born=Born(learner.start(), model.names)), file)
+        finally:
+            learner.close()
+    except ShardFailure as failure:
+        raise JobFileError(
+            f"params.model: {params.model} cannot be opened here: {failure.message}", TORCH_HINT
+        ) from None
+    params = msgspec.structs.replace(params, facts=facts, local_steps=steps)
+    return Prepared(params, str(file), () if site.python else ("torch",), params.deterministic)
+
+
+def _one_step(params: TrainParams) -> TrainParams:
+    return msgspec.structs.replace(params, local_steps=1)
+
+
+def _steps(params: TrainParams, learner: Learner) -> int:
     """By what a step takes on this machine."""
-    one = msgspec.structs.replace(params, local_steps=1)
-    learner = Learner(one, found)
+    one = _one_step(params)
     outer = Outer(one, learner.start(), learner.model.stepped)
     seconds = []
     for _ in range(TIMED):
@@ -43,9 +93,9 @@ def _steps(params: TrainParams, found: Data) -> int:
     return pace.planned_steps(one, learner.dim, min(seconds))
 
 
-def _laid_ready(found: Data) -> str:
+def _laid_ready(found: Data) -> Path:
     """A file for as long as this process plans and submits."""
     folder = Path(tempfile.mkdtemp(prefix="muster-data-"))
     atexit.register(shutil.rmtree, folder, True)
     data.write(found, folder / "data.safetensors")
-    return str(folder / "data.safetensors")
+    return folder / "data.safetensors"

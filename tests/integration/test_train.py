@@ -20,6 +20,7 @@ from jobs.train import data
 from jobs.train.params import TrainParams
 from jobs.train.pushes import Push
 from jobs.train.serial import Serial, replay, run_serially
+from jobs.train.torched import Place
 from tests.farm import Farm, until
 
 SMALL = {"layers": [16], "workers": 6, "microbatch": 16, "rounds": 80, "eval_every": 20, "checkpoint_rounds": 10}
@@ -127,8 +128,9 @@ def test_a_training_ends_at_its_target_with_the_weights_that_reached_it(farm: Fa
     found = summary(farm, job)
     assert found["reached_target"] and found["accuracy"] >= 0.5 and found["iteration"] == found["marks"][-1][0]
     folder = farm.root.job(job).result / "made"
-    weights = load_file(folder / "weights.safetensors")["weights"]
-    assert np.array_equal(weights, np.load(folder / "weights.npy"))
+    pieces = load_file(folder / "weights.safetensors")
+    flat = np.concatenate([pieces[name].ravel() for name in ("w0", "b0", "w1", "b1")])
+    assert np.array_equal(flat, np.load(folder / "weights.npy"))
     assert (folder / "curve.csv").read_text().count("\n") == len(found["points"]) + 1
     assert farm.coordinator("verify", job).returncode == 0 and farm.coordinator("result", job).returncode == 0
 
@@ -154,3 +156,48 @@ def test_other_data_than_digits_goes_along(farm: Farm) -> None:
     farm.wait(job)
     params = params_of(farm, job)
     assert summary(farm, job)["digest"] == run_serially(params, data.load(params.data, Path("/"), params.seed)).digest
+
+
+MODULE = """
+import torch
+def net(shape, classes, width):
+    return torch.nn.Sequential(torch.nn.Conv2d(shape[0], width, 3), torch.nn.BatchNorm2d(width), torch.nn.ReLU(),
+                               torch.nn.Dropout(0.1), torch.nn.Flatten(), torch.nn.Linear(width * 36, classes))
+"""
+
+
+def test_a_torch_module_is_trained_by_whoever_is_there(farm: Farm) -> None:
+    pytest.importorskip("torch", reason="the torch extra is not installed")
+    for name in "ab":
+        farm.agent(name).go()
+    ways = {"model": "code", "args": {"width": 4}, "workers": 4, "microbatch": 8, "rounds": 5, "eval_every": 5}
+    job = farm.submit(
+        {}, work=MODULE, kind="train", code="work.py:net", params={**ways, "mode": "local", "local_steps": 2}
+    )
+    farm.wait(job)
+    plan, params = farm.plan(job), params_of(farm, job)
+    assert plan.work.model is not None and plan.work.needs == ("torch",)
+    given = farm.root.model(plan.work.model.digest)
+    code = farm.job_file({}, work=MODULE).parent
+    place = Place(given, farm.folder / "serial", code=code, entry="work.py:net")
+    assert summary(farm, job)["digest"] == run_serially(params, data.read(given), place).digest
+    pieces = load_file(farm.root.job(job).result / "made" / "weights.safetensors")
+    assert pieces["0.weight"].shape == (4, 1, 3, 3) and pieces["1.running_mean"].shape == (4,)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"params": {"model": "code"}}, "params.model: `code` is a factory of yours"),
+        ({"code": "work.py:net", "params": {}}, "code: mlp has no use for it"),
+        ({"params": {"deterministic": True}, "resources": {"cpus": 2}}, "params.deterministic: one thread"),
+        ({"params": {"args": {"width": 4}}}, "params.args: only a factory of your own"),
+        ({"params": {"model": "conv1", "data": {"x": "x.npy", "y": "y.npy"}}}, "params.model: conv1 needs images"),
+    ],
+)
+def test_models_that_cannot_be_are_refused_at_submit(farm: Farm, fields: dict[str, Any], said: str) -> None:
+    path = farm.job_file({}, work=MODULE, kind="train", **fields)
+    np.save(path.parent / "x.npy", np.zeros((20, 5)))
+    np.save(path.parent / "y.npy", np.arange(20) % 2)
+    ran = farm.coordinator("plan", str(path))
+    assert ran.returncode == 3 and said in ran.stderr

@@ -179,7 +179,7 @@ class Floor:
             if holding.counting(flight.ticket, [mishap.number]):
                 self.stock.fail(holding, mishap)
         if outcome.changed:
-            self.stock.reports.next.changed.add(flight.layer)
+            self.stock.reports.change(flight.layer, outcome.change)
             left = RangeSet.of(sorted(holding.counting(flight.ticket, flight.items)))
             self.stock.give_back(holding, left | holding.waiting)
         if hopeless:

@@ -166,7 +166,7 @@ class Puller:
                     self.stock.give_back(holding, holding.waiting.copy())
             return
         if event.code == "changed":
-            self.stock.reports.next.changed.add(pull.layer)
+            self.stock.reports.change(pull.layer, event.message)
         wanted = self.stock.holdings.get(pull.layer)
         if wanted is not None:
             wrong = wanted.waiting if event.code == "changed" else RangeSet.of([pull.number]) & wanted.waiting

@@ -42,6 +42,7 @@ class Letter:
     losses: list[Loss] = field(default_factory=list)
     returned: dict[tuple[str, int, int], RangeSet] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
+    change: str = ""  # what it was, of the last of those
     busy: float = 0.0
     pushed: int = 0
     pulled: int = 0
@@ -73,6 +74,7 @@ class Letter:
             "losses": self.losses,
             "returned": [Returned(*key, numbers.pairs()) for key, numbers in self.returned.items()],
             "changed": sorted(self.changed),
+            "change": self.change if self.changed else "",
             "busy": self.busy,
             "pushed": self.pushed,
             "pulled": self.pulled,
@@ -105,6 +107,11 @@ class Reports:
             failure, message=failure.message[:MESSAGE_CHARS], evidence=failure.evidence[-EVIDENCE_CHARS:]
         )
         self.next.failures.append(short)
+
+    def change(self, layer: str, why: str) -> None:
+        """Its source is not what was planned."""
+        self.next.changed.add(layer)
+        self.next.change = why[:MESSAGE_CHARS]
 
     def print(self, printed: Printed | None, left_out: int = 0) -> None:
         """Tell what a shard's code printed, as far as there is room for it."""
@@ -150,6 +157,7 @@ class Reports:
         self.next.failures[:0] = self.sent.failures
         self.next.losses[:0] = self.sent.losses
         self.next.changed |= self.sent.changed
+        self.next.change = self.next.change or self.sent.change
         self.next.printed[:0] = self.sent.printed
         self.sent = None
 

@@ -39,6 +39,7 @@ from coordinator.scheduler.core import Scheduler
 from coordinator.scheduler.state import Agent
 from coordinator.store import Store, StoreThread
 from jobs.errors import MusterError
+from jobs.fields import one_line
 from jobs.model import Layer, Output, Work
 from jobs.plan import Plan
 from jobs.ranges import RangeSet
@@ -72,6 +73,7 @@ class LiveJob:
         }
         self.created, self.started, self.ended = created, started, ended
         self.figures = JobFigures()
+        self.changes: dict[str, str] = {}  # layer whose source changed → who says so, and of which file
         self.bundles: list[str] = []  # files in order of commit, where a driver reads them; "" for a damaged one
         self.training: TrainNews | None = None  # what its driver last said of it
         self.taken = 0  # bundles of rounds that came before those: drivers count by places
@@ -405,6 +407,7 @@ class Engine:
             self._note_news(agent.name, sync)
             if sync.printed or sync.unprinted:
                 self._keep_printed(agent.name, sync)
+            self._note_changes(agent.name, sync)
         self.handle(
             e.Synced(
                 session=sync.session,
@@ -417,6 +420,14 @@ class Engine:
                 changed=tuple(sync.changed),
             )
         )
+
+    def _note_changes(self, agent: str, sync: Sync) -> None:
+        for digest in sync.changed if sync.change else ():
+            layer = self.scheduler.state.open_layers.get(digest)
+            if layer is not None:
+                why = f"{agent}: {one_line(sync.change)}"
+                log.warning("the source of %s/%s changed: %s", layer.job, layer.name, why)
+                self.jobs[layer.job].changes[digest] = why
 
     def _count_finished(self, agent: str, sync: Sync) -> None:
         for report in sync.finished:

@@ -140,7 +140,10 @@ def obstacles_of(engine: Engine, job: s.Job) -> dict[str, str]:
 def notes_of(engine: Engine, job: s.Job) -> list[str]:
     """What keeps a running job from running, and what its user should know."""
     state = engine.scheduler.state
-    notes = [f"source of layer {layer.name} changed" for layer in job.layers if layer.state == "changed"][:5]
+    changed = [layer for layer in job.layers if layer.state == "changed"][:5]
+    changes = engine.jobs[job.id].changes
+    notes = [f"source of layer {layer.name} changed" for layer in changed]
+    notes += [changes[layer.digest] for layer in changed if layer.digest in changes]
     if job.state != "running":
         return notes
     obstacles = obstacles_of(engine, job)

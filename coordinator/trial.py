@@ -16,7 +16,8 @@ from coordinator.planning import Planned
 from coordinator.progress import MERGE_RATE
 from jobs import code, modelfile
 from jobs.errors import JobFileError
-from jobs.model import ArraySource, Layer, Output
+from jobs.items import located
+from jobs.model import Layer, MadeSource, Output
 from jobs.parts import read_index
 from jobs.plan import Plan, in_bytes_total
 from jobs.work import Batch, Item, Mishap, Workbench
@@ -49,7 +50,7 @@ def choose(layers: Sequence[Layer], count: int) -> list[tuple[Layer, int]]:
 def run(planned: Planned, count: int, python: str | None) -> Iterator[Tried]:
     """Each as soon as it is done; none after one that failed."""
     chosen = choose(planned.plan.layers, count)
-    if not all(isinstance(layer.source, ArraySource) for layer, _ in chosen) or not chosen:
+    if any(isinstance(layer.source, MadeSource) for layer, _ in chosen) or not chosen:
         raise JobFileError("there is no shard to try: this job makes its shards while it runs", "submit it")
     with _bench(planned, python) as (bench, batch_of):
         for layer, number in chosen:
@@ -64,6 +65,7 @@ class _Batches:
 
     def __init__(self, planned: Planned, folder: Path, python: str | None) -> None:
         self._work = planned.plan.work
+        self._items = planned.items.path
         self._folder = folder
         self._python = python
         self._code: Path | None = None
@@ -80,7 +82,7 @@ class _Batches:
             job="try",
             layer=layer,
             work=self._work,
-            items=(Item(number, 0, 0, layer.window(number)),),
+            items=(Item(number, 0, 0, located(layer.window(number), self._items)),),
             tmp=str(self._folder / "part.tmp"),
             done=str(self._folder / "part"),
             mark=str(self._folder / "mark"),
@@ -105,7 +107,7 @@ def _tried(bench: Workbench, batch: Batch) -> Tried:
     [item] = batch.items
     outcome = bench.run(batch)
     if outcome.mishaps or not outcome.numbers:
-        why = outcome.full or ("its source changed" if outcome.changed else "it gave no result")
+        why = outcome.full or (f"its source changed: {outcome.change}" if outcome.changed else "it gave no result")
         mishap = next(iter(outcome.mishaps), Mishap(item.number, True, "lost", why, "", 0.0, 0))
         return Tried(batch.layer.name, item.number, 0, 0, 0, mishap.seconds, mishap.peak, (), bench.printed, mishap)
     index = read_index(Path(batch.done))

@@ -53,14 +53,20 @@ class Spawner:
         self.pid, self._late = pid, False
         if timeout is not None:
             signal.setitimer(signal.ITIMER_REAL, max(timeout, 1e-6))
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        if timeout is not None:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        self.end()  # what it started and left behind
-        self.pid = 0
+        if hasattr(os, "waitid"):  # its number stays its own until it was waited for
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            self._ended()
         _, status, used = os.wait4(pid, 0)
+        if self.pid:
+            self._ended()
         self.peak = max(self.peak, used.ru_maxrss * RSS_UNIT)
         return LATE if self._late else _code(status)
+
+    def _ended(self) -> None:
+        """No timer any more, and nothing of what it started and left behind."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        self.end()
+        self.pid = 0
 
     def end(self) -> None:
         """Kill all of the group; its leader is not waited for yet, so its number is nobody else's."""

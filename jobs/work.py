@@ -91,6 +91,7 @@ class Outcome(msgspec.Struct, frozen=True):
     peak: int
     mishaps: tuple[Mishap, ...]
     changed: bool = False  # the source is not what was planned: results of the shard at hand were discarded
+    change: str = ""  # which file it was, where it changed
     full: str = ""  # the disk or quota was full: what the system said
     printed: tuple[tuple[int, str], ...] = ()  # number → what the user's code printed, where it did, cut to size
     unprinted: int = 0  # of how many more shards that is left out: it was too much
@@ -169,7 +170,7 @@ class Workbench:
             entry, segments = self._compute(batch, item, runner, part)
         except SourceChanged as error:
             if item.window is None or not item.window.is_copy:
-                part.changed = True
+                part.changed, part.change = True, str(error)
                 return False
             lost = InputLost(f"its input is not in the spool: {error}")
             part.add_mishap(item, lost, time.perf_counter() - begun, _peak(runner))
@@ -276,7 +277,7 @@ class _Part:
     """A batch's part while it is made, and what went wrong meanwhile."""
 
     def __init__(self, batch: Batch) -> None:
-        self.changed = False
+        self.changed, self.change = False, ""
         self.full = ""
         self._batch = batch
         self._tmp = Path(batch.tmp)
@@ -355,6 +356,7 @@ class _Part:
             peak=max([*(entry.peak for entry in entries), *(mishap.peak for mishap in self._mishaps)], default=0),
             mishaps=tuple(self._mishaps),
             changed=self.changed,
+            change=self.change,
             full=self.full,
             printed=tuple(self._printed) if entries else (),
             unprinted=self._unprinted if entries else 0,

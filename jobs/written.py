@@ -86,7 +86,9 @@ class _Gathered:
         path = beside.with_name(f"{beside.name}.packed")
         with path.open("w+b") as file:
             path.unlink()
-            os.posix_fallocate(file.fileno(), 0, nbytes)
+            if hasattr(os, "posix_fallocate"):  # a disk that is too small says so here, not as a signal
+                os.posix_fallocate(file.fileno(), 0, nbytes)
+            file.truncate(nbytes)
             self.view = memoryview(mmap.mmap(file.fileno(), nbytes))
 
     def take(self, path: Path, name: str, size: int) -> bytes:

@@ -175,6 +175,7 @@ class Sync(Message, frozen=True):
     losses: list[Loss] = []
     returned: list[Returned] = []
     changed: list[Digest] = []  # layers whose source is not what was planned
+    change: Text = ""  # which file it was, of one of those
     busy: Seconds = 0.0  # core-seconds of work since the last one
     pushed: Count = 0  # bytes acknowledged since the last one
     pulled: Count = 0

@@ -178,6 +178,21 @@ def test_a_command_that_fails_is_named_with_its_evidence(field: Field) -> None:
     assert "at 41" in failures[41].evidence
 
 
+def test_shards_are_streamed_without_their_files(field: Field) -> None:
+    files = {f"d/{i}": b"%d" % i for i in range(6)}
+    job = field.submit(files, code="work.py:copies", source={"files": "d/*"}, shard={"files": 2})
+    field.farm.wait(job)
+    client = Client(field.farm.root.path)
+    for _ in range(2):  # from the bundles or the result, whichever is there
+        shards = sorted(client.job(job).stream(), key=lambda shard: shard.number)
+        assert [(shard.first_row, list(shard.outputs)) for shard in shards] == [
+            (0, ["out"]),
+            (2, ["out"]),
+            (4, ["out"]),
+        ]
+        assert [int(value) for shard in shards for value in shard.outputs["out"]] == [1] * 6
+
+
 def test_names_that_collide_halt_the_job_and_say_so(field: Field) -> None:
     files = {f"d/{i}": b"" for i in range(4)}
     job = field.submit(files, code="work.py:collide", source={"files": "d/*"}, shard={"files": 1})
@@ -219,7 +234,9 @@ def test_a_file_that_vanishes_after_the_plan(field: Field, tmp_path: Path) -> No
     (tmp_path / "m2").unlink()
     with submission(farm.root, planned) as folder:
         job = farm.ask(Submit(folder), Submitted).job
-    assert farm.wait(job, "incomplete").notes == ["source of layer items changed"] and not farm.failures(job)
+    said, why = farm.wait(job, "incomplete").notes
+    assert said == "source of layer items changed" and not farm.failures(job)
+    assert why.startswith(("near: ", "far: ")) and f"{tmp_path}/m2: No such file or directory" in why
     again = field.submit(code="work.py:look", source={"files": f"{tmp_path}/m*"})
     farm.wait(again)
     farm.check_result(again)

@@ -6,11 +6,12 @@ A file that was cut short goes on where it ended; one that is there and still th
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import xxhash
 
 from coordinator.client.patience import Patience
 from coordinator.client.ssh import Ssh, Talk
@@ -25,7 +26,7 @@ from jobs.result import MANIFEST, File, FileRow, Merged, WrittenFiles, written_f
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-NAME_SHOWN = 128  # characters of a name that is not whole yet
+AHEAD = 64  # files asked for at once
 MANIFEST_LIMIT = 16 << 20  # bytes
 
 
@@ -75,7 +76,7 @@ class _Layer:
         self._folder.mkdir(parents=True, exist_ok=True)
         seal.unlink(missing_ok=True)
         for file in manifest.files:
-            self._take_file(file, bar)
+            self._take_files([file], bar)
         for product in manifest.outputs:
             if product.form == "files":
                 self._take_written(written_files(self._folder, product), bar)
@@ -90,11 +91,13 @@ class _Layer:
             if path.relative_to(written.folder).as_posix() not in wanted:
                 path.unlink()
         written.folder.mkdir(exist_ok=True)
+        missing = []
         for name, row in wanted.items():
             if not _is_same(written.folder / name, row):
                 (written.folder / name).parent.mkdir(parents=True, exist_ok=True)
-                place = f"{written.folder.name}/{name}"
-                self._take_file(File(place, "", (), row.bytes, row.digest), bar)
+                missing.append(File(f"{written.folder.name}/{name}", "", (), row.bytes, row.digest))
+        for start in range(0, len(missing), AHEAD):
+            self._take_files(missing[start : start + AHEAD], bar)
 
     def _manifest(self) -> bytes:
         nbytes, pieces = self._ask(MANIFEST, 0)
@@ -103,36 +106,56 @@ class _Layer:
         return b"".join(pieces)
 
     def _ask(self, file: str, start: int) -> tuple[int, Iterator[bytes]]:
-        self._talk.write(msgspec.json.encode(Wanted(self._name, file, start)) + b"\n")
+        self._request(file, start)
         self._talk.flush()
         return received(self._talk.read)
 
-    def _take_file(self, file: File, bar: tqdm[Any]) -> None:
-        """Under a name that its digest is part of, until it is whole."""
-        part = self._folder / f".{Path(file.file).name[:NAME_SHOWN]}.{file.digest}.part"
-        fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-        try:
-            self._append(fd, file, bar)
-            damaged = os.fstat(fd).st_size != file.bytes or checksum.of_file(fd) != file.digest
-        finally:
-            os.close(fd)
-        if damaged:
-            part.unlink()
-            raise DamagedError(f"{self._name}/{file.file} came otherwise than its manifest says", _AGAIN)
-        publish(part, self._folder / file.file)
+    def _request(self, file: str, start: int) -> None:
+        self._talk.write(msgspec.json.encode(Wanted(self._name, file, start)) + b"\n")
 
-    def _append(self, fd: int, file: File, bar: tqdm[Any]) -> None:
-        there = os.fstat(fd).st_size
-        bar.total = max(bar.total or 0, bar.n + file.bytes - there)
-        if there >= file.bytes:
-            return
-        nbytes, pieces = self._ask(file.file, there)
-        if nbytes != file.bytes - there:
-            raise DamagedError(f"{self._name}/{file.file} has {nbytes + there} bytes, not {file.bytes}", _AGAIN)
-        for piece in pieces:
-            write_all(fd, piece)
-            bar.update(len(piece))
-            self._patience.progress()
+    def _take_files(self, files: Sequence[File], bar: tqdm[Any]) -> None:
+        """All are asked for before the first answer is taken: many small ones do not wait a round trip each."""
+        parts = [_Part(self._folder, file) for file in files]
+        asked = [part for part in parts if part.there < part.file.bytes]
+        for part in asked:
+            self._request(part.file.file, part.there)
+        self._talk.flush()
+        for part in parts:
+            bar.total = max(bar.total or 0, bar.n + part.file.bytes - part.there)
+            if part.there < part.file.bytes:
+                self._append(part, bar)
+            if not part.is_whole():
+                part.path.unlink()
+                raise DamagedError(f"{self._name}/{part.file.file} came otherwise than its manifest says", _AGAIN)
+            publish(part.path, self._folder / part.file.file)
+
+    def _append(self, part: _Part, bar: tqdm[Any]) -> None:
+        nbytes, pieces = received(self._talk.read)
+        if nbytes != part.file.bytes - part.there:
+            whole = f"{nbytes + part.there} bytes, not {part.file.bytes}"
+            raise DamagedError(f"{self._name}/{part.file.file} has {whole}", _AGAIN)
+        with part.path.open("ab", buffering=0) as file:
+            for piece in pieces:
+                write_all(file.fileno(), piece)
+                bar.update(len(piece))
+                self._patience.progress()
+
+
+class _Part:
+    """A file that is coming, under a name that its digest is part of until it is whole."""
+
+    def __init__(self, folder: Path, file: File) -> None:
+        name = file.file if "/" not in file.file else xxhash.xxh3_64_hexdigest(file.file.encode())
+        self.file = file
+        self.path = folder / f".{name}.{file.digest}.part"
+        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        self.there = os.fstat(fd).st_size
+        os.close(fd)
+
+    def is_whole(self) -> bool:
+        with self.path.open("rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            return size == self.file.bytes and checksum.of_file(file.fileno()) == self.file.digest
 
 
 _AGAIN = "ask for the result again: the layer may have been computed anew meanwhile"

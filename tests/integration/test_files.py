@@ -3,6 +3,7 @@ names they have; what happens to a file that changes."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from coordinator.commands.submit import submit
 from coordinator.planning import plan_file, submission
 from jobs.items import LIST
 from jobs.result import WrittenFiles, open_result, verify_layer
+from tests import proxy as proxies
 from tests.farm import Farm, running, until
 from tests.integration.test_remote import Remote
 from tests.odd_names import ODD_NAMES, fill
@@ -260,3 +262,25 @@ def test_the_list_is_a_file_of_the_job_and_the_plan_says_where_shards_begin(fiel
     assert msgspec.msgpack.decode(folder.plan.read_bytes())["layers"][0]["count"] == 250
     field.farm.wait(job)
     field.farm.check_result(job)
+
+
+def sizes(paths: list[Path]) -> list[int]:
+    return [len(path.read_bytes()) for path in paths]
+
+
+def test_a_stream_of_files_that_is_cut_goes_on_where_it_ended(tmp_path: Path, server: Sshd) -> None:
+    """In pieces too, as the bandwidth is limited; the function comes from Python."""
+    wanted = [100_000 + i for i in range(40)] + [2_000_000]
+    (tmp_path / "in").mkdir()
+    for i, size in enumerate(wanted):
+        (tmp_path / f"in/{i:02}").write_bytes(os.urandom(size))
+    with proxies.running(server.port) as proxy, running(tmp_path / "farm", lease=LEASE_SECONDS) as farm:
+        far = Remote(farm, server, proxy=proxy).join("--bandwidth", "3MiB")
+        until(far.is_at_work, "the far agent to work")
+        job = Client(farm.root.path).map(sizes, {"files": f"{tmp_path}/in/*"}, shard={"files": 100})
+        until(lambda: far.input_bytes() > 1_000_000, "some of it to be there")
+        proxy.cut()
+        until(lambda: not far.state.get("linked"), "the link to be lost")
+        proxy.mend()
+        assert job.result(progress=False)["items"]["out"].tolist() == wanted
+        farm.check_result(job.id)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -195,6 +197,27 @@ def test_a_command_that_kills_its_starter_is_a_loss_and_the_next_shard_runs(tmp_
             runner.run(shard(tmp_path, a=b""))
         (tmp_path / "scratch/items/a").unlink()
         assert runner.run(shard(tmp_path, b=b""))["exit"].tolist() == [0]
+
+
+PARENT = """
+import sys
+from pathlib import Path
+from jobs.kinds import Bench, Items, Shard
+from jobs.kinds.command import Command, CommandParams
+folder = Path(sys.argv[1])
+runner = Command().open(Bench(CommandParams(run="echo $$ > ../pid; sleep 1000; true"), 1, None, folder))
+(folder / "items").mkdir()
+runner.run(Shard("items", 0, 0, None, items=Items(folder / "items", names=["a"])))
+"""
+
+
+def test_a_kill_of_the_worker_ends_the_command(tmp_path: Path) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)])
+    until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "the command to run")
+    command = psutil.Process(int((tmp_path / "pid").read_text()))
+    parent.kill()
+    parent.wait()
+    until(lambda: not command.is_running() or command.status() == psutil.STATUS_ZOMBIE, "its end")
 
 
 # --- what is refused at submit ------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from jobs.source import stamp_of
 from jobs.window import SourceChanged
 
 BLOCK = 1 << 20
+GONE = (FileNotFoundError, NotADirectoryError)  # all else is this machine's trouble, and no change
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -130,7 +131,7 @@ def _read(path: str, file: FileItem, stamp: Stamp | None, digest: Any, room: mem
     """All of a file in place into the digest."""
     try:
         fd = os.open(path, _READ)
-    except OSError as error:
+    except GONE as error:
         raise SourceChanged(f"{path}: {error.strerror}") from None
     try:
         found = stamp_of(os.fstat(fd))
@@ -147,7 +148,7 @@ def _check(file: FileItem, folder: str) -> None:
     path = f"{folder}/{file.name}"
     try:
         same = stamp_of(os.stat(path)) == file.stamp  # noqa: PTH116
-    except OSError as error:
+    except GONE as error:
         raise SourceChanged(f"{path}: {error.strerror}") from None
     if not same:
         raise SourceChanged(f"{path} was written to while it was read")

@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from jobs import template, units
 from jobs.errors import JobFileError
+from jobs.fields import one_line
 from jobs.items import is_path
 from jobs.kinds import (
     Bench,
@@ -42,6 +43,7 @@ WRITTEN = "written"  # folder of the outputs, below the scratch folder; commands
 LINK = "code"  # to the user's files, there too
 SHOWN_LIMIT = 200  # characters of a command in a message
 SIGKILL = 9
+RESERVED = frozenset({IN, OUT, CODE})  # what no column may be called
 OUTPUTS = (
     Output("exit", "rows", "<i4"),
     Output("files", "files", "|u1"),
@@ -88,6 +90,9 @@ class Command(Kind[CommandParams]):
         raise NotImplementedError("arrays were refused")
 
     def declare_items(self, params: CommandParams, listed: Listed) -> tuple[Output, ...] | None:
+        if taken := sorted(RESERVED & set(listed.columns)):
+            wrong = f"source.table: a column called {taken[0]}, which means something else in a command"
+            raise JobFileError(wrong, "rename the column")
         line = Line.of(params, listed.columns)
         if line.out is not None:
             _check_outputs(line.out, listed)
@@ -260,7 +265,7 @@ class CommandRunner(Runner):
         from jobs.sandbox import signal_name
         from jobs.spawner import LATE, NOT_FOUND
 
-        where, evidence = f"{one.called}: `{one.shown}`", self._sandbox.evidence("")
+        where, evidence = one_line(f"{one.called}: `{one.shown}`"), self._sandbox.evidence("")
         if one.exit == -SIGKILL:
             return RunnerLost(f"{where} was killed from outside")
         if one.exit < 0:

@@ -125,6 +125,11 @@ def test_a_status_other_than_0_fails_with_what_was_printed(tmp_path: Path) -> No
     assert "the end of a" in failed.evidence and "the end of b" not in failed.evidence
 
 
+def test_a_script_of_several_lines_is_one_in_a_message(tmp_path: Path) -> None:
+    failed = failure(tmp_path, "set -e\ncat {in}\nexit 4\n")
+    assert failed.message == "'a': `set -e\\ncat a\\nexit 4\\n` ended with status 4"
+
+
 @pytest.mark.parametrize("run", ["no-such-program {in}", "no-such-program {in} | cat && exit 127"])
 def test_a_program_that_is_not_there_names_the_machine(tmp_path: Path, run: str) -> None:
     failed = failure(tmp_path, run)
@@ -251,6 +256,12 @@ def test_lines_that_lead_elsewhere_are_refused(tmp_path: Path) -> None:
     lines = Listed(("a", "b"), lambda: iter([{"a": "ok", "b": "1"}, {"a": "../up", "b": "2"}]))
     with pytest.raises(JobFileError, match=r"the output of line 2 would be '\.\./up'"):
         Command().declare_items(params(run="x {out}", out="{a}"), lines)
+
+
+@pytest.mark.parametrize("name", ["in", "out", "code"])
+def test_columns_that_mean_something_else_are_refused(name: str) -> None:
+    with pytest.raises(JobFileError, match=f"a column called {name}"):
+        Command().declare_items(params(run="true"), Listed(("a", name), lambda: iter(())))
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from jobs.train.pushes import Pushes
 
 Array = np.ndarray[Any, Any]
 
+TREND_MARKS = 4  # scores that the time to the target is told by
 RATE_SECONDS = 5.0  # how fast the rate that people are shown forgets
 
 
@@ -126,4 +127,16 @@ class Logbook:
             target=params.target,
             rate=self._rate,
             seconds=self.seconds,
+            target_seconds=self._until_target(),
         )
+
+    def _until_target(self) -> float | None:
+        """As the last scores went on; None where they did not get better."""
+        marks, target = self.course.record.marks[-TREND_MARKS:], self.params.target
+        if target is None or len(marks) < 2 or self.course.reached is not None:
+            return None
+        first, last = marks[0], marks[-1]
+        gained, spell = last.accuracy - first.accuracy, last.seconds - first.seconds
+        if gained <= 0 or spell <= 0:
+            return None
+        return max(0.0, (target - last.accuracy) / gained * spell - (self.seconds - last.seconds))

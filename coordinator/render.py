@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coordinator import progress
+from coordinator import render_training as training
 from coordinator.admin import AgentStatus, FailureRecord, JobStatus, LayerStatus, Tally
 from coordinator.progress import Eta, Speed, Trace
 from jobs.units import format_duration, format_size
@@ -101,8 +102,8 @@ def jobs_table(jobs: Sequence[JobStatus], now: float) -> str:
             short(job.id),
             job.kind,
             job.state,
-            _shards(job.totals),
-            percent(job.totals),
+            training.rounds(job.training) if job.training else _shards(job.totals),
+            f"{int(100 * training.share(job.training))}%" if job.training else percent(job.totals),
             _job_rate(job, now),
             _when(job, now),
         )
@@ -118,11 +119,15 @@ def _shards(tally: Tally) -> str:
 
 def _job_rate(job: JobStatus, now: float) -> str:
     at_work = job.state == "running" and any(agent.live for agent in job.agents)
+    if job.training is not None:
+        return training.rate(job.training) if at_work else "-"
     return rate(progress.speed(job, now)) if at_work else "-"
 
 
 def _when(job: JobStatus, now: float) -> str:
     """What is left of a running job; what an ended one took."""
+    if job.state == "running" and job.training is not None:
+        return f"{training.left(job.training)} left"
     if job.state == "running":
         eta = progress.eta(job, now)
         return left(eta) if eta.likely is None else f"{left(eta)} left"
@@ -148,13 +153,14 @@ def slow_lines(job: JobStatus) -> list[str]:
 def job_page(job: JobStatus, now: float) -> str:
     """All about one job."""
     totals = job.totals
-    lines = [
-        f"{job.id}: {job.kind}, {job.state}" + (f" ({job.why})" if job.why else ""),
-        f"  shards    {_shards(totals)} committed ({percent(totals)}), {_rest(totals)}",
-        f"  layers    {job.layers_merged:,}/{job.layers_total:,} merged",
-        f"  time      submitted {moment(job.created)}{_took(job, now)}",
-    ]
-    if job.state == "running":
+    lines = [f"{job.id}: {job.kind}, {job.state}" + (f" ({job.why})" if job.why else "")]
+    if job.training is None:
+        lines.append(f"  shards    {_shards(totals)} committed ({percent(totals)}), {_rest(totals)}")
+        lines.append(f"  layers    {job.layers_merged:,}/{job.layers_total:,} merged")
+    lines.append(f"  time      submitted {moment(job.created)}{_took(job, now)}")
+    if job.training is not None:
+        lines += training.page_lines(job, job.training)
+    elif job.state == "running":
         lines.append(f"  rate      {_job_rate(job, now)}")
         lines.append(f"  left      {eta_line(progress.eta(job, now))}")
     if job.failures or totals.quarantined:
@@ -163,7 +169,7 @@ def job_page(job: JobStatus, now: float) -> str:
     if job.priority != 1:
         lines.append(f"  priority  {job.priority}")
     lines += [f"  note      {note}" for note in [*job.notes, *slow_lines(job)]]
-    blocks = ["\n".join(lines), layers_table(job.layers), machines_table(job)]
+    blocks = ["\n".join(lines), "" if job.training else layers_table(job.layers), machines_table(job)]
     return "\n\n".join(block for block in blocks if block)
 
 
@@ -223,6 +229,8 @@ def machines_table(job: JobStatus) -> str:
 
 def progress_line(job: JobStatus, now: float) -> str:
     """One line for watchers where there is no terminal."""
+    if job.training is not None:
+        return training.line(job, job.training)
     totals = job.totals
     parts = [f"{job.id} {job.state}: {_shards(totals)} shards ({percent(totals)})"]
     if totals.finished:
@@ -236,8 +244,17 @@ def progress_line(job: JobStatus, now: float) -> str:
     return ", ".join(part for part in parts if part != "-")
 
 
+def bar_counts(job: JobStatus) -> tuple[int, int]:
+    """How long a bar is, and how much of it is done."""
+    if job.training is not None:
+        return job.training.rounds, job.training.round
+    return job.totals.shards, job.totals.committed
+
+
 def bar_note(job: JobStatus, now: float) -> str:
     """What stands behind a bar: rate and time left, or why there are none."""
+    if job.training is not None:
+        return training.bar_note(job, job.training)
     if job.state != "running":
         return job.state
     if job.totals.shards and job.totals.committed == job.totals.shards:

@@ -43,9 +43,9 @@ class Job:
         with tqdm(desc=self.id, total=0, unit="shard", disable=not progress) as bar:
             for answer in self._place.follow(self.id):
                 status = answer.jobs[0]
-                bar.total = status.totals.shards
+                bar.total, done = render.bar_counts(status)
                 bar.set_postfix_str(render.bar_note(status, answer.now), refresh=False)
-                bar.update(status.totals.committed - bar.n)
+                bar.update(done - bar.n)
         if status.state != "complete":
             raise incomplete(status)
         return status

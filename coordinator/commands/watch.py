@@ -178,7 +178,7 @@ class Bars:
         if self._bar is None:
             self._bar = self._made(BAR, render.short(job.id))
         bar = self._bar
-        bar.total, bar.n = job.totals.shards, job.totals.committed
+        bar.total, bar.n = render.bar_counts(job)
         bar.set_postfix_str(render.bar_note(job, now), refresh=True)
         lines = render.machine_lines(job, trace)[:MACHINES_SHOWN]
         while len(self._machines) < len(lines):

@@ -1,0 +1,238 @@
+"""Synchronous rounds of one model on all cores, beside Ray's parameter-server pattern: same model, data and batch.
+
+    python -m benchmarks.train [--ssh] [--agents 1] [--rounds 200] [--runs 3] [--bits 32] [--batch 1024]
+
+The model is the mlp 784-448-160-10 (425,130 parameters), a virtual worker a core, `batch` rows each, one step a round.
+Ours: rounds per second of training as the job's own clock counts them, by folder or over loopback ssh. Ray: an actor
+that has the weights, a worker a core that computes gradients, as in Ray's own example; gradients are float32 and
+nothing is kept or checked. `ratio`: our rounds per second over Ray's. `parts`: what a round takes beside its compute,
+and plain numpy in one process, with one thread and with all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from benchmarks.measure import CORES, alternate, machine, report
+from benchmarks.served import TIMING, finish
+from jobs.train import data
+from jobs.train.data import Data, Feeder
+from jobs.train.models import Model, open_model
+from jobs.train.params import DataSpec, TrainParams
+from tests import sshd
+from tests.farm import Farm, running, until
+from tests.sshd import HOST
+
+ROWS = 20_000
+WARM_ROUNDS = 10  # at the start of each run, that do not count
+SECONDS = 4.0  # of plain numpy
+
+Array = np.ndarray[Any, Any]
+
+
+class Ours:
+    """A farm with its agents, and its rounds a second."""
+
+    def __init__(self, farm: Farm, folder: Path, given: argparse.Namespace, config: Path | None) -> None:
+        self._farm, self._folder, self._given = farm, folder, given
+        self.round_ms: list[float] = []
+        self.compute_ms: list[float] = []
+        for number in range(given.agents):
+            options = ["--cpus", str(CORES // given.agents), *(["--ssh-config", str(config)] if config else [])]
+            farm.join(f"bench{number}", *options, where=f"{HOST}:{farm.root.path}" if config else None)
+        until(lambda: all(farm.agent_status(f"bench{n}") for n in range(given.agents)), "the agents to join", 60)
+        self._run(WARM_ROUNDS)  # the pools are up once it has run
+
+    def rate(self) -> float:
+        return self._run(self._given.rounds + WARM_ROUNDS)
+
+    def _run(self, rounds: int) -> float:
+        params = msgspec.to_builtins(params_of(self._folder, self._given, rounds))
+        job = self._farm.submit({}, kind="train", name="train", params=params)
+        finish(self._farm, job)
+        agents = self._farm.status(job).agents
+        found = json.loads((self._farm.root.job(job).result / "made" / "training.json").read_text())
+        self._farm.coordinator("rm", job)
+        ends = [point[1] for point in found["points"]]
+        took = [after - before for before, after in itertools.pairwise(ends)][WARM_ROUNDS - 2 :]
+        self.round_ms.append(1000 * statistics.median(took))
+        self.compute_ms.append(1000 * max(agent.seconds for agent in agents))
+        return len(took) / sum(took)
+
+
+def params_of(folder: Path, given: argparse.Namespace, rounds: int) -> TrainParams:
+    spec = DataSpec(str(folder / "x.npy"), str(folder / "y.npy"), test=0.01)
+    return TrainParams(
+        data=spec,
+        workers=CORES,
+        microbatch=given.batch,
+        rounds=rounds,
+        bits=given.bits,
+        eval_every=1 << 30,
+        checkpoint_rounds=1 << 30,
+    )
+
+
+def write_data(folder: Path) -> None:
+    """Rows of MNIST's shape: what is in them does not change what a round takes."""
+    rng = np.random.default_rng(0)
+    np.save(folder / "x.npy", rng.integers(0, 255, (ROWS, 28, 28)).astype("u1"))
+    np.save(folder / "y.npy", rng.integers(0, 10, ROWS))
+
+
+def model_of(params: TrainParams) -> Model:
+    assert params.facts is not None
+    return open_model(params, params.facts)
+
+
+# --- Ray's pattern ---
+
+
+class Server:
+    """Has the weights."""
+
+    def __init__(self, weights: Array, rate: float) -> None:
+        self._weights, self._rate = weights.copy(), np.float32(rate)
+
+    def apply(self, *gradients: Array) -> Array:
+        self._weights = self._weights - self._rate * np.mean(gradients, axis=0)
+        return self._weights
+
+
+class Worker:
+    """Computes gradients."""
+
+    def __init__(self, raw: bytes, folder: str, number: int) -> None:
+        import threadpoolctl
+
+        threadpoolctl.threadpool_limits(1)
+        params, found = msgspec.msgpack.decode(raw, type=TrainParams), data.read(Path(folder) / "data")
+        self._model, self._params = model_of(params), params
+        self._batches = Batches(found, params.microbatch, number)
+
+    def gradient(self, weights: Array) -> Array:
+        out = np.empty_like(weights)
+        self._model.gradient(weights, *self._batches.next(), out)
+        out *= np.float32(1 / self._params.microbatch)
+        return out
+
+
+class Batches:
+    """Rows drawn as a training draws them."""
+
+    def __init__(self, found: Data, count: int, seed: int) -> None:
+
+        self._feeder, self._count, self._rows = Feeder(found.x, found.y, found.unit), count, len(found.x)
+        self._rng = np.random.default_rng(seed)
+
+    def next(self) -> tuple[Array, Array]:
+        return self._feeder.batch(self._rng.integers(0, self._rows, self._count))
+
+
+def ray_rate(folder: Path, params: TrainParams, rounds: int) -> float:
+    os.environ["RAY_AUTH_MODE"] = "disabled"  # which would cost it something, and says so on the terminal
+    import ray
+
+    ray.init(num_cpus=CORES, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    try:
+        raw = msgspec.msgpack.encode(params)
+        model = model_of(params)
+        server = ray.remote(num_cpus=0)(Server).remote(model.start(0), params.lr)
+        workers = [ray.remote(num_cpus=1)(Worker).remote(raw, str(folder), number) for number in range(CORES)]
+        weights = server.apply.remote(np.zeros(model.dim, "f4"))
+        for number in range(rounds + WARM_ROUNDS):
+            if number == WARM_ROUNDS:
+                ray.get(weights)
+                began = time.monotonic()
+            weights = server.apply.remote(*[worker.gradient.remote(weights) for worker in workers])
+            ray.wait([weights])
+        return rounds / (time.monotonic() - began)
+    finally:
+        ray.shutdown()
+
+
+# --- plain numpy ---
+
+
+def numpy_rate(folder: Path, params: TrainParams, threads: int) -> float:
+    """Rounds a second of the same global batch in one process."""
+    import threadpoolctl
+
+    found = data.read(folder / "data")
+    model, batches = model_of(params), Batches(found, params.microbatch * CORES, 0)
+    weights, out, rounds = model.start(0), np.empty(model.dim, "f4"), 0
+    with threadpoolctl.threadpool_limits(threads):
+        began = time.monotonic()
+        while time.monotonic() - began < SECONDS:
+            model.gradient(weights, *batches.next(), out)
+            weights = weights - np.float32(params.lr / params.microbatch / CORES) * out
+            rounds += 1
+        return rounds / (time.monotonic() - began)
+
+
+# --- all of it ---
+
+
+@contextlib.contextmanager
+def server_config(folder: Path, over_ssh: bool) -> Iterator[Path | None]:
+    if not over_ssh:
+        yield None
+        return
+    with sshd.running(folder / "sshd") as server:
+        yield server.ssh_config()
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--ssh", action="store_true")
+    options.add_argument("--agents", type=int, default=1)
+    options.add_argument("--rounds", type=int, default=200)
+    options.add_argument("--runs", type=int, default=3)
+    options.add_argument("--bits", type=int, default=32)
+    options.add_argument("--batch", type=int, default=1024)
+    options.add_argument("--alone", action="store_true", help="ours only")
+    given = options.parse_args()
+    print(machine(), flush=True)
+    with tempfile.TemporaryDirectory(prefix="muster-bench-") as name:
+        measure(Path(name), given)
+
+
+def measure(folder: Path, given: argparse.Namespace) -> None:
+    write_data(folder)
+    found = data.load(params_of(folder, given, 1).data, folder)
+    data.write(found, folder / "data")
+    params = msgspec.structs.replace(params_of(folder, given, 1), facts=found.facts, local_steps=1)
+    with server_config(folder, given.ssh) as config, running(folder / "farm", **TIMING) as farm:
+        ours = Ours(farm, folder, given, config)
+        peers = {
+            "ray": lambda: ray_rate(folder, params, given.rounds),
+            "numpy1": lambda: numpy_rate(folder, params, 1),
+            "numpy": lambda: numpy_rate(folder, params, CORES),
+        }
+        rates = alternate(given.runs, ours=ours.rate, **({} if given.alone else peers))
+    best = {name: max(those) for name, those in rates.items()}
+    round_ms, compute_ms = min(ours.round_ms[1:]), min(ours.compute_ms[1:])
+    parts = {
+        "round ms": round(round_ms, 2),
+        "compute ms": round(compute_ms, 2),
+        "overhead ms": round(round_ms - compute_ms, 2),
+        **{f"over {name}": round(best["ours"] / rate, 3) for name, rate in best.items() if name.startswith("numpy")},
+    }
+    report(best["ours"], best.get("ray", best["ours"]), parts)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""What people are shown of a training."""
+
+from __future__ import annotations
+
+from coordinator import render
+from coordinator.admin import AgentRate, JobStatus, Tally, TrainNews
+
+NEWS = TrainNews(round=120, rounds=1000, loss=0.45678, accuracy=0.9, best=0.91, rate=40.0, seconds=3.0)
+
+
+def status(news: TrainNews, state: str = "running") -> JobStatus:
+    agent = AgentRate("a", True, 2, 1, 0, 9, 9, 0, 0, 0.1, 1.0)
+    return JobStatus("digits.1", "train", state, "", 1, 5.0, 6.0, None, Tally(), 0, agents=[agent], training=news)  # type: ignore[arg-type]
+
+
+def test_a_line_has_round_loss_accuracy_rate_machines_and_time() -> None:
+    said = render.progress_line(status(NEWS), 10.0)
+    assert said == (
+        "digits.1 running: round 120/1,000, loss 0.4568, accuracy 0.9000, best 0.9100, 40 rounds/s, 1 machine,"
+        " left: 22 s"
+    )
+
+
+def test_time_is_to_the_target_where_it_can_be_told() -> None:
+    import msgspec
+
+    near = msgspec.structs.replace(NEWS, target=0.95, target_seconds=7.4)
+    far = msgspec.structs.replace(NEWS, target=0.95)
+    assert "left: 7.0 s to 0.95" in render.progress_line(status(near), 10.0)
+    assert "left: at most 22 s" in render.progress_line(status(far), 10.0)
+
+
+def test_the_page_and_the_table_speak_of_rounds() -> None:
+    page = render.job_page(status(NEWS), 10.0)
+    assert "rounds    120/1,000 (12%)" in page and "LAYER" not in page and "shards" not in page
+    assert "120/1,000" in render.jobs_table([status(NEWS)], 10.0)
+    assert render.bar_counts(status(NEWS)) == (1000, 120)
+
+
+def test_before_the_first_round_nothing_is_made_up() -> None:
+    said = render.progress_line(status(TrainNews(0, 50)), 10.0)
+    assert said == "digits.1 running: round 0/50, 1 machine, left: measuring"

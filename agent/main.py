@@ -7,6 +7,7 @@ import os
 import platform
 import queue
 import signal
+import sys
 import time
 import uuid
 from collections.abc import Mapping
@@ -65,6 +66,7 @@ WEIGH_SECONDS = 1.0
 SPACE_SECONDS = 2.0
 STATE_SECONDS = 1.0
 FIRST_LINK_SECONDS = 30.0  # longer than it takes to find out that there is none
+SWITCH_SECONDS = 0.0005  # a round waits for each of our threads in turn, and Python's own 5 ms would be most of it
 HELLO_SECONDS = 1.0  # for the first hello to be on its way before the pool's start takes this thread
 
 log = logging.getLogger("muster.agent")
@@ -115,6 +117,7 @@ class Agent:
 
     def run(self) -> int:
         """Until it has left; the exit code. A MusterError is raised once everything is stopped."""
+        sys.setswitchinterval(SWITCH_SECONDS)
         self._catch_signals()
         open_log(self._spool.log)
         log.info("joining %s as %s", self._link, self._settings.name)

@@ -276,6 +276,7 @@ class Push:
     session: int
     layer: str
     pieces: tuple[tuple[str, RangeSet], ...]  # name of a part, which of its shards
+    eager: bool = False  # the body goes along: there is no time to ask first
 
 
 @dataclass(frozen=True)

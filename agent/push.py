@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import ClassVar, cast
 
+import msgspec
+
 from agent.bandwidth import Bandwidth
 from agent.bulk import Bulk
 from agent.links.channel import Channel, Link
@@ -72,6 +74,8 @@ class Pushing(Bulk[Push | Recheck]):
         outputs = list(bundle.index.outputs)
         numbers = bundle.numbers.pairs()
         offer = Offer(push.session, push.layer, numbers, outputs, encode_index(bundle.index), bundle.nbytes)
+        if push.eager:
+            return self._send_at_once(msgspec.structs.replace(offer, eager=True), bundle)
         verdict = self._offer(offer)
         channel = self._channel
         if not isinstance(verdict, Accepted) or channel is None:
@@ -80,6 +84,23 @@ class Pushing(Bulk[Push | Recheck]):
         settled = self._hear(channel, COMMIT_SECONDS)
         if isinstance(settled, Accepted):
             raise ProtocolError("a bundle was accepted a second time")
+        return cast("Settled | Refused | Rejected", settled)
+
+    def _send_at_once(self, offer: Offer, bundle: Bundle) -> Settled | Refused | Rejected:
+        """Header and body, then the one answer; once more on a new channel where one kept from before has ended."""
+        if self._channel is not None:
+            try:
+                return self._exchange(self._channel, offer, bundle)
+            except (LinkError, NoDaemonError):
+                self._hang_up()
+        return self._exchange(self._dial(), offer, bundle)
+
+    def _exchange(self, channel: Channel, offer: Offer, bundle: Bundle) -> Settled | Refused | Rejected:
+        channel.say(offer)
+        bundle.write_body(partial(self._send_body, channel))
+        settled = self._hear(channel, COMMIT_SECONDS)
+        if isinstance(settled, Accepted):
+            raise ProtocolError("a bundle that came with its header was accepted")
         return cast("Settled | Refused | Rejected", settled)
 
     def _send_body(self, channel: Channel, data: bytes | memoryview) -> None:

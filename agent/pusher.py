@@ -44,7 +44,8 @@ class Pusher:
         layer, parts = chosen
         self._hurry.discard(layer)
         self._farm = farm
-        self.under_way = Push(session, layer, tuple((part.name, part.live) for part in parts))
+        pieces = tuple((part.name, part.live) for part in parts)
+        self.under_way = Push(session, layer, pieces, self.stock.has_rounds(layer))
         return self.under_way
 
     def spare(self, names: list[str]) -> list[str]:

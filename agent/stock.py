@@ -152,6 +152,10 @@ class Stock:
         """Layers of rounds that go up as a whole, and of which more is to come."""
         return {layer for layer, one in self.holdings.items() if one.count and one.info.layer.rounds == "whole"}
 
+    def has_rounds(self, layer: str) -> bool:
+        holding = self.holdings.get(layer)
+        return holding is not None and bool(holding.info.layer.rounds)
+
     def eager_layers(self) -> set[str]:
         """Layers of which each part goes up by itself."""
         return {layer for layer, one in self.holdings.items() if one.info.layer.rounds == "each"}

@@ -68,14 +68,15 @@ def _receive(agent: Stream, daemon: Asked, farm: str, offer: Offer) -> Message:
     try:
         index = _checked_index(offer, farm)
     except DamagedError as error:
-        return Refused("corrupt", [], error.message)
+        return _declined(agent, daemon, offer, Refused("corrupt", [], error.message))
     verdict = _ask(daemon, _header(offer, index))
     if not isinstance(verdict, Take):
-        return verdict
+        return _declined(agent, daemon, offer, verdict)
     wrong = _wrong_rows(index, verdict)
     if wrong:
-        return _ask(daemon, Failed(verdict.token, "corrupt", wrong))
-    agent.send(Accepted(verdict.token))
+        return _declined(agent, daemon, offer, _ask(daemon, Failed(verdict.token, "corrupt", wrong)))
+    if not offer.eager:
+        agent.send(Accepted(verdict.token))
     try:
         nbytes = _take_body(agent, daemon, offer, index, verdict)
     except DamagedError as error:
@@ -85,6 +86,13 @@ def _receive(agent: Stream, daemon: Asked, farm: str, offer: Offer) -> Message:
     except OSError as error:
         return _ask(daemon, Failed(verdict.token, "disk", f"{verdict.tmp}: {error.strerror}"))
     return _ask(daemon, Stored(verdict.token, nbytes))
+
+
+def _declined(agent: Stream, daemon: Asked, offer: Offer, answer: Message) -> Message:
+    """The same answer, once an eager body is out of the way."""
+    if offer.eager:
+        _Body(agent, daemon, offer).drain()
+    return answer
 
 
 def _ask(daemon: Asked, message: Message) -> Message:

@@ -74,7 +74,7 @@ class Bundle:
     def numbers(self) -> RangeSet:
         return RangeSet.of(piece.entry.number for piece in self._pieces)
 
-    def spans(self) -> Iterator[Span | bytes]:
+    def spans(self) -> Iterator[Span | bytes | memoryview]:
         """The body in order: runs of the parts' files, for sendfile, then the sums as bytes."""
         with _Files() as files:
             for path, offset, length in _runs(self._pieces):
@@ -82,7 +82,7 @@ class Bundle:
         if self._sums:
             yield self._sums
 
-    def write_body(self, send: Callable[[bytes], object]) -> None:
+    def write_body(self, send: Callable[[bytes | memoryview], object]) -> None:
         """The body through `send`, in chunks of at most 1 MiB."""
         for span in self.spans():
             for chunk in _chunks(span):
@@ -178,9 +178,10 @@ class _Files:
         self.close()
 
 
-def _chunks(span: Span | bytes) -> Iterator[bytes]:
-    if isinstance(span, bytes):
-        yield from (span[i : i + CHUNK] for i in range(0, len(span), CHUNK))
+def _chunks(span: Span | bytes | memoryview) -> Iterator[bytes | memoryview]:
+    if isinstance(span, bytes | memoryview):
+        view = memoryview(span)
+        yield from (view[i : i + CHUNK] for i in range(0, len(view), CHUNK))
         return
     fd, offset, left = span
     while left:
@@ -191,7 +192,15 @@ def _chunks(span: Span | bytes) -> Iterator[bytes]:
         offset, left = offset + len(chunk), left - len(chunk)
 
 
-def _added(pieces: list[_Piece], layout: Layout) -> bytes:
+def _read(fd: int, nbytes: int, offset: int) -> bytes:
+    """At once, where the system reads as much at once."""
+    raw = os.pread(fd, nbytes, offset)
+    if len(raw) < nbytes:
+        raw += b"".join(_chunks(Span(fd, offset + len(raw), nbytes - len(raw))))
+    return raw
+
+
+def _added(pieces: list[_Piece], layout: Layout) -> bytes | memoryview:
     """The sum segments of all pieces, each checked by its digest, added up."""
     if not layout.sums:
         return b""
@@ -200,7 +209,7 @@ def _added(pieces: list[_Piece], layout: Layout) -> bytes:
     sums = Sums(layout)
     with _Files() as files:
         for piece in pieces:
-            raw = b"".join(_chunks(Span(files.open(piece.path), piece.offset + piece.kept, sums.nbytes)))
+            raw = _read(files.open(piece.path), sums.nbytes, piece.offset + piece.kept)
             if xxhash.xxh3_128_digest(raw) != piece.entry.sum_digest:
                 raise DamagedError(f"{piece.path.name}: the sums of shard {piece.entry.number} are damaged")
             sums.add(raw)

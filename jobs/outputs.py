@@ -61,17 +61,22 @@ class Sums:
     def __init__(self, layout: Layout) -> None:
         self._totals = [np.zeros(output.shape, _sum_dtype(output)) for output in layout.sums]
         self._outputs = layout.sums
+        self._count = 0
         self.nbytes = sum(layout.sum_sizes)
 
-    def add(self, raw: bytes | bytearray) -> None:
+    def add(self, raw: bytes | bytearray | memoryview) -> None:
         """The sum segments of one shard, or of one bundle."""
         start = 0
-        for output, total in zip(self._outputs, self._totals, strict=True):
+        for number, (output, total) in enumerate(zip(self._outputs, self._totals, strict=True)):
             more = np.frombuffer(raw, total.dtype, total.size, start).reshape(total.shape)
-            _add_exactly(total, more, output.name)
+            self._totals[number] = _added_exactly(total, more, output.name) if self._count else more.copy()
             start += total.nbytes
+        self._count += 1
 
-    def raw(self) -> bytes:
+    def raw(self) -> bytes | memoryview:
+        """Without a copy where there is one output."""
+        if len(self._totals) == 1:
+            return _bytes_of(self._totals[0])
         return b"".join(total.tobytes() for total in self._totals)
 
     def shown(self) -> list[Array]:
@@ -83,11 +88,14 @@ def _sum_dtype(output: Output) -> np.dtype[Any]:
     return np.dtype(output.dtype) if output.narrow else SUM_DTYPE
 
 
-def _add_exactly(total: Array, more: Array, name: str) -> None:
-    negative = total < 0
-    np.add(total, more, out=total)
-    if np.any((negative == (more < 0)) & ((total < 0) != negative)):
+def _added_exactly(total: Array, more: Array, name: str) -> Array:
+    """Where the signs of both differ from the sum's, it went over."""
+    found: Array = total + more
+    total ^= found
+    total &= more ^ found
+    if total.size and int(total.min()) < 0:
         raise SumTooLarge(f"output {name}: a sum does not fit into {8 * total.itemsize} bits")
+    return found
 
 
 def _unscaled(output: Output, total: Array) -> Array:

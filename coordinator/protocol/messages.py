@@ -267,6 +267,7 @@ class Offer(Message, frozen=True):
     index: bytes
     nbytes: Count  # of the body that will follow
     fingerprint: Text = ""  # of the index, as the helper read it there
+    eager: bool = False  # the body follows at once, and the one answer comes after it
 
 
 class Accepted(Message, frozen=True):

@@ -60,18 +60,39 @@ class Sums:
 
     def __init__(self, layout: Layout) -> None:
         self._totals = [np.zeros(output.shape, _sum_dtype(output)) for output in layout.sums]
+        self._peaks = [0 for _ in layout.sums]  # no number of a total is larger than this
         self._outputs = layout.sums
         self._count = 0
         self.nbytes = sum(layout.sum_sizes)
 
     def add(self, raw: bytes | bytearray | memoryview) -> None:
-        """The sum segments of one shard, or of one bundle."""
+        """The sum segments of one shard, or of one bundle. They stay as they are until the next are added."""
         start = 0
-        for number, (output, total) in enumerate(zip(self._outputs, self._totals, strict=True)):
+        for number, total in enumerate(self._totals):
             more = np.frombuffer(raw, total.dtype, total.size, start).reshape(total.shape)
-            self._totals[number] = _added_exactly(total, more, output.name) if self._count else more.copy()
+            self._add(number, more)
             start += total.nbytes
         self._count += 1
+
+    def _add(self, number: int, more: Array) -> None:
+        """The first is kept as it is, the second makes a new array, all others go into that."""
+        total = self._totals[number]
+        self._peaks[number] += max(int(more.max()), -int(more.min())) if more.size else 0
+        if self._peaks[number] > np.iinfo(total.dtype).max:
+            self._check(number, more)
+        if self._count > 1:
+            np.add(total, more, out=total)
+        else:
+            self._totals[number] = np.asarray(total + more) if self._count else more
+
+    def _check(self, number: int, more: Array) -> None:
+        """Where the signs of both differ from the sum's, it goes over."""
+        total = self._totals[number]
+        found = total + more
+        if self._count and np.any(((total ^ found) & (more ^ found)) < 0):
+            name = self._outputs[number].name
+            raise SumTooLarge(f"output {name}: a sum does not fit into {8 * total.itemsize} bits")
+        self._peaks[number] = np.iinfo(total.dtype).max
 
     def raw(self) -> bytes | memoryview:
         """Without a copy where there is one output."""
@@ -86,16 +107,6 @@ class Sums:
 
 def _sum_dtype(output: Output) -> np.dtype[Any]:
     return np.dtype(output.dtype) if output.narrow else SUM_DTYPE
-
-
-def _added_exactly(total: Array, more: Array, name: str) -> Array:
-    """Where the signs of both differ from the sum's, it went over."""
-    found: Array = total + more
-    total ^= found
-    total &= more ^ found
-    if total.size and int(total.min()) < 0:
-        raise SumTooLarge(f"output {name}: a sum does not fit into {8 * total.itemsize} bits")
-    return found
 
 
 def _unscaled(output: Output, total: Array) -> Array:

@@ -15,6 +15,7 @@ from jobs.ranges import RangeSet
 from jobs.work import Mishap, Outcome
 
 WORTH_KILLING_SECONDS = 2.0  # a batch that takes less may as well end by itself
+ROUND_SECONDS = 60.0  # so long a round's may take: killed for being overtaken, a slow starter would never get going
 DRAIN_SECONDS = 600.0  # for what runs at a drain, where its job has no timeout
 HEAD_PATIENCE_SECONDS = 30.0  # a slot stays with its layer until another has waited that long
 
@@ -272,8 +273,10 @@ class Floor:
                     flight.unwanted_since = None
                     continue
                 flight.unwanted_since = now if flight.unwanted_since is None else flight.unwanted_since
-                unknown = flight.expected is None or flight.expected > WORTH_KILLING_SECONDS
-                if unknown or now - flight.unwanted_since > WORTH_KILLING_SECONDS:
+                patience = ROUND_SECONDS if flight.info.layer.rounds else WORTH_KILLING_SECONDS
+                unknown = flight.expected is None and not flight.info.layer.rounds
+                long = flight.expected is not None and flight.expected > patience
+                if unknown or long or now - flight.unwanted_since > patience:
                     orders += self._kill(slot, "dropped", None)
         return orders
 

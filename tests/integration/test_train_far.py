@@ -35,7 +35,7 @@ def share_of(farm: Farm, job: str) -> dict[str, int]:
 )
 def test_near_and_far_machines_train_one_model(shared: tuple[Farm, Remote], params: dict[str, Any]) -> None:
     farm, far = shared
-    job = submit(farm, rounds=300, **params)
+    job = submit(farm, rounds=300, checkpoint_rounds=100, eval_every=100, **params)
     check(farm, job)
     assert share_of(farm, job)["far"] > 20
     until(lambda: not list((far.spool / "run" / "sheets").glob("*/*")), "its sheets to go")
@@ -43,7 +43,7 @@ def test_near_and_far_machines_train_one_model(shared: tuple[Farm, Remote], para
 
 def test_a_far_machine_is_killed_in_the_middle(shared: tuple[Farm, Remote]) -> None:
     farm, far = shared
-    job = submit(farm, rounds=400, bits=16)
+    job = submit(farm, rounds=400, bits=16, checkpoint_rounds=100, eval_every=100)
     at_round(farm, job, 40)
     os.kill(far.process.pid, signal.SIGKILL)
     check(farm, job)

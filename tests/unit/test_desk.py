@@ -777,3 +777,13 @@ def test_shards_of_a_damaged_part_are_lost_and_not_to_blame() -> None:
     (loss,) = world.said().losses
     assert (loss.numbers, loss.running) == ([(0, 1)], False)
     assert world.desk.to_push == 0
+
+
+def test_a_worker_that_is_overtaken_in_a_round_is_not_killed_for_it() -> None:
+    """Its first shard has all to load: killed for being late, it would have to again."""
+    rounds = LayerInfo("j.1", Layer("a", A, MadeSource("whole"), 0, 1, 0, 0, 100, None), info().work)
+    for layer, kills in ((rounds, 0), (info(), 1)):
+        world = World()
+        world.tell(Heard(News([layer], [grant(0, 1)])))
+        world.tell(Heard(News(drops=[Drop(A, 1, 1, [(0, 1)])])))
+        assert len(of(Kill, world.orders)) == kills

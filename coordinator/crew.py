@@ -108,7 +108,8 @@ class Crew:
         if digest in self._sheets:
             return
         patch = self._patch[2] if self._patch[0] == digest else b""
-        if self._drive.lay_out(np.ascontiguousarray(weights, "<f4").data, patch) != digest:
+        laid = self._drive.patiently(lambda: self._drive.lay_out(np.ascontiguousarray(weights, "<f4").data, patch))
+        if laid != digest:
             raise RuntimeError("weights that are not those of their digest")
         self._sheets.append(digest)
         wanted = {header.weights for header, _ in self._out.values()}

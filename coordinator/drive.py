@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import xxhash
 
@@ -29,14 +29,19 @@ from coordinator.admin import (
     TrainNews,
 )
 from coordinator.root import Root
-from jobs.errors import DamagedError, MusterError, report
+from jobs.commit import is_full
+from jobs.errors import DamagedError, MusterError, SpaceError, report
 from jobs.parts import BodyCheck, Entry, Index, index_of, read_index
 from jobs.ranges import RangeSet
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer  # the type checker's; nothing to install
 
+FULL_SECONDS = 1.0  # between tries while the disk is full
 WAIT_SECONDS = 20.0  # for one answer; `Drive.wait` asks again by itself
+
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -155,6 +160,18 @@ class Drive:
             file.write(data)
         tmp.replace(path)
         return digest
+
+    def patiently(self, write: Callable[[], _T]) -> _T:
+        """What `write` gives, tried again each second while the root's disk is full: a driver goes on once there is
+        room, and ends with its daemon meanwhile as at any other time."""
+        while True:
+            try:
+                return write()
+            except (SpaceError, OSError) as error:
+                if not (isinstance(error, SpaceError) or is_full(error)):
+                    raise
+                print(f"{error}; trying again", file=sys.stderr, flush=True)
+            self._ask(FULL_SECONDS)
 
     def give_up(self, why: str) -> None:
         """There is no going on: the job is halted, and no other driver is started."""

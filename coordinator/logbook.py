@@ -88,7 +88,7 @@ class Logbook:
         self._asked.difference_update([at for at, _ in scores], misjudged)
         for at, score in scores:
             if self.course.scored(at, score):
-                checkpoint.write_best(self._folder, self.course, self.params)
+                self._drive.patiently(lambda: checkpoint.write_best(self._folder, self.course, self.params))
 
     # --- keeping it ---
 
@@ -99,13 +99,15 @@ class Logbook:
     def keep(self) -> None:
         """A durable checkpoint, and then the cursor."""
         self.course.saved(self.outer.round, self.seconds)
-        checkpoint.write(self._folder, self.outer, self.course)
+        self._drive.patiently(lambda: checkpoint.write(self._folder, self.outer, self.course))
         self._move(max(self._drive.cursor, self.outer.round))
 
     def finish(self) -> None:
         """The result is in its place before the job is said to be done."""
         self.keep()
-        publish(self._drive, self.params, self._model, self.outer, self.course, self.seconds)
+        self._drive.patiently(
+            lambda: publish(self._drive, self.params, self._model, self.outer, self.course, self.seconds)
+        )
         self._move(self._drive.cursor, finish=True)
 
     def _move(self, cursor: int, finish: bool = False) -> None:

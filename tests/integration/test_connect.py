@@ -266,3 +266,24 @@ def disk(agent: SimulatedAgent) -> list[str]:
 def peak_bytes(pid: int) -> int:
     [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM")]
     return int(line.split()[1]) * 1024
+
+
+def test_a_bundle_that_comes_with_its_header_has_one_answer_and_leaves_the_channel_clean(farm: Farm) -> None:
+    job = farm.submit(arrays(), shard_rows=8)
+    agent = farm.agent()
+    agent.join()
+    agent.sync()
+    agent.compute()
+    part = agent.parts[0]
+    bundle = agent.bundle_of(part)
+    offer = msgspec.structs.replace(agent.offer_of(bundle), eager=True)
+    for answer in (m.Settled, m.Refused):
+        agent.push_link.send(frame(m.encode(offer)))
+        bundle.write_body(agent.push_link.send)
+        assert isinstance(agent.push_link.receive(), answer)
+    agent.push_link.send(frame(m.encode(msgspec.structs.replace(offer, index=b"nonsense"))))
+    bundle.write_body(agent.push_link.send)
+    assert agent.push_link.receive().code == "corrupt"
+    agent.parts.clear()
+    agent.work(lambda: farm.status(job).state == "complete")
+    farm.check_result(job)

@@ -1,0 +1,137 @@
+"""The parameter-server study: an MLP of 784-64-10, trained by 1 to 20 workers, in rounds and asynchronously.
+
+    python -m benchmarks.study [--workers 1,2,5,10,15,20] [--modes sync,async] [--plots docs/study]
+
+Strong scaling: 60 virtual workers of 10 rows each whatever machines there are, so every run takes the same steps.
+`--scaling weak`: as many virtual workers as machines, 100 rows each, the learning rate unchanged, for gradients are
+averaged. Numbers of workers up to the cores there are run with real agents. All are also run with agents that have no
+Ray and sleep `--row-ms` for each row beside computing it: what is theirs is labelled as simulated. Everything else, the
+server, the rounds, the bytes, is real. Writes four pictures with their numbers as CSV; prints the table of speed-ups.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchmarks import datasets
+from benchmarks.measure import CORES, machine
+from benchmarks.served import TIMING, finish
+from jobs.errors import NotFoundError
+from jobs.ranges import RangeSet
+from jobs.train import pictures, report
+from jobs.train.course import Mark, Point
+from jobs.train.params import TrainParams
+from jobs.train.report import Run
+from tests.farm import Farm, running, until
+from tests.simulated import SimulatedAgent
+
+LAYERS = [64]  # small, for all simulated machines share this one's cores
+STRONG = {"workers": 60, "microbatch": 10}
+WEAK_ROWS = 100
+RUN_SECONDS = 1800.0
+
+
+class SlowAgent(SimulatedAgent):
+    """Computes, and then sleeps until a slower machine would have."""
+
+    row_seconds = 0.0
+    rows = 0  # of one contribution
+
+    def _compute_part(self, key: Any, numbers: RangeSet) -> None:
+        began = time.monotonic()
+        super()._compute_part(key, numbers)
+        if self.trains:
+            time.sleep(max(0.0, self.row_seconds * self.rows * len(numbers) - (time.monotonic() - began)))
+
+    @property
+    def trains(self) -> bool:
+        """Evaluations are off the clock, and take no time of theirs."""
+        return self.rows > 0
+
+
+@contextmanager
+def farm_of(folder: Path, workers: int, rows: int, row_seconds: float | None) -> Iterator[Farm]:
+    """A farm with so many machines: real ones, or ones whose compute time is simulated."""
+    with running(folder, **TIMING) as farm:
+        for number in range(workers):
+            if row_seconds is None:
+                farm.join(f"w{number}", "--cpus", "1")
+            else:
+                agent = SlowAgent(
+                    farm.root, folder / "spools" / f"w{number}", f"w{number}", env=farm.environment(), cpus=1
+                )
+                agent.row_seconds, agent.rows = row_seconds, rows
+                farm.agents.append(agent)
+                agent.go()
+        until(lambda: all(farm.agent_status(f"w{number}") for number in range(workers)), "the machines to join", 120)
+        yield farm
+
+
+def trained(folder: Path, mode: str, workers: int, given: argparse.Namespace, simulated: bool) -> Run:
+    """One training, as it was recorded."""
+    params = params_of(mode, workers, given)
+    row_seconds = given.row_ms / 1000 if simulated else None
+    with farm_of(folder, workers, params["microbatch"], row_seconds) as farm:
+        if not simulated:  # the pools are up once something has run
+            finish(farm, farm.submit({}, kind="train", params={"rounds": 3, "workers": workers}))
+        job = farm.submit({}, kind="train", params=params)
+        until(lambda: farm.status(job).state == "complete", f"{mode} with {workers} workers", RUN_SECONDS)
+        found = json.loads((farm.root.job(job).result / "made" / "training.json").read_text())
+    points, marks = msgspec.convert(found["points"], list[Point]), msgspec.convert(found["marks"], list[Mark])
+    run = Run(mode, workers, points, marks, simulated=simulated)
+    reached = run.reached(given.target)
+    told = f"{reached.seconds:.1f} s, {reached.iteration:,} iterations" if reached else "not reached"
+    print(f"{run.label}: {run.rate:.1f} iterations/s; {given.target:g}: {told}", flush=True)
+    return run
+
+
+def params_of(mode: str, workers: int, given: argparse.Namespace) -> dict[str, Any]:
+    size = STRONG if given.scaling == "strong" else {"workers": workers, "microbatch": WEAK_ROWS}
+    spec = msgspec.to_builtins(datasets.spec(given.folder))
+    data = {part: spec[part] for part in datasets.PARTS}
+    known = {"data": data, "mode": mode, "lr": given.lr, "target": given.target, "rounds": given.rounds}
+    params = {**known, **size, "layers": LAYERS, "eval_every": given.eval_every, "checkpoint_rounds": given.rounds}
+    assert msgspec.convert(params, TrainParams)
+    return params
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--workers", default="1,2,5,10,15,20")
+    options.add_argument("--modes", default="sync,async")
+    options.add_argument("--scaling", choices=("strong", "weak"), default="strong")
+    options.add_argument("--data", choices=sorted(datasets.DATASETS), default="mnist")
+    options.add_argument("--target", type=float, default=0.93)
+    options.add_argument("--lr", type=float, default=0.5)
+    options.add_argument("--rounds", type=int, default=1000)
+    options.add_argument("--eval-every", type=int, default=10)
+    options.add_argument("--row-ms", type=float, default=1.0, help="what a simulated machine takes for a row")
+    options.add_argument("--plots", type=Path, default=Path("study"))
+    given = options.parse_args()
+    given.folder = datasets.fetched(given.data)
+    print(machine(), flush=True)
+    counts = [int(count) for count in given.workers.split(",")]
+    tried = [(count, False) for count in counts if count <= CORES] + [(count, True) for count in counts]
+    runs = []
+    for mode in given.modes.split(","):
+        for count, simulated in tried:
+            with tempfile.TemporaryDirectory(prefix="muster-study-") as folder:
+                runs.append(trained(Path(folder) / "farm", mode, count, given, simulated))
+    print(report.speedup_table(report.speedups(runs, given.target)).csv(), end="", flush=True)
+    try:
+        pictures.write(given.plots, runs, given.target)
+    except NotFoundError as error:
+        print(f"{error.message}: {error.hint}")
+
+
+if __name__ == "__main__":
+    main()

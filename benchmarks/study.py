@@ -6,12 +6,13 @@ Strong scaling: 60 virtual workers of 10 rows each whatever machines there are, 
 `--scaling weak`: as many virtual workers as machines, 100 rows each, the learning rate unchanged, for gradients are
 averaged. Numbers of workers up to the cores there are run with real agents. All are also run with agents that have no
 Ray and sleep `--row-ms` for each row beside computing it: what is theirs is labelled as simulated. Everything else, the
-server, the rounds, the bytes, is real. Writes four pictures with their numbers as CSV; prints the table of speed-ups.
+server, the rounds, the bytes, is real. Writes four pictures, their numbers as CSV, and a page with the speed-ups.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import tempfile
 import time
@@ -104,6 +105,29 @@ def params_of(mode: str, workers: int, given: argparse.Namespace) -> dict[str, A
     return params
 
 
+def page(runs: list[Run], given: argparse.Namespace) -> str:
+    """The table, with what its columns mean, and the pictures."""
+    what = "60 virtual workers of 10 rows" if given.scaling == "strong" else "a virtual worker of 100 rows a machine"
+    simulated = f"simulated ones take {given.row_ms:g} ms a row, all on this machine's cores"
+    lines = [
+        "# Training with 1 to 20 workers",
+        "",
+        f"`python -m benchmarks.study` on {datetime.date.today()}, {machine()}:",
+        f"an MLP of 784-64-10 on {given.data} to an accuracy of {given.target:g}; {what},",
+        f"plain SGD with a learning rate of {given.lr:g}, gradients averaged; {simulated}.",
+        "Speed-up is T1 / TN, the product of throughput (rows a second) and steps (rows needed).",
+        "",
+        "| mode | workers | simulated | seconds | iterations | speed-up | throughput | steps |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for one in report.speedups(runs, given.target):
+        told = f"{one.run.mode} | {one.run.workers} | {'yes' if one.run.simulated else 'no'} | {one.seconds:.1f}"
+        lines.append(f"| {told} | {one.iterations:,} | {one.ratio:.2f} | {one.throughput:.2f} | {one.steps:.2f} |")
+    names = (report.SPEEDUP, report.ACCURACY_BY_TIME, report.ACCURACY_BY_ITERATION, report.ITERATIONS_BY_TIME)
+    lines += ["", *[f"![{name}]({name}.png)" for name in names]]
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--workers", default="1,2,5,10,15,20")
@@ -126,11 +150,13 @@ def main() -> None:
         for count, simulated in tried:
             with tempfile.TemporaryDirectory(prefix="muster-study-") as folder:
                 runs.append(trained(Path(folder) / "farm", mode, count, given, simulated))
-    print(report.speedup_table(report.speedups(runs, given.target)).csv(), end="", flush=True)
     try:
         pictures.write(given.plots, runs, given.target)
     except NotFoundError as error:
         print(f"{error.message}: {error.hint}")
+    text = page(runs, given)
+    (given.plots / "README.md").write_text(text)
+    print(text, flush=True)
 
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ def _speedups(gains: Sequence[Speedup]) -> Any:
             mine = [one for one in gains if (one.run.mode, one.run.simulated) == (mode, simulated)]
             x, style, label = [one.run.workers for one in mine], LINES.get(mode, "-"), f"{mode}{_told(simulated)}"
             axes.plot(x, [one.ratio for one in mine], style, color=colour, marker="o", label=label)
-            axes.plot(x, [one.throughput for one in mine], ":", color=colour, label=f"{label}: iterations/s")
+            axes.plot(x, [one.throughput for one in mine], ":", color=colour, label=f"{label}: rows/s alone")
 
     return draw
 

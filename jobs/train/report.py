@@ -40,6 +40,10 @@ class Run:
         last = self.points[-1] if self.points else None
         return last.iteration / last.seconds if last and last.seconds > 0 else 0.0
 
+    def rows_to(self, mark: Mark) -> int:
+        """That were trained on until then."""
+        return sum(point.samples for point in self.points if point.iteration <= mark.iteration)
+
     def reached(self, target: float) -> Mark | None:
         """The first evaluation at or above the target."""
         return next((mark for mark in self.marks if mark.accuracy >= target), None)
@@ -63,14 +67,15 @@ class Table:
 
 @dataclass(frozen=True)
 class Speedup:
-    """A run beside the one with the fewest workers of its mode: `ratio` is `throughput` times `steps`."""
+    """A run beside the one with the fewest workers of its mode: `ratio` is `throughput` times `steps`. In rows, for in
+    `async` an iteration is as many workers' as happened to come at once."""
 
     run: Run
     seconds: float  # to the target
     iterations: int
     ratio: float
-    throughput: float  # iterations a second, against that run's
-    steps: float  # its iterations to the target, against ours
+    throughput: float  # rows a second, against that run's
+    steps: float  # its rows to the target, against ours
 
 
 def tables(runs: Sequence[Run], target: float | None) -> list[Table]:
@@ -118,18 +123,18 @@ def speedups(runs: Sequence[Run], target: float) -> list[Speedup]:
 
 
 def _beside(first: Run, goal: Mark, reached: Sequence[tuple[Run, Mark]]) -> list[Speedup]:
-    pace = goal.iteration / goal.seconds
+    rows = first.rows_to(goal)
     return [
         Speedup(
             run=run,
             seconds=mark.seconds,
             iterations=mark.iteration,
             ratio=goal.seconds / mark.seconds,
-            throughput=mark.iteration / mark.seconds / pace,
-            steps=goal.iteration / mark.iteration,
+            throughput=run.rows_to(mark) / mark.seconds / (rows / goal.seconds),
+            steps=rows / run.rows_to(mark),
         )
         for run, mark in sorted(reached, key=lambda pair: pair[0].workers)
-        if mark.seconds > 0
+        if mark.seconds > 0 and run.rows_to(mark) and rows
     ]
 
 

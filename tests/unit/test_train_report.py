@@ -36,6 +36,13 @@ def test_speed_up_is_throughput_times_steps() -> None:
     assert (found[1].throughput, found[1].steps) == (4.0, 2.0)
 
 
+def test_pushes_of_several_workers_at_once_count_by_their_rows() -> None:
+    points = [Point(i, 2.0 * i, 1.0, 400) for i in range(1, 101)]
+    grouped = Run("async", 2, points, [Mark(100, 200.0, 0.9, 0.3)])
+    (_, one) = speedups([run(1, 400.0, 400, "async"), grouped], 0.8)
+    assert (one.ratio, one.throughput, one.steps) == (2.0, 2.0, 1.0)
+
+
 def test_who_never_gets_there_has_none() -> None:
     assert speedups(RUNS, 0.95) == []
     assert [one.run.workers for one in speedups([*RUNS[:2], run(2, 1.0, 10)][:2], 0.8)] == [1, 4]

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 INCHES = (8.0, 5.0)
 DOTS = 120  # per inch
-POINTS_MOST = 2000  # of a line: more would not be seen
 COLOURS = (
     "#0072b2",
     "#d55e00",
@@ -91,7 +90,7 @@ def _accuracies(runs: Sequence[Run], across: str, target: float | None) -> Any:
 def _iterations(runs: Sequence[Run]) -> Any:
     def draw(axes: Axes) -> None:
         for number, run in enumerate(runs):
-            points = run.points[:: max(1, len(run.points) // POINTS_MOST)]
+            points = run.thinned()
             x, y = [point.seconds for point in points], [point.iteration for point in points]
             axes.plot(x, y, label=run.label, **_look(number, run))
 

@@ -15,6 +15,7 @@ ACCURACY_BY_ITERATION = "accuracy-over-iterations"
 ACCURACY_BY_TIME = "accuracy-over-time"
 ITERATIONS_BY_TIME = "iterations-over-time"
 SPEEDUP = "speed-up"
+POINTS_MOST = 500  # of a run
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,11 @@ class Run:
         """Iterations a second."""
         last = self.points[-1] if self.points else None
         return last.iteration / last.seconds if last and last.seconds > 0 else 0.0
+
+    def thinned(self) -> Sequence[Point]:
+        """As many of the points as a picture can show, the last one among them."""
+        step = max(1, -(-len(self.points) // POINTS_MOST))
+        return self.points[(len(self.points) - 1) % step :: step] if self.points else self.points
 
     def rows_to(self, mark: Mark) -> int:
         """That were trained on until then."""
@@ -105,7 +111,7 @@ def iterations_by_time(runs: Sequence[Run]) -> Table:
     rows: list[Row] = [
         (run.label, run.mode, run.workers, point.seconds, point.iteration, point.samples, point.loss)
         for run in runs
-        for point in run.points
+        for point in run.thinned()
     ]
     columns = ("run", "mode", "workers", "seconds", "iteration", "samples", "loss")
     return Table(ITERATIONS_BY_TIME, columns, rows)

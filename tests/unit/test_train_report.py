@@ -54,6 +54,13 @@ def test_who_never_gets_there_has_none() -> None:
     ]
 
 
+def test_long_runs_are_thinned_and_end_where_they_ended() -> None:
+    long = run(1, 10.0, 1801)
+    thin = long.thinned()
+    assert len(thin) <= report.POINTS_MOST and thin[-1] == long.points[-1]
+    assert list(run(1, 1.0, 20).thinned()) == list(run(1, 1.0, 20).points)
+
+
 def test_labels_say_what_was_simulated() -> None:
     assert run(1, 1.0, 2).label == "sync, 1 worker"
     assert Run("async", 20, [], [], "big", simulated=True).label == "big: async, 20 workers (simulated)"

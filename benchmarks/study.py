@@ -82,6 +82,7 @@ def trained(folder: Path, mode: str, workers: int, given: argparse.Namespace, si
             finish(farm, farm.submit({}, kind="train", params={"rounds": 3, "workers": workers}))
         job = farm.submit({}, kind="train", params=params)
         until(lambda: farm.status(job).state == "complete", f"{mode} with {workers} workers", RUN_SECONDS)
+        assert not [agent.error for agent in farm.agents if agent.error], "every machine worked to the end"
         found = json.loads((farm.root.job(job).result / "made" / "training.json").read_text())
     points, marks = msgspec.convert(found["points"], list[Point]), msgspec.convert(found["marks"], list[Mark])
     run = Run(mode, workers, points, marks, simulated=simulated)

@@ -411,7 +411,8 @@ class SimulatedAgent:
         if not self.paused.is_set():
             self.compute()
         for part in list(self.parts):
-            self.push(part)
+            if any(one is part for one in self.parts):  # an answer to another may have settled it
+                self.push(part)
 
     def work(self, enough: Callable[[], object]) -> None:
         """Step after step until `enough` says so, through whatever happens to daemon and links."""

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 COMMANDS = {
     "join": "Work for a coordinator until told to leave.",
     "doctor": "Try each link of the way to a coordinator, and say what to put right.",
+    "pause": "Stop an agent of this machine where it is; nothing is lost.",
+    "resume": "Let a paused agent go on.",
+    "set": "Change what an agent may use of this machine, at once.",
     "leave": "End an agent of this machine in good order.",
     "status": "Show this machine's agents.",
 }

@@ -16,6 +16,7 @@ from agent.orders import (
     DrainAsked,
     Event,
     Heard,
+    Lent,
     LinkDown,
     LinkFailed,
     LinkUp,
@@ -83,6 +84,7 @@ class Desk:
         self.rounds = Rounds(self.stock)
         self.ended = False
         self._draining = ""  # why; "" while not draining
+        self._paused = ""  # why no processor is lent; "" while some are
         self._progress_at = 0.0  # when a drain last got on
         self._orders: list[Command] = []
         for part in left.parts:
@@ -144,6 +146,8 @@ class Desk:
                 self.rounds.note(event, now)
             case LinkFailed(error):
                 self._orders.append(Quit(error))
+            case Lent():
+                self._lend(event)
 
     def _link_up(self, farm: str) -> None:
         if farm:
@@ -203,13 +207,27 @@ class Desk:
             self.talk.lost_track()
         if news.drain:
             self._drain("the coordinator asked for it", now)
+        if self._draining or self._paused:
+            self.stock.give_back_waiting()
+
+    def _lend(self, event: Lent) -> None:
+        """More or fewer processors, at once. Who leaves finishes what runs, paused or not."""
         if self._draining:
+            return
+        self.slots.lend(event.cpus)
+        paused = "" if event.cpus else event.why or "paused"
+        if paused and paused != self._paused:
+            self._orders.append(Tell(f"{paused}: what runs is stopped where it is, the rest handed back"))
+        self._paused = paused
+        if paused:
             self.stock.give_back_waiting()
 
     def _drain(self, why: str, now: float) -> None:
         if self._draining:
             return
         self._draining, self._progress_at = why, now
+        self._paused = ""
+        self.slots.lend(self.slots.lent or len(self.slots.every))
         self.floor.draining_since = now
         self.stock.give_back_waiting()
         self._orders.append(Tell(f"leaving ({why}): finishing what runs, handing back the rest"))
@@ -244,6 +262,7 @@ class Desk:
             self._orders += self.puller.next(self.talk.session, now)
         if not self.stock.in_place:
             self._orders += self.rounds.next(self.talk.session, self.talk.heartbeat, now)
+        self._orders += self.floor.balance(now)
         self._orders += self.floor.place(now)
         self._orders += self.floor.kill_late(now)
         push = self.pusher.next(self.talk.session, self._in_a_hurry, now)
@@ -262,18 +281,20 @@ class Desk:
             self._orders.append(self.talk.leave(now))
             return
         note = self._note_for_people(now)
-        pressing = self.stock.reports.next.pressing or (self.talk.hungry and not self._hungry(now))
+        told = self.talk.lent == self.slots.lent and not (self.talk.hungry and not self._hungry(now))
+        pressing = self.stock.reports.next.pressing or not told
         if self.talk.sync_due(pressing, self._polling(now), not self.busy and self._hungry(now), now):
             self.talk.note = note
             wait = self.talk.wait(self._idle, self._polling(now))
             letter = self.stock.reports.post()
-            self._orders.append(self.talk.sync(letter, self.room(now), self._hungry(now), wait, now))
+            hungry, room = self._hungry(now), self.room(now)
+            self._orders.append(self.talk.sync(letter, room, hungry, self.slots.lent, wait, now))
 
     @property
     def _in_a_hurry(self) -> bool:
         """Whether finished work should be pushed before there is much of it."""
         stands_still = self.stock.waiting and self.puller.idle and not self.slots.busy
-        return bool(self._draining or stands_still or self.space.is_short)
+        return bool(self._draining or self._paused or stands_still or self.space.is_short)
 
     @property
     def may_leave(self) -> bool:
@@ -302,7 +323,7 @@ class Desk:
         return not self.busy and not self.to_push
 
     def _hungry(self, now: float) -> bool:
-        return not self._draining and not self.disk.closed(now) and self.floor.ready
+        return not (self._draining or self._paused) and not self.disk.closed(now) and self.floor.ready
 
     def _polling(self, now: float) -> bool:
         """Whether a slot is short of work, and only the coordinator can help."""
@@ -319,6 +340,8 @@ class Desk:
         """Why it takes no work, in a line; "" while it does."""
         if self._draining:
             return f"leaving: {self._draining}"
+        if self._paused:
+            return self._paused
         if self.disk.full:
             return f"the spool is full: {self.disk.full}"
         if self.space.too_large and not self.stock.unfinished:
@@ -362,6 +385,8 @@ class Desk:
     @property
     def why_idle(self) -> str:
         """In a few words, for people; "" while it works."""
+        if self._paused:
+            return self._paused
         if not self.talk.session:
             return self.talk.why_down if not self.talk.up else "saying hello"
         if not self.floor.ready:

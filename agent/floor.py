@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from agent.holding import Holding
-from agent.orders import BatchEnded, Command, Delete, Kept, Kill, Run, SlotsSeen, Tell, WorkerDied
+from agent.orders import BatchEnded, Command, Delete, Freeze, Kept, Kill, Run, SlotsSeen, Tell, Thaw, WorkerDied
 from agent.slots import Flight, Slot, Slots, needs_of
 from agent.space import Space
 from coordinator.protocol.messages import Printed
@@ -41,7 +41,7 @@ class Floor:
         """Fill the slots."""
         placed: list[Command] = []
         self.slots.widen(self.stock.jobs)
-        while self.ready and self.draining_since is None and not self.disk.closed(now):
+        while self.ready and self.slots.open and self.draining_since is None and not self.disk.closed(now):
             commands = self._next(now)
             if not commands:
                 break
@@ -191,7 +191,7 @@ class Floor:
     def _again(self, holding: Holding, flight: Flight, now: float) -> None:
         """What counts in this flight still is not done: queue it, or hand it back at a drain."""
         left = sorted(holding.counting(flight.ticket, flight.items))
-        if self.draining_since is not None:
+        if self.draining_since is not None or not self.slots.lent:
             self.stock.give_back(holding, RangeSet.of(left))
         elif left:
             holding.put_back(left, now)
@@ -233,6 +233,19 @@ class Floor:
         mishap, running = _verdict(number, event, why, flight)
         self.stock.fail(holding, mishap, running)
         return True
+
+    # --- stopping and going on ---
+
+    def balance(self, now: float) -> list[Command]:
+        """Stop what runs beyond the processors that are lent; let it go on once there are enough."""
+        orders: list[Command] = []
+        while (slot := self.slots.to_freeze()) is not None:
+            slot.frozen_since = now
+            orders.append(Freeze(slot.number))
+        while (slot := self.slots.to_thaw()) is not None:
+            slot.thaw(now)
+            orders.append(Thaw(slot.number))
+        return orders
 
     # --- killing ---
 

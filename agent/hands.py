@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent import pool, weigh
+from agent import manners, pool, weigh
 from agent.orders import BatchEnded, Event, Kept, Kill, PoolLost, Run, SlotsSeen, SlotView, WorkerDied
 from agent.spool import At, Spool
 from jobs import mark, strays
@@ -49,6 +49,8 @@ class Hands:
         self._put = put
         self._flying: dict[int, Run] = {}  # by the pool's ticket
         self._at: dict[int, At] = {}
+        self._frozen: set[int] = set()  # slots
+        self._kind: dict[int, tuple[object, ...]] = {}  # slot → worker, nice and ionice it has
         self.pool = pool.Pool(spool.run, slots, self._on_event, spool.log)
 
     def _on_event(self, event: pool.PoolEvent) -> None:
@@ -80,6 +82,24 @@ class Hands:
     def kill(self, kill: Kill) -> None:
         log.info("killing the worker of slot %d: %s", kill.slot, kill.why)
         self.pool.kill(kill.slot)
+
+    def freeze(self, slot: int) -> None:
+        """Stop its runner; `look` sees to one that starts later."""
+        self._frozen.add(slot)
+        strays.freeze(self._spool.scratch(slot))
+
+    def thaw(self, slot: int) -> None:
+        self._frozen.discard(slot)
+        strays.thaw(self._spool.scratch(slot))
+
+    def be_kind(self, slots: list[int], nice: int | None, ionice: str | None) -> None:
+        """Set the workers' priorities, each worker's once: what it starts later inherits them."""
+        for slot in slots:
+            pid = self.pool.worker_pid(slot)
+            wanted = (pid, nice, ionice)
+            if pid is not None and self._kind.get(slot, (pid, None, None)) != wanted:
+                manners.be_kind(pid, nice, ionice)
+            self._kind[slot] = wanted
 
     def _batch(self, run: Run, farm: str) -> Batch:
         info, spool = run.info, self._spool
@@ -189,6 +209,8 @@ class Hands:
 
     def look(self, slots: list[int], weights: dict[int, int]) -> SlotsSeen:
         """What busy slots are at."""
+        for slot in self._frozen & set(slots):
+            strays.freeze(self._spool.scratch(slot), again=True)
         views = [SlotView(n, _running(mark.read(self._spool.mark(n))), weights.get(n, 0)) for n in slots]
         return SlotsSeen(tuple(views))
 

@@ -35,6 +35,7 @@ class State(msgspec.Struct, frozen=True):
     rate: float  # shards per second, lately
     cpus: int
     at: float  # seconds since the epoch
+    wishes: int = 0  # stamp of the courtesy file that it goes by
 
     def __str__(self) -> str:
         link = "" if self.linked else " · no link"

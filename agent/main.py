@@ -18,7 +18,7 @@ from types import FrameType
 
 import msgspec
 
-from agent import sweep
+from agent import courtesy, sweep
 from agent.bandwidth import Bandwidth
 from agent.control import Control
 from agent.desk import Desk, Left
@@ -36,7 +36,9 @@ from agent.orders import (
     DropSheet,
     Event,
     FollowRounds,
+    Freeze,
     Kill,
+    Lent,
     PoolLost,
     PoolStarted,
     Pull,
@@ -50,6 +52,7 @@ from agent.orders import (
     SpaceSeen,
     StopFollowing,
     Tell,
+    Thaw,
     Ticked,
 )
 from agent.pull import Pulling
@@ -110,7 +113,9 @@ class Agent:
         self._line = Line()
         self._meter = Meter()
         self._weights: dict[int, int] = {}
-        self._due = dict.fromkeys(("look", "weigh", "space", "state"), 0.0)
+        self._due = dict.fromkeys(("wish", "look", "weigh", "space", "state"), 0.0)
+        self._wish, self._wish_stamp = courtesy.read(spool.path), courtesy.stamp(spool.path)
+        self._lent = (settings.cpus, "")
         self._signals = 0
         self._pool_lost = False
         self._quit: Quit | None = None
@@ -231,6 +236,10 @@ class Agent:
             case Kill():
                 self._hands.kill(command)
                 self._weights = {}  # of the worker that was: the next one must not be blamed for it
+            case Freeze(slot):
+                self._hands.freeze(slot)
+            case Thaw(slot):
+                self._hands.thaw(slot)
             case Say():
                 self._control.say(command)
             case Redial():
@@ -255,15 +264,32 @@ class Agent:
     # --- looking ---
 
     def _look_around(self, now: float) -> None:
+        if self._is_due("wish", LOOK_SECONDS, now):
+            self._mind_wishes()
         busy = [slot.number for slot in self._desk.slots.every if slot.flights]
         if busy and self._is_due("weigh", WEIGH_SECONDS, now):
             self._weights = self._hands.weigh(busy)
+            self._hands.be_kind(busy, self._wish.nice, self._wish.ionice)
         if busy and self._is_due("look", LOOK_SECONDS, now):
             self._handle(self._hands.look(busy, self._weights))
         if self._is_due("space", SPACE_SECONDS, now):
             self._handle(SpaceSeen(free_bytes(self._spool.path)))
         if self._is_due("state", STATE_SECONDS, now):
             self._show(now)
+
+    def _mind_wishes(self) -> None:
+        """Lend as many processors as whoever sits here wants to, now."""
+        stamp = courtesy.stamp(self._spool.path)
+        fresh = stamp != self._wish_stamp
+        if fresh:
+            self._wish, self._wish_stamp = courtesy.read(self._spool.path), stamp
+        lent = courtesy.lent(self._wish, self._settings.cpus, courtesy.cores(), courtesy.minute_of_day())
+        if lent != self._lent:
+            self._lent = lent
+            self._hands.pool.grow(lent[0])
+            self._handle(Lent(*lent))
+        if fresh:
+            self._due["state"] = 0.0  # who wished it waits for the word
 
     def _is_due(self, what: str, seconds: float, now: float) -> bool:
         if now < self._due[what]:
@@ -292,7 +318,8 @@ class Agent:
             pushed_bytes=meter.pushed_bytes,
             pulled_bytes=meter.pulled_bytes,
             rate=meter.rate(now),
-            cpus=self._settings.cpus,
+            cpus=self._lent[0],
+            wishes=self._wish_stamp,
             at=time.time(),
             **self._desk.counts(),
         )

@@ -192,6 +192,14 @@ class DrainAsked:
     why: str
 
 
+@dataclass(frozen=True)
+class Lent:
+    """So many processors may be used from now on; where none may, why."""
+
+    cpus: int
+    why: str = ""
+
+
 Event = (
     Ticked
     | PoolStarted
@@ -214,6 +222,7 @@ Event = (
     | Unfollowed
     | LinkFailed
     | DrainAsked
+    | Lent
 )
 
 
@@ -267,6 +276,20 @@ class Kill:
 
     slot: int
     why: str
+
+
+@dataclass(frozen=True)
+class Freeze:
+    """Stop a slot's runner where it is, with all it has in memory; what has none ends by itself."""
+
+    slot: int
+
+
+@dataclass(frozen=True)
+class Thaw:
+    """Let it go on."""
+
+    slot: int
 
 
 @dataclass(frozen=True)
@@ -366,6 +389,8 @@ Command = (
     | Redial
     | Run
     | Kill
+    | Freeze
+    | Thaw
     | Push
     | Pull
     | PullCode

@@ -201,7 +201,7 @@ class Pool:
         self._thread = threading.Thread(target=self._deliver, name="pool", daemon=True)
         self._thread.start()
         assert self._ray is not None
-        self._remote_seat = self._ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(Seat)
+        self._remote_seat = self._ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(Seat)
         with self._lock:
             self._workers = [self._seat(slot) for slot in range(self._slots)]
 
@@ -244,6 +244,13 @@ class Pool:
             worker.killed = True
             self._news.put(lambda: self._retire(worker, ""))
         self._kill_process(worker)
+
+    def grow(self, slots: int) -> None:
+        """So many slots at least. The workers of new ones take a moment to start."""
+        with self._lock:
+            fresh = range(len(self._workers), slots) if self._workers and not self._lost else range(0)
+            self._workers += [self._seat(slot) for slot in fresh]
+            self._slots = max(self._slots, slots)
 
     def worker_pid(self, slot: int) -> int | None:
         """None while the worker is starting."""

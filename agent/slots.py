@@ -56,6 +56,7 @@ class Slot:
     running_since: float = 0.0
     barren: int = 0  # deaths and empty calls in a row with no shard to show for them
     rest_until: float = 0.0
+    frozen_since: float | None = None  # its runner is stopped: more was running than is lent
 
     @property
     def cpus(self) -> int:
@@ -72,11 +73,17 @@ class Slot:
 
     def overdue(self, now: float) -> bool:
         """Whether the shard in hand runs beyond its timeout."""
-        if self.running is None or not self.flights:
+        if self.running is None or not self.flights or self.frozen_since is not None:
             return False
         work = self.flights[0].info.work
         grace = BACKSTOP_SECONDS if work.code is not None else 0.0
         return work.timeout is not None and now - self.running_since > work.timeout + grace
+
+    def thaw(self, now: float) -> None:
+        """The time it stood still counts for nothing."""
+        if self.frozen_since is not None:
+            self.running_since += now - self.frozen_since
+            self.frozen_since = None
 
     def fruitful(self) -> None:
         self.barren, self.rest_until = 0, 0.0
@@ -94,13 +101,18 @@ def needs_of(info: LayerInfo) -> tuple[str, int, int | None]:
 
 
 class Slots:
-    """All slots. The cpus of those in use add up to at most `allowed`, their memory to at most the budget."""
+    """All slots. The cpus of those at work add up to at most `allowed`, the memory of all to at most the budget."""
 
     def __init__(self, count: int, memory: int) -> None:
         self.every = [Slot(number) for number in range(count)]
         self.memory = memory
-        self.allowed = count
+        self.lent = count  # processors that may be used now; 0: none
+        self._narrowed: int | None = None  # fewer than are lent, for the memory of what runs
         self.narrow_for: set[str] = set()  # jobs for whose memory slots were taken away
+
+    @property
+    def allowed(self) -> int:
+        return self.lent if self._narrowed is None else min(self.lent, self._narrowed)
 
     @property
     def flights(self) -> Iterator[Flight]:
@@ -119,7 +131,36 @@ class Slots:
 
     @property
     def used(self) -> int:
-        return sum(slot.cpus for slot in self.every)
+        return sum(slot.cpus for slot in self.every if slot.frozen_since is None)
+
+    @property
+    def open(self) -> bool:
+        """Whether anything new may be started: what was stopped goes on first."""
+        return self.lent > 0 and all(slot.frozen_since is None for slot in self.every)
+
+    def lend(self, cpus: int) -> None:
+        self.lent = cpus
+        self.every += [Slot(number) for number in range(len(self.every), cpus)]
+
+    def to_freeze(self) -> Slot | None:
+        """The one that began last, where more runs than is lent. One alone runs on what there is."""
+        running = self._running()
+        if sum(slot.cpus for slot in running) <= self.lent or (self.lent > 0 and len(running) == 1):
+            return None
+        return max(running, key=lambda slot: slot.running_since)
+
+    def to_thaw(self) -> Slot | None:
+        """The one that began first of those stopped, where there is room for it; any that has nothing to run."""
+        frozen = [slot for slot in self.every if slot.frozen_since is not None]
+        empty = next((slot for slot in frozen if not slot.flights), None)
+        if empty or not frozen or self.lent <= 0:
+            return empty
+        first, running = min(frozen, key=lambda slot: slot.running_since), self._running()
+        fits = not running or sum(slot.cpus for slot in running) + first.cpus <= self.lent
+        return first if fits else None
+
+    def _running(self) -> list[Slot]:
+        return [slot for slot in self.every if slot.flights and slot.frozen_since is None and not slot.killing]
 
     def free_for(self, holding: Holding, now: float) -> Slot | None:
         """The best slot for a batch of the holding now: an empty one that last ran its layer, if there is any."""
@@ -184,7 +225,7 @@ class Slots:
         """Take a slot away for the memory of what runs on this one. False where it is the last."""
         if len([other for other in self.every if other.flights]) <= 1 or self.allowed <= 1:
             return False
-        self.allowed = max(1, min(self.allowed, self.used) - slot.cpus)
+        self._narrowed = max(1, min(self.allowed, self.used) - slot.cpus)
         self.narrow_for.add(slot.flights[0].info.job)
         return True
 
@@ -192,4 +233,4 @@ class Slots:
         """Give the slots back once none of the jobs they were taken for has work here."""
         if self.narrow_for and not self.narrow_for & jobs:
             self.narrow_for.clear()
-            self.allowed = len(self.every)
+            self._narrowed = None

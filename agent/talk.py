@@ -58,6 +58,7 @@ class Talk:
         self.asked: Say | None = None
         self.note = ""  # the one line that was last told
         self.hungry = False  # what was last told
+        self.lent = who.cpus  # what was last told
         self._said_at = -1e9
         self._hello_at = -1e9  # no hello before
         self._poll = POLL_SECONDS
@@ -104,10 +105,10 @@ class Talk:
             return 0.0
         return self.heartbeat if idle else min(self._poll, self.heartbeat)
 
-    def sync(self, letter: Letter, room: int, hungry: bool, wait: float, now: float) -> Say:
-        fields = letter.fields()
-        message = Sync(session=self.session, room=room, wait=wait, hungry=hungry, note=self.note, **fields)  # type: ignore[arg-type]
-        self.hungry = hungry
+    def sync(self, letter: Letter, room: int, hungry: bool, lent: int, wait: float, now: float) -> Say:
+        said = {"session": self.session, "room": room, "wait": wait, "hungry": hungry, "note": self.note, "lent": lent}
+        message = Sync(**said, **letter.fields())  # type: ignore[arg-type]
+        self.hungry, self.lent = hungry, lent
         return self._say(Say(message, wait), now)
 
     def leave(self, now: float) -> Say:
@@ -122,6 +123,7 @@ class Talk:
     def welcomed(self, welcome: Welcome) -> None:
         self.asked = None
         self.ever = True
+        self.lent = self.who.cpus  # as the hello said
         self.session, self.lease, self.heartbeat = welcome.session, welcome.lease, welcome.heartbeat
         self._poll, self._next_poll_at = POLL_SECONDS, -1e9
 

@@ -402,7 +402,7 @@ class Engine:
         agent = self.scheduler.state.by_session.get(sync.session)
         if agent:
             info = self.agents[agent.name]
-            info.seen, info.note = time.time(), sync.note
+            info.seen, info.note, info.cpus = time.time(), sync.note, sync.lent or info.cpus
             self._count_finished(agent.name, sync)
             self._note_news(agent.name, sync)
             if sync.printed or sync.unprinted:
@@ -413,6 +413,7 @@ class Engine:
                 session=sync.session,
                 room=sync.room,
                 hungry=sync.hungry,
+                lent=sync.lent,
                 finished=tuple(sync.finished),
                 failures=tuple(sync.failures),
                 losses=tuple(sync.losses),

@@ -70,6 +70,8 @@ def _agent_lines(engine: Engine, agent: s.Agent, note: str) -> list[str]:
 def _why_idle(engine: Engine, agent: s.Agent) -> str:
     if agent.state == "draining":
         return "it is leaving"
+    if agent.paused:
+        return "it is paused"
     if not engine.scheduler.state.running:
         return "no job is running"
     if not agent.hungry:

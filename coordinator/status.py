@@ -151,6 +151,8 @@ def notes_of(engine: Engine, job: s.Job) -> list[str]:
         return [*notes, "no agent has joined"]
     if all(obstacles.values()):
         notes += [f"{name} {why}" for name, why in sorted(obstacles.items())][:5]
+    elif all(agent.paused for agent in state.present_agents()):
+        notes += [f"{agent.name} is {engine.agents[agent.name].note}" for agent in state.present_agents()][:5]
     elif not any(layer.holdings for layer in job.opened):
         idle = sorted((agent.name, agent.idle_because) for agent in state.present_agents())
         notes += [f"{name} is idle: {why}" for name, why in idle if why.startswith(f"{job.id}: a shard needs")][:5]

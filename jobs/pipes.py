@@ -10,6 +10,7 @@ import os
 import select
 import time
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,20 @@ class Garbled(Exception):
     """What came is not a frame."""
 
 
+class Deadline:
+    """So many seconds from now; the time that the other end is kept from running does not count."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._at = None if seconds is None else time.monotonic() + seconds
+
+    def left(self) -> float:
+        return inf if self._at is None else self._at - time.monotonic()
+
+    def put_off(self, seconds: float) -> None:
+        if self._at is not None:
+            self._at += seconds
+
+
 class Printed:
     """What was printed: the first and the last of it, and how much there was."""
 
@@ -61,11 +76,14 @@ class Printed:
 class Pipes:
     """One runner's pipes. Every wait ends with the deadline, the runner's death, or what it waits for."""
 
-    def __init__(self, commands: int, replies: int, printed: int, alive: Callable[[], bool]) -> None:
+    def __init__(
+        self, commands: int, replies: int, printed: int, alive: Callable[[], bool], stopped: Callable[[], bool]
+    ) -> None:
         self._commands: int | None = commands
         self._replies = replies
         self._output: int | None = printed
         self._alive = alive  # asked every TICK_SECONDS of waiting
+        self._stopped = stopped  # whether the runner is kept from running
         self._looked = 0.0
         self.printed = Printed()
         for fd in (commands, replies, printed):
@@ -73,7 +91,7 @@ class Pipes:
 
     def ask(self, header: Mapping[str, Any], arrays: Mapping[str, Array], seconds: float | None) -> Answer:
         """Send a frame; the header and the arrays of the frame that answers it."""
-        until = None if seconds is None else time.monotonic() + seconds
+        until = Deadline(seconds)
         self._send(runner.pack(dict(header), dict(arrays)), until)
         head = bytearray(runner.LENGTH.size)
         self._fill(memoryview(head), until)
@@ -112,7 +130,7 @@ class Pipes:
         if self._output is not None:
             os.close(self._output)
 
-    def _receive(self, size: int, until: float | None) -> Answer:
+    def _receive(self, size: int, until: Deadline) -> Answer:
         if size > runner.HEADER_LIMIT:
             raise Garbled(f"a header of {size} bytes")
         raw = bytearray(size)
@@ -125,7 +143,7 @@ class Pipes:
             self._fill(runner.flat(array), until)
         return header, arrays
 
-    def _send(self, buffers: list[memoryview], until: float | None) -> None:
+    def _send(self, buffers: list[memoryview], until: Deadline) -> None:
         assert self._commands is not None, "finished"
         while buffers:
             try:
@@ -137,7 +155,7 @@ class Pipes:
                 raise Gone from None
             runner.skip(buffers, sent)
 
-    def _fill(self, view: memoryview, until: float | None) -> None:
+    def _fill(self, view: memoryview, until: Deadline) -> None:
         while len(view):
             try:
                 count = os.readv(self._replies, [view])
@@ -148,13 +166,16 @@ class Pipes:
                 raise Gone
             view = view[count:]
 
-    def _wait(self, fd: int, event: int, until: float | None) -> None:
+    def _wait(self, fd: int, event: int, until: Deadline) -> None:
         """Until `fd` is ready, or closed at the other end."""
         while True:
-            left = TICK_SECONDS if until is None else min(TICK_SECONDS, until - time.monotonic())
-            if left <= 0:
+            left = min(TICK_SECONDS, until.left())
+            if left <= 0 and not self._stopped():
                 raise Late
-            ready = self._poll(fd, event, left)
+            began = time.monotonic()
+            ready = self._poll(fd, event, left if left > 0 else TICK_SECONDS)
+            if not ready and self._stopped():
+                until.put_off(time.monotonic() - began)
             if self._output in ready:
                 self._drain_once()
             if fd in ready:

@@ -19,7 +19,7 @@ from jobs import runner
 from jobs.environments import variables
 from jobs.kinds import RunnerLost, ShardFailure
 from jobs.pipes import Array, Garbled, Gone, Late, Pipes, widen
-from jobs.strays import TOKEN, kill_group, kill_marked, record, sweep
+from jobs.strays import FROZEN, TOKEN, kill_group, kill_marked, record, sweep
 
 __all__ = ["Sandbox", "sweep"]
 
@@ -162,13 +162,23 @@ class Sandbox:
         finally:
             _close(*theirs, printed_in)
         self._lifeline = lifeline
-        self._pipes = Pipes(commands, replies, printed, self._look)
+        self._pipes = Pipes(commands, replies, printed, self._look, self._is_stopped)
 
     def _look(self) -> bool:
         """Whether the runner lives; its memory is noted, since nothing tells of it after a death."""
         assert self._process is not None
         self.peak = max(self.peak, runner.peak_of_tree(self._process.pid))
         return self._process.poll() is None
+
+    def _is_stopped(self) -> bool:
+        """Whether our agent has stopped it: somebody wants its processor for a while."""
+        assert self._process is not None
+        if not (self._scratch / FROZEN).exists():
+            return False
+        try:
+            return Path(f"/proc/{self._process.pid}/stat").read_bytes().rpartition(b") ")[2][:1] == b"T"
+        except OSError:
+            return False
 
     def _ask(self, header: dict[str, Any], arrays: dict[str, Array], seconds: float | None, what: str) -> Reply:
         assert self._pipes is not None and self._process is not None

@@ -10,12 +10,14 @@ import os
 import signal
 import time
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 import psutil
 
 TOKEN = "MUSTER_RUNNER"  # the environment variable
+FROZEN = "frozen"  # a file in a scratch folder whose runners are stopped on purpose
 DEATH_SECONDS = 5.0
 LOOK_SECONDS = 0.005
 _CLOCK_SECONDS = 2.0  # start times are of the wall clock, which may be set between two looks
@@ -59,12 +61,40 @@ def sweep(folder: Path) -> int:
     return len(marked | leaders.keys())
 
 
+def freeze(folder: Path, *, again: bool = False) -> None:
+    """Stop every runner that was started from `folder` where it is; `again`: what began since, at little cost."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / FROZEN).touch()
+    _signal_all(folder, signal.SIGSTOP, thorough=not again)
+
+
+def thaw(folder: Path) -> None:
+    """Let them go on."""
+    (folder / FROZEN).unlink(missing_ok=True)
+    _signal_all(folder, signal.SIGCONT, thorough=True)
+
+
+def _signal_all(folder: Path, number: signal.Signals, *, thorough: bool) -> None:
+    """To the groups of all living runners; thorough: to what left those, too."""
+    records = [found for path in folder.glob("runner-*.json") if (found := _read(path)) is not None]
+    living = [found for found in records if _living(found) is not None]
+    tokens = {found.token for found in living}
+    for found in living:
+        _signal_group(found.pgid, number)
+    for process in psutil.process_iter() if tokens and thorough else ():
+        if _token_of(process) in tokens:
+            with suppress(psutil.Error):
+                process.send_signal(number)
+
+
+def _signal_group(pgid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):  # macOS says the latter of a group of zombies
+        os.killpg(pgid, number)
+
+
 def kill_group(pgid: int) -> None:
     """SIGKILL to a whole group, should there be one."""
-    try:
-        os.killpg(pgid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):  # macOS says the latter of a group of zombies
-        pass
+    _signal_group(pgid, signal.SIGKILL)
 
 
 def kill_marked(tokens: Collection[str]) -> set[str]:

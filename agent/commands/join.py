@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
+from agent import courtesy
 from agent import spool as spools
 from agent.bandwidth import LEAST
 from agent.commands.group import example
 from agent.commands.options import place_of, ssh_options
+from agent.courtesy import Courtesy
 from agent.links import Options, Ssh, open_link
 from jobs import environments, units
 from jobs.errors import LinkError, RefusedError, UsageError
@@ -78,6 +79,10 @@ def _size(context: click.Context, option: click.Parameter, value: str | None) ->
 @click.option(
     "--env", "envs", multiple=True, metavar="NAME=PYTHON", help="An environment for jobs that ask for it; repeatable."
 )
+@click.option("--leave-cores", type=click.IntRange(0, 4095), default=None, help="Processors never to use.")
+@click.option("--hours", default=None, metavar="SPAN", help="When to work, such as 20:00-08:00; else it is paused.")
+@click.option("--nice", type=click.IntRange(0, 19), default=None, help="How kind to other programs, 19 the most.")
+@click.option("--ionice", type=click.Choice(["normal", "idle"]), default=None, help="idle: disks go to others first.")
 @click.option("--detach", is_flag=True, help="Return once it works; it goes on by itself.")
 def command(
     where: str,
@@ -93,6 +98,10 @@ def command(
     ssh_config: Path | None,
     bandwidth: int | None,
     envs: tuple[str, ...],
+    leave_cores: int | None,
+    hours: str | None,
+    nice: int | None,
+    ionice: Literal["normal", "idle"] | None,
     detach: bool,
 ) -> int:
     """Work for the coordinator at WHERE until told to leave.
@@ -115,10 +124,11 @@ def command(
     folder = (spool or spools.base() / name).expanduser().absolute()
     _check_spool(folder, spool is not None)
     pythons = _pythons(envs)
+    wish = courtesy.checked(Courtesy(leave_cores=leave_cores, hours=hours, nice=nice, ionice=ionice))
     if detach:
         return _detach(folder, name)
     options = Options(ssh, accept_new_host_key, program, ssh_config, interactive=sys.stdin.isatty())
-    return _join(there, options, Wishes(name, folder, cpus, memory, disk, bandwidth, pythons))
+    return _join(there, options, Wishes(name, folder, cpus, memory, disk, bandwidth, pythons, wish))
 
 
 @dataclass(frozen=True)
@@ -132,6 +142,7 @@ class Wishes:
     disk: int | None
     bandwidth: int | None
     pythons: dict[str, str]  # by the name of their environment
+    courtesy: Courtesy
 
 
 def _pythons(texts: tuple[str, ...]) -> dict[str, str]:
@@ -160,6 +171,7 @@ def _join(place: Folder | Host, options: Options, wishes: Wishes) -> int:
     envs = {name: environments.probe(name, python) for name, python in wishes.pythons.items()}
     spool = spools.Spool(wishes.folder)
     spool.take(wishes.name, str(place))
+    courtesy.write(spool.path, wishes.courtesy)
     link = open_link(place, options)
     try:
         link.prepare()
@@ -181,11 +193,10 @@ def _settings(place: Folder | Host, wishes: Wishes, spool: spools.Spool, envs: M
 
     share = DISK_SHARE if isinstance(place, Folder) else PULL_DISK_SHARE
     there = spools.free_bytes(wishes.folder) + spool.part_bytes() + spool.input_bytes()
-    every = len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
     return Settings(
         name=wishes.name,
         host=spools.host(),
-        cpus=wishes.cpus or every,
+        cpus=wishes.cpus or max(1, courtesy.cores() - (wishes.courtesy.leave_cores or 0)),
         memory=wishes.memory or int(MEMORY_SHARE * weigh.total()),
         disk=wishes.disk or int(share * there),
         version=version("muster"),

@@ -101,6 +101,8 @@ class Scheduler:
             sessions.reject_unknown(state, event.session)
             return
         agent.heard, agent.room = now, event.room
+        if event.lent is not None:
+            agent.paused, agent.cpus = event.lent == 0, event.lent or agent.cpus
         if event.finished or event.failures or event.losses:
             agent.progressed = now
         for finished in event.finished:

@@ -86,6 +86,7 @@ class Synced:
     session: int
     room: int
     hungry: bool
+    lent: int | None = None  # cpus it may use now, 0 while it is paused; None: as before
     finished: tuple[Finished, ...] = ()
     failures: tuple[Failure, ...] = ()
     losses: tuple[Loss, ...] = ()

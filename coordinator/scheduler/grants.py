@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from math import inf
 
 from coordinator.scheduler import layers
 from coordinator.scheduler.commands import SendGrant
@@ -249,22 +250,23 @@ def _copy_tail(state: State, agent: Agent, jobs: list[Job], now: float) -> None:
     """Give an idle machine a copy of what another has, where it would be done with it sooner. What failed before is
     tried at one place at a time, so that its attempts are the job's."""
     for job in jobs:
-        known = agent.rate(job.id) or job.has_rounds
-        if known and not state.obstacle(agent, job) and _copy_from(state, agent, job, now):
+        if not state.obstacle(agent, job) and _copy_from(state, agent, job, now):
             return
 
 
 def _copy_from(state: State, agent: Agent, job: Job, now: float) -> bool:
     rate = agent.rate(job.id)
-    mine = agent.slots(job) / rate if rate else 0.0
+    mine = agent.slots(job) / rate if rate else 0.0 if job.has_rounds else inf
     for holding in _slowest(state, job, now):
         layer = state.open_layers.get(holding.layer)
         if layer is None or layer.fresh or holding.agent == agent.name or not layer.has(holding):
             continue
-        if _seconds_left(state, holding, now) <= mine + state.timing.tick:
+        paused = state.agents[holding.agent].paused
+        if not paused and _seconds_left(state, holding, now) <= mine + state.timing.tick:
             return False  # nothing worth its while
         count = min(len(holding.open) if layer.rounds else agent.slots(job), _room_for(agent, layer))
-        numbers = highest(holding.open - layer.copied - layer.failed(), count)
+        odd = RangeSet() if paused else layer.failed()
+        numbers = highest(holding.open - layer.copied - odd, count)
         if numbers:
             layer.copied.update(numbers)
             _grant(state, agent, layer, numbers, now)
@@ -294,8 +296,8 @@ def _slowest(state: State, job: Job, now: float) -> list[Holding]:
 def _seconds_left(state: State, holding: Holding, now: float) -> float:
     """How long its agent will need for all it has of this job; one that is overdue may need as long again."""
     agent = state.agents[holding.agent]
-    if agent.away:
-        return float("inf")
+    if agent.away or agent.paused:
+        return inf
     rate = agent.rates.get(holding.job)
     since = now - max(holding.granted, rate.since if rate else 0.0)
     if rate is None or not rate.per_second:

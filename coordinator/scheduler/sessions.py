@@ -60,7 +60,7 @@ def _enter(state: State, event: Joined, old: Agent | None, now: float) -> Agent:
     agent.packages = event.packages
     agent.envs, agent.env_obstacles = event.envs, {}
     agent.in_place, agent.disk, agent.heard, agent.hungry = event.in_place, event.room, now, False
-    agent.state, agent.away = "draining" if draining else "live", False
+    agent.state, agent.away, agent.paused = "draining" if draining else "live", False, False
     state.agents[event.name] = agent
     state.by_session[event.session] = agent
     state.short.pop(event.name, None)

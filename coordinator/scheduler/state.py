@@ -260,6 +260,7 @@ class Agent:
     heard: float
     state: str = "live"  # live | draining | gone | left
     hungry: bool = False  # whether it would take work
+    paused: bool = False  # what it has stands still until its user wills
     fingerprint: str = ""
     in_place: bool = False
     packages: frozenset[str] = frozenset()
@@ -363,7 +364,7 @@ class State:
         self.emit(SendGone(agent.session, layer))
 
     def eligible(self, agent: Agent, job: Job) -> bool:
-        return agent.state == "live" and self.obstacle(agent, job) == ""
+        return agent.state == "live" and not agent.paused and self.obstacle(agent, job) == ""
 
     def able(self, agent: Agent, job: Job) -> bool:
         """Whether it can be expected to take a shard of this job sooner or later: it is at work, or free to be."""

@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 import pytest
 
-from jobs import runner
+from jobs import runner, strays
 from jobs.kinds import RunnerLost, ShardFailure
 from jobs.pipes import PRINTED_KEPT
 from jobs.sandbox import EVIDENCE_LIMIT, Sandbox, sweep
@@ -335,6 +335,23 @@ def test_not_reading_its_input_is_a_timeout_too(make: Make) -> None:
     os.kill(sandbox.pid, signal.SIGSTOP)
     with pytest.raises(ShardFailure, match="longer"):
         call(sandbox, timeout=0.2, rows=np.zeros(1 << 20))
+
+
+def test_while_its_agent_keeps_it_stopped_no_time_goes_by(make: Make, tmp_path: Path) -> None:
+    begun, out = tmp_path / "begun", []
+    sandbox = make(f"import time\ndef f(rows):\n open({str(begun)!r}, 'w').close()\n time.sleep(0.1)\n return rows")
+    sandbox.start()
+    caller = threading.Thread(target=lambda: out.append(call(sandbox, timeout=0.6)))
+    caller.start()
+    wait_until(begun.exists)
+    scratch = sandbox._scratch
+    strays.freeze(scratch)
+    until = time.monotonic() + 1.0  # longer than its timeout
+    wait_until(lambda: time.monotonic() > until)
+    assert not out
+    strays.thaw(scratch)
+    caller.join()
+    assert out and not (scratch / strays.FROZEN).exists()
 
 
 def test_sigkill_from_outside_is_a_loss(make: Make, tmp_path: Path) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from coordinator import root as roots
@@ -36,6 +39,13 @@ def stuck(rows, shard, flag):
         except FileExistsError:
             return rows
         time.sleep(3600)
+    return rows
+
+def ticks(rows, shard, log):
+    with open(log, "a") as file:
+        print(shard, file=file)
+    for _ in range(40):
+        time.sleep(0.01)
     return rows
 
 def where(rows):
@@ -238,3 +248,93 @@ def test_an_idle_machine_and_a_job_that_cannot_run_say_why(farm: Farm) -> None:
     until(lambda: "no job is running" in said(farm, "explain", "right"), "it to have nothing to do")
     assert "`coordinator retry" in said(farm, "explain", job)
     assert farm.coordinator("explain", "nobody").returncode == 6
+
+
+# --- courtesy -----------------------------------------------------------------------------------------------
+
+
+def agent(farm: Farm, name: str, *args: str) -> str:
+    command, *rest = args
+    done = farm.agent_command(command, *rest, "--spool", str(farm.folder / "spools" / name))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def runners(farm: Farm, name: str) -> list[psutil.Process]:
+    """Living processes of users' code on an agent."""
+    found = []
+    for path in (farm.folder / "spools" / name / "run").glob("slot-*/runner-*.json"):
+        with contextlib.suppress(psutil.Error, OSError, ValueError):
+            found.append(psutil.Process(json.loads(path.read_text())["pid"]))
+    return found
+
+
+def is_stopped(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return bool(process.status() == psutil.STATUS_STOPPED)
+    return False
+
+
+def started(log: Path) -> list[int]:
+    return [int(line) for line in log.read_text().split()] if log.exists() else []
+
+
+def test_a_pause_stops_at_once_and_loses_nothing(farm: Farm, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    job = mapped(farm, "ticks", rows=6, args={"log": str(log)}, name="paused", timeout="1s")
+    until(lambda: len(started(log)) >= 2, "two to run")
+    for name in NAMES:
+        assert f"{name} is paused, " in agent(farm, name, "pause")
+    stopped = [process for name in NAMES for process in runners(farm, name) if is_stopped(process)]
+    assert stopped
+    begun, deadline = started(log), time.monotonic() + 1.5  # longer than the timeout
+    until(lambda: time.monotonic() > deadline, "the timeout to be over")
+    assert started(log) == begun and all(map(is_stopped, stopped))
+    assert "left is paused; `agent resume` goes on" in said(farm, "status", job)
+    assert "has nothing to run: it is paused" in said(farm, "explain", "left") or "shard to run" in said(
+        farm, "explain", "left"
+    )
+    for name in NAMES:
+        assert f"{name} goes on with 1 cpus" in agent(farm, name, "resume")
+    farm.wait(job)
+    assert sorted(started(log)) == list(range(6)) and farm.status(job).failures == 0
+    farm.check_result(job)
+
+
+def test_what_a_paused_machine_has_is_done_elsewhere(farm: Farm, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    job = mapped(farm, "ticks", rows=6, args={"log": str(log)}, name="elsewhere")
+    until(lambda: {one.name for one in farm.status(job).agents if one.running} == set(NAMES), "both to be at work")
+    agent(farm, "left", "pause")
+    try:
+        farm.wait(job)
+    finally:
+        agent(farm, "left", "resume")
+    farm.check_result(job)
+
+
+def test_processors_and_kindness_are_set_while_it_runs(farm: Farm, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    agent(farm, "left", "pause")
+    try:
+        assert "right lends 2 cpus" in agent(farm, "right", "set", "cpus=2", "nice=5")
+        job = mapped(farm, "ticks", rows=12, args={"log": str(log)}, name="set")
+        until(lambda: sum(not is_stopped(one) for one in runners(farm, "right")) == 2, "two at once")
+        until(lambda: {one.nice() for one in runners(farm, "right")} == {5}, "them to be kind")
+        assert "right lends 1 cpus" in agent(farm, "right", "set", "cpus=1")
+        until(lambda: any(map(is_stopped, runners(farm, "right"))) or farm.status(job).state == "complete", "one")
+        agent(farm, "right", "set", "cpus=")
+        farm.wait(job)
+        assert sorted(started(log)) == list(range(12))
+    finally:
+        agent(farm, "left", "resume")
+
+
+def test_outside_its_hours_it_is_paused(farm: Farm) -> None:
+    hour = time.localtime().tm_hour
+    span = f"{(hour + 2) % 24:02d}:00-{(hour + 4) % 24:02d}:00"
+    assert f"left: paused: it works from {span}" in agent(farm, "left", "set", f"hours={span}")
+    until(lambda: "works from" in said(farm, "agents"), "the coordinator to know")
+    assert "left lends 1 cpus" in agent(farm, "left", "set", "hours=")
+    refused = farm.agent_command("set", "hours=8-20", "--spool", str(farm.folder / "spools" / "left"))
+    assert refused.returncode == 2 and "expected such as 20:00-08:00" in refused.stderr

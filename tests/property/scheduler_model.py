@@ -175,6 +175,7 @@ class Agent:
     news: list[Failure | Loss | Returned] = field(default_factory=list)  # to be reported, one at a time
     cost: dict[str, int] = field(default_factory=dict)  # layer → bytes
     fingerprint: str = "k1"
+    paused: bool = False
 
     @property
     def process(self) -> str:
@@ -202,7 +203,8 @@ class Agent:
     def sync(self, hungry: bool) -> e.Synced:
         first = self.news[:1]
         return e.Synced(
-            session=self.session, room=self.room, hungry=hungry and not self.draining,
+            session=self.session, room=self.room, hungry=hungry and not self.draining and not self.paused,
+            lent=0 if self.paused else self.cpus,
             finished=tuple(report(key, numbers) for key, numbers in self.finished.items() if numbers),
             failures=tuple(one for one in first if isinstance(one, Failure)),
             losses=tuple(one for one in first if isinstance(one, Loss)),
@@ -292,6 +294,7 @@ class Seen:
     room: int = 0
     state: str = "live"
     hungry: bool = False
+    paused: bool = False
     open: Sets = field(default_factory=lambda: defaultdict(set))
     done: Sets = field(default_factory=lambda: defaultdict(set))
     told_to_forget: dict[str, int] = field(default_factory=dict)  # layer → attempts up to this, on the next answer
@@ -368,7 +371,8 @@ class Oracle:
         return self.disk.jobs[self.opened[layer]]
 
     def eligible(self, name: str, job: DiskJob) -> bool:
-        return self.agents[name].state == "live" and self._fits(name, job)
+        seen = self.agents[name]
+        return seen.state == "live" and not seen.paused and self._fits(name, job)
 
     def _fits(self, name: str, job: DiskJob) -> bool:
         seen = self.agents[name]

@@ -20,9 +20,11 @@ from agent.orders import (
     Discard,
     DrainAsked,
     Event,
+    Freeze,
     Heard,
     Kept,
     Kill,
+    Lent,
     LinkDown,
     LinkUp,
     NotPulled,
@@ -45,6 +47,7 @@ from agent.orders import (
     SlotsSeen,
     SlotView,
     SpaceSeen,
+    Thaw,
     Ticked,
     WorkerDied,
 )
@@ -125,6 +128,8 @@ class DeskMachine(RuleBasedStateMachine):
         self.ended = False
         self.past_news: list[News] = []
         self.pool = False
+        self.lent = 3  # cpus
+        self.frozen: set[int] = set()  # slots
 
     def info_of(self, layer: str) -> LayerInfo:
         return info_of(layer)
@@ -144,6 +149,12 @@ class DeskMachine(RuleBasedStateMachine):
                 assert self.runs[slot], "a kill of an idle slot"
                 assert slot not in self.doomed, "killed twice"
                 self.doomed.add(slot)
+            case Freeze(slot):
+                assert slot not in self.frozen and self.runs[slot] and self.lent < 3
+                self.frozen.add(slot)
+            case Thaw(slot):
+                assert slot in self.frozen, "let go on what was not stopped"
+                self.frozen.remove(slot)
             case Say():
                 assert self.up and self.asked is None, "spoke while an answer was awaited"
                 self.asked = order
@@ -160,7 +171,7 @@ class DeskMachine(RuleBasedStateMachine):
                 self.ended = True
 
     def obey_run(self, run: Run) -> None:
-        assert self.pool and not self.draining
+        assert self.pool and not self.draining and self.lent and not self.frozen
         layer = run.info.layer.digest
         assert len(self.runs[run.slot]) < 2, "three batches on a slot"
         assert [item[0] for item in run.items] == sorted({item[0] for item in run.items})
@@ -171,7 +182,8 @@ class DeskMachine(RuleBasedStateMachine):
             assert run.payloads[number] == b"%d" % number
         self.runs[run.slot].append(run)
         cpus = sum(max(LAYERS[r.info.layer.digest] for r in runs) for runs in self.runs.values() if runs)
-        assert cpus <= 3, "more cpus than there are"
+        alone = sum(map(bool, self.runs.values())) == 1
+        assert cpus <= self.lent or alone, "more cpus than are lent"
 
     def obey_push(self, push: Push) -> None:
         assert self.push_up and self.push is None and push.session
@@ -267,9 +279,14 @@ class DeskMachine(RuleBasedStateMachine):
         for grant in news.grants:
             for number in RangeSet(grant.numbers) if grant.layer in self.known else ():
                 self.apply_grant((grant.layer, number), grant.attempt)
-        self.draining = self.draining or news.drain
-        if self.draining:
+        if news.drain:
+            self.begin_drain()
+        if self.draining or not self.lent:
             self.give_back_waiting()
+
+    def begin_drain(self) -> None:
+        """Paused or not: who leaves finishes what runs."""
+        self.draining, self.lent = True, self.lent or 3
 
     def apply_grant(self, shard: Shard, attempt: int) -> None:
         if shard in self.done:
@@ -450,7 +467,7 @@ class DeskMachine(RuleBasedStateMachine):
         left = [s for s, ticket in self.flying.items() if ticket == run.ticket]
         for shard in left:
             del self.flying[shard]
-            if outcome.changed or self.draining:
+            if outcome.changed or self.draining or not self.lent:
                 self.end(shard, "returned")
         if outcome.changed:
             for shard in [s for s in self.open if s[0] == layer and s not in self.flying]:
@@ -495,7 +512,7 @@ class DeskMachine(RuleBasedStateMachine):
                 del self.flying[shard]
                 if given_up:
                     self.end(shard, "lost")
-                elif self.draining:
+                elif self.draining or not self.lent:
                     self.end(shard, "returned")
 
     @precondition(lambda self: self.doomed)
@@ -513,7 +530,7 @@ class DeskMachine(RuleBasedStateMachine):
         """Seen twice, further apart than its timeout: it is killed, and has failed."""
         slot = data.draw(st.sampled_from([s for s, runs in self.runs.items() if runs]))
         run = self.runs[slot][0]
-        if slot in self.doomed:
+        if slot in self.doomed | self.frozen:  # the time it is stopped for counts for nothing
             return
         victim = data.draw(st.sampled_from(run.items))
         view = SlotsSeen((SlotView(slot, victim, 0),))
@@ -622,11 +639,26 @@ class DeskMachine(RuleBasedStateMachine):
     def drain(self, sure: int) -> None:
         if sure:
             return
-        self.draining = True
+        self.begin_drain()
         self.give_back_waiting()
         self.tell(DrainAsked("asked"))
 
+    @precondition(lambda self: not self.ended and not self.draining)
+    @rule(cpus=st.sampled_from([0, 1, 2, 3, 3]))
+    def is_lent(self, cpus: int) -> None:
+        self.lent = cpus
+        if not cpus:
+            self.give_back_waiting()
+        self.tell(Lent(cpus, "" if cpus else "paused"))
+
     # --- what must hold ---
+
+    @invariant()
+    def no_more_runs_than_is_lent(self) -> None:
+        running = [runs for slot, runs in self.runs.items() if runs and slot not in self.frozen | self.doomed]
+        cpus = sum(max(LAYERS[run.info.layer.digest] for run in runs) for runs in running)
+        assert self.ended or cpus <= self.lent or (self.lent and len(running) == 1), f"{cpus} cpus, {self.lent} lent"
+        assert self.ended or not self.frozen or self.lent < 3, "stopped for nothing"
 
     @invariant()
     def state_is_sane(self) -> None:
@@ -647,9 +679,11 @@ class DeskMachine(RuleBasedStateMachine):
         if self.ended or not self.attempts:
             return
         self.tell(SpaceSeen(1 << 40))
+        if not self.draining:
+            self.is_lent(3)
         self.finish_all()
         if not self.draining:
-            self.draining = True
+            self.begin_drain()
             self.give_back_waiting()
             self.tell(DrainAsked("the end"))
         for _ in range(200):
@@ -830,7 +864,7 @@ class RemoteDeskMachine(DeskMachine):
             self.spoilt.add(copy.name)
             if self.flying.get((layer, number)) == run.ticket:
                 del self.flying[layer, number]
-                if not again or self.draining:
+                if not again or self.draining or not self.lent:
                     self.end((layer, number), "returned" if again else "lost")
         mishaps = tuple(Mishap(n, True, "input", "not what was pulled", "", 0.1, 5) for n, _, _ in run.items)
         self.tell(BatchEnded(run.ticket, Outcome((), 0, 0, 0, 0.0, 0, mishaps)))

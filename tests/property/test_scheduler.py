@@ -592,6 +592,7 @@ class Farm(RuleBasedStateMachine):
     def _told(self, name: str, event: e.Synced) -> list[object]:
         seen = self.oracle.agents[name]
         seen.heard, seen.room = self.alive, event.room
+        seen.paused = event.lent == 0 if event.lent is not None else seen.paused
         must: list[object] = []
         forgets, seen.told_to_forget = seen.told_to_forget, {}
         for finished in event.finished:
@@ -739,6 +740,11 @@ class Farm(RuleBasedStateMachine):
             return  # it is said to be finished first
         agent.done[key] -= one
         agent.news.append(failure(key, *one) if refused else Loss("", *key, pairs(one), False, "damaged"))
+
+    @rule(name=names)
+    def pause_agent(self, name: str) -> None:
+        """Whoever sits there wants the machine, or is done with it; it is said with the next sync."""
+        self.agents[name].paused = not self.agents[name].paused
 
     @rule(name=names)
     def kill(self, name: str) -> None:
@@ -1092,7 +1098,7 @@ class Farm(RuleBasedStateMachine):
             cost = dict(self.agents["a"].cost)
             self.agents[name] = Agent(name, f"{name}-1", 4, 1, 10_000 * MIB, cost=cost, fingerprint=kernels)
         for agent in self.agents.values():
-            agent.draining = False
+            agent.draining = agent.paused = False
             agent.budget = max(agent.budget, 50 * MIB)
         self.space(1_000_000)
         for job in self._jobs("paused"):

@@ -14,8 +14,10 @@ from agent.orders import (
     Delete,
     DrainAsked,
     Event,
+    Freeze,
     Heard,
     Kill,
+    Lent,
     LinkDown,
     LinkUp,
     PartDamaged,
@@ -33,6 +35,7 @@ from agent.orders import (
     SlotView,
     SpaceSeen,
     Tell,
+    Thaw,
     Ticked,
     WorkerDied,
 )
@@ -686,6 +689,74 @@ def test_a_layer_of_no_job_goes_with_all_that_is_held_of_it() -> None:
     orders = world.hear(gone=[A])
     assert of(Delete, orders) == [Delete(run.part)]
     assert world.desk.stock.unfinished == 0
+
+
+# --- courtesy ---
+
+
+def test_a_pause_stops_what_runs_hands_back_the_rest_and_says_so() -> None:
+    world = World(cpus=2)
+    runs = of(Run, world.hear(info(timeout=10.0), grants=[grant(0, 6)]))
+    orders = world.tell(Lent(0, "paused"))
+    assert {order.slot for order in of(Freeze, orders)} == {0, 1}
+    sync = world.said()
+    assert sync.returned == [Returned(A, 1, 1, [(2, 6)])]
+    assert (sync.hungry, sync.lent, sync.note) == (False, 0, "paused")
+    for run in runs:
+        seen(world, run)
+    world.now += 1000.0
+    assert not of(Kill, [*seen(world, runs[0]), *seen(world, runs[1])]), "no time goes by for what is stopped"
+    orders = world.tell(Lent(2))
+    assert {order.slot for order in of(Thaw, orders)} == {0, 1}
+    assert not of(Kill, [*seen(world, runs[0]), *seen(world, runs[1])])
+    world.now += 10.5
+    assert of(Kill, seen(world, runs[0]))
+
+
+def test_what_comes_while_it_is_paused_is_handed_back() -> None:
+    world = World(cpus=1)
+    world.tell(Lent(0, "paused"))
+    assert not of(Run, world.hear(info(), grants=[grant(0, 3)]))
+    assert world.said().returned == [Returned(A, 1, 1, [(0, 3)])]
+
+
+def test_with_fewer_processors_the_youngest_stop_until_there_is_room() -> None:
+    world = World(cpus=3)
+    runs = of(Run, world.hear(info(), grants=[grant(0, 9)]))
+    for i, run in enumerate(runs):
+        world.now += i
+        seen(world, run)
+    assert [order.slot for order in of(Freeze, world.tell(Lent(1)))] == [2, 1]
+    orders = world.ended(runs[0], seconds=30.0)
+    assert [order.slot for order in of(Thaw, orders)] == [1] and not of(Run, orders), "what was stopped goes on first"
+    assert world.said().lent == 1
+    assert [order.slot for order in of(Thaw, world.tell(Lent(3)))] == [2]
+
+
+def test_more_processors_than_it_joined_with_make_more_slots() -> None:
+    world = World(cpus=1)
+    world.hear(info(), grants=[grant(0, 9)])
+    assert {run.slot for run in of(Run, world.tell(Lent(3)))} == {1, 2}
+    assert world.said().lent == 3
+
+
+def test_a_slot_that_ends_while_it_is_stopped_is_free_again() -> None:
+    world = World(cpus=1)
+    (run,) = of(Run, world.hear(info(), grants=[grant(0, 2)]))
+    world.tell(Lent(0, "paused"))
+    assert of(Thaw, world.ended(run)) == [Thaw(0)], "a built-in kind: nothing could be stopped"
+    assert not of(Run, world.hear(grants=[grant(1, 2, attempt=2)]))
+    world.said()
+    assert of(Run, [*world.tell(Lent(1)), *world.hear(grants=[grant(1, 2, attempt=3)])])
+
+
+def test_who_leaves_while_paused_finishes_what_runs() -> None:
+    world = World(cpus=1)
+    (run,) = of(Run, world.hear(info(), grants=[grant(0, 1)]))
+    world.tell(Lent(0, "paused"))
+    assert of(Thaw, world.tell(DrainAsked("SIGTERM"))) == [Thaw(0)]
+    assert not of(Freeze, world.tell(Lent(0, "paused")))
+    assert of(Push, world.ended(run))
 
 
 # --- leaving ---

@@ -311,6 +311,43 @@ def test_what_failed_before_is_tried_at_one_place_at_a_time() -> None:
     assert not every(c.SendGrant, world.sync("b"))
 
 
+def test_what_a_paused_machine_has_is_copied_at_once_whatever_it_was() -> None:
+    world = World()
+    world.add(seed(count=3))
+    world.enter("a", "b")
+    for name in ("a", "b"):
+        world.finish(name, seconds=1.0)
+    held = {name: world.last(name) for name in ("a", "b") if world.open_of(name)}
+    [(slow, last)] = held.items()
+    other = "b" if slow == "a" else "a"
+    world.fail(slow, last)
+    slow, last = next((name, world.last(name)) for name in ("a", "b") if world.open_of(name))
+    other = "b" if slow == "a" else "a"
+    assert not every(c.SendGrant, world.sync(other)), "what failed is tried at one place at a time"
+    world.sync(slow, hungry=False, lent=0)
+    world.tick()
+    assert [one.numbers for one in every(c.SendGrant, world.sync(other))] == [last.numbers]
+    assert not every(c.SendGrant, world.sync(slow, hungry=False))
+
+
+def test_a_paused_machine_is_nobody_to_wait_for() -> None:
+    world = World()
+    world.add(seed(count=2))
+    world.enter("a", "b")
+    world.sync("b", hungry=False, lent=0)
+    assert only(c.SendGrant, world.fail("a")).session == world.sessions["a"], "the other one has work, and is paused"
+
+
+def test_fewer_or_more_processors_are_heard_of_at_once() -> None:
+    world = World()
+    world.add(cpus=2)
+    world.enter("a", cpus=2)
+    world.finish("a", lent=1)
+    assert "has 1 cpus, a shard wants 2" in world.state.agents["a"].idle_because
+    world.sync("a", lent=8)
+    assert world.state.agents["a"].slots(world.state.jobs["j.1"]) == 4 and world.open_of("a") == 5
+
+
 def test_a_copy_never_takes_more_than_the_room_there_is() -> None:
     world = tail(seconds=5)
     world.layer().out_bytes = 100

@@ -1,0 +1,24 @@
+"""`agent pause`: this machine is wanted for something else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from agent.commands.group import example
+from agent.commands.wishing import agent_options, wish
+
+
+@click.command(epilog=example("agent pause", "agent pause --name desk"))
+@agent_options
+def command(name: str | None, spool: Path | None) -> int:
+    """Stop computing now, and lose nothing of it.
+
+    Your code is stopped where it is, with what it has in memory, and goes on from there at `agent resume`; a built-in
+    kind ends the batch it is at. What is finished is handed in, what was not begun handed back.
+    """
+    state = wish(spool, name, lambda known: msgspec.structs.replace(known, paused=True))
+    click.echo(f"{state.name} is paused, {state.running} shards stopped where they are; `agent resume` goes on")
+    return 0

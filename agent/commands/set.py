@@ -1,0 +1,35 @@
+"""`agent set`: what an agent may use of this machine, changed while it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from agent import courtesy
+from agent.commands.group import example
+from agent.commands.wishing import agent_options, wish
+from jobs.errors import UsageError
+
+
+@click.command(epilog=example("agent set cpus=4", "agent set hours=20:00-08:00 nice=19", "agent set hours="))
+@click.argument("settings", nargs=-1, required=True, metavar="NAME=VALUE...")
+@agent_options
+def command(settings: tuple[str, ...], name: str | None, spool: Path | None) -> int:
+    """Change what an agent of this machine may use; it acts at once, and loses nothing.
+
+    cpus=N, leave-cores=N, hours=20:00-08:00, nice=0..19, ionice=normal|idle, each as with `agent join`; an empty value
+    takes it back. With fewer cpus, your code that runs on the others is stopped where it is until there is room.
+    It holds until the agent ends.
+    """
+    words = dict(_word(text) for text in settings)
+    state = wish(spool, name, lambda known: courtesy.changed(known, words))
+    click.echo(f"{state.name} lends {state.cpus} cpus" if state.cpus else f"{state.name}: {state.why_idle}")
+    return 0
+
+
+def _word(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"{text!r}: expected NAME=VALUE", "agent set cpus=4")
+    return name, value

@@ -1,0 +1,86 @@
+"""What whoever sits at a machine may wish of its agent."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from agent import courtesy, manners
+from agent.courtesy import Courtesy, changed, checked, lent
+from jobs.errors import UsageError
+
+NOON, NIGHT = 12 * 60, 23 * 60 + 30
+
+
+@pytest.mark.parametrize(
+    ("wish", "minute", "cpus"),
+    [
+        (Courtesy(), NOON, 6),
+        (Courtesy(cpus=2), NOON, 2),
+        (Courtesy(cpus=12), NOON, 12),
+        (Courtesy(leave_cores=1), NOON, 6),
+        (Courtesy(leave_cores=5), NOON, 3),
+        (Courtesy(cpus=2, leave_cores=5), NOON, 2),
+        (Courtesy(leave_cores=8), NOON, 1),
+        (Courtesy(paused=True, cpus=2), NOON, 0),
+        (Courtesy(hours="20:00-08:00"), NOON, 0),
+        (Courtesy(hours="20:00-08:00"), NIGHT, 6),
+        (Courtesy(hours="20:00-08:00"), 8 * 60 - 1, 6),
+        (Courtesy(hours="20:00-08:00"), 8 * 60, 0),
+        (Courtesy(hours="20:00-8:00,12:00-13:00"), NOON, 6),
+        (Courtesy(hours="18:00-24:00"), NIGHT, 6),
+        (Courtesy(hours="18:00-24:00"), 0, 0),
+    ],
+)
+def test_how_many_processors_are_lent(wish: Courtesy, minute: int, cpus: int) -> None:
+    found, why = lent(checked(wish) if wish.leave_cores is None else wish, 6, 8, minute)
+    assert found == cpus and bool(why) == (cpus == 0)
+
+
+def test_settings_are_changed_one_by_one_and_taken_back() -> None:
+    wish = changed(Courtesy(paused=True), {"cpus": "4", "hours": "20:00-08:00"})
+    assert wish == Courtesy(paused=True, cpus=4, hours="20:00-08:00")
+    assert changed(wish, {"hours": "", "nice": "19"}) == Courtesy(paused=True, cpus=4, nice=19)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"cpus": "0"}, {"cpus": "many"}, {"nice": "20"}, {"nice": "-1"}, {"leave-cores": "100000"}, {"ionice": "best"},
+        {"hours": "20-8"}, {"hours": "25:00-08:00"}, {"hours": "08:00-08:00"}, {"hours": "20:00-24:30"}, {"disk": "1"},
+        {"paused": "true"},
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused(words: dict[str, str]) -> None:
+    with pytest.raises(UsageError):
+        changed(Courtesy(), words)
+
+
+def test_a_wish_is_known_by_its_stamp(tmp_path: Path) -> None:
+    assert courtesy.read(tmp_path) == Courtesy() and courtesy.stamp(tmp_path) == 0
+    first = courtesy.write(tmp_path, Courtesy(cpus=2))
+    assert courtesy.read(tmp_path) == Courtesy(cpus=2) and courtesy.stamp(tmp_path) == first
+    assert courtesy.write(tmp_path, Courtesy(cpus=3)) != first
+    (tmp_path / courtesy.FILE).write_bytes(b"{")
+    assert courtesy.read(tmp_path) == Courtesy()
+
+
+def test_kindness_reaches_what_a_process_has_started() -> None:
+    child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(1, flush=True); input()'])"
+    process = subprocess.Popen([sys.executable, "-c", child], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout and process.stdout.readline()
+        manners.be_kind(process.pid, 7, "idle")
+        tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children()]
+        assert [one.nice() for one in tree] == [7, 7]
+        if hasattr(psutil.Process, "ionice"):
+            assert {one.ionice().ioclass for one in tree} == {psutil.IOPRIO_CLASS_IDLE}
+    finally:
+        process.communicate(b"\n")
+    manners.be_kind(process.pid, 1, "normal")  # it is gone
+    assert os.getpriority(os.PRIO_PROCESS, 0) != 7

@@ -76,7 +76,7 @@ class Desk:
         self.stock = Stock(who.in_place)
         self.talk = Talk(who)
         self.disk = Disk(who.disk)
-        self.slots = Slots(who.cpus, who.memory)
+        self.slots = Slots(who.cpus, who.memory, who.gpus)
         self.space = Space(self.stock, self.slots, self.disk, Inputs(left.inputs))
         self.puller = Puller(self.space, set(left.codes))
         self.floor = Floor(self.space, None if who.in_place else self.puller.codes, who.process[:8])

@@ -89,11 +89,12 @@ class Floor:
         flight = Flight(ticket, slot.number, holding.info, attempts, part, expected, inputs)
         models = [name for name in [holding.model] if name is not None and name in self.space.inputs.whole]
         flight.pull_seconds = self.space.inputs.use({*inputs.values(), *models})
-        self.slots.launch(slot, flight)
+        self.slots.launch(slot, flight, now)
         payloads = {number: holding.payloads[number] for number in attempts if number in holding.payloads}
         copies = {number: self.space.inputs.whole[name] for number, name in inputs.items()}
         sheets = {number: holding.sheets[number] for number in attempts if number in holding.sheets}
-        run = Run(ticket, slot.number, holding.info, part, tuple(items), payloads, copies, sheets)
+        gpus = slot.gpus if self.slots.gpus else None
+        run = Run(ticket, slot.number, holding.info, part, tuple(items), payloads, copies, sheets, gpus)
         return [*self.space.make(0), run]
 
     # --- the end of a batch ---
@@ -116,6 +117,7 @@ class Floor:
         orders = self._keep(flight, outcome, now)
         if outcome.full:
             orders += self.space.clear()
+        outcome = self._without_crowded(slot, flight, outcome)
         outcome, spoilt = self._without_spoilt(flight, outcome)
         orders += spoilt
         self._after(flight, outcome, hopeless, now)
@@ -148,6 +150,14 @@ class Floor:
             if number in flight.items:
                 self.stock.reports.print(Printed(flight.layer, number, *flight.items[number], text))
         self.stock.reports.print(None, outcome.unprinted)
+
+    def _without_crowded(self, slot: Slot, flight: Flight, outcome: Outcome) -> Outcome:
+        """A shard that found no memory beside others runs again, with fewer of them: that costs it no attempt."""
+        short = [mishap for mishap in outcome.mishaps if mishap.code == "memory" and not mishap.lost]
+        if not short or not self.slots.narrow(slot, flight.info):
+            return outcome
+        kept = tuple(mishap for mishap in outcome.mishaps if mishap not in short)
+        return msgspec.structs.replace(outcome, mishaps=kept)
 
     def _without_spoilt(self, flight: Flight, outcome: Outcome) -> tuple[Outcome, list[Command]]:
         """Copies that are not what was pulled go; their shards run again with others. The second time they are lost."""
@@ -253,6 +263,7 @@ class Floor:
         """A look at the busy slots: what hangs is killed, and what takes too much memory."""
         for view in event.views:
             self.slots.every[view.slot].see(view.running, now)
+            self.slots.learn(view.slot, view.tree_bytes, now)
         orders = self.kill_unwanted(now)
         for slot in self.slots.every:
             if slot.flights and slot.overdue(now):
@@ -266,7 +277,7 @@ class Floor:
         if any(other.killing for other in self.slots.every) or slot.running is None:
             return []  # memory comes free already, or there is nothing to blame
         line = f"{sum(trees.values()) >> 20} MiB in use, the budget is {self.slots.memory >> 20} MiB"
-        if not self.slots.narrow(slot):
+        if not self.slots.narrow(slot, slot.flights[0].info):
             return self._kill(slot, "memory", slot.running)
         tell = Tell(f"memory: {line}; going on with {self.slots.allowed} cpus")
         return [tell, *self._kill(slot, "crowded", slot.running)]

@@ -121,6 +121,7 @@ class Hands:
             code=self._code(info.work.code),
             python=self._interpreter(info.work.env),
             model=self._model(info.work.model),
+            gpus=run.gpus,
         )
 
     def _window(self, run: Run, number: int) -> Window | ItemsWindow | None:

@@ -87,6 +87,7 @@ class Settings:
     version: str
     packs: Path | None = None  # folder of the users' code as the coordinator has it; None: inputs and code are pulled
     bandwidth: int | None = None  # bytes per second, both ways together
+    gpus: tuple[str, ...] = ()  # labels, as CUDA_VISIBLE_DEVICES takes them
     pythons: Mapping[str, str] = field(default_factory=dict)  # name of an environment → its interpreter
     envs: Mapping[str, Environment] = field(default_factory=dict)  # the same → what it has
 
@@ -170,6 +171,7 @@ class Agent:
             version=settings.version,
             in_place=settings.packs is not None,
             packages=tuple(installed()),
+            gpus=settings.gpus,
             envs={"": environments.own(), **settings.envs},
         )
 

@@ -268,6 +268,7 @@ class Run:
     payloads: dict[int, bytes]
     inputs: dict[int, Copy] = field(default_factory=dict)  # by number, where they were pulled
     sheets: dict[int, str] = field(default_factory=dict)  # by number, the digest of what its round laid out
+    gpus: tuple[str, ...] | None = None  # for this slot alone; None: there are none here
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ BATCH_SHARDS = 1024
 AHEAD_SECONDS = 1.0  # a batch longer than this gets none behind it: another slot may be free before
 REST_SECONDS = 1.0  # after a worker's death with nothing in hand, doubled each time
 REST_LIMIT_SECONDS = 30.0
+SETTLED_SECONDS = 2.0  # a worker's memory is of the job it is at once it is at it for so long
 BARREN_LIMIT = 3  # deaths or empty calls in a row, on one slot, before its shards are given up as lost
 BACKSTOP_SECONDS = 5.0  # what runs the user's code minds the timeout itself; we only mind that it does
 
@@ -39,7 +40,7 @@ class Flight:
         return self.info.layer.digest
 
     @property
-    def needs(self) -> tuple[str, int, int | None]:
+    def needs(self) -> tuple[str, int, int | None, int]:
         return needs_of(self.info)
 
 
@@ -56,15 +57,14 @@ class Slot:
     running_since: float = 0.0
     barren: int = 0  # deaths and empty calls in a row with no shard to show for them
     rest_until: float = 0.0
+    gpus: tuple[str, ...] = ()  # that its flights have, or had: nobody else's while there are any
+    job: str = ""  # of the last flight
+    job_since: float = 0.0  # when the first of that job in a row was launched
     frozen_since: float | None = None  # its runner is stopped: more was running than is lent
 
     @property
     def cpus(self) -> int:
         return max((flight.info.work.cpus for flight in self.flights), default=0)
-
-    @property
-    def memory(self) -> int:
-        return max((flight.info.work.memory or 0 for flight in self.flights), default=0)
 
     def see(self, running: tuple[int, int, int] | None, now: float) -> None:
         """What its worker is at."""
@@ -95,17 +95,19 @@ class Slot:
         return self.barren >= BARREN_LIMIT
 
 
-def needs_of(info: LayerInfo) -> tuple[str, int, int | None]:
+def needs_of(info: LayerInfo) -> tuple[str, int, int | None, int]:
     """What must be the same of two batches that are on one slot at a time."""
-    return info.job, info.work.cpus, info.work.memory
+    return info.job, info.work.cpus, info.work.memory, info.work.gpus
 
 
 class Slots:
     """All slots. The cpus of those at work add up to at most `allowed`, the memory of all to at most the budget."""
 
-    def __init__(self, count: int, memory: int) -> None:
+    def __init__(self, count: int, memory: int, gpus: tuple[str, ...] = ()) -> None:
         self.every = [Slot(number) for number in range(count)]
         self.memory = memory
+        self.gpus = gpus  # labels
+        self.learnt: dict[str, int] = {}  # job → the most memory that a shard of it was seen to take
         self.lent = count  # processors that may be used now; 0: none
         self._narrowed: int | None = None  # fewer than are lent, for the memory of what runs
         self.narrow_for: set[str] = set()  # jobs for whose memory slots were taken away
@@ -182,8 +184,30 @@ class Slots:
             return True  # it needs no more than what is there
         work = holding.info.work
         others = [other for other in self.every if other.flights]
-        memory = sum(other.memory for other in others) + (work.memory or 0)
+        if work.gpus > len(self._free_gpus()):
+            return False
+        memory = sum(self.memory_of(other.flights[0].info) for other in others) + self.memory_of(holding.info)
         return not others or (self.used + work.cpus <= self.allowed and memory <= self.memory)
+
+    def memory_of(self, info: LayerInfo) -> int:
+        """What a shard is taken to need: what was asked for, or what was seen if that is more."""
+        return max(info.work.memory or 0, self.learnt.get(info.job, 0))
+
+    def learn(self, number: int, tree_bytes: int, now: float) -> None:
+        """A slot's worker takes so much; not what it took for another job before."""
+        slot = self.every[number]
+        if slot.flights and slot.running is not None and now - slot.job_since > SETTLED_SECONDS:
+            self.learnt[slot.job] = max(tree_bytes, self.learnt.get(slot.job, 0))
+
+    def _free_gpus(self) -> list[str]:
+        taken = {gpu for slot in self.every if slot.flights for gpu in slot.gpus}
+        return [gpu for gpu in self.gpus if gpu not in taken]
+
+    def _choose_gpus(self, slot: Slot, count: int) -> tuple[str, ...]:
+        """Those it had, if it can: what was loaded onto them may be there still."""
+        free = self._free_gpus()
+        ours = len(slot.gpus) == count and set(slot.gpus) <= set(free)
+        return slot.gpus if ours else tuple(free[:count])
 
     def batch_size(self, holding: Holding, waiting: int) -> int:
         """Shards for one call: as many as take BATCH_SECONDS, fewer near the end, when `waiting` are left of what may
@@ -199,7 +223,11 @@ class Slots:
         share = max(-(-waiting // places), int(BATCH_LEAST_SECONDS / each))
         return max(1, min(int(BATCH_SECONDS / each), share, BATCH_SHARDS))
 
-    def launch(self, slot: Slot, flight: Flight) -> None:
+    def launch(self, slot: Slot, flight: Flight, now: float) -> None:
+        if not slot.flights:
+            slot.gpus = self._choose_gpus(slot, flight.info.work.gpus)
+        if slot.job != flight.info.job:
+            slot.job, slot.job_since = flight.info.job, now
         slot.flights.append(flight)
         slot.last_layer = flight.layer
 
@@ -221,16 +249,19 @@ class Slots:
         slot.killing, slot.victim, slot.running = "", None, None
         return flights
 
-    def narrow(self, slot: Slot) -> bool:
-        """Take a slot away for the memory of what runs on this one. False where it is the last."""
-        if len([other for other in self.every if other.flights]) <= 1 or self.allowed <= 1:
+    def narrow(self, slot: Slot, info: LayerInfo) -> bool:
+        """Take a slot away for the memory of what runs on this one, or just did. False where it is the last."""
+        others = [other for other in self.every if other.flights and other is not slot]
+        if not others or self.allowed <= 1:
             return False
-        self._narrowed = max(1, min(self.allowed, self.used) - slot.cpus)
-        self.narrow_for.add(slot.flights[0].info.job)
+        used = sum(other.cpus for other in others if other.frozen_since is None) + info.work.cpus
+        self._narrowed = max(1, min(self.allowed, used) - info.work.cpus)
+        self.narrow_for.add(info.job)
         return True
 
     def widen(self, jobs: set[str]) -> None:
-        """Give the slots back once none of the jobs they were taken for has work here."""
+        """Give the slots back once none of the jobs they were taken for has work here, and forget what those took."""
+        self.learnt = {job: most for job, most in self.learnt.items() if job in jobs} if self.learnt else self.learnt
         if self.narrow_for and not self.narrow_for & jobs:
             self.narrow_for.clear()
             self._narrowed = None

@@ -41,6 +41,7 @@ class Who:
     version: str
     in_place: bool  # whether it reads sources where they are
     packages: tuple[str, ...] = ()  # those of `jobs.packages` that are here
+    gpus: tuple[str, ...] = ()  # labels of those it lends
     envs: dict[str, Environment] = field(default_factory=dict)  # by name; "" is our own
 
 

@@ -379,6 +379,7 @@ class Engine:
                 fingerprint=hello.fingerprint,
                 in_place=hello.in_place,
                 packages=frozenset(hello.packages),
+                gpus=len(hello.gpus),
                 envs=hello.envs,
                 held=tuple(hello.held),
                 failures=tuple(hello.failures),

@@ -54,7 +54,8 @@ def explain_agent(engine: Engine, name: str) -> Explained:
 
 def _agent_lines(engine: Engine, agent: s.Agent, note: str) -> list[str]:
     now = time.monotonic()
-    lends = f"lends {_counted(agent.cpus, 'cpu')} and {format_size(agent.memory)} of memory"
+    gpus = f", {_counted(agent.gpus, 'gpu')}" if agent.gpus else ""
+    lends = f"lends {_counted(agent.cpus, 'cpu')}{gpus} and {format_size(agent.memory)} of memory"
     lines = [f"is {agent.state}, {lends}, heard of {_ago(now - agent.heard)}"]
     lines += [f"says: {note}"] if note else []
     named = [f"{name} (Python {env.python})" for name, env in sorted(agent.envs.items()) if name]

@@ -398,6 +398,7 @@ def added(job: str, plan: Plan, boot: int, **stored: object) -> e.JobAdded:
         max_failures=plan.max_failures,
         same_kernels=plan.same_kernels,
         needs=plan.work.needs,
+        gpus=plan.work.gpus,
         env=plan.work.env,
         packages=plan.work.packages,
         model_bytes=plan.work.model.nbytes if plan.work.model else 0,

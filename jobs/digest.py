@@ -20,6 +20,7 @@ def layer_digest(work: Work, name: str, source: Source, shard_rows: int) -> str:
     """
     kind = (work.kind, work.kernel, work.params)
     model = () if work.model is None else (work.model.digest,)
-    code = (work.code, work.entry, work.env, work.cpus, *model)
+    more = ((work.gpus, work.threads),) if work.gpus or work.threads else ()
+    code = (work.code, work.entry, work.env, work.cpus, *model, *more)
     identity = (FORMAT, kind, code, name, source, shard_rows)
     return blake2b(_encoder.encode(identity), digest_size=16).hexdigest()

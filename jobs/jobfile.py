@@ -53,6 +53,8 @@ class Resources(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     cpus: Annotated[int, Meta(ge=1, le=4096)] = 1
     memory: int | None = None  # bytes
+    gpus: Annotated[int, Meta(ge=0, le=1024)] = 0
+    threads: Annotated[int, Meta(ge=1, le=4096)] | None = None  # of the numeric libraries; None: as many as cpus
 
 
 class CodeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

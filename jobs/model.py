@@ -175,6 +175,8 @@ class Work(msgspec.Struct, frozen=True):
     timeout: float | None  # seconds per attempt
     model: ModelFile | None = None
     needs: tuple[str, ...] = ()  # packages beyond our own, as `jobs.packages` knows them
+    gpus: int = 0
+    threads: int | None = None  # of numeric libraries; None: as many as cpus
     packages: tuple[str, ...] = ()  # that `env`, or the agent's own where there is none, must have: `torch>=2`
 
 

@@ -107,6 +107,8 @@ def _work_of(job: JobFile, kind: Kind[Any], code: CodeBundle | None, prepared: P
         cpus=job.resources.cpus,
         memory=job.resources.memory,
         timeout=job.timeout,
+        gpus=job.resources.gpus,
+        threads=job.resources.threads,
         packages=tuple(job.packages),
     )
 

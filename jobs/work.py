@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 EVIDENCE_LIMIT = 8_000  # characters of a traceback, its end
 MESSAGE_LIMIT = 500
 ITEMS = "items"  # folder of a shard's files, below the scratch folder
+GPUS = "CUDA_VISIBLE_DEVICES"
 PRINTED_LIMIT = 4_000  # characters of what one shard's code printed
 PRINTED_TOTAL = 256 << 10  # characters, of a batch
 RSS_UNIT = 1 if sys.platform == "darwin" else 1024
@@ -66,6 +67,7 @@ class Batch(msgspec.Struct, frozen=True):
     code: str | None  # folder the user's files were unpacked in
     python: str | None  # interpreter for the user's code
     model: str | None = None  # this machine's copy of the job's model
+    gpus: tuple[str, ...] | None = None  # those the slot has for it; None: this machine has none to lend
 
 
 class Mishap(msgspec.Struct, frozen=True):
@@ -234,7 +236,7 @@ class Workbench:
 
     def _opened(self, batch: Batch) -> Runner:
         """The batch's kind, opened unless it is the last batch's."""
-        job = (batch.work, batch.code, batch.python, batch.scratch, batch.model)
+        job = (batch.work, batch.code, batch.python, batch.scratch, batch.model, batch.gpus)
         if self._runner is None or job != self._job:
             self.close()
             self._runner = _open(batch)
@@ -422,16 +424,17 @@ def _open(batch: Batch) -> Runner:
     scratch.mkdir(parents=True, exist_ok=True)
     bench = Bench(
         params=msgspec.convert(work.params, kind.Params),
-        cpus=work.cpus,
+        cpus=work.threads or work.cpus,
         timeout=work.timeout,
         scratch=scratch,
         code=Path(batch.code) if batch.code is not None else None,
         entry=work.entry,
         python=batch.python,
         model=_checked_model(batch),
+        env={} if batch.gpus is None else {GPUS: ",".join(batch.gpus)},
     )
     runner = kind.open(bench)
-    _limit_threads(work.cpus)
+    _limit_threads(work.threads or work.cpus)
     return runner
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -32,6 +33,7 @@ MEMORY_SHARE = 0.8  # of the machine's, by default
 DISK_SHARE = 0.9  # of what is free, by default, where it is for results alone
 PULL_DISK_SHARE = 0.5  # where inputs are pulled: what is not needed of it is filled with them all the same
 DETACH_SECONDS = 60.0
+_GPU = re.compile(r"[A-Za-z0-9_:./-]{1,64}", re.ASCII)
 # `-m` would put the current folder, here anybody's, before our own packages
 _START = "import sys; sys.path[:] = [p for p in sys.path if p]; from agent.cli import main; sys.exit(main())"
 
@@ -79,6 +81,7 @@ def _size(context: click.Context, option: click.Parameter, value: str | None) ->
 @click.option(
     "--env", "envs", multiple=True, metavar="NAME=PYTHON", help="An environment for jobs that ask for it; repeatable."
 )
+@click.option("--gpus", default="", metavar="0,1", help="GPUs to lend, as CUDA_VISIBLE_DEVICES names them.")
 @click.option("--leave-cores", type=click.IntRange(0, 4095), default=None, help="Processors never to use.")
 @click.option("--hours", default=None, metavar="SPAN", help="When to work, such as 20:00-08:00; else it is paused.")
 @click.option("--nice", type=click.IntRange(0, 19), default=None, help="How kind to other programs, 19 the most.")
@@ -98,6 +101,7 @@ def command(
     ssh_config: Path | None,
     bandwidth: int | None,
     envs: tuple[str, ...],
+    gpus: str,
     leave_cores: int | None,
     hours: str | None,
     nice: int | None,
@@ -128,7 +132,7 @@ def command(
     if detach:
         return _detach(folder, name)
     options = Options(ssh, accept_new_host_key, program, ssh_config, interactive=sys.stdin.isatty())
-    return _join(there, options, Wishes(name, folder, cpus, memory, disk, bandwidth, pythons, wish))
+    return _join(there, options, Wishes(name, folder, cpus, memory, disk, bandwidth, pythons, wish, _labels(gpus)))
 
 
 @dataclass(frozen=True)
@@ -143,6 +147,15 @@ class Wishes:
     bandwidth: int | None
     pythons: dict[str, str]  # by the name of their environment
     courtesy: Courtesy
+    gpus: tuple[str, ...]
+
+
+def _labels(text: str) -> tuple[str, ...]:
+    """Of GPUs: numbers, or such as GPU-1a2b."""
+    labels = [part.strip() for part in text.split(",")] if text else []
+    if len(set(labels)) < len(labels) or not all(_GPU.fullmatch(label) for label in labels):
+        raise UsageError(f"--gpus {text!r}: expected different labels with commas between", "such as --gpus 0,1")
+    return tuple(labels)
 
 
 def _pythons(texts: tuple[str, ...]) -> dict[str, str]:
@@ -202,6 +215,7 @@ def _settings(place: Folder | Host, wishes: Wishes, spool: spools.Spool, envs: M
         version=version("muster"),
         packs=place.path / "code" if isinstance(place, Folder) else None,
         bandwidth=wishes.bandwidth,
+        gpus=wishes.gpus,
         pythons=wishes.pythons,
         envs=envs,
     )

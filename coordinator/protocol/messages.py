@@ -160,6 +160,7 @@ class Hello(Message, frozen=True):
     failures: list[Failure] = []
     losses: list[Loss] = []
     packages: list[Short] = []  # those of `jobs.packages` that can be imported there
+    gpus: Annotated[list[Short], Meta(max_length=1024)] = []  # labels of those it lends
     envs: Annotated[dict[Short, Environment], Meta(max_length=64)] = {}  # by name; "" is the agent's own
 
 

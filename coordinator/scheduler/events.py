@@ -53,6 +53,7 @@ class JobAdded:
     same_kernels: bool = False
     kernels_fixed: str = ""  # the fingerprint of what is committed, where the job wants one alone
     needs: tuple[str, ...] = ()  # packages beyond our own
+    gpus: int = 0
     env: str | None = None  # the environment its code runs in, as agents declare it; None: the agent's own
     packages: tuple[str, ...] = ()  # that it must have
     model_bytes: int = 0  # that a machine has to pull once, unless it reads in place
@@ -73,6 +74,7 @@ class Joined:
     fingerprint: str = ""
     in_place: bool = False  # it reads sources where they are: inputs cost it no disk
     packages: frozenset[str] = frozenset()
+    gpus: int = 0
     envs: dict[str, Environment] = field(default_factory=dict)  # by name; "" is its own
     held: tuple[Held, ...] = ()
     failures: tuple[Failure, ...] = ()

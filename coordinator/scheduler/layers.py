@@ -76,6 +76,7 @@ def _job(state: State, event: JobAdded) -> Job:
         succeeded=event.succeeded,
         cursor=event.cursor,
         needs=event.needs,
+        gpus=event.gpus,
         env=event.env,
         packages=event.packages,
         model_bytes=event.model_bytes,

@@ -58,7 +58,7 @@ def _enter(state: State, event: Joined, old: Agent | None, now: float) -> Agent:
     agent.cpus, agent.memory, agent.kernels, agent.room = event.cpus, event.memory, event.kernels, event.room
     agent.fingerprint = event.fingerprint
     agent.packages = event.packages
-    agent.envs, agent.env_obstacles = event.envs, {}
+    agent.gpus, agent.envs, agent.env_obstacles = event.gpus, event.envs, {}
     agent.in_place, agent.disk, agent.heard, agent.hungry = event.in_place, event.room, now, False
     agent.state, agent.away, agent.paused = "draining" if draining else "live", False, False
     state.agents[event.name] = agent

@@ -219,6 +219,7 @@ class Job:
     least_cost: int = 0  # bytes of input and output of a shard of the layer with the smallest
     least_output: int = 0  # of output alone
     needs: tuple[str, ...] = ()  # packages
+    gpus: int = 0
     env: str | None = None
     packages: tuple[str, ...] = ()  # that its environment must have
     model_bytes: int = 0
@@ -264,6 +265,7 @@ class Agent:
     fingerprint: str = ""
     in_place: bool = False
     packages: frozenset[str] = frozenset()
+    gpus: int = 0
     envs: dict[str, Environment] = field(default_factory=dict)  # by name; "" is its own
     env_obstacles: dict[str, str] = field(default_factory=dict)  # job → what its environment lacks, once looked for
     disk: int = 0  # bytes its spool may use in all
@@ -284,7 +286,8 @@ class Agent:
 
     def slots(self, job: Job) -> int:
         by_memory = self.memory // job.memory if job.memory and self.memory else self.cpus
-        return min(self.cpus // job.cpus, by_memory)
+        by_gpus = self.gpus // job.gpus if job.gpus else self.cpus
+        return min(self.cpus // job.cpus, by_memory, by_gpus)
 
     def env_obstacle(self, job: Job) -> str:
         """What is wrong with its environment for this job, or ""."""
@@ -389,6 +392,8 @@ class State:
             return why
         if agent.cpus < job.cpus:
             return f"has {agent.cpus} cpus, a shard wants {job.cpus}"
+        if agent.gpus < job.gpus:
+            return f"lends {agent.gpus} gpus, a shard wants {job.gpus}: leave, and join it with `--gpus`"
         if agent.slots(job) < 1:
             return f"may use {agent.memory} bytes of memory, a shard wants {job.memory}"
         wanted = job.least_output if agent.in_place else job.least_cost + job.model_bytes

@@ -106,7 +106,7 @@ class Bench:
     """What a worker lends a kind for as long as it is open."""
 
     params: Any  # an instance of the kind's Params
-    cpus: int
+    cpus: int  # threads of the numeric libraries
     timeout: float | None
     scratch: Path  # a folder of this worker's own, on the spool's disk
     code: Path | None = None  # where the user's files were unpacked

@@ -48,6 +48,10 @@ def ticks(rows, shard, log):
         time.sleep(0.01)
     return rows
 
+def device(rows, shard):
+    print("devices:", os.environ.get("CUDA_VISIBLE_DEVICES", "as ever"), os.environ["OMP_NUM_THREADS"])
+    return rows
+
 def where(rows):
     try:
         import muster, jobs, coordinator, ray
@@ -83,7 +87,7 @@ def farm(tmp_path_factory: pytest.TempPathFactory, python: Path) -> Iterator[Far
     with running(tmp_path_factory.mktemp("farm")) as made:
         made.env["MUSTER_TEST_LIVING"] = "1"
         made.join("left", "--cpus", "1")
-        made.join("right", "--cpus", "1", "--env", f"nlp={python}")
+        made.join("right", "--cpus", "1", "--env", f"nlp={python}", "--gpus", "3,5")
         for name in NAMES:
             until(lambda name=name: _is_live(made, name), f"{name} to be there")  # type: ignore[misc]
         yield made
@@ -193,6 +197,25 @@ def test_an_environment_that_is_none_is_refused_at_join(farm: Farm, tmp_path: Pa
         "join", str(farm.root.path), "--name", "odd", "--spool", str(tmp_path / "s"), "--env", env
     )
     assert done.returncode in (2, 7) and words in done.stderr and "hint: " in done.stderr
+
+
+# --- resources ----------------------------------------------------------------------------------------------
+
+
+def test_a_gpu_is_a_workers_own_and_others_see_none(farm: Farm) -> None:
+    job = mapped(farm, "device", name="gpu", resources={"gpus": 1, "threads": 2})
+    farm.wait(job)
+    printed = json.loads(said(farm, "logs", job, "--json"))["printed"]
+    assert {(one["agent"], one["text"]) for one in printed} <= {
+        ("right", "devices: 3 2\n"),
+        ("right", "devices: 5 2\n"),
+    }
+    plain = mapped(farm, "device", rows=30, name="nogpu", env="nlp")
+    wide = mapped(farm, "device", name="wide", resources={"gpus": 3})
+    until(lambda: "lends 0 gpus, a shard wants 3" in said(farm, "explain", wide), "left to be refused")
+    assert "lends 2 gpus, a shard wants 3" in said(farm, "explain", f"{wide}/a/0") and said(farm, "cancel", wide)
+    farm.wait(plain)
+    assert "devices:  1\n" in said(farm, "logs", plain)
 
 
 # --- kick and explain ---------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ A, B = "a" * 32, "b" * 32
 T = TypeVar("T", bound=Command)
 
 
-def who(cpus: int = 2, memory: int = 1 << 30, disk: int = 1 << 30) -> Who:
+def who(cpus: int = 2, memory: int = 1 << 30, disk: int = 1 << 30, gpus: tuple[str, ...] = ()) -> Who:
     """An agent for tests."""
     return Who(
         name="one",
@@ -86,6 +86,7 @@ def who(cpus: int = 2, memory: int = 1 << 30, disk: int = 1 << 30) -> Who:
         python="3.11",
         version="0",
         in_place=True,
+        gpus=gpus,
     )
 
 
@@ -97,8 +98,9 @@ def info(
     timeout: float | None = None,
     out: int = 100,
     code: str | None = None,
+    gpus: int = 0,
 ) -> LayerInfo:
-    work = Work("cluster", 1, {}, code, None, None, cpus, memory, timeout)
+    work = Work("cluster", 1, {}, code, None, None, cpus, memory, timeout, gpus=gpus)
     return LayerInfo(job, Layer(layer[:1], layer, MadeSource(), 0, 1, 10_000, 0, out, None), work)
 
 
@@ -229,6 +231,56 @@ def test_a_wide_layer_is_not_starved_by_narrow_ones() -> None:
 def test_memory_asked_for_bounds_what_runs_at_once() -> None:
     runs = of(Run, World(cpus=4, memory=1000).hear(info(memory=400), grants=[grant(0, 10)]))
     assert len(runs) == 2
+
+
+def test_memory_seen_bounds_what_runs_at_once_where_none_was_asked_for() -> None:
+    world = World(cpus=4, memory=1000)
+    runs = of(Run, world.hear(info(), grants=[grant(0, 40)]))
+    assert len(runs) == 4
+    world.now += 3.0
+    world.tell(SlotsSeen((SlotView(runs[0].slot, (0, 1, 1), 300),)))
+    again = [run for one in runs for run in of(Run, world.ended(one, seconds=5.0))]
+    assert len(again) == 3, "3 x 300 bytes fit, a fourth does not"
+    world.hear(gone=[A])
+    assert not world.desk.slots.learnt, "another job is another matter"
+
+
+def test_memory_of_the_job_before_is_not_held_against_the_next() -> None:
+    world = World(cpus=2, memory=1000)
+    runs = of(Run, world.hear(info(), grants=[grant(0, 4)]))
+    world.tell(SlotsSeen((SlotView(runs[0].slot, (0, 1, 1), 900),)))
+    assert not world.desk.slots.learnt, "its worker is at it for a moment only"
+
+
+def test_a_shard_that_found_no_memory_beside_others_runs_again_with_fewer() -> None:
+    world = World(cpus=2)
+    one, two = of(Run, world.hear(info(), grants=[grant(0, 2)]))
+    short = Mishap(0, False, "memory", "MemoryError", "", 1.0, 1)
+    assert not of(Run, world.ended(one, numbers=(), mishaps=(short,))), "it waits for the other one's end"
+    assert not world.desk.stock.reports.next.failures
+    (again,) = of(Run, world.ended(two))
+    assert numbers([again]) == [0]
+    world.ended(again, numbers=(), mishaps=(short,))
+    assert [one.number for one in world.said().failures] == [0], "alone it has no excuse"
+
+
+def test_each_slot_has_gpus_of_its_own() -> None:
+    world = World(cpus=4, gpus=("0", "1", "5"))
+    one, two, three = of(Run, world.hear(info(gpus=1), grants=[grant(0, 9)]))
+    assert {run.gpus for run in (one, two, three)} == {("0",), ("1",), ("5",)}
+    (again,) = of(Run, world.ended(two, seconds=5.0))
+    assert (again.slot, again.gpus) == (two.slot, two.gpus), "what it loaded may be there still"
+    assert not of(Run, world.hear(info(B, "k.1", gpus=2), grants=[grant(0, 1, B, 2)]))
+    world.hear(gone=[A])
+    for run in (one, again):
+        world.ended(run)
+    (both,) = [run for run in of(Run, world.orders) if run.info.layer.digest == B]
+    assert both.gpus is not None and len(both.gpus) == 2 and not set(both.gpus) & {three.gpus[0] if three.gpus else ""}
+
+
+def test_gpus_are_hidden_from_who_asked_for_none_where_some_are_lent() -> None:
+    assert of(Run, World(gpus=("0",)).hear(info(), grants=[grant(0, 1)]))[0].gpus == ()
+    assert of(Run, World().hear(info(), grants=[grant(0, 1)]))[0].gpus is None
 
 
 # --- what becomes of batches ---

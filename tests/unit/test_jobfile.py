@@ -103,7 +103,7 @@ WRONG = [
     ("shard:", "job.yaml:4: shard: expected a mapping, got nothing"),
     ("resources: {memory: lots}", "job.yaml:4: resources.memory: expected a size such as"),
     ("resources: {cpus: 0}", "job.yaml:4: resources.cpus: expected a whole number >= 1"),
-    ("resources: {gpus: 1}", "job.yaml:4: resources.gpus: unknown field; did you mean `cpus`?"),
+    ("resources: {cpu: 1}", "job.yaml:4: resources.cpu: unknown field; did you mean `cpus`?"),
     ("timeout: soon", "job.yaml:4: timeout: expected a duration such as 90s"),
     ("timeout: 0", "job.yaml:4: timeout: expected a duration above 0"),
     ("attempts: 0", "job.yaml:4: attempts: expected a whole number >= 1"),

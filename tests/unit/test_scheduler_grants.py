@@ -206,6 +206,15 @@ def test_an_agent_without_a_package_gets_nothing_and_is_told_how_to_get_it() -> 
     assert world.grants["b"]
 
 
+def test_gpus_limit_the_slots_and_who_lends_none_gets_nothing() -> None:
+    world = World()
+    job = world.add(gpus=2)
+    world.enter("none", cpus=8)
+    assert "lends 0 gpus, a shard wants 2" in world.state.agents["none"].idle_because and not world.grants
+    world.enter("a", cpus=8, gpus=5)
+    assert world.state.agents["a"].slots(job) == 2 and world.open_of("a") == 1
+
+
 def test_an_agent_without_the_jobs_environment_gets_nothing_and_is_told_how_to_get_it() -> None:
     world = World()
     own, nlp = Environment("3.11.2", {"numpy": "2.1"}), Environment("3.9.1", {"torch": "1.13"})

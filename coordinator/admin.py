@@ -38,6 +38,7 @@ class Submit(Message, frozen=True):
     """Take over ROOT/tmp/`folder`: job.yaml, plan.msgpack and perhaps code.pack. The answer is `Submitted`."""
 
     folder: Submission
+    origin: JobId | None = None  # a job whose merged layers it takes over where they are the same
 
 
 class StatusAsk(Message, frozen=True):

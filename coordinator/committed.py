@@ -21,11 +21,11 @@ from coordinator.piped import Messages, Read, pieces
 from coordinator.protocol.frames import frame
 from coordinator.root import JobFolder, Root
 from jobs.errors import DamagedError, IncompleteError
+from jobs.manifest import File, Product, read_manifest
 from jobs.model import Layer, Output
 from jobs.parts import CHUNK, SUM_BYTES, Entry, Layout, index_of, item_bytes, segments_of
 from jobs.plan import decode_plan
 from jobs.ranges import RangeSet
-from jobs.result import File, Product, read_manifest
 
 WAIT_SECONDS = 10.0  # between two signs of life while nothing is committed
 

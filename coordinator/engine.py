@@ -239,7 +239,8 @@ class Engine:
 
     def layer_info(self, job: str, digest: str) -> LayerInfo:
         live = self.jobs[job]
-        return LayerInfo(job, live.layers[digest], live.work)
+        layer = live.layers[digest]
+        return LayerInfo(job, layer, live.plan.work_of(layer))
 
     def _remember(self, command: c.Command) -> None:
         """Commands that only the store carries out."""
@@ -403,7 +404,7 @@ class Engine:
         agent = self.scheduler.state.by_session.get(sync.session)
         if agent:
             info = self.agents[agent.name]
-            info.seen, info.note, info.cpus = time.time(), sync.note, sync.lent or info.cpus
+            info.seen, info.note, info.cpus = time.time(), sync.note, sync.lent if sync.lent > 0 else info.cpus
             self._count_finished(agent.name, sync)
             self._note_news(agent.name, sync)
             if sync.printed or sync.unprinted:
@@ -414,7 +415,7 @@ class Engine:
                 session=sync.session,
                 room=sync.room,
                 hungry=sync.hungry,
-                lent=sync.lent,
+                lent=sync.lent if sync.lent >= 0 else None,
                 finished=tuple(sync.finished),
                 failures=tuple(sync.failures),
                 losses=tuple(sync.losses),

@@ -15,10 +15,10 @@ from coordinator.protocol.frames import frame
 from coordinator.root import JobFolder
 from jobs.errors import IncompleteError, NotFoundError
 from jobs.items import NAME_BYTES, is_path
+from jobs.manifest import MANIFEST, Merged, read_manifest
 from jobs.names import LAYER_NAME_LIMIT
 from jobs.parts import CHUNK
 from jobs.plan import decode_plan
-from jobs.result import MANIFEST, Merged, read_manifest
 
 
 class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -60,10 +60,10 @@ def _read(orders: queue.SimpleQueue[bytes]) -> None:
 
 def carry_out(order: MergeOrder) -> MergeReply:
     from jobs.errors import MusterError, SpaceError
+    from jobs.manifest import read_manifest
     from jobs.merge import DamagedBundle, Incomplete, merge_layer
     from jobs.outputs import SumTooLarge
     from jobs.products import Collision
-    from jobs.result import read_manifest
 
     folder = Path(order.folder)
     try:

@@ -6,11 +6,12 @@ import asyncio
 import logging
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from coordinator import admin as a
 from coordinator import history, uploads
+from coordinator.adoption import adopt
 from coordinator.driving import Driving
 from coordinator.engine import Engine, LiveJob
 from coordinator.explain import explain_agent, explain_job, explain_shard
@@ -68,7 +69,7 @@ class Office:
             case a.AgentsAsk():
                 return agents_of(self._engine)
             case a.Submit():
-                return a.Submitted(await self._take(question.folder))
+                return a.Submitted(await self._take(question.folder, question.origin))
             case a.FailuresAsk():
                 return await self._failures(question)
             case a.CommitsAsk():
@@ -144,14 +145,14 @@ class Office:
                 await asyncio.to_thread(shutil.rmtree, folder, True)
             await asyncio.sleep(SWEEP_TICKS * self._engine.scheduler.state.timing.tick)
 
-    async def _take(self, folder: str) -> str:
+    async def _take(self, folder: str, origin: str | None) -> str:
         self._taking.add(folder)
         try:
-            return await self.submit(folder)
+            return await self.submit(folder, self._known(origin).id if origin else None)
         finally:
             self._taking.discard(folder)
 
-    async def submit(self, folder: str) -> str:
+    async def submit(self, folder: str, origin: str | None = None) -> str:
         """Take a planned job over. Order: row, not ready → folder renamed and synced → ready → the scheduler."""
         source = self._engine.root.tmp / folder
         plan = _submitted_plan(source / "plan.msgpack")
@@ -161,11 +162,11 @@ class Office:
         self._submitting.append(plan)  # from here on no `rm` takes an upload of it away
         try:
             uploads.check_there(self._engine.root, uploads.needed_by(self._engine.root, plan))
-            return await self._add(source, plan)
+            return await self._add(source, plan, origin)
         finally:
             self._submitting.remove(plan)
 
-    async def _add(self, source: Path, plan: Plan) -> str:
+    async def _add(self, source: Path, plan: Plan, origin: str | None) -> str:
         engine = self._engine
         self._keep_code(source / "code.pack", plan)
         self._keep_model(source / "model", plan)
@@ -176,13 +177,15 @@ class Office:
         place = engine.root.job(job)
         (source / "bundles").mkdir(exist_ok=True)
         (source / "result").mkdir(exist_ok=True)
+        adopted = await adopt(engine, job, plan, source / "result", origin) if origin else {}
         fsync_folder(source)
         source.rename(place.path)
         fsync_folder(engine.root.jobs)
         await engine.ask(lambda store: store.set_ready(job))
         engine.jobs[job] = LiveJob(plan, created, None, None)
+        engine.jobs[job].outputs.update(adopted)
         engine.handle(e.SpaceMeasured(engine.free_bytes()))
-        engine.handle(added(job, plan, engine.boot))
+        engine.handle(added(job, plan, engine.boot, merged=adopted))
         log.info("%s submitted: %d layers, %d shards", job, len(plan.layers), sum(one.count for one in plan.layers))
         if plan.driver:
             engine.background(self._driving.keep(job))
@@ -371,7 +374,7 @@ def first_of(boot: int) -> int:
     return boot << 32
 
 
-def _seed(layer: Layer, boot: int) -> e.LayerSeed:
+def _seed(layer: Layer, boot: int, state: str) -> e.LayerSeed:
     return e.LayerSeed(
         layer.digest,
         layer.name,
@@ -379,14 +382,16 @@ def _seed(layer: Layer, boot: int) -> e.LayerSeed:
         layer.in_bytes,
         layer.out_bytes,
         made=isinstance(layer.source, MadeSource),
+        state=state,
         rounds=bool(layer.rounds),
         first=first_of(boot) if layer.rounds else 0,
     )
 
 
-def added(job: str, plan: Plan, boot: int, **stored: object) -> e.JobAdded:
-    """A plan as the scheduler takes it; `stored` is what the store adds after a restart."""
-    seeds = tuple(_seed(layer, boot) for layer in plan.layers)
+def added(job: str, plan: Plan, boot: int, merged: Collection[str] = (), **stored: object) -> e.JobAdded:
+    """A plan as the scheduler takes it; `stored` is what the store adds after a restart. `merged`: digests of layers
+    that are another job's, too, and done."""
+    seeds = tuple(_seed(one, boot, "merged" if one.digest in merged else "waiting") for one in plan.layers)
     values: dict[str, object] = {"layers": seeds, "priority": plan.priority, **stored}
     return e.JobAdded(
         job=job,

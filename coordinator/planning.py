@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 
+import msgspec
+
 from coordinator.root import Root
 from coordinator.submissions import locked_folder
 from jobs import modelfile
@@ -47,7 +49,8 @@ def plan_file(path: Path) -> Planned:
     base = path.absolute().parent
     code = collect(job.code.entry, job.code.include, base) if job.code else None
     items = ItemsAt()
-    return Planned(make_plan(job, base, code, items.path), path.read_bytes(), code, base, items)
+    plan = msgspec.structs.replace(make_plan(job, base, code, items.path), base=str(base))
+    return Planned(plan, path.read_bytes(), code, base, items)
 
 
 @contextmanager

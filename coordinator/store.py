@@ -279,6 +279,14 @@ class Store:
         self.db.executemany("INSERT INTO layers (job, digest, state, out_bytes) VALUES (?, ?, 'waiting', ?)", rows)
         return job
 
+    def adopt_layer(self, job: str, digest: str, outputs: tuple[Output, ...], numbers: list[tuple[int, int]]) -> None:
+        """The layer is merged, by another job: its result was linked."""
+        layer = self._layer(job, digest)
+        raw = msgspec.msgpack.encode(outputs)
+        self.db.execute("UPDATE layers SET state = 'merged', outputs = ? WHERE id = ?", (raw, layer))
+        told = (job, layer, "adopted", msgspec.msgpack.encode(numbers))
+        self.db.execute("INSERT INTO commits (job, layer, file, numbers) VALUES (?, ?, ?, ?)", told)
+
     def set_ready(self, job: str) -> None:
         self.db.execute("UPDATE jobs SET ready = 1 WHERE id = ?", (job,))
 

@@ -14,7 +14,7 @@ from safetensors.numpy import save
 
 from coordinator.drive import Drive
 from jobs.commit import fsync_folder, naming_space, write_durably
-from jobs.result import FORMAT, MANIFEST, SHARDS, File, Merged, Product, encode_manifest
+from jobs.manifest import FORMAT, MANIFEST, SHARDS, File, Merged, Product, encode_manifest
 from jobs.train.checkpoint import model_text
 from jobs.train.course import Course
 from jobs.train.learner import digest_of

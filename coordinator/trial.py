@@ -64,7 +64,7 @@ class _Batches:
     """Makes a batch of one shard, its files in a folder that is soon gone."""
 
     def __init__(self, planned: Planned, folder: Path, python: str | None) -> None:
-        self._work = planned.plan.work
+        self._plan = planned.plan
         self._items = planned.items.path
         self._folder = folder
         self._python = python
@@ -72,7 +72,7 @@ class _Batches:
         if planned.code is not None:
             self._code = folder / "code"
             code.unpack(code.pack(planned.code), self._code, planned.code.digest)
-        model = self._work.model
+        model = self._plan.work.model
         self._model = modelfile.find(model.name, planned.base) if model is not None else None
 
     def __call__(self, layer: Layer, number: int) -> Batch:
@@ -81,7 +81,7 @@ class _Batches:
             agent="here",
             job="try",
             layer=layer,
-            work=self._work,
+            work=self._plan.work_of(layer),
             items=(Item(number, 0, 0, located(layer.window(number), self._items)),),
             tmp=str(self._folder / "part.tmp"),
             done=str(self._folder / "part"),

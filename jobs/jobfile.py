@@ -64,6 +64,18 @@ class CodeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include: list[PathText] = []
 
 
+class Override(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Other values of some parameters, for some layers."""
+
+    layers: Annotated[list[PathText], Meta(min_length=1)]  # globs
+    params: dict[str, Any]
+
+    def is_for(self, layer: str) -> bool:
+        from jobs.source import matches
+
+        return any(layer == glob or matches(layer, glob) for glob in self.layers)
+
+
 class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A job as its user describes it. Sizes are bytes, durations seconds, `params` complete with their defaults."""
 
@@ -73,6 +85,7 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shard: ShardSpec = ShardSpec()
     resources: Resources = Resources()
     params: dict[str, Any] = {}
+    overrides: Annotated[list[Override], Meta(max_length=1000)] = []  # a later one wins
     code: CodeSpec | None = None
     env: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     packages: Annotated[list[PathText], Meta(max_length=100)] = []  # that the environment must have

@@ -21,11 +21,11 @@ from jobs.commit import fsync_folder, naming_space, write_durably
 from jobs.errors import DamagedError
 from jobs.items import files_in, lines_in, located
 from jobs.items import records as read_records
+from jobs.manifest import FORMAT, ITEMS, MANIFEST, SHARDS, File, Merged, Product, encode_manifest
 from jobs.model import ItemsSource, Layer, Output
 from jobs.outputs import Sums
 from jobs.parts import CHUNK, unit_bytes
 from jobs.products import CsvFile, FilesOut, FileTables, NpyFile, Offsets
-from jobs.result import FORMAT, ITEMS, MANIFEST, SHARDS, File, Merged, Product, encode_manifest
 from jobs.survey import DamagedBundle, Incomplete, Placed, Source, Survey, blamed
 
 __all__ = ["DamagedBundle", "Incomplete", "Merged", "merge_layer"]

@@ -193,6 +193,7 @@ class Layer(msgspec.Struct, frozen=True):
     in_bytes: int  # of a full shard
     out_bytes: int  # of a full shard, as declared; 0 where nobody knows yet
     outputs: tuple[Output, ...] | None  # None: fixed by the first commit
+    params: dict[str, Any] | None = None  # in place of the job's
 
     @property
     def rounds(self) -> str:

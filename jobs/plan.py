@@ -44,6 +44,11 @@ class Plan(msgspec.Struct, frozen=True):
     priority: int
     driver: str | None  # "module:function" of the process that makes shards
     same_kernels: bool = False  # only on machines with the kernel fingerprint of its first result
+    base: str = ""  # the folder that paths in its job file start at; "": the job's own
+
+    def work_of(self, layer: Layer) -> Work:
+        """The layer's shards in common: the job's, with the layer's own parameters."""
+        return self.work if layer.params is None else msgspec.structs.replace(self.work, params=layer.params)
 
 
 class _Format(msgspec.Struct):
@@ -58,10 +63,13 @@ def make_plan(job: JobFile, base: Path, code: CodeBundle | None, listed_at: Path
     kind = kinds.load(job.kind)
     arrays = job.source is not None and not job.source.has_items
     found = discover(job.source, base) if job.source is not None and arrays else None
+    if job.overrides and found is None:
+        raise JobFileError("overrides: only arrays have layers of their own", "leave it out")
+    given = job
     job, prepared = _prepared(job, kind, base, found or [])
     work = _work_of(job, kind, code, prepared, base)
     if found is not None:
-        layers = _array_layers(job, work, kind, found)
+        layers = _array_layers(_chosen(given, job, prepared, kind, base, found), work, kind, found)
     elif job.source is not None:
         layers = (_items_layer(job, job.source, work, kind, base, listed_at),)
     else:
@@ -113,9 +121,39 @@ def _work_of(job: JobFile, kind: Kind[Any], code: CodeBundle | None, prepared: P
     )
 
 
-def _array_layers(job: JobFile, work: Work, kind: Kind[Any], found: list[FoundLayer]) -> tuple[Layer, ...]:
-    declared = _Declared(kind, job.params)
-    return tuple(_array_layer(job, work, declared, one) for one in found)
+def _chosen(
+    given: JobFile, job: JobFile, prepared: Prepared[Any], kind: Kind[Any], base: Path, found: list[FoundLayer]
+) -> list[JobFile]:
+    """The job as it is for each layer: with what overrides say of it, each combination of them prepared once."""
+    made: dict[tuple[int, ...], JobFile] = {(): job}
+    chosen = []
+    for one in found:
+        which = tuple(i for i, override in enumerate(job.overrides) if override.is_for(one.name))
+        if which not in made:
+            params = dict(given.params)
+            for i in which:
+                params |= job.overrides[i].params
+            made[which], other = _prepared(msgspec.structs.replace(given, params=params), kind, base, found)
+            if (other.model, other.needs) != (prepared.model, prepared.needs):
+                raise JobFileError("overrides: the model is one for all layers", "submit another job")
+        chosen.append(made[which])
+    idle = next((o for o in job.overrides if not any(o.is_for(one.name) for one in found)), None)
+    if idle:
+        known = ", ".join(one.name for one in found[:8])
+        raise JobFileError(f"overrides: no layer is called {', '.join(idle.layers)}", f"layers: {known}")
+    return chosen
+
+
+def _array_layers(jobs: list[JobFile], work: Work, kind: Kind[Any], found: list[FoundLayer]) -> tuple[Layer, ...]:
+    """Each by the job as it is for it; whose parameters are the work's own says nothing of them."""
+    declared: dict[int, _Declared] = {}
+    layers = []
+    for job, one in zip(jobs, found, strict=True):
+        declared[id(job)] = declared.get(id(job)) or _Declared(kind, job.params)
+        own = job.params if job.params != work.params else None
+        of_layer = work if own is None else msgspec.structs.replace(work, params=own)
+        layers.append(msgspec.structs.replace(_array_layer(job, of_layer, declared[id(job)], one), params=own))
+    return tuple(layers)
 
 
 class _Declared:

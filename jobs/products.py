@@ -15,8 +15,9 @@ import xxhash
 
 from jobs.commit import fsync, sync_tree, write_all
 from jobs.errors import MusterError
+from jobs.manifest import CSV, File
 from jobs.parts import CHUNK
-from jobs.result import CSV, FILE_COLUMNS, File
+from jobs.result import FILE_COLUMNS
 from jobs.written import NOBODY, WrittenFile, decode_table
 
 DIRECT = 64 << 10  # bytes from which a piece is written straight through

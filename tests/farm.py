@@ -281,7 +281,7 @@ class Farm:
         (folder / "out").mkdir(parents=True)
         model = str(self.root.model(plan.work.model.digest)) if plan.work.model is not None else None
         items = self.root.job(job).items if isinstance(layer.source, ItemsSource) else None
-        part = run_serially(layer, plan.work, folder, code, model=model, items=items)
+        part = run_serially(layer, plan.work_of(layer), folder, code, model=model, items=items)
         merge_layer(layer, [part], folder / "out", job="serial", items=items)
         return _arrays_in(folder / "out")
 

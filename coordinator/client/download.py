@@ -20,8 +20,9 @@ from jobs import checksum
 from jobs.commit import naming_space, publish, write_all, write_durably
 from jobs.errors import DamagedError, MusterError, ProtocolError
 from jobs.items import is_path
+from jobs.manifest import MANIFEST, File, Merged
 from jobs.names import is_layer, is_plain
-from jobs.result import MANIFEST, File, FileRow, Merged, WrittenFiles, written_files
+from jobs.result import FileRow, WrittenFiles, written_files
 
 if TYPE_CHECKING:
     from tqdm import tqdm

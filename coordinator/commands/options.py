@@ -38,6 +38,26 @@ def job_file_argument(function: F) -> F:
     return click.argument("job_file", metavar="job.yaml", type=click.Path(path_type=Path))(function)
 
 
+def reuse_options(function: F) -> F:
+    """--from an earlier job, and what to change of it."""
+    for option in reversed(_REUSE):
+        function = option(function)
+    return function
+
+
+_REUSE = (
+    click.option(
+        "--from",
+        "old",
+        metavar="JOB",
+        default=None,
+        help="Take over what would be the same, its job file too.",
+    ),
+    click.option("--layers", multiple=True, metavar="GLOB", help="The layers that --set is for; default all."),
+    click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Another value for one of its params."),
+)
+
+
 def example(*lines: str) -> str:
     """The end of a command's --help, as typed."""
     return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from coordinator import ask, render
 from coordinator import root as roots
 from coordinator.admin import Agents, AgentsAsk, AgentStatus, JobStatus, Status, StatusAsk
-from coordinator.commands.options import example, job_file_argument, json_option, root_option, say, say_json
+from coordinator.commands.options import example, json_option, plain, reuse_options, root_option, say, say_json
 from coordinator.root import Root
-from jobs.errors import MusterError
+from jobs.errors import MusterError, UsageError
+
+if TYPE_CHECKING:
+    from coordinator.reuse import Wish
 
 
 class Known(NamedTuple):
@@ -24,18 +27,37 @@ class Known(NamedTuple):
     free: int | None
 
 
-@click.command(epilog=example("coordinator plan job.yaml"))
-@job_file_argument
+@click.command(
+    epilog=example(
+        "coordinator plan job.yaml", "coordinator plan --from weights.1 --layers 'conv3*' --set n_clusters=256"
+    )
+)
+@click.argument("job_file", metavar="[job.yaml]", type=click.Path(path_type=Path), required=False)
+@reuse_options
 @root_option
 @json_option
-def command(job_file: Path, root: Path | None, as_json: bool) -> None:
+def command(
+    job_file: Path | None,
+    old: str | None,
+    layers: tuple[str, ...],
+    sets: tuple[str, ...],
+    root: Path | None,
+    as_json: bool,
+) -> None:
     """Check a job file and show its layers, its shards, the space and the time it needs.
 
-    Starts nothing, and needs no coordinator; with one, earlier jobs tell how long it would take.
+    Starts nothing, and needs no coordinator; with one, earlier jobs tell how long it would take. With --from it says of
+    each layer whether it would be taken over from that job, and if not, why.
     """
     from coordinator.forecast import forecast
     from coordinator.planning import plan_file
+    from coordinator.reuse import Wish
 
+    if old is not None:
+        _plan_from(roots.existing(root), old, job_file, Wish(layers, sets), as_json)
+        return
+    if job_file is None or sets or layers:
+        raise UsageError("a job file, or --from an earlier job", "coordinator plan job.yaml")
     plan = plan_file(job_file).plan
     known = ask_farm(roots.find(root))
     seen = forecast(plan, known.agents, known.jobs, known.free)
@@ -43,6 +65,26 @@ def command(job_file: Path, root: Path | None, as_json: bool) -> None:
         say_json(seen)
     else:
         say(render.forecast_page(seen))
+
+
+def _plan_from(root: Root, old: str, job_file: Path | None, wish: Wish, as_json: bool) -> None:
+    """Only what is computed counts in the forecast."""
+    import msgspec
+
+    from coordinator import reuse
+    from coordinator.forecast import forecast
+
+    job = roots.resolve_job(root, old)
+    plan = reuse.planned_from(root, job, job_file, wish).plan
+    fates = reuse.fates(root, job, plan)
+    left = [layer for layer, fate in zip(plan.layers, fates, strict=True) if not fate.reused]
+    known = ask_farm(root)
+    seen = forecast(msgspec.structs.replace(plan, layers=tuple(left)), known.agents, known.jobs, known.free)
+    if as_json:
+        say_json({**plain(seen), "fates": [plain(fate) for fate in fates]})
+        return
+    rows = [(render.short(one.layer), "reused" if one.reused else "computed", one.why) for one in fates]
+    say(render.table(("LAYER", "IS", "BECAUSE"), rows) + "\n\n" + render.forecast_page(seen))
 
 
 def ask_farm(root: Root) -> Known:

@@ -10,29 +10,54 @@ import click
 from coordinator import ask
 from coordinator import root as roots
 from coordinator.admin import Submit, Submitted
-from coordinator.commands.options import example, json_option, root_option, say, say_json
+from coordinator.commands.options import example, json_option, reuse_options, root_option, say, say_json
 from coordinator.commands.watch import watch
 from coordinator.root import Root
 from jobs.errors import UsageError
 
 
-@click.command(epilog=example("coordinator submit job.yaml --wait"))
+@click.command(
+    epilog=example(
+        "coordinator submit job.yaml --wait",
+        "coordinator submit --from weights.1 --layers 'conv3*' --set n_clusters=256",
+        "coordinator submit job.yaml --from weights.1",
+    )
+)
 @click.argument("job_file", metavar="job.yaml", type=click.Path(path_type=Path), required=False)
 @click.option("--parcel", is_flag=True, help="Read the job, its code and the names of its uploads from stdin.")
+@reuse_options
 @click.option("--wait", is_flag=True, help="Follow the job until it ends; Ctrl-C leaves it running.")
 @root_option
 @json_option
-def command(job_file: Path | None, parcel: bool, wait: bool, root: Path | None, as_json: bool) -> int:
+def command(
+    job_file: Path | None,
+    parcel: bool,
+    old: str | None,
+    layers: tuple[str, ...],
+    sets: tuple[str, ...],
+    wait: bool,
+    root: Path | None,
+    as_json: bool,
+) -> int:
     """Plan a job and run it; prints its id.
+
+    With --from, layers that an earlier job has finished, and that would come out the same, are taken over as hard links
+    and not computed again. Without a job file, the earlier one's is used as it was submitted, its code too, with what
+    --set changes, for all layers or for those of --layers; `coordinator plan` with the same options says what is reused.
 
     With --wait, exits with 0 when the job is complete, with 11 when it ends without all of its shards. --parcel is for
     coordinator.client.
     """
-    if (job_file is None) != parcel:
+    if (sets or layers) and old is None:
+        raise UsageError("--set and --layers change an earlier job", "name it with --from")
+    if (job_file is None) != (parcel or old is not None) and not (job_file and old):
         raise UsageError("a job file or --parcel, one of the two", "coordinator submit job.yaml")
     found = roots.existing(root)
     ask.connect(found).close()  # no daemon: said before a long plan, not after it
-    job = submit(found, job_file) if job_file else _submit_parcel(found)
+    if old is not None:
+        job = _submit_from(found, roots.resolve_job(found, old), job_file, layers, sets)
+    else:
+        job = submit(found, job_file) if job_file else _submit_parcel(found)
     if as_json:
         say_json({"job": job})
     else:
@@ -44,6 +69,17 @@ def _submit_parcel(root: Root) -> str:
     from coordinator import parcel
 
     return parcel.submit(root, parcel.decode(sys.stdin.buffer.read(parcel.BYTES_LIMIT + 1)))
+
+
+def _submit_from(root: Root, old: str, job_file: Path | None, layers: tuple[str, ...], sets: tuple[str, ...]) -> str:
+    from coordinator import reuse
+    from coordinator.planning import submission
+
+    planned = reuse.planned_from(root, old, job_file, reuse.Wish(layers, sets))
+    for fate in reuse.fates(root, old, planned.plan):
+        click.echo(f"{fate.layer}: {'reused' if fate.reused else 'computed'}: {fate.why}", err=True)
+    with submission(root, planned) as folder:
+        return ask.ask(root, Submit(folder, old), Submitted).job
 
 
 def submit(root: Root, job_file: Path) -> str:

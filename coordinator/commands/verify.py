@@ -73,7 +73,8 @@ def verify(job: str, folder: JobFolder, inputs: bool) -> Report:
 
 
 def _verify_layer(report: Report, job: JobFolder, layer: Layer, prints: set[str]) -> None:
-    from jobs.result import read_manifest, verify_layer
+    from jobs.manifest import read_manifest
+    from jobs.result import verify_layer
 
     folder = job.result / layer.name
     problems = verify_layer(folder)

@@ -306,19 +306,19 @@ def test_a_pause_stops_at_once_and_loses_nothing(farm: Farm, tmp_path: Path) -> 
     log = tmp_path / "log"
     job = mapped(farm, "ticks", rows=6, args={"log": str(log)}, name="paused", timeout="1s")
     until(lambda: len(started(log)) >= 2, "two to run")
-    for name in NAMES:
-        assert f"{name} is paused, " in agent(farm, name, "pause")
-    stopped = [process for name in NAMES for process in runners(farm, name) if is_stopped(process)]
-    assert stopped
-    begun, deadline = started(log), time.monotonic() + 1.5  # longer than the timeout
-    until(lambda: time.monotonic() > deadline, "the timeout to be over")
-    assert started(log) == begun and all(map(is_stopped, stopped))
-    assert "left is paused; `agent resume` goes on" in said(farm, "status", job)
-    assert "has nothing to run: it is paused" in said(farm, "explain", "left") or "shard to run" in said(
-        farm, "explain", "left"
-    )
-    for name in NAMES:
-        assert f"{name} goes on with 1 cpus" in agent(farm, name, "resume")
+    try:
+        for name in NAMES:
+            assert f"{name} is paused, " in agent(farm, name, "pause")
+        stopped = [process for name in NAMES for process in runners(farm, name) if is_stopped(process)]
+        assert stopped
+        begun, deadline = started(log), time.monotonic() + 1.5  # longer than the timeout
+        until(lambda: time.monotonic() > deadline, "the timeout to be over")
+        assert started(log) == begun and all(map(is_stopped, stopped))
+        assert "left is paused; `agent resume` goes on" in said(farm, "status", job)
+        assert "says: paused" in said(farm, "explain", "left")
+    finally:
+        answers = [agent(farm, name, "resume") for name in NAMES]
+    assert answers == [f"{name} goes on with 1 cpus\n" for name in NAMES]
     farm.wait(job)
     assert sorted(started(log)) == list(range(6)) and farm.status(job).failures == 0
     farm.check_result(job)
@@ -361,3 +361,61 @@ def test_outside_its_hours_it_is_paused(farm: Farm) -> None:
     assert "left lends 1 cpus" in agent(farm, "left", "set", "hours=")
     refused = farm.agent_command("set", "hours=8-20", "--spool", str(farm.folder / "spools" / "left"))
     assert refused.returncode == 2 and "expected such as 20:00-08:00" in refused.stderr
+
+
+# --- the same again, with other parameters ------------------------------------------------------------------
+
+
+def inodes(farm: Farm, job: str, layer: str) -> dict[str, int]:
+    return {path.name: path.stat().st_ino for path in (farm.root.job(job).result / layer).iterdir()}
+
+
+def test_layers_that_stay_the_same_are_taken_over(farm: Farm) -> None:
+    first = farm.submit(arrays(3, 24, 32), 4, name="quant")
+    farm.wait(first)
+    options = ("--from", first, "--layers", "b*", "--set", "n_clusters=8")
+    shown = said(farm, "plan", *options)
+    assert "a      reused    the same as in quant.1" in shown and "n_clusters 4 → 8" in shown and "1 layer" in shown
+    done = farm.coordinator("submit", *options)
+    assert "b: computed: n_clusters 4 → 8" in done.stderr and "c: reused: " in done.stderr
+    second = done.stdout.strip()
+    farm.wait(second)
+    for layer, same in (("a", True), ("b", False), ("c", True)):
+        old, new = inodes(farm, first, layer), inodes(farm, second, layer)
+        assert (old["centers.npy"] == new["centers.npy"]) is same
+    farm.check_result(second)
+    assert "layers    3/3 merged" in said(farm, "status", second)
+    assert said(farm, "verify", second, "--inputs")
+    differ = said(farm, "diff", first, second)
+    assert "a: the same; the same bytes" in differ and "b: n_clusters 4 → 8; other bytes in" in differ
+    assert said(farm, "rm", first)
+    farm.check_result(second)
+    assert said(farm, "explain", f"{second}/a/0")
+    third = said(farm, "submit", "--from", second).strip()
+    farm.wait(third)
+    assert said(farm, "diff", second, third).count("the same; the same bytes") == 3
+    farm.restart()
+    until(lambda: _is_live(farm, "left"), "an agent to be back")
+    assert farm.status(third).state == "complete"
+    said(farm, "retry", third, "--layers", "a")
+    farm.wait(third)
+    farm.check_result(third)
+    farm.check_result(second)
+
+
+def test_what_changed_is_computed_again_and_said(farm: Farm) -> None:
+    file = farm.job_file(arrays(2, 8, 16), 2, WORK, kind="map", code="work.py:loud", name="edited")
+    first = said(farm, "submit", str(file)).strip()
+    farm.wait(first)
+    np.save(file.parent / "arrays" / "b.npy", np.ones((8, 16), "f4"))
+    (file.parent / "work.py").write_text(WORK.replace("rows * 2", "rows * 3"))
+    again = farm.coordinator("plan", "--from", first)
+    assert "a      reused" in again.stdout and "b      computed  its source changed" in again.stdout
+    new = farm.coordinator("submit", str(file), "--from", first)
+    assert new.stderr.count("the code changed") == 2
+    farm.wait(new.stdout.strip())
+    differ = said(farm, "diff", first, new.stdout.strip())
+    assert "-    return rows * 2" in differ and "+    return rows * 3" in differ and "its source changed" in differ
+    assert farm.coordinator("submit", "--set", "x=1").returncode == 2
+    wrong = farm.coordinator("submit", "--from", first, "--layers", "nope", "--set", "args={}")
+    assert wrong.returncode == 3 and "no layer is called nope" in wrong.stderr

@@ -22,6 +22,7 @@ from coordinator.admin import FromCommand
 from coordinator.channels import Channel
 from coordinator.driving import Driving
 from coordinator.engine import AgentInfo, Engine, LiveJob
+from coordinator.notifying import Notifying
 from coordinator.office import Office, added, first_of
 from coordinator.protocol.messages import Attach, Decoder, FromHelper, Message
 from coordinator.root import Root
@@ -98,6 +99,7 @@ class _Daemon:
             self._engine.agents[name] = msgspec.msgpack.decode(raw, type=AgentInfo)
             self._engine.agents[name].seen = seen
         self._driving = Driving(self._engine)
+        self._notifying = Notifying(self._engine)
         self._office = Office(self._engine, self._driving, self._stop.set)
         self._connections: set[asyncio.Task[None]] = set()
         self._failures = failures
@@ -121,6 +123,7 @@ class _Daemon:
             asyncio.create_task(self._engine.tick_forever()),
             asyncio.create_task(self._engine.merging.run()),
             asyncio.create_task(self._office.sweep_forever()),
+            asyncio.create_task(self._notifying.look_forever()),
         ]
         for job, live in self._engine.jobs.items():
             if live.plan.driver:

@@ -132,6 +132,7 @@ class Engine:
         self.agents: dict[str, AgentInfo] = {}
         self.mailboxes: dict[int, Mailbox] = {}
         self.chronicle = Chronicle()
+        self.on_job_state: Callable[[str, str, str], None] = lambda job, state, why: None
         self.merging = Merging(self.tmp, lambda job: root.job(job).items, self._merge_outcome)
         self.store_trouble = ""  # what keeps the store from writing, for people
         self.something_for_rounds = asyncio.Event()  # set and replaced when shards with a sheet are granted
@@ -291,6 +292,7 @@ class Engine:
         live.ended = time.time() if state in {"cancelled", "incomplete", "complete"} else None
         log.info("%s is %s%s", job, state, f": {why}" if why else "")
         self.write(lambda store: store.set_job(job, state, why, live.ended))
+        self.on_job_state(job, state, why)
         self._wake_drivers()
 
     # --- the store ---------------------------------------------------------------------------------------

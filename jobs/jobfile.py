@@ -64,6 +64,12 @@ class CodeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include: list[PathText] = []
 
 
+class NotifySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who wants to know of the job's end: a shell command, with JSON on its stdin, in the job file's folder."""
+
+    command: Annotated[str, Meta(min_length=1, max_length=4096)]
+
+
 class Override(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Other values of some parameters, for some layers."""
 
@@ -93,6 +99,7 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timeout: float | None = None  # per attempt
     max_failures: Annotated[int, Meta(ge=1, le=1_000_000)] = 20
     priority: Annotated[int, Meta(ge=1, le=1000)] = 1
+    notify: NotifySpec | None = None
     same_kernels: Literal["any", "require"] = "any"  # whether all machines must compute the same bits
 
 

@@ -44,6 +44,7 @@ class Plan(msgspec.Struct, frozen=True):
     priority: int
     driver: str | None  # "module:function" of the process that makes shards
     same_kernels: bool = False  # only on machines with the kernel fingerprint of its first result
+    notify: str = ""  # a shell command that is told of its end, of halts and standstills
     base: str = ""  # the folder that paths in its job file start at; "": the job's own
 
     def work_of(self, layer: Layer) -> Work:
@@ -87,6 +88,7 @@ def make_plan(job: JobFile, base: Path, code: CodeBundle | None, listed_at: Path
         priority=job.priority,
         driver=kind.driver,
         same_kernels=job.same_kernels == "require" or prepared.same_kernels,
+        notify=job.notify.command if job.notify else "",
     )
 
 

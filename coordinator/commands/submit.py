@@ -43,7 +43,7 @@ def command(
 
     With --from, layers that an earlier job has finished, and that would come out the same, are taken over as hard links
     and not computed again. Without a job file, the earlier one's is used as it was submitted, its code too, with what
-    --set changes, for all layers or for those of --layers; `coordinator plan` with the same options says what is reused.
+    --set changes, for all layers or those of --layers; `coordinator plan` with the same options says what is reused.
 
     With --wait, exits with 0 when the job is complete, with 11 when it ends without all of its shards. --parcel is for
     coordinator.client.

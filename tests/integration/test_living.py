@@ -419,3 +419,24 @@ def test_what_changed_is_computed_again_and_said(farm: Farm) -> None:
     assert farm.coordinator("submit", "--set", "x=1").returncode == 2
     wrong = farm.coordinator("submit", "--from", first, "--layers", "nope", "--set", "args={}")
     assert wrong.returncode == 3 and "no layer is called nope" in wrong.stderr
+
+
+# --- being told ---------------------------------------------------------------------------------------------
+
+
+def test_who_wants_to_know_of_its_end_is_told(farm: Farm, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    command = f"cat >> {told}; echo $PWD >> {told}; echo it said hello"
+    good = mapped(farm, "loud", rows=2, name="told", notify={"command": command})
+    bad = mapped(farm, "fails", rows=3, name="sad", attempts=1, max_failures=1, notify={"command": "./missing.sh"})
+    farm.wait(good)
+    until(lambda: told.exists() and told.read_text().count("\n") == 2, "word of it")
+    event, folder = told.read_text().splitlines()
+    found = json.loads(event)
+    assert (found["event"], found["job"], found["left"], found["quarantined"]) == ("complete", good, 0, 0)
+    assert (Path(folder) / "job.yaml").exists() and Path(found["result"]).is_dir()
+    log = farm.root.job(good).path / "notify.log"
+    assert "it said hello" in until(lambda: log.exists() and log.read_text(), "what it said")
+    farm.wait(bad, "halted", "incomplete")
+    log = farm.root.job(bad).path / "notify.log"
+    assert "exit code 127" in until(lambda: log.exists() and log.read_text(), "what went wrong")

@@ -57,7 +57,7 @@ def command(
         _plan_from(roots.existing(root), old, job_file, Wish(layers, sets), as_json)
         return
     if job_file is None or sets or layers:
-        raise UsageError("a job file, or --from an earlier job", "coordinator plan job.yaml")
+        raise UsageError("a job file, or --from an earlier job", "see `coordinator plan --help`")
     plan = plan_file(job_file).plan
     known = ask_farm(roots.find(root))
     seen = forecast(plan, known.agents, known.jobs, known.free)

@@ -171,7 +171,6 @@ class Sync(Message, frozen=True):
     room: Count  # bytes of the disk budget not used and not reserved
     wait: Seconds = 0.0  # how long the daemon may hold its answer while it has nothing to say
     hungry: bool = True  # whether grants are wanted now
-    lent: Annotated[int, Meta(ge=-1, le=4096)] = -1  # cpus that may be used now; 0: it is paused; -1: as its hello said
     finished: list[Finished] = []
     failures: list[Failure] = []
     losses: list[Loss] = []
@@ -185,6 +184,7 @@ class Sync(Message, frozen=True):
     note: Text = ""  # one line for people: why it takes no work, say
     printed: Annotated[list[Printed], Meta(max_length=1024)] = []
     unprinted: Count = 0  # shards whose prints are left out: there was too much to say
+    lent: Annotated[int, Meta(ge=-1, le=4096)] = -1  # cpus that may be used now; 0: it is paused; -1: as its hello said
 
 
 class Leave(Message, frozen=True):

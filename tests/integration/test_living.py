@@ -320,7 +320,8 @@ def test_a_pause_stops_at_once_and_loses_nothing(farm: Farm, tmp_path: Path) -> 
         answers = [agent(farm, name, "resume") for name in NAMES]
     assert answers == [f"{name} goes on with 1 cpus\n" for name in NAMES]
     farm.wait(job)
-    assert sorted(started(log)) == list(range(6)) and farm.status(job).failures == 0
+    again = len(started(log)) - len(set(started(log)))  # a copy of what the other one, still paused, had
+    assert set(started(log)) == set(range(6)) and again <= 2 and farm.status(job).failures == 0
     farm.check_result(job)
 
 

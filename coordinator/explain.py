@@ -106,7 +106,7 @@ def _takes_line(engine: Engine, agent: s.Agent, job: s.Job) -> str:
 
 def explain_job(engine: Engine, job: s.Job) -> Explained:
     """Why nothing of it runs, or what does."""
-    left = f"{job.left:,} of {sum(layer.count for layer in job.layers):,} shards left"
+    left = f"{job.left:,} of {sum(layer.count - layer.first for layer in job.layers):,} shards left"
     lines = [f"is {job.state}" + (f": {job.why}" if job.why else "") + f"; {left}"]
     if job.state in _STATES:
         lines.append(_STATES[job.state].format(job.id, job.id))
@@ -242,7 +242,7 @@ def _trouble_lines(job: s.Job, layer: s.Layer, number: int) -> list[str]:
 
 
 def _rows_line(plan: Layer, number: int) -> str:
-    first, count = number * plan.shard_rows, plan.rows_of(number)
+    first, count = plan.first_row(number), plan.rows_of(number)
     return f"is rows {first:,} to {first + count - 1:,} of {plan.rows:,}"
 
 

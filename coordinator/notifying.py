@@ -58,7 +58,7 @@ class Notifying:
             "why": alarm.why,
             "agent": alarm.agent,
             "at": time.time(),
-            "shards": sum(layer.count for layer in state.layers),
+            "shards": sum(layer.count - layer.first for layer in state.layers),
             "left": state.left,
             "quarantined": state.quarantined,
             "root": str(self._engine.root.path),

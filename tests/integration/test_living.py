@@ -59,6 +59,10 @@ def where(rows):
         print(f"{sys.prefix}, and nothing of ours")
     return rows
 
+def write(lines, out):
+    for line in lines:
+        (out / (line["x"] + ".txt")).write_text(line["x"] * 3)
+
 def fails(rows, shard):
     print("before the end")
     if shard == 2:
@@ -402,6 +406,20 @@ def test_layers_that_stay_the_same_are_taken_over(farm: Farm) -> None:
     farm.wait(third)
     farm.check_result(third)
     farm.check_result(second)
+
+
+def test_written_files_are_taken_over_too(farm: Farm) -> None:
+    table = {"t.csv": b"x\nten\ntwenty\n"}
+    more = {"name": "files", "kind": "map", "code": "work.py:write", "source": {"table": "t.csv"}}
+    file = farm.job_file({}, 1, WORK, table, **more)
+    first = said(farm, "submit", str(file)).strip()
+    farm.wait(first)
+    second = said(farm, "submit", "--from", first).strip()
+    farm.wait(second)
+    assert said(farm, "rm", first)
+    written = farm.root.job(second).result / "items" / "files"
+    assert (written / "ten.txt").read_text() == "tententen" and said(farm, "verify", second)
+    assert "is rows 1 to 1 of 2" in said(farm, "explain", f"{second}/items/1")
 
 
 def test_what_changed_is_computed_again_and_said(farm: Farm) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 import pytest
@@ -98,7 +99,7 @@ def test_the_daemon_outlives_whatever_an_agent_says(target: Farm, role: str, dat
     layer = target.plan(job).layers[0].digest
     good = samples(layer, job)
     with closing(Peer(target, "control")) as control, closing(Peer(target, role)) as other:
-        welcome = control.ask(m.encode(good["control"][0]))
+        welcome = control.ask(m.encode(as_nobody_else(good["control"][0])))
         assert welcome["t"] == "welcome", welcome
         session = welcome["session"]
         sync = msgspec.structs.replace(good["control"][1], session=session, finished=[], failures=[], losses=[])
@@ -118,6 +119,11 @@ def test_the_daemon_outlives_whatever_an_agent_says(target: Farm, role: str, dat
                 break
     assert target.daemon is not None and target.daemon.poll() is None, target.said()
     assert target.jobs() is not None
+
+
+def as_nobody_else(hello: m.Message) -> m.Message:
+    """What was said in an earlier example may have fenced whoever says the same again."""
+    return msgspec.structs.replace(hello, name=f"bad-{uuid4().hex}", spool=uuid4().hex, process=uuid4().hex)
 
 
 def tuple_of(messages: list[m.Message]) -> Any:

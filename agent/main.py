@@ -123,7 +123,6 @@ class Agent:
 
     def run(self) -> int:
         """Until it has left; the exit code. A MusterError is raised once everything is stopped."""
-        sys.setswitchinterval(SWITCH_SECONDS)
         self._catch_signals()
         open_log(self._spool.log)
         log.info("joining %s as %s", self._link, self._settings.name)
@@ -232,6 +231,8 @@ class Agent:
     def _obey(self, command: Command) -> None:
         match command:
             case Run():
+                if command.info.layer.rounds:
+                    sys.setswitchinterval(SWITCH_SECONDS)
                 event = self._hands.run(command, self._desk.stock.farm)
                 if event is not None:
                     self._inbox.put(event)

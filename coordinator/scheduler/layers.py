@@ -344,8 +344,8 @@ def _send_back(state: State, job: Job, layer: Layer) -> None:
 def change(state: State, digest: str) -> None:
     """The layer's source is not what was planned: it stops, and only a new submit runs it."""
     layer = state.open_layers.get(digest)
-    if layer is None or layer.state != "open":
-        return  # where all is committed, all of it came from the source as planned
+    if layer is None or layer.state != "open" or layer.made:
+        return  # where all is committed, all of it came from the source as planned; what is made has none
     with state.counting(layer):
         layer.state = "changed"
     _close(state, layer)

@@ -90,3 +90,10 @@ def test_rounds_that_are_over_are_merged_by_themselves() -> None:
     said = world.handle(e.Advanced("j.1", 7, (), True, RangeSet(ranges(range(FIRST, FIRST + 3)))))
     assert only(c.StoreJob, said).state == "complete"
     assert not every(c.StartMerge, said) and world.layer().state == "merged"
+
+
+def test_what_is_made_has_no_source_that_could_change() -> None:
+    world = world_of("a")
+    make(world, 2)
+    world.sync("a", changed=("L",))
+    assert world.layer().state == "open"

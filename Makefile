@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 SEED ?= 1
 KILLS ?= 30
+# Of tests at once, a file each: most of their time is waiting for other processes
+WORKERS ?= 2
 
 # pip is quiet, but its build of an editable install warns whoever works in this folder about this folder
 PIP := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --disable-pip-version-check
@@ -37,7 +39,7 @@ check: lint types  ## lint, types, unit and property tests: about a minute
 
 test: $(VENV)/.tested  ## every test
 	@sh tests/prerequisites.sh
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 lint: $(VENV)/.tested
 	$(BIN)/ruff check .

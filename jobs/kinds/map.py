@@ -102,8 +102,9 @@ class Function:
 
     def call(self, shard: Shard, timeout: float | None) -> Result:
         """The outputs for the rows or items of a shard, or of some of them."""
-        shutil.rmtree(self.out, ignore_errors=True)
-        self.out.mkdir(parents=True)
+        if shard.items is not None or not self.out.exists():  # over rows nothing that is written there counts
+            shutil.rmtree(self.out, ignore_errors=True)
+            self.out.mkdir(parents=True)
         facts: dict[str, Any] = {"shard": shard.number, "first_row": shard.first_row, "out": str(self.out)}
         if shard.items is not None:
             facts["given"] = _given(shard.items)

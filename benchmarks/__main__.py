@@ -108,7 +108,8 @@ def _page(results: dict[str, dict[str, Any]]) -> str:
         lines.append(f"| {name} | {ours} | {peer} | {result['ratio']:.3f} | {known.reach} | {place} |")
     lines += ["", *(f"{number}. {what}" for number, what in enumerate(machines, 1))]
     for name, result in results.items():
-        lines += ["", f"## {name}", "", "```json", json.dumps(result["parts"], indent=1), "```"]
+        picture = [f"![{name}]({name}.png)", ""] if (DOCS / f"{name}.png").exists() else []
+        lines += ["", f"## {name}", "", *picture, "```json", json.dumps(result["parts"], indent=1), "```"]
     return "\n".join(lines) + "\n"
 
 

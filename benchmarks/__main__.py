@@ -103,7 +103,7 @@ def _page(results: dict[str, dict[str, Any]]) -> str:
     machines = sorted({result["machine"] for result in results.values()})
     for name, result in results.items():
         known = BENCHMARKS[name]
-        ours, peer = f"{result['ours']:,.0f} {known.ours}", f"{result['peer']:,.0f} {known.peer}"
+        ours, peer = f"{result['ours']:,.0f} {known.ours}", f"{result['peer']:,.0f} {known.peer}".replace("|", "\\|")
         place = f"{result['ran']}, machine {machines.index(result['machine']) + 1}"
         lines.append(f"| {name} | {ours} | {peer} | {result['ratio']:.3f} | {known.reach} | {place} |")
     lines += ["", *(f"{number}. {what}" for number, what in enumerate(machines, 1))]

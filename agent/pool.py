@@ -83,7 +83,8 @@ class _Worker:
     deaths: int = 0  # of its forerunners in this slot, in a row, before they were ready
     forerunner: _Worker | None = None  # whose death is told before anything runs here
     mark: sweep.Mark | None = None  # of its process, once it is ready
-    batches: dict[int, bytes] = field(default_factory=dict)  # by ticket, in order; until an outcome came
+    batches: dict[int, bytes] = field(default_factory=dict)  # by ticket, in order; until its outcome is told
+    outcomes: dict[int, bytes] = field(default_factory=dict)  # by ticket; they came before an earlier one's
     is_open: bool = False  # ready, and its forerunner's death told: batches go straight to Ray
     unsettled: int = 0  # batches passed to Ray that have neither a result nor an error yet
     killed: bool = False  # by `Pool.kill`
@@ -313,13 +314,23 @@ class Pool:
         raw, broken = (b"", _why(future)) if future.exception() else future.result()
         with self._lock:
             worker.unsettled -= 1
-            if not broken:
-                del worker.batches[ticket]
         if broken:
             self._retire(worker, broken)
         else:
-            self._tell(BatchDone(worker.slot, ticket, msgspec.msgpack.decode(raw, type=Outcome)))
+            worker.outcomes[ticket] = raw
+            self._tell_outcomes(worker)
         self._farewell(worker)
+
+    def _tell_outcomes(self, worker: _Worker) -> None:
+        """In the order they ran: when results come close to each other, Ray's news of them comes in any order."""
+        while not worker.told:
+            with self._lock:
+                ticket = next(iter(worker.batches), None)
+                if ticket is None or ticket not in worker.outcomes:
+                    return
+                del worker.batches[ticket]
+            raw = worker.outcomes.pop(ticket)
+            self._tell(BatchDone(worker.slot, ticket, msgspec.msgpack.decode(raw, type=Outcome)))
 
     def _retire(self, worker: _Worker, reason: str) -> None:
         """Take a worker out of its slot, make sure it is dead, and put another there."""

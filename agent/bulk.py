@@ -8,11 +8,12 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, Generic, Literal, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from agent.backoff import Backoff
 from agent.bandwidth import Bandwidth
-from agent.links.channel import Channel, Link, greet
+from agent.dialling import Dialling
+from agent.links.channel import Channel, Link
 from agent.orders import Event
 from coordinator.protocol.messages import Bye, Decoder, Message
 from jobs.errors import MusterError, NoDaemonError
@@ -23,20 +24,16 @@ log = logging.getLogger("muster.bulk")
 _Order = TypeVar("_Order")
 
 
-class Bulk(ABC, Generic[_Order]):
+class Bulk(Dialling, ABC, Generic[_Order]):
     """`order` may be called from any thread; events come from this one's own."""
 
-    role: ClassVar[Literal["push", "pull"]]
     decode: ClassVar[Decoder]
 
     def __init__(self, link: Link, bandwidth: Bandwidth, tell: Callable[[Event], None]) -> None:
-        self._link = link
+        super().__init__(link)
         self._bandwidth = bandwidth
         self._tell = tell
         self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
-        self._channel: Channel | None = None
-        self._lock = threading.Lock()  # over `_channel`
-        self._stopping = threading.Event()
         self._backoff = Backoff()
         self._thread = threading.Thread(target=self._run, name=self.role, daemon=True)
 
@@ -47,11 +44,8 @@ class Bulk(ABC, Generic[_Order]):
         self._orders.put(order)
 
     def stop(self) -> None:
-        self._stopping.set()
+        self._abort()
         self._orders.put(None)
-        with self._lock:
-            if self._channel is not None:
-                self._channel.abort()
         if self._thread.is_alive():
             self._thread.join()
 
@@ -60,21 +54,6 @@ class Bulk(ABC, Generic[_Order]):
     @abstractmethod
     def _run(self) -> None:
         """Carry out orders until there is a None among them, or `_stopping`."""
-
-    def _dial(self) -> Channel:
-        channel = self._link.open(self.role)
-        with self._lock:
-            self._channel = channel
-        if self._stopping.is_set():
-            channel.abort()
-        greet(channel)
-        return channel
-
-    def _hang_up(self) -> None:
-        with self._lock:
-            channel, self._channel = self._channel, None
-        if channel is not None:
-            channel.close()
 
     def _hear(self, channel: Channel, seconds: float = ANSWER_SECONDS) -> Message:
         answer = channel.hear(self.decode, seconds)

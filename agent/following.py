@@ -14,7 +14,8 @@ import msgspec
 import xxhash
 
 from agent.bandwidth import Bandwidth
-from agent.links.channel import Channel, Link, greet
+from agent.dialling import Dialling
+from agent.links.channel import Channel, Link
 from agent.orders import DropSheet, Event, FollowRounds, SheetCame, StopFollowing, Unfollowed
 from agent.spool import Spool
 from coordinator.protocol.messages import Decoder, Follow, NotYet, Refused, Sheet, ToFollower
@@ -56,30 +57,27 @@ class Following:
             self._end(layer)
 
 
-class Follower:
+class Follower(Dialling):
     """One layer's. Its sheets go with it, unless it is cut off: then another finds them."""
+
+    role = "round"
 
     def __init__(
         self, link: Link, spool: Spool, bandwidth: Bandwidth, tell: Callable[[Event], None], order: FollowRounds
     ) -> None:
-        self._link, self._bandwidth, self._tell, self._order = link, bandwidth, tell, order
+        super().__init__(link)
+        self._bandwidth, self._tell, self._order = bandwidth, tell, order
         self._layer = order.info.layer.digest
         self._folder = spool.sheets / self._layer
         self._path = partial(spool.sheet, self._layer)
-        self._have: list[str] = []
-        self._lock = threading.Lock()  # over `_have` and `_channel`
-        self._channel: Channel | None = None
-        self._stopping = threading.Event()
+        self._have: list[str] = []  # under `_lock`, too
         self._thread = threading.Thread(target=self._run, name="round", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self, keep: bool) -> None:
-        self._stopping.set()
-        with self._lock:
-            if self._channel is not None:
-                self._channel.abort()
+        self._abort()
         self._thread.join()
         if not keep:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -93,7 +91,6 @@ class Follower:
 
     def _run(self) -> None:
         why = "stopped"
-        channel: Channel | None = None
         try:
             self._look_around()
             channel = self._dial()
@@ -104,10 +101,7 @@ class Follower:
         except (MusterError, OSError) as error:
             why = error.message if isinstance(error, MusterError) else str(error)
         finally:
-            with self._lock:
-                self._channel = None
-            if channel is not None:
-                channel.close()
+            self._hang_up()
         if not self._stopping.is_set():
             log.info("the rounds of %s are not followed: %s", self._layer, why)
             self._tell(Unfollowed(self._layer, why))
@@ -118,15 +112,6 @@ class Follower:
         for path in sorted(self._folder.glob("*.sheet"), key=lambda path: path.stat().st_mtime_ns):
             self._have.append(path.stem)
             self._tell(SheetCame(self._layer, path.stem, 0))
-
-    def _dial(self) -> Channel:
-        channel = self._link.open("round")
-        with self._lock:
-            self._channel = channel
-        if self._stopping.is_set():
-            channel.abort()
-        greet(channel)
-        return channel
 
     def _ask(self, channel: Channel) -> str:
         """One question, and what it brings; why there can be no other, or ""."""

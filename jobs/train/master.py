@@ -98,3 +98,28 @@ class Master:
         self._compressor.residual[:] = arrays["residual"]
         for scale, (value, peaks) in zip(self.scales, values["scales"], strict=True):
             scale.value, scale.peaks = value, list(peaks)
+
+
+class Mastered:
+    """What a training's driver tells of its weights, in whatever order contributions move them."""
+
+    def __init__(self, params: TrainParams, weights: Array, stepped: int) -> None:
+        self.params = params
+        self._master = Master(params, weights, stepped)
+
+    @property
+    def weights(self) -> Array:
+        """Of the work at hand. Not to be written; later work has arrays of its own."""
+        return self._master.weights
+
+    @property
+    def digest(self) -> str:
+        return self._master.digest
+
+    @property
+    def stepped(self) -> int:
+        return self._master.stepped
+
+    @property
+    def dim(self) -> int:
+        return len(self.weights)

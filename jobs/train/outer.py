@@ -10,7 +10,7 @@ import numpy as np
 from jobs.errors import TrainingError
 from jobs.train.contribution import Contribution, Sum
 from jobs.train.header import Header
-from jobs.train.master import Master
+from jobs.train.master import Mastered
 from jobs.train.params import TrainParams
 from jobs.train.update import Update
 
@@ -33,31 +33,13 @@ class Redo:
     why: str
 
 
-class Outer:
+class Outer(Mastered):
     """Which round it is, and the weights it starts from."""
 
     def __init__(self, params: TrainParams, weights: Array, stepped: int) -> None:
-        self.params = params
+        super().__init__(params, weights, stepped)
         self.round = 0
         self.redo = 0
-        self._master = Master(params, weights, stepped)
-
-    @property
-    def weights(self) -> Array:
-        """Of the round at hand. Not to be written; later rounds have arrays of their own."""
-        return self._master.weights
-
-    @property
-    def digest(self) -> str:
-        return self._master.digest
-
-    @property
-    def stepped(self) -> int:
-        return self._master.stepped
-
-    @property
-    def dim(self) -> int:
-        return len(self.weights)
 
     @property
     def is_over(self) -> bool:

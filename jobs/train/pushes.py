@@ -11,7 +11,7 @@ import numpy as np
 from jobs.errors import TrainingError
 from jobs.train.contribution import Contribution, Sum
 from jobs.train.header import Header
-from jobs.train.master import Master
+from jobs.train.master import Mastered
 from jobs.train.outer import Redo, Stepped
 from jobs.train.params import TrainParams
 
@@ -34,34 +34,17 @@ class Issued(msgspec.Struct, frozen=True):
     pushed: int  # workers' contributions that these weights had seen
 
 
-class Pushes:
+class Pushes(Mastered):
     """A version is the number of arrivals the weights have seen. As many contributions as there are virtual workers
     are a round's worth; staleness is counted in these, and one push moves the weights by its share of a round."""
 
     def __init__(self, params: TrainParams, weights: Array, stepped: int) -> None:
-        self.params = params
+        super().__init__(params, weights, stepped)
         self.version = 0
         self.pushed = 0
         self.journal: list[Push] = []
         self.out: dict[int, Issued] = {}
         self._redone = 0
-        self._master = Master(params, weights, stepped)
-
-    @property
-    def weights(self) -> Array:
-        return self._master.weights
-
-    @property
-    def digest(self) -> str:
-        return self._master.digest
-
-    @property
-    def stepped(self) -> int:
-        return self._master.stepped
-
-    @property
-    def dim(self) -> int:
-        return len(self.weights)
 
     @property
     def round(self) -> int:

@@ -24,6 +24,8 @@ from coordinator.admin import (
     Agents,
     AgentsAsk,
     AgentStatus,
+    DriveOpen,
+    DriveState,
     FailureRecord,
     Failures,
     FailuresAsk,
@@ -37,7 +39,7 @@ from coordinator.commands.submit import submit
 from coordinator.protocol.messages import Message
 from coordinator.store import Store, StoredJob
 from jobs.code import unpack
-from jobs.errors import LinkError, NoDaemonError
+from jobs.errors import LinkError, NoDaemonError, RefusedError
 from jobs.merge import merge_layer
 from jobs.model import ItemsSource, Layer
 from jobs.parts import check_body, read_index
@@ -365,6 +367,17 @@ class Farm:
         command = [*roots.python("agent.cli", "join", where or str(self.root.path)), *options]
         self.real[name] = self.run(command, f"agent-{name}.out")
         return self.real[name]
+
+
+def usurp(line: ask.Line, job: str, drivers: Sequence[int]) -> bool:
+    """Kill a job's drivers and be its driver on `line`; whether that came before the next of them."""
+    for pid in drivers:
+        os.kill(pid, signal.SIGKILL)
+    try:
+        line.ask(DriveOpen(job), DriveState)
+    except RefusedError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

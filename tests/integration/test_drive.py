@@ -14,11 +14,11 @@ import pytest
 
 from coordinator import ask
 from coordinator import root as roots
-from coordinator.admin import Advance, Advanced, Cancel, DriveOpen, DriveState, DriveWait, Retry
+from coordinator.admin import Advance, Advanced, Cancel, DriveState, DriveWait, Retry
 from coordinator.admin import Done as Answered
 from coordinator.drive import driving
 from jobs.errors import NotFoundError, RefusedError
-from tests.farm import Farm, running, until
+from tests.farm import Farm, running, until, usurp
 from tests.plugin.muster_chain import DEATHS, following
 
 PLUGIN = Path(__file__).parent.parent / "plugin"
@@ -124,7 +124,7 @@ def test_an_advance_from_anywhere_but_the_cursor_is_refused(chains: Farm) -> Non
     chains.agents[0].paused.set()
     until(lambda: drivers(chains, job), "a driver")
     with ask.line(chains.root) as line:
-        until(lambda: _usurp(chains, line, job), "the driver's place")
+        until(lambda: usurp(line, job, drivers(chains, job)), "the driver's place")
         cursor = line.ask(DriveWait(job, 0), DriveState).cursor
         for asked in (
             Advance(job, cursor + 1, cursor + 2, [(cursor, b"1")]),
@@ -137,16 +137,6 @@ def test_an_advance_from_anywhere_but_the_cursor_is_refused(chains: Farm) -> Non
     chains.agents[0].paused.clear()
     chains.wait(job)
     check(chains, job, length=50)
-
-
-def _usurp(farm: Farm, line: ask.Line, job: str) -> bool:
-    for pid in drivers(farm, job):
-        os.kill(pid, signal.SIGKILL)
-    try:
-        line.ask(DriveOpen(job), DriveState)
-    except RefusedError:
-        return False
-    return True
 
 
 def test_a_cancelled_job_ends_its_driver_and_a_retry_brings_it_back(chains: Farm) -> None:
@@ -233,7 +223,7 @@ def test_a_wait_ends_when_its_time_is_over(chains: Farm) -> None:
     chains.agents[0].paused.set()
     until(lambda: drivers(chains, job), "a driver")
     with ask.line(chains.root) as line:
-        until(lambda: _usurp(chains, line, job), "the driver's place")
+        until(lambda: usurp(line, job, drivers(chains, job)), "the driver's place")
         began = time.monotonic()
         said = line.ask(DriveWait(job, 1 << 40, 0.2), DriveState)
         assert time.monotonic() - began >= 0.2 and said.bundles == []

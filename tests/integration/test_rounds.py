@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from coordinator.admin import Advance, Advanced, Cancel, DriveOpen, DriveState, 
 from coordinator.admin import Done as Answered
 from coordinator.drive import Drive
 from jobs.errors import RefusedError
-from tests.farm import Farm, running, until
+from tests.farm import Farm, running, until, usurp
 from tests.plugin.muster_chain import DEATHS
 
 PLUGIN = Path(__file__).parent.parent / "plugin"
@@ -117,7 +116,7 @@ def test_a_twin_changes_nothing_and_advances_are_of_rounds(farm: Farm) -> None:
             Drive(farm.root, line, job)
         with pytest.raises(RefusedError, match="another process drives"):
             line.ask(Advance(job, 0, 0, durable=False, retire=[(0, 5)]), Advanced)
-        until(lambda: _usurp(farm, line, job), "the driver's place")
+        until(lambda: usurp(line, job, drivers(farm, job)), "the driver's place")
         cursor = line.ask(DriveOpen(job), DriveState).cursor
         for wrong in (
             Advance(job, cursor, cursor + 1, durable=False),
@@ -130,16 +129,6 @@ def test_a_twin_changes_nothing_and_advances_are_of_rounds(farm: Farm) -> None:
     farm.ask(Cancel(job), Answered)
     until(lambda: not drivers(farm, job), "the driver to end")
     until(lambda: not any(agent.parts or agent.granted for agent in farm.agents), "all to be given up")
-
-
-def _usurp(farm: Farm, line: ask.Line, job: str) -> bool:
-    for pid in drivers(farm, job):
-        os.kill(pid, signal.SIGKILL)
-    try:
-        line.ask(DriveOpen(job), DriveState)
-    except RefusedError:
-        return False
-    return True
 
 
 def test_a_shard_that_fails_for_good_halts_the_job_and_a_retry_goes_on(farm: Farm) -> None:

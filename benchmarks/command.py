@@ -28,7 +28,7 @@ import numpy as np
 
 from agent.links.remote import CIPHERS
 from benchmarks.measure import CORES, alternate, machine, report
-from benchmarks.served import TIMING, finish
+from benchmarks.served import TIMING, Counted, finish
 from coordinator.commands.submit import submit
 from jobs.result import open_result
 from tests import sshd
@@ -46,19 +46,8 @@ def digest(paths):
 """
 
 
-class Commands:
-    """A farm with one agent by folder, and its rate at commands with nothing to do."""
-
-    def __init__(self, farm: Farm, count: int) -> None:
-        self.farm, self.count = farm, count
-        farm.join("bench", "--cpus", str(CORES))
-        until(lambda: farm.agent_status("bench"), "the agent to join", 60)
-        self._run(10 * CORES)  # the pool is up once it has run
-
-    def rate(self) -> float:
-        began = time.monotonic()
-        self._run(self.count)
-        return self.count / (time.monotonic() - began)
+class Commands(Counted):
+    """Lines of a table, a command each."""
 
     def _run(self, count: int) -> None:
         table = b"n\n" + b"".join(b"%d\n" % number for number in range(count))
@@ -142,7 +131,7 @@ def each(words: str) -> str:
 
 def local(folder: Path, count: int, runs: int) -> None:
     with running(folder / "farm", **TIMING) as farm:
-        ours = Commands(farm, count)
+        ours = Commands(farm, count, warm=10 * CORES)
         rates = alternate(runs, ours=ours.rate, peer=lambda: peer_rate(count))
     report(max(rates["ours"]), max(rates["peer"]), {"peer": peer_command()[0]})
 

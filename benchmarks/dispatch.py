@@ -19,28 +19,17 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.measure import CORES, alternate, machine, report
-from benchmarks.served import TIMING, finish
-from tests.farm import Farm, running, until
+from benchmarks.served import TIMING, Counted, finish
+from tests.farm import running
 
 WORK = "def same(rows):\n    return rows\n"
 
 
-class Ours:
-    """A farm with one agent, and its rate at shards with nothing to do."""
+class Ours(Counted):
+    """Shards, a row each."""
 
-    def __init__(self, farm: Farm, shards: int) -> None:
-        self.farm, self.shards = farm, shards
-        farm.join("bench", "--cpus", str(CORES))
-        until(lambda: farm.agent_status("bench"), "the agent to join", 60)
-        self._run(4 * CORES)  # the pool is up once it has run
-
-    def rate(self) -> float:
-        began = time.monotonic()
-        self._run(self.shards)
-        return self.shards / (time.monotonic() - began)
-
-    def _run(self, shards: int) -> None:
-        rows = np.arange(shards, dtype="f4")[:, None]
+    def _run(self, count: int) -> None:
+        rows = np.arange(count, dtype="f4")[:, None]
         job = self.farm.submit({"rows": rows}, 1, WORK, kind="map", code="work.py:same", name="empty")
         finish(self.farm, job)
         self.farm.coordinator("rm", job)
@@ -107,7 +96,7 @@ def measure(folder: Path, shards: int, runs: int) -> dict[str, list[float]]:
     if _has_dask():
         peers["dask"] = lambda: dask_rate(shards)
     with running(folder / "farm", **TIMING) as farm:
-        ours = Ours(farm, shards)
+        ours = Ours(farm, shards, warm=4 * CORES)
         return alternate(runs, ours=ours.rate, **peers)
 
 

@@ -85,18 +85,24 @@ class Pipes:
         self._alive = alive  # asked every TICK_SECONDS of waiting
         self._stopped = stopped  # whether the runner is kept from running
         self._looked = 0.0
+        self._until = Deadline(None)  # of the answer that is read
+        self._noisy = False  # something was printed when we last looked, and perhaps more
+        self._inlet = runner.Inlet(self._read)
         self.printed = Printed()
         for fd in (commands, replies, printed):
             os.set_blocking(fd, False)
+        self._answers = self._polled(replies, select.POLLIN)
 
     def ask(self, header: Mapping[str, Any], arrays: Mapping[str, Array], seconds: float | None) -> Answer:
         """Send a frame; the header and the arrays of the frame that answers it."""
-        until = Deadline(seconds)
-        self._send(runner.pack(dict(header), dict(arrays)), until)
-        head = bytearray(runner.LENGTH.size)
-        self._fill(memoryview(head), until)
-        answer = self._receive(runner.LENGTH.unpack(head)[0], until)
-        self.drain()
+        self._until = Deadline(seconds)
+        self._send(runner.pack(dict(header), dict(arrays)))
+        try:
+            answer = self._inlet.frame(runner.HEADER_LIMIT)
+        except (ValueError, TypeError, LookupError, MemoryError) as error:
+            raise Garbled(str(error)) from None
+        if self._noisy:
+            self.drain()
         return answer
 
     def drain(self) -> None:
@@ -130,64 +136,49 @@ class Pipes:
         if self._output is not None:
             os.close(self._output)
 
-    def _receive(self, size: int, until: Deadline) -> Answer:
-        if size > runner.HEADER_LIMIT:
-            raise Garbled(f"a header of {size} bytes")
-        raw = bytearray(size)
-        self._fill(memoryview(raw), until)
-        try:
-            header, arrays = runner.unpack(bytes(raw))
-        except (ValueError, TypeError, LookupError, MemoryError) as error:
-            raise Garbled(str(error)) from None
-        for array in arrays.values():
-            self._fill(runner.flat(array), until)
-        return header, arrays
-
-    def _send(self, buffers: list[memoryview], until: Deadline) -> None:
+    def _send(self, buffers: list[memoryview]) -> None:
         assert self._commands is not None, "finished"
         while buffers:
             try:
                 sent = os.writev(self._commands, buffers[: runner.WRITE_BUFFERS])
             except BlockingIOError:
-                self._wait(self._commands, select.POLLOUT, until)
+                self._wait(self._commands)
                 continue
             except BrokenPipeError:
                 raise Gone from None
             runner.skip(buffers, sent)
 
-    def _fill(self, view: memoryview, until: Deadline) -> None:
-        while len(view):
-            try:
-                count = os.readv(self._replies, [view])
-            except BlockingIOError:
-                self._wait(self._replies, select.POLLIN, until)
-                continue
-            if count == 0:
-                raise Gone
-            view = view[count:]
+    def _read(self, view: memoryview) -> int:
+        self._wait(self._replies)
+        if not (count := os.readv(self._replies, [view])):
+            raise Gone
+        return count
 
-    def _wait(self, fd: int, event: int, until: Deadline) -> None:
+    def _wait(self, fd: int) -> None:
         """Until `fd` is ready, or closed at the other end."""
         while True:
-            left = min(TICK_SECONDS, until.left())
+            left = min(TICK_SECONDS, self._until.left())
             if left <= 0 and not self._stopped():
                 raise Late
             began = time.monotonic()
-            ready = self._poll(fd, event, left if left > 0 else TICK_SECONDS)
+            poll = self._answers if fd == self._replies else self._polled(fd, select.POLLOUT)
+            ready = {which for which, _ in poll.poll((left if left > 0 else TICK_SECONDS) * 1000)}
             if not ready and self._stopped():
-                until.put_off(time.monotonic() - began)
-            if self._output in ready:
+                self._until.put_off(time.monotonic() - began)
+            self._noisy = self._output in ready
+            if self._noisy:
                 self._drain_once()
             if fd in ready:
                 return
             self._look()
 
-    def _poll(self, fd: int, event: int, seconds: float) -> set[int | None]:
+    def _polled(self, fd: int, event: int) -> select.poll:
+        """What is looked at first was done last: who finds an answer there finds what was printed before it, too."""
         poll = select.poll()
         poll.register(fd, event)
         if self._output is not None:
             poll.register(self._output, select.POLLIN)
-        return {which for which, _ in poll.poll(seconds * 1000)}
+        return poll
 
     def _look(self) -> None:
         """Each tick: a child of the runner may hold its pipes, and print, long after its death."""
@@ -210,6 +201,7 @@ class Pipes:
             return True
         os.close(self._output)
         self._output = None
+        self._answers = self._polled(self._replies, select.POLLIN)
         return False
 
 

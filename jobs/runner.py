@@ -25,6 +25,7 @@ import shutil
 import signal
 import struct
 import threading
+import time
 import traceback
 from pathlib import Path
 from typing import Any, Callable, Dict, NoReturn  # noqa: UP035
@@ -34,8 +35,11 @@ import numpy as np
 LENGTH = struct.Struct("<Q")
 HEADER_LIMIT = 1 << 20  # bytes of JSON in one frame
 PIPE_BYTES = 1 << 20
+READ_BYTES = 1 << 16  # at most, before it is known what they belong to
 WRITE_BUFFERS = 64  # in one call
 TRACE_LIMIT = 7_000  # characters
+SHORT_SECONDS = 0.002
+PEAK_SECONDS = 0.02
 LINE_LIMIT = 400
 FACTS = ("first_row", "shard", "out")  # what a function gets by the name of a parameter
 LENGTHS = ":lengths"  # behind the name of a ragged output: how many values each row has
@@ -88,23 +92,51 @@ def _write(fd: int, buffers: list[memoryview]) -> None:
         skip(buffers, os.writev(fd, buffers[:WRITE_BUFFERS]))
 
 
-def _fill(fd: int, view: memoryview) -> None:
-    while len(view):
+class Inlet:
+    """Frames as they come: a small one takes one read. `read` puts at least a byte into a buffer, or raises."""
+
+    def __init__(self, read: Callable[[memoryview], int]) -> None:
+        self._read = read
+        self._room = memoryview(bytearray(READ_BYTES))
+        self._kept = self._room[:0]  # read, and not yet taken
+
+    def frame(self, limit: int) -> tuple[dict[str, Any], Arrays]:
+        """The next one; a ValueError where its JSON is longer than `limit`, or none."""
+        head = bytearray(LENGTH.size)
+        self._fill(memoryview(head))
+        size = LENGTH.unpack(head)[0]
+        if size > limit:
+            raise ValueError(f"a header of {size} bytes")
+        raw = bytearray(size)
+        self._fill(memoryview(raw))
+        header, arrays = unpack(bytes(raw))
+        for array in arrays.values():
+            self._fill(flat(array))
+        return header, arrays
+
+    def _fill(self, view: memoryview) -> None:
+        while len(view):
+            if len(self._kept):
+                count = min(len(view), len(self._kept))
+                view[:count] = self._kept[:count]
+                self._kept = self._kept[count:]
+            elif len(view) >= READ_BYTES:
+                count = self._read(view)
+            else:
+                count, self._kept = 0, self._room[: self._read(self._room)]
+            view = view[count:]
+
+
+def _reader(fd: int) -> Callable[[memoryview], int]:
+    """Of a pipe that blocks; an EOFError at its end."""
+
+    def read(view: memoryview) -> int:
         count = os.readv(fd, [view])
         if count == 0:
             raise EOFError
-        view = view[count:]
+        return count
 
-
-def _read(fd: int) -> tuple[dict[str, Any], Arrays]:
-    head = bytearray(LENGTH.size)
-    _fill(fd, memoryview(head))
-    raw = bytearray(LENGTH.unpack(head)[0])
-    _fill(fd, memoryview(raw))
-    header, arrays = unpack(bytes(raw))
-    for array in arrays.values():
-        _fill(fd, flat(array))
-    return header, arrays
+    return read
 
 
 # --- the user's function ----------------------------------------------------------------------------------
@@ -153,9 +185,12 @@ class User:
         return formed({} if writes and value is None else value, count, self._forms, writes)
 
     def _enter(self) -> None:
-        os.makedirs(self.cwd, exist_ok=True)  # noqa: PTH103
-        os.chdir(self.cwd)
-        for name in os.listdir(self.cwd):
+        try:
+            os.chdir(self.cwd)
+        except FileNotFoundError:
+            os.makedirs(self.cwd)  # noqa: PTH103
+            os.chdir(self.cwd)
+        for name in os.listdir():
             _remove(Path(self.cwd, name))
 
 
@@ -453,6 +488,35 @@ def _forget_peak() -> None:
         pass
 
 
+class Peaks:
+    """The peak of memory during each call, of this process and its descendants. Looking costs as much as a small call
+    does, so short calls that follow one another share a look; whatever they took, it shows in the next one."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._began = 0.0
+        self._looked = True  # since the peak was started afresh
+        self._short = 0  # what was seen after a short call
+        self._until = 0.0  # that this is told of others
+
+    def begin(self) -> None:
+        self._began = time.monotonic()
+        if self._looked:
+            _forget_peak()
+            self._looked = False
+
+    def end(self) -> int:
+        now = time.monotonic()
+        is_short = now < self._began + SHORT_SECONDS
+        if is_short and now < self._until:
+            return self._short
+        peak = peak_of_tree(self._pid)
+        self._looked = True
+        if is_short:
+            self._short, self._until = peak, now + PEAK_SECONDS
+        return peak
+
+
 # --- the process ------------------------------------------------------------------------------------------
 
 
@@ -503,15 +567,16 @@ class Server:
     """Answers one command after the other: the first opens the user's function, each later one runs it."""
 
     def __init__(self, commands: int, replies: int) -> None:
-        self._commands = commands
+        self._inlet = Inlet(_reader(commands))
         self._replies = replies
         self._pid = os.getpid()
+        self._peaks = Peaks()
         self._user: User | None = None
 
     def step(self) -> None:
         """One command; an EOFError when there are no more. Nothing of it is kept while the next one is read."""
-        header, arrays = _read(self._commands)
-        _forget_peak()
+        header, arrays = self._inlet.frame(sys.maxsize)
+        self._peaks.begin()
         made: Arrays = {}
         answer: dict[str, Any] = {}
         try:
@@ -521,7 +586,7 @@ class Server:
         if os.getpid() != self._pid:  # the user's function forked, and both came back
             os._exit(0)
         _flush()
-        answer["peak"] = peak_of_tree(self._pid)
+        answer["peak"] = self._peaks.end()
         _write(self._replies, pack(answer, made))
 
     def _act(self, header: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:

@@ -89,6 +89,7 @@ class Function:
         self._sandbox = sandbox
         self.timeout = bench.timeout
         self.out = (bench.scratch / OUT).absolute()
+        self._is_made = False
         files = [name for name, one in (params.outputs or {}).items() if one.form == "files"]
         self._files = files[0] if files else FILES
 
@@ -102,9 +103,10 @@ class Function:
 
     def call(self, shard: Shard, timeout: float | None) -> Result:
         """The outputs for the rows or items of a shard, or of some of them."""
-        if shard.items is not None or not self.out.exists():  # over rows nothing that is written there counts
+        if shard.items is not None or not self._is_made:  # over rows nothing that is written there counts
             shutil.rmtree(self.out, ignore_errors=True)
             self.out.mkdir(parents=True)
+            self._is_made = True
         facts: dict[str, Any] = {"shard": shard.number, "first_row": shard.first_row, "out": str(self.out)}
         if shard.items is not None:
             facts["given"] = _given(shard.items)

@@ -175,6 +175,16 @@ def test_peak_is_of_the_call(make: Make) -> None:
     assert large > 200 << 20 > sandbox.peak > 5 << 20
 
 
+def test_short_calls_that_share_a_look_never_see_the_peak_of_a_long_one(make: Make) -> None:
+    sandbox = make("import numpy as np\ndef f(rows):\n np.ones(int(rows[0]) << 17)\n return rows")
+    for _ in range(2):
+        for _ in range(20):
+            call(sandbox, rows=np.array([1]))
+            assert 5 << 20 < sandbox.peak < 200 << 20
+        call(sandbox, rows=np.array([200]))
+        assert sandbox.peak > 200 << 20
+
+
 def test_peak_counts_children(make: Make) -> None:
     source = """
     import subprocess, sys
@@ -521,7 +531,7 @@ def test_interrupted_parent_keeps_no_half_asked_runner(make: Make, monkeypatch: 
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("jobs.pipes.Pipes._fill", interrupted)
+        patch.setattr("jobs.pipes.Pipes._wait", interrupted)
         call(sandbox)
     assert first and not is_running(first)
     assert np.array_equal(call(sandbox)["out"], ROWS)

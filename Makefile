@@ -11,7 +11,10 @@ WORKERS ?= 2
 # pip is quiet, but its build of an editable install warns whoever works in this folder about this folder
 PIP := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup demo test check lint types bench chaos large clean
+# The oldest Python that may run users' code, where this machine has it
+OLD ?= $(firstword $(shell python3.8 -c "print('python3.8')" 2>/dev/null) $(wildcard $(HOME)/.pyenv/versions/3.8.*/bin/python))
+
+.PHONY: help setup demo test check lint types bench chaos large old clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +60,15 @@ chaos: $(VENV)/.tested  ## a job while a seeded schedule kills everything: make 
 
 large: $(VENV)/.tested  ## a result of 4 GB, with 300 MB for each of daemon, helpers and merge
 	MUSTER_LARGE_MB=4000 $(BIN)/python -m pytest -q -s tests/integration/test_large_output.py
+
+old: $(VENV)/.tested  ## users' code in Python 3.8 with its last numpy, if there is one: make old OLD=python3.8
+ifeq ($(OLD),)
+	@echo "no python3.8 here: OLD= names one"
+else
+	$(OLD) -m venv $(VENV)/old
+	@PYTHONWARNINGS=ignore $(VENV)/old/bin/pip install --quiet --disable-pip-version-check numpy
+	MUSTER_TEST_RUNNER=$(CURDIR)/$(VENV)/old/bin/python $(BIN)/python -m pytest -q tests/contract/test_runner.py
+endif
 
 clean:  ## remove .venv, the demo and what tools left
 	rm -rf $(VENV) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info build dist

@@ -24,6 +24,7 @@ from jobs.pipes import PRINTED_KEPT
 from jobs.sandbox import EVIDENCE_LIMIT, Sandbox, sweep
 
 DEADLINE_SECONDS = 20.0
+PYTHON = os.environ.get("MUSTER_TEST_RUNNER", sys.executable)  # another one, to test old versions
 ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
 
 Make = Callable[..., Sandbox]
@@ -39,7 +40,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
         path.parent.mkdir(parents=True)
         path.write_text(textwrap.dedent(source))
         sandbox = Sandbox(
-            str(options.pop("python", sys.executable)),
+            str(options.pop("python", PYTHON)),
             tmp_path / f"code{len(made)}",
             f"{file}:f",
             tmp_path / "scratch",

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import psutil
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+CANNOT = 77  # exit code of a benchmark that lacks something here
 
 
 def alternate(runs: int, **sides: Callable[[], float]) -> dict[str, list[float]]:
@@ -30,6 +33,12 @@ def report(ours: float, peer: float, parts: dict[str, Any]) -> None:
     """The last line of a benchmark: JSON, `ratio` so that more is better."""
     values = {"ours": round(ours, 3), "peer": round(peer, 3), "ratio": round(ours / peer, 3), "parts": parts}
     print(json.dumps(values), flush=True)
+
+
+def give_up(why: str) -> NoReturn:
+    """This benchmark cannot run here: `make bench` goes on, and says so."""
+    print(f"cannot run here: {why}", flush=True)
+    sys.exit(CANNOT)
 
 
 def tree_seconds(pid: int) -> float:

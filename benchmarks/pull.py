@@ -1,12 +1,18 @@
-"""Pulling over loopback ssh into a spool, beside `scp` and `ssh cat` of the same file with the same cipher.
+"""Pulling over ssh into a spool: over loopback beside `scp` and `ssh cat` of the same file with the same cipher, or
+over a link of a given rate beside plain TCP.
 
-    python -m benchmarks.pull [--mib 1024] [--runs 3] [--agents 4]
+    python -m benchmarks.pull [--mib 1024] [--runs 3] [--agents 4] [--link 1gbit]
 
 Ours is the agent's own pull thread in a process of its own, which has joined before the clock starts, as agents have:
 it asks for one shard as large as the file, writes it into the spool and takes its digest on the way. scp and `ssh cat`
 are started, log in and write a file, as for each file that a person fetches, and take no digest; `logged in` is over
 an `ssh cat` through a connection that is open already, which saves it the login.
 `ratio`: our bytes per second over scp's; `parts`: over `ssh cat`, and all agents at once over as many scp at once.
+
+With `--link` the server and the agent are each in a network namespace (needs root), with a router between them, and
+the agent's link is shaped by `tc tbf` to that rate each way. The peer is a file by sendfile over a plain TCP connection
+that is open before the clock starts, received into a file; its bytes are neither encrypted nor checked.
+`ratio`: our bytes per second over its; `parts`: over scp across the same link.
 """
 
 from __future__ import annotations
@@ -26,6 +32,7 @@ from pathlib import Path
 import numpy as np
 
 from agent.links.remote import CIPHERS
+from benchmarks import shaped
 from benchmarks.measure import alternate, machine, report
 from coordinator.commands.submit import submit
 from jobs.plan import decode_plan
@@ -90,8 +97,11 @@ def pull(order: Order) -> None:
 class Field:
     """A farm behind an sshd, a file with a shard for each agent, and agents that hold them and do nothing."""
 
-    def __init__(self, folder: Path, farm: Farm, server: Sshd, nbytes: int, agents: int) -> None:
-        self.folder, self.server, self.nbytes = folder, server, nbytes
+    def __init__(
+        self, folder: Path, farm: Farm, server: Sshd, nbytes: int, agents: int, enter: Sequence[str] = ()
+    ) -> None:
+        """`enter`: what to put before each command that runs where the agents are."""
+        self.folder, self.server, self.nbytes, self.enter = folder, server, nbytes, enter
         self.config = server.ssh_config()
         source = folder / "source"
         source.mkdir()
@@ -129,26 +139,38 @@ class Field:
     # --- the sides: MiB per second ---
 
     def ours(self, count: int = 1) -> float:
-        pullers = [_started(order) for order in self.orders[:count]]
+        rate = self._by([["benchmarks.pull", "--order", *order.words()] for order in self.orders[:count]])
+        for number in range(count):
+            shutil.rmtree(self.folder / f"spool{number}")
+        return rate
+
+    def plain(self, address: str, port: int) -> float:
+        target = self.folder / "plain"
+        rate = self._by([["benchmarks.plain", "receive", address, str(port), str(target), str(self.nbytes)]])
+        target.unlink()
+        return rate
+
+    def _by(self, modules: Sequence[Sequence[str]]) -> float:
+        """Processes of ours, all ready before the clock starts."""
+        pullers = [_started([*self.enter, sys.executable, "-m", *words]) for words in modules]
         for puller in pullers:
             _await_done(puller)
-        with self._timed(count) as rate:
+        with self._timed(len(pullers)) as rate:
             for puller in pullers:
                 _go_on(puller)
             for puller in pullers:
                 _await_done(puller)
-        for number, puller in enumerate(pullers):
+        for puller in pullers:
             _go_on(puller)
             if code := puller.wait():
                 raise SystemExit(f"a puller ended with {code}")
-            shutil.rmtree(self.folder / f"spool{number}")
         return rate[0]
 
     def scp(self, count: int = 1) -> float:
         targets = [str(self.folder / f"scp{number}") for number in range(count)]
         options = ["-q", "-F", str(self.config), "-c", CIPHERS[0]]
         with self._timed(count) as rate:
-            _run([["scp", *options, f"{HOST}:{self.file}", target] for target in targets])
+            _run([[*self.enter, "scp", *options, f"{HOST}:{self.file}", target] for target in targets])
         for target in targets:
             Path(target).unlink()
         return rate[0]
@@ -179,8 +201,7 @@ class Field:
         rate.append(count * self.nbytes / MIB / (time.monotonic() - began))
 
 
-def _started(order: Order) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "benchmarks.pull", "--order", *order.words()]
+def _started(command: Sequence[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
@@ -211,10 +232,32 @@ def main() -> None:
     options.add_argument("--mib", type=int, default=1024)
     options.add_argument("--runs", type=int, default=3)
     options.add_argument("--agents", type=int, default=4, help="at once, in the second part")
+    options.add_argument("--link", metavar="RATE", help="as tc has it: pull over such a link, beside plain TCP")
     given = options.parse_args()
     print(machine(), flush=True)
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as made:
-        measure(Path(made), given)
+        (measure_link if given.link else measure)(Path(made), given)
+
+
+def measure_link(folder: Path, given: argparse.Namespace) -> None:
+    with (
+        running(folder / "farm", lease=600.0, heartbeat=60.0) as farm,
+        shaped.running(folder / "sshd", given.link, ["agent"]) as net,
+    ):
+        (agent,) = net.machines
+        field = Field(folder, farm, net.sshd, given.mib * MIB, 1, agent.enter)
+        address = net.server.address
+        command = [*net.server.enter, sys.executable, "-m", "benchmarks.plain", "send", address, str(field.file)]
+        sender = _started(command)
+        try:
+            assert sender.stdout is not None
+            port = int(sender.stdout.readline())
+            rates = alternate(given.runs, ours=field.ours, plain=lambda: field.plain(address, port), scp=field.scp)
+        finally:
+            sender.kill()
+            sender.wait()
+    best = {name: max(those) for name, those in rates.items()}
+    report(best["ours"], best["plain"], {"link": given.link, "over scp": round(best["ours"] / best["scp"], 3)})
 
 
 def measure(folder: Path, given: argparse.Namespace) -> None:

@@ -104,10 +104,10 @@ class Net:
         _run(IP, "-n", machine.namespace, "route", "add", "default", "via", gateway)
         return machine
 
-    def slow(self, machine: Machine, rate: str) -> None:
-        """Its link carries no more than that, each way."""
+    def slow(self, machine: Machine, rate: str, burst: str = "32kb") -> None:
+        """Its link carries no more than that, each way. `burst`: what may go at once; large for a fast link."""
         for namespace, link in ((machine.namespace, LINK), (self._router, machine.port)):
-            shape = ("tbf", "rate", rate, "burst", "32kb", "latency", "100ms")
+            shape = ("tbf", "rate", rate, "burst", burst, "latency", "100ms")
             _run(TC, "-n", namespace, "qdisc", "add", "dev", link, "root", *shape)
 
     def cut(self, machine: Machine) -> None:

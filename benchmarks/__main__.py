@@ -52,6 +52,15 @@ BENCHMARKS = {
         0.83,
     ),
     "tail": Benchmark(("tail",), "shards/s of two agents, one four times slower", "both busy from first to last", 0.9),
+    "memory": Benchmark(
+        ("memory",), "MiB in the second tenth of 20 GiB by folder", "MiB in the highest of the later tenths", 0.9
+    ),
+    "memory-ssh": Benchmark(
+        ("memory", "--ssh"),
+        "MiB in the second tenth of 20 GiB over loopback ssh, with 1 GiB of disk",
+        "MiB in the highest of the later tenths",
+        0.9,
+    ),
     "train": Benchmark(("train",), "rounds/s by folder, 425,130 parameters", "Ray's parameter-server pattern", 0.8),
     "train-ssh": Benchmark(("train", "--ssh"), "rounds/s over loopback ssh", "Ray's parameter-server pattern", 0.5),
     "infer": Benchmark(("infer",), "rows/s of 784 float32 through an MLP", "plain numpy, a process per core", 0.8),

@@ -321,7 +321,7 @@ def test_a_retry_after_mending_completes(pair: Farm, tmp_path: Path) -> None:
     job = pair.submit(layers, 2, WORK, kind="map", code="work.py:trouble", params=params, attempts=1)
     pair.wait(job, "incomplete")
     mended.touch()
-    assert pair.coordinator("retry", job).returncode == 0
+    assert f"submit job.yaml --from {job}" in pair.coordinator("retry", job).stdout
     pair.wait(job)
     assert pair.status(job).totals.quarantined == 0
     pair.check_result(job)

@@ -63,6 +63,9 @@ BENCHMARKS = {
     ),
     "train": Benchmark(("train",), "rounds/s by folder, 425,130 parameters", "Ray's parameter-server pattern", 0.8),
     "train-ssh": Benchmark(("train", "--ssh"), "rounds/s over loopback ssh", "Ray's parameter-server pattern", 0.5),
+    "train-resnet18": Benchmark(
+        ("train_torch",), "rows/s of ResNet-18 over loopback ssh, two agents", "plain torch in one process", 0.8
+    ),
     "infer": Benchmark(("infer",), "rows/s of 784 float32 through an MLP", "plain numpy, a process per core", 0.8),
     "infer-ssh": Benchmark(
         ("infer", "--ssh"), "rows/s over loopback ssh", "the same computation fed by `ssh cat` of the same bytes", 0.9

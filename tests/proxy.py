@@ -50,6 +50,7 @@ class Proxy:
         self.rate: float | None = None  # bytes per second towards the client; None: as fast as it goes
         self.delay = 0.0  # seconds that each piece is held up
         self.moved = 0  # bytes passed towards the client
+        self.taken = 0  # and those that came from it
         self.seen: list[int] = []  # the clients' ports, of every connection there ever was
         self._swallowing = self._refusing = self._closing = False
         self._pairs: list[_Pair] = []
@@ -157,7 +158,10 @@ class Proxy:
     def _write(self, pair: _Pair, flow: _Flow) -> None:
         sent = flow.sink.send(flow.pending)
         flow.pending = flow.pending[sent:]
-        self.moved += sent if flow.counts else 0
+        if flow.counts:
+            self.moved += sent
+        else:
+            self.taken += sent
 
     def _accept(self) -> None:
         client, address = self._listener.accept()

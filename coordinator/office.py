@@ -34,6 +34,7 @@ QUESTIONS = (
     a.StatusAsk, a.AgentsAsk, a.FailuresAsk, a.CommitsAsk, a.Usage, a.ExplainAgent, a.ExplainJob, a.ExplainShard,
 )  # fmt: skip
 SWEEP_TICKS = 10  # between two looks for what killed submitters left
+_AS_SUBMITTED = "\nits code is what was submitted; `coordinator submit job.yaml --from {}` takes what was edited since"
 _STATUS = "`coordinator status {}` lists its layers and how many shards each has"
 
 
@@ -258,7 +259,8 @@ class Office:
                 raise NotFoundError(f"{job.id} has no layer {name!r}", _STATUS.format(job.id))
         if not names and (job.state == "complete" or (job.state == "running" and not job.quarantined)):
             raise RefusedError(f"{job.id} is {job.state}: nothing of it failed", "name --layers to run them again")
-        driven = self._engine.jobs[job.id].plan.driver is not None
+        plan = self._engine.jobs[job.id].plan
+        driven = plan.driver is not None
         if names and driven:
             raise RefusedError(f"the shards of {job.id} were made one after the other", "submit it again to start over")
         again, halted = job.quarantined, job.state == "halted"
@@ -267,9 +269,10 @@ class Office:
             self._engine.background(self._driving.keep(job.id))
         if names:
             return a.Done(f"{job.id}: {_counted(len(names), 'layer')} to be computed anew")
+        same = _AS_SUBMITTED.format(job.id) if plan.work.code is not None else ""
         if again and not halted:
-            return a.Done(f"{job.id}: {_counted(again, 'quarantined shard')} to be run again")
-        return a.Done(f"{job.id} runs again")
+            return a.Done(f"{job.id}: {_counted(again, 'quarantined shard')} to be run again{same}")
+        return a.Done(f"{job.id} runs again{same}")
 
     async def _remove(self, job: Job) -> a.Done:
         """Order: the scheduler forgets it → its rows go → its folder and its uploads go. A folder without a row is an

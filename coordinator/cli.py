@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
-import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from jobs.errors import INTERRUPTED_EXIT, MusterError, UsageError, report, report_bug
+from jobs.program import exit_code, invoke
 
 if TYPE_CHECKING:
     import click
@@ -44,24 +42,16 @@ COMMANDS = {
     "connect": "Run by sshd for an agent, not by people.",
 }
 MODULES = {"try": "trial"}  # where the name is none for a module
-BROKEN_PIPE_EXIT = 141
+HELP = """One farm out of a few machines that share nothing but ssh to this server.
+
+Jobs have the id NAME.N (`weights.1`); NAME alone is its latest.
+"""
 
 
 def main(argv: list[str] | None = None) -> int:
     """The exit code of `coordinator ARGV`."""
     args = sys.argv[1:] if argv is None else argv
-    try:
-        code = _connect(args[1:]) if args[:1] == ["connect"] else _run(args)
-        sys.stdout.flush()
-        return code
-    except MusterError as error:
-        return report(error)
-    except KeyboardInterrupt:
-        return INTERRUPTED_EXIT
-    except BrokenPipeError:
-        return _quiet()
-    except Exception as error:
-        return report_bug(error)
+    return exit_code(lambda: _connect(args[1:]) if args[:1] == ["connect"] else _run(args))
 
 
 def _connect(args: list[str]) -> int:
@@ -74,40 +64,11 @@ def _connect(args: list[str]) -> int:
 def _run(args: list[str]) -> int:
     import click
 
-    from coordinator.commands.group import LazyGroup
+    from coordinator.version import VERSION
+    from jobs.group import LazyGroup
 
-    _never_fail_to_print()
-    group = LazyGroup(COMMANDS)
-    try:
-        with group.make_context("coordinator", args or ["--help"]) as context:
-            made = group.invoke(context)
-    except click.exceptions.Exit as done:
-        return done.exit_code
-    except click.exceptions.Abort:
-        return INTERRUPTED_EXIT
-    except click.ClickException as error:
-        raise _usage_error(error) from None
-    return made if isinstance(made, int) else 0
-
-
-def _never_fail_to_print() -> None:
-    """A terminal that lacks a character gets a question mark."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
-
-
-def _usage_error(error: click.ClickException) -> UsageError:
-    context = getattr(error, "ctx", None)
-    path = context.command_path if context else "coordinator"
-    hint = getattr(error, "hint", None) or f"see `{path} --help`"
-    return UsageError(error.format_message(), hint)
-
-
-def _quiet() -> int:
-    """The reader of our output went away; the interpreter's own flush at exit must not complain either."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return BROKEN_PIPE_EXIT
+    group = LazyGroup("coordinator", HELP, COMMANDS, load)
+    return invoke(click.version_option(VERSION, message="muster %(version)s")(group), args)
 
 
 def load(name: str) -> click.Command:

@@ -9,12 +9,12 @@ from pathlib import Path
 import click
 
 from agent import spool as spools
-from agent.commands.group import example
 from agent.commands.join import DISK_SHARE, PULL_DISK_SHARE
 from agent.commands.options import place_of, ssh_options
 from agent.doctor import machine, render, way
 from agent.doctor.sheet import Check, Sheet
 from agent.links import Options, Ssh
+from jobs.group import example
 from jobs.names import check_name
 from jobs.where import Folder, Host
 

@@ -16,12 +16,12 @@ import click
 from agent import courtesy
 from agent import spool as spools
 from agent.bandwidth import LEAST
-from agent.commands.group import example
 from agent.commands.options import place_of, ssh_options
 from agent.courtesy import Courtesy
 from agent.links import Options, Ssh, open_link
 from jobs import environments, units
 from jobs.errors import LinkError, RefusedError, UsageError
+from jobs.group import example
 from jobs.model import Environment
 from jobs.names import check_name
 from jobs.where import Folder, Host, check_root

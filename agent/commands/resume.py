@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from agent.commands.group import example
 from agent.commands.wishing import agent_options, wish
+from jobs.group import example
 
 
 @click.command(epilog=example("agent resume", "agent resume --name desk"))

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from agent import courtesy
-from agent.commands.group import example
 from agent.commands.wishing import agent_options, wish
 from jobs.errors import UsageError
+from jobs.group import example
 
 
 @click.command(epilog=example("agent set cpus=4", "agent set hours=20:00-08:00 nice=19", "agent set hours="))

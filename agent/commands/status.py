@@ -10,9 +10,9 @@ import click
 import msgspec
 
 from agent import spool as spools
-from agent.commands.group import example
 from agent.line import State
 from jobs.errors import NotFoundError, RefusedError
+from jobs.group import example
 
 STALE_SECONDS = 10.0
 

@@ -9,7 +9,8 @@ import click
 from coordinator import ask, render
 from coordinator import root as roots
 from coordinator.admin import Agents, AgentsAsk
-from coordinator.commands.options import example, json_option, root_option, say, say_json
+from coordinator.commands.options import json_option, root_option, say, say_json
+from jobs.group import example
 
 
 @click.command(epilog=example("coordinator agents"))

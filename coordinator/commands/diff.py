@@ -9,9 +9,10 @@ from typing import Any
 import click
 
 from coordinator import root as roots
-from coordinator.commands.options import example, json_option, root_option, say, say_json
+from coordinator.commands.options import json_option, root_option, say, say_json
 from coordinator.root import Root
 from jobs.errors import MusterError
+from jobs.group import example
 from jobs.model import Layer
 from jobs.plan import Plan
 

@@ -9,7 +9,8 @@ import click
 from coordinator import ask
 from coordinator import root as roots
 from coordinator.admin import Done, Drain
-from coordinator.commands.options import example, root_option, say
+from coordinator.commands.options import root_option, say
+from jobs.group import example
 from jobs.names import check_name
 
 

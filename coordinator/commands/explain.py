@@ -19,10 +19,11 @@ from coordinator.admin import (
     StatusAsk,
 )
 from coordinator.commands.logs import parse_shard, split
-from coordinator.commands.options import example, json_option, plain, root_option, say, say_json
+from coordinator.commands.options import json_option, plain, root_option, say, say_json
 from coordinator.protocol.messages import Message
 from coordinator.root import Root
 from jobs.errors import MusterError, NotFoundError
+from jobs.group import example
 from jobs.units import format_duration, format_size
 
 

@@ -11,9 +11,10 @@ import click
 import msgspec
 
 from coordinator import root as roots
-from coordinator.commands.options import example, job_argument, root_option
+from coordinator.commands.options import job_argument, root_option
 from coordinator.fetching import Wanted, answer
 from jobs.errors import UsageError
+from jobs.group import example
 
 LINE_LIMIT = 8_192  # bytes of one request
 

@@ -10,8 +10,9 @@ from coordinator import ask
 from coordinator import root as roots
 from coordinator.admin import Done, Kick
 from coordinator.commands.logs import parse_shard, split
-from coordinator.commands.options import example, root_option, say
+from coordinator.commands.options import root_option, say
 from jobs.errors import UsageError
+from jobs.group import example
 
 
 @click.command(epilog=example("coordinator kick weights.1/conv1/17"))

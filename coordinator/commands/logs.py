@@ -11,10 +11,11 @@ import click
 from coordinator import ask, printed, render
 from coordinator import root as roots
 from coordinator.admin import FAILURES_LIMIT, Failures, FailuresAsk, Status, StatusAsk
-from coordinator.commands.options import example, json_option, plain, root_option, say, say_json
+from coordinator.commands.options import json_option, plain, root_option, say, say_json
 from coordinator.printed import Saying
 from coordinator.root import Root
 from jobs.errors import NoDaemonError, UsageError
+from jobs.group import example
 
 FOLLOW_SECONDS = 0.5
 

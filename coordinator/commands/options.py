@@ -58,11 +58,6 @@ _REUSE = (
 )
 
 
-def example(*lines: str) -> str:
-    """The end of a command's --help, as typed."""
-    return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
-
-
 def say(text: str) -> None:
     """A line, or several, on stdout."""
     sys.stdout.write(_CONTROL.sub("�", text) + "\n")

@@ -11,9 +11,10 @@ import click
 from coordinator import ask, render
 from coordinator import root as roots
 from coordinator.admin import Agents, AgentsAsk, AgentStatus, JobStatus, Status, StatusAsk
-from coordinator.commands.options import example, json_option, plain, reuse_options, root_option, say, say_json
+from coordinator.commands.options import json_option, plain, reuse_options, root_option, say, say_json
 from coordinator.root import Root
 from jobs.errors import MusterError, UsageError
+from jobs.group import example
 
 if TYPE_CHECKING:
     from coordinator.reuse import Wish

@@ -10,8 +10,9 @@ import msgspec
 
 from coordinator import render
 from coordinator import root as roots
-from coordinator.commands.options import example, json_option, root_option, say, say_json
+from coordinator.commands.options import json_option, root_option, say, say_json
 from jobs.errors import NotFoundError
+from jobs.group import example
 from jobs.units import format_duration
 
 if TYPE_CHECKING:

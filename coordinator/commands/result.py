@@ -9,10 +9,11 @@ import click
 
 from coordinator import render
 from coordinator import root as roots
-from coordinator.commands.options import example, job_argument, json_option, root_option, say, say_json
+from coordinator.commands.options import job_argument, json_option, root_option, say, say_json
 from coordinator.root import JobFolder
 from jobs.commit import fsync_folder, naming_space, publish, sync_tree
 from jobs.errors import IncompleteError, RefusedError
+from jobs.group import example
 from jobs.plan import Plan, decode_plan
 
 MANIFEST = "manifest.json"

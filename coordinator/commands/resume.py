@@ -9,7 +9,8 @@ import click
 from coordinator import ask
 from coordinator import root as roots
 from coordinator.admin import Done, Resume
-from coordinator.commands.options import example, job_argument, root_option, say
+from coordinator.commands.options import job_argument, root_option, say
+from jobs.group import example
 
 
 @click.command(epilog=example("coordinator resume weights"))

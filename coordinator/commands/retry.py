@@ -9,9 +9,9 @@ import click
 from coordinator import ask
 from coordinator import root as roots
 from coordinator.admin import Done, Retry
-from coordinator.commands.options import example, job_argument, root_option, say
+from coordinator.commands.options import job_argument, root_option, say
 from jobs.errors import UsageError
-from jobs.plan import decode_plan
+from jobs.group import example
 
 
 @click.command(epilog=example("coordinator retry weights", "coordinator retry weights --layers conv1 fc"))
@@ -28,7 +28,4 @@ def command(job: str, layers: tuple[str, ...], more: tuple[str, ...], root: Path
         raise UsageError(f"what is {more[0]!r}?", "name layers after --layers")
     found = roots.existing(root)
     named = [*layers, *more] or None
-    job = roots.resolve_job(found, job)
-    say(ask.ask(found, Retry(job, named), Done).said)
-    if decode_plan(found.job(job).plan.read_bytes()).work.code is not None:
-        say(f"its code is what was submitted; where you changed it: `coordinator submit job.yaml --from {job}`")
+    say(ask.ask(found, Retry(roots.resolve_job(found, job), named), Done).said)

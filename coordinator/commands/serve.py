@@ -12,10 +12,11 @@ import click
 from coordinator import ask
 from coordinator import root as roots
 from coordinator.admin import Status, StatusAsk
-from coordinator.commands.options import example, root_option, say
+from coordinator.commands.options import root_option, say
 from coordinator.root import Root
 from coordinator.scheduler.state import Timing
 from jobs.errors import LinkError, NoDaemonError, RefusedError
+from jobs.group import example
 
 START_SECONDS = 60.0
 POLL_SECONDS = 0.05

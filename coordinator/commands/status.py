@@ -11,8 +11,9 @@ import msgspec
 from coordinator import ask, progress, render
 from coordinator import root as roots
 from coordinator.admin import JobStatus, Status, StatusAsk
-from coordinator.commands.options import example, json_option, plain, root_option, say, say_json
+from coordinator.commands.options import json_option, plain, root_option, say, say_json
 from coordinator.root import Root
+from jobs.group import example
 
 
 @click.command(epilog=example("coordinator status", "coordinator status weights.1 --json"))

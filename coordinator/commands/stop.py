@@ -10,9 +10,10 @@ import click
 from coordinator import ask
 from coordinator import root as roots
 from coordinator.admin import Done, Stop
-from coordinator.commands.options import example, root_option, say
+from coordinator.commands.options import root_option, say
 from coordinator.root import Root
 from jobs.errors import LinkError, NoDaemonError
+from jobs.group import example
 
 STOP_SECONDS = 60.0
 POLL_SECONDS = 0.05

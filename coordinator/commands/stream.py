@@ -9,7 +9,8 @@ import click
 
 from coordinator import committed
 from coordinator import root as roots
-from coordinator.commands.options import example, job_argument, root_option
+from coordinator.commands.options import job_argument, root_option
+from jobs.group import example
 
 
 @click.command(epilog=example("coordinator stream weights.1 --after 0 > shards.bin"))

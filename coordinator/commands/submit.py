@@ -10,10 +10,11 @@ import click
 from coordinator import ask
 from coordinator import root as roots
 from coordinator.admin import Submit, Submitted
-from coordinator.commands.options import example, json_option, reuse_options, root_option, say, say_json
+from coordinator.commands.options import json_option, reuse_options, root_option, say, say_json
 from coordinator.commands.watch import watch
 from coordinator.root import Root
 from jobs.errors import UsageError
+from jobs.group import example
 
 
 @click.command(

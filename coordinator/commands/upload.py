@@ -10,9 +10,10 @@ import click
 from coordinator import ask, uploads
 from coordinator import root as roots
 from coordinator.admin import Usage, Used
-from coordinator.commands.options import example, json_option, root_option, say, say_json
+from coordinator.commands.options import json_option, root_option, say, say_json
 from coordinator.root import Root
 from jobs.errors import SpaceError
+from jobs.group import example
 from jobs.units import format_size
 
 

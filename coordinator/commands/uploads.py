@@ -9,7 +9,8 @@ import click
 from coordinator import render
 from coordinator import root as roots
 from coordinator import uploads as there
-from coordinator.commands.options import example, json_option, root_option, say, say_json
+from coordinator.commands.options import json_option, root_option, say, say_json
+from jobs.group import example
 from jobs.units import format_size
 
 

@@ -11,10 +11,11 @@ import msgspec
 
 from coordinator import render
 from coordinator import root as roots
-from coordinator.commands.options import example, job_argument, json_option, root_option, say, say_json
+from coordinator.commands.options import job_argument, json_option, root_option, say, say_json
 from coordinator.commands.result import layers_of, nothing_merged, read_plan, unfinished
 from coordinator.root import JobFolder
 from jobs.errors import DamagedError, IncompleteError
+from jobs.group import example
 from jobs.units import format_size
 
 if TYPE_CHECKING:

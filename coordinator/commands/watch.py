@@ -15,10 +15,11 @@ import msgspec
 from coordinator import ask, render
 from coordinator import root as roots
 from coordinator.admin import ENDED, JobStatus, Status, StatusAsk
-from coordinator.commands.options import example, job_argument, json_option, plain, root_option, say
+from coordinator.commands.options import job_argument, json_option, plain, root_option, say
 from coordinator.progress import Trace
 from coordinator.root import Root
 from jobs.errors import INTERRUPTED_EXIT, IncompleteError, LinkError, NoDaemonError
+from jobs.group import example
 from jobs.units import format_duration
 
 if TYPE_CHECKING:

@@ -22,6 +22,7 @@ from coordinator.commands import logs
 from coordinator.protocol.frames import FrameReader, frame
 from coordinator.protocol.messages import Decoder, Message, encode
 from jobs.errors import INTERNAL_EXIT, INTERRUPTED_EXIT, MusterError, RefusedError, UsageError
+from jobs.program import BROKEN_PIPE_EXIT
 from tests.unit.test_progress import agent, job, tally
 
 Answer = Message | Callable[[Any], Message]
@@ -243,7 +244,7 @@ def test_a_closed_pipe_is_quiet(root: roots.Root) -> None:
     command = [sys.executable, "-m", "coordinator", "--help"]
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writer)
-    assert (done.returncode, done.stderr) == (cli.BROKEN_PIPE_EXIT, "")
+    assert (done.returncode, done.stderr) == (BROKEN_PIPE_EXIT, "")
 
 
 # --- what they show ---------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from coordinator import root as roots
 from coordinator.admin import FromCommand
 from coordinator.channels import Channel
 from coordinator.driving import Driving
-from coordinator.engine import AgentInfo, Engine, LiveJob
+from coordinator.engine import AgentInfo, Engine, LiveJob, recalled
 from coordinator.notifying import Notifying
 from coordinator.office import Office, added, first_of
 from coordinator.protocol.messages import Attach, Decoder, FromHelper, Message
@@ -156,6 +156,7 @@ class _Daemon:
         plan = decode_plan(self._root.job(stored.id).plan.read_bytes())
         live = LiveJob(plan, stored.created, stored.started, stored.ended)
         live.figures.failures = self._failures.get(stored.id, 0)
+        live.training = recalled(stored.news) or live.training
         by_digest = {layer.digest: layer for layer in stored.layers}
         for digest, layer in by_digest.items():
             if layer.outputs is not None:

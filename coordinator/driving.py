@@ -6,6 +6,8 @@ import asyncio
 import logging
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 
+import msgspec
+
 from coordinator import root as roots
 from coordinator.admin import Advance, Advanced, Done, DriveDamaged, DriveGivenUp, DriveOpen, DriveState, DriveWait
 from coordinator.engine import Engine
@@ -168,7 +170,8 @@ class Driving:
         if not q.durable and q.to_seq != q.from_seq:
             raise RefusedError("the cursor of rounds moves where it is stored only", "say durable")
         if q.durable:
-            await engine.ask(lambda store: store.keep_cursor(q.job, q.to_seq, q.finish))
+            news = msgspec.msgpack.encode(q.news) if q.news is not None else None
+            await engine.ask(lambda store: store.keep_cursor(q.job, q.to_seq, q.finish, news))
         if q.job not in engine.jobs:
             return Advanced(q.from_seq, False)
         live.training = q.news or live.training

@@ -84,7 +84,8 @@ def _held_line(engine: Engine, holding: s.Holding, now: float) -> str:
     layer = engine.jobs[holding.job].layers[holding.layer]
     parts = []
     if holding.open:
-        parts.append(f"{_counted(len(holding.open), 'shard')} to run, the first {holding.open.bottom}")
+        which = "" if layer.rounds else f", the first {holding.open.bottom}"
+        parts.append(f"{_counted(len(holding.open), 'shard')} to run{which}")
     if holding.finished:
         parts.append(f"{len(holding.finished):,} finished, to be pushed")
     run = f"{holding.boot}.{holding.attempt}"
@@ -106,8 +107,7 @@ def _takes_line(engine: Engine, agent: s.Agent, job: s.Job) -> str:
 
 def explain_job(engine: Engine, job: s.Job) -> Explained:
     """Why nothing of it runs, or what does."""
-    left = f"{job.left:,} of {sum(layer.count - layer.first for layer in job.layers):,} shards left"
-    lines = [f"is {job.state}" + (f": {job.why}" if job.why else "") + f"; {left}"]
+    lines = [f"is {job.state}" + (f": {job.why}" if job.why else "") + f"; {_left(engine, job)}"]
     if job.state in _STATES:
         lines.append(_STATES[job.state].format(job.id, job.id))
     if job.quarantined:
@@ -115,6 +115,13 @@ def explain_job(engine: Engine, job: s.Job) -> Explained:
     if job.state == "running":
         lines += _running_lines(engine, job)
     return Explained(job.id, lines)
+
+
+def _left(engine: Engine, job: s.Job) -> str:
+    """Shards, but of a training, which makes them as it goes, rounds."""
+    if news := engine.jobs[job.id].training:
+        return f"{news.round:,} of {_counted(news.rounds, 'round')} done"
+    return f"{job.left:,} of {sum(layer.count - layer.first for layer in job.layers):,} shards left"
 
 
 def _running_lines(engine: Engine, job: s.Job) -> list[str]:
@@ -146,13 +153,16 @@ def _agent_line(engine: Engine, agent: s.Agent, job: s.Job) -> str:
     mine = [h for h in agent.holdings.values() if h.job == job.id]
     held, finished = sum(len(h.open) for h in mine), sum(len(h.finished) for h in mine)
     if held or finished:
-        return f"{agent.name} has {_counted(held, 'shard')} of it to run, {finished:,} to push"
+        whole = "this round" if job.has_rounds else "it"
+        return f"{agent.name} has {_counted(held, 'shard')} of {whole} to run, {finished:,} to push"
     if agent.state != "live":
         return f"{agent.name} is leaving"
     if obstacle:
         return f"{agent.name} takes nothing of it: {obstacle}"
     if agent.open_of():
         return f"{agent.name} works for another job"
+    if job.has_rounds and agent.hungry and not agent.paused:
+        return f"{agent.name} waits for the next round"
     return f"{agent.name} is idle: {_why_idle(engine, agent)}"
 
 
@@ -184,6 +194,8 @@ async def explain_shard(engine: Engine, job: s.Job, name: str, number: int) -> E
 def _where_line(engine: Engine, job: s.Job, layer: s.Layer, number: int) -> str:
     if layer.state == "changed":
         return "is not run: the source of its layer changed; only a new submit runs it"
+    if layer.rounds and number in layer.committed:
+        return "was part of a round that is over: nothing is kept of it but what it came to"
     if number in layer.committed:
         return f"is committed; its layer is {layer.state}"
     if number in layer.quarantined:

@@ -127,7 +127,8 @@ def _job_rate(job: JobStatus, now: float) -> str:
 def _when(job: JobStatus, now: float) -> str:
     """What is left of a running job; what an ended one took."""
     if job.state == "running" and job.training is not None:
-        return f"{training.left(job.training)} left"
+        until = training.left(job.training)
+        return until if job.training.rate <= 0 else f"{until} left"
     if job.state == "running":
         eta = progress.eta(job, now)
         return left(eta) if eta.likely is None else f"{left(eta)} left"

@@ -35,7 +35,7 @@ CREATE TABLE names (name TEXT PRIMARY KEY, last INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE jobs (
     id TEXT PRIMARY KEY, ready INTEGER NOT NULL, state TEXT NOT NULL, why TEXT NOT NULL, priority INTEGER NOT NULL,
     created REAL NOT NULL, started REAL, ended REAL, succeeded INTEGER NOT NULL DEFAULT 0,
-    cursor INTEGER NOT NULL DEFAULT 0, serial INTEGER NOT NULL, kernels TEXT
+    cursor INTEGER NOT NULL DEFAULT 0, serial INTEGER NOT NULL, kernels TEXT, news BLOB
 ) WITHOUT ROWID;
 CREATE TABLE layers (
     id INTEGER PRIMARY KEY, job TEXT NOT NULL, digest TEXT NOT NULL, state TEXT NOT NULL,
@@ -112,6 +112,7 @@ class StoredJob:
     succeeded: bool
     cursor: int
     kernels: str  # the one fingerprint of what is committed, where the job wants one alone; "" before there is any
+    news: bytes | None  # what its driver last said for people, with the cursor
     layers: tuple[StoredLayer, ...]
 
 
@@ -186,6 +187,8 @@ class Store:
         layout = self._value("SELECT value FROM meta WHERE key = 'layout'")
         if layout != LAYOUT:
             raise RefusedError(f"{path} has layout {layout}, not {LAYOUT}", "run the version of muster that made it")
+        if not self._value("SELECT 1 FROM pragma_table_info('jobs') WHERE name = 'news'"):  # a store from before it
+            self.db.execute("ALTER TABLE jobs ADD COLUMN news BLOB")
 
     def close(self) -> None:
         self.db.close()
@@ -212,14 +215,15 @@ class Store:
         return [row[0] for row in self.db.execute("SELECT id FROM jobs WHERE NOT ready")]
 
     def jobs(self) -> list[StoredJob]:
-        columns = "id, state, why, priority, created, started, ended, succeeded, cursor, coalesce(kernels, '')"
+        columns = "id, state, why, priority, created, started, ended, succeeded, cursor, coalesce(kernels, ''), news"
         rows = self.db.execute(f"SELECT {columns} FROM jobs WHERE ready ORDER BY serial").fetchall()
         return [self._stored_job(row) for row in rows]
 
     def _stored_job(self, row: tuple[Any, ...]) -> StoredJob:
-        job, state, why, priority, created, started, ended, succeeded, cursor, kernels = row
+        job, state, why, priority, created, started, ended, succeeded, cursor, kernels, news = row
+        layers = self._layers_of(job)
         return StoredJob(
-            job, state, why, priority, created, started, ended, bool(succeeded), cursor, kernels, self._layers_of(job)
+            job, state, why, priority, created, started, ended, bool(succeeded), cursor, kernels, news, layers
         )
 
     def _layers_of(self, job: str) -> tuple[StoredLayer, ...]:
@@ -319,9 +323,9 @@ class Store:
         self.db.execute("UPDATE layers SET closed = max(closed, ?) WHERE id = ?", (finish, layer))
         return True
 
-    def keep_cursor(self, job: str, to_seq: int, finish: bool) -> None:
+    def keep_cursor(self, job: str, to_seq: int, finish: bool, news: bytes | None) -> None:
         """Where the driver of a job of rounds is: only what is said here outlives the daemon."""
-        self.db.execute("UPDATE jobs SET cursor = ? WHERE id = ?", (to_seq, job))
+        self.db.execute("UPDATE jobs SET cursor = ?, news = coalesce(?, news) WHERE id = ?", (to_seq, news, job))
         self.db.execute("UPDATE layers SET closed = max(closed, ?) WHERE job = ?", (finish, job))
 
     # --- layers and their shards ----------------------------------------------------------------------

@@ -15,7 +15,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from coordinator.admin import Done as Answered
-from coordinator.admin import Drain
+from coordinator.admin import Drain, Explained, ExplainJob, ExplainShard
 from jobs.train import data
 from jobs.train.params import TrainParams
 from jobs.train.pushes import Push
@@ -103,6 +103,20 @@ def test_driver_and_daemon_are_killed_and_the_weights_are_the_same(farm: Farm) -
     at_round(farm, job, 90)
     check(farm, job)
     assert len(list((farm.root.job(job).path / "checkpoints").glob("round-*"))) == 3
+
+
+def test_how_far_a_training_came_is_known_after_a_restart_and_in_rounds(farm: Farm) -> None:
+    job = submit(farm, rounds=20)
+    assert (news := farm.status(job).training) is not None and (news.round, news.rounds) == (0, 20)
+    farm.agent("a").go()
+    farm.wait(job)
+    first = farm.status(job).training
+    farm.restart()
+    assert farm.status(job).training == first
+    said = farm.ask(ExplainJob(job), Explained).lines
+    assert said == ["is complete; 20 of 20 rounds done"]
+    [said] = farm.ask(ExplainShard(job, "made", 3), Explained).lines
+    assert "part of a round that is over" in said
 
 
 @pytest.mark.parametrize("kills", [False, True])

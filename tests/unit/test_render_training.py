@@ -40,3 +40,4 @@ def test_the_page_and_the_table_speak_of_rounds() -> None:
 def test_before_the_first_round_nothing_is_made_up() -> None:
     said = render.progress_line(status(TrainNews(0, 50)), 10.0)
     assert said == "digits.1 running: round 0/50, 1 machine, left: measuring"
+    assert "measuring left" not in render.jobs_table([status(TrainNews(0, 50))], 10.0)

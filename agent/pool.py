@@ -1,5 +1,7 @@
 """The agent's Ray pool: one worker process per slot, batches in, outcomes and deaths out. The only importer of ray.
 
+Ray starts the workers and tells of their deaths; what they run goes over a socket to each (`agent.lane`).
+
 It decides nothing about shards: which ones run, and what becomes of those of a dead worker, is the agent's to say.
 """
 
@@ -8,7 +10,6 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import queue
 import secrets
 import select
 import threading
@@ -27,7 +28,8 @@ import msgspec
 import psutil
 
 from agent import surroundings, sweep
-from agent.seat import Seat
+from agent.lane import Lane, Switchboard
+from agent.seat import Done, Order, Ready, Seat
 from jobs.errors import MusterError
 from jobs.work import Batch, Outcome
 
@@ -38,6 +40,7 @@ STORE_BYTES = 80 << 20  # Ray's least is 75 MB; only touched pages count, and ba
 SERVERS = ("gcs_server", "raylet")
 HELPERS = ("/monitor.py", "/log_monitor.py", "/dashboard.py")
 LOG_TAIL_BYTES = 16384
+AHEAD_BYTES = 64 << 10  # of batches a worker has not run yet: what its socket holds, so that nobody waits for it
 SILENT_DEATH = "its process ended without a word: kill -9, the out-of-memory killer, or an exit in its code"
 
 
@@ -84,9 +87,9 @@ class _Worker:
     forerunner: _Worker | None = None  # whose death is told before anything runs here
     mark: sweep.Mark | None = None  # of its process, once it is ready
     batches: dict[int, bytes] = field(default_factory=dict)  # by ticket, in order; until its outcome is told
-    outcomes: dict[int, bytes] = field(default_factory=dict)  # by ticket; they came before an earlier one's
-    is_open: bool = False  # ready, and its forerunner's death told: batches go straight to Ray
-    unsettled: int = 0  # batches passed to Ray that have neither a result nor an error yet
+    sent: dict[int, int] = field(default_factory=dict)  # the first of those, passed to it → their bytes
+    is_open: bool = False  # ready, and its forerunner's death told: batches go straight to it
+    lane: Lane | None = None  # from its first word on, until all it said is heard
     killed: bool = False  # by `Pool.kill`
     reason: str = ""  # why it is gone; set once, when it leaves its slot
     told: bool = False  # its WorkerDied was delivered, or needs none
@@ -120,7 +123,7 @@ class Pool:
         self._workers: list[_Worker] = []
         self._leaving: set[_Worker] = set()  # out of their slot, with calls unsettled
         self._ticket = 0
-        self._news: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._news: Switchboard | None = None
         self._thread: threading.Thread | None = None
         self._all_ready = threading.Event()
         self._lost = ""
@@ -155,7 +158,7 @@ class Pool:
         with self._lock:
             workers, self._workers = self._workers, []
             self._lost = self._lost or "stopped"
-        if self._thread is not None:
+        if self._thread is not None and self._news is not None:
             self._news.put(None)
             self._thread.join()
             self._thread = None
@@ -166,7 +169,7 @@ class Pool:
         sweep.sweep(self._folder)
 
     def _start_once(self) -> None:
-        self._lost, self._leaving, self._news = "", set(), queue.SimpleQueue()
+        self._lost, self._leaving = "", set()
         self._all_ready.clear()
         self._temp = surroundings.temp_path()
         self._write_down()
@@ -199,12 +202,18 @@ class Pool:
             sweep.kill_until_gone(left)
 
     def _seat_all(self) -> None:
-        self._thread = threading.Thread(target=self._deliver, name="pool", daemon=True)
+        self._news = Switchboard(self._address)
+        handlers = (self._heard, self._silent)
+        self._thread = threading.Thread(target=self._news.run, args=handlers, name="pool", daemon=True)
         self._thread.start()
         assert self._ray is not None
         self._remote_seat = self._ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(Seat)
         with self._lock:
             self._workers = [self._seat(slot) for slot in range(self._slots)]
+
+    @property
+    def _address(self) -> Path:
+        return self._temp / "lane"
 
     def _dismiss_helpers(self) -> None:
         """End those of Ray's helpers that one machine has no use for: 130 MB, and half of what Ray does when idle."""
@@ -232,14 +241,13 @@ class Pool:
                 raise MusterError(f"the pool is gone: {self._lost}", "start the agent again")
             worker = self._workers[slot]
             worker.batches[self._ticket] = raw
-            if worker.is_open:
-                self._call(worker, self._ticket, raw)
+            self._pass_on(worker)
             return self._ticket
 
     def kill(self, slot: int) -> None:
         """SIGKILL a slot's worker and its runners. A WorkerDied with `killed_by_us` follows."""
         with self._lock:
-            if self._lost:
+            if self._lost or self._news is None:
                 return
             worker = self._workers[slot]
             worker.killed = True
@@ -265,72 +273,83 @@ class Pool:
         """Create a worker, which takes a quarter of a second."""
         seat = f"{self._temp.name}.{secrets.token_hex(4)}"
         worker = _Worker(slot, seat, self._remote_seat.remote(self._worker, seat))
-        self._then(worker.actor.mark.remote(), lambda future: self._ready(worker, future))
+        self._then(worker.actor.serve.remote(str(self._address)), lambda future: self._retire(worker, _why(future)))
         return worker
 
-    def _call(self, worker: _Worker, ticket: int, raw: bytes) -> None:
-        worker.unsettled += 1
-        self._then(worker.actor.run.remote(raw), lambda future: self._settled(worker, ticket, future))
+    def _pass_on(self, worker: _Worker) -> None:
+        """Batches to run, some ahead of time."""
+        if not worker.is_open or worker.lane is None or worker.reason:
+            return
+        for ticket, raw in worker.batches.items():
+            if ticket in worker.sent:
+                continue
+            if worker.sent and sum(worker.sent.values()) + len(raw) > AHEAD_BYTES:
+                return
+            worker.sent[ticket] = len(raw)
+            with suppress(OSError):  # its death is news of its own
+                worker.lane.send(msgspec.msgpack.encode(Order(ticket, raw)))
 
     def _then(self, ref: Any, handle: Callable[[Future[Any]], None]) -> None:
         """Handle a result on the pool's thread: Ray calls back on one of its own, where its calls would block."""
         news = self._news  # of this start: after the next one nobody reads it
+        assert news is not None
         ref.future().add_done_callback(lambda future: news.put(lambda: handle(future)))
 
     def _when_gone(self, pid: int, handle: Callable[[], None]) -> None:
         """Handle the end of a process that need not be our child. Without pidfds the next call to it tells."""
         news = self._news
-        if hasattr(os, "pidfd_open"):
+        if news is not None and hasattr(os, "pidfd_open"):
             arguments = (pid, lambda: news.put(handle))
             threading.Thread(target=_wait_gone, args=arguments, name=f"pool watch {pid}", daemon=True).start()
 
-    def _deliver(self) -> None:
-        while (news := self._news.get()) is not None:
-            news()
+    def _heard(self, lane: Lane, raw: bytes) -> None:
+        """A worker's word: its first, or a batch's outcome."""
+        if not lane.name:
+            self._ready(lane, msgspec.msgpack.decode(raw, type=Ready))
+        elif (worker := self._at(lane)) is not None:
+            self._done(worker, msgspec.msgpack.decode(raw, type=Done))
 
-    def _ready(self, worker: _Worker, future: Future[Any]) -> None:
-        if future.exception() is not None:
-            return self._retire(worker, _why(future))
+    def _at(self, lane: Lane) -> _Worker | None:
         with self._lock:
-            worker.mark = sweep.Mark(*future.result())
+            return next((one for one in [*self._leaving, *self._workers] if one.lane is lane), None)
+
+    def _ready(self, lane: Lane, ready: Ready) -> None:
+        lane.name = ready.seat
+        with self._lock:
+            worker = next((one for one in self._workers if one.seat == ready.seat), None)
+            if worker is None or self._lost:  # it died meanwhile
+                return
+            worker.mark, worker.lane = sweep.Mark(ready.pid, ready.began), lane
             self._open(worker)
             everyone = all(each.mark for each in self._workers)
-        self._when_gone(worker.mark.pid, lambda: self._retire(worker, ""))
+        self._when_gone(ready.pid, lambda: self._retire(worker, ""))
         if self._all_ready.is_set():
             self._write_down()
         elif everyone:
             self._all_ready.set()
-        return None
 
     def _open(self, worker: _Worker) -> None:
         told = worker.forerunner is None or worker.forerunner.told
         if worker.is_open or worker.mark is None or not told or self._lost:
             return
         worker.is_open, worker.forerunner = True, None
-        for ticket, raw in worker.batches.items():
-            self._call(worker, ticket, raw)
+        self._pass_on(worker)
 
-    def _settled(self, worker: _Worker, ticket: int, future: Future[Any]) -> None:
-        raw, broken = (b"", _why(future)) if future.exception() else future.result()
-        with self._lock:
-            worker.unsettled -= 1
-        if broken:
-            self._retire(worker, broken)
-        else:
-            worker.outcomes[ticket] = raw
-            self._tell_outcomes(worker)
-        self._farewell(worker)
-
-    def _tell_outcomes(self, worker: _Worker) -> None:
-        """In the order they ran: when results come close to each other, Ray's news of them comes in any order."""
-        while not worker.told:
+    def _done(self, worker: _Worker, done: Done) -> None:
+        if done.broken:
+            self._retire(worker, done.broken)
+        elif not worker.told:
             with self._lock:
-                ticket = next(iter(worker.batches), None)
-                if ticket is None or ticket not in worker.outcomes:
-                    return
-                del worker.batches[ticket]
-            raw = worker.outcomes.pop(ticket)
-            self._tell(BatchDone(worker.slot, ticket, msgspec.msgpack.decode(raw, type=Outcome)))
+                del worker.batches[done.ticket], worker.sent[done.ticket]
+                self._pass_on(worker)
+            self._tell(BatchDone(worker.slot, done.ticket, msgspec.msgpack.decode(done.outcome, type=Outcome)))
+
+    def _silent(self, lane: Lane) -> None:
+        """All that a worker said is heard."""
+        if (worker := self._at(lane)) is not None:
+            worker.lane = None
+            self._retire(worker, "")
+            self._farewell(worker)
 
     def _retire(self, worker: _Worker, reason: str) -> None:
         """Take a worker out of its slot, make sure it is dead, and put another there."""
@@ -357,8 +376,8 @@ class Pool:
             worker.told = True
 
     def _farewell(self, worker: _Worker) -> None:
-        """Say that a worker died, once every call to it is settled: a result may arrive after the news of its end."""
-        if not worker.reason or worker.unsettled:
+        """Say that a worker died, once all it said is heard: a result may arrive after the news of its end."""
+        if not worker.reason or worker.lane is not None:
             return
         self._leaving.discard(worker)
         if not worker.told:
@@ -375,7 +394,7 @@ class Pool:
                 return
             self._lost = reason
         for worker in [*self._leaving, *self._workers]:
-            worker.reason, worker.unsettled = worker.reason or reason, 0
+            worker.reason, worker.lane = worker.reason or reason, None
             if worker.batches:
                 self._farewell(worker)
         if self._all_ready.is_set():

@@ -1,43 +1,46 @@
-"""What the pool tells of its batches, whatever the order in which Ray's news of them comes. Without Ray."""
+"""What the pool tells of its batches, whenever the news of a worker's death comes between its words. Without Ray."""
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+import socket
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent import sweep
+from agent.lane import Lane
 from agent.pool import BatchDone, Pool, PoolEvent, WorkerDied, _Worker
+from agent.seat import Done
 from jobs.work import Outcome
 
 BATCHES = 6
 OUTCOME = msgspec.msgpack.encode(Outcome((), 0, 0, 0, 0.0, 0, ()))
 
 
-def settled(broken: str) -> Future[Any]:
-    future: Future[Any] = Future()
-    future.set_result((OUTCOME, broken))
-    return future
-
-
-@given(st.permutations(range(BATCHES)), st.integers(0, BATCHES))
-def test_outcomes_are_told_in_the_order_they_ran_and_a_death_after_them(order: list[int], good: int) -> None:
-    """The first `good` batches succeed, the next one kills its worker, and those behind it break with it."""
-    events: list[PoolEvent] = []
-    pool = Pool(Path(), 1, events.append)
-    pool._lost = "no Ray"  # so that nobody is put in a dead worker's place
-    worker = _Worker(0, "seat", None, mark=sweep.Mark(0, 0.0), unsettled=BATCHES)
-    worker.batches = dict.fromkeys(range(BATCHES), b"")
-    for ticket in order:
-        if ticket >= good:
-            worker.reason = "died"
-        pool._settled(worker, ticket, settled("" if ticket < good else "died"))
-    told = [event.ticket for event in events if isinstance(event, BatchDone)]
-    assert told == list(range(good))
-    dead = [event for event in events if isinstance(event, WorkerDied)]
-    assert dead == ([WorkerDied(0, tuple(range(good, BATCHES)), "died", False)] if good < BATCHES else [])
-    assert not dead or events[-1] == dead[0]
+@given(st.integers(0, BATCHES), st.integers(0, BATCHES), st.booleans())
+def test_outcomes_are_told_in_the_order_they_ran_and_a_death_after_them(good: int, noticed: int, breaks: bool) -> None:
+    """The first `good` batches succeed; the worker breaks at the next, or dies, which may be noticed before its last
+    words are heard."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        lane = Lane(ours)
+        lane.name = "seat"
+        events: list[PoolEvent] = []
+        pool = Pool(Path(), 1, events.append)
+        worker = _Worker(0, "seat", None, mark=sweep.Mark(0, 0.0), is_open=True, lane=lane)
+        worker.batches = dict.fromkeys(range(BATCHES), b"")
+        pool._workers = [worker]
+        pool._pass_on(worker)
+        pool._lost = "no Ray"  # so that nobody is put in a dead worker's place
+        for ticket in range(BATCHES if breaks else good):
+            if ticket == noticed or (breaks and ticket == good):
+                worker.reason = worker.reason or "died"
+            broken = "it broke" if ticket >= good else ""
+            pool._heard(lane, msgspec.msgpack.encode(Done(ticket, b"" if broken else OUTCOME, broken)))
+        worker.reason = worker.reason or "died"
+        assert not [event for event in events if isinstance(event, WorkerDied)]
+        pool._silent(lane)
+    assert [event.ticket for event in events if isinstance(event, BatchDone)] == list(range(good))
+    assert events[good:] == [WorkerDied(0, tuple(range(good, BATCHES)), "died", False)]

@@ -1,0 +1,146 @@
+"""Sockets between the agent and its workers: batches go out and outcomes come in beside Ray, whose calls take ten times
+as long. Frames of bytes; knows nothing of what is in them, nor of slots."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+HEAD = struct.Struct(">Q")
+RECEIVE_BYTES = 1 << 18
+BUFFER_BYTES = 1 << 18  # what may lie in a lane unread, where the system lets us choose
+
+
+class Lane:
+    """One end. The agent's reads what there is, the worker's waits for whole frames."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            sock.setsockopt(socket.SOL_SOCKET, buffer, BUFFER_BYTES)
+        self.socket = sock
+        self.name = ""  # for whoever uses it
+        self._held = bytearray()
+
+    def send(self, frame: bytes) -> None:
+        self.socket.sendall(HEAD.pack(len(frame)) + frame)
+
+    def receive(self) -> bytes | None:
+        """The next frame; None when the other end is gone."""
+        while (frame := self._cut()) is None:
+            if not self._read():
+                return None
+        return frame
+
+    def arrived(self) -> Iterator[bytes | None]:
+        """Every frame that has come in whole, after one more read; None at the end."""
+        more = self._read()
+        while (frame := self._cut()) is not None:
+            yield frame
+        if not more:
+            yield None
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def _read(self) -> bool:
+        try:
+            data = self.socket.recv(RECEIVE_BYTES)
+        except OSError:
+            return False
+        self._held += data
+        return bool(data)
+
+    def _cut(self) -> bytes | None:
+        if len(self._held) < HEAD.size:
+            return None
+        end = HEAD.size + HEAD.unpack_from(self._held)[0]
+        if len(self._held) < end:
+            return None
+        frame = bytes(memoryview(self._held)[HEAD.size : end])
+        del self._held[:end]
+        return frame
+
+
+def call(address: str) -> Lane:
+    """The worker's end."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.connect(address)
+    return Lane(sock)
+
+
+class Switchboard:
+    """The agent's ends of all lanes, and calls from other threads: one at a time, on the thread that runs it."""
+
+    def __init__(self, address: Path) -> None:
+        self._calls: deque[Callable[[], None] | None] = deque()
+        self._selector = selectors.DefaultSelector()
+        self._ear, self._bell = socket.socketpair()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(address))
+        self._listener.listen(128)
+        for sock in (self._ear, self._bell, self._listener):
+            sock.setblocking(False)
+
+    def put(self, call: Callable[[], None] | None) -> None:
+        """From any thread; None ends it. After the end nobody listens."""
+        self._calls.append(call)
+        with suppress(OSError):  # rung often enough, or gone
+            self._bell.send(b"!")
+
+    def run(self, heard: Callable[[Lane, bytes], None], ended: Callable[[Lane], None]) -> None:
+        """Until it is told to end."""
+        self._selector.register(self._ear, selectors.EVENT_READ)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        try:
+            while self._wait(heard, ended):
+                continue
+        finally:
+            self._close()
+
+    def _wait(self, heard: Callable[[Lane, bytes], None], ended: Callable[[Lane], None]) -> bool:
+        for key, _ in self._selector.select():
+            if isinstance(key.data, Lane):
+                self._listen(key.data, heard, ended)
+            elif key.fileobj is self._listener:
+                self._accept()
+            elif not self._answer():
+                return False
+        return True
+
+    def _listen(self, lane: Lane, heard: Callable[[Lane, bytes], None], ended: Callable[[Lane], None]) -> None:
+        for frame in lane.arrived():
+            if frame is not None:
+                heard(lane, frame)
+                continue
+            self._selector.unregister(lane.socket)
+            lane.close()
+            ended(lane)
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            sock, _ = self._listener.accept()
+            sock.setblocking(True)
+            self._selector.register(sock, selectors.EVENT_READ, Lane(sock))
+
+    def _answer(self) -> bool:
+        with suppress(BlockingIOError):
+            self._ear.recv(4096)
+        while self._calls:
+            call = self._calls.popleft()
+            if call is None:
+                return False
+            call()
+        return True
+
+    def _close(self) -> None:
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.data, Lane):
+                key.data.close()
+        self._selector.close()
+        for sock in (self._ear, self._bell, self._listener):
+            sock.close()

@@ -1,0 +1,73 @@
+"""Lanes between the agent and its workers: whole frames however they are cut, ends, and calls in between."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.lane import HEAD, Lane, Switchboard, call
+
+FRAMES = [b"", b"a", b"x" * 100_000, b"end"]
+DEADLINE_SECONDS = 30.0
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, Lane]]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, Lane(theirs)
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 4096])
+def test_frames_come_whole_however_they_are_cut(ends: tuple[socket.socket, Lane], size: int) -> None:
+    ours, lane = ends
+    raw = b"".join(HEAD.pack(len(frame)) + frame for frame in FRAMES[:2] + FRAMES[3:])
+    heard: list[bytes | None] = []
+    for start in range(0, len(raw), size):
+        ours.send(raw[start : start + size])
+        heard += lane.arrived()
+    assert heard == FRAMES[:2] + FRAMES[3:]
+
+
+def test_the_end_comes_after_the_last_frame_and_half_of_one_is_none(ends: tuple[socket.socket, Lane]) -> None:
+    ours, lane = ends
+    ours.send(HEAD.pack(4) + b"last" + HEAD.pack(100) + b"half")
+    ours.close()
+    assert lane.receive() == b"last"
+    assert lane.receive() is None
+    assert list(lane.arrived()) == [None]
+
+
+def test_a_switchboard_hears_every_worker_and_answers_calls_on_its_thread(tmp_path: Path) -> None:
+    board = Switchboard(tmp_path / "lane")
+    heard: dict[str, list[bytes]] = {}
+    done = threading.Semaphore(0)
+
+    def hear(lane: Lane, frame: bytes) -> None:
+        lane.name = lane.name or frame.decode()
+        heard.setdefault(lane.name, []).append(frame)
+        lane.send(frame)
+
+    thread = threading.Thread(target=board.run, args=(hear, lambda lane: done.release()))
+    thread.start()
+    workers = [call(str(tmp_path / "lane")) for _ in range(2)]
+    for number, worker in enumerate(workers):
+        for frame in [b"%d" % number, *FRAMES]:
+            worker.send(frame)
+            assert worker.receive() == frame
+    assert heard == {str(number): [b"%d" % number, *FRAMES] for number in range(2)}
+    workers[0].close()
+    assert done.acquire(timeout=DEADLINE_SECONDS)
+    seen: list[threading.Thread] = []
+    for _ in range(1000):
+        board.put(lambda: seen.append(threading.current_thread()))
+    board.put(None)
+    thread.join(DEADLINE_SECONDS)
+    assert seen == [thread] * 1000
+    assert workers[1].receive() is None, "the board hung up"
+    workers[1].close()
+    board.put(None)

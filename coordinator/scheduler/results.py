@@ -114,7 +114,8 @@ def finish(state: State, agent: Agent, report: Finished, now: float) -> None:
     if report.layer in agent.void and (report.boot, report.attempt) <= (state.boot, agent.void[report.layer]):
         return
     told = RangeSet(report.numbers) & layer.whole
-    _charge(state.jobs[layer.job], layer, report, len(told))
+    job = state.jobs[layer.job]
+    job.used += report.compute * job.cpus / job.priority
     if layer.rounds:
         _pace(agent, layer.job, report.compute / max(1, len(told)))
     settled = told & layer.committed
@@ -137,13 +138,6 @@ def _note_overtaken(agent: Agent, report: Finished, top: int, now: float) -> Non
             continue
         if holding.open and holding.open.bottom < top and holding.overtaken[0] != holding.open.bottom:
             holding.overtaken = (holding.open.bottom, now)
-
-
-def _charge(job: Job, layer: Layer, report: Finished, count: int) -> None:
-    """What it cost the job, and how large a result is."""
-    job.used += report.compute * job.cpus / job.priority
-    layer.out_bytes = max(layer.out_bytes, -(-report.out_bytes // max(count, 1)))
-    job.out_bytes = max(job.out_bytes, layer.out_bytes)
 
 
 def _be_late(state: State, holding: Holding, numbers: RangeSet, now: float) -> None:
@@ -368,12 +362,19 @@ def commit(state: State, event: BundleCommitted, now: float) -> None:
     if layer is None or layer.job != event.job:
         layers.commit_closed(state, event)
     elif layer.generation == event.generation:
+        _measure_result(state.jobs[layer.job], layer, event)
         agent = event.agent if event.agent in state.agents else None
         for holding in state.holders(layer, event.numbers, agent):
             _settle_holding(state, layer, holding, event, now)
         with state.counting(layer):
             layer.settle(event.numbers)
         layers.settle_layer(state, layer)
+
+
+def _measure_result(job: Job, layer: Layer, event: BundleCommitted) -> None:
+    """How large a result is. By what came, not by what an agent says of it: a wrong number would keep layers shut."""
+    layer.out_bytes = max(layer.out_bytes, -(-event.nbytes // max(len(event.numbers), 1)))
+    job.out_bytes = max(job.out_bytes, layer.out_bytes)
 
 
 def _fix_kernels(state: State, event: BundleCommitted) -> None:

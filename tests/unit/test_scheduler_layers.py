@@ -205,18 +205,20 @@ def test_what_is_open_already_has_its_space_reserved() -> None:
     assert opened(world) == {"L"}
 
 
-def test_where_the_size_of_a_result_is_unknown_the_largest_seen_counts() -> None:
+def test_where_the_size_of_a_result_is_unknown_the_largest_that_came_counts_whatever_agents_say() -> None:
     world = World()
-    world.handle(e.SpaceMeasured(SPACE_MARGIN_BYTES + 300 * MIB))
-    world.add(seed("L", 300))
+    world.handle(e.SpaceMeasured(SPACE_MARGIN_BYTES + 100 * MIB))
+    world.add(seed("L", 300), seed("M", 300))
     world.enter("a")
     grant = world.last("a")
     report = world.finished(grant)
-    report = type(report)(**{**{n: getattr(report, n) for n in report.__struct_fields__}, "out_bytes": MIB})
+    report = type(report)(**{**{n: getattr(report, n) for n in report.__struct_fields__}, "out_bytes": 1 << 50})
     world.sync("a", finished=(report,))
+    assert world.state.jobs["j.1"].out_bytes == 0
+    world.handle(e.BundleCommitted("j.1", "L", 0, "a", grant.numbers, MIB * len(grant.numbers)))
     assert world.state.jobs["j.1"].out_bytes == MIB
-    world.add(seed("M", 10), job="k.1")
-    assert "M" not in opened(world) or world.state.jobs["k.1"].out_bytes == 0
+    world.add(seed("N", 10), job="k.1")
+    assert world.state.jobs["k.1"].out_bytes == 0
 
 
 def test_many_small_layers_open_together_and_few_large_ones() -> None:

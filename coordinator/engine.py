@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from coordinator import printed
-from coordinator.admin import TrainNews
+from coordinator.admin import TRAINING, TrainNews
 from coordinator.chronicle import Chronicle
 from coordinator.evidence import append_failure, append_quarantine
 from coordinator.figures import JobFigures
@@ -48,7 +48,6 @@ log = logging.getLogger("muster.daemon")
 
 _T = TypeVar("_T")
 BASES_KEPT = 16
-TRAINING = "train"  # the kind whose drivers have news for people
 SESSIONS_PER_BOOT = 1 << 32  # session numbers of two boots never meet
 
 

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from coordinator.admin import AgentStatus, JobStatus
+import msgspec
+
+from coordinator.admin import TRAINING, AgentStatus, JobStatus
 from coordinator.progress import MERGE_RATE
 from jobs.model import ArraySource, ItemsSource, Layer
 from jobs.plan import Plan
@@ -31,6 +33,22 @@ class LayerForecast:
 
 
 @dataclass(frozen=True)
+class TrainForecast:
+    """What a training is, as its job file was resolved."""
+
+    model: str
+    parameters: int
+    rows: int
+    test_rows: int
+    mode: str
+    rounds: int
+    workers: int
+    steps: int  # of each worker in a round
+    microbatch: int
+    round_bytes: int  # to each machine and from it, at most
+
+
+@dataclass(frozen=True)
 class Forecast:
     """A job before it runs. None where nobody can know yet."""
 
@@ -50,6 +68,7 @@ class Forecast:
     bottleneck: Bottleneck
     basis: str  # what the time is taken from, or why there is none
     layers: tuple[LayerForecast, ...]
+    training: TrainForecast | None = None
 
 
 @dataclass(frozen=True)
@@ -96,6 +115,30 @@ def forecast(
         bottleneck=timed[1] if timed else "unknown",
         basis=_basis(pace, slots, in_bytes),
         layers=layers,
+        training=training_forecast(plan) if plan.work.kind == TRAINING else None,
+    )
+
+
+def training_forecast(plan: Plan) -> TrainForecast:
+    """Of a plan that is resolved."""
+    from jobs.train.models import open_model
+    from jobs.train.params import TrainParams
+
+    params = msgspec.convert(plan.work.params, TrainParams)
+    facts = params.facts
+    assert facts is not None, "resolved"
+    model = open_model(params, facts)
+    return TrainForecast(
+        model=params.model,
+        parameters=model.stepped,
+        rows=facts.rows,
+        test_rows=facts.test_rows,
+        mode=params.mode,
+        rounds=params.rounds,
+        workers=params.workers,
+        steps=params.steps,
+        microbatch=params.microbatch,
+        round_bytes=model.dim * params.bits // 8,
     )
 
 

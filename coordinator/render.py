@@ -319,16 +319,22 @@ def failure_page(job: str, record: FailureRecord) -> str:
 
 def forecast_page(seen: Forecast) -> str:
     """What `plan` prints."""
+    if seen.training is not None:
+        return "\n".join([*training.planned(seen.job, seen.training), _farm_line(seen)])
     lines = [
         f"{seen.job}: {seen.kind}, {counted(len(seen.layers), 'layer')}, {counted(seen.shards, 'shard')},"
         f" {counted(seen.rows, 'row')}",
         f"  input    {format_size(seen.in_bytes)}",
         f"  output   {_size_or(seen.out_bytes, 'unknown until the first shards ran')}",
         f"  root     {_room(seen)}",
-        f"  farm     {counted(seen.machines, 'machine')}, {counted(seen.slots, 'shard')} at once",
+        _farm_line(seen),
         f"  time     {_forecast_time(seen)}",
     ]
     return "\n".join(lines) + "\n\n" + _forecast_layers(seen.layers)
+
+
+def _farm_line(seen: Forecast) -> str:
+    return f"  farm     {counted(seen.machines, 'machine')}, {counted(seen.slots, 'shard')} at once"
 
 
 def _size_or(size: int | None, otherwise: str) -> str:

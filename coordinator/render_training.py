@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from math import prod
+from typing import TYPE_CHECKING
+
 from coordinator.admin import JobStatus, TrainNews
-from jobs.units import format_duration
+from jobs.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from coordinator.forecast import TrainForecast
 
 
 def rounds(news: TrainNews) -> str:
@@ -69,3 +75,15 @@ def page_lines(job: JobStatus, news: TrainNews) -> list[str]:
     if job.state == "running":
         lines += [f"  rate      {rate(news)}, {machines(job)} at work", f"  left      {left(news)}"]
     return lines
+
+
+def planned(job: str, seen: TrainForecast) -> list[str]:
+    """What `plan` says instead of layers and shards."""
+    factors = [seen.workers, *([seen.steps] if seen.steps > 1 else []), seen.microbatch]
+    rows = f"{' × '.join(f'{one:,}' for one in factors)} = {prod(factors):,} rows"
+    return [
+        f"{job}: train, {seen.model} with {seen.parameters:,} parameters",
+        f"  data     {seen.rows:,} rows, {seen.test_rows:,} to test on",
+        f"  rounds   {seen.rounds:,}, {seen.mode}; each of {rows}",
+        f"  link     about {format_size(seen.round_bytes)} a round to each machine, and as much from it",
+    ]

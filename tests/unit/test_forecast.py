@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from coordinator import render
 from coordinator.admin import AgentStatus
 from coordinator.forecast import forecast, root_bytes
+from coordinator.planning import plan_file
 from jobs.model import ArraySource, Layer, Stamp, Work
 from jobs.plan import FORMAT, Plan
 from tests.unit.test_progress import agent, job, tally
@@ -83,3 +85,16 @@ def test_the_page_fits_a_terminal() -> None:
     page = render.forecast_page(forecast(plan(*layers), [machine()], [job(tally(), agents=[agent()])], 1 << 40))
     assert max(len(line) for line in page.splitlines()) <= 100
     assert "… and 10 layers more" in page
+
+
+def test_of_a_training_it_says_model_data_rounds_and_bytes(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("name: digits\nkind: train\nparams: {rounds: 7, layers: [8], bits: 16}\n")
+    seen = forecast(plan_file(file).plan, [machine()], [], None)
+    assert render.forecast_page(seen).splitlines() == [
+        "digits: train, mlp with 610 parameters",
+        "  data     1,437 rows, 360 to test on",
+        "  rounds   7, sync; each of 12 × 64 = 768 rows",
+        "  link     about 1.2 KiB a round to each machine, and as much from it",
+        "  farm     1 machine, 4 shards at once",
+    ]

@@ -155,6 +155,8 @@ def _job_of(value: object) -> JobFile:
         job = msgspec.structs.replace(job, shard=ShardSpec(size=DEFAULT_SHARD_BYTES))
     kind = kinds.load(job.kind)
     _check_fit(job, kind)
+    if kind.sourceless and value.get("shard") is not None:
+        raise FieldError("shard", f"kind `{job.kind}` makes its shards by itself", "leave it out")
     packages = _checked_packages(job)
     return msgspec.structs.replace(job, params=_complete(kind, job.params), packages=packages)
 
@@ -238,6 +240,8 @@ def _check_fit(job: JobFile, kind: Kind[Any]) -> None:
     """What a kind needs of a job file, or has no use for."""
     if job.source is None and kind.driver is None:
         raise FieldError("source", f"missing: kind `{job.kind}` computes on rows", "source: {path: weights/}")
+    if job.source is not None and kind.sourceless:
+        raise FieldError("source", f"kind `{job.kind}` has none: what it works on is in `params`", "leave it out")
     if job.code is None and kind.wants_code:
         raise FieldError("code", f"missing: kind `{job.kind}` runs code of yours", "code: work.py:function")
     if job.code is not None and not (kind.wants_code or kind.may_have_code):

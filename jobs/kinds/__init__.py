@@ -152,6 +152,7 @@ class Kind(ABC, Generic[P]):
     wants_code: ClassVar[bool] = False  # whether the job file must name `code`
     may_have_code: ClassVar[bool] = False  # whether it may
     has_entry: ClassVar[bool] = True  # whether code has a function that is called
+    sourceless: ClassVar[bool] = False  # all its shards are made, by a driver, and a job file has no `source`
     driver: ClassVar[str | None] = None  # "module:function" of a process that makes shards as results arrive
 
     def check(self, params: P, shape: Shape | None) -> None:

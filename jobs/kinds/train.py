@@ -40,6 +40,7 @@ class Train(Kind[TrainParams]):
     kernel = 1
     Params = TrainParams
     driver = "coordinator.training:main"
+    sourceless = True
     may_have_code = True
 
     def check(self, params: TrainParams, shape: Shape | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +45,11 @@ class Data:
     test_y: Array
     unit: float
     born: Born | None = None  # of a model that is not made from the seed
+    least: int = 2  # classes, whatever the labels are
 
     @property
     def facts(self) -> Facts:
-        classes = int(max(self.y.max(), self.test_y.max())) + 1
+        classes = max(int(max(self.y.max(), self.test_y.max())) + 1, self.least)
         return Facts(len(self.x), len(self.test_x), self.x.shape[1:], classes)
 
 
@@ -80,18 +81,19 @@ def load(spec: str | DataSpec, base: Path, seed: int = 0) -> Data:
     x, unit = _rows_of(spec.x, base, "x")
     y = _labels_of(spec.y, base, "y", len(x), spec.classes)
     if spec.test_x is None or spec.test_y is None:
-        return _split(x, y, spec.test, unit, seed)
+        return replace(_split(x, y, spec.test, unit, seed), least=spec.classes or 2)
     test_x, test_unit = _rows_of(spec.test_x, base, "test_x")
     if test_x.shape[1:] != x.shape[1:] or test_unit != unit:
         wrong = f"rows of shape {test_x.shape[1:]} and {test_x.dtype}, but those of x are {x.shape[1:]} and {x.dtype}"
         raise SourceError(f"params.data.test_x: {wrong}")
     test_y = _labels_of(spec.test_y, base, "test_y", len(test_x), spec.classes or int(y.max()) + 1)
-    return Data(x, y, test_x, test_y, unit)
+    return Data(x, y, test_x, test_y, unit, least=spec.classes or 2)
 
 
 def write(data: Data, path: Path) -> None:
     """As one file, which `read` takes."""
     arrays = {"x": data.x, "y": data.y, "test_x": data.test_x, "test_y": data.test_y, "unit": np.array([data.unit])}
+    arrays["least"] = np.array([data.least])
     if data.born is not None:
         names = np.frombuffer(msgspec.json.encode(data.born.names), np.uint8)
         arrays |= {"start": data.born.start.astype("<f4"), "names": names}
@@ -103,7 +105,7 @@ def read(path: Path) -> Data:
     try:
         arrays = _mapped(path)
         rows = arrays["x"], arrays["y"], arrays["test_x"], arrays["test_y"]
-        data = Data(*rows, float(arrays["unit"][0]), _born(arrays))
+        data = Data(*rows, float(arrays["unit"][0]), _born(arrays), int(arrays["least"][0]))
     except (msgspec.MsgspecError, OSError, KeyError, IndexError, ValueError, TypeError) as error:
         raise DamagedError(f"{path.name}: no data set: {error}", "submit the job again") from None
     fits = len(data.x) == len(data.y) and len(data.test_x) == len(data.test_y) and data.x.dtype in ("u1", "<f4")
@@ -192,6 +194,8 @@ def _labels_of(name: str, base: Path, field: str, rows: int, classes: int | None
         raise SourceError(f"{where}: {y.dtype} of shape {y.shape} is no labels", hint)
     if len(y) != rows:
         raise SourceError(f"{where}: {len(y)} labels for {rows} rows")
+    if field == "y" and len(y) and y.min() == y.max():
+        raise SourceError(f"{where}: every label is {y[0]}: there is nothing to learn")
     most = (classes or min(rows, CLASSES_LIMIT)) - 1
     bad = np.flatnonzero((y < 0) | (y > most))
     if len(bad):

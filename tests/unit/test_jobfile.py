@@ -73,6 +73,12 @@ def test_a_driven_kind_needs_no_source() -> None:
     assert parse("", "name: a\nkind: driven\n").source is None
 
 
+@pytest.mark.parametrize("line", ["source: weights", "shard: {rows: 3}"])
+def test_a_kind_without_sources_takes_none(line: str) -> None:
+    with pytest.raises(JobFileError, match=line.partition(" ")[0] + " kind `sourceless`"):
+        parse(line, "name: a\nkind: sourceless\n")
+
+
 def test_one_number_has_one_spelling() -> None:
     assert parse("params: {tol: 1}").params == parse("params: {tol: 1.0}").params == parse().params
     assert all(type(parse(more).params["tol"]) is float for more in ["", "params: {tol: 1}", "params: {tol: '1'}"])

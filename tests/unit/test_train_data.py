@@ -81,6 +81,7 @@ BAD: list[tuple[str, Any, Any, str]] = [
     ("a label too many", lambda x: x, lambda y: np.append(y, 0), "y.npy: 51 labels for 50 rows"),
     ("a label below 0", lambda x: x, lambda y: np.where(np.arange(50) == 9, -1, y), "the label of row 9 is -1"),
     ("a label too high", lambda x: x, lambda y: np.where(np.arange(50) == 8, 50, y), "row 8 is 50, expected 0 to 49"),
+    ("one label", lambda x: x, lambda y: np.full(50, 3), "every label is 3"),
     ("float labels", lambda x: x, lambda y: y / 1, "float64 of shape"),
     ("one-hot labels", lambda x: x, lambda y: np.eye(5, dtype=int)[y], "is no labels"),
     ("no rows", lambda x: x[:0], lambda y: y[:0], "empty"),
@@ -110,6 +111,13 @@ def test_a_test_set_that_does_not_fit(
     np.save(tmp_path / "ty.npy", np.zeros(test_y, int))
     with pytest.raises(SourceError, match=said):
         load(DataSpec("x.npy", "y.npy", "tx.npy", "ty.npy"), tmp_path)
+
+
+def test_classes_that_no_row_has_may_be_said(tmp_path: Path, images: tuple[Array, Array]) -> None:
+    written(tmp_path, *images)
+    found = load(DataSpec("x.npy", "y.npy", classes=9), tmp_path)
+    data.write(found, tmp_path / "packed")
+    assert (found.facts.classes, data.read(tmp_path / "packed").facts.classes) == (9, 9)
 
 
 def test_test_labels_are_those_of_the_training_set(tmp_path: Path, images: tuple[Array, Array]) -> None:

@@ -54,6 +54,11 @@ class Driven(Tiny):
     driver = "somewhere:main"
 
 
+class Sourceless(Driven):
+    name = "sourceless"
+    sourceless = True
+
+
 class Listing(Tiny):
     """Takes items."""
 
@@ -63,7 +68,8 @@ class Listing(Tiny):
         return None
 
 
-KINDS: dict[str, type[Kind[Any]]] = {"tiny": Tiny, "listing": Listing, "coded": Coded, "driven": Driven}
+ALL = (Tiny, Listing, Coded, Driven, Sourceless)
+KINDS: dict[str, type[Kind[Any]]] = {kind.name: kind for kind in ALL}
 
 
 def load(name: str) -> Kind[Any]:

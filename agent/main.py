@@ -103,6 +103,7 @@ class Agent:
         self._settings = settings
         self._spool = spool
         self._link = link
+        self._link.hand_over(spool.tmp)
         self._inbox: queue.SimpleQueue[Event | PoolNews] = queue.SimpleQueue()
         self._control = Control(link, self._inbox.put)
         bandwidth = Bandwidth(settings.bandwidth)

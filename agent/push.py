@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
+from pathlib import Path
 from typing import ClassVar, cast
 
 import msgspec
@@ -17,9 +18,11 @@ from agent.orders import Event, PartDamaged, Push, PushAnswered, PushDown, PushU
 from agent.spool import Spool
 from coordinator.protocol.messages import Accepted, Decoder, Offer, Refused, Rejected, Settled, ToPusher
 from jobs.bundle import Bundle, Held, take
+from jobs.commit import write_all
 from jobs.errors import DamagedError, LinkError, MusterError, NoDaemonError, ProtocolError
-from jobs.parts import check_body, encode_index, read_index
+from jobs.parts import check_body, encode_index, read_index, tail_of
 
+HANDED = "handed"  # in the spool's tmp; there is one at a time
 COMMIT_SECONDS = 600.0  # to a body: it is synced to a disk that may be busy
 
 log = logging.getLogger("muster.push")
@@ -96,8 +99,18 @@ class Pushing(Bulk[Push | Recheck]):
         return self._exchange(self._dial(), offer, bundle)
 
     def _exchange(self, channel: Channel, offer: Offer, bundle: Bundle) -> Settled | Refused | Rejected:
+        path = self._spool.tmp / HANDED
+        if channel.takes_files and self._bandwidth.rate is None and _laid_out(path, offer, bundle):
+            try:
+                channel.say(msgspec.structs.replace(offer, file=HANDED))
+                return self._settled(channel)
+            finally:
+                path.unlink(missing_ok=True)
         channel.say(offer)
         bundle.write_body(partial(self._send_body, channel))
+        return self._settled(channel)
+
+    def _settled(self, channel: Channel) -> Settled | Refused | Rejected:
         settled = self._hear(channel, COMMIT_SECONDS)
         if isinstance(settled, Accepted):
             raise ProtocolError("a bundle that came with its header was accepted")
@@ -133,3 +146,15 @@ class Pushing(Bulk[Push | Recheck]):
                 log.warning("a part is damaged and was deleted: %s", error)
                 path.unlink(missing_ok=True)
                 self._tell(PartDamaged(name))
+
+
+def _laid_out(path: Path, offer: Offer, bundle: Bundle) -> bool:
+    """To be handed over: a file is made once and renamed, where a pipe would copy it twice. False: there is no room."""
+    try:
+        with path.open("wb", buffering=0) as file:
+            bundle.write_body(partial(write_all, file.fileno()))
+            write_all(file.fileno(), tail_of(offer.index))
+    except OSError:
+        path.unlink(missing_ok=True)
+        return False
+    return True

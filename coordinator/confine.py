@@ -39,6 +39,8 @@ def check(name: str, role: str, root: Path, asked: Mapping[str, str], same_root:
     """Refuse what the key was not made for."""
     if asked["pinned"]:
         raise RefusedError(f"this key speaks as {name} and names nobody itself", f"leave --as out; use --name {name}")
+    if asked.get("files"):
+        raise RefusedError("this key hands no files over", _HINT)
     if not same_root:
         raise RefusedError(f"this key is for the root {root} alone", "leave the root out of WHERE")
     if role and asked["role"] != role:

@@ -119,8 +119,8 @@ class Daemon:
             raise LinkError(GONE) from None
 
 
-def main(root_path: Path, role: str, pinned: str) -> int:
-    """Serve one channel on stdin and stdout."""
+def main(root_path: Path, role: str, pinned: str, files: str = "") -> int:
+    """Serve one channel on stdin and stdout. `files`: a folder of the agent's, where bundles may be taken from."""
     root = roots.find(root_path)
     agent = Pipe(sys.stdin.fileno(), sys.stdout.fileno())
     try:
@@ -134,7 +134,7 @@ def main(root_path: Path, role: str, pinned: str) -> int:
         if role == "push":
             from coordinator.receive import receive_bundles
 
-            receive_bundles(agent, daemon, root.farm)
+            receive_bundles(agent, daemon, root.farm, Path(files) if files else None)
         elif role == "pull":
             from coordinator.send import send_windows
 

@@ -2,12 +2,16 @@
 
 Order, each step safe to die after: header judged → body in tmp → fsync → rename into bundles → fsync of the folder →
 the daemon's transaction → the acknowledgement. A file without a row is deleted at the daemon's next start. A bundle of
-a round is written under its name at once and not synced: the daemon judges it, and keeps no row of it.
+a round is written under its name at once and not synced: the daemon judges it, and keeps no row of it. An agent on this
+machine may hand one over as a file: checked where it lies, and renamed.
 """
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +34,7 @@ from coordinator.protocol.messages import (
 )
 from jobs import commit
 from jobs.errors import DamagedError, ProtocolError, SpaceError
+from jobs.names import is_plain
 from jobs.parts import BodyCheck, Index, decode_index, tail_of
 from jobs.ranges import RangeSet
 
@@ -55,15 +60,17 @@ class Asked(Protocol):
     def tell(self, payload: bytes) -> None: ...
 
 
-def receive_bundles(agent: Stream, daemon: Asked, farm: str) -> None:
-    """One offer after another, until the agent closes."""
+def receive_bundles(agent: Stream, daemon: Asked, farm: str, files: Path | None = None) -> None:
+    """One offer after another, until the agent closes. `files`: where those handed over lie."""
     while (payload := agent.read_frame()) is not None:
         offer = _from_agent(payload)
         assert isinstance(offer, Offer)
-        agent.send(_receive(agent, daemon, farm, offer))
+        if offer.file and (files is None or not offer.eager or not is_plain(offer.file)):
+            raise ProtocolError("a file where none can be")
+        agent.send(_receive(agent, daemon, farm, offer, files / offer.file if files and offer.file else None))
 
 
-def _receive(agent: Stream, daemon: Asked, farm: str, offer: Offer) -> Message:
+def _receive(agent: Stream, daemon: Asked, farm: str, offer: Offer, given: Path | None) -> Message:
     """What to tell the agent of this bundle, once all is done."""
     try:
         index = _checked_index(offer, farm)
@@ -78,7 +85,7 @@ def _receive(agent: Stream, daemon: Asked, farm: str, offer: Offer) -> Message:
     if not offer.eager:
         agent.send(Accepted(verdict.token))
     try:
-        nbytes = _take_body(agent, daemon, offer, index, verdict)
+        nbytes = _take_file(given, offer, index, verdict) if given else _take_body(agent, daemon, offer, index, verdict)
     except DamagedError as error:
         return _ask(daemon, Failed(verdict.token, "corrupt", error.message))
     except SpaceError as error:
@@ -90,7 +97,7 @@ def _receive(agent: Stream, daemon: Asked, farm: str, offer: Offer) -> Message:
 
 def _declined(agent: Stream, daemon: Asked, offer: Offer, answer: Message) -> Message:
     """The same answer, once an eager body is out of the way."""
-    if offer.eager:
+    if offer.eager and not offer.file:
         _Body(agent, daemon, offer).drain()
     return answer
 
@@ -160,6 +167,42 @@ def _take_body(agent: Stream, daemon: Asked, offer: Offer, index: Index, take: T
         body.drain()
         raise
     return offer.nbytes + len(tail)
+
+
+def _take_file(given: Path, offer: Offer, index: Index, take: Take) -> int:
+    """The same of a file that is whole, of a round."""
+    tail, file = tail_of(offer.index), Path(take.file)
+    if take.durable:
+        raise DamagedError("what is to be kept is not handed over")
+    fd = os.open(given, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if os.fstat(fd).st_size != offer.nbytes + len(tail):
+            raise DamagedError("a file that is not as long as its header says")
+        whole = memoryview(mmap.mmap(fd, 0, prot=mmap.PROT_READ))
+        check = BodyCheck(index)
+        check.feed(whole[: offer.nbytes])
+        check.finish()
+        if whole[offer.nbytes :] != tail:
+            raise DamagedError("a file with another index than its header")
+        with commit.naming_space(file):
+            _move(given, file)
+    finally:
+        os.close(fd)
+    return offer.nbytes + len(tail)
+
+
+def _move(given: Path, file: Path) -> None:
+    """By a rename, or onto another disk."""
+    try:
+        given.rename(file)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        try:
+            shutil.copyfile(given, file)
+        except BaseException:
+            file.unlink(missing_ok=True)
+            raise
 
 
 class _Body:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Literal
 
 from coordinator.protocol.frames import HEAD, MAGIC, NOISE_SHOWN, frame, payload_size
@@ -22,6 +23,8 @@ _greeting = Decoder(Greeting | Bye)
 
 class Channel(ABC):
     """A byte stream each way. All but `abort` is for one thread."""
+
+    takes_files = False  # whether the other end reads what lies in the folder of `Link.hand_over`
 
     @abstractmethod
     def send(self, data: bytes | memoryview, seconds: float = SEND_SECONDS) -> None:
@@ -103,6 +106,10 @@ class Link(ABC):
     @abstractmethod
     def open(self, role: Role) -> Channel:
         """A channel whose other end is `coordinator connect --role ROLE`; a LinkError if there is no way."""
+
+    def hand_over(self, folder: Path) -> None:  # noqa: B027
+        """Before any channel is opened: files in `folder` may be taken as they are, if the other end is on this
+        machine."""
 
     def prepare(self) -> None:  # noqa: B027
         """Before any thread opens a channel, on the terminal's: find the way, and ask for what it wants, once."""

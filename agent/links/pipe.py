@@ -27,10 +27,17 @@ class PipeLink(Link):
     def __init__(self, root: Path, connect: list[str] | None = None) -> None:
         self.root = root
         self._connect = connect or [sys.executable, "-c", _START, "connect", "--root", str(root)]
+        self._files: Path | None = None
+
+    def hand_over(self, folder: Path) -> None:
+        self._files = folder
 
     def open(self, role: Role) -> Channel:
+        files = ["--files", str(self._files)] if role == "push" and self._files is not None else []
         try:
-            return PipeChannel([*self._connect, "--role", role])
+            channel = PipeChannel([*self._connect, "--role", role, *files])
+            channel.takes_files = bool(files)
+            return channel
         except OSError as error:
             raise LinkError(f"{self._connect[0]} cannot be started: {error.strerror}") from None
 

@@ -9,7 +9,7 @@ from coordinator.root import find
 from jobs.errors import RefusedError, UsageError
 
 ROLES = ("control", "push", "pull", "round")
-HELP = """Usage: coordinator connect --role control|push|pull|round [--root DIR] [--as NAME]
+HELP = """Usage: coordinator connect --role control|push|pull|round [--root DIR] [--as NAME] [--files DIR]
 
   Run for an agent, by sshd or by an agent on this machine; not by people.
   Speaks frames on stdin and stdout.
@@ -17,6 +17,8 @@ HELP = """Usage: coordinator connect --role control|push|pull|round [--root DIR]
 Options:
   --role ROLE  Which channel this is.
   --root DIR   The farm's root folder; default $MUSTER_ROOT, else ~/.muster.
+  --files DIR  Take results that lie in this folder from there, of an agent
+               on this machine.
   --as NAME    Accept this agent's name only. As sshd's forced command, the
                role is taken from what the client asked for, and nothing else.
 
@@ -25,7 +27,7 @@ Example:
 
 A line of ~/.ssh/authorized_keys that confines a machine's key:
   restrict,command="coordinator connect --as lab3" ssh-ed25519 AAAA... lab3"""
-_VALUES = {"--role": "role", "--root": "root", "--as": "pinned"}
+_VALUES = {"--role": "role", "--root": "root", "--as": "pinned", "--files": "files"}
 
 
 def run(args: list[str]) -> int:
@@ -40,7 +42,7 @@ def run(args: list[str]) -> int:
         raise UsageError(f"--role is {given['role']!r}", f"give one of {', '.join(ROLES)}")
     from coordinator.connect import main
 
-    return main(_root(given), given["role"], given["pinned"])
+    return main(_root(given), given["role"], given["pinned"], given["files"])
 
 
 def _root(given: dict[str, str]) -> Path:

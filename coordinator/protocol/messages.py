@@ -270,6 +270,7 @@ class Offer(Message, frozen=True):
     nbytes: Count  # of the body that will follow
     fingerprint: Text = ""  # of the index, as the helper read it there
     eager: bool = False  # the body follows at once, and the one answer comes after it
+    file: Text = ""  # where body, index and tail lie instead, in the folder that the helper was started with; if eager
 
 
 class Accepted(Message, frozen=True):

@@ -21,10 +21,13 @@ from coordinator.protocol import messages as m
 from coordinator.protocol.frames import FrameReader, frame
 from coordinator.receive import receive_bundles
 from coordinator.send import send_windows
+from jobs.bundle import Bundle
 from jobs.errors import MusterError
 from jobs.model import Output
+from jobs.parts import check_body, encode_index, read_index
 from tests import hostile
 from tests.farm import Farm, arrays, running
+from tests.shards import layer_of, result_of, store, write_part
 
 FARM = "f" * 32
 MEMORY_BYTES = 200 << 20
@@ -202,13 +205,13 @@ class Agent:
 class Daemon:
     """Says yes to all."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, durable: bool = True) -> None:
+        self._folder, self._durable = folder, durable
 
     def ask(self, payload: bytes) -> bytes:
         said = m.Decoder(m.FromHelper)(payload)
         if isinstance(said, m.Offer):
-            take = m.Take(1, str(self._folder / "tmp"), str(self._folder / "file"), 100, 10)
+            take = m.Take(1, str(self._folder / "tmp"), str(self._folder / "file"), 100, 10, [], self._durable)
             return m.encode(take)
         if isinstance(said, m.Fetch | m.FetchCode):
             return m.encode(m.Readable(str(self._folder / "source"), 0, 10, None))
@@ -230,7 +233,7 @@ def streams(draw: st.DrawFn) -> bytes:
 @given(raw=streams())
 def test_a_helper_ends_with_an_answer_or_an_error(tmp_path: Path, raw: bytes) -> None:
     (tmp_path / "source").write_bytes(bytes(10))
-    for serve in (lambda a, d: receive_bundles(a, d, FARM), send_windows):
+    for serve in (lambda a, d: receive_bundles(a, d, FARM, tmp_path), send_windows):
         agent = Agent(raw)
         try:
             serve(agent, Daemon(tmp_path))
@@ -238,3 +241,48 @@ def test_a_helper_ends_with_an_answer_or_an_error(tmp_path: Path, raw: bytes) ->
             assert "\n" not in error.message
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
     assert threading.active_count() < 50
+
+
+def handed(folder: Path, change: str) -> tuple[list[m.Message], Path]:
+    """What a helper says of a bundle handed over as a file, after some mischief; and where it would be."""
+    files, rounds = folder / "files", folder / "rounds"
+    for one in (files, rounds):
+        one.mkdir()
+    layer = layer_of(100, 10)
+    bundle = Bundle([write_part(folder / "part", layer, [(0, result_of(0, 10)), (1, result_of(1, 10))])])
+    file = store(bundle, files / "handed")
+    raw = bytearray(file.read_bytes())
+    if change == "bits":
+        raw[3] ^= 1
+    file.write_bytes(raw[:-1] if change == "short" else raw)
+    if change == "link":
+        file.rename(folder / "elsewhere")
+        file.symlink_to(folder / "elsewhere")
+    name = {"above": "../files/handed", "missing": "other"}.get(change, "handed")
+    outputs, eager = list(bundle.index.outputs), change != "asked"
+    offer = m.Offer(1, layer.digest, [(0, 2)], outputs, encode_index(bundle.index), bundle.nbytes, "", eager, name)
+    agent = Agent(frame(m.encode(offer)))
+    receive_bundles(agent, Daemon(rounds, change == "kept"), "farm", None if change == "far" else files)
+    return agent.said, rounds / "file"
+
+
+def test_a_bundle_handed_over_as_a_file_is_checked_and_renamed(tmp_path: Path) -> None:
+    said, file = handed(tmp_path, "")
+    assert said == [m.Settled([(0, 1)])]
+    index = read_index(file)
+    check_body(file, index)
+    assert [entry.number for entry in index.entries] == [0, 1]
+    assert not (tmp_path / "files" / "handed").exists()
+
+
+@pytest.mark.parametrize("change", ["bits", "short", "link", "missing", "kept"])
+def test_a_file_that_is_not_what_its_header_says_is_not_taken(tmp_path: Path, change: str) -> None:
+    said, file = handed(tmp_path, change)
+    assert said == [m.Refused("corrupt")]
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("change", ["above", "far", "asked"])
+def test_a_file_is_taken_from_the_folder_of_an_agent_on_this_machine_alone(tmp_path: Path, change: str) -> None:
+    with pytest.raises(MusterError, match="a file where none can be"):
+        handed(tmp_path, change)

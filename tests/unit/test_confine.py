@@ -50,6 +50,11 @@ def test_a_role_given_with_the_key_stands_without_a_question(root: Path) -> None
         asked(root, "coordinator connect --role push", "control")
 
 
+def test_no_folder_may_be_named_to_take_files_from(root: Path) -> None:
+    with pytest.raises(RefusedError, match="no files"):
+        asked(root, "coordinator connect --role push --files /etc")
+
+
 @given(st.text(max_size=200))
 def test_nothing_else_is(text: str) -> None:
     """Whatever it says, it is refused or it is one of three roles."""
@@ -84,4 +89,5 @@ def test_a_launcher_may_be_called_with_the_whole_command() -> None:
         "root": "connect",
         "role": "pull",
         "pinned": "",
+        "files": "",
     }

@@ -63,6 +63,9 @@ BENCHMARKS = {
     ),
     "train": Benchmark(("train",), "rounds/s by folder, 425,130 parameters", "Ray's parameter-server pattern", 0.8),
     "train-ssh": Benchmark(("train", "--ssh"), "rounds/s over loopback ssh", "Ray's parameter-server pattern", 0.5),
+    "train-scaling": Benchmark(
+        ("train", "--scaling"), "rounds/s of 2 workers, 2,048 rows a round", "one worker with the whole batch", 1.6
+    ),
     "train-resnet18": Benchmark(
         ("train_torch",), "rows/s of ResNet-18 over loopback ssh, two agents", "plain torch in one process", 0.8
     ),

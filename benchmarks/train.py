@@ -1,12 +1,13 @@
 """Synchronous rounds of one model on all cores, beside Ray's parameter-server pattern: same model, data and batch.
 
-    python -m benchmarks.train [--ssh] [--agents 1] [--rounds 200] [--runs 3] [--bits 32] [--batch 1024]
+    python -m benchmarks.train [--ssh] [--agents 1] [--rounds 200] [--runs 3] [--bits 32] [--batch 1024] [--scaling]
 
 The model is the mlp 784-448-160-10 (425,130 parameters), a virtual worker a core, `batch` rows each, one step a round.
 Ours: rounds per second of training as the job's own clock counts them, by folder or over loopback ssh. Ray: an actor
 that has the weights, a worker a core that computes gradients, as in Ray's own example; gradients are float32 and
 nothing is kept or checked. `ratio`: our rounds per second over Ray's. `parts`: what a round takes beside its compute,
-and plain numpy in one process, with one thread and with all.
+and plain numpy in one process, with one thread and with all. `--scaling`: the same global batch beside one worker
+alone, which takes all of it on one core.
 """
 
 from __future__ import annotations
@@ -43,22 +44,29 @@ Array = np.ndarray[Any, Any]
 
 
 class Ours:
-    """A farm with its agents, and its rounds a second."""
+    """A farm with its agents, and its rounds a second: of so many workers, on a core each."""
 
-    def __init__(self, farm: Farm, folder: Path, given: argparse.Namespace, config: Path | None) -> None:
-        self._farm, self._folder, self._given = farm, folder, given
+    def __init__(
+        self, farm: Farm, folder: Path, given: argparse.Namespace, config: Path | None, workers: int = CORES
+    ) -> None:
+        self._farm, self._folder, self._given, self._workers = farm, folder, given, workers
         self.spent_ms: list[tuple[float, float]] = []  # of each run: a round, and the compute of one worker in it
-        for number in range(given.agents):
-            options = ["--cpus", str(CORES // given.agents), *(["--ssh-config", str(config)] if config else [])]
+        agents = min(workers, given.agents)
+        for number in range(agents):
+            options = ["--cpus", str(workers // agents), *(["--ssh-config", str(config)] if config else [])]
             farm.join(f"bench{number}", *options, where=f"{HOST}:{farm.root.path}" if config else None)
-        until(lambda: all(farm.agent_status(f"bench{n}") for n in range(given.agents)), "the agents to join", 60)
+        until(lambda: all(farm.agent_status(f"bench{n}") for n in range(agents)), "the agents to join", 60)
         self._run(WARM_ROUNDS)  # the pools are up once it has run
 
     def rate(self) -> float:
         return self._run(self._given.rounds + WARM_ROUNDS)
 
+    def least(self) -> tuple[float, float]:
+        """Milliseconds of a round, and of compute in it, of the run that took the least beside its compute."""
+        return min(self.spent_ms[1:], key=lambda spent: spent[0] - spent[1])
+
     def _run(self, rounds: int) -> float:
-        params = msgspec.to_builtins(params_of(self._folder, self._given, rounds))
+        params = msgspec.to_builtins(params_of(self._folder, self._given, rounds, self._workers))
         job = self._farm.submit({}, kind="train", name="train", params=params)
         finish(self._farm, job)
         agents = self._farm.status(job).agents
@@ -66,17 +74,18 @@ class Ours:
         self._farm.coordinator("rm", job)
         ends = [point[1] for point in found["points"]]
         took = [after - before for before, after in itertools.pairwise(ends)][WARM_ROUNDS - 2 :]
-        compute = sum(agent.busy for agent in agents) / rounds / CORES
+        compute = sum(agent.busy for agent in agents) / rounds / self._workers
         self.spent_ms.append((1000 * sum(took) / len(took), 1000 * compute))
         return len(took) / sum(took)
 
 
-def params_of(folder: Path, given: argparse.Namespace, rounds: int) -> TrainParams:
+def params_of(folder: Path, given: argparse.Namespace, rounds: int, workers: int = CORES) -> TrainParams:
+    """`--batch` rows a core, shared by so many workers."""
     spec = DataSpec(str(folder / "x.npy"), str(folder / "y.npy"), test=0.01)
     return TrainParams(
         data=spec,
-        workers=CORES,
-        microbatch=given.batch,
+        workers=workers,
+        microbatch=given.batch * CORES // workers,
         rounds=rounds,
         bits=given.bits,
         eval_every=1 << 30,
@@ -202,10 +211,26 @@ def main() -> None:
     options.add_argument("--bits", type=int, default=32)
     options.add_argument("--batch", type=int, default=1024)
     options.add_argument("--alone", action="store_true", help="ours only")
+    options.add_argument("--scaling", action="store_true", help="beside one worker, which takes the whole batch")
     given = options.parse_args()
     print(machine(), flush=True)
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as name:
-        measure(Path(name), given)
+        (measure_scaling if given.scaling else measure)(Path(name), given)
+
+
+def measure_scaling(folder: Path, given: argparse.Namespace) -> None:
+    write_data(folder)
+    with (
+        server_config(folder, given.ssh) as config,
+        running(folder / "all", **TIMING) as all_, running(folder / "one", **TIMING) as one,
+    ):  # fmt: skip
+        sides = {"ours": Ours(all_, folder, given, config), "one": Ours(one, folder, given, config, 1)}
+        rates = alternate(given.runs, **{name: side.rate for name, side in sides.items()})
+    parts = {}
+    for name, side in sides.items():
+        round_ms, compute_ms = side.least()
+        parts |= {f"{name} round ms": round(round_ms, 2), f"{name} compute ms": round(compute_ms, 2)}
+    report(max(rates["ours"]), max(rates["one"]), parts)
 
 
 def measure(folder: Path, given: argparse.Namespace) -> None:
@@ -222,7 +247,7 @@ def measure(folder: Path, given: argparse.Namespace) -> None:
         }
         rates = alternate(given.runs, ours=ours.rate, **({} if given.alone else peers))
     best = {name: max(those) for name, those in rates.items()}
-    round_ms, compute_ms = min(ours.spent_ms[1:], key=lambda spent: spent[0] - spent[1])
+    round_ms, compute_ms = ours.least()
     parts = {
         "round ms": round(round_ms, 2),
         "compute ms": round(compute_ms, 2),

@@ -66,6 +66,12 @@ BENCHMARKS = {
     "train-scaling": Benchmark(
         ("train", "--scaling"), "rounds/s of 2 workers, 2,048 rows a round", "one worker with the whole batch", 1.6
     ),
+    "train-agents": Benchmark(
+        ("lockstep",),
+        "rounds/s of 20 simulated agents, with 100 ms of simulated compute each",
+        "10 rounds/s, if all else took no time",
+        0.7,
+    ),
     "train-resnet18": Benchmark(
         ("train_torch",), "rows/s of ResNet-18 over loopback ssh, two agents", "plain torch in one process", 0.8
     ),

@@ -1,0 +1,97 @@
+"""Rounds of 20 machines in lockstep, whose steps take 100 ms each, beside what that alone would allow.
+
+    python -m benchmarks.lockstep [--agents 20] [--step-ms 100] [--rounds 60] [--runs 3]
+
+The machines are simulated: agents without Ray that compute a small step (an mlp of 784-64-10, 100 rows) and then sleep
+until a slower machine would have done it. All they do beside it, each with two helpers, is on this machine's cores,
+with the coordinator and the driver. `parts`: processor time of an agent's part of a round, by who spent it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from benchmarks.measure import machine, report
+from benchmarks.served import finish
+from benchmarks.study import LAYERS, farm_of
+from tests.farm import Farm
+
+ROWS = 100  # of a step
+WARM_ROUNDS = 5
+DATA_ROWS = 5_000
+
+
+def params_of(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+    data = {"x": str(folder / "x.npy"), "y": str(folder / "y.npy"), "test": 0.01}
+    once = {"eval_every": 1 << 30, "checkpoint_rounds": 1 << 30, "rounds": given.rounds + WARM_ROUNDS}
+    return {"data": data, "layers": LAYERS, "workers": given.agents, "microbatch": ROWS, **once}
+
+
+def write_data(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    np.save(folder / "x.npy", rng.integers(0, 255, (DATA_ROWS, 28, 28)).astype("u1"))
+    np.save(folder / "y.npy", rng.integers(0, 10, DATA_ROWS))
+
+
+def rate(farm: Farm, params: dict[str, Any]) -> float:
+    job = farm.submit({}, kind="train", params=params)
+    finish(farm, job)
+    assert not [agent.error for agent in farm.agents if agent.error], "every machine worked to the end"
+    found = json.loads((farm.root.job(job).result / "made" / "training.json").read_text())
+    farm.coordinator("rm", job)
+    first, last = found["points"][WARM_ROUNDS - 1], found["points"][-1]
+    return float((last[0] - first[0]) / (last[1] - first[1]))
+
+
+def spent(farm: Farm) -> Counter[str]:
+    """Processor seconds so far, by who spent them."""
+    seconds: Counter[str] = Counter()
+    me = psutil.Process()
+    for process in [me, *me.children(recursive=True)]:
+        with suppress(psutil.Error):
+            times = process.cpu_times()
+            if process.pid == farm.daemon.pid:
+                seconds["driver"] += times.children_user + times.children_system
+            who = "daemon" if process.pid == farm.daemon.pid else "machines" if process == me else "helpers"
+            seconds[who] += times.user + times.system
+    return seconds
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--agents", type=int, default=20)
+    options.add_argument("--step-ms", type=float, default=100.0)
+    options.add_argument("--rounds", type=int, default=60)
+    options.add_argument("--runs", type=int, default=3)
+    given = options.parse_args()
+    print(machine(), flush=True)
+    with tempfile.TemporaryDirectory(prefix="muster-bench-") as name:
+        measure(Path(name), given)
+
+
+def measure(folder: Path, given: argparse.Namespace) -> None:
+    write_data(folder)
+    rates, params = [], params_of(folder, given)
+    with farm_of(folder / "farm", given.agents, ROWS, given.step_ms / 1000 / ROWS) as farm:
+        before, began = spent(farm), time.monotonic()
+        for number in range(given.runs):
+            rates.append(rate(farm, params))
+            print(f"  run {number + 1}: {rates[-1]:.2f} rounds/s", flush=True)
+        seconds, took = spent(farm) - before, time.monotonic() - began
+    shares = given.runs * given.agents * params["rounds"]
+    parts = {f"{who} ms": round(1000 * value / shares, 2) for who, value in sorted(seconds.items())}
+    report(max(rates), 1000 / given.step_ms, {**parts, "cores busy": round(seconds.total() / took, 2)})
+
+
+if __name__ == "__main__":
+    main()

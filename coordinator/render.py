@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -214,18 +215,21 @@ def _open_counts(tally: Tally) -> tuple[str, str]:
 
 
 def machines_table(job: JobStatus) -> str:
+    """A training reads nothing worth telling: its rows are on each machine."""
+    reads = job.training is None
     rows = [
         (
             short(agent.name),
             count(agent.slots),
             count(agent.running),
             count(agent.shards),
-            format_size(agent.in_bytes),
+            *([format_size(agent.in_bytes)] if reads else []),
             format_duration(agent.seconds) if agent.seconds else "-",
         )
         for agent in job.agents
     ]
-    return table(("MACHINE", "SLOTS", "RUNNING", "FINISHED", "READ", "COMPUTE/SHARD"), rows, " rrrrr") if rows else ""
+    header = ("MACHINE", "SLOTS", "RUNNING", "FINISHED", *(["READ"] if reads else []), "COMPUTE/SHARD")
+    return table(header, rows, " rrrrr") if rows else ""
 
 
 def progress_line(job: JobStatus, now: float) -> str:
@@ -269,10 +273,16 @@ def machine_lines(job: JobStatus, trace: Trace) -> list[str]:
     """Each live machine's rate on a job, and what it is stuck at."""
     slow = {one.agent: f", {one.layer}/{one.number} runs for {format_duration(round(one.seconds))}" for one in job.slow}
     return [
-        f"  {agent.name}: {rate(trace.speed(agent.name))}, {agent.shards:,} finished{slow.get(agent.name, '')}"
+        f"  {agent.name}: {_machine_rate(job, trace.speed(agent.name))}, {agent.shards:,} finished"
+        f"{slow.get(agent.name, '')}"
         for agent in job.agents
         if agent.live
     ]
+
+
+def _machine_rate(job: JobStatus, speed: Speed) -> str:
+    """What a training reads says nothing of how fast it is."""
+    return rate(speed if job.training is None else replace(speed, in_bytes=0.0))
 
 
 # --- machines and failures --------------------------------------------------------------------------------

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from coordinator import render
 from coordinator.admin import AgentRate, JobStatus, Tally, TrainNews
+from coordinator.progress import Trace
 
 NEWS = TrainNews(round=120, rounds=1000, loss=0.45678, accuracy=0.9, best=0.91, rate=40.0, seconds=3.0)
 
@@ -22,8 +25,6 @@ def test_a_line_has_round_loss_accuracy_rate_machines_and_time() -> None:
 
 
 def test_time_is_to_the_target_where_it_can_be_told() -> None:
-    import msgspec
-
     near = msgspec.structs.replace(NEWS, target=0.95, target_seconds=7.4)
     far = msgspec.structs.replace(NEWS, target=0.95)
     assert "left: 7.0 s to 0.95" in render.progress_line(status(near), 10.0)
@@ -41,3 +42,13 @@ def test_before_the_first_round_nothing_is_made_up() -> None:
     said = render.progress_line(status(TrainNews(0, 50)), 10.0)
     assert said == "digits.1 running: round 0/50, 1 machine, left: measuring"
     assert "measuring left" not in render.jobs_table([status(TrainNews(0, 50))], 10.0)
+
+
+def test_of_machines_what_they_read_is_not_told() -> None:
+    job, trace = status(NEWS), Trace()
+    assert "READ" not in render.job_page(job, 10.0)
+    trace.add(job, 10.0)
+    later = msgspec.structs.replace(job.agents[0], shards=29, in_bytes=5000)
+    job = msgspec.structs.replace(job, agents=[later])
+    trace.add(job, 12.0)
+    assert render.machine_lines(job, trace) == ["  a: 10.0 shards/s, 29 finished"]

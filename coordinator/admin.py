@@ -28,6 +28,7 @@ JobState = Literal["running", "paused", "halted", "cancelled", "incomplete", "co
 LayerState = Literal["waiting", "open", "merging", "merged", "changed"]
 AgentState = Literal["live", "draining", "gone", "left"]
 ENDED: frozenset[JobState] = frozenset({"cancelled", "incomplete", "complete"})
+DRIVER = "driver"  # a failure of this code is of a job's driver, and of no shard
 TRAINING = "train"  # the kind whose drivers have news for people
 FAILURES_LIMIT = 500  # in one answer: with the evidence's own limit it stays below a frame's
 

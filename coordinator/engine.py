@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from coordinator import printed
-from coordinator.admin import TRAINING, TrainNews
+from coordinator.admin import DRIVER, TRAINING, TrainNews
 from coordinator.chronicle import Chronicle
 from coordinator.evidence import append_failure, append_quarantine
 from coordinator.figures import JobFigures
@@ -291,7 +291,7 @@ class Engine:
         """A driver that cannot go on: the job is halted, with the evidence where that of shards is, under the shard it
         was to make next. It counts against none."""
         layer = self.jobs[job].plan.layers[0].digest
-        failure = Failure(job, layer, number, self.boot, 0, "driver", message, evidence, 0.0, 0)
+        failure = Failure(job, layer, number, self.boot, 0, DRIVER, message, evidence, 0.0, 0)
         at = time.time()
         self.jobs[job].figures.failures += 1
         self.write(lambda store: store.add_failure(job, "coordinator", at, failure, False, counts=False))

@@ -35,7 +35,7 @@ class Logbook:
         self.params = params
         self._drive = drive
         self._model = model
-        self._folder = drive.place.path / checkpoint.FOLDER
+        self._folder = drive.place.checkpoints
         found, refused = checkpoint.latest(self._folder, params, model.stepped, model.dim)
         for why in refused:
             print(why, file=sys.stderr, flush=True)

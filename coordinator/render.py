@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from coordinator import progress
 from coordinator import render_training as training
-from coordinator.admin import AgentStatus, FailureRecord, JobStatus, LayerStatus, Tally
+from coordinator.admin import DRIVER, AgentStatus, FailureRecord, JobStatus, LayerStatus, Tally
 from coordinator.progress import Eta, Speed, Trace
 from jobs.units import format_duration, format_size
 
@@ -315,13 +315,20 @@ def agents_table(agents: Sequence[AgentStatus], now: float) -> str:
 def failure_page(job: str, record: FailureRecord) -> str:
     """One failure: whose, where, when, and its evidence indented."""
     state = ", quarantined" if record.quarantined else ""
-    head = f"{job}/{record.layer}/{record.number}{state}: {record.code}: {record.message}"
+    if record.code == DRIVER:  # of no shard
+        whose, where = job, f"  at {moment(record.when)}"
+    else:
+        whose = f"{job}/{record.layer}/{record.number}{state}"
+        where = f"  attempt {record.boot}.{record.attempt} on {record.agent} at {moment(record.when)}{_cost(record)}"
+    head = f"{whose}: {record.code}: {record.message}"
     body = [f"  | {line}" for line in record.evidence.splitlines()]
     if not record.agent:  # of no one attempt: it was lost again and again
         return "\n".join([head, *body])
-    where = f"  attempt {record.boot}.{record.attempt} on {record.agent} at {moment(record.when)}"
-    cost = f", {format_duration(record.seconds)}" + (f", peak {format_size(record.peak)}" if record.peak else "")
-    return "\n".join([head, where + cost, *body])
+    return "\n".join([head, where, *body])
+
+
+def _cost(record: FailureRecord) -> str:
+    return f", {format_duration(record.seconds)}" + (f", peak {format_size(record.peak)}" if record.peak else "")
 
 
 # --- forecasts and space ----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from coordinator.admin import TRAINING
 from coordinator.planning import ItemsAt, Planned, plan_file
 from coordinator.root import Root
 from jobs import yamltext
@@ -17,7 +18,7 @@ from jobs.code import opened
 from jobs.errors import MusterError, RefusedError, UsageError
 from jobs.jobfile import parse_job
 from jobs.manifest import read_manifest
-from jobs.model import ArraySource, Layer
+from jobs.model import ArraySource, Layer, ModelFile
 from jobs.plan import Plan, decode_plan, make_plan
 
 CHANGES_SHOWN = 4
@@ -135,9 +136,13 @@ def layer_changes(old: Plan, before: Layer, new: Plan, layer: Layer) -> list[str
         found += [f"{name} {_shown(a)} → {_shown(b)}"] if a != b else []
     if first.code != second.code:
         found.append("the code changed")
-    if first.model != second.model:
-        found.append("the model changed")
+    if _digest(first.model) != _digest(second.model):
+        found.append("the data changed" if second.kind == TRAINING else "the model changed")
     return found + _source_changes(before, layer)
+
+
+def _digest(file: ModelFile | None) -> str:
+    return file.digest if file is not None else ""
 
 
 def _source_changes(before: Layer, layer: Layer) -> list[str]:
@@ -158,6 +163,7 @@ def _source_changes(before: Layer, layer: Layer) -> list[str]:
 def _differing(a: Any, b: Any, path: str = "") -> list[tuple[str, Any, Any]]:
     """Every value that is not the same, by its dotted path."""
     if not (isinstance(a, dict) and isinstance(b, dict)):
+        a, b = (list(one) if isinstance(one, tuple) else one for one in (a, b))  # as a stored plan has them
         return [] if a == b else [(path or "params", a, b)]
     names = [*a, *(name for name in b if name not in a)]
     return [one for n in names for one in _differing(a.get(n), b.get(n), f"{path}.{n}" if path else n)]

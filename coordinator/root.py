@@ -135,6 +135,11 @@ class JobFolder:
         """What rounds need while they last: sheets, and bundles that the driver has not taken. Never synced."""
         return self.path / "rounds"
 
+    @property
+    def checkpoints(self) -> Path:
+        """Of a training; its driver's."""
+        return self.path / "checkpoints"
+
     def sheet(self, digest: str) -> Path:
         return self.rounds / f"{digest}.sheet"
 

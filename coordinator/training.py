@@ -37,7 +37,7 @@ def _drive(drive: Drive) -> None:
         if not drive.over:
             book.finish()
     except TrainingError as error:
-        drive.give_up(f"{error.message}; {error.hint}")
+        drive.give_up(f"{error.message}; {error.hint.replace('JOB', drive.job)}")
     except Ended:
         return
 

@@ -127,7 +127,7 @@ class TrainingError(MusterError):
     """A model cannot be trained further: its loss is no number."""
 
     exit_code = 16
-    default_hint = "lower `lr`, or `momentum`; the last good checkpoint is kept"
+    default_hint = "lower `lr`, or `momentum`: `coordinator submit --from JOB --set lr=0.01`; good checkpoints are kept"
 
 
 class FencedError(MusterError):

@@ -74,7 +74,7 @@ def command(jobs: tuple[str, ...], plots: Path | None, target: float | None, roo
 def _told(root: roots.Root, job: str) -> Told:
     from jobs.train import checkpoint
 
-    told = checkpoint.newest_told(root.job(job).path / checkpoint.FOLDER)
+    told = checkpoint.newest_told(root.job(job).checkpoints)
     if told is None:
         raise NotFoundError(
             f"{job} has no checkpoint", "only `kind: train` has them, a few seconds after its first round"

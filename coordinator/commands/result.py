@@ -36,7 +36,7 @@ def command(job: str, target: Path | None, root: Path | None, as_json: bool) -> 
     folder = found.job(name)
     merged, missing = layers_of(folder)
     if not merged:
-        raise nothing_merged(name)
+        raise nothing_merged(name, folder)
     if target:
         copy(folder.result, target, merged)
     where = (target or folder.result).absolute()
@@ -48,8 +48,11 @@ def command(job: str, target: Path | None, root: Path | None, as_json: bool) -> 
         click.echo(f"note: {unfinished(merged, missing)}", err=True)
 
 
-def nothing_merged(job: str) -> IncompleteError:
-    return IncompleteError(f"no layer of {job} is merged yet", f"`coordinator watch {job}` shows when one is")
+def nothing_merged(job: str, folder: JobFolder) -> IncompleteError:
+    """A training may have checkpoints by then."""
+    if folder.checkpoints.is_dir():
+        return IncompleteError(f"{job} has no result yet", f"its checkpoints are in {folder.checkpoints}")
+    return IncompleteError(f"no layer of {job} is merged yet", f"`coordinator status {job}` says how far it is")
 
 
 def layers_of(folder: JobFolder) -> tuple[list[str], list[str]]:

@@ -53,7 +53,7 @@ def command(job: str, inputs: bool, root: Path | None, as_json: bool) -> None:
     name = roots.resolve_job(found, job)
     report = verify(name, found.job(name), inputs)
     if not report.layers:
-        raise nothing_merged(name)
+        raise nothing_merged(name, found.job(name))
     if as_json:
         say_json(report)
     else:

@@ -64,7 +64,9 @@ def _why_nothing(state: State, agent: Agent, job: Job) -> str:
             return f"{job.id}: a shard needs {agent.cost(layer)} bytes of disk, {max(agent.room, 0)} are left"
     if not job.succeeded:
         return f"{job.id}: none of its shards has succeeded yet"
-    return job.why or f"{job.id}: " + ("its next round has not begun" if job.has_rounds else "every shard is granted")
+    if job.has_rounds and not job.why:
+        return f"it waits for the next round of {job.id}"
+    return job.why or f"{job.id}: every shard is granted"
 
 
 def _wanted(state: State, agent: Agent, job: Job, load: Counter[str]) -> int:

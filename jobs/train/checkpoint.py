@@ -22,7 +22,6 @@ from jobs.train.pushes import Pushes
 
 Array = np.ndarray[Any, Any]
 
-FOLDER = "checkpoints"  # in the job's
 FORMAT = "muster-train-1"
 KEPT = 3
 BEST = "best.safetensors"

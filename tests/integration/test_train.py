@@ -155,6 +155,10 @@ def test_a_loss_that_is_no_number_halts_the_job_and_names_the_round(farm: Farm) 
     status = farm.wait(job, "halted")
     assert "round" in status.why and "finite" in status.why
     until(lambda: not drivers(farm, job), "the driver to end")
+    assert f"submit --from {job} --set lr=" in status.why
+    assert farm.coordinator("logs", job).stdout.startswith(f"{job}: driver: the ")
+    said = farm.coordinator("plan", "--from", job, "--set", "lr=0.1").stdout.splitlines()
+    assert said[1].split(None, 2)[2] == "lr 1000.0 → 0.1"
 
 
 def test_other_data_than_digits_goes_along(farm: Farm) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from coordinator import cli
 from coordinator import root as roots
+from coordinator.commands.result import nothing_merged
 from jobs.train import checkpoint
 from jobs.train.course import Course, Mark, Point
 from jobs.train.outer import Outer
@@ -28,7 +29,7 @@ def root(tmp_path: Path) -> roots.Root:
         course.record.points = [Point(i, seconds * i / 40, 1 / i, 64) for i in range(1, 41)]
         course.best = Mark(40, seconds, 0.85, 0.4)
         course.record.marks = [Mark(20, seconds / 2, 0.6, 0.9), course.best]
-        checkpoint.write(found.job(job).path / checkpoint.FOLDER, outer, course)
+        checkpoint.write(found.job(job).checkpoints, outer, course)
     (found.job("other.1").path).mkdir()
     return found
 
@@ -70,3 +71,9 @@ def test_jobs_that_have_none(root: roots.Root, job: str, capsys: pytest.CaptureF
     code, _, err = run(root, capsys, job)
     assert code == 6
     assert err.startswith("error: ") and "\nhint: " in err
+
+
+def test_without_a_result_one_is_told_of_the_checkpoints(root: roots.Root) -> None:
+    error = nothing_merged("one.1", root.job("one.1"))
+    assert str(root.job("one.1").checkpoints) in error.hint
+    assert "coordinator status other.1" in nothing_merged("other.1", root.job("other.1")).hint

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jobs.commit import write_durably
 from jobs.errors import NotFoundError
@@ -15,8 +15,13 @@ from jobs.train.report import Run, Speedup
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-INCHES = (8.0, 5.0)
+    Draw = Callable[[Axes, "Panel"], None]
+
+INCHES = (8.0, 5.0)  # of a lone panel
+PANEL_INCHES = (5.5, 3.8)
 DOTS = 120  # per inch
+LOG_FROM = 5.0  # times the shortest run's seconds that the longest took: on a plain axis the short ones are a smear
+DIFFERENCE = 0.05  # of throughput and speed-up, worth a line of its own
 COLOURS = (
     "#0072b2",
     "#d55e00",
@@ -27,6 +32,7 @@ COLOURS = (
     "#000000",
 )  # that all people can tell apart
 LINES = {"sync": "-", "local": "-.", "async": "--"}
+SIMULATED = "compute time simulated"
 
 
 def write(folder: Path, runs: Sequence[Run], target: float | None = None) -> list[Path]:
@@ -43,62 +49,102 @@ def write(folder: Path, runs: Sequence[Run], target: float | None = None) -> lis
     return written + _draw(folder, runs, target)
 
 
+class Panel(NamedTuple):
+    """Runs that are drawn on one pair of axes, each with what it looks like."""
+
+    title: str
+    runs: list[tuple[Run, str, dict[str, Any]]]  # with its label
+
+
+def _panels(runs: Sequence[Run]) -> list[Panel]:
+    """One; where there are more runs than colours, one for each mode, simulated or not: a colour is so many workers."""
+    if len(runs) <= len(COLOURS):
+        return [Panel("", [(run, run.label, _look(number, run)) for number, run in enumerate(runs)])]
+    kinds = list(dict.fromkeys((run.mode, run.simulated) for run in runs))
+    counts = sorted({run.workers for run in runs})
+    found = []
+    for mode, simulated in kinds:
+        mine = [run for run in runs if (run.mode, run.simulated) == (mode, simulated)]
+        looks = [(run, run.short, _look(counts.index(run.workers), run)) for run in mine]
+        found.append(Panel(f"{mode}{_told(simulated)}", looks))
+    return found
+
+
 def _draw(folder: Path, runs: Sequence[Run], target: float | None) -> list[Path]:
+    panels = _panels(runs)
+    up = "test accuracy"
     drawn = [
         _picture(
-            folder, report.ACCURACY_BY_ITERATION, "iterations", "test accuracy", _accuracies(runs, "iteration", target)
+            folder, report.ACCURACY_BY_ITERATION, "iterations", up, _accuracies("iteration", target), panels, True
         ),
-        _picture(folder, report.ACCURACY_BY_TIME, "seconds", "test accuracy", _accuracies(runs, "seconds", target)),
-        _picture(folder, report.ITERATIONS_BY_TIME, "seconds", "iterations", _iterations(runs)),
+        _picture(folder, report.ACCURACY_BY_TIME, "seconds", up, _accuracies("seconds", target), panels, True),
+        _picture(folder, report.ITERATIONS_BY_TIME, "seconds", "iterations", _iterations, panels),
     ]
     gains = report.speedups(runs, target) if target is not None else []
     if gains:
-        drawn.append(_picture(folder, report.SPEEDUP, "workers", f"speed-up to {target:g}", _speedups(gains)))
+        lone = [Panel("", [])]
+        drawn.append(_picture(folder, report.SPEEDUP, "workers", f"speed-up to {target:g}", _speedups(gains), lone))
     return drawn
 
 
-def _picture(folder: Path, name: str, across: str, up: str, draw: Any) -> Path:
+def _picture(
+    folder: Path, name: str, across: str, up: str, draw: Draw, panels: Sequence[Panel], alike: bool = False
+) -> Path:
+    """`alike`: what goes up is on one scale in all panels."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=INCHES, dpi=DOTS, layout="constrained")
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    inches = INCHES if len(panels) == 1 else (PANEL_INCHES[0] * columns, PANEL_INCHES[1] * rows)
+    figure = Figure(figsize=inches, dpi=DOTS, layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    draw(axes)
-    axes.set_xlabel(across)
-    axes.set_ylabel(up)
-    axes.set_title(name.replace("-over-", " over "))
-    axes.grid(True, alpha=0.3)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize="small")
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=alike).flat
+    for axes, panel in zip(grid, panels, strict=False):
+        draw(axes, panel)
+        axes.set_xlabel(f"{across}, on a log scale" if axes.get_xscale() == "log" else across)
+        axes.set_ylabel(up)
+        axes.set_title(panel.title, fontsize="medium")
+        axes.grid(True, which="both" if axes.get_xscale() == "log" else "major", alpha=0.3)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize="small")
+    for axes in list(grid)[len(panels) :]:
+        axes.set_visible(False)
+    figure.suptitle(name.replace("-over-", " over "))
     path = folder / f"{name}.png"
     figure.savefig(path)
     return path
 
 
-def _accuracies(runs: Sequence[Run], across: str, target: float | None) -> Any:
-    def draw(axes: Axes) -> None:
-        for number, run in enumerate(runs):
+def _accuracies(across: str, target: float | None) -> Draw:
+    def draw(axes: Axes, panel: Panel) -> None:
+        for run, label, look in panel.runs:
             x = [getattr(mark, across) for mark in run.marks]
-            axes.plot(x, [mark.accuracy for mark in run.marks], marker=".", label=run.label, **_look(number, run))
+            axes.plot(x, [mark.accuracy for mark in run.marks], marker=".", label=label, **look)
         if target is not None:
             axes.axhline(target, color="0.5", linewidth=1, label=f"target {target:g}")
+        if across == "seconds" and _is_wide([run for run, _, _ in panel.runs]):
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter("{x:g}")
 
     return draw
 
 
-def _iterations(runs: Sequence[Run]) -> Any:
-    def draw(axes: Axes) -> None:
-        for number, run in enumerate(runs):
-            points = run.thinned()
-            x, y = [point.seconds for point in points], [point.iteration for point in points]
-            axes.plot(x, y, label=run.label, **_look(number, run))
-
-    return draw
+def _is_wide(runs: Sequence[Run]) -> bool:
+    """Whether the longest run hides how the shortest went."""
+    ends = [run.marks[-1].seconds for run in runs if run.marks]
+    return len(ends) > 1 and max(ends) > LOG_FROM * min(ends) > 0
 
 
-def _speedups(gains: Sequence[Speedup]) -> Any:
-    def draw(axes: Axes) -> None:
+def _iterations(axes: Axes, panel: Panel) -> None:
+    for run, label, look in panel.runs:
+        points = run.thinned()
+        x, y = [point.seconds for point in points], [point.iteration for point in points]
+        axes.plot(x, y, label=label, **look)
+
+
+def _speedups(gains: Sequence[Speedup]) -> Draw:
+    def draw(axes: Axes, panel: Panel) -> None:
         most = max(one.run.workers for one in gains)
         axes.plot([1, most], [1, most], color="0.7", linewidth=1, label="ideal")
         kinds = list(dict.fromkeys((one.run.mode, one.run.simulated) for one in gains))
@@ -106,13 +152,16 @@ def _speedups(gains: Sequence[Speedup]) -> Any:
             mine = [one for one in gains if (one.run.mode, one.run.simulated) == (mode, simulated)]
             x, style, label = [one.run.workers for one in mine], LINES.get(mode, "-"), f"{mode}{_told(simulated)}"
             axes.plot(x, [one.ratio for one in mine], style, color=colour, marker="o", label=label)
-            axes.plot(x, [one.throughput for one in mine], ":", color=colour, label=f"{label}: rows/s alone")
+            if any(abs(one.throughput - one.ratio) > DIFFERENCE * one.ratio for one in mine):
+                alone = f"{label}: rows/s alone"
+                axes.plot(x, [one.throughput for one in mine], ":", color=colour, marker=".", label=alone)
+        axes.set_xticks(sorted({one.run.workers for one in gains}))
 
     return draw
 
 
 def _told(simulated: bool) -> str:
-    return ", compute time simulated" if simulated else ""
+    return f", {SIMULATED}" if simulated else ""
 
 
 def _look(number: int, run: Run) -> dict[str, Any]:

@@ -30,6 +30,12 @@ class Run:
     simulated: bool = False  # whether its compute time was
 
     @property
+    def short(self) -> str:
+        """Beside others of its mode."""
+        machines = f"{self.workers} worker{'s' if self.workers != 1 else ''}"
+        return f"{self.name}: {machines}" if self.name else machines
+
+    @property
     def label(self) -> str:
         machines = f"{self.workers} worker{'s' if self.workers != 1 else ''}"
         text = f"{self.name}: {self.mode}, {machines}" if self.name else f"{self.mode}, {machines}"

@@ -89,3 +89,26 @@ def test_without_matplotlib_the_numbers_are_there(tmp_path: Path, monkeypatch: p
 def test_a_training_that_never_began_has_pictures_too(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the report extra is not installed")
     assert len(pictures.write(tmp_path, [Run("sync", 1, [], [])], None)) == 6
+
+
+def test_many_runs_have_a_panel_for_each_mode_and_a_colour_for_each_number_of_workers(tmp_path: Path) -> None:
+    few = [run(count, 80.0 / count, 40) for count in (1, 2)]
+    many = [Run(mode, n, *curve(n), simulated=True) for mode in ("sync", "async") for n in (1, 2, 5, 10)]
+    (alone,) = pictures._panels(few)
+    assert [label for _, label, _ in alone.runs] == ["sync, 1 worker", "sync, 2 workers"]
+    panels = pictures._panels([*few, *many])
+    assert [panel.title for panel in panels] == [
+        "sync",
+        "sync, compute time simulated",
+        "async, compute time simulated",
+    ]
+    assert [label for _, label, _ in panels[1].runs] == ["1 worker", "2 workers", "5 workers", "10 workers"]
+    colours = [[look["color"] for _, _, look in panel.runs] for panel in panels]
+    assert colours[1] == colours[2] and colours[0] == colours[1][:2] and len(set(colours[1])) == 4
+    pytest.importorskip("matplotlib", reason="the report extra is not installed")
+    assert len(pictures.write(tmp_path, [*few, *many], 0.8)) == 8
+
+
+def curve(workers: int) -> tuple[list[Point], list[Mark]]:
+    whole = run(workers, 80.0 / workers, 40)
+    return list(whole.points), list(whole.marks)

@@ -129,7 +129,7 @@ def training_forecast(plan: Plan) -> TrainForecast:
     assert facts is not None, "resolved"
     model = open_model(params, facts)
     return TrainForecast(
-        model=params.model,
+        model=plan.work.entry or params.model,
         parameters=model.stepped,
         rows=facts.rows,
         test_rows=facts.test_rows,

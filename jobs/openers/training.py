@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import inspect
 import json
+import math
 import os
 import random
 import socket
@@ -75,19 +76,23 @@ class Trainer:
             return told, self._start.numpy()
         self._load(weights)
         if asked["what"] == "judge":
-            right, loss = self._judge()
-            return {"right": right, "loss": loss}, np.zeros(1, np.float32)
+            right, loss = self._judge(len(self._data["test_y"]))
+            return {"right": right, "loss": _number(loss)}, np.zeros(1, np.float32)
+        if asked["what"] == "try":
+            self._gradient(numbers)
+            self._judge(min(len(numbers), len(self._data["test_y"])))
+            return {}, np.zeros(1, np.float32)
         _seed_all(self._torch, asked["seed"])
         if asked["steps"] == 1:
             loss = self._gradient(numbers)
             values = self._grads.numpy().copy()
             values[: self._stepped] *= len(numbers)
             values[self._stepped :] = (self._flat.numpy()[self._stepped :] - weights[self._stepped :]) * len(numbers)
-            return {"loss": loss}, values
+            return {"loss": _number(loss)}, values
         loss = self._steps(asked, numbers)
         moved = weights - self._flat.numpy()
         moved[self._stepped :] *= -1
-        return {"loss": loss}, moved
+        return {"loss": _number(loss)}, moved
 
     def _names(self) -> list[Any]:
         """Of the vector's pieces, in its order, with their shapes."""
@@ -128,17 +133,17 @@ class Trainer:
             optimizer.step()
         return loss
 
-    def _judge(self) -> tuple[int, float]:
-        """How many rows of the test set are classified rightly, and the loss summed over them."""
+    def _judge(self, count: int) -> tuple[int, float]:
+        """How many of so many rows of the test set are classified rightly, and the loss summed over them."""
         self._module.eval()
-        right, loss, count = 0, 0.0, len(self._data["test_y"])
+        right, loss = 0, 0.0
         with self._torch.no_grad():
             for first in range(0, count, JUDGED_ROWS):
                 x, y = self._batch("test_", np.arange(first, min(first + JUDGED_ROWS, count)))
                 outputs = self._module(x)
                 loss += float(self._loss(outputs, y)) * len(y)
                 if "evaluate" in self._hooks:
-                    right += int(self._hooks["evaluate"](outputs, y))
+                    right += _count_of(self._hooks["evaluate"](outputs, y))
                 else:
                     right += int((outputs.argmax(dim=1) == y).sum())
         return right, loss
@@ -162,6 +167,18 @@ class Trainer:
         if not isinstance(loss, self._torch.Tensor) or loss.dim() != 0:
             raise BadModelError("loss(outputs, labels) must give a tensor with one number, the mean over the rows")
         return loss
+
+
+def _number(loss: float) -> float | None:
+    """JSON has no other than finite ones."""
+    return loss if math.isfinite(loss) else None
+
+
+def _count_of(found: Any) -> int:
+    try:
+        return int(found)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise BadModelError("evaluate(outputs, labels) must give one number, how many rows are right") from None
 
 
 # --- what is opened ---------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from jobs.errors import JobFileError
 from jobs.kinds import Prepared, ShardFailure, Site
@@ -22,6 +23,7 @@ from jobs.train.outer import Outer
 from jobs.train.params import TORCH_MODELS, TrainParams, settled
 from jobs.train.torched import Place, TorchTrainer
 
+TRIED_ROWS = 8
 TIMED = 3  # steps, of which the fastest counts
 TRIAL_SECONDS = 300.0
 TORCH_HINT = "the module is made once where the job is submitted, with torch there or in the `env` that is a path"
@@ -66,6 +68,7 @@ def _with_torch(params: TrainParams, found: Data, site: Site) -> Prepared[TrainP
             facts = msgspec.structs.replace(found.facts, stepped=model.stepped, buffers=model.buffers)
             steps = _steps(params, learner) if params.local_steps == "auto" else params.local_steps
             assert isinstance(model, TorchTrainer)
+            _attempt(model, params, found)
             data.write(replace(found, born=Born(learner.start(), model.names)), file)
         finally:
             learner.close()
@@ -75,6 +78,15 @@ def _with_torch(params: TrainParams, found: Data, site: Site) -> Prepared[TrainP
         ) from None
     params = msgspec.structs.replace(params, facts=facts, local_steps=steps)
     return Prepared(params, str(file), () if site.python else ("torch",), params.deterministic)
+
+
+def _attempt(model: TorchTrainer, params: TrainParams, found: Data) -> None:
+    try:
+        model.attempt(np.arange(min(TRIED_ROWS, params.microbatch, len(found.x))))
+    except ShardFailure as failure:
+        wrong = f"params.model: {params.model} fails with rows of shape {found.x.shape[1:]}: {failure.message}"
+        hint = "images come to the module as (channels, height, width), other rows as they are"
+        raise JobFileError(wrong, hint) from None
 
 
 def _one_step(params: TrainParams) -> TrainParams:

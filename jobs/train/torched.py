@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -39,7 +40,7 @@ class Place:
 class Told(msgspec.Struct, frozen=True):
     """What a call answers beside its vector."""
 
-    loss: float = 0.0
+    loss: float | None = 0.0  # None: it is no finite number
     right: int = 0
     stepped: int = 0
     names: list[tuple[str, list[int]]] = []
@@ -75,11 +76,15 @@ class TorchTrainer(Trainer):
         told, values = self._ask({"what": "run", "steps": steps, "rate": rate, "seed": seed}, rows, weights)
         if len(values) != self.dim:
             raise ShardFailure("output", f"the module gave {len(values)} numbers for {self.dim} weights")
-        return values, told.loss
+        return values, _loss_of(told)
 
     def judge(self, weights: Array) -> tuple[int, float]:
         told, _ = self._ask({"what": "judge"}, None, weights)
-        return told.right, told.loss
+        return told.right, _loss_of(told)
+
+    def attempt(self, rows: Array) -> None:
+        """A step and a look at the test set with a few rows: a ShardFailure where the module does not fit them."""
+        self._ask({"what": "try"}, rows, self._start)
 
     def arrays(self, weights: Array) -> dict[str, Array]:
         return cut_up(weights, self.names)
@@ -101,6 +106,10 @@ class TorchTrainer(Trainer):
             return told, found["values"].astype(np.float32, copy=False)[0]
         except (msgspec.MsgspecError, KeyError, IndexError) as error:
             raise ShardFailure("output", f"the module's process gave no valid answer: {error}") from None
+
+
+def _loss_of(told: Told) -> float:
+    return math.nan if told.loss is None else told.loss
 
 
 def settings_of(params: TrainParams, facts: Facts, place: Place) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coordinator.planning import plan_file
+from jobs.errors import JobFileError
 from jobs.kinds import ShardFailure
 from jobs.openers import training
 from jobs.train import data as datafile
@@ -170,3 +172,27 @@ def test_ours_have_the_sizes_they_are_known_for(name: str, parameters: int) -> N
     module = training.BUILT_IN[name](shape=(3, 32, 32), classes=10)
     assert sum(parameter.numel() for parameter in module.parameters()) == parameters
     assert module.eval()(torch.zeros(1, 3, 32, 32)).shape == (1, 10)
+
+
+def test_a_loss_that_is_no_number_is_told_as_such(make: Make) -> None:
+    learner = make(MLP + "def loss(outputs, labels):\n    return outputs.sum() * float('nan')\n")
+    header = Outer(learner.params, learner.start(), learner.model.stepped).header()
+    assert learner.contribute(learner.start(), header, 0).tally.odd == 1
+    assert learner.evaluate(learner.start()).loss == 0
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (MLP.replace("(64, 24)", "(63, 24)"), r"rows of shape \(8, 8\): RuntimeError: .*shapes cannot be multiplied"),
+        (MLP + "def evaluate(outputs, labels):\n    return 'good'\n", "evaluate.* must give one number"),
+        (MLP + "def augment(x):\n    return x[:3]\n", "Expected input batch_size"),
+    ],
+    ids=["shape", "evaluate", "augment"],
+)
+def test_what_does_not_fit_the_rows_is_refused_at_submit(tmp_path: Path, source: str, said: str) -> None:
+    pytest.importorskip("torch", reason="the torch extra is not installed")
+    (tmp_path / "work.py").write_text(source)
+    (tmp_path / "job.yaml").write_text("name: a\nkind: train\ncode: work.py:net\nparams: {model: code}\n")
+    with pytest.raises(JobFileError, match=said):
+        plan_file(tmp_path / "job.yaml")

@@ -13,6 +13,7 @@ import numpy as np
 from coordinator.admin import TrainNews
 from coordinator.drive import Drive
 from coordinator.trained import publish
+from jobs.errors import RefusedError, TrainingError
 from jobs.ranges import RangeSet
 from jobs.train import checkpoint
 from jobs.train.course import Course
@@ -36,7 +37,11 @@ class Logbook:
         self._drive = drive
         self._model = model
         self._folder = drive.place.checkpoints
-        found, refused = checkpoint.latest(self._folder, params, model.stepped, model.dim)
+        try:
+            found, refused = checkpoint.latest(self._folder, params, model.stepped, model.dim)
+        except RefusedError as error:  # of another model: a life more would not help
+            hint = f"remove it from {self._folder}, then `coordinator retry JOB`"
+            raise TrainingError(error.message, hint) from None
         for why in refused:
             print(why, file=sys.stderr, flush=True)
         if found is None:

@@ -173,7 +173,8 @@ def _agent_status(engine: Engine, name: str) -> AgentStatus:
     agent = state.agents.get(name)
     done = [live.figures.by_agent[name] for live in engine.jobs.values() if name in live.figures.by_agent]
     shown: AgentState = agent.state if agent else "gone"  # type: ignore[assignment]
-    idle = agent.idle_because if agent and agent.present and agent.open_of() == 0 else ""
+    idles = agent is not None and agent.present and agent.open_of() == 0 and bool(state.running)
+    idle = agent.idle_because if agent and idles else ""
     status = AgentStatus(
         name=name,
         host=info.host,

@@ -16,7 +16,9 @@ from safetensors.numpy import load_file
 
 from coordinator.admin import Done as Answered
 from coordinator.admin import Drain, Explained, ExplainJob, ExplainShard
-from jobs.train import data
+from jobs.train import checkpoint, data
+from jobs.train.course import Course
+from jobs.train.outer import Outer
 from jobs.train.params import TrainParams
 from jobs.train.pushes import Push
 from jobs.train.serial import Serial, replay, run_serially
@@ -159,6 +161,16 @@ def test_a_loss_that_is_no_number_halts_the_job_and_names_the_round(farm: Farm) 
     assert farm.coordinator("logs", job).stdout.startswith(f"{job}: driver: the ")
     said = farm.coordinator("plan", "--from", job, "--set", "lr=0.1").stdout.splitlines()
     assert said[1].split(None, 2)[2] == "lr 1000.0 → 0.1"
+
+
+def test_a_checkpoint_of_another_model_halts_the_job_and_is_named(farm: Farm) -> None:
+    job = submit(farm)
+    [first] = until(lambda: drivers(farm, job), "its driver")
+    params = msgspec.structs.replace(params_of(farm, job), layers=(3,))
+    outer = Outer(params, np.zeros(9, np.float32), 9)
+    checkpoint.write(farm.root.job(job).checkpoints, outer, Course(params))
+    os.kill(first, signal.SIGKILL)
+    assert "round-0000000000.safetensors: of another model" in farm.wait(job, "halted").why
 
 
 def test_other_data_than_digits_goes_along(farm: Farm) -> None:

@@ -219,16 +219,22 @@ def main() -> None:
 
 
 def measure_scaling(folder: Path, given: argparse.Namespace) -> None:
+    """Each side's farm is gone while the other is measured: it has all cores, or would have had."""
     write_data(folder)
-    with (
-        server_config(folder, given.ssh) as config,
-        running(folder / "all", **TIMING) as all_, running(folder / "one", **TIMING) as one,
-    ):  # fmt: skip
-        sides = {"ours": Ours(all_, folder, given, config), "one": Ours(one, folder, given, config, 1)}
-        rates = alternate(given.runs, **{name: side.rate for name, side in sides.items()})
+    spent: dict[str, list[tuple[float, float]]] = {"ours": [], "one": []}
+    with server_config(folder, given.ssh) as config:
+
+        def rate(name: str, workers: int) -> float:
+            with running(folder / f"{name}{len(spent[name])}", **TIMING) as farm:
+                side = Ours(farm, folder, given, config, workers)
+                found = side.rate()
+            spent[name].append(side.least())
+            return found
+
+        rates = alternate(given.runs, ours=lambda: rate("ours", CORES), one=lambda: rate("one", 1))
     parts = {}
-    for name, side in sides.items():
-        round_ms, compute_ms = side.least()
+    for name, those in spent.items():
+        round_ms, compute_ms = min(those)
         parts |= {f"{name} round ms": round(round_ms, 2), f"{name} compute ms": round(compute_ms, 2)}
     report(max(rates["ours"]), max(rates["one"]), parts)
 

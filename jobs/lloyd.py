@@ -52,7 +52,7 @@ def cluster(rows: NDArray[Any], settings: Settings, first_row: int = 0, labels: 
     count, n = rows.shape
     assert count and n >= settings.n_clusters, "callers check shapes"
     step = max(1, min(BATCH_VALUES // n, BATCH_ROWS))
-    buffers = Buffers(min(step, count), n)
+    buffers = Buffers(min(step, count), n, rows.dtype)
     tables = ((at, Table(rows[at : at + step], first_row + at, buffers)) for at in range(0, count, step))
     parts = [_cluster_batch(table, rows[at : at + step] if labels else None, settings) for at, table in tables]
     return Clusters(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Clusters)))
@@ -104,7 +104,7 @@ def _step(table: Table, live: Ints, centers: Floats) -> Floats:
     cells = table.cells(live, centers)
     means = cells.means
     for i in np.flatnonzero((cells.counts == 0).any(axis=1)).tolist():
-        means[i] = _refilled(table.values[live[i], : table.n], centers[i], cells, i)
+        means[i] = _refilled(table.row(int(live[i])), centers[i], cells, i)
     return means
 
 

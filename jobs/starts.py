@@ -24,9 +24,9 @@ def given(table: Table, centers: Floats) -> Floats:
 def drawn(table: Table, init: str, k: int, times: int, random_state: int) -> Iterator[Floats]:
     """`times` starts for each row from its own stream, seeded by (random_state, the row's number)."""
     choose: Callable[[Floats, int, Random], Floats] = _plus_plus if init == "k-means++" else _random
-    streams = [stream(random_state, table.first_row + row) for row in range(len(table.values))]
+    streams = [stream(random_state, table.first_row + row) for row in table.everyone.tolist()]
     for _ in range(times):
-        chosen = [choose(row[: table.n], k, own) for row, own in zip(table.values, streams, strict=True)]
+        chosen = [choose(table.row(row), k, own) for row, own in enumerate(streams)]
         yield np.sort(np.array(chosen), axis=1)
 
 

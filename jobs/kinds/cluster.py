@@ -38,7 +38,7 @@ class Cluster(Kind[ClusterParams]):
     """Centers, counts, inertia and iterations of each row; labels on request."""
 
     name = "cluster"
-    kernel = 1
+    kernel = 2
     Params = ClusterParams
 
     def check(self, params: ClusterParams, shape: Shape | None) -> None:

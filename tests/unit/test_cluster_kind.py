@@ -58,7 +58,7 @@ def blobs(count: int, n: int, dtype: Any = np.float32) -> Array:
 
 def test_it_is_found_by_its_name() -> None:
     kind = kinds.load("cluster")
-    assert isinstance(kind, Cluster) and kind.kernel == 1 and not kind.wants_code
+    assert isinstance(kind, Cluster) and kind.kernel == 2 and not kind.wants_code
 
 
 def test_defaults_are_sklearns() -> None:

@@ -204,13 +204,27 @@ def test_one_wild_value_spoils_nothing() -> None:
 
 
 def test_running_sums_are_the_sums() -> None:
-    for n in (1, 2, 7, 8, 9, 15, 16, 17, 64, 1001):
+    for n in (1, 2, 7, 8, 9, 15, 16, 17, 64, 1001, 1024, 33_001):
         rows = np.random.default_rng(n).integers(-50, 50, (3, n)).astype(float)
-        table = Table(rows, 0, Buffers(3, n))
-        before = np.concatenate([np.zeros((3, 1)), table.values[:, :n].cumsum(axis=1)], axis=1)
+        table = Table(rows, 0, Buffers(3, n, rows.dtype))
+        values = np.array([table.row(row) for row in range(3)])
+        before = np.concatenate([np.zeros((3, 1)), values.cumsum(axis=1)], axis=1)
         sums = table.sums(table.everyone, np.arange(n + 1)[None, :].repeat(3, axis=0))
         np.testing.assert_array_equal(sums - sums[:, :1], before)
-        np.testing.assert_array_equal(table.squares, (table.values**2).sum(axis=1))
+        np.testing.assert_array_equal(table.squares, (values**2).sum(axis=1))
+
+
+@pytest.mark.parametrize("n", [1, 5, 8, 1023, 1024, 1031, 8191, 70_001])
+def test_search_counts_the_values_at_or_below_an_edge(n: int) -> None:
+    rows = np.random.default_rng(n).standard_t(2, (3, n)).astype(np.float32)
+    rows[1] = np.round(rows[1])
+    table = Table(rows, 0, Buffers(3, n, rows.dtype))
+    for live in (table.everyone, np.array([1]), np.array([0, 2])):
+        values = np.array([table.row(row) for row in live.tolist()])
+        edges = np.sort(np.concatenate([values[:, :: max(1, n // 50)], values[:, -1:], values[:, :1] - 1], axis=1))
+        found = table.search(live, np.concatenate([edges, edges[:, -1:] + 1], axis=1))
+        for row, wanted, mine in zip(values, edges, found, strict=True):
+            assert mine.tolist() == [*row.searchsorted(wanted, "right").tolist(), n]
 
 
 @pytest.mark.parametrize("init", ["density", "k-means++", "random", np.array([1.0, 5.0, 3.0, 9.0, 2.0])])

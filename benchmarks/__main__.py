@@ -37,6 +37,15 @@ BENCHMARKS = {
     "cluster": Benchmark(
         ("cluster",), "rows/s by folder, from submit to merged result", "the bare kernel in a process pool", 0.9
     ),
+    "cluster-sklearn": Benchmark(
+        ("cluster", "--peer", "sklearn"), "rows/s by folder, 65,536 values", "scikit-learn under joblib", 250.0
+    ),
+    "cluster-sklearn-1024": Benchmark(
+        ("cluster", "--peer", "sklearn", "--values", "1024"),
+        "rows/s by folder, 1,024 values",
+        "scikit-learn under joblib",
+        100.0,
+    ),
     "cluster-ssh": Benchmark(
         ("cluster", "--ssh"), "rows/s over loopback ssh", "the bare kernel fed by `ssh cat` of the same bytes", 0.85
     ),

@@ -1,12 +1,13 @@
 """Clustering, from submit to merged result, beside the bare kernel in plain processes, and scikit-learn.
 
-    python -m benchmarks.cluster [--ssh] [--values 65536] [--clusters 128] [--seconds 18] [--runs 3]
+    python -m benchmarks.cluster [--ssh] [--peer sklearn] [--values 65536] [--clusters 128] [--seconds 18] [--runs 3]
 
 Rows of float32, one file under several names, or copied so often. `ratio`: our rows per second over the bare kernel's
 with as many processes as there are cores: it reads the same windows of the same files; with --ssh, where our agent
 pulls them through an sshd on loopback, the kernel is fed by `ssh cat` of them. `parts.sklearn`: over scikit-learn's
 KMeans under joblib on a sample of the rows, with the ratio of inertias beside it. `parts.ssh`: the share of all
-processor time that the connections took, the agent's own process and `coordinator connect` counted in ours.
+processor time that the connections took, the agent's own process and `coordinator connect` counted in ours. With
+`--peer sklearn` the `ratio` is that over scikit-learn, and no bare kernel runs.
 """
 
 from __future__ import annotations
@@ -187,6 +188,7 @@ def _fit(row: Any, clusters: int) -> float:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--ssh", action="store_true", help="the agent comes through an sshd on loopback")
+    options.add_argument("--peer", choices=("bare", "sklearn"), default="bare", help="by folder: what ours is beside")
     options.add_argument("--values", type=int, default=65_536)
     options.add_argument("--clusters", type=int, default=128)
     options.add_argument("--seconds", type=float, default=18.0, help="of work in each run, about")
@@ -197,7 +199,8 @@ def main() -> None:
         print(machine(), flush=True)
         setting = _sized(folder, given)
         print(f"{setting.rows:,} rows of {setting.values:,} float32, {setting.clusters} clusters", flush=True)
-        (_over_ssh if given.ssh else _by_folder)(folder, setting, given.runs)
+        sides = _over_ssh if given.ssh else _beside_sklearn if given.peer == "sklearn" else _by_folder
+        sides(folder, setting, given.runs)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -211,6 +214,20 @@ def _by_folder(folder: Path, setting: Setting, runs: int) -> None:
     sklearn, inertia = sklearn_rate(file, setting)
     best, peer = max(rates["ours"]), max(rates["bare"])
     report(best, peer, {"sklearn": round(best / sklearn, 1), "inertia over sklearn's": round(inertia, 4)})
+
+
+def _beside_sklearn(folder: Path, setting: Setting, runs: int) -> None:
+    file, inertias = folder / "rows.npy", []
+
+    def sklearn() -> float:
+        rate, inertia = sklearn_rate(file, setting)
+        inertias.append(inertia)
+        return rate
+
+    with running(folder / "farm", **TIMING) as farm:
+        rates = alternate(runs, ours=Ours(farm, file, setting).rate, sklearn=sklearn)
+    parts = {"values": setting.values, "inertia over sklearn's": round(inertias[0], 4)}
+    report(max(rates["ours"]), max(rates["sklearn"]), parts)
 
 
 def _over_ssh(folder: Path, setting: Setting, runs: int) -> None:

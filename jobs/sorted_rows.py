@@ -124,6 +124,8 @@ class Table:
 
     def row(self, row: int) -> Floats:
         """Its values, sorted, minus its middle."""
+        if not self._stride_bits:
+            return self._marks[row, : self.n]
         values: Floats = self._ordered[row, : self.n] - self.middle[row]
         return values
 

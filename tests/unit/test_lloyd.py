@@ -81,6 +81,18 @@ def test_empty_clusters_move_as_in_sklearn() -> None:
     assert found.iterations[0] == theirs.n_iter_ and found.counts.min() > 0
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_one_empty_cluster_moves_in_many_rows_as_in_one(shape: str) -> None:
+    rows = rows_of(shape, 40, 60).round(1)
+    table = Table(rows, 0, Buffers(40, 60, rows.dtype))
+    centers = np.sort(np.random.default_rng(1).standard_normal((40, 6)) * 2, axis=1)
+    cells = table.cells(table.everyone, centers)
+    one = np.flatnonzero(np.count_nonzero(cells.counts == 0, axis=1) == 1)
+    moved = lloyd._one_refilled(table, one, centers[one], cells, one)
+    for i, row in zip(one.tolist(), moved, strict=True):
+        assert row.tobytes() == lloyd._refilled(table.row(i), centers[i], cells, i).tobytes()
+
+
 @pytest.mark.parametrize("more", [{"max_iter": 1}, {"max_iter": 3}, {"tol": 0.0}, {"tol": 0.1}])
 def test_max_iter_and_tol_stop_where_sklearn_stops(more: dict[str, Any]) -> None:
     row = rows_of("normal", 1, 3000)

@@ -20,7 +20,7 @@ from jobs.sorted_rows import BadRow, Buffers, Cells, Floats, Ints, Table
 __all__ = ["BadRow", "Clusters", "Settings", "cluster"]
 
 BATCH_ROWS = 128  # worked on at once: enough to spread the cost of a numpy call, few enough for the caches
-BATCH_VALUES = 1 << 20  # of a batch at most
+BATCH_VALUES = 1 << 21  # of a batch at most
 CANCELLED = 2.0**-20  # inertia below this share of the squares is summed again from the values
 
 

@@ -201,6 +201,7 @@ class Advance(Message, frozen=True):
     base: Sheet = ""  # a sheet that jobs/JOB/rounds/SHEET.patch makes this one of, for machines that have it
     retire: Ranges = msgspec.field(default_factory=list)  # shards of rounds that nobody wants any more
     news: TrainNews | None = None  # for people
+    aside: bool = False  # these are beside the rounds: how long they take tells nothing of what a round's shards do
 
 
 # --- answers ----------------------------------------------------------------------------------------------

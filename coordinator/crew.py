@@ -91,16 +91,19 @@ class Crew:
 
     def judge(self, at: int, weights: Array, news: News) -> None:
         """Have the weights of an iteration scored."""
-        ((number, _),) = self._made([Order(-1)], weights, digest_of(weights), news)
+        ((number, _),) = self._made([Order(-1)], weights, digest_of(weights), news, aside=True)
         self._judged[number] = at, weights
 
-    def _made(self, orders: Sequence[Order], weights: Array, digest: str, news: News) -> list[tuple[int, Order]]:
+    def _made(
+        self, orders: Sequence[Order], weights: Array, digest: str, news: News, aside: bool = False
+    ) -> list[tuple[int, Order]]:
         self._lay_out(weights, digest)
         drive = self._drive
         numbered = list(enumerate(orders, drive.next))
         create = [(number, _encode(order)) for number, order in numbered]
         base = self._patch[1] if self._patch[0] == digest else ""
-        if not drive.advance(drive.cursor, create, durable=False, sheet=digest, base=base, news=news()):
+        cursor = drive.cursor
+        if not drive.advance(cursor, create, durable=False, sheet=digest, base=base, news=news(), aside=aside):
             raise RuntimeError("the job was moved on by somebody else")
         return numbered
 

@@ -180,7 +180,7 @@ class Driving:
             live.sheets.update(dict.fromkeys((number for number, _ in q.create), q.sheet))
         if q.sheet and q.base:
             live.patched(q.sheet, q.base)
-        engine.handle(e.Advanced(q.job, q.to_seq, tuple(q.create), q.finish, retire))
+        engine.handle(e.Advanced(q.job, q.to_seq, tuple(q.create), q.finish, retire, q.aside))
         return Advanced(job.cursor, True)
 
     def _job(self, job: str) -> Job:

@@ -177,13 +177,15 @@ class SpaceMeasured:
 
 @dataclass(frozen=True)
 class Advanced:
-    """A driver moved its job on; the cursor already matched. `retire`: shards of rounds that nobody wants any more."""
+    """A driver moved its job on; the cursor already matched. `retire`: shards of rounds that nobody wants any more.
+    `aside`: what is made is no part of a round."""
 
     job: str
     to_seq: int
     create: tuple[tuple[int, bytes], ...]
     finish: bool
     retire: RangeSet = field(default_factory=RangeSet)
+    aside: bool = False
 
 
 @dataclass(frozen=True)

@@ -425,6 +425,8 @@ def advance(state: State, event: Advanced) -> None:
     for number, payload in event.create:
         layer.payloads[number] = payload
     top = max((number + 1 for number, _ in event.create), default=layer.count)
+    if event.aside:
+        layer.aside = layer.aside - layer.committed | RangeSet([(layer.count, top)])
     with state.counting(layer):
         layer.fresh.add(layer.count, top)
         layer.count = top

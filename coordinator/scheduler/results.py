@@ -116,7 +116,7 @@ def finish(state: State, agent: Agent, report: Finished, now: float) -> None:
     told = RangeSet(report.numbers) & layer.whole
     job = state.jobs[layer.job]
     job.used += report.compute * job.cpus / job.priority
-    if layer.rounds:
+    if layer.rounds and not told & layer.aside:
         _pace(agent, layer.job, report.compute / max(1, len(told)))
     settled = told & layer.committed
     if settled:

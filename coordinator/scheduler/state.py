@@ -124,6 +124,9 @@ class Layer:
     raising: int = 0  # the high-water mark on its way to the store; never below high_water
     rounds: bool = False  # nothing of it is stored: `committed` has what was taken, what was retired, and all of
     first: int = 0  # other lives of the daemon, which had the numbers below `first`
+    aside: RangeSet = field(
+        default_factory=RangeSet
+    )  # those beside its rounds that are not committed, and perhaps others
 
     @property
     def pending(self) -> int:

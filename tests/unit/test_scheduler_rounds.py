@@ -24,10 +24,10 @@ def world_of(*names: str, **more: int) -> World:
     return world
 
 
-def make(world: World, count: int, retire: RangeSet | None = None) -> list[c.Command]:
+def make(world: World, count: int, retire: RangeSet | None = None, aside: bool = False) -> list[c.Command]:
     top = world.layer().count
     create = tuple((top + i, b"") for i in range(count))
-    return world.handle(e.Advanced("j.1", 0, create, False, retire or RangeSet()))
+    return world.handle(e.Advanced("j.1", 0, create, False, retire or RangeSet(), aside))
 
 
 def test_a_round_is_granted_whole_at_once_and_no_mark_is_stored() -> None:
@@ -47,6 +47,22 @@ def test_shares_follow_what_a_shard_takes_to_compute() -> None:
             world.commit(name, grant)
     make(world, 12)
     assert [len(world.last(name).numbers) for name in "ab"] == [9, 3]
+
+
+def test_what_is_made_beside_the_rounds_does_not_count_for_shares() -> None:
+    world = world_of("a", "b")
+    for _ in range(6):
+        make(world, 2)
+        for name in "ab":
+            world.finish(name, seconds=1.0)
+            world.commit(name, world.last(name))
+        for _ in range(3):
+            grant = only(c.SendGrant, make(world, 1, aside=True))
+            name = next(name for name in "ab" if world.last(name) is grant)
+            world.finish(name, seconds=0.01)
+            world.commit(name, grant)
+    make(world, 2)
+    assert [len(world.last(name).numbers) for name in "ab"] == [1, 1]
 
 
 def test_retired_shards_are_taken_back_and_refused_like_committed_ones() -> None:

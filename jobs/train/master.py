@@ -27,7 +27,8 @@ class Master:
         self.weights: Array = np.array(weights, np.float32)  # replaced, never written: others may still hold it
         self.digest = digest_of(self.weights)
         self.stepped = stepped
-        self.scales = Scale(params.bits, params.limit), Scale(params.bits, params.limit)
+        bits, limit, samples = params.bits, params.limit, params.samples
+        self.scales = Scale(bits, limit, samples), Scale(bits, limit, samples)
         self._params = params
         self._optimizer = optimizers.outer(params, stepped)
         self._compressor = Compressor(len(self.weights), stepped, params.bits)

@@ -12,7 +12,8 @@ Array = np.ndarray[Any, Any]
 DTYPES: dict[int, np.dtype[Any]] = {8: np.dtype("i1"), 16: np.dtype("<i2"), 32: np.dtype("<i4")}
 COMPRESSION = 1  # zlib's level: 2 and more cost more time than a 1 Gbit/s link takes for what they save
 HEADROOM = {8: 1.25, 16: 2.0, 32: 4.0}  # room above the largest value seen of late
-COARSE = {8: 4, 16: 16, 32: 64}  # a first guess that wastes more than this factor of the range is not worth a round
+GUESS = {8: 1.0, 16: 4.0, 32: 16.0}  # that the first scale has room for, in the mean of a worker's rows
+COARSE = {8: 4, 16: 64, 32: 4096}  # a first guess that wastes more than this factor of the range is not worth a round
 EXPONENTS = 96  # of two: scales beyond would leave float32
 NOISE_UNIT = np.float32(2.0**-16)
 
@@ -70,10 +71,12 @@ def saturates(peak: float, scale: float, bits: int, limit: int) -> bool:
 
 
 def scale_for(peak: float, bits: int, limit: int) -> float:
-    """The scale that leaves room above `peak`; for 16 and 32 bits a power of two, which itself loses nothing."""
-    if not peak > 0:
-        return 1.0
-    wanted = limit / (peak * HEADROOM[bits])
+    """The scale that leaves room above `peak`."""
+    return finest_scale(limit / (peak * HEADROOM[bits]), bits) if peak > 0 else 1.0
+
+
+def finest_scale(wanted: float, bits: int) -> float:
+    """The largest up to that; for 16 and 32 bits a power of two, which itself loses nothing."""
     wanted = min(max(wanted, 2.0**-EXPONENTS), 2.0**EXPONENTS)
     return float(np.float32(wanted)) if bits == 8 else float(2.0 ** np.floor(np.log2(wanted)))
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from jobs.train import quantise
 
-FIRST = 1.0  # a guess
 REMEMBERED = 8  # rounds, or pushes
 
 
 class Scale:
     """One segment's scale. The first is a guess, and the work done again where it turns out coarse or saturated."""
 
-    def __init__(self, bits: int, limit: int) -> None:
+    def __init__(self, bits: int, limit: int, samples: int) -> None:
+        """`samples`: rows behind one virtual worker's sum."""
         self.peaks: list[float] = []
-        self.value = FIRST
+        self.value = quantise.finest_scale(limit / (samples * quantise.GUESS[bits]), bits)
         self._bits = bits
         self._limit = limit
 

@@ -78,7 +78,7 @@ def test_its_journal_gives_the_same_bits(digits: Data, ways: dict[str, Any]) -> 
     farm = Machines(params, Learner(params, digits), 5)
     farm.run()
     assert farm.stalest <= params.staleness
-    assert farm.redone, "the first scale is a guess"
+    assert farm.redone or params.bits == 32, "the first scale is a guess, too coarse for few bits"
     assert replay(params, digits, farm.pushes.journal) == farm.pushes.digest
 
 

@@ -42,12 +42,12 @@ def machines(job: JobStatus) -> str:
 
 
 def left(news: TrainNews) -> str:
-    """The time until the target, as scores go, or else until the last round."""
-    if news.target is not None and news.target_seconds is not None:
-        return f"{format_duration(round(news.target_seconds))} to {news.target:g}"
+    """The time until the target, where scores go there before the last round, or else until that."""
     if news.rate <= 0:
         return "measuring"
     seconds = max(0.0, (news.rounds - news.round) / news.rate)
+    if news.target is not None and news.target_seconds is not None and news.target_seconds < seconds:
+        return f"about {format_duration(round(news.target_seconds))} to {news.target:g}"
     most = "at most " if news.target is not None else ""
     return f"{most}{format_duration(round(seconds))}"
 

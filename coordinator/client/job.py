@@ -44,6 +44,7 @@ class Job:
             for answer in self._place.follow(self.id):
                 status = answer.jobs[0]
                 bar.total, done = render.bar_counts(status)
+                bar.unit = "shard" if status.training is None else "round"
                 bar.set_postfix_str(render.bar_note(status, answer.now), refresh=False)
                 bar.update(done - bar.n)
         if status.state != "complete":

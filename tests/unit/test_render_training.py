@@ -27,7 +27,9 @@ def test_a_line_has_round_loss_accuracy_rate_machines_and_time() -> None:
 def test_time_is_to_the_target_where_it_can_be_told() -> None:
     near = msgspec.structs.replace(NEWS, target=0.95, target_seconds=7.4)
     far = msgspec.structs.replace(NEWS, target=0.95)
-    assert "left: 7.0 s to 0.95" in render.progress_line(status(near), 10.0)
+    assert "left: about 7.0 s to 0.95" in render.progress_line(status(near), 10.0)
+    slow = msgspec.structs.replace(near, target_seconds=40.0)
+    assert "left: at most 22 s" in render.progress_line(status(slow), 10.0)
     assert "left: at most 22 s" in render.progress_line(status(far), 10.0)
 
 

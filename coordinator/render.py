@@ -104,7 +104,7 @@ def jobs_table(jobs: Sequence[JobStatus], now: float) -> str:
             job.kind,
             job.state,
             training.rounds(job.training) if job.training else _shards(job.totals),
-            f"{int(100 * training.share(job.training))}%" if job.training else percent(job.totals),
+            training.percent(job, job.training) if job.training else percent(job.totals),
             _job_rate(job, now),
             _when(job, now),
         )

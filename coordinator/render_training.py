@@ -21,6 +21,11 @@ def share(news: TrainNews) -> float:
     return news.round / news.rounds if news.rounds else 0.0
 
 
+def percent(job: JobStatus, news: TrainNews) -> str:
+    """A training that reached its target is whole, whatever rounds it might have had."""
+    return "100%" if job.state == "complete" else f"{int(100 * share(news))}%"
+
+
 def rate(news: TrainNews) -> str:
     """Rounds a second, evaluations left out."""
     return f"{news.rate:.3g} rounds/s" if news.rate > 0 else "-"
@@ -69,8 +74,9 @@ def bar_note(job: JobStatus, news: TrainNews) -> str:
 
 def page_lines(job: JobStatus, news: TrainNews) -> list[str]:
     """What a job's page says instead of shards, layers and rate."""
-    target = f", target {news.target:g}" if news.target is not None else ""
-    lines = [f"  rounds    {rounds(news)} ({int(100 * share(news))}%), {format_duration(news.seconds)} of training"]
+    reached = news.target is not None and news.best is not None and news.best >= news.target
+    target = f", target {news.target:g}{' reached' if reached else ''}" if news.target is not None else ""
+    lines = [f"  rounds    {rounds(news)} ({percent(job, news)}), {format_duration(news.seconds)} of training"]
     lines.append(f"  scores    {', '.join(scores(news)) or 'none yet'}{target}")
     if job.state == "running":
         lines += [f"  rate      {rate(news)}, {machines(job)} at work", f"  left      {left(news)}"]

@@ -40,6 +40,12 @@ def test_the_page_and_the_table_speak_of_rounds() -> None:
     assert render.bar_counts(status(NEWS)) == (1000, 120)
 
 
+def test_one_that_reached_its_target_is_whole() -> None:
+    done = status(msgspec.structs.replace(NEWS, target=0.9), "complete")
+    assert " 100% " in render.jobs_table([done], 10.0)
+    assert "120/1,000 (100%)" in render.job_page(done, 10.0) and "target 0.9 reached" in render.job_page(done, 10.0)
+
+
 def test_before_the_first_round_nothing_is_made_up() -> None:
     said = render.progress_line(status(TrainNews(0, 50)), 10.0)
     assert said == "digits.1 running: round 0/50, 1 machine, left: measuring"

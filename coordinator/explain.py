@@ -133,7 +133,8 @@ def _running_lines(engine: Engine, job: s.Job) -> list[str]:
     if len(job.queue) > LAYERS_SHOWN:
         lines.append(f"and {_counted(len(job.queue) - LAYERS_SHOWN, 'more layer')} wait")
     lines += [f"layer {layer.name} is complete and being merged" for layer in job.opened if layer.state == "merging"]
-    lines += notes_of(engine, job)
+    said = {f"{name} {why}" for name, why in obstacles_of(engine, job).items()}  # again below, machine by machine
+    lines += [note for note in notes_of(engine, job) if note not in said]
     lines += [_agent_line(engine, agent, job) for agent in state.present_agents()]
     for slow in slow_shards(state, job, engine.jobs[job.id].figures.median(), time.monotonic()):
         took = format_duration(round(slow.seconds))

@@ -85,11 +85,17 @@ def _worded(types: str) -> str:
 
 
 def _unknown_field(path: str, name: str, here: list[inspect.Type]) -> FieldError:
-    known = [field.encode_name for kind in here if isinstance(kind, inspect.StructType) for field in kind.fields]
+    known = [name for kind in here if isinstance(kind, inspect.StructType) for name in _writable(kind)]
     near = nearest(name, known)
     shown = name if len(name) <= 80 else name[:77] + "..."
     hint = f"fields here: {', '.join(known)}" if known else "leave it out; there are no fields here"
     return FieldError(_join(path, shown), f"unknown field; did you mean `{near}`?" if near else "unknown field", hint)
+
+
+def _writable(kind: inspect.StructType) -> list[str]:
+    """The fields that are people's to write, not those that `RESOLVED` says a submit fills in."""
+    resolved = getattr(kind.cls, "RESOLVED", ())
+    return [field.encode_name for field in kind.fields if field.encode_name not in resolved]
 
 
 def _not_among(path: str, given: str, here: list[inspect.Type]) -> FieldError:

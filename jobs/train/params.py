@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -44,6 +44,8 @@ class Facts(msgspec.Struct, frozen=True):
 
 class TrainParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`auto` and None are resolved at submit: results depend on the plan alone."""
+
+    RESOLVED: ClassVar[tuple[str, ...]] = ("facts",)  # nobody writes it
 
     data: str | DataSpec = "digits"
     model: Literal["mlp", "conv1", "resnet18", "vgg16", "code"] = "mlp"

@@ -86,3 +86,9 @@ def test_schedules() -> None:
     cosine = rates(schedule="cosine", warmup=2)
     assert cosine[2] == 1.0 and cosine[6] == pytest.approx(0.5) and cosine == sorted(cosine[:3]) + cosine[3:]
     assert all(rate > 0 for rate in cosine)
+
+
+def test_what_a_submit_fills_in_is_not_offered() -> None:
+    with pytest.raises(FieldError) as caught:
+        convert({"factz": 1}, TrainParams, "params", strict=False)
+    assert "facts" not in f"{caught.value}{caught.value.hint}" and "rounds" in caught.value.hint

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jobs.commit import write_durably
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 INCHES = (8.0, 5.0)  # of a lone panel
 PANEL_INCHES = (5.5, 3.8)
 DOTS = 120  # per inch
+LABEL_CHARS = 40  # a line of the legend
 LOG_FROM = 5.0  # times the shortest run's seconds that the longest took: on a plain axis the short ones are a smear
 DIFFERENCE = 0.05  # of throughput and speed-up, worth a line of its own
 COLOURS = (
@@ -32,6 +34,7 @@ COLOURS = (
     "#000000",
 )  # that all people can tell apart
 LINES = {"sync": "-", "local": "-.", "async": "--"}
+ITERATIONS = {"sync": "rounds", "local": "rounds", "async": "pushes"}
 SIMULATED = "compute time simulated"
 
 
@@ -49,11 +52,18 @@ def write(folder: Path, runs: Sequence[Run], target: float | None = None) -> lis
     return written + _draw(folder, runs, target)
 
 
+Line = tuple[tuple[float, ...], tuple[float, ...]]
+
+
 class Panel(NamedTuple):
     """Runs that are drawn on one pair of axes, each with what it looks like."""
 
     title: str
     runs: list[tuple[Run, str, dict[str, Any]]]  # with its label
+
+    @property
+    def iterations(self) -> str:
+        return ", ".join(dict.fromkeys(ITERATIONS[run.mode] for run, _, _ in self.runs))
 
 
 def _panels(runs: Sequence[Run]) -> list[Panel]:
@@ -102,8 +112,9 @@ def _picture(
     grid = figure.subplots(rows, columns, squeeze=False, sharey=alike).flat
     for axes, panel in zip(grid, panels, strict=False):
         draw(axes, panel)
-        axes.set_xlabel(f"{across}, on a log scale" if axes.get_xscale() == "log" else across)
-        axes.set_ylabel(up)
+        told = f"{across}, on a log scale" if axes.get_xscale() == "log" else across
+        axes.set_xlabel(f"{told} ({panel.iterations})" if told == "iterations" else told)
+        axes.set_ylabel(f"{up} ({panel.iterations})" if up == "iterations" else up)
         axes.set_title(panel.title, fontsize="medium")
         axes.grid(True, which="both" if axes.get_xscale() == "log" else "major", alpha=0.3)
         if axes.get_legend_handles_labels()[0]:
@@ -117,17 +128,29 @@ def _picture(
 
 
 def _accuracies(across: str, target: float | None) -> Draw:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     def draw(axes: Axes, panel: Panel) -> None:
-        for run, label, look in panel.runs:
-            x = [getattr(mark, across) for mark in run.marks]
-            axes.plot(x, [mark.accuracy for mark in run.marks], marker=".", label=label, **look)
+        for line, (labels, look) in _lines(panel, across).items():
+            axes.plot(*line, marker=".", label=fill(" = ".join(labels).replace(" w", "\u00a0w"), LABEL_CHARS), **look)
         if target is not None:
             axes.axhline(target, color="0.5", linewidth=1, label=f"target {target:g}")
         if across == "seconds" and _is_wide([run for run, _, _ in panel.runs]):
             axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_formatter(NullFormatter())
 
     return draw
+
+
+def _lines(panel: Panel, across: str) -> dict[Line, tuple[list[str], dict[str, Any]]]:
+    """What is to be drawn, with the labels of all runs that were the same: in rounds their number does not show."""
+    lines: dict[Line, tuple[list[str], dict[str, Any]]] = {}
+    for run, label, look in panel.runs:
+        x, y = [getattr(mark, across) for mark in run.marks], [mark.accuracy for mark in run.marks]
+        lines.setdefault((tuple(x), tuple(y)), ([], look))[0].append(label)
+    return lines
 
 
 def _is_wide(runs: Sequence[Run]) -> bool:

@@ -112,3 +112,13 @@ def test_many_runs_have_a_panel_for_each_mode_and_a_colour_for_each_number_of_wo
 def curve(workers: int) -> tuple[list[Point], list[Mark]]:
     whole = run(workers, 80.0 / workers, 40)
     return list(whole.points), list(whole.marks)
+
+
+def test_runs_that_were_the_same_are_one_line() -> None:
+    (panel,) = pictures._panels([run(1, 80.0, 40), run(2, 40.0, 40), run(4, 20.0, 20)])
+    assert [labels for labels, _ in pictures._lines(panel, "iteration").values()] == [
+        ["sync, 1 worker", "sync, 2 workers"],
+        ["sync, 4 workers"],
+    ]
+    assert len(pictures._lines(panel, "seconds")) == 3
+    assert panel.iterations == "rounds"

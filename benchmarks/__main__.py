@@ -81,6 +81,18 @@ BENCHMARKS = {
         "10 rounds/s, if all else took no time",
         0.7,
     ),
+    "reach": Benchmark(
+        ("reach",),
+        "times a minute to 0.975 on MNIST, two agents, local steps",
+        "plain numpy in one process, one thread",
+        1.2,
+    ),
+    "reach-link": Benchmark(
+        ("reach", "--link", "1gbit"),
+        "times a minute to 0.975 on MNIST over 1 Gbit/s, local steps",
+        "Ray's parameter-server pattern",
+        3.0,
+    ),
     "train-resnet18": Benchmark(
         ("train_torch",), "rows/s of ResNet-18 over loopback ssh, two agents", "plain torch in one process", 0.8
     ),

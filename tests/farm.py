@@ -359,12 +359,15 @@ class Farm:
         self.agents.append(agent)
         return agent
 
-    def join(self, name: str, *args: str, where: str | None = None) -> subprocess.Popen[bytes]:
-        """A real agent, by folder unless `where` says how, with a spool of its own below the farm's folder."""
+    def join(
+        self, name: str, *args: str, where: str | None = None, prefix: Sequence[str] = ()
+    ) -> subprocess.Popen[bytes]:
+        """A real agent, by folder unless `where` says how, with a spool of its own below the farm's folder. `prefix`: a
+        command to run it under."""
         spool = self.folder / "spools" / name
         spool.mkdir(parents=True, exist_ok=True)
         options = ["--name", name, "--spool", str(spool), *args]
-        command = [*roots.python("agent.cli", "join", where or str(self.root.path)), *options]
+        command = [*prefix, *roots.python("agent.cli", "join", where or str(self.root.path)), *options]
         self.real[name] = self.run(command, f"agent-{name}.out")
         return self.real[name]
 

@@ -50,7 +50,7 @@ MOST_STEPS = 2000
 
 # What each side does best with, of what was tried.
 LOCAL = {"mode": "local", "momentum": 0.9, "nesterov": True, "bits": 16, "eval_every": 1}
-FAR = {**LOCAL, "local_steps": 76, "microbatch": 1024, "lr": 0.3}
+FAR = {**LOCAL, "local_steps": 48, "microbatch": 1024, "lr": 0.3}
 NEAR = {**LOCAL, "local_steps": 100, "microbatch": 64, "lr": 0.05}
 SYNC = {"microbatch": 1024, "lr": 0.25, "momentum": 0.9, "eval_every": 5}
 ALONE = {1: {"microbatch": 128, "lr": 0.05, "momentum": 0.9}, CORES: {"microbatch": 256, "lr": 0.15, "momentum": 0.9}}

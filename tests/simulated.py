@@ -26,6 +26,7 @@ from coordinator.version import VERSION
 from jobs.bundle import Bundle, Held
 from jobs.code import unpack
 from jobs.fingerprint import fingerprint as own_fingerprint
+from jobs.kinds import kernels
 from jobs.model import MadeSource
 from jobs.packages import installed
 from jobs.parts import Index, encode_index, read_index, tail_of
@@ -135,7 +136,7 @@ class SimulatedAgent:
     ) -> None:  # fmt: skip
         self.root, self.spool, self.name, self.cpus = root, spool, name, cpus
         self.farm = root.farm
-        self.kinds = dict(kinds or {"cluster": 1, "map": 1, "chain": 1, "rounds": 1, "train": 1})
+        self.kinds = dict(kinds or kernels() | {"chain": 1, "rounds": 1})
         self.fingerprint = fingerprint or own_fingerprint()
         self.process = uuid.uuid4().hex
         self.session = 0

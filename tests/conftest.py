@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +12,10 @@ import pytest
 from tests import sshd
 from tests.farm import Farm, running
 from tests.sshd import Sshd
+
+# A shell that starts us in the background has us ignore Ctrl-C, and so all that we start, of which some is to heed it.
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -141,7 +141,10 @@ class TorchScript:
     def __call__(self, batch: Any) -> Arrays:
         rows = np.ascontiguousarray(batch)
         with self._torch.inference_mode():
-            found = self._model(self._torch.from_numpy(rows).to(self._device, self._dtype))
+            try:
+                found = self._model(self._torch.from_numpy(rows).to(self._device, self._dtype))
+            except RuntimeError as error:  # above the last line stands TorchScript's own traceback, of any length
+                raise BadModelError(str(error).strip().rpartition("\n")[2]) from error
             return {name: tensor.cpu().numpy() for name, tensor in _tensors(found).items()}
 
 

@@ -421,7 +421,7 @@ class Pool:
     def _last_words(self, worker: _Worker) -> str:
         """The signal a worker's own handler wrote down before it died, if it could."""
         pid = worker.mark.pid if worker.mark else None
-        for path in self._temp.glob(f"session_latest/logs/worker-*-{pid}.err"):
+        for path in surroundings.rays(self._temp).glob(f"session_latest/logs/worker-*-{pid}.err"):
             for line in reversed(path.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").splitlines()):
                 if line.startswith("*** SIG"):
                     return "died of " + line.split()[1]
@@ -447,7 +447,7 @@ def _init_ray(ray: Any, temp: Path, slots: int) -> None:
             log_to_driver=False,
             configure_logging=False,
             object_store_memory=STORE_BYTES,
-            _temp_dir=str(temp),
+            _temp_dir=str(surroundings.rays(temp)),
         )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-TEMP_ROOT_LENGTH = 20  # sockets lie 70 characters further down, and AF_UNIX ends at 107
+TEMP_ROOT_LENGTH = 20  # sockets lie 13 + 66 characters further down, and AF_UNIX ends at 107, macOS's at 103
 # Read by Ray at its import and by its processes. The user's own RAY_ variables are out of sight meanwhile.
 RAY_SETTINGS = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # listen on loopback only
@@ -60,11 +60,20 @@ def temp_path() -> Path:
 
 
 def furnish(temp: Path) -> None:
-    """A folder for Ray's sockets and logs, for us alone, with the token without which nobody may talk to it."""
+    """A folder for us alone, with the token without which nobody may talk to Ray, and Ray's own folder in it.
+
+    Ray opens its folder to everybody, to write and to delete: so it is never the one that keeps others out.
+    """
     temp.mkdir(mode=0o700)
+    rays(temp).mkdir(mode=0o700)
     token = temp / "token"
     token.touch(mode=0o600)
     token.write_text(TOKEN)
+
+
+def rays(temp: Path) -> Path:
+    """Where Ray has its sockets and logs. Short, as sockets' paths must be."""
+    return temp / "r"
 
 
 @contextmanager

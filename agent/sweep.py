@@ -156,7 +156,7 @@ def naming(text: str, seen: Iterable[int] = ()) -> Iterator[psutil.Process]:
 def _names(process: psutil.Process, text: str) -> bool:
     """Whether a process of ours has this text in its command line, its first environment or, if Ray's, an open file.
 
-    Ray's helpers write their title over both of the former; what they print goes to a file in the temp folder.
+    Ray's helpers write their title over both of the former; what they print goes to a file below the temp folder.
     """
     if process.uids().real != os.getuid():
         return False

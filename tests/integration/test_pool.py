@@ -6,6 +6,7 @@ import ipaddress
 import os
 import queue
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -15,8 +16,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent import sweep
+from agent import surroundings, sweep
 from agent.pool import BatchDone, Pool, PoolEvent, WorkerDied
+from tests import stranger
 from tests.integration.standin import batch
 
 pytestmark = pytest.mark.ray
@@ -171,6 +173,54 @@ def test_nothing_listens_beyond_loopback(rig: Rig) -> None:
     ]
     assert len(listening) >= 4
     assert all(_is_loopback(ip) for ip in listening), listening
+
+
+# What one may do who gets into a pool's folder: all of it would make him the agent's user.
+BREAK_IN = """
+folder = sys.argv[2]
+tries = {
+    "look": lambda: os.listdir(folder),
+    "look at Ray's": lambda: os.listdir(folder + "/r/session_latest/sockets"),
+    "plant": lambda: os.close(os.open(folder + "/r/planted", os.O_CREAT)),
+    "read the token": lambda: open(folder + "/token").read(),
+    "call": lambda: socket.socket(socket.AF_UNIX).connect(folder + "/lane"),
+}
+for what, act in tries.items():
+    try:
+        act()
+        print(what, "done")
+    except PermissionError:
+        print(what, "denied")
+"""
+
+
+def test_the_folder_is_ours_alone_while_ray_runs(rig: Rig) -> None:
+    temp = temp_of(rig)
+    assert stat.S_IMODE(temp.stat().st_mode) == 0o700
+    assert stat.S_IMODE((temp / "token").stat().st_mode) == 0o600
+    assert (temp / "r" / "session_latest").is_dir()
+    assert not list(temp.glob("session*"))
+
+
+@stranger.as_root
+def test_another_user_gets_nothing_of_a_pool(rig: Rig) -> None:
+    temp = str(temp_of(rig))
+    assert {line.rpartition(" ")[2] for line in stranger.run(BREAK_IN, temp).splitlines()} == {"denied"}
+    assert {line.rpartition(" ")[2] for line in stranger.run(BREAK_IN, temp, uid=0).splitlines()} == {"done"}
+
+
+def test_rays_sockets_fit_below_the_longest_folder_for_temporary_files(rig: Rig) -> None:
+    temp = temp_of(rig)
+    below = [len(str(path.relative_to(temp.parent))) for path in temp.rglob("*") if path.is_socket()]
+    assert len(below) >= 3
+    digits = len(str(os.getpid()))  # Ray puts it into the path, and it has up to seven
+    assert surroundings.TEMP_ROOT_LENGTH + 1 + max(below) + 7 - digits <= 103  # macOS's limit; Linux's is 107
+
+
+def temp_of(rig: Rig) -> Path:
+    record = sweep.read(rig.folder)
+    assert record is not None
+    return Path(record.temp)
 
 
 def _is_loopback(text: str) -> bool:

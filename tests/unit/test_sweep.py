@@ -79,6 +79,18 @@ def test_a_recorded_process_and_its_group_are_killed(tmp_path: Path, temp: Path,
     assert not list(tmp_path.iterdir())
 
 
+def test_the_folder_of_an_agent_of_before_goes_with_all_that_is_in_it(tmp_path: Path, temp: Path) -> None:
+    """Its token and socket lay among Ray's own, in a folder open to everybody."""
+    temp.chmod(0o777)
+    (temp / "session_1" / "sockets").mkdir(parents=True)
+    (temp / "session_latest").symlink_to(temp / "session_1")
+    for name in ("token", "lane", "session_1/sockets/raylet"):
+        (temp / name).touch()
+    write(tmp_path, temp)
+    assert sweep.sweep(tmp_path) == [f"folder {temp}"]
+    assert not temp.exists()
+
+
 def test_a_pid_used_again_is_left_alone(tmp_path: Path, temp: Path, start: Start) -> None:
     other = start()
     write(tmp_path, temp, Mark(other.pid, psutil.Process(other.pid).create_time() - 60))

@@ -1,0 +1,20 @@
+"""Another user of this machine: a child of ours that gives up being root, and tries things. As root only."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+NOBODY = 65534
+_DROP = "import os, socket, sys\nos.setgroups([]); os.setgid(int(sys.argv[1])); os.setuid(int(sys.argv[1]))\n"
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs to be root, to play another user")
+
+
+def run(code: str, *args: str, uid: int = NOBODY) -> str:
+    """What `code`, which finds `args` in sys.argv from 2 on, prints as the user `uid`."""
+    command = [sys.executable, "-I", "-c", _DROP + code, str(uid), *args]
+    return subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=30, check=True).stdout

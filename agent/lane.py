@@ -3,6 +3,7 @@ as long. Frames of bytes; knows nothing of what is in them, nor of slots."""
 
 from __future__ import annotations
 
+import os
 import selectors
 import socket
 import struct
@@ -13,6 +14,7 @@ from pathlib import Path
 
 HEAD = struct.Struct(">Q")
 RECEIVE_BYTES = 1 << 18
+PEER = struct.Struct("iII")  # process, user, group
 BUFFER_BYTES = 1 << 18  # what may lie in a lane unread, where the system lets us choose
 
 
@@ -70,7 +72,19 @@ def call(address: str) -> Lane:
     """The worker's end."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.connect(address)
+    if not is_of_our_user(sock):
+        sock.close()
+        raise PermissionError(f"{address} is another user's")
     return Lane(sock)
+
+
+def is_of_our_user(sock: socket.socket) -> bool:
+    """Whether the process at the other end is our own user's. Systems without SO_PEERCRED do not say (macOS): there the
+    mode of the folder that the socket lies in has to do."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True
+    _, user, _ = PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
+    return bool(user == os.geteuid())
 
 
 class Switchboard:
@@ -124,6 +138,9 @@ class Switchboard:
     def _accept(self) -> None:
         with suppress(OSError):
             sock, _ = self._listener.accept()
+            if not is_of_our_user(sock):
+                sock.close()
+                return
             sock.setblocking(True)
             self._selector.register(sock, selectors.EVENT_READ, Lane(sock))
 

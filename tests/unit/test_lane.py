@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import socket
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from agent.lane import HEAD, Lane, Switchboard, call
+from tests import stranger
 
 FRAMES = [b"", b"a", b"x" * 100_000, b"end"]
 DEADLINE_SECONDS = 30.0
@@ -71,3 +75,67 @@ def test_a_switchboard_hears_every_worker_and_answers_calls_on_its_thread(tmp_pa
     assert workers[1].receive() is None, "the board hung up"
     workers[1].close()
     board.put(None)
+
+
+CALL = """
+caller = socket.socket(socket.AF_UNIX)
+caller.connect(sys.argv[2])
+try:
+    caller.sendall(bytes(7) + b"\\x05hello")
+    print(caller.recv(100))
+except (BrokenPipeError, ConnectionResetError):
+    print(b"")
+"""
+LISTEN = """
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[2])
+os.chmod(sys.argv[2], 0o777)
+listener.listen()
+print("listening", flush=True)
+print(listener.accept()[0].recv(100), flush=True)
+"""
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """One that everybody may use: nothing but the peers' own check keeps them apart."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o777)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="this system does not say who calls")
+@stranger.as_root
+def test_another_user_who_calls_is_hung_up_on_unheard(open_folder: Path) -> None:
+    address = open_folder / "lane"
+    board = Switchboard(address)
+    address.chmod(0o777)
+    heard: list[bytes] = []
+
+    def hear(lane: Lane, frame: bytes) -> None:
+        heard.append(frame)
+        lane.send(frame)
+
+    thread = threading.Thread(target=board.run, args=(hear, lambda lane: None))
+    thread.start()
+    try:
+        assert stranger.run(CALL, str(address)) == "b''\n"
+        assert heard == []
+        assert stranger.run(CALL, str(address), uid=os.getuid()) != "b''\n"
+        assert heard == [b"hello"]
+    finally:
+        board.put(None)
+        thread.join(DEADLINE_SECONDS)
+
+
+@pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="this system does not say who calls")
+@stranger.as_root
+def test_a_worker_tells_nothing_to_another_users_socket(open_folder: Path) -> None:
+    address = str(open_folder / "lane")
+    with stranger.start(LISTEN, address) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "listening\n"
+        with pytest.raises(PermissionError, match="another user's"):
+            call(address)
+        assert other.communicate(timeout=DEADLINE_SECONDS) == ("b''\n", None)

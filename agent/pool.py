@@ -110,7 +110,7 @@ class Pool:
         worker: str = "jobs.work:Workbench",
         start_seconds: float = START_SECONDS,
     ) -> None:
-        self._folder = folder
+        self._folder = folder.absolute()
         self._slots = slots
         self._on_event = on_event
         self._log = log
@@ -182,7 +182,8 @@ class Pool:
             with surroundings.environment(self._temp):
                 self._ray = _import_ray(self._log)
                 atexit.register(self.stop)  # after Ray's own at its import, so it comes before it
-                _init_ray(self._ray, self._temp, self._slots)
+                with surroundings.nowhere(self._temp):
+                    _init_ray(self._ray, self._temp, self._slots)
             self._seat_all()
             if not self._all_ready.wait(max(0.0, deadline - time.monotonic())):
                 raise TimeoutError(f"not ready within {self._start_seconds:.0f} s")

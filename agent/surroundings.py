@@ -1,4 +1,4 @@
-"""What Ray finds around it when it starts: environment, temp folder, signal handlers, log. Does not import ray."""
+"""What Ray finds around it when it starts: environment, folders, signal handlers, log. Does not import ray."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def furnish(temp: Path) -> None:
     Ray opens its folder to everybody, to write and to delete: so it is never the one that keeps others out.
     """
     temp.mkdir(mode=0o700)
-    rays(temp).mkdir(mode=0o700)
+    for folder in (rays(temp), _empty(temp)):
+        folder.mkdir(mode=0o700)
     token = temp / "token"
     token.touch(mode=0o600)
     token.write_text(TOKEN)
@@ -74,6 +75,29 @@ def furnish(temp: Path) -> None:
 def rays(temp: Path) -> Path:
     """Where Ray has its sockets and logs. Short, as sockets' paths must be."""
     return temp / "r"
+
+
+def _empty(temp: Path) -> Path:
+    return temp / "empty"
+
+
+@contextmanager
+def nowhere(temp: Path) -> Iterator[None]:
+    """An empty folder as the current one, and then the old one again.
+
+    Ray's processes stay in it, and Ray has its workers look for modules in the folder that it is started in before all
+    others: whatever lies where somebody types `agent join`, a jobs.py or a numpy.py, is none of theirs.
+    """
+    try:
+        before = os.open(".", getattr(os, "O_PATH", os.O_RDONLY))
+    except OSError:  # closed to us, as root's own is after `sudo -u`: there is no way back
+        before = os.open("/", os.O_RDONLY)
+    try:
+        os.chdir(_empty(temp))
+        yield
+    finally:
+        os.fchdir(before)
+        os.close(before)
 
 
 @contextmanager

@@ -78,7 +78,7 @@ def arrays(layers: int = 1, rows: int = 48, width: int = 32, seed: int = 0) -> d
 
 class Farm:
     """One root, its daemon and its agents. `lease`, `heartbeat` and `tick` are seconds and may be changed between
-    starts, as may `env`, what the daemon's environment has more than ours."""
+    starts, as may `env`, what its processes' environment has more than ours, and `cwd`, where they are started."""
 
     def __init__(self, folder: Path, lease: float = 30.0, heartbeat: float = 0.5, tick: float = 0.1) -> None:
         self.folder = folder
@@ -86,6 +86,7 @@ class Farm:
         self.root = roots.find(folder / "root")
         self.lease, self.heartbeat, self.tick = lease, heartbeat, tick
         self.env: dict[str, str] = {}
+        self.cwd = Path("/")
         self.daemon: subprocess.Popen[bytes] | None = None
         self.agents: list[SimulatedAgent] = []
         self.real: dict[str, subprocess.Popen[bytes]] = {}
@@ -147,7 +148,7 @@ class Farm:
         """A process of this farm, in a session of its own, its output appended to a file of the farm's folder."""
         with (self.folder / log).open("ab") as out:
             streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out, **more}
-            return subprocess.Popen(command, env=self.environment(), start_new_session=True, cwd="/", **streams)
+            return subprocess.Popen(command, env=self.environment(), start_new_session=True, cwd=self.cwd, **streams)
 
     def environment(self) -> dict[str, str]:
         """What processes of this farm get: the mark they are found by, and nothing that names another root."""

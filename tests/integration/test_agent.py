@@ -17,6 +17,7 @@ from agent import sweep
 from agent.commands.status import state_of
 from jobs.errors import MusterError
 from jobs.parts import read_index
+from tests import traps
 from tests.farm import Array, Farm, arrays, running, until
 
 pytestmark = pytest.mark.ray
@@ -84,6 +85,7 @@ def devices(rows):
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
     farm = Farm(tmp_path_factory.mktemp("farm"))
+    farm.cwd = traps.plant(farm.folder / "planted")
     farm.env[ON_FARM] = "1"
     farm.env["CUDA_VISIBLE_DEVICES"] = "5,3"
     farm.env["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "1"  # a user's own setting, with which Ray would blank that
@@ -139,6 +141,16 @@ def parts(farm: Farm, name: str) -> set[int]:
 
 def machines(farm: Farm, job: str) -> set[str]:
     return {agent.name for agent in farm.status(job).agents if agent.shards}
+
+
+def test_nothing_is_imported_from_where_an_agent_is_started(pair: Farm) -> None:
+    """Not by agents, their workers, the daemon nor its helpers."""
+    cluster = pair.submit(arrays(2, 24, 32), 4, name="cluster")
+    mapped = pair.submit(arrays(1, 8, 8), 2, WORK, kind="map", code="work.py:half", params={"args": {"log": "log"}})
+    for job in (cluster, mapped):
+        pair.wait(job)
+        pair.check_result(job)
+    assert traps.sprung(pair.cwd) == []
 
 
 # --- promise 1: the same bytes ------------------------------------------------------------------------------

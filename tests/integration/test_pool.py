@@ -71,7 +71,9 @@ def is_alive(pid: int) -> bool:
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     rig = Rig(tmp_path_factory.mktemp("pool"))
-    rig.pool.start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))  # workers look for the stand-in nowhere else
+        rig.pool.start()
     yield rig
     tree = psutil.Process().children(recursive=True)
     rig.pool.stop()
@@ -236,7 +238,8 @@ def test_our_environment_is_put_back(rig: Rig) -> None:
 def start_agent(what: str, folder: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tests.integration.agentlike", what, str(folder)]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, cwd=ROOT, env=env, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
 
 
 def test_an_agent_prints_nothing_of_rays_and_keeps_its_workers_at_ctrl_c(tmp_path: Path) -> None:

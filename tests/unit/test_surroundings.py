@@ -1,0 +1,37 @@
+"""What Ray finds around it when it starts, without starting it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from agent import surroundings
+
+
+@pytest.fixture
+def temp(tmp_path: Path) -> Path:
+    surroundings.furnish(tmp_path / "pool")
+    return tmp_path / "pool"
+
+
+def test_ray_starts_in_an_empty_folder_and_we_go_on_where_we_were(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(temp.parent)
+    with pytest.raises(KeyError), surroundings.nowhere(temp):
+        assert Path.cwd().parent == temp
+        assert list(Path.cwd().iterdir()) == []
+        raise KeyError
+    assert Path.cwd() == temp.parent
+
+
+def test_a_folder_that_was_deleted_meanwhile_is_no_obstacle(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = temp.parent / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with surroundings.nowhere(temp):
+        assert Path.cwd().parent == temp
+    with pytest.raises(FileNotFoundError):
+        os.getcwd()
+    os.chdir("/")

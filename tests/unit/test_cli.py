@@ -23,6 +23,7 @@ from coordinator.protocol.frames import FrameReader, frame
 from coordinator.protocol.messages import Decoder, Message, encode
 from jobs.errors import INTERNAL_EXIT, INTERRUPTED_EXIT, MusterError, RefusedError, UsageError
 from jobs.program import BROKEN_PIPE_EXIT
+from tests import traps
 from tests.unit.test_progress import agent, job, tally
 
 Answer = Message | Callable[[Any], Message]
@@ -245,6 +246,15 @@ def test_a_closed_pipe_is_quiet(root: roots.Root) -> None:
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr) == (BROKEN_PIPE_EXIT, "")
+
+
+@pytest.mark.parametrize("package", ["agent", "coordinator"])
+def test_nothing_is_imported_from_where_a_command_is_typed(package: str, tmp_path: Path) -> None:
+    planted = traps.plant(tmp_path / "planted", *(name for name in traps.NAMES if name != package))
+    command = [sys.executable, "-m", package, "status", "--help"]
+    done = subprocess.run(command, cwd=planted, capture_output=True, text=True, check=False)
+    assert traps.sprung(planted) == []
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 # --- what they show ---------------------------------------------------------------------------------------

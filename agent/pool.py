@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 import msgspec
 import psutil
 
-from agent import surroundings, sweep
+from agent import authentication, surroundings, sweep
 from agent.lane import Lane, Switchboard
 from agent.seat import Done, Order, Ready, Seat
 from jobs.errors import MusterError
@@ -184,6 +184,7 @@ class Pool:
                 atexit.register(self.stop)  # after Ray's own at its import, so it comes before it
                 with surroundings.nowhere(self._temp):
                     _init_ray(self._ray, self._temp, self._slots)
+            _check_closed(self._ray)
             self._seat_all()
             if not self._all_ready.wait(max(0.0, deadline - time.monotonic())):
                 raise TimeoutError(f"not ready within {self._start_seconds:.0f} s")
@@ -450,6 +451,16 @@ def _init_ray(ray: Any, temp: Path, slots: int) -> None:
             object_store_memory=STORE_BYTES,
             _temp_dir=str(surroundings.rays(temp)),
         )
+
+
+def _check_closed(ray: Any) -> None:
+    """Refuse a Ray that takes orders without the token: every user of this machine would be ours."""
+    address = ray.get_runtime_context().gcs_address
+    if authentication.answers(address):
+        why = f"Ray {ray.__version__} obeys every user of this machine: it asks for no token"
+        raise MusterError(why, "python -m pip install 'ray>=2.52'")
+    if not authentication.answers(address, surroundings.TOKEN):
+        logger.warning("Ray %s does not say whether it refuses who has no token", ray.__version__)
 
 
 def _wait_gone(pid: int, call: Callable[[], None]) -> None:

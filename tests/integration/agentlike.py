@@ -7,6 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
+from agent import surroundings
 from agent.pool import Pool, PoolEvent
 from jobs.errors import MusterError
 from tests.integration.standin import batch
@@ -16,6 +17,8 @@ def main(what: str, folder: Path) -> None:
     events: queue.SimpleQueue[PoolEvent] = queue.SimpleQueue()
     signal.signal(signal.SIGINT, lambda *_: None)
     before = signal.getsignal(signal.SIGTERM)
+    if what == "open":
+        surroundings.RAY_SETTINGS["RAY_AUTH_MODE"] = "disabled"  # as before Ray 2.52, which had no tokens
     pool = Pool(folder, 1, events.put, worker=f"tests.integration.standin:{'Unborn' if what == 'unborn' else 'Stand'}")
     try:
         pool.start()

@@ -11,12 +11,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import psutil
 import pytest
 
-from agent import surroundings, sweep
+from agent import authentication, surroundings, sweep
 from agent.pool import BatchDone, Pool, PoolEvent, WorkerDied
 from tests import stranger
 from tests.integration.standin import batch
@@ -177,6 +178,15 @@ def test_nothing_listens_beyond_loopback(rig: Rig) -> None:
     assert all(_is_loopback(ip) for ip in listening), listening
 
 
+def test_ray_answers_nobody_without_the_token(rig: Rig) -> None:
+    import ray  # not sooner: it reads the pool's settings then
+
+    address = ray.get_runtime_context().gcs_address
+    assert authentication.answers(address, surroundings.TOKEN)
+    assert not authentication.answers(address)
+    assert not authentication.answers(address, "0" * len(surroundings.TOKEN))
+
+
 # What one may do who gets into a pool's folder: all of it would make him the agent's user.
 BREAK_IN = """
 folder = sys.argv[2]
@@ -289,5 +299,13 @@ def test_a_dead_ray_is_said_and_started_again(tmp_path: Path) -> None:
 def test_workers_that_cannot_start_are_an_error_with_the_reason(tmp_path: Path) -> None:
     agent = start_agent("unborn", tmp_path)
     assert agent.communicate(timeout=DEADLINE_SECONDS) == ("workers do not start: RuntimeError: no bench here\n", "")
+    assert agent.returncode == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_ray_that_asks_for_no_token_is_not_used(tmp_path: Path) -> None:
+    agent = start_agent("open", tmp_path)
+    said = f"Ray {version('ray')} obeys every user of this machine: it asks for no token\n"
+    assert agent.communicate(timeout=DEADLINE_SECONDS) == (said, "")
     assert agent.returncode == 1
     assert not list(tmp_path.iterdir())

@@ -107,6 +107,9 @@ def environment(temp: Path) -> Iterator[None]:
     for name in [name for name in before if name.startswith("RAY_")]:
         del os.environ[name]
     os.environ.update(RAY_SETTINGS, RAY_AUTH_TOKEN_PATH=str(temp / "token"), **dict.fromkeys(THREADS, "1"))
+    if "PYTHONPATH" in before:  # Ray is started elsewhere. An empty entry, our current folder, is left out.
+        entries = before["PYTHONPATH"].split(os.pathsep)
+        os.environ["PYTHONPATH"] = os.pathsep.join(str(Path(entry).absolute()) for entry in entries if entry)
     try:
         yield
     finally:

@@ -35,3 +35,14 @@ def test_a_folder_that_was_deleted_meanwhile_is_no_obstacle(temp: Path, monkeypa
     with pytest.raises(FileNotFoundError):
         os.getcwd()
     os.chdir("/")
+
+
+@pytest.mark.parametrize(("given", "wanted"), [("src::/opt/x", "{}/src:/opt/x"), (":", "")])
+def test_workers_find_what_was_found_by_a_relative_path(
+    temp: Path, monkeypatch: pytest.MonkeyPatch, given: str, wanted: str
+) -> None:
+    monkeypatch.chdir(temp.parent)
+    monkeypatch.setenv("PYTHONPATH", given)
+    with surroundings.environment(temp):
+        assert os.environ["PYTHONPATH"] == wanted.format(temp.parent)
+    assert os.environ["PYTHONPATH"] == given

@@ -1,6 +1,7 @@
 """Clustering, from submit to merged result, beside the bare kernel in plain processes, and scikit-learn.
 
     python -m benchmarks.cluster [--ssh] [--peer sklearn] [--values 65536] [--clusters 128] [--seconds 18] [--runs 3]
+        [--no-peer]
 
 Rows of float32, one file under several names, or copied so often. `ratio`: our rows per second over the bare kernel's
 with as many processes as there are cores: it reads the same windows of the same files; with --ssh, where our agent
@@ -19,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,8 +30,8 @@ import numpy as np
 import psutil
 
 from benchmarks.fed import Fed, clustering, kernel, open_kernel
-from benchmarks.measure import CORES, alternate, machine, report, tree_seconds
-from benchmarks.served import TIMING, finish
+from benchmarks.measure import CORES, add_no_peer, alternate, machine, report, tree_seconds
+from benchmarks.served import TIMING, finish, processor_seconds
 from coordinator.commands.submit import submit
 from jobs.model import Window
 from jobs.plan import decode_plan
@@ -84,6 +86,7 @@ class Ours:
 
     def __init__(self, farm: Farm, file: Path, setting: Setting, server: Sshd | None = None) -> None:
         self.farm, self.setting, self.server = farm, setting, server
+        self.cpu: list[float] = []  # of each run: processor seconds of daemon and agent for a row
         folder = farm.folder / "job"
         (folder / "layers").mkdir(parents=True)
         self.files = [folder / "layers" / f"layer{number:03}.npy" for number in range(setting.names)]
@@ -113,10 +116,11 @@ class Ours:
 
     def rate(self) -> float:
         """Rows per second, from submit to the merged result."""
-        began = time.monotonic()
+        before, began = processor_seconds(self.farm), time.monotonic()
         job = submit(self.farm.root, self.job_file)
         finish(self.farm, job)
         seconds = time.monotonic() - began
+        self.cpu.append((processor_seconds(self.farm) - before) / self.setting.rows)
         self.farm.coordinator("rm", job)
         return self.setting.rows / seconds
 
@@ -193,16 +197,29 @@ def main() -> None:
     options.add_argument("--clusters", type=int, default=128)
     options.add_argument("--seconds", type=float, default=18.0, help="of work in each run, about")
     options.add_argument("--runs", type=int, default=3)
+    add_no_peer(options)
     given = options.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="muster-bench-"))
     try:
         print(machine(), flush=True)
         setting = _sized(folder, given)
         print(f"{setting.rows:,} rows of {setting.values:,} float32, {setting.clusters} clusters", flush=True)
-        sides = _over_ssh if given.ssh else _beside_sklearn if given.peer == "sklearn" else _by_folder
-        sides(folder, setting, given.runs)
+        if given.no_peer:
+            _alone(folder, setting, given.runs, given.ssh)
+        else:
+            sides = _over_ssh if given.ssh else _beside_sklearn if given.peer == "sklearn" else _by_folder
+            sides(folder, setting, given.runs)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _alone(folder: Path, setting: Setting, runs: int, ssh: bool) -> None:
+    with ExitStack() as stack:
+        (folder / "sshd").mkdir()
+        server = stack.enter_context(sshd.running(folder / "sshd")) if ssh else None
+        ours = Ours(stack.enter_context(running(folder / "farm", **TIMING)), folder / "rows.npy", setting, server)
+        rates = alternate(runs, ours=ours.rate)
+    report(max(rates["ours"]), None, {}, min(ours.cpu))
 
 
 def _by_folder(folder: Path, setting: Setting, runs: int) -> None:
@@ -213,7 +230,8 @@ def _by_folder(folder: Path, setting: Setting, runs: int) -> None:
         rates = alternate(runs, ours=ours.rate, bare=bare.rate)
     sklearn, inertia = sklearn_rate(file, setting)
     best, peer = max(rates["ours"]), max(rates["bare"])
-    report(best, peer, {"sklearn": round(best / sklearn, 1), "inertia over sklearn's": round(inertia, 4)})
+    parts = {"sklearn": round(best / sklearn, 1), "inertia over sklearn's": round(inertia, 4)}
+    report(best, peer, parts, min(ours.cpu))
 
 
 def _beside_sklearn(folder: Path, setting: Setting, runs: int) -> None:
@@ -225,9 +243,10 @@ def _beside_sklearn(folder: Path, setting: Setting, runs: int) -> None:
         return rate
 
     with running(folder / "farm", **TIMING) as farm:
-        rates = alternate(runs, ours=Ours(farm, file, setting).rate, sklearn=sklearn)
+        ours = Ours(farm, file, setting)
+        rates = alternate(runs, ours=ours.rate, sklearn=sklearn)
     parts = {"values": setting.values, "inertia over sklearn's": round(inertias[0], 4)}
-    report(max(rates["ours"]), max(rates["sklearn"]), parts)
+    report(max(rates["ours"]), max(rates["sklearn"]), parts, min(ours.cpu))
 
 
 def _over_ssh(folder: Path, setting: Setting, runs: int) -> None:
@@ -241,7 +260,7 @@ def _over_ssh(folder: Path, setting: Setting, runs: int) -> None:
         rates = alternate(runs, ours=_sharing(ours.rate, links["ours"], shares["ours"]),
                           fed=_sharing(fed.rate, links["fed"], shares["fed"]))  # fmt: skip
     parts = {"ssh": {name: round(min(share), 3) for name, share in shares.items()}}
-    report(max(rates["ours"]), max(rates["fed"]), parts)
+    report(max(rates["ours"]), max(rates["fed"]), parts, min(ours.cpu))
 
 
 def _sharing(rate: Callable[[], float], spent: Callable[[], float], shares: list[float]) -> Callable[[], float]:

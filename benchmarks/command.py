@@ -133,7 +133,7 @@ def local(folder: Path, count: int, runs: int) -> None:
     with running(folder / "farm", **TIMING) as farm:
         ours = Commands(farm, count, warm=10 * CORES)
         rates = alternate(runs, ours=ours.rate, peer=lambda: peer_rate(count))
-    report(max(rates["ours"]), max(rates["peer"]), {"peer": peer_command()[0]})
+    report(max(rates["ours"]), max(rates["peer"]), {"peer": peer_command()[0]}, min(ours.cpu))
 
 
 def over_ssh(folder: Path, count: int, runs: int) -> None:

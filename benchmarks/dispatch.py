@@ -1,6 +1,6 @@
 """Empty shards, each durably committed, beside as many Ray tasks and Dask futures on the same cores.
 
-    python -m benchmarks.dispatch [--shards 100000] [--runs 3]
+    python -m benchmarks.dispatch [--shards 100000] [--runs 3] [--no-peer]
 
 Ours: a `map` of a function that gives back its row, one row a shard, one agent by folder; from submit to merged result,
 every shard under its own key in the store and on the disk. Ray: a task for each number, its result fetched; nothing is
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.measure import CORES, alternate, machine, report
+from benchmarks.measure import CORES, add_no_peer, alternate, machine, report
 from benchmarks.served import TIMING, Counted, finish
 from tests.farm import running
 
@@ -81,23 +81,28 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--shards", type=int, default=100_000)
     options.add_argument("--runs", type=int, default=3)
+    add_no_peer(options)
     given = options.parse_args()
     print(machine(), flush=True)
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as folder:
-        rates = measure(Path(folder), given.shards, given.runs)
-    best = {name: max(found) for name, found in rates.items()}
-    parts = {"over dask": round(best["ours"] / best["dask"], 2)} if "dask" in best else {}
-    report(best["ours"], best["ray"], parts)
+        measure(Path(folder), given.runs, given.shards, {} if given.no_peer else peers_of(given.shards))
 
 
-def measure(folder: Path, shards: int, runs: int) -> dict[str, list[float]]:
-    """Each side in turn; ours waits while the others run, and its idle agent costs them a hundredth of a core."""
+def peers_of(shards: int) -> dict[str, Callable[[], float]]:
     peers: dict[str, Callable[[], float]] = {"ray": lambda: ray_rate(shards)}
     if _has_dask():
         peers["dask"] = lambda: dask_rate(shards)
+    return peers
+
+
+def measure(folder: Path, runs: int, shards: int, peers: dict[str, Callable[[], float]]) -> None:
+    """Each side in turn; ours waits while the others run, and its idle agent costs them a hundredth of a core."""
     with running(folder / "farm", **TIMING) as farm:
         ours = Ours(farm, shards, warm=4 * CORES)
-        return alternate(runs, ours=ours.rate, **peers)
+        rates = alternate(runs, ours=ours.rate, **peers)
+    best = {name: max(found) for name, found in rates.items()}
+    parts = {"over dask": round(best["ours"] / best["dask"], 2)} if "dask" in best else {}
+    report(best["ours"], best.get("ray"), parts, min(ours.cpu))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Inference, from submit to merged result, beside plain numpy, Ray actors and Ray Data: an MLP of 784-448-160-10.
 
-    python -m benchmarks.infer [--ssh] [--agents 2] [--rows 3500000] [--runs 3]
+    python -m benchmarks.infer [--ssh] [--agents 2] [--rows 3500000] [--runs 3] [--no-peer]
 
 Rows of 784 float32, one file under several names, or copied so often. `ratio`: our rows per second over those of plain
 numpy in as many processes as there are cores, with the batch that is best for it: it reads the same windows of the same
@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,8 +29,8 @@ import numpy as np
 import threadpoolctl
 
 from benchmarks.fed import Fed
-from benchmarks.measure import CORES, alternate, machine, report, tree_seconds
-from benchmarks.served import TIMING, finish
+from benchmarks.measure import CORES, add_no_peer, alternate, machine, report
+from benchmarks.served import TIMING, finish, processor_seconds
 from coordinator.commands.submit import submit
 from jobs.kinds import Bench, Runner
 from jobs.kinds.infer import Infer, InferParams
@@ -99,18 +99,19 @@ class Ours:
         self.job_file.write_text(
             f"name: bench\nkind: infer\nsource: layers\nshard: {{size: {SHARD}}}\nparams: {{model: net.npz}}\n"
         )
-        self.cpu: list[float] = []
+        self.spent: list[tuple[float, float]] = []  # of each run: processor seconds of daemon and agents, seconds
         cpus = max(1, CORES // agents)
-        self.pids = [self._join(f"bench{i}", cpus) for i in range(agents)]
+        for number in range(agents):
+            self._join(f"bench{number}", cpus)
         until(lambda: all(farm.agent_status(f"bench{i}") for i in range(agents)), "the agents to join", 60)
         self._await_pools()
 
-    def _join(self, name: str, cpus: int) -> int:
-        options = ["--cpus", str(cpus)]
-        if self.server is None:
-            return self.farm.join(name, *options).pid
-        options += ["--disk", DISK, "--ssh-config", str(self.server.ssh_config())]
-        return self.farm.join(name, *options, where=f"{HOST}:{self.farm.root.path}").pid
+    def _join(self, name: str, cpus: int) -> None:
+        options, where = ["--cpus", str(cpus)], None
+        if self.server is not None:
+            options += ["--disk", DISK, "--ssh-config", str(self.server.ssh_config())]
+            where = f"{HOST}:{self.farm.root.path}"
+        self.farm.join(name, *options, where=where)
 
     def _await_pools(self) -> None:
         """They are up once a first small job has run."""
@@ -119,17 +120,21 @@ class Ours:
 
     def rate(self) -> float:
         """Rows per second, from submit to the merged result."""
-        before, began = self._spent(), time.monotonic()
+        before, began = processor_seconds(self.farm), time.monotonic()
         job = submit(self.farm.root, self.job_file)
         finish(self.farm, job)
         seconds = time.monotonic() - began
-        self.cpu.append((self._spent() - before) / (CORES * seconds))
+        self.spent.append((processor_seconds(self.farm) - before, seconds))
         self.farm.coordinator("rm", job)
         return self.source.total / seconds
 
-    def _spent(self) -> float:
-        assert self.farm.daemon is not None
-        return sum(map(tree_seconds, [*self.pids, self.farm.daemon.pid]))
+    def busy(self) -> float:
+        """What part of the cores' time daemon and agents had, in the run in which it was most."""
+        return round(max(cpu / seconds for cpu, seconds in self.spent) / CORES, 3)
+
+    def cpu(self) -> float:
+        """Processor seconds of daemon and agents for a row, in the run in which it was least."""
+        return min(cpu for cpu, _ in self.spent) / self.source.total
 
     def plan(self) -> Plan:
         job = submit(self.farm.root, self.job_file)
@@ -263,6 +268,15 @@ def data_rate(file: Path, batch: int) -> float | None:
 # --- what is compared --------------------------------------------------------------------------------------------
 
 
+def alone(folder: Path, source: Source, runs: int, agents: int, ssh: bool) -> None:
+    with ExitStack() as stack:
+        (folder / "sshd").mkdir()
+        server = stack.enter_context(sshd.running(folder / "sshd")) if ssh else None
+        ours = Ours(stack.enter_context(running(folder / "farm", **TIMING)), source, agents, server)
+        rates = alternate(runs, ours=ours.rate)
+    report(max(rates["ours"]), None, {"cpu": ours.busy()}, ours.cpu())
+
+
 def by_folder(folder: Path, source: Source, runs: int) -> None:
     with running(folder / "farm", **TIMING) as farm:
         ours = Ours(farm, source)
@@ -271,8 +285,9 @@ def by_folder(folder: Path, source: Source, runs: int) -> None:
         rates = alternate(runs, ours=ours.rate, plain=plain.rate)
     best, peer = max(rates["ours"]), max(rates["plain"])
     actors, data = actors_rate(source.file), data_rate(source.file, plain.batch)
-    parts = {"cpu": round(max(ours.cpu), 3), "ray actors 10x10": round(best / actors, 1)}
-    report(best, peer, {**parts, "ray data map_batches": round(best / data, 2) if data else None})
+    parts: dict[str, Any] = {"cpu": ours.busy(), "ray actors 10x10": round(best / actors, 1)}
+    parts["ray data map_batches"] = round(best / data, 2) if data else None
+    report(best, peer, parts, ours.cpu())
 
 
 def inferring(params: InferParams, path: Path) -> Runner:
@@ -291,7 +306,7 @@ def over_ssh(folder: Path, source: Source, runs: int) -> None:
         make = partial(inferring, msgspec.convert(plan.work.params, InferParams), ours.job_file.parent / "net.npz")
         fed = Fed(server, ours.files, source.rows, plan.layers[0].shard_rows, SIZES[0], make)
         rates = alternate(runs, ours=ours.rate, fed=fed.rate)
-    report(max(rates["ours"]), max(rates["fed"]), {"cpu": round(max(ours.cpu), 3)})
+    report(max(rates["ours"]), max(rates["fed"]), {"cpu": ours.busy()}, ours.cpu())
 
 
 def several(folder: Path, source: Source, runs: int, agents: int) -> None:
@@ -314,6 +329,7 @@ def main() -> None:
     options.add_argument("--agents", type=int, default=1, help="beside one, with as many cores together")
     options.add_argument("--rows", type=int, default=3_500_000, help="in all")
     options.add_argument("--runs", type=int, default=3)
+    add_no_peer(options)
     given = options.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="muster-bench-"))
     try:
@@ -322,7 +338,9 @@ def main() -> None:
         source = Source(folder / "rows.npy", -(-given.rows // names), names)
         write_source(source.file, source.rows)
         print(f"{source.total:,} rows of {SIZES[0]} float32, {source.total * ROW_BYTES / 1e9:.1f} GB", flush=True)
-        if given.agents > 1:
+        if given.no_peer:
+            alone(folder, source, given.runs, given.agents, given.ssh)
+        elif given.agents > 1:
             several(folder, source, given.runs, given.agents)
         else:
             (over_ssh if given.ssh else by_folder)(folder, source, given.runs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -29,10 +30,22 @@ def alternate(runs: int, **sides: Callable[[], float]) -> dict[str, list[float]]
     return rates
 
 
-def report(ours: float, peer: float, parts: dict[str, Any]) -> None:
-    """The last line of a benchmark: JSON, `ratio` so that more is better."""
-    values = {"ours": round(ours, 3), "peer": round(peer, 3), "ratio": round(ours / peer, 3), "parts": parts}
+def report(ours: float, peer: float | None, parts: dict[str, Any], cpu: float | None = None) -> None:
+    """The last line of a benchmark: JSON, `ratio` so that more is better. Without a peer, `peer` and `ratio` are null.
+
+    `cpu`: processor seconds of the daemon and the agents for one of what `ours` counts, where a benchmark takes them.
+    """
+    values: dict[str, Any] = {"ours": round(ours, 3), "peer": None, "ratio": None, "parts": parts}
+    if peer is not None:
+        values |= {"peer": round(peer, 3), "ratio": round(ours / peer, 3)}
+    if cpu is not None:
+        values["cpu"] = float(f"{cpu:.4g}")
     print(json.dumps(values), flush=True)
+
+
+def add_no_peer(options: argparse.ArgumentParser) -> None:
+    """`--no-peer`, in the same words for every benchmark that has it."""
+    options.add_argument("--no-peer", action="store_true", help="ours only: `peer` and `ratio` are null")
 
 
 def give_up(why: str) -> NoReturn:

@@ -1,7 +1,7 @@
 """Pulling over ssh into a spool: over loopback beside `scp` and `ssh cat` of the same file with the same cipher, or
 over a link of a given rate beside plain TCP.
 
-    python -m benchmarks.pull [--mib 1024] [--runs 3] [--agents 4] [--link 1gbit]
+    python -m benchmarks.pull [--mib 1024] [--runs 3] [--agents 4] [--link 1gbit] [--no-peer]
 
 Ours is the agent's own pull thread in a process of its own, which has joined before the clock starts, as agents have:
 it asks for one shard as large as the file, writes it into the spool and takes its digest on the way. scp and `ssh cat`
@@ -33,7 +33,7 @@ import numpy as np
 
 from agent.links.remote import CIPHERS
 from benchmarks import shaped
-from benchmarks.measure import alternate, machine, report
+from benchmarks.measure import add_no_peer, alternate, machine, report
 from coordinator.commands.submit import submit
 from jobs.plan import decode_plan
 from jobs.ranges import RangeSet
@@ -232,6 +232,7 @@ def main() -> None:
     options.add_argument("--mib", type=int, default=1024)
     options.add_argument("--runs", type=int, default=3)
     options.add_argument("--agents", type=int, default=4, help="at once, in the second part")
+    add_no_peer(options)
     options.add_argument("--link", metavar="RATE", help="as tc has it: pull over such a link, beside plain TCP")
     given = options.parse_args()
     print(machine(), flush=True)
@@ -246,6 +247,9 @@ def measure_link(folder: Path, given: argparse.Namespace) -> None:
     ):
         (agent,) = net.machines
         field = Field(folder, farm, net.sshd, given.mib * MIB, 1, agent.enter)
+        if given.no_peer:
+            report(max(alternate(given.runs, ours=field.ours)["ours"]), None, {"link": given.link})
+            return
         address = net.server.address
         command = [*net.server.enter, sys.executable, "-m", "benchmarks.plain", "send", address, str(field.file)]
         sender = _started(command)
@@ -263,6 +267,9 @@ def measure_link(folder: Path, given: argparse.Namespace) -> None:
 def measure(folder: Path, given: argparse.Namespace) -> None:
     with sshd.running(folder / "sshd") as server, running(folder / "farm", lease=600.0, heartbeat=60.0) as farm:
         field = Field(folder, farm, server, given.mib * MIB, given.agents)
+        if given.no_peer:
+            report(max(alternate(given.runs, ours=field.ours)["ours"]), None, {})
+            return
         alone = alternate(given.runs, ours=field.ours, scp=field.scp, cat=field.cat, master=field.cat_logged_in)
         many = alternate(given.runs, ours=lambda: field.ours(given.agents), scp=lambda: field.scp(given.agents))
     best = {name: max(rates) for name, rates in alone.items()}

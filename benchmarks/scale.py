@@ -1,6 +1,7 @@
 """What a shard costs the coordinator, with a thousand agents and 10³ to 10⁶ shards.
 
     python -m benchmarks.scale [--agents 1000] [--shards 1000000] [--runs 2] [--plot docs/scale.png]
+        [--no-peer]
 
 Agents are simulated, in one process: each has a control and a push channel on the daemon's own socket and speaks what
 `coordinator connect` speaks there. All join first. They compute nothing, and report half a second for each shard;
@@ -12,7 +13,7 @@ tenth of the shards and at all of them; `ratio`: the first over the second, so t
 `parts`: the time from a sync to the grants it brings, the 99th in a hundred, while the middle half of the largest job
 runs at half the peak rate, seen by more agents in a process of their own, so that it is the daemon's and not the
 crowd's; the daemon's memory at most; from its kill -9 in the middle of the largest job until it answers again; shards
-per second of wall-clock time.
+per second of wall-clock time. `--no-peer`: only what the first cost needs is run, up to a tenth of the shards.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from benchmarks.measure import machine, report, tree_seconds
+from benchmarks.measure import add_no_peer, machine, report, tree_seconds
 from benchmarks.served import TIMING
 from coordinator import root as roots
 from coordinator.protocol import messages as m
@@ -339,6 +340,9 @@ async def measure(farm: Farm, given: argparse.Namespace) -> tuple[list[Found], d
     sizes = [10**power for power in range(3, 8) if 10**power <= given.shards]
     async with crowd_of(farm.root, given.agents) as crowd:
         await field.run(crowd, sizes[0])  # so that nothing is done for the first time
+        if given.no_peer:
+            found = await _best(field, crowd, sizes[-2], given.runs)
+            return [found], {"shards/s": round(found.rate), "agents": given.agents}
         curve = [await _best(field, crowd, size, given.runs) for size in sizes]
         waits = await field.waits(crowd, sizes[-1], max(found.rate for found in curve) / 2)
         memory = field.memory()
@@ -364,6 +368,7 @@ def main() -> None:
     options.add_argument("--shards", type=int, default=1_000_000, help="of the largest job; at least 10,000")
     options.add_argument("--runs", type=int, default=2)
     options.add_argument("--plot", type=Path, help="write the curve as a picture")
+    add_no_peer(options)
     options.add_argument("--probe", nargs=2, help=argparse.SUPPRESS)
     given = options.parse_args()
     if given.probe:
@@ -376,6 +381,9 @@ def main() -> None:
             curve, parts = asyncio.run(measure(farm, given))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    if given.no_peer:
+        report(curve[0].cost, None, parts)
+        return
     if given.plot:
         plot(curve, given.plot)
     report(curve[-2].cost, curve[-1].cost, parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 
-from benchmarks.measure import CORES
+from benchmarks.measure import CORES, tree_seconds
 from tests.farm import Farm, until
 
 TIMING = {"heartbeat": 5.0, "lease": 60.0, "tick": 1.0}  # as served by default
@@ -19,19 +19,28 @@ def finish(farm: Farm, job: str) -> None:
     farm.wait(job)
 
 
+def processor_seconds(farm: Farm) -> float:
+    """Processor time of the farm's daemon and of all its real agents, with all that live below them, so far."""
+    assert farm.daemon is not None
+    return sum(tree_seconds(process.pid) for process in [farm.daemon, *farm.real.values()])
+
+
 class Counted(ABC):
     """A farm with one agent by folder, and its rate at jobs of so many things with nothing to do."""
 
     def __init__(self, farm: Farm, count: int, warm: int) -> None:
         self.farm, self.count = farm, count
+        self.cpu: list[float] = []  # of each run: processor seconds of daemon and agent for one thing
         farm.join("bench", "--cpus", str(CORES))
         until(lambda: farm.agent_status("bench"), "the agent to join", 60)
         self._run(warm)  # the pool is up once it has run
 
     def rate(self) -> float:
-        began = time.monotonic()
+        before, began = processor_seconds(self.farm), time.monotonic()
         self._run(self.count)
-        return self.count / (time.monotonic() - began)
+        seconds = time.monotonic() - began
+        self.cpu.append((processor_seconds(self.farm) - before) / self.count)
+        return self.count / seconds
 
     @abstractmethod
     def _run(self, count: int) -> None:

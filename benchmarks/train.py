@@ -1,6 +1,7 @@
 """Synchronous rounds of one model on all cores, beside Ray's parameter-server pattern: same model, data and batch.
 
     python -m benchmarks.train [--ssh] [--agents 1] [--rounds 200] [--runs 3] [--bits 32] [--batch 1024] [--scaling]
+        [--no-peer]
 
 The model is the mlp 784-448-160-10 (425,130 parameters), a virtual worker a core, `batch` rows each, one step a round.
 Ours: rounds per second of training as the job's own clock counts them, by folder or over loopback ssh. Ray: an actor
@@ -26,8 +27,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from benchmarks.measure import CORES, alternate, machine, report
-from benchmarks.served import TIMING, finish
+from benchmarks.measure import CORES, add_no_peer, alternate, machine, report
+from benchmarks.served import TIMING, finish, processor_seconds
 from jobs.train import data
 from jobs.train.data import Data, Feeder
 from jobs.train.models import Model, open_model
@@ -50,6 +51,7 @@ class Ours:
         self, farm: Farm, folder: Path, given: argparse.Namespace, config: Path | None, workers: int = CORES
     ) -> None:
         self._farm, self._folder, self._given, self._workers = farm, folder, given, workers
+        self.cpu: list[float] = []  # of each run: processor seconds of daemon and agents for a round
         self.spent_ms: list[tuple[float, float]] = []  # of each run: a round, and the compute of one worker in it
         agents = min(workers, given.agents)
         for number in range(agents):
@@ -67,8 +69,10 @@ class Ours:
 
     def _run(self, rounds: int) -> float:
         params = msgspec.to_builtins(params_of(self._folder, self._given, rounds, self._workers))
+        before = processor_seconds(self._farm)
         job = self._farm.submit({}, kind="train", name="train", params=params)
         finish(self._farm, job)
+        self.cpu.append((processor_seconds(self._farm) - before) / rounds)
         agents = self._farm.status(job).agents
         found = json.loads((self._farm.root.job(job).result / "made" / "training.json").read_text())
         self._farm.coordinator("rm", job)
@@ -210,12 +214,12 @@ def main() -> None:
     options.add_argument("--runs", type=int, default=3)
     options.add_argument("--bits", type=int, default=32)
     options.add_argument("--batch", type=int, default=1024)
-    options.add_argument("--alone", action="store_true", help="ours only")
+    add_no_peer(options)
     options.add_argument("--scaling", action="store_true", help="beside one worker, which takes the whole batch")
     given = options.parse_args()
     print(machine(), flush=True)
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as name:
-        (measure_scaling if given.scaling else measure)(Path(name), given)
+        (measure_scaling if given.scaling and not given.no_peer else measure)(Path(name), given)
 
 
 def measure_scaling(folder: Path, given: argparse.Namespace) -> None:
@@ -251,7 +255,7 @@ def measure(folder: Path, given: argparse.Namespace) -> None:
             "numpy1": lambda: numpy_rate(folder, params, 1),
             "numpy": lambda: numpy_rate(folder, params, CORES),
         }
-        rates = alternate(given.runs, ours=ours.rate, **({} if given.alone else peers))
+        rates = alternate(given.runs, ours=ours.rate, **({} if given.no_peer else peers))
     best = {name: max(those) for name, those in rates.items()}
     round_ms, compute_ms = ours.least()
     parts = {
@@ -260,7 +264,7 @@ def measure(folder: Path, given: argparse.Namespace) -> None:
         "overhead ms": round(round_ms - compute_ms, 2),
         **{f"over {name}": round(best["ours"] / rate, 3) for name, rate in best.items() if name.startswith("numpy")},
     }
-    report(best["ours"], best.get("ray", best["ours"]), parts)
+    report(best["ours"], best.get("ray"), parts, min(ours.cpu[1:]))
 
 
 if __name__ == "__main__":

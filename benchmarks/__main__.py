@@ -30,6 +30,8 @@ class Benchmark:
     ours: str
     peer: str
     reach: float
+    less_is_better: bool = False  # of `ours`
+    page: tuple[str, ...] = ()  # more arguments, for the page alone
 
 
 BENCHMARKS = {
@@ -55,20 +57,27 @@ BENCHMARKS = {
     ),
     "dispatch": Benchmark(("dispatch",), "empty shards/s, each durably committed", "Ray tasks", 3.0),
     "scale": Benchmark(
-        ("scale", "--plot", str(DOCS / "scale.png")),
+        ("scale",),
         "µs of the coordinator's processor time a shard, 10⁵ shards and 1,000 agents",
         "µs at 10⁶",
         0.83,
+        less_is_better=True,
+        page=("--plot", str(DOCS / "scale.png")),
     ),
     "tail": Benchmark(("tail",), "shards/s of two agents, one four times slower", "both busy from first to last", 0.9),
     "memory": Benchmark(
-        ("memory",), "MiB in the second tenth of 20 GiB by folder", "MiB in the highest of the later tenths", 0.9
+        ("memory",),
+        "MiB in the second tenth of 20 GiB by folder",
+        "MiB in the highest of the later tenths",
+        0.9,
+        less_is_better=True,
     ),
     "memory-ssh": Benchmark(
         ("memory", "--ssh"),
         "MiB in the second tenth of 20 GiB over loopback ssh, with 1 GiB of disk",
         "MiB in the highest of the later tenths",
         0.9,
+        less_is_better=True,
     ),
     "train": Benchmark(("train",), "rounds/s by folder, 425,130 parameters", "Ray's parameter-server pattern", 0.8),
     "train-ssh": Benchmark(("train", "--ssh"), "rounds/s over loopback ssh", "Ray's parameter-server pattern", 0.5),
@@ -121,7 +130,7 @@ def main() -> int:
 
 def _run(name: str) -> dict[str, Any]:
     """The JSON of a benchmark's last line, or nothing where it cannot run; its other lines are shown as they come."""
-    module, *args = BENCHMARKS[name].args
+    module, *args = [*BENCHMARKS[name].args, *BENCHMARKS[name].page]
     print(f"== {name}", flush=True)
     last = ""
     with subprocess.Popen(
@@ -145,6 +154,7 @@ def _page(results: dict[str, dict[str, Any]]) -> str:
         "",
         "The last lines of the benchmarks. Each is measured beside its peer in one run, in turn; the best of several.",
         "`ratio` is so that more is better. Written by `make bench`, or by `python -m benchmarks NAME` for some.",
+        "`python -m benchmarks.compare REV NAME` says whether this checkout is slower than another revision.",
         "",
         "| benchmark | ours | peer | ratio | to reach | ran on |",
         "|---|---|---|---|---|---|",

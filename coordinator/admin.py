@@ -29,6 +29,7 @@ LayerState = Literal["waiting", "open", "merging", "merged", "changed"]
 AgentState = Literal["live", "draining", "gone", "left"]
 ENDED: frozenset[JobState] = frozenset({"cancelled", "incomplete", "complete"})
 DRIVER = "driver"  # a failure of this code is of a job's driver, and of no shard
+MERGE = "merge"  # and one of this code of the merging of a layer
 TRAINING = "train"  # the kind whose drivers have news for people
 FAILURES_LIMIT = 500  # in one answer: with the evidence's own limit it stays below a frame's
 

@@ -268,5 +268,9 @@ def _delete_leftovers(root: Root, store: Store) -> None:
         folder.mkdir(exist_ok=True)
         named = {file for _, file, _ in store.bundles_of(job.id)}
         for path in folder.iterdir():
-            if path.name not in named:
+            if path.name in named:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
                 path.unlink(missing_ok=True)

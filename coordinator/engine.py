@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from coordinator import printed
-from coordinator.admin import DRIVER, TRAINING, TrainNews
+from coordinator.admin import DRIVER, MERGE, TRAINING, TrainNews
 from coordinator.chronicle import Chronicle
 from coordinator.evidence import append_failure, append_quarantine
 from coordinator.figures import JobFigures
@@ -291,12 +291,24 @@ class Engine:
         """A driver that cannot go on: the job is halted, with the evidence where that of shards is, under the shard it
         was to make next. It counts against none."""
         layer = self.jobs[job].plan.layers[0].digest
-        failure = Failure(job, layer, number, self.boot, 0, DRIVER, message, evidence, 0.0, 0)
+        self._store_own_failure(job, layer, number, DRIVER, message, evidence)
+        self.handle(e.DriverFailed(job, message))
+
+    def _merge_refused(self, job: str, layer: Layer, generation: int, message: str, evidence: str) -> None:
+        """A layer that does not merge: its job is halted, with the evidence where that of shards is, under a shard
+        that there is not. It counts against none."""
+        why = f"{layer.name} does not merge: {message}"
+        log.error("%s/%s", job, why)
+        self._store_own_failure(job, layer.digest, layer.count, MERGE, why, evidence)
+        self.handle(e.MergeRefused(job, layer.digest, generation, why))
+
+    def _store_own_failure(self, job: str, layer: str, number: int, code: str, message: str, evidence: str) -> None:
+        """What failed here, on the server."""
+        failure = Failure(job, layer, number, self.boot, 0, code, message, evidence, 0.0, 0)
         at = time.time()
         self.jobs[job].figures.failures += 1
         self.write(lambda store: store.add_failure(job, "coordinator", at, failure, False, counts=False))
         append_failure(self.root.job(job).failures, self._shard(job, layer, number), "coordinator", "", failure, False)
-        self.handle(e.DriverFailed(job, message))
 
     def _shard(self, job: str, layer: str, number: int) -> str:
         return f"{job}/{self.jobs[job].layers[layer].name}/{number}"
@@ -367,8 +379,12 @@ class Engine:
         await asyncio.to_thread(self._delete_bundles, job, files)
 
     def _delete_bundles(self, job: str, files: list[str]) -> None:
+        """Of which the store knows nothing any more. What stays goes at the next start."""
         for file in files:
-            (self.root.job(job).bundles / file).unlink(missing_ok=True)
+            try:
+                (self.root.job(job).bundles / file).unlink(missing_ok=True)
+            except OSError as error:
+                log.warning("a bundle of %s is not deleted: %s", job, error)
 
     # --- sessions ----------------------------------------------------------------------------------------
 
@@ -546,11 +562,9 @@ class Engine:
             await self._uncommit(job, layer, generation, missing)
             return True
         if reply.hopeless:
-            log.error("%s/%s does not merge: %s", job, layer.name, reply.message)
-            self.handle(e.MergeRefused(job, layer.digest, generation, f"{layer.name} does not merge: {reply.message}"))
+            self._merge_refused(job, layer, generation, reply.message, reply.evidence)
             return True
         if reply.message:
-            log.error("%s/%s: the merge failed: %s; it starts again", job, layer.name, reply.message)
             return False
         await self._finish_merge(job, layer, generation, folder)
         if live := self.jobs.get(job):
@@ -585,7 +599,7 @@ class Engine:
             live.bundles = ["" if file == bundle.name else file for file in live.bundles]
         numbers = await self.ask(lambda store: store.forget_bundle(job, layer.digest, bundle.name))
         await self._uncommit(job, layer, generation, numbers)
-        await asyncio.to_thread(bundle.unlink, True)
+        await asyncio.to_thread(self._delete_bundles, job, [bundle.name])
 
     async def _uncommit(self, job: str, layer: Layer, generation: int, numbers: RangeSet) -> None:
         payloads = await self.ask(lambda store: store.payloads_of(job, layer.digest, numbers))

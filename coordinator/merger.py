@@ -10,14 +10,19 @@ import os
 import queue
 import sys
 import threading
+import traceback
 from pathlib import Path
 
 import msgspec
 
 from coordinator.protocol.frames import FrameReader, frame
+from jobs.commit import is_full, write_all
 from jobs.model import Layer
 
 READ_BYTES = 1 << 16
+EVIDENCE_CHARS = 8_000  # of a traceback, its end
+MESSAGE_CHARS = 1_000
+MISSING_TOLD = 100_000  # ranges in one reply, which is a frame; the next merge tells of more
 
 
 class MergeOrder(msgspec.Struct, frozen=True):
@@ -39,23 +44,39 @@ class MergeReply(msgspec.Struct, frozen=True):
     full: bool = False
     hopeless: bool = False  # it would fail again and again: what the shards gave does not merge
     message: str = ""
+    evidence: str = ""  # the traceback of what nobody foresaw
 
 
 def main() -> int:
     orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(orders,), daemon=True).start()
     while True:
-        order = msgspec.msgpack.decode(orders.get(), type=MergeOrder)
-        os.write(sys.stdout.fileno(), frame(msgspec.msgpack.encode(carry_out(order))))
+        write_all(sys.stdout.fileno(), answer(orders.get()))
+
+
+def answer(raw: bytes) -> bytes:
+    """The reply to an order, as a frame. Nothing that goes wrong with one order ends the helper."""
+    try:
+        return frame(msgspec.msgpack.encode(carry_out(msgspec.msgpack.decode(raw, type=MergeOrder))))
+    except Exception as error:
+        return frame(msgspec.msgpack.encode(_unforeseen(error)))
+
+
+def _unforeseen(error: Exception) -> MergeReply:
+    told = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    why = "memory is short" if isinstance(error, MemoryError) else type(error).__name__
+    return MergeReply(message=f"{why}: {str(error)[:MESSAGE_CHARS]}", evidence=told[-EVIDENCE_CHARS:])
 
 
 def _read(orders: queue.SimpleQueue[bytes]) -> None:
     """Orders from stdin; its end is ours."""
     reader = FrameReader()
-    while data := os.read(sys.stdin.fileno(), READ_BYTES):
-        for payload in reader.feed(data):
-            orders.put(payload)
-    os._exit(0)
+    try:
+        while data := os.read(sys.stdin.fileno(), READ_BYTES):
+            for payload in reader.feed(data):
+                orders.put(payload)
+    finally:
+        os._exit(0)
 
 
 def carry_out(order: MergeOrder) -> MergeReply:
@@ -71,13 +92,13 @@ def carry_out(order: MergeOrder) -> MergeReply:
         items = Path(order.items) if order.items else None
         merge_layer(order.layer, [Path(bundle) for bundle in order.bundles], folder, job=order.job, items=items)
     except Incomplete as error:
-        return MergeReply(missing=error.missing.pairs(), message=str(error))
+        return MergeReply(missing=error.missing.pairs()[:MISSING_TOLD], message=str(error))
     except DamagedBundle as error:
         return MergeReply(damaged=str(error.path), message=str(error))
     except SpaceError as error:
         return MergeReply(full=True, message=error.message)
     except (Collision, SumTooLarge) as error:
         return MergeReply(hopeless=True, message=error.message)
-    except (MusterError, OSError, ValueError) as error:
-        return MergeReply(message=str(error) or type(error).__name__)
+    except (MusterError, OSError) as error:
+        return MergeReply(full=isinstance(error, OSError) and is_full(error), message=str(error))
     return MergeReply(nbytes=read_manifest(folder).nbytes)

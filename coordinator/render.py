@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from coordinator import progress
 from coordinator import render_training as training
-from coordinator.admin import DRIVER, AgentStatus, FailureRecord, JobStatus, LayerStatus, Tally
+from coordinator.admin import DRIVER, MERGE, AgentStatus, FailureRecord, JobStatus, LayerStatus, Tally
 from coordinator.progress import Eta, Speed, Trace
 from jobs.units import format_duration, format_size
 
@@ -315,8 +315,9 @@ def agents_table(agents: Sequence[AgentStatus], now: float) -> str:
 def failure_page(job: str, record: FailureRecord) -> str:
     """One failure: whose, where, when, and its evidence indented."""
     state = ", quarantined" if record.quarantined else ""
-    if record.code == DRIVER:  # of no shard
-        whose, where = job, f"  at {moment(record.when)}"
+    if record.code in {DRIVER, MERGE}:  # of no shard
+        whose = job if record.code == DRIVER else f"{job}/{record.layer}"
+        where = f"  at {moment(record.when)}"
     else:
         whose = f"{job}/{record.layer}/{record.number}{state}"
         where = f"  attempt {record.boot}.{record.attempt} on {record.agent} at {moment(record.when)}{_cost(record)}"

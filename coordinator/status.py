@@ -144,6 +144,7 @@ def notes_of(engine: Engine, job: s.Job) -> list[str]:
     changes = engine.jobs[job.id].changes
     notes = [f"source of layer {layer.name} changed" for layer in changed]
     notes += [changes[layer.digest] for layer in changed if layer.digest in changes]
+    notes += _unmerged(engine, job)[:5]
     if job.state != "running":
         return notes
     obstacles = obstacles_of(engine, job)
@@ -160,6 +161,14 @@ def notes_of(engine: Engine, job: s.Job) -> list[str]:
         waiting = ", ".join(sorted(state.expected)[:5])
         notes.append(f"after a restart, shards that may still be running wait for {waiting or 'their agents'}")
     return notes
+
+
+def _unmerged(engine: Engine, job: s.Job) -> list[str]:
+    """Layers that are complete and did not merge yet, each with what went wrong last."""
+    troubles = [
+        (layer, engine.merging.trouble(job.id, layer.digest)) for layer in job.opened if layer.state == "merging"
+    ]
+    return [f"layer {layer.name} is not merged yet: {why}; it is tried again" for layer, why in troubles if why]
 
 
 def agents_of(engine: Engine) -> Agents:

@@ -2,7 +2,7 @@
 
 Shards are taken in order of their numbers, so that every file is written from front to back and digested as it is
 written, while each shard's digest is checked as it is read. Memory: some MiB of buffers, the sums, and about 200 bytes
-a shard for the table.
+a shard for the table. A few bundles and a few files of the result are open at a time, however many there are.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jobs.manifest import FORMAT, ITEMS, MANIFEST, SHARDS, File, Merged, Product
 from jobs.model import ItemsSource, Layer, Output
 from jobs.outputs import Sums
 from jobs.parts import CHUNK, unit_bytes
-from jobs.products import CsvFile, FilesOut, FileTables, NpyFile, Offsets
+from jobs.products import CsvFile, FilesOut, FileTables, NpyFile, Offsets, OpenFiles
 from jobs.survey import DamagedBundle, Incomplete, Placed, Source, Survey, blamed
 
 __all__ = ["DamagedBundle", "Incomplete", "Merged", "merge_layer"]
@@ -56,7 +56,8 @@ def merge_layer(layer: Layer, bundles: Sequence[Path], folder: Path, *, job: str
 def _written(survey: Survey, folder: Path, job: str, items: Path | None) -> Merged:
     layer = survey.layer
     with ExitStack() as closing:
-        products = _Pass(survey, folder, closing).run()
+        files = OpenFiles()
+        products = _Pass(survey, folder, files, closing).run()
         return Merged(
             format=FORMAT,
             job=job,
@@ -65,26 +66,26 @@ def _written(survey: Survey, folder: Path, job: str, items: Path | None) -> Merg
             rows=survey.rows,
             shards=layer.count,
             outputs=products,
-            table=_write_table(survey, folder, closing),
+            table=_write_table(survey, folder, files, closing),
             fingerprints=survey.fingerprints,
-            items=_write_items(layer, items, folder, closing) if items else None,
+            items=_write_items(layer, items, folder, files, closing) if items else None,
         )
 
 
-def _write_table(survey: Survey, folder: Path, closing: ExitStack) -> File:
+def _write_table(survey: Survey, folder: Path, files: OpenFiles, closing: ExitStack) -> File:
     dtype, blocks = survey.table()
-    npy = NpyFile(folder / SHARDS, dtype, (survey.layer.count,))
+    npy = NpyFile(folder / SHARDS, dtype, (survey.layer.count,), files)
     closing.callback(npy.close)
     for block in blocks:
         npy.write(block.tobytes())
     return npy.finish()
 
 
-def _write_items(layer: Layer, items: Path, folder: Path, closing: ExitStack) -> File:
+def _write_items(layer: Layer, items: Path, folder: Path, files: OpenFiles, closing: ExitStack) -> File:
     """What each row is: the name and the size of a file, or the line of the table."""
     source = layer.source
     assert isinstance(source, ItemsSource), "a list is of items"
-    table = CsvFile(folder / ITEMS, source.columns or ("name", "bytes"))
+    table = CsvFile(folder / ITEMS, source.columns or ("name", "bytes"), files)
     closing.callback(table.close)
     for number in range(layer.count):
         raw = read_records(located(source.window(number), items))
@@ -133,8 +134,8 @@ class _Reader:
 class _Sinks:
     """Where each kept segment of a shard goes."""
 
-    def __init__(self, survey: Survey, folder: Path, closing: ExitStack) -> None:
-        self._survey, self._folder, self._closing = survey, folder, closing
+    def __init__(self, survey: Survey, folder: Path, open_files: OpenFiles, closing: ExitStack) -> None:
+        self._survey, self._folder, self._open, self._closing = survey, folder, open_files, closing
         self.targets: list[NpyFile | Offsets | FileTables | FilesOut] = []
         self._files: dict[str, list[NpyFile]] = {}
         self._folders: dict[str, FilesOut] = {}
@@ -167,7 +168,7 @@ class _Sinks:
 
     def _add_files(self, output: Output) -> None:
         tables = FileTables()
-        folder = self._folders[output.name] = FilesOut(self._folder / output.name, tables)
+        folder = self._folders[output.name] = FilesOut(self._folder / output.name, tables, self._open)
         self._closing.callback(folder.close)
         self.targets += [tables, folder]
 
@@ -179,7 +180,7 @@ class _Sinks:
         self._ragged.append((offsets, segment, unit))
 
     def _create(self, output: Output, suffix: str, dtype: str, shape: tuple[int, ...]) -> NpyFile:
-        npy = NpyFile(self._folder / f"{output.name}{suffix}.npy", np.dtype(dtype), shape)
+        npy = NpyFile(self._folder / f"{output.name}{suffix}.npy", np.dtype(dtype), shape, self._open)
         self._closing.callback(npy.close)
         self._files.setdefault(output.name, []).append(npy)
         return npy
@@ -188,9 +189,9 @@ class _Sinks:
 class _Pass:
     """The one pass over all bytes."""
 
-    def __init__(self, survey: Survey, folder: Path, closing: ExitStack) -> None:
+    def __init__(self, survey: Survey, folder: Path, files: OpenFiles, closing: ExitStack) -> None:
         self._survey = survey
-        self._sinks = _Sinks(survey, folder, closing)
+        self._sinks = _Sinks(survey, folder, files, closing)
         self._sums = Sums(survey.layout)
         self._reader = _Reader(survey.sources)
         closing.callback(self._reader.close)

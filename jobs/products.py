@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,17 +21,56 @@ from jobs.result import FILE_COLUMNS
 from jobs.written import NOBODY, WrittenFile, decode_table
 
 DIRECT = 64 << 10  # bytes from which a piece is written straight through
+OPEN_FILES = 64  # of a result, at a time
+HELD_BYTES = 64 << 20  # of all files of a result together, before they are written
+HELD_LEAST = 4 << 10  # of one file, however many there are
+
+
+class OpenFiles:
+    """The files of one result that are open: a few of however many there are. The one used longest ago is closed."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[Path, int] = OrderedDict()
+        self._count = 0
+
+    def expect(self) -> None:
+        """One more file shares what may be held back."""
+        self._count += 1
+
+    @property
+    def room(self) -> int:
+        """Bytes that each file may hold back."""
+        return min(CHUNK, max(HELD_LEAST, HELD_BYTES // max(1, self._count)))
+
+    def fd(self, path: Path, fresh: bool) -> int:
+        """`path`, open to be written at its end; emptied where it is `fresh`."""
+        fd = self._open.get(path)
+        if fd is None:
+            while len(self._open) >= OPEN_FILES:
+                os.close(self._open.popitem(last=False)[1])
+            fd = self._open[path] = os.open(path, _APPENDED | (os.O_TRUNC if fresh else 0), 0o666)
+        self._open.move_to_end(path)
+        return fd
+
+    def close(self, path: Path) -> None:
+        fd = self._open.pop(path, None)
+        if fd is not None:
+            os.close(fd)
+
+
+_APPENDED = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class ResultFile:
-    """One file. What it is given it does not keep."""
+    """One file. What it is given it does not keep. It is there once it has a `room` of bytes, or ends."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    def __init__(self, path: Path, files: OpenFiles) -> None:
+        self._path, self._files = path, files
         self._digest = xxhash.xxh3_128()
         self._held = bytearray()
         self._nbytes = 0
+        self._fresh = True
+        files.expect()
 
     def write(self, piece: bytes | memoryview) -> None:
         self._nbytes += len(piece)
@@ -40,35 +79,36 @@ class ResultFile:
             self._put(piece)
             return
         self._held += piece
-        if len(self._held) >= CHUNK:
+        if len(self._held) >= self._files.room:
             self._flush()
 
     def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        self._files.close(self._path)
 
     def end(self, dtype: str, shape: tuple[int, ...]) -> File:
-        """The file is whole, durable and closed."""
+        """The file is whole, durable and closed. A sync tells of all that went wrong with it since it was made, while
+        it was closed, too: the kernel keeps that for the next one who opens it."""
         self._flush()
-        fsync(self._fd)
+        fsync(self._files.fd(self._path, self._fresh))
         self.close()
         return File(self._path.name, dtype, shape, self._nbytes, self._digest.hexdigest())
 
     def _flush(self) -> None:
         held, self._held = self._held, bytearray()
-        self._put(held)
+        if held:
+            self._put(held)
 
     def _put(self, data: bytes | bytearray | memoryview) -> None:
         self._digest.update(data)
-        write_all(self._fd, data)
+        write_all(self._files.fd(self._path, self._fresh), data)
+        self._fresh = False
 
 
 class NpyFile(ResultFile):
     """One .npy."""
 
-    def __init__(self, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], files: OpenFiles) -> None:
+        super().__init__(path, files)
         self._dtype, self._shape = dtype, shape
         self.write(_header(dtype, shape))
 
@@ -81,8 +121,8 @@ class NpyFile(ResultFile):
 class CsvFile:
     """One table of text, in UTF-8, its header first. Quoted where a value needs it, lines end with a newline."""
 
-    def __init__(self, path: Path, columns: Sequence[str]) -> None:
-        self._file = ResultFile(path)
+    def __init__(self, path: Path, columns: Sequence[str], files: OpenFiles) -> None:
+        self._file = ResultFile(path, files)
         self._columns, self._rows = len(columns), 0
         self._text = io.StringIO()
         self._writer = csv.writer(self._text, lineterminator="\n")
@@ -123,10 +163,10 @@ class FileTables:
 class FilesOut:
     """The folder of a files output, and its table. Every name was checked, and is there once."""
 
-    def __init__(self, folder: Path, tables: FileTables) -> None:
+    def __init__(self, folder: Path, tables: FileTables, files: OpenFiles) -> None:
         self._folder = folder
         self._tables = tables
-        self._csv = CsvFile(folder.with_name(f"{folder.name}.csv"), FILE_COLUMNS)
+        self._csv = CsvFile(folder.with_name(f"{folder.name}.csv"), FILE_COLUMNS, files)
         self._left: deque[WrittenFile] = deque()
         self._due = 0  # bytes of the first of those that are still to come
         self._fd = -1

@@ -1,0 +1,37 @@
+"""When a layer that did not merge is tried again, and when no more."""
+
+from __future__ import annotations
+
+import time
+
+from coordinator.merger import MergeReply
+from coordinator.merging import PAUSE_LIMIT_SECONDS, Order
+from tests.shards import layer_of
+
+
+async def none() -> None:
+    return None
+
+
+def order() -> Order:
+    return Order("j.1", layer_of(1, 1), 0, none, time.monotonic())
+
+
+def test_pauses_grow_up_to_a_limit() -> None:
+    one = order()
+    pauses = [one.put_off(MergeReply(message=str(number))) for number in range(10)]
+    assert pauses == sorted(pauses) and pauses[0] < pauses[1] and pauses[-1] == PAUSE_LIMIT_SECONDS
+
+
+def test_failures_alike_are_counted_and_a_full_disk_is_none() -> None:
+    one = order()
+    counted = []
+    for reply in (
+        [MergeReply(message="a")] * 3 + [MergeReply(message="b")] * 2 + [MergeReply(message="b", full=True)] * 9
+    ):
+        one.put_off(reply)
+        counted.append(one.equal)
+    assert counted == [1, 2, 3, 1, 2] + [0] * 9
+    assert one.why == "b"
+    one.put_off(MergeReply(message="b"))
+    assert one.equal == 1

@@ -132,9 +132,10 @@ class _Daemon:
         log.info("machines without `coordinator` on the PATH here join with --command %s", self._root.launcher)
         ends = [asyncio.create_task(event.wait()) for event in (self._stop, self._engine.broken)]
         done, _ = await asyncio.wait([*ends, *tasks], return_when=asyncio.FIRST_COMPLETED)
-        await self._wind_down(server, [*tasks, *ends])
         for task in done:
-            task.result()
+            if (error := task.exception()) and not self._engine.broken.is_set():
+                self._engine.give_up("a task ended", error)
+        await self._wind_down(server, [*tasks, *ends])
         return INTERNAL_EXIT if self._engine.broken.is_set() else 0
 
     async def _wind_down(self, server: asyncio.Server, tasks: list[asyncio.Task[Any]]) -> None:
@@ -194,8 +195,8 @@ class _Daemon:
             pass
         except (OSError, MusterError):
             log.exception("a connection failed")
-        except Exception as error:
-            self._engine.give_up("a question was answered by half", error)
+        except Exception:
+            log.exception("a connection was closed, a bug of ours; whoever was there will come again")
         finally:
             self._connections.discard(task)
             self._driving.close(wire)

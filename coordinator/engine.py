@@ -7,8 +7,9 @@ import logging
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -170,6 +171,19 @@ class Engine:
             self.give_up(f"{type(event).__name__} was handled by half", error)
             raise
         return answers
+
+    @contextmanager
+    def changing(self, what: str) -> Iterator[None]:
+        """Within it, what is to agree is changed in more than one place: the store, the scheduler, files. A bug there
+        leaves them apart, and ends the daemon; any other, while something is answered, ends that answer alone."""
+        try:
+            yield
+        except (MusterError, OSError):
+            raise
+        except Exception as error:
+            if not self.broken.is_set():
+                self.give_up(f"{what} was done by half", error)
+            raise
 
     def give_up(self, what: str, error: BaseException) -> None:
         """After a bug only what is stored is to be trusted: the daemon ends, and another one starts from that."""
@@ -514,6 +528,10 @@ class Engine:
         live = self.jobs.get(event.job)
         if live is None:  # removed meanwhile, and what was committed of it with it
             return
+        with self.changing("a commit"):
+            self._tell_committed(live, event, file)
+
+    def _tell_committed(self, live: LiveJob, event: e.BundleCommitted, file: str) -> None:
         live.figures.committed(event.agent, len(event.numbers), event.nbytes)
         self.chronicle.note("committed", event.layer, event.agent, event.numbers)
         if live.plan.driver:

@@ -7,6 +7,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Collection
+from contextlib import nullcontext
 from pathlib import Path
 
 from coordinator import admin as a
@@ -30,8 +31,9 @@ from jobs.plan import Plan, decode_plan
 log = logging.getLogger("muster.daemon")
 
 UPLOADS_SWEEP_SECONDS = 3600.0
-QUESTIONS = (
+QUESTIONS = (  # that change nothing
     a.StatusAsk, a.AgentsAsk, a.FailuresAsk, a.CommitsAsk, a.Usage, a.ExplainAgent, a.ExplainJob, a.ExplainShard,
+    a.DriveWait,
 )  # fmt: skip
 SWEEP_TICKS = 10  # between two looks for what killed submitters left
 _AS_SUBMITTED = "\nits code is what was submitted; `coordinator submit job.yaml --from {}` takes what was edited since"
@@ -50,15 +52,17 @@ class Office:
 
     async def answer(self, question: Message, connection: object) -> Message:
         """The answer to one question; an error of the asker's is an answer too."""
+        reads = isinstance(question, QUESTIONS)
         try:
-            return await self._answer(question, connection)
+            with nullcontext() if reads else self._engine.changing(type(question).__name__):
+                return await self._answer(question, connection)
         except MusterError as error:
             return a.problem_of(error)
         except OSError as error:
             log.error("a question was not answered: %s", error)
             return a.problem_of(_trouble(error))
         except Exception:
-            if not isinstance(question, QUESTIONS):
+            if not reads:
                 raise
             log.exception("a question was not answered")  # it changed nothing: no reason to stop
             return a.Problem("the coordinator cannot tell", "a bug: daemon.log has its traceback", INTERNAL_EXIT)

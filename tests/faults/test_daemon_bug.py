@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from coordinator.admin import Submit, Submitted
+from coordinator.protocol import messages as m
 from jobs.errors import INTERNAL_EXIT, MusterError, RefusedError
-from tests.farm import Farm, arrays
+from tests.farm import Farm, arrays, until
+from tests.simulated import Cut, Helper, SimulatedAgent
 
+SHARDS = 6  # of a layer
 BUG = """
 import sys
 from coordinator.scheduler.core import Scheduler
@@ -28,6 +31,22 @@ from coordinator.cli import main
 sys.exit(main())
 """
 
+# a method of the daemon's that raises at its first call
+BUG_IN = """
+import sys
+from {module} import {owner}
+sound, seen = {owner}.{method}, []
+def buggy(self, *args):
+    seen.append(args)
+    if len(seen) == 1:
+        raise KeyError("the bug")
+    return sound(self, *args)
+{owner}.{method} = buggy
+sys.argv = sys.argv[3:]
+from coordinator.cli import main
+sys.exit(main())
+"""
+
 
 @pytest.fixture
 def ailing(tmp_path: Path) -> Iterator[Farm]:
@@ -38,8 +57,12 @@ def ailing(tmp_path: Path) -> Iterator[Farm]:
 
 
 def start_with_bug(farm: Farm, event: str, count: int) -> None:
+    start_with(farm, BUG.format(event=event, count=count))
+
+
+def start_with(farm: Farm, bug: str) -> None:
     script = farm.folder / "bug.py"
-    script.write_text(BUG.format(event=event, count=count))
+    script.write_text(bug)
     farm.start(prefix=[sys.executable, str(script)])
 
 
@@ -64,6 +87,57 @@ def test_a_bug_stops_the_daemon_and_the_next_one_goes_on(ailing: Farm, event: st
 def is_dead(farm: Farm) -> bool:
     assert farm.daemon is not None
     return farm.daemon.poll() is not None
+
+
+def finished_shards(farm: Farm) -> tuple[str, SimulatedAgent]:
+    """A job all of whose shards are computed by an agent, and none pushed."""
+    job, agent = farm.submit(arrays()), farm.agent()
+    agent.join()
+    until(
+        lambda: agent.sync(wait=0.05) and agent.compute() == 0 and len(agent.computed) == SHARDS, "all to be computed"
+    )
+    return job, agent
+
+
+def test_a_bug_after_a_commit_stops_the_daemon(ailing: Farm) -> None:
+    """The store knows of it, the scheduler does not: only another life of the daemon brings them together."""
+    start_with(ailing, BUG_IN.format(module="coordinator.figures", owner="JobFigures", method="committed"))
+    job, agent = finished_shards(ailing)
+    with pytest.raises(Cut):
+        agent.push(agent.parts[0])
+    assert ailing.await_death() == INTERNAL_EXIT
+    assert "a commit was done by half" in ailing.root.log.read_text()
+    agent.hang_up()
+    ailing.start()
+    agent.work(lambda: ailing.status(job).state == "complete")
+    assert len(agent.computed) == SHARDS
+    ailing.check_result(job)
+
+
+def test_a_bug_in_an_answer_that_changes_nothing_ends_its_channel_alone(ailing: Farm) -> None:
+    start_with(ailing, BUG_IN.format(module="jobs.model", owner="Layer", method="window"))
+    job, agent = ailing.submit(arrays()), ailing.agent()
+    agent.join()
+    until(lambda: agent.sync(wait=0.05) and agent.granted, "a grant")
+    [(_, layer, _, _), numbers] = next(iter(agent.granted.items()))
+    question = m.Fetch(agent.session, layer, numbers.bottom, start=1 << 40)  # the answer alone, no bytes after it
+    with pytest.raises(Cut):
+        fetched(ailing, question)
+    log = ailing.root.log.read_text()
+    assert "the bug" in log and "Traceback" in log
+    assert isinstance(fetched(ailing, question), m.Sending)
+    agent.work(lambda: ailing.status(job).state == "complete")
+    ailing.check_result(job)
+
+
+def fetched(farm: Farm, question: m.Fetch) -> m.Message:
+    """The answer to it on a channel of its own."""
+    helper = Helper(farm.root, "pull", m.ToPuller, farm.environment())
+    try:
+        answer: m.Message = helper.ask(question)
+        return answer
+    finally:
+        helper.close(kill=True)
 
 
 def test_a_submission_without_its_plan_is_a_problem(farm: Farm) -> None:

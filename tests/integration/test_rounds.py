@@ -12,9 +12,11 @@ from coordinator import ask
 from coordinator.admin import Advance, Advanced, Cancel, DriveOpen, DriveState, Retry
 from coordinator.admin import Done as Answered
 from coordinator.drive import Drive
+from coordinator.protocol import messages as m
 from jobs.errors import RefusedError
 from tests.farm import Farm, running, until, usurp
 from tests.plugin.muster_chain import DEATHS
+from tests.simulated import Helper
 
 PLUGIN = Path(__file__).parent.parent / "plugin"
 
@@ -92,6 +94,29 @@ def test_an_agent_is_killed_and_another_one_takes_over_what_its_rounds_wait_for(
     check_soon = farm.status(job).totals.committed
     until(lambda: farm.status(job).totals.committed > check_soon + 30, "the other to take over")
     farm.agents[0].die()
+    check(farm, job, rounds=60)
+
+
+def test_a_shard_of_a_round_has_no_input_that_could_be_fetched(farm: Farm) -> None:
+    job = submit(farm, rounds=60)
+    at_work(farm, job)
+    for agent in farm.agents:
+        agent.paused.set()
+    agent = farm.agents[0]
+    helper = Helper(farm.root, "pull", m.ToPuller, farm.environment())
+
+    def refused() -> str:
+        """Why, of a shard that is held now."""
+        held = [(key[1], numbers.bottom) for key, numbers in list(agent.granted.items()) if numbers]
+        answer = helper.ask(m.Fetch(agent.session, *held[0])) if held else None
+        return answer.message if answer is not None and answer.code != "gone" else ""
+
+    try:
+        assert "no input" in until(refused, "an answer to a fetch of what is held")
+    finally:
+        helper.close(kill=True)
+    for agent in farm.agents:
+        agent.paused.clear()
     check(farm, job, rounds=60)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ from coordinator.root import JobFolder
 from coordinator.scheduler import commands as c
 from coordinator.scheduler import events as e
 from coordinator.scheduler.state import Agent
-from coordinator.store import AlreadyCommitted, OtherKernels
+from coordinator.store import AlreadyCommitted, LayerGone, OtherKernels
 from coordinator.wire import Wire
 from jobs.fields import one_line
 from jobs.model import ItemsSource, ItemsWindow, Layer, Output
@@ -315,7 +316,12 @@ class Channel:
         bundle = self._bundles.pop(stored.token, None)
         if bundle is None:
             return Refused("corrupt", [], "no such bundle was accepted")
-        refused = await self._commit(bundle, stored.nbytes)
+        try:
+            refused = await self._commit(bundle, stored.nbytes)
+        except Exception as error:
+            if not isinstance(error, sqlite3.Error) and not self._engine.broken.is_set():  # it is not in the store
+                await asyncio.to_thread(bundle.file.unlink, True)
+            raise
         if refused is not None:
             await asyncio.to_thread(bundle.file.unlink, True)
             return refused
@@ -344,7 +350,9 @@ class Channel:
             return Refused("committed", error.numbers.pairs())
         except OtherKernels as error:
             return Refused("kernels", b.numbers.pairs(), str(error))
-        except KeyError:
+        except LayerGone:
+            if b.job in engine.jobs:  # a bug of ours: of "gone" the agent deletes what it finished
+                raise
             return Refused("gone", [], "the job was removed meanwhile")
         engine.committed(bundle.event, b.file.name)
         return None

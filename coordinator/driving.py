@@ -156,7 +156,7 @@ class Driving:
             raise RefusedError(f"{q.job} has no rounds: what it makes is stored", "say durable")
         engine = self._engine
         moved = await engine.ask(lambda s: s.advance(q.job, q.from_seq, q.to_seq, list(q.create), q.finish))
-        if moved:
+        if moved and q.job in engine.jobs:  # it may have been removed meanwhile
             engine.handle(e.Advanced(q.job, q.to_seq, tuple(q.create), q.finish))
         return Advanced(job.cursor, moved)
 

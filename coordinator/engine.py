@@ -38,7 +38,7 @@ from coordinator.scheduler import commands as c
 from coordinator.scheduler import events as e
 from coordinator.scheduler.core import Scheduler
 from coordinator.scheduler.state import Agent
-from coordinator.store import Store, StoreThread
+from coordinator.store import LayerGone, Store, StoreThread
 from jobs.errors import MusterError
 from jobs.fields import one_line
 from jobs.model import Layer, Output, Work
@@ -366,7 +366,7 @@ class Engine:
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if isinstance(error, (OSError, MusterError)):
+        if isinstance(error, (OSError, MusterError)) and not isinstance(error, LayerGone):
             log.error("a task failed", exc_info=error)
         elif error is not None:
             self.give_up("a task failed", error)

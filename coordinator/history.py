@@ -8,6 +8,7 @@ from coordinator.admin import Commit, Commits, CommitsAsk
 from coordinator.engine import Engine
 from coordinator.scheduler.state import Job
 from coordinator.store import CommitRow
+from jobs.errors import NotFoundError
 
 PAGE = 64  # commits in one answer: each may name thousands of ranges
 WAIT_LIMIT_SECONDS = 30.0
@@ -19,6 +20,8 @@ async def commits(engine: Engine, job: Job, question: CommitsAsk) -> Commits:
     while True:
         news, over = engine.something_for_drivers, job.ended or job.state == "halted"  # before the store is asked
         rows = await engine.ask(lambda store: store.commits_after(job.id, question.after, PAGE))
+        if job.id not in engine.jobs:
+            raise NotFoundError(f"{job.id} was removed")
         left = deadline - asyncio.get_running_loop().time()
         if rows or over or left <= 0:
             return Commits([_commit(engine, job.id, row) for row in rows], over and len(rows) < PAGE)

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from coordinator.protocol.messages import Failure
-from jobs.errors import RefusedError
+from jobs.errors import NotFoundError, RefusedError
 from jobs.fingerprint import apart
 from jobs.model import Output
 from jobs.ranges import RangeSet
@@ -160,6 +160,10 @@ class AlreadyCommitted(Exception):
         self.numbers = numbers
 
 
+class LayerGone(NotFoundError):
+    """The store has no such layer: its job was removed. Nothing else raises this."""
+
+
 class OtherKernels(Exception):
     """The job wants one kernel fingerprint alone, and what is committed of it has another."""
 
@@ -200,7 +204,7 @@ class Store:
     def _layer(self, job: str, digest: str) -> int:
         found = self._value("SELECT id FROM layers WHERE job = ? AND digest = ?", job, digest)
         if found is None:
-            raise KeyError(f"{job} has no layer {digest}")
+            raise LayerGone(f"{job} has no layer {digest}: the job was removed")
         return int(found)
 
     # --- starting -------------------------------------------------------------------------------------

@@ -99,6 +99,21 @@ def finished_shards(farm: Farm) -> tuple[str, SimulatedAgent]:
     return job, agent
 
 
+def test_a_bug_before_a_commit_costs_no_finished_work(ailing: Farm) -> None:
+    """The store took nothing: the push ends, no file of it stays, and the part comes again."""
+    start_with(ailing, BUG_IN.format(module="coordinator.store", owner="Store", method="commit_bundle"))
+    job, agent = finished_shards(ailing)
+    with pytest.raises(Cut):
+        agent.push(agent.parts[0])
+    assert ailing.status(job).totals.committed == 0 and not is_dead(ailing)
+    assert list(ailing.root.job(job).bundles.iterdir()) == []
+    log = ailing.root.log.read_text()
+    assert "the bug" in log and "Traceback" in log
+    agent.work(lambda: ailing.status(job).state == "complete")
+    assert len(agent.computed) == SHARDS, "what was finished was computed again"
+    ailing.check_result(job)
+
+
 def test_a_bug_after_a_commit_stops_the_daemon(ailing: Farm) -> None:
     """The store knows of it, the scheduler does not: only another life of the daemon brings them together."""
     start_with(ailing, BUG_IN.format(module="coordinator.figures", owner="JobFigures", method="committed"))

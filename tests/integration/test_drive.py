@@ -8,17 +8,18 @@ import time
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
 
 from coordinator import ask
 from coordinator import root as roots
-from coordinator.admin import Advance, Advanced, Cancel, DriveState, DriveWait, Retry
+from coordinator.admin import Advance, Advanced, Cancel, DriveOpen, DriveState, DriveWait, Remove, Retry
 from coordinator.admin import Done as Answered
 from coordinator.drive import driving
 from jobs.errors import NotFoundError, RefusedError
-from tests.farm import Farm, running, until, usurp
+from tests.farm import Farm, Tracer, running, strace_obstacle, until, usurp
 from tests.plugin.muster_chain import DEATHS, following
 
 PLUGIN = Path(__file__).parent.parent / "plugin"
@@ -102,6 +103,29 @@ def test_the_daemon_is_killed_and_its_drivers_end_with_it(chains: Farm) -> None:
         chains.start()
     chains.wait(job)
     check(chains, job, length=40)
+
+
+def test_a_job_removed_while_its_advance_is_stored_does_not_end_the_daemon(chains: Farm) -> None:
+    if obstacle := strace_obstacle():
+        assert os.environ.get("CI") != "true", obstacle
+        pytest.skip(obstacle)
+    job = submit(chains, length=200)
+    links(chains, job, 2)
+    chains.agents[0].paused.set()
+    assert chains.daemon is not None
+    answers: list[Advanced] = []
+    with ask.line(chains.root) as line:
+        until(lambda: usurp(line, job, drivers(chains, job)), "the driver's place")
+        state = line.ask(DriveOpen(job), DriveState)
+        advance = Advance(job, state.cursor, state.cursor + 1, [(state.next, b"1")])
+        advancing = Thread(target=lambda: answers.append(line.ask(advance, Advanced)))
+        with Tracer(chains, chains.daemon.pid, "fdatasync:delay_enter=3000000:when=1"):
+            advancing.start()
+            chains.ask(Cancel(job), Answered)
+            chains.ask(Remove(job), Answered)
+            advancing.join()
+    assert answers and answers[0].accepted
+    assert chains.jobs() == []
 
 
 def test_a_twin_changes_nothing(chains: Farm) -> None:

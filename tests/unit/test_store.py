@@ -13,7 +13,7 @@ import pytest
 
 from coordinator import store as stores
 from coordinator.protocol.messages import Failure
-from coordinator.store import AlreadyCommitted, OtherKernels, Store, StoreThread
+from coordinator.store import AlreadyCommitted, LayerGone, OtherKernels, Store, StoreThread
 from jobs.errors import RefusedError
 from jobs.model import Output
 from jobs.ranges import RangeSet
@@ -134,8 +134,8 @@ def test_a_million_rows_come_back_as_ranges(store: Store) -> None:
     assert (stored.layers[0].outputs, stored.layers[0].out_bytes) == (OUTPUTS, 10)
 
 
-def test_a_commit_to_a_job_that_is_gone_is_a_key_error(store: Store) -> None:
-    with pytest.raises(KeyError, match="no layer"):
+def test_a_commit_to_a_job_that_is_gone_says_so(store: Store) -> None:
+    with pytest.raises(LayerGone, match="no layer"):
         commit(store, "job.9", "1.part", 0)
 
 

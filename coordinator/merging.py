@@ -156,7 +156,7 @@ class Merging:
         try:
             reply = await self._tried(order, folder)
             if reply is not None:
-                message = reply.message.replace(f"{folder}/", "")[:MESSAGE_CHARS]  # so that equal ones are equal
+                message = reply.message.replace(str(folder), str(self._tmp))[:MESSAGE_CHARS]  # each try has another
                 reply = await self._failed(order, msgspec.structs.replace(reply, message=message), folder)
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, True)

@@ -165,6 +165,15 @@ def test_a_layer_computed_anew_takes_a_folder_in_a_bundles_place_away(farm: Farm
     assert not bundle.exists()
 
 
+def test_failures_are_alike_in_whatever_folder_they_happen(farm: Farm) -> None:
+    [tmp] = [path for path in farm.root.tmp.iterdir() if path.name.isdecimal()]
+    for number in range(1, 10):
+        (tmp / f"merge-{number}").touch()  # in the way of the folders that tries are made in
+    job, agent = farm.submit(arrays()), farm.agent()
+    agent.work(lambda: farm.status(job).state == "halted")
+    assert "File exists" in farm.status(job).why and "5 times in a row" in farm.status(job).why
+
+
 @pytest.mark.parametrize(("deaths", "state"), [(4, "complete"), (5, "halted")])
 def test_a_helper_killed_time_and_again(farm: Farm, deaths: int, state: str) -> None:
     """Each waits for a pipe in the first bundle's place, to which nobody writes."""

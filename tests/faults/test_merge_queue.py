@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -163,6 +165,24 @@ def test_a_layer_computed_anew_takes_a_folder_in_a_bundles_place_away(farm: Farm
     assert bundle.is_dir()
     farm.restart()
     assert not bundle.exists()
+
+
+def test_a_shard_that_is_in_two_bundles_halts_its_job_and_is_named(farm: Farm) -> None:
+    """Its row was lost, so it was computed and committed again."""
+    job, agent = farm.submit(arrays()), farm.agent()
+    agent.join()
+    ready_but_one(farm, agent, job)
+    farm.kill()
+    with closing(sqlite3.connect(farm.root.store)) as store:
+        assert store.execute("DELETE FROM shards WHERE number = (SELECT min(number) FROM shards)").rowcount == 1
+        store.commit()
+    agent.hang_up()
+    farm.start()
+    agent.work(lambda: farm.status(job).state == "halted")
+    assert "there twice" in farm.status(job).why
+    farm.ask(Retry(job, ["a"]), Answered)
+    agent.work(lambda: farm.status(job).state == "complete")
+    farm.check_result(job)
 
 
 def test_failures_are_alike_in_whatever_folder_they_happen(farm: Farm) -> None:

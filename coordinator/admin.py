@@ -319,6 +319,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     training: TrainNews | None = None  # where it is one that has begun
     slow: list[SlowShard] = []  # at most one a machine, the longest at work first
     notes: list[Text] = []  # lines for people: nobody is eligible and why, the root is full, a source changed
+    plan: Short = ""  # the digest of its plan
 
 
 class Status(Message, frozen=True):

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from coordinator import ask
+from coordinator import ask, plans
 from coordinator.admin import Commit, Commits, CommitsAsk
 from coordinator.piped import Messages, Read, pieces
 from coordinator.protocol.frames import frame
@@ -24,7 +24,6 @@ from jobs.errors import DamagedError, IncompleteError
 from jobs.manifest import File, Product, read_manifest
 from jobs.model import Layer, Output
 from jobs.parts import CHUNK, SUM_BYTES, Entry, Layout, index_of, item_bytes, segments_of
-from jobs.plan import decode_plan
 from jobs.ranges import RangeSet
 
 WAIT_SECONDS = 10.0  # between two signs of life while nothing is committed
@@ -85,7 +84,7 @@ class _Reader:
 
     def __init__(self, folder: JobFolder) -> None:
         self._folder = folder
-        self._layers = {layer.name: layer for layer in decode_plan(folder.plan.read_bytes()).layers}
+        self._layers = {layer.name: layer for layer in plans.load(folder).layers}
 
     def shards(self, commit: Commit, after: Cursor) -> Iterator[Item]:
         """Those of one commit that come after `after`; none where it was taken back meanwhile."""

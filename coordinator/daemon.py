@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from coordinator import plans
 from coordinator import root as roots
 from coordinator.admin import FromCommand
 from coordinator.channels import Channel
@@ -31,9 +32,9 @@ from coordinator.scheduler.core import Scheduler
 from coordinator.scheduler.state import Timing
 from coordinator.store import Store, StoredJob, StoredLayer, StoreThread
 from coordinator.wire import Wire
-from jobs.errors import INTERNAL_EXIT, MusterError, ProtocolError, RefusedError
+from jobs.errors import INTERNAL_EXIT, DamagedError, MusterError, ProtocolError, RefusedError
 from jobs.model import MadeSource
-from jobs.plan import Plan, decode_plan
+from jobs.plan import Plan
 
 log = logging.getLogger("muster.daemon")
 
@@ -152,10 +153,27 @@ class _Daemon:
 
     # --- what the store remembers ------------------------------------------------------------------------
 
+    async def _plan_of(self, stored: StoredJob) -> tuple[Plan, str] | None:
+        """A job's plan and its digest; None where it is damaged, which keeps no other job from being served."""
+        folder = self._root.job(stored.id)
+        try:
+            plan, digest = plans.read(folder, stored.plan)
+        except (DamagedError, OSError) as error:
+            problem = error if isinstance(error, DamagedError) else plans.damaged(folder, str(error.strerror))
+            log.error("%s is not served: %s; %s", stored.id, problem.message, problem.hint)
+            self._engine.damaged[stored.id] = problem
+            return None
+        if stored.plan is None:
+            await self._engine.ask(lambda store: store.set_plan(stored.id, digest))
+        return plan, digest
+
     async def _restore(self, stored: StoredJob) -> None:
         """A job as it was, told to the scheduler."""
-        plan = decode_plan(self._root.job(stored.id).plan.read_bytes())
-        live = LiveJob(plan, stored.created, stored.started, stored.ended)
+        found = await self._plan_of(stored)
+        if found is None:
+            return
+        plan, digest = found
+        live = LiveJob(plan, digest, stored.created, stored.started, stored.ended)
         live.figures.failures = self._failures.get(stored.id, 0)
         live.training = recalled(stored.news) or live.training
         by_digest = {layer.digest: layer for layer in stored.layers}

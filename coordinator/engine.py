@@ -66,8 +66,11 @@ class AgentInfo(msgspec.Struct):
 class LiveJob:
     """A job's plan and what was measured of it in this life of the daemon."""
 
-    def __init__(self, plan: Plan, created: float, started: float | None, ended: float | None) -> None:
+    def __init__(
+        self, plan: Plan, digest: str, created: float, started: float | None = None, ended: float | None = None
+    ) -> None:
         self.plan = plan
+        self.digest = digest  # of the plan's file
         self.layers: dict[str, Layer] = {layer.digest: layer for layer in plan.layers}
         self.outputs: dict[str, tuple[Output, ...]] = {
             layer.digest: layer.outputs for layer in plan.layers if layer.outputs is not None
@@ -145,6 +148,7 @@ class Engine:
         self.scheduler = scheduler
         self.tmp = root.tmp / str(boot)
         self.jobs: dict[str, LiveJob] = {}
+        self.damaged: dict[str, MusterError] = {}  # jobs that are not served, as their plan cannot be used
         self.agents: dict[str, AgentInfo] = {}
         self.mailboxes: dict[int, Mailbox] = {}
         self.chronicle = Chronicle()

@@ -4,7 +4,7 @@ names and nothing else."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Annotated
 
 import msgspec
@@ -18,7 +18,6 @@ from jobs.items import NAME_BYTES, is_path
 from jobs.manifest import MANIFEST, Merged, read_manifest
 from jobs.names import LAYER_NAME_LIMIT
 from jobs.parts import CHUNK
-from jobs.plan import decode_plan
 
 
 class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,9 +37,14 @@ class Coming(msgspec.Struct, frozen=True):
 _messages = Messages(msgspec.msgpack.Decoder(Coming))
 
 
-def answer(folder: JobFolder, wanted: Wanted, write: Callable[[bytes], object], flush: Callable[[], object]) -> None:
-    """The file as it is now; a reader compares it with the manifest it knows."""
-    layers = {layer.name for layer in decode_plan(folder.plan.read_bytes()).layers}
+def answer(
+    folder: JobFolder,
+    layers: Collection[str],
+    wanted: Wanted,
+    write: Callable[[bytes], object],
+    flush: Callable[[], object],
+) -> None:
+    """The file as it is now; a reader compares it with the manifest it knows. `layers`: the names of the job's."""
     if wanted.layer not in layers:
         raise NotFoundError(f"{folder.path.name} has no layer {wanted.layer!r}")
     place = folder.result / wanted.layer

@@ -22,6 +22,7 @@ from coordinator.scheduler.layers import reserved
 from coordinator.scheduler.state import Job
 from coordinator.status import agents_of, status_of
 from coordinator.submissions import sweep
+from jobs.checksum import of_bytes
 from jobs.commit import fsync_folder, is_full
 from jobs.errors import INTERNAL_EXIT, MusterError, NotFoundError, RefusedError, SpaceError
 from jobs.items import LIST
@@ -117,6 +118,8 @@ class Office:
                 return self._priority(self._known(question.job), question.priority)
             case a.Retry():
                 return self._retry(self._known(question.job), question.layers)
+            case a.Remove() if question.job in self._engine.damaged:
+                return await self._remove_damaged(question.job)
             case a.Remove():
                 return await self._remove(self._known(question.job))
             case a.Drain():
@@ -127,6 +130,8 @@ class Office:
 
     def _known(self, job: str) -> Job:
         found = self._engine.scheduler.state.jobs.get(job)
+        if job in self._engine.damaged:
+            raise self._engine.damaged[job]
         if found is None:
             raise NotFoundError(f"there is no job {job}")
         return found
@@ -139,7 +144,7 @@ class Office:
         while True:
             try:
                 left = sweep(self._engine.root.tmp, self._engine.tmp, self._taking)
-                if loop.time() >= uploads_due:
+                if loop.time() >= uploads_due and not self._engine.damaged:
                     uploads_due = loop.time() + UPLOADS_SWEEP_SECONDS
                     uploads.sweep(self._engine.root, self._needed_uploads())
             except OSError as error:
@@ -160,25 +165,25 @@ class Office:
     async def submit(self, folder: str, origin: str | None = None) -> str:
         """Take a planned job over. Order: row, not ready → folder renamed and synced → ready → the scheduler."""
         source = self._engine.root.tmp / folder
-        plan = _submitted_plan(source / "plan.msgpack")
+        plan, digest = _submitted_plan(source / "plan.msgpack")
         self._refuse_twins(plan)
         if any(isinstance(layer.source, ItemsSource) for layer in plan.layers) and not (source / LIST).is_file():
             raise RefusedError("the submission has no list of items", "submit it again")
         self._submitting.append(plan)  # from here on no `rm` takes an upload of it away
         try:
             uploads.check_there(self._engine.root, uploads.needed_by(self._engine.root, plan))
-            return await self._add(source, plan, origin)
+            return await self._add(source, plan, digest, origin)
         finally:
             self._submitting.remove(plan)
 
-    async def _add(self, source: Path, plan: Plan, origin: str | None) -> str:
+    async def _add(self, source: Path, plan: Plan, digest: str, origin: str | None) -> str:
         engine = self._engine
         self._keep_code(source / "code.pack", plan)
         self._keep_model(source / "model", plan)
         self._keep_items(source / LIST, plan)
         created = time.time()
         digests = [(layer.digest, layer.out_bytes) for layer in plan.layers]
-        job = await engine.ask(lambda store: store.add_job(plan.name, digests, plan.priority, created))
+        job = await engine.ask(lambda store: store.add_job(plan.name, digests, plan.priority, created, digest))
         place = engine.root.job(job)
         (source / "bundles").mkdir(exist_ok=True)
         (source / "result").mkdir(exist_ok=True)
@@ -187,7 +192,7 @@ class Office:
         source.rename(place.path)
         fsync_folder(engine.root.jobs)
         await engine.ask(lambda store: store.set_ready(job))
-        engine.jobs[job] = LiveJob(plan, created, None, None)
+        engine.jobs[job] = LiveJob(plan, digest, created)
         engine.jobs[job].outputs.update(adopted)
         engine.handle(e.SpaceMeasured(engine.free_bytes()))
         engine.handle(added(job, plan, engine.boot, merged=adopted))
@@ -288,18 +293,31 @@ class Office:
         engine.handle(e.Removed(job.id))
         del engine.jobs[job.id]
         await engine.ask(lambda store: store.remove_job(job.id))
-        place = engine.root.job(job.id).path
-        doomed = engine.tmp / f"removed-{job.id}"
-        if place.exists():
-            place.rename(doomed)
-            uploads.discard(engine.root, uploads.needed_by(engine.root, plan) - self._needed_uploads(), doomed)
-            await asyncio.to_thread(shutil.rmtree, doomed, True)
+        unneeded = set() if engine.damaged else uploads.needed_by(engine.root, plan) - self._needed_uploads()
+        await self._remove_folder(job.id, unneeded)
         self._forget_files(work, plan)
         return a.Done(f"{job.id} is deleted")
 
+    async def _remove_damaged(self, job: str) -> a.Done:
+        """The same of one whose plan cannot be used: whatever state it was in, and without the files it shares."""
+        del self._engine.damaged[job]
+        await self._engine.ask(lambda store: store.remove_job(job))
+        await self._remove_folder(job, set())
+        return a.Done(f"{job} is deleted")
+
+    async def _remove_folder(self, job: str, unneeded: set[str]) -> None:
+        """With the uploads that no other job needs."""
+        engine = self._engine
+        place = engine.root.job(job).path
+        doomed = engine.tmp / f"removed-{job}"
+        if place.exists():
+            place.rename(doomed)
+            uploads.discard(engine.root, unneeded, doomed)
+            await asyncio.to_thread(shutil.rmtree, doomed, True)
+
     def _forget_files(self, work: Work, plan: Plan) -> None:
         """Code, model and list of a job that is gone, unless another one wants them."""
-        if self._taking:  # one of those may want them; the files stay, which is the lesser evil
+        if self._taking or self._engine.damaged:  # those may want them; the files stay, which is the lesser evil
             return
         others = [live.work for live in self._engine.jobs.values()]
         if work.code and all(other.code != work.code for other in others):
@@ -358,9 +376,11 @@ def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _submitted_plan(file: Path) -> Plan:
+def _submitted_plan(file: Path) -> tuple[Plan, str]:
+    """With the digest it is held to from now on."""
     try:
-        return decode_plan(file.read_bytes())
+        raw = file.read_bytes()
+        return decode_plan(raw), of_bytes(raw)
     except FileNotFoundError:
         raise RefusedError("the submission has no plan", "submit the job again") from None
 

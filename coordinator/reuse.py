@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from coordinator import plans
 from coordinator.admin import TRAINING
 from coordinator.planning import ItemsAt, Planned, plan_file
 from coordinator.root import Root
@@ -19,7 +20,7 @@ from jobs.errors import MusterError, RefusedError, UsageError
 from jobs.jobfile import parse_job
 from jobs.manifest import read_manifest
 from jobs.model import ArraySource, Layer, ModelFile
-from jobs.plan import Plan, decode_plan, make_plan
+from jobs.plan import Plan, make_plan
 
 CHANGES_SHOWN = 4
 
@@ -94,7 +95,7 @@ def _put(old: Any, path: list[str], value: Any) -> Any:
 
 def stored_plan(root: Root, job: str) -> Plan:
     try:
-        return decode_plan(root.job(job).plan.read_bytes())
+        return plans.load(root.job(job))
     except OSError as error:
         raise RefusedError(f"{job} has no plan: {error.strerror}", "name another job") from None
 

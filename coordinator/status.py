@@ -27,6 +27,7 @@ def status_of(engine: Engine, job: str | None) -> Status:
     state = engine.scheduler.state
     wanted = [job] if job else list(state.jobs)
     notes = [f"the root's database cannot be written: {engine.store_trouble}"] if engine.store_trouble else []
+    notes += [f"{one} is not served: {error.message}; {error.hint}" for one, error in engine.damaged.items()]
     return Status(
         now=time.time(),
         version=VERSION,
@@ -67,6 +68,7 @@ def _job_status(engine: Engine, job: s.Job, *, with_layers: bool) -> JobStatus:
         training=live.training,
         slow=[] if live.work.timeout else slow_shards(state, job, figures.median(), time.monotonic()),
         notes=notes_of(engine, job),
+        plan=live.digest,
     )
 
 

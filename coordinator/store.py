@@ -27,6 +27,7 @@ from jobs.model import Output
 from jobs.ranges import RangeSet
 
 LAYOUT = 2
+LATER = (("news", "BLOB"), ("plan", "TEXT"))  # columns of `jobs` that stores from before them get when opened
 RETRY_SECONDS = 1.0  # between tries while the disk is full
 
 SCHEMA = """
@@ -35,7 +36,7 @@ CREATE TABLE names (name TEXT PRIMARY KEY, last INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE jobs (
     id TEXT PRIMARY KEY, ready INTEGER NOT NULL, state TEXT NOT NULL, why TEXT NOT NULL, priority INTEGER NOT NULL,
     created REAL NOT NULL, started REAL, ended REAL, succeeded INTEGER NOT NULL DEFAULT 0,
-    cursor INTEGER NOT NULL DEFAULT 0, serial INTEGER NOT NULL, kernels TEXT, news BLOB
+    cursor INTEGER NOT NULL DEFAULT 0, serial INTEGER NOT NULL, kernels TEXT, news BLOB, plan TEXT
 ) WITHOUT ROWID;
 CREATE TABLE layers (
     id INTEGER PRIMARY KEY, job TEXT NOT NULL, digest TEXT NOT NULL, state TEXT NOT NULL,
@@ -113,6 +114,7 @@ class StoredJob:
     cursor: int
     kernels: str  # the one fingerprint of what is committed, where the job wants one alone; "" before there is any
     news: bytes | None  # what its driver last said for people, with the cursor
+    plan: str | None  # the digest of its plan's file; None in a store from before it, until the plan is read
     layers: tuple[StoredLayer, ...]
 
 
@@ -191,8 +193,9 @@ class Store:
         layout = self._value("SELECT value FROM meta WHERE key = 'layout'")
         if layout != LAYOUT:
             raise RefusedError(f"{path} has layout {layout}, not {LAYOUT}", "run the version of muster that made it")
-        if not self._value("SELECT 1 FROM pragma_table_info('jobs') WHERE name = 'news'"):  # a store from before it
-            self.db.execute("ALTER TABLE jobs ADD COLUMN news BLOB")
+        for column, kind in LATER:
+            if not _has_column(self.db, column):
+                self.db.execute(f"ALTER TABLE jobs ADD COLUMN {column} {kind}")
 
     def close(self) -> None:
         self.db.close()
@@ -219,15 +222,17 @@ class Store:
         return [row[0] for row in self.db.execute("SELECT id FROM jobs WHERE NOT ready")]
 
     def jobs(self) -> list[StoredJob]:
-        columns = "id, state, why, priority, created, started, ended, succeeded, cursor, coalesce(kernels, ''), news"
+        columns = (
+            "id, state, why, priority, created, started, ended, succeeded, cursor, coalesce(kernels, ''), news, plan"
+        )
         rows = self.db.execute(f"SELECT {columns} FROM jobs WHERE ready ORDER BY serial").fetchall()
         return [self._stored_job(row) for row in rows]
 
     def _stored_job(self, row: tuple[Any, ...]) -> StoredJob:
-        job, state, why, priority, created, started, ended, succeeded, cursor, kernels, news = row
+        job, state, why, priority, created, started, ended, succeeded, cursor, kernels, news, plan = row
         layers = self._layers_of(job)
         return StoredJob(
-            job, state, why, priority, created, started, ended, bool(succeeded), cursor, kernels, news, layers
+            job, state, why, priority, created, started, ended, bool(succeeded), cursor, kernels, news, plan, layers
         )
 
     def _layers_of(self, job: str) -> tuple[StoredLayer, ...]:
@@ -274,14 +279,14 @@ class Store:
 
     # --- jobs -----------------------------------------------------------------------------------------
 
-    def add_job(self, name: str, digests: Iterable[tuple[str, int]], priority: int, created: float) -> str:
-        """A new job under the next number of its name, not ready before its folder is."""
+    def add_job(self, name: str, digests: Iterable[tuple[str, int]], priority: int, created: float, plan: str) -> str:
+        """A new job under the next number of its name, not ready before its folder is. `plan`: its plan's digest."""
         self.db.execute("INSERT INTO names VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET last = last + 1", (name,))
         job = f"{name}.{self._value('SELECT last FROM names WHERE name = ?', name)}"
         self.db.execute(
-            "INSERT INTO jobs (id, ready, state, why, priority, created, serial)"
-            " VALUES (?, 0, 'running', '', ?, ?, (SELECT coalesce(max(serial), 0) + 1 FROM jobs))",
-            (job, priority, created),
+            "INSERT INTO jobs (id, ready, state, why, priority, created, plan, serial)"
+            " VALUES (?, 0, 'running', '', ?, ?, ?, (SELECT coalesce(max(serial), 0) + 1 FROM jobs))",
+            (job, priority, created, plan),
         )
         rows = [(job, digest, out_bytes) for digest, out_bytes in digests]
         self.db.executemany("INSERT INTO layers (job, digest, state, out_bytes) VALUES (?, ?, 'waiting', ?)", rows)
@@ -297,6 +302,10 @@ class Store:
 
     def set_ready(self, job: str) -> None:
         self.db.execute("UPDATE jobs SET ready = 1 WHERE id = ?", (job,))
+
+    def set_plan(self, job: str, digest: str) -> None:
+        """Of a job from before digests of plans were kept."""
+        self.db.execute("UPDATE jobs SET plan = ? WHERE id = ?", (digest, job))
 
     def remove_job(self, job: str) -> None:
         for table in ("shards", "bundles", "failures", "quarantined", "made"):
@@ -531,6 +540,27 @@ class Store:
     def agents(self) -> list[tuple[str, bool, float, bytes]]:
         rows = self.db.execute("SELECT name, live, seen, info FROM agents ORDER BY name")
         return [(name, bool(live), seen, info) for name, live, seen, info in rows]
+
+
+def plan_digest(path: Path, job: str) -> str | None:
+    """The digest of a job's plan by the store at `path`, where no daemon has that open; None where it has none.
+
+    Read-only: such a connection neither writes nor checkpoints, so a daemon that starts meanwhile is not disturbed.
+    """
+    if not path.exists():
+        return None
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            if not _has_column(db, "plan"):
+                return None
+            row = db.execute("SELECT plan FROM jobs WHERE id = ?", (job,)).fetchone()
+    except sqlite3.Error as error:
+        raise RefusedError(f"{path} cannot be read: {error}", "restore it from a backup") from None
+    return row[0] if row else None
+
+
+def _has_column(db: sqlite3.Connection, name: str) -> bool:
+    return db.execute("SELECT 1 FROM pragma_table_info('jobs') WHERE name = ?", (name,)).fetchone() is not None
 
 
 def _failure_row(row: tuple[Any, ...]) -> FailureRow:

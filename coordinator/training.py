@@ -7,13 +7,13 @@ from typing import TypeAlias
 
 import msgspec
 
+from coordinator import plans
 from coordinator.crew import Arrival, Crew, Ended
 from coordinator.drive import Drive, run
 from coordinator.logbook import Logbook
 from coordinator.root import Root
 from jobs.errors import TrainingError
 from jobs.kinds.train import Order
-from jobs.plan import decode_plan
 from jobs.train.contribution import Sum
 from jobs.train.models import open_model
 from jobs.train.outer import Outer, Redo, Stepped
@@ -44,7 +44,7 @@ def _drive(drive: Drive) -> None:
 
 def _packed_data(drive: Drive) -> Path | None:
     """Where the root has the job's data, as one file; None where each machine has it by itself."""
-    described = decode_plan(drive.place.plan.read_bytes()).work.model
+    described = plans.load(drive.place).work.model
     return Root(drive.place.path.parents[1]).model(described.digest) if described is not None else None
 
 

@@ -1,4 +1,4 @@
-"""The digest of a file's bytes, as manifests, models and uploads name it. Reads all of it, a megabyte at a time."""
+"""The digest of a file's bytes, as manifests, models, uploads and plans are held to. Reads a megabyte at a time."""
 
 from __future__ import annotations
 
@@ -16,3 +16,8 @@ def of_file(fd: int) -> str:
         digest.update(room[:count])
         offset += count
     return digest.hexdigest()
+
+
+def of_bytes(raw: bytes) -> str:
+    """The same of a file that has been read."""
+    return xxhash.xxh3_128_hexdigest(raw)

@@ -10,6 +10,7 @@ from typing import BinaryIO
 import click
 import msgspec
 
+from coordinator import plans
 from coordinator import root as roots
 from coordinator.commands.options import job_argument, root_option
 from coordinator.fetching import Wanted, answer
@@ -31,9 +32,10 @@ def command(job: str, root: Path | None) -> None:
     """
     found = roots.existing(root)
     folder = found.job(roots.resolve_job(found, job))
+    layers = {layer.name for layer in plans.load(folder).layers}
     out = sys.stdout.buffer
     for wanted in requests(sys.stdin.buffer):
-        answer(folder, wanted, out.write, out.flush)
+        answer(folder, layers, wanted, out.write, out.flush)
 
 
 def requests(lines: BinaryIO) -> Iterator[Wanted]:

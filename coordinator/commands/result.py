@@ -7,14 +7,14 @@ from pathlib import Path
 
 import click
 
-from coordinator import render
+from coordinator import plans, render
 from coordinator import root as roots
 from coordinator.commands.options import job_argument, json_option, root_option, say, say_json
 from coordinator.root import JobFolder
 from jobs.commit import fsync_folder, naming_space, publish, sync_tree
 from jobs.errors import IncompleteError, RefusedError
 from jobs.group import example
-from jobs.plan import Plan, decode_plan
+from jobs.plan import Plan
 
 MANIFEST = "manifest.json"
 NAMES_SHOWN = 5
@@ -55,9 +55,9 @@ def nothing_merged(job: str, folder: JobFolder) -> IncompleteError:
     return IncompleteError(f"no layer of {job} is merged yet", f"`coordinator status {job}` says how far it is")
 
 
-def layers_of(folder: JobFolder) -> tuple[list[str], list[str]]:
-    """The layers that are merged, and those that are not."""
-    names = [layer.name for layer in read_plan(folder).layers]
+def layers_of(folder: JobFolder, plan: Plan | None = None) -> tuple[list[str], list[str]]:
+    """The layers that are merged, and those that are not. `plan`: where it was read already."""
+    names = [layer.name for layer in (plan or plans.load(folder)).layers]
     merged = [name for name in names if (folder.result / name / MANIFEST).is_file()]
     there = set(merged)
     return merged, [name for name in names if name not in there]
@@ -113,7 +113,3 @@ def _copy_file(source: Path, target: Path) -> None:
     tmp = target.with_name(f".{target.name}.tmp")
     shutil.copyfile(source, tmp)
     publish(tmp, target)
-
-
-def read_plan(folder: JobFolder) -> Plan:
-    return decode_plan(folder.plan.read_bytes())

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from coordinator import render
+from coordinator import plans, render
 from coordinator import root as roots
 from coordinator.commands.options import job_argument, json_option, root_option, say, say_json
-from coordinator.commands.result import layers_of, nothing_merged, read_plan, unfinished
+from coordinator.commands.result import layers_of, nothing_merged, unfinished
 from coordinator.root import JobFolder
 from jobs.errors import DamagedError, IncompleteError
 from jobs.group import example
@@ -63,8 +63,9 @@ def command(job: str, inputs: bool, root: Path | None, as_json: bool) -> None:
 
 def verify(job: str, folder: JobFolder, inputs: bool) -> Report:
     """Everything that is merged, read again."""
-    merged, missing = layers_of(folder)
-    layers = {layer.name: layer for layer in read_plan(folder).layers}
+    plan = plans.load(folder)
+    merged, missing = layers_of(folder, plan)
+    layers = {layer.name: layer for layer in plan.layers}
     report = Report(job, missing=missing, inputs=0 if inputs else None)
     prints: set[str] = set()
     for name in merged:

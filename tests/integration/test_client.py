@@ -383,7 +383,7 @@ def test_only_what_a_manifest_names_is_sent(here: Farm, processes: Processes, la
     job.wait(progress=False)
     sent: list[bytes] = []
     with pytest.raises(NotFoundError):
-        fetching.answer(processes.root.job(job.id), fetching.Wanted(layer, file), sent.append, list)
+        fetching.answer(processes.root.job(job.id), {"array"}, fetching.Wanted(layer, file), sent.append, list)
     assert not sent
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -22,6 +24,7 @@ from coordinator.admin import Done as Answered
 from coordinator.admin import Drain, Retry, Submit, Submitted
 from coordinator.protocol import messages as m
 from coordinator.protocol.frames import FRAME_LIMIT, HEAD, MAGIC, frame
+from jobs.checksum import of_bytes
 from jobs.parts import encode_index, read_index
 from jobs.ranges import RangeSet
 from tests.farm import Farm, arrays, running, until
@@ -302,6 +305,88 @@ def test_a_damaged_bundle_runs_again_and_nothing_else(farm: Farm, harm: str) -> 
     assert sorted(numbers_of(agent)) == sorted([*range(SHARDS), *lost])
     assert "is damaged" in farm.said()
     farm.check_result(job)
+
+
+# --- damaged plans ------------------------------------------------------------------------------------------
+
+
+def spoil(plan: Path, harm: str = "another number") -> bytes:
+    """Harm a plan; what it was."""
+    raw = plan.read_bytes()
+    if harm == "another number":
+        assert raw.count(b"n_clusters\x04") == 1
+        plan.write_bytes(raw.replace(b"n_clusters\x04", b"n_clusters\x06"))
+    else:
+        plan.write_bytes(raw[: len(raw) // 2])
+    return raw
+
+
+def assert_damaged(farm: Farm, *command: str) -> None:
+    ran = farm.coordinator(*command)
+    assert ran.returncode == 12, (command, ran.stdout, ran.stderr)
+    assert ran.stdout == "" and ran.stderr.startswith("error: ") and "plan.msgpack is damaged: " in ran.stderr
+    assert ran.stderr.count("\n") == 2 and "\nhint: restore the file from a backup" in ran.stderr
+
+
+@pytest.mark.parametrize("harm", ["another number", "cut short"])
+def test_a_damaged_plan_keeps_no_other_job_from_being_served(farm: Farm, harm: str) -> None:
+    spoilt, sound = submit(farm), submit(farm, shards=5)
+    farm.stop()
+    raw = spoil(farm.root.job(spoilt).plan, harm)
+    farm.start()
+    agent = farm.agent()
+    agent.work(lambda: farm.status(sound).state == "complete")
+    farm.check_result(sound)
+    assert len(agent.computed) == 5 and [job.id for job in farm.jobs()] == [sound]
+    assert f"{spoilt} is not served: {farm.root.job(spoilt).plan} is damaged" in farm.coordinator("status").stdout
+    for command in ("status", "retry", "cancel", "verify", "result"):
+        assert_damaged(farm, command, spoilt)
+    farm.stop()
+    farm.root.job(spoilt).plan.write_bytes(raw)
+    farm.start()
+    farm.agent().work(lambda: farm.status(spoilt).state == "complete")
+    farm.check_result(spoilt)
+
+
+def test_a_job_with_a_damaged_plan_can_be_deleted(farm: Farm) -> None:
+    spoilt = submit(farm)
+    farm.stop()
+    spoil(farm.root.job(spoilt).plan)
+    farm.start()
+    assert farm.coordinator("rm", spoilt).returncode == 0
+    assert not farm.root.job(spoilt).path.exists() and farm.coordinator("status", spoilt).returncode == 6
+    farm.restart()
+    assert "not served" not in farm.coordinator("status").stdout
+
+
+def test_a_plan_that_was_changed_is_told_with_a_daemon_and_without(farm: Farm) -> None:
+    job = submit(farm)
+    farm.agent().work(lambda: farm.status(job).state == "complete")
+    assert farm.coordinator("verify", job, "--inputs").returncode == 0
+    raw = spoil(farm.root.job(job).plan)
+    for _ in range(2):
+        assert_damaged(farm, "verify", job, "--inputs")
+        assert_damaged(farm, "result", job)
+        if farm.daemon and farm.daemon.poll() is None:
+            farm.kill()  # what it wrote last is in its log alone
+    farm.root.job(job).plan.write_bytes(raw)
+    assert farm.coordinator("verify", job, "--inputs").returncode == 0
+    farm.start()
+    assert farm.status(job).state == "complete"
+
+
+def test_a_root_from_before_plans_had_digests_gets_them(farm: Farm) -> None:
+    job = submit(farm)
+    farm.agent().work(lambda: farm.status(job).state == "complete")
+    farm.stop()
+    with contextlib.closing(sqlite3.connect(farm.root.store)) as db:
+        db.execute("ALTER TABLE jobs DROP COLUMN plan")
+    assert farm.coordinator("verify", job).returncode == 0
+    farm.start()
+    farm.stop()
+    assert farm.stored()[job].plan == of_bytes(farm.root.job(job).plan.read_bytes())
+    spoil(farm.root.job(job).plan)
+    assert_damaged(farm, "verify", job)
 
 
 # --- submitters that die ------------------------------------------------------------------------------------

@@ -458,6 +458,7 @@ def merged(daemon: FixedDaemon, root: roots.Root, job_file: Path, run: Callable[
         return admin.Submitted("weights.1")
 
     daemon.answers[admin.Submit] = take
+    daemon.answers[admin.StatusAsk] = admin.Problem("there is no job weights.1", "none has a plan's digest", 6)
     assert run("submit", job_file).code == 0
     layer = folder.result / "fc"
     layer.mkdir(parents=True)

@@ -18,7 +18,7 @@ from jobs.errors import RefusedError
 from jobs.model import Output
 from jobs.ranges import RangeSet
 
-A, B = "a" * 32, "b" * 32
+A, B, PLAN = "a" * 32, "b" * 32, "c" * 32
 OUTPUTS = (Output("centers", "rows", "<f4", (4,)),)
 DEADLINE_SECONDS = 30.0
 
@@ -31,7 +31,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def job_in(store: Store, name: str = "job", ready: bool = True) -> str:
-    job = store.add_job(name, [(A, 10), (B, 20)], 1, 5.0)
+    job = store.add_job(name, [(A, 10), (B, 20)], 1, 5.0, PLAN)
     if ready:
         store.set_ready(job)
     return job
@@ -186,7 +186,7 @@ def test_an_agent_is_remembered_as_it_was_last(store: Store) -> None:
 
 
 def test_advance_moves_once(store: Store) -> None:
-    job = store.add_job("job", [(A, 0)], 1, 5.0)
+    job = store.add_job("job", [(A, 0)], 1, 5.0, PLAN)
     store.set_ready(job)
     assert store.advance(job, 0, 1, [(0, b"first")], False)
     assert not store.advance(job, 0, 1, [(1, b"twin")], False)

@@ -33,7 +33,7 @@ class Floor:
         self.draining_since: float | None = None
         self._prefix = part_prefix
         self._tickets = 0
-        self._spoilt: set[str] = set()  # inputs that were not what was pulled, once
+        self._spoilt: set[str] = set()  # copies that were not what was pulled, once
 
     # --- placing ---
 
@@ -170,12 +170,17 @@ class Floor:
             if name not in self._spoilt:
                 self._spoilt.add(name)
                 again.add(mishap.number)
+            if self.codes is not None:
+                self.codes.discard(name)
             orders += self.space.lose(name)
         kept = tuple(mishap for mishap in outcome.mishaps if mishap.number not in again)
         return msgspec.structs.replace(outcome, mishaps=kept), orders
 
     def _spoilt_name(self, flight: Flight, mishap: Mishap) -> str | None:
-        """The copy a shard could not be run with."""
+        """The copy a shard could not be run with: of its job's code, or model, or of its input."""
+        if mishap.code == "code":
+            code = flight.info.work.code
+            return code if code is not None and self.codes is not None and code in self.codes else None
         if mishap.code == "model":
             model = flight.info.work.model
             return model.digest if model is not None and model.digest in self.space.inputs.whole else None

@@ -11,7 +11,6 @@ from agent import manners, pool, weigh
 from agent.orders import BatchEnded, Event, Kept, Kill, PoolLost, Run, SlotsSeen, SlotView, WorkerDied
 from agent.spool import At, Spool
 from jobs import mark, strays
-from jobs.code import unpack
 from jobs.commit import is_full
 from jobs.errors import DamagedError, MusterError, SpaceError
 from jobs.items import SUFFIX, located
@@ -121,6 +120,7 @@ class Hands:
             code=self._code(info.work.code),
             python=self._interpreter(info.work.env),
             model=self._model(info.work.model),
+            pack=self._pack(info.work.code),
             gpus=run.gpus,
         )
 
@@ -146,13 +146,14 @@ class Hands:
         return str(self._spool.sheet(run.info.layer.digest, sheet))
 
     def _code(self, digest: str | None) -> str | None:
-        """The folder with the user's files, unpacked on first use."""
+        """The folder that a worker unpacks the user's files in, and compares with their pack."""
+        return str(self._spool.code(digest)) if digest is not None else None
+
+    def _pack(self, digest: str | None) -> str | None:
+        """In the spool, or where the coordinator has it."""
         if digest is None:
             return None
-        folder = self._spool.code(digest)
-        if self._packs is not None and not folder.is_dir():
-            unpack((self._packs / f"{digest}.pack").read_bytes(), folder, digest)
-        return str(folder)
+        return str(self._packs / f"{digest}.pack" if self._packs is not None else self._spool.pack(digest))
 
     def _model(self, model: ModelFile | None) -> str | None:
         """In the spool under its digest, or where the coordinator has it."""

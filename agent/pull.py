@@ -243,6 +243,7 @@ class Pulling(Bulk[Pull | PullCode]):
         self._unchanged(channel)
         try:
             unpack(raw, self._spool.code(order.name), order.name)
+            self._spool.keep_pack(order.name, raw)
         except DamagedError as error:
             return NotPulled(order.name, "refused", error.message)
         except OSError as error:

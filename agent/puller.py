@@ -20,7 +20,7 @@ RETRY_LIMIT_SECONDS = 60.0
 
 
 class Puller:
-    """For an agent that does not read sources in place. `codes`: packs of users' files that are unpacked here."""
+    """For an agent that does not read sources in place. `codes`: packs of users' files that are here."""
 
     def __init__(self, space: Space, codes: set[str]) -> None:
         self.space = space

@@ -6,7 +6,8 @@ in/                      inputs that were pulled, by what they are and their dig
 tmp/                     parts being written; emptied at start
 run/                     per slot: the mark, what it is at, scratch folders; the pool's record
 run/sheets/              what rounds laid out on the server
-code/DIGEST/             the user's files, unpacked
+code/DIGEST/             the user's files, unpacked; made to hold them and nothing else at each start of a runner
+code/DIGEST.pack         what they are unpacked from, where it was pulled
 """
 
 from __future__ import annotations
@@ -136,6 +137,13 @@ class Spool:
     def code(self, digest: str) -> Path:
         return self.path / "code" / digest
 
+    def pack(self, digest: str) -> Path:
+        """Of the user's files, where it was pulled."""
+        return self.path / "code" / f"{digest}.pack"
+
+    def keep_pack(self, digest: str, raw: bytes) -> None:
+        _write(self.pack(digest), raw)
+
     # --- taking it ---
 
     def take(self, name: str, where: str) -> None:
@@ -243,8 +251,8 @@ class Spool:
         return [copy for _, copy in sorted(found, key=lambda one: one[0])]
 
     def codes(self) -> list[str]:
-        """Packs of code that were unpacked here."""
-        return [folder.name for folder in (self.path / "code").iterdir() if is_digest(folder.name)]
+        """Packs of code that are here. Whether they are still what was pulled shows when they are unpacked."""
+        return [file.stem for file in (self.path / "code").glob("*.pack") if is_digest(file.stem)]
 
     def clear(self) -> None:
         """Forget what an earlier process was at. After its parts and losses were read and its runners swept."""

@@ -9,8 +9,10 @@ import ast
 import os
 import secrets
 import shutil
+import stat
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -198,9 +200,12 @@ def pack(bundle: CodeBundle) -> bytes:
 
 
 def unpack(raw: bytes, folder: Path, digest: str) -> CodeBundle:
-    """Make `folder` hold these files, unless it does already. A DamagedError where `digest` does not fit."""
+    """Make `folder` hold these files and no others, unless it does already. A DamagedError where `digest` does not fit.
+
+    What is right stays as it is: other processes may be reading it.
+    """
     bundle = _decoded(raw, digest)
-    if _holds(folder, bundle):
+    if _is_cleared(folder, bundle) and _holds(folder, bundle):
         return bundle
     tmp = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
     try:
@@ -244,14 +249,44 @@ def _is_name(name: str) -> bool:
     return plain and all(part not in {"", ".", ".."} and len(part.encode()) <= 255 for part in parts)
 
 
+def _is_cleared(folder: Path, bundle: CodeBundle) -> bool:
+    """Delete what is not the pack's; whether that worked. A module that lies there may be imported in another's place,
+    and compiled files (`__pycache__`) are believed without a look at what they were made of."""
+    strange = list(_strangers(folder, bundle))
+    for path in strange:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                path.unlink()
+    return not strange or not any(_strangers(folder, bundle))
+
+
+def _strangers(folder: Path, bundle: CodeBundle) -> Iterator[Path]:
+    """What lies in the folder and is not of the pack, or is a link where that has a folder."""
+    known = {parent.as_posix() for parent in {PurePosixPath(name).parent for name in bundle.files}}
+    known |= {parent.as_posix() for name in known for parent in PurePosixPath(name).parents}
+    for root, folders, files in os.walk(folder):
+        above = f"{root}/"[len(str(folder)) + 1 :]
+        kept = [name for name in folders if above + name in known and not Path(root, name).is_symlink()]
+        yield from (Path(root, name) for name in folders if name not in kept)
+        yield from (Path(root, name) for name in files if above + name not in bundle.files)
+        folders[:] = kept
+
+
 def _holds(folder: Path, bundle: CodeBundle) -> bool:
-    """Whether every file is there and whole: the user's code may have changed them. Caches may lie beside them."""
-    return all(_is_same(folder / name, content) for name, content in bundle.files.items())
+    """Whether every file is there and whole: the user's code may have changed them."""
+    return all(_is_same(f"{folder}/{name}", content) for name, content in bundle.files.items())
 
 
-def _is_same(path: Path, content: bytes) -> bool:
+def _is_same(path: str, content: bytes) -> bool:
+    """Without the comfort of `Path`: there may be thousands, and a runner waits."""
     try:
-        return not path.is_symlink() and path.stat().st_size == len(content) and path.read_bytes() == content
+        info = os.lstat(path)
+        if not stat.S_ISREG(info.st_mode) or info.st_size != len(content):
+            return False
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+            return file.read() == content
     except OSError:
         return False
 

@@ -8,7 +8,7 @@ import secrets
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -68,9 +68,10 @@ class Sandbox:
         model: Mapping[str, Any] | None = None,
         forms: Mapping[str, str] | None = None,
         program: Path | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         """`model`: the entry is a class; what `runner.Model` wants to know of it. `forms`: of outputs declared.
-        `program`: another than the runner, which speaks as that does."""
+        `program`: another than the runner, which speaks as that does. `check`: called before each start."""
         self._python = python
         self._folder = folder.resolve()
         self._entry = entry
@@ -81,6 +82,7 @@ class Sandbox:
         self._model = dict(model) if model is not None else None
         self._forms = dict(forms or {})
         self._program = str(program or runner.__file__)
+        self._check = check
         self._process: subprocess.Popen[bytes] | None = None
         self._pipes: Pipes | None = None
         self._lifeline = -1
@@ -96,6 +98,7 @@ class Sandbox:
     def start(self, seconds: float = START_SECONDS) -> None:
         """A fresh runner with the function loaded. A ShardFailure says why there cannot be one."""
         self.close()
+        self._check()
         self.peak = 0
         cwd = self._scratch / CWD
         cwd.mkdir(parents=True, exist_ok=True)

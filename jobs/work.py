@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,6 +68,7 @@ class Batch(msgspec.Struct, frozen=True):
     code: str | None  # folder the user's files were unpacked in
     python: str | None  # interpreter for the user's code
     model: str | None = None  # this machine's copy of the job's model
+    pack: str | None = None  # what `code` was unpacked from; None: it is not looked at again
     gpus: tuple[str, ...] | None = None  # those the slot has for it; None: this machine has none to lend
 
 
@@ -110,6 +112,10 @@ class OtherOutputs(Exception):
 
 class ModelLost(RunnerLost):
     """The copy of the job's model is gone, or not what was submitted."""
+
+
+class CodeLost(RunnerLost):
+    """The user's files are not what was submitted, and cannot be unpacked anew."""
 
 
 class Workbench:
@@ -432,10 +438,28 @@ def _open(batch: Batch) -> Runner:
         python=batch.python,
         model=_checked_model(batch),
         env={} if batch.gpus is None else {GPUS: ",".join(batch.gpus)},
+        check_code=partial(_check_code, batch.code, batch.pack, work.code),
     )
+    bench.check_code()
     runner = kind.open(bench)
     _limit_threads(work.threads or work.cpus)
     return runner
+
+
+def _check_code(folder: str | None, pack: str | None, digest: str | None) -> None:
+    """Make the folder hold what was submitted: whoever can write to it may have changed it, the user's own code too."""
+    if folder is None or pack is None or digest is None:
+        return
+    from jobs.code import unpack
+
+    try:
+        unpack(Path(pack).read_bytes(), Path(folder), digest)
+    except DamagedError as error:
+        raise CodeLost(error.message) from None
+    except OSError as error:
+        if is_full(error):
+            raise
+        raise CodeLost(f"the user's code cannot be unpacked: {error}") from None
 
 
 def _checked_model(batch: Batch) -> Path | None:
@@ -473,9 +497,12 @@ def _digest_of(segments: Sequence[memoryview]) -> bytes:
     return digest.digest()
 
 
+_LOST: dict[type[Exception], str] = {InputLost: "input", ModelLost: "model", CodeLost: "code"}
+
+
 def _mishap(number: int, error: Exception, seconds: float, peak: int) -> Mishap:
     if isinstance(error, RunnerLost):
-        code = "input" if isinstance(error, InputLost) else "model" if isinstance(error, ModelLost) else "killed"
+        code = next((code for lost, code in _LOST.items() if isinstance(error, lost)), "killed")
         return Mishap(number, True, code, str(error) or "its process was killed", "", seconds, peak)
     if isinstance(error, ShardFailure):
         return Mishap(number, False, error.code, error.message, error.evidence, seconds, peak)

@@ -114,6 +114,8 @@ class Bench:
     python: str | None = None  # interpreter for the user's code; None: the one we run in
     env: Mapping[str, str] = field(default_factory=dict)  # more environment for the user's code
     model: Path | None = None  # this machine's copy of the job's model
+    check_code: Callable[[], None] = lambda: None  # to be called before each start of a process that runs the user's
+    #   code: `code` then holds what was submitted and nothing else. It was, when the kind was opened
 
 
 P = TypeVar("P", bound=msgspec.Struct)

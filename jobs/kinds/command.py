@@ -111,6 +111,7 @@ class Command(Kind[CommandParams]):
             env=bench.env,
             threads=bench.cpus,
             program=Path(spawner.__file__),
+            check=bench.check_code,
         )
         return CommandRunner(sandbox, bench)
 

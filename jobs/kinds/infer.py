@@ -230,6 +230,7 @@ def sandbox(bench: Bench, form: str | None) -> Sandbox:
         scratch=bench.scratch,
         env=bench.env,
         threads=bench.cpus,
+        check=bench.check_code,
         args=_arguments(params, form),
         model={
             "path": str(bench.model) if bench.model is not None else None,

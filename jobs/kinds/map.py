@@ -76,6 +76,7 @@ class Map(Kind[MapParams]):
             env=bench.env,
             threads=bench.cpus,
             args=params.args,
+            check=bench.check_code,
             forms={name: one.form for name, one in (params.outputs or {}).items() if one.form in ("ragged", "sum")},
         )
         function = Function(sandbox, bench, params)

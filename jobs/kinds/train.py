@@ -84,8 +84,16 @@ def _place(bench: Bench) -> Place | None:
 
     if bench.model is None:
         return None
-    user = bench.code, bench.entry
-    return Place(bench.model, bench.scratch, bench.python, *user, env=bench.env, timeout=bench.timeout)
+    return Place(
+        data=bench.model,
+        scratch=bench.scratch,
+        python=bench.python,
+        code=bench.code,
+        entry=bench.entry,
+        env=bench.env,
+        timeout=bench.timeout,
+        check_code=bench.check_code,
+    )
 
 
 class TrainRunner(Runner):

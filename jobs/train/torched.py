@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ class Place:
     entry: str | None = None  # work.py:factory
     env: Mapping[str, str] = field(default_factory=dict)
     timeout: float | None = None
+    check_code: Callable[[], None] = lambda: None  # called before each start of a runner
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -59,6 +60,7 @@ class TorchTrainer(Trainer):
             env=place.env,
             threads=threads,
             args=settings_of(params, facts, place),
+            check=place.check_code,
         )
         try:
             told, self._start = self._ask({"what": "start"})

@@ -363,6 +363,19 @@ def test_what_an_agent_says_of_its_kernels_is_what_its_parts_say(pair: Farm) -> 
     pair.check_result(job)
 
 
+def test_unpacked_code_that_somebody_changed_never_runs(pair: Farm) -> None:
+    fields = {"kind": "map", "code": "work.py:scaled"}
+    work = "def scaled(rows, by):\n    return rows * by\n"
+    pair.wait(pair.submit(arrays(1, 8, 4), 1, work, params={"args": {"by": 2}}, **fields))
+    digest = pair.plan(pair.jobs()[-1].id).work.code
+    changed = list((pair.folder / "spools").glob(f"*/code/{digest}/work.py"))
+    for file in changed:
+        file.write_text(work.replace("* by", "* 99"))
+    job = pair.submit(arrays(1, 8, 4), 1, work, params={"args": {"by": 3}}, **fields)
+    assert pair.wait(job).failures == 0 and changed
+    pair.check_result(job)
+
+
 def test_the_users_code_sees_the_gpus_that_the_agent_was_given(pair: Farm) -> None:
     job = pair.submit(arrays(1, 8, 4), 2, WORK, kind="map", code="work.py:devices")
     pair.wait(job)

@@ -183,6 +183,35 @@ def test_unpack_again_touches_nothing_and_mends_what_was_spoilt(base: Path, tmp_
     assert sorted(path.name for path in tmp_path.iterdir()) == ["code", "job"]
 
 
+def test_unpack_again_deletes_what_is_not_of_the_pack(base: Path, tmp_path: Path) -> None:
+    bundle = collect("work.py:embed", ["pkg"], base)
+    folder, elsewhere = tmp_path / "code", tmp_path / "elsewhere"
+    unpack(pack(bundle), folder, bundle.digest)
+    inode = (folder / "work.py").stat().st_ino
+    for place in (folder / "numpy.py", folder / "pkg" / "__pycache__" / "x.pyc", folder / "extra" / "__init__.py"):
+        place.parent.mkdir(exist_ok=True)
+        place.write_bytes(b"strange")
+    (folder / "empty").mkdir()
+    elsewhere.mkdir()
+    (elsewhere / "kept.py").write_bytes(b"another's")
+    (folder / "linked").symlink_to(elsewhere)
+    unpack(pack(bundle), folder, bundle.digest)
+    left = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+    assert left == {*bundle.files, *(str(Path(name).parent) for name in bundle.files if "/" in name)}
+    assert (folder / "work.py").stat().st_ino == inode, "what was right was written again"
+    assert (elsewhere / "kept.py").read_bytes() == b"another's"
+
+
+def test_a_folder_that_a_link_leads_to_is_not_taken_for_the_packs(tmp_path: Path) -> None:
+    bundle = CodeBundle("pkg/a.py:f", {"pkg/a.py": b"same"})
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "a.py").write_bytes(b"same")
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "pkg").symlink_to(tmp_path / "elsewhere")
+    unpack(pack(bundle), tmp_path / "code", bundle.digest)
+    assert not (tmp_path / "code" / "pkg").is_symlink() and (tmp_path / "elsewhere" / "a.py").read_bytes() == b"same"
+
+
 def test_changed_pack_is_refused(base: Path, tmp_path: Path) -> None:
     bundle = collect("work.py:embed", [], base)
     raw = bytearray(pack(bundle))

@@ -267,6 +267,7 @@ def test_code_is_unpacked_and_what_is_not_it_is_refused(start: Callable[..., Ben
     bench.pulling.order(PullCode(7, bundle.digest))
     assert bench.next() == Pulled(bundle.digest, b"", len(raw), 0.0)
     assert (spool.code(bundle.digest) / "work.py").read_bytes() == b"def f(rows): ..."
+    assert spool.pack(bundle.digest).read_bytes() == raw
     bench.pulling.order(PullCode(7, "d" * 32))
     event = bench.next()
     assert isinstance(event, NotPulled) and event.code == "refused" and "digest" in event.message

@@ -154,6 +154,19 @@ def test_a_model_that_is_spoilt_is_pulled_again_once() -> None:
     assert of(Run, world.tell(Pulled(MODEL, bytes.fromhex(MODEL), 5000, 1.0)))
 
 
+def test_code_that_is_spoilt_is_pulled_again_once() -> None:
+    world = remote(codes=[CODE])
+    (pull,) = of(Pull, world.hear(info(code=CODE), grants=[grant(0, 1)]))
+    (run,) = of(Run, came(world, pull))
+    lost = Mishap(0, True, "code", "the pack does not match its digest", "", 0.0, 0)
+    orders = world.tell(BatchEnded(run.ticket, Outcome((), 0, 0, 0, 0.0, 0, (lost,))))
+    assert of(PullCode, orders) == [PullCode(7, CODE)] and not of(Run, orders)
+    (run,) = of(Run, world.tell(Pulled(CODE, b"", 99, 1.0)))
+    assert not world.said().losses
+    world.tell(BatchEnded(run.ticket, Outcome((), 0, 0, 0, 0.0, 0, (lost,))))
+    assert [loss.numbers for loss in world.said().losses] == [[(0, 1)]]
+
+
 def test_the_same_source_for_another_layer_is_not_pulled_again() -> None:
     world = remote()
     (pull,) = of(Pull, world.hear(info(), grants=[grant(0, 1)]))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import os
+import py_compile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,6 +18,7 @@ import xxhash
 
 from jobs import kinds
 from jobs.bundle import Held
+from jobs.code import CodeBundle, pack, unpack
 from jobs.errors import SpaceError
 from jobs.kinds import Bench, Kind, Result, Runner, RunnerLost, Shape, Shard, ShardFailure
 from jobs.mark import read
@@ -365,3 +368,88 @@ def test_threads_are_those_of_the_plan(desk: Desk, told: type[Told]) -> None:
     for cpus in (2, 1):
         desk.run(0, work=Work("told", 1, {}, None, None, None, cpus, None, None))
     assert seen == [{2}, {1}]
+
+
+# --- the user's files -----------------------------------------------------------------------------------------
+
+TIMES = b"import helper\ndef f(rows): return rows * helper.FACTOR\n"
+DIES = b"""
+import os
+from pathlib import Path
+def f(rows, shard):
+    if shard == 1:
+        Path(__file__).write_text("def f(rows): return rows * 3")
+        os._exit(1)
+    return rows * 2
+"""
+
+
+class Coded:
+    """A layer that a user's function runs over, its files unpacked as an agent has them."""
+
+    def __init__(self, folder: Path, **files: bytes) -> None:
+        self.desk = Desk(folder)
+        bundle = CodeBundle("work.py:f", {f"{name}.py": raw for name, raw in sorted(files.items())})
+        self.pack, self.code = folder / "spool" / "pack", folder / "spool" / "code"
+        self.desk.work = Work("map", 1, {}, bundle.digest, bundle.entry, None, 1, None, 60.0)
+        self.pack.parent.mkdir()
+        self.pack.write_bytes(pack(bundle))
+        unpack(self.pack.read_bytes(), self.code, bundle.digest)
+
+    def run(self, *numbers: int) -> Outcome:
+        try:
+            return self.desk.run(*numbers, code=str(self.code), pack=str(self.pack))
+        finally:
+            self.desk.bench.close()
+
+    def results(self) -> dict[int, list[float]]:
+        """Of the part, by the shard's number."""
+        raw, index = self.desk.done.read_bytes(), read_index(self.desk.done)
+        return {
+            entry.number: np.frombuffer(raw[offset : offset + sum(entry.sizes)], "<f4").tolist()
+            for entry, offset, _ in index.spans()
+        }
+
+    def doubled(self, number: int) -> list[float]:
+        rows: list[float] = (self.desk.rows[number * 3 : number * 3 + 3] * 2).ravel().tolist()
+        return rows
+
+
+def change(coded: Coded) -> None:
+    (coded.code / "helper.py").write_text("FACTOR = 3\n")
+
+
+def put_a_package_before_it(coded: Coded) -> None:
+    (coded.code / "helper").mkdir()
+    (coded.code / "helper" / "__init__.py").write_text("FACTOR = 3\n")
+
+
+def put_compiled_beside_it(coded: Coded) -> None:
+    evil = coded.code.parent / "evil.py"
+    evil.write_text("FACTOR = 3\n")
+    cached = importlib.util.cache_from_source(str(coded.code / "helper.py"))
+    py_compile.compile(str(evil), cached, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+
+
+@pytest.mark.parametrize("harm", [change, put_a_package_before_it, put_compiled_beside_it])
+def test_users_code_that_was_changed_never_runs(tmp_path: Path, harm: Callable[[Coded], None]) -> None:
+    coded = Coded(tmp_path, work=TIMES, helper=b"FACTOR = 2\n")
+    harm(coded)
+    assert coded.run(0, 1).numbers == (0, 1)
+    assert coded.results() == {number: coded.doubled(number) for number in (0, 1)}
+
+
+def test_each_new_process_of_users_code_has_what_was_submitted(tmp_path: Path) -> None:
+    coded = Coded(tmp_path, work=DIES)
+    outcome = coded.run(0, 1, 2)
+    assert (outcome.numbers, [mishap.code for mishap in outcome.mishaps]) == ((0, 2), ["exit"])
+    assert coded.results() == {number: coded.doubled(number) for number in (0, 2)}
+
+
+@pytest.mark.parametrize("harm", ["damaged", "gone"])
+def test_code_that_cannot_be_unpacked_anew_is_a_loss(tmp_path: Path, harm: str) -> None:
+    coded = Coded(tmp_path, work=TIMES, helper=b"FACTOR = 2\n")
+    change(coded)
+    coded.pack.write_bytes(coded.pack.read_bytes()[:-1] + b"?") if harm == "damaged" else coded.pack.unlink()
+    (mishap,) = coded.run(0, 1).mishaps
+    assert (mishap.number, mishap.lost, mishap.code) == (0, True, "code")

@@ -19,9 +19,16 @@ from jobs.group import example
 from jobs.units import format_size
 
 if TYPE_CHECKING:
-    from jobs.model import ItemsWindow, Layer, Window
+    from jobs.kinds import Kind
+    from jobs.model import ItemsWindow, Layer, Window, Work
+    from jobs.plan import Plan
 
 PROBLEMS_SHOWN = 20
+CLAIMS = {
+    True: "the bytes are those of a serial run",
+    False: "bits may differ between them",
+    None: "by code that is not Muster's: as it was written, not compared with a serial run",
+}
 
 
 class Report(msgspec.Struct):
@@ -36,6 +43,7 @@ class Report(msgspec.Struct):
     problems: list[str] = []
     bad_layers: list[str] = []
     inputs: int | None = None  # shards whose input was read again
+    serial: bool | None = None  # whether the bytes are those of a serial run; None: nobody knows, none was compared
 
 
 @click.command(epilog=example("coordinator verify weights", "coordinator verify weights --inputs"))
@@ -46,7 +54,8 @@ class Report(msgspec.Struct):
 def command(job: str, inputs: bool, root: Path | None, as_json: bool) -> None:
     """Read a job's merged result again and compare every digest.
 
-    Says on how many different kernels (numpy, scikit-learn, BLAS, threads) it was computed.
+    Says on how many different kernels (numpy, scikit-learn, BLAS, threads) it was computed, and where only Muster's own
+    code computed, whether the bytes are those of a serial run.
     Exits with 12 if anything is damaged, with 11 if layers are missing.
     """
     found = roots.existing(root)
@@ -71,7 +80,31 @@ def verify(job: str, folder: JobFolder, inputs: bool) -> Report:
     for name in merged:
         _verify_layer(report, folder, layers[name], prints)
     report.fingerprints = sorted(prints)
+    if prints and not report.problems and _repeats(plan, [layers[name] for name in merged]):
+        report.serial = len(prints) == 1
     return report
+
+
+def _repeats(plan: Plan, layers: list[Layer]) -> bool:
+    """Whether the job's kind vouches for the bytes of all of these, as `Kind.repeats` has it; one that is not here does
+    not."""
+    from jobs import kinds
+
+    try:
+        kind = kinds.load(plan.work.kind)
+        return all(_repeats_layer(kind, plan.work_of(layer), layer) for layer in layers)
+    except Exception:  # another package's: the result can be verified all the same
+        return False
+
+
+def _repeats_layer(kind: Kind[Any], work: Work, layer: Layer) -> bool:
+    from jobs.kinds import Shape
+    from jobs.model import ArraySource
+
+    source = layer.source
+    shape = Shape(source.shape[1:], source.dtype) if isinstance(source, ArraySource) else None
+    params = msgspec.convert(work.params, kind.Params)
+    return kind.repeats(params, shape, work.threads or work.cpus, work.code is not None)
 
 
 def _verify_layer(report: Report, job: JobFolder, layer: Layer, prints: set[str]) -> None:
@@ -138,9 +171,9 @@ def page(report: Report) -> str:
     if report.inputs is not None:
         lines.append(f"inputs of {render.counted(report.inputs, 'shard')} read again")
     prints = len(report.fingerprints)
-    same = "the bytes are those of a serial run" if prints == 1 else "bits may differ between them"
     if prints:
-        lines.append(f"computed on {render.counted(prints, 'kernel fingerprint')}; {same}")
+        claim = "" if report.problems else f"; {CLAIMS[report.serial]}"
+        lines.append(f"computed on {render.counted(prints, 'kernel fingerprint')}{claim}")
     if report.missing:
         done = [""] * report.layers
         lines.append(unfinished(done, report.missing))

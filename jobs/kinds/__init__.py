@@ -173,6 +173,12 @@ class Kind(ABC, Generic[P]):
         Runs in the agent itself, so that a machine gets no more than what changed; a digest tells if it is right."""
         raise ValueError("this kind has no patches")
 
+    def repeats(self, params: P, shape: Shape | None, threads: int, has_code: bool) -> bool:
+        """Whether one input gives the same bytes whenever it is computed on machines of one kernel fingerprint, so that
+        any result is that of a serial run. To be said only where all that computes is the kind's own: users' code and
+        others' libraries may draw numbers, read the clock, or add in whatever order their threads come."""
+        return False
+
     def grain(self, params: P) -> int:
         """Rows a shard had better be a multiple of, where its size is ours to choose."""
         return 1

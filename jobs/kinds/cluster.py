@@ -56,6 +56,10 @@ class Cluster(Kind[ClusterParams]):
             raise JobFileError("params.tol: expected a finite number", "sklearn's default is 1e-4")
         _check_init(params, shape.row)
 
+    def repeats(self, params: ClusterParams, shape: Shape | None, threads: int, has_code: bool) -> bool:
+        """Rows of several features are scikit-learn's, whose threads add up as they come."""
+        return threads == 1 or (shape is not None and len(shape.row) == 1)
+
     def declare(self, params: ClusterParams, shape: Shape | None) -> tuple[Output, ...]:
         assert shape is not None, "checked"
         k, features = params.n_clusters, shape.row[1:]

@@ -69,6 +69,10 @@ class Infer(Kind[InferParams]):
 
         return planned_model.prepare(params, site)
 
+    def repeats(self, params: InferParams, shape: Shape | None, threads: int, has_code: bool) -> bool:
+        """An MLP does, as it runs here."""
+        return not has_code and format_named(params.model) in MLP_FORMATS
+
     def grain(self, params: InferParams) -> int:
         assert params.batch != "auto", "prepared"
         return params.batch

@@ -9,7 +9,7 @@ import msgspec
 from jobs.kinds import Bench, Kind, Prepared, Result, Runner, RunnerLost, Shape, Shard, Site
 from jobs.model import Output
 from jobs.train.header import Header
-from jobs.train.params import TrainParams, check
+from jobs.train.params import TORCH_MODELS, TrainParams, check
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,6 +54,10 @@ class Train(Kind[TrainParams]):
 
     def rounds(self, params: TrainParams) -> Literal["", "whole", "each"]:
         return "each" if params.mode == "async" else "whole"
+
+    def repeats(self, params: TrainParams, shape: Shape | None, threads: int, has_code: bool) -> bool:
+        """Numpy's models do, in rounds; without rounds it counts in which order contributions came."""
+        return not has_code and params.model not in TORCH_MODELS and params.mode != "async"
 
     def patched(self, params: TrainParams, sheet: bytes, patch: bytes) -> bytes:
         from jobs.train import patch as patches

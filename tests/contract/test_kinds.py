@@ -19,6 +19,7 @@ from jobs.result import open_result, verify_layer
 from jobs.source import stamp_of
 from jobs.work import run_serially
 from tests import networks
+from tests.plugin.muster_chain import Chain, ChainParams
 
 ROWS = 7
 RNG = np.random.default_rng(3)
@@ -172,3 +173,35 @@ def test_rows_split_anyhow_merge_to_the_same_bytes(example: Example, kind: Kind[
     expected = merged(*run(example, kind, ROWS, tmp_path))
     for shard_rows in (1, 3):
         assert merged(*run(example, kind, shard_rows, tmp_path)) == expected
+
+
+VOUCHED_FOR = [
+    ("cluster", {}, Shape((9,), "<f4"), 4, False, True),
+    ("cluster", {}, Shape((9, 2), "<f4"), 1, False, True),
+    ("cluster", {}, Shape((9, 2), "<f4"), 4, False, False),  # scikit-learn's threads
+    ("infer", MODEL | {"batch": 1}, Shape((6,), "<f4"), 2, False, True),
+    ("infer", {"model": "net.safetensors", "batch": 1}, Shape((6,), "<f4"), 2, False, True),
+    ("infer", {"model": "net.onnx", "batch": 1}, Shape((6,), "<f4"), 1, False, False),
+    ("infer", {"model": "net.skops", "batch": 1}, Shape((6,), "<f4"), 1, False, False),
+    ("infer", {"model": "net.npz", "batch": 1}, Shape((6,), "<f4"), 1, True, False),
+    ("infer", {"batch": 1}, Shape((6,), "<f4"), 1, True, False),
+    ("map", {}, Shape((6,), "<f4"), 1, True, False),
+    ("command", {"run": "gzip < {} > {out}"}, None, 1, False, False),
+    ("train", {"model": "mlp"}, None, 1, False, True),
+    ("train", {"model": "conv1", "mode": "local"}, None, 1, False, True),
+    ("train", {"mode": "async"}, None, 1, False, False),
+    ("train", {"model": "resnet18"}, None, 1, False, False),
+    ("train", {"model": "code"}, None, 1, True, False),
+]
+
+
+@pytest.mark.parametrize(("name", "params", "shape", "threads", "has_code", "vouched"), VOUCHED_FOR)
+def test_kinds_vouch_for_what_their_own_code_computes(
+    name: str, params: dict[str, Any], shape: Shape | None, threads: int, has_code: bool, vouched: bool
+) -> None:
+    kind = kinds.load(name)
+    assert kind.repeats(msgspec.convert(params, kind.Params), shape, threads, has_code) is vouched
+
+
+def test_another_packages_kind_that_says_nothing_vouches_for_nothing() -> None:
+    assert not Chain().repeats(ChainParams(), None, 1, False)

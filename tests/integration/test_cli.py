@@ -119,6 +119,25 @@ def test_all_json_can_be_read(farm: Farm) -> None:
     assert json.loads(agents.stdout)[0]["name"] == "left"
 
 
+MAP_F = {"kind": "map", "code": "work.py:f", "name": "draws"}
+DRAWS = """
+import numpy as np, time
+def f(rows):
+    return np.random.default_rng().random(len(rows)) + time.time()
+"""
+
+
+def test_verify_calls_serial_what_our_own_code_computed_alone(farm: Farm) -> None:
+    ours, theirs = submit(farm, farm.job_file(arrays(1))), submit(farm, farm.job_file(arrays(1), 8, DRAWS, **MAP_F))
+    for job in (ours, theirs):
+        farm.wait(job)
+    assert "computed on 1 kernel fingerprint; the bytes are those of a serial run" in said(farm, "verify", ours)
+    told = said(farm, "verify", theirs, "--inputs")
+    assert "serial run" in told and "are those of" not in told and "as it was written, not compared" in told
+    found = [json.loads(said(farm, "verify", job, "--json")) for job in (ours, theirs)]
+    assert [one["serial"] for one in found] == [True, None]
+
+
 def test_a_wait_for_what_fails_ends_with_11(farm: Farm) -> None:
     file = halves(farm, poison=True, fail=True)
     done = farm.coordinator("submit", str(file), "--wait")

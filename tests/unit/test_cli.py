@@ -18,7 +18,7 @@ import pytest
 
 from coordinator import admin, cli
 from coordinator import root as roots
-from coordinator.commands import logs
+from coordinator.commands import logs, verify
 from coordinator.protocol.frames import FrameReader, frame
 from coordinator.protocol.messages import Decoder, Message, encode
 from jobs.errors import INTERNAL_EXIT, INTERRUPTED_EXIT, MusterError, RefusedError, UsageError
@@ -495,6 +495,21 @@ def test_verify_tells_damage(merged: roots.JobFolder, run: Callable[..., Ran]) -
     assert ran.code == 12
     assert_two_lines(ran.err)
     assert "retry weights.1 --layers fc" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("prints", "problems", "serial", "line"),
+    [
+        (1, 0, True, "computed on 1 kernel fingerprint; the bytes are those of a serial run"),
+        (2, 0, False, "computed on 2 kernel fingerprints; bits may differ between them"),
+        (2, 0, None, "by code that is not Muster's: as it was written, not compared with a serial run"),
+        (1, 1, None, "computed on 1 kernel fingerprint\n"),
+    ],
+)
+def test_verify_claims_no_more_than_it_knows(prints: int, problems: int, serial: bool | None, line: str) -> None:
+    told = [f"problem {i}" for i in range(problems)]
+    report = verify.Report("job.1", 1, 8, 64, [], ["print"] * prints, told, told, None, serial)
+    assert line in verify.page(report) + "\n"
 
 
 def test_du_adds_up(merged: roots.JobFolder, daemon: FixedDaemon, run: Callable[..., Ran]) -> None:

@@ -359,6 +359,22 @@ def test_a_job_with_a_damaged_plan_can_be_deleted(farm: Farm) -> None:
     assert "not served" not in farm.coordinator("status").stdout
 
 
+def test_what_a_job_with_a_damaged_plan_shares_stays_until_it_is_whole_again(farm: Farm) -> None:
+    fields = {"work": "def f(rows): return rows * 2\n", "kind": "map", "code": "work.py:f"}
+    spoilt, other = submit(farm, **fields), submit(farm, **fields)
+    farm.stop()
+    raw = farm.root.job(spoilt).plan.read_bytes()
+    farm.root.job(spoilt).plan.write_bytes(raw[:-1])
+    farm.start()
+    for command in ("cancel", "rm"):
+        assert farm.coordinator(command, other).returncode == 0
+    farm.stop()
+    farm.root.job(spoilt).plan.write_bytes(raw)
+    farm.start()
+    farm.agent().work(lambda: farm.status(spoilt).state == "complete")
+    farm.check_result(spoilt)
+
+
 def test_a_plan_that_was_changed_is_told_with_a_daemon_and_without(farm: Farm) -> None:
     job = submit(farm)
     farm.agent().work(lambda: farm.status(job).state == "complete")

@@ -24,10 +24,10 @@ class Serial:
     redone: int = 0
 
 
-def run_serially(params: TrainParams, data: Data, place: Place | None = None) -> Serial:
-    """Every round to the end, or to the target."""
+def run_serially(params: TrainParams, data: Data, place: Place | None = None, begun: Outer | None = None) -> Serial:
+    """Every round to the end, or to the target. `begun`: what to go on from, in place of the start."""
     learner, found = Learner(params, data, place=place), Serial()
-    outer = Outer(params, learner.start(), learner.model.stepped)
+    outer = begun or Outer(params, learner.start(), learner.model.stepped)
     total = Sum(outer.dim, params.bits)
     while not outer.is_over:
         total.clear()

@@ -1,0 +1,72 @@
+"""A root that an older version left behind, whose daemon was killed: this version serves it, and all its jobs end."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from jobs.train import checkpoint, data
+from jobs.train.models import open_model
+from jobs.train.outer import Outer
+from jobs.train.params import TrainParams
+from jobs.train.serial import run_serially
+from tests.farm import Farm
+from tests.stored_root import CLUSTERING, COMPLETE, HALF, LINES, MERGE, TRAINING, unpacked
+
+LEASE_SECONDS = 4.0  # for so long shards of the killed agents are nobody else's
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Iterator[Farm]:
+    """A farm of that root. It is not served yet."""
+    assert unpacked(tmp_path).path == tmp_path / "root"
+    farm = Farm(tmp_path, lease=LEASE_SECONDS)
+    try:
+        yield farm
+    finally:
+        farm.close()
+
+
+def test_every_job_in_a_root_of_0_1_0_ends_with_what_a_serial_run_gives(old: Farm) -> None:
+    wanted = trained_serially(old, TRAINING)
+    old.start()
+    totals = {job.id: job.totals for job in old.jobs()}
+    assert totals[CLUSTERING].committed == totals[MERGE].committed == HALF
+    assert 0 < totals[LINES].committed < totals[LINES].shards
+    assert (old.status(COMPLETE).state, old.status(TRAINING).state) == ("complete", "running")
+    old.join("new", "--cpus", "1")
+    for job in (COMPLETE, MERGE, CLUSTERING, LINES):
+        old.wait(job)
+        old.check_result(job)
+        assert old.coordinator("verify", job).returncode == 0
+    old.wait(TRAINING)
+    training = json.loads((old.root.job(TRAINING).result / "made" / "training.json").read_text())
+    assert training["digest"] == wanted
+
+
+def test_what_was_committed_before_is_not_computed_again(old: Farm) -> None:
+    old.start()
+    agent = old.agent("new", kinds={"cluster": old.plan(CLUSTERING).work.kernel})
+    agent.work(lambda: old.status(CLUSTERING).state == "complete")
+    assert len(agent.computed) == HALF
+    old.wait(MERGE)
+
+
+def trained_serially(farm: Farm, job: str) -> str:
+    """The weights that the stored checkpoint leads to. From the start, this machine's kernels might give others."""
+    plan = farm.plan(job)
+    params = msgspec.convert(plan.work.params, TrainParams)
+    assert params.facts is not None and plan.work.model is not None
+    given = farm.root.model(plan.work.model.digest)
+    model = open_model(params, params.facts, given)
+    copy = farm.folder / "checkpoints"  # looking for the latest deletes what is later than it
+    shutil.copytree(farm.root.job(job).checkpoints, copy)
+    found, refused = checkpoint.latest(copy, params, model.stepped, model.dim)
+    assert found is not None and isinstance(found.outer, Outer) and not refused
+    assert 0 < found.outer.round < params.rounds
+    return run_serially(params, data.read(given), begun=found.outer).digest

@@ -37,62 +37,62 @@ FAILURES_LIMIT = 500  # in one answer: with the evidence's own limit it stays be
 # --- questions of commands --------------------------------------------------------------------------------
 
 
-class Submit(Message, frozen=True):
+class Submit(Message, frozen=True, tag="submit"):
     """Take over ROOT/tmp/`folder`: job.yaml, plan.msgpack and perhaps code.pack. The answer is `Submitted`."""
 
     folder: Submission
     origin: JobId | None = None  # a job whose merged layers it takes over where they are the same
 
 
-class StatusAsk(Message, frozen=True):
+class StatusAsk(Message, frozen=True, tag="statusask"):
     """All jobs without their layers, or one job with them; the answer is `Status`."""
 
     job: JobId | None = None
 
 
-class AgentsAsk(Message, frozen=True):
+class AgentsAsk(Message, frozen=True, tag="agentsask"):
     """The answer is `Agents`."""
 
 
-class Cancel(Message, frozen=True):
+class Cancel(Message, frozen=True, tag="cancel"):
     """The answer to this, and to every question down to `Stop` but two, is `Done`."""
 
     job: JobId
 
 
-class Pause(Message, frozen=True):
+class Pause(Message, frozen=True, tag="pause"):
     job: JobId
 
 
-class Resume(Message, frozen=True):
+class Resume(Message, frozen=True, tag="resume"):
     """Of a paused job; a halted one wants `Retry`."""
 
     job: JobId
 
 
-class Priority(Message, frozen=True):
+class Priority(Message, frozen=True, tag="priority"):
     job: JobId
     priority: Weight
 
 
-class Remove(Message, frozen=True):
+class Remove(Message, frozen=True, tag="remove"):
     """Forget an ended job and delete its folder."""
 
     job: JobId
 
 
-class Retry(Message, frozen=True):
+class Retry(Message, frozen=True, tag="retry"):
     """Run quarantined shards again (a halted job: all of its failed ones), or all shards of the named layers."""
 
     job: JobId
     layers: LayerNames | None = None
 
 
-class Drain(Message, frozen=True):
+class Drain(Message, frozen=True, tag="drain"):
     agent: Name
 
 
-class Kick(Message, frozen=True):
+class Kick(Message, frozen=True, tag="kick"):
     """Give this shard up wherever it runs, and run it elsewhere."""
 
     job: JobId
@@ -100,23 +100,23 @@ class Kick(Message, frozen=True):
     number: Count
 
 
-class ExplainAgent(Message, frozen=True):
+class ExplainAgent(Message, frozen=True, tag="explainagent"):
     """What it does, or why it does nothing; the answer to this and the next two is `Explained`."""
 
     agent: Name
 
 
-class ExplainJob(Message, frozen=True):
+class ExplainJob(Message, frozen=True, tag="explainjob"):
     job: JobId
 
 
-class ExplainShard(Message, frozen=True):
+class ExplainShard(Message, frozen=True, tag="explainshard"):
     job: JobId
     layer: LayerName
     number: Count
 
 
-class FailuresAsk(Message, frozen=True):
+class FailuresAsk(Message, frozen=True, tag="failuresask"):
     """Newest first, at most `limit`; the answer is `Failures`."""
 
     job: JobId
@@ -126,15 +126,15 @@ class FailuresAsk(Message, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=FAILURES_LIMIT)] = 50
 
 
-class Usage(Message, frozen=True):
+class Usage(Message, frozen=True, tag="usage"):
     """What the daemon has promised of the root's disk; the answer is `Used`."""
 
 
-class Stop(Message, frozen=True):
+class Stop(Message, frozen=True, tag="stop"):
     """Answered with `Done` before the daemon goes."""
 
 
-class CommitsAsk(Message, frozen=True):
+class CommitsAsk(Message, frozen=True, tag="commitsask"):
     """What was committed of a job after `after`, answered with `Commits` once there is something, the job has ended or
     is halted, or `wait` has passed."""
 
@@ -146,14 +146,14 @@ class CommitsAsk(Message, frozen=True):
 # --- questions of drivers ---------------------------------------------------------------------------------
 
 
-class DriveOpen(Message, frozen=True):
+class DriveOpen(Message, frozen=True, tag="driveopen"):
     """Become the driver of `job`; refused while another connection is. The answer is `DriveState` with every bundle's
     first page; the driver is one until its connection closes."""
 
     job: JobId
 
 
-class DriveWait(Message, frozen=True):
+class DriveWait(Message, frozen=True, tag="drivewait"):
     """Answered with `DriveState` once there are bundles after `known`, the job has ended, or `wait` has passed."""
 
     job: JobId
@@ -161,14 +161,14 @@ class DriveWait(Message, frozen=True):
     wait: Seconds = 0.0
 
 
-class DriveGivenUp(Message, frozen=True):
+class DriveGivenUp(Message, frozen=True, tag="drivegivenup"):
     """There is no going on, and another driver would find it so too: the job is halted. The answer is `Done`."""
 
     job: JobId
     why: Text
 
 
-class DriveDamaged(Message, frozen=True):
+class DriveDamaged(Message, frozen=True, tag="drivedamaged"):
     """A committed bundle cannot be read as its digests say: its shards run again. The answer is `Done`."""
 
     job: JobId
@@ -189,7 +189,7 @@ class TrainNews(msgspec.Struct, frozen=True):
     target_seconds: float | None = None  # until the target, as scores go; None while nobody can tell
 
 
-class Advance(Message, frozen=True):
+class Advance(Message, frozen=True, tag="advance"):
     """Apply, at once, if and only if `from_seq` is the job's cursor; the answer is `Advanced`."""
 
     job: JobId
@@ -208,7 +208,7 @@ class Advance(Message, frozen=True):
 # --- answers ----------------------------------------------------------------------------------------------
 
 
-class Problem(Message, frozen=True):
+class Problem(Message, frozen=True, tag="problem"):
     """No, and why; `exit_code` is that of a class in `jobs.errors`."""
 
     message: Text
@@ -216,13 +216,13 @@ class Problem(Message, frozen=True):
     exit_code: Annotated[int, Meta(ge=1, le=255)]
 
 
-class Done(Message, frozen=True):
+class Done(Message, frozen=True, tag="done"):
     """It is so now. `said` is one line for people."""
 
     said: Text = ""
 
 
-class Submitted(Message, frozen=True):
+class Submitted(Message, frozen=True, tag="submitted"):
     job: JobId
 
 
@@ -322,7 +322,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     plan: Short = ""  # the digest of its plan
 
 
-class Status(Message, frozen=True):
+class Status(Message, frozen=True, tag="status"):
     now: Seconds  # the daemon's clock, to which all times compare
     version: Short
     agents: Count  # live ones
@@ -347,7 +347,7 @@ class AgentStatus(msgspec.Struct, frozen=True):
     ineligible: dict[JobId, Text] = {}  # running jobs it takes no part in, and why
 
 
-class Agents(Message, frozen=True):
+class Agents(Message, frozen=True, tag="agents"):
     now: Seconds
     agents: list[AgentStatus]  # by name
 
@@ -377,7 +377,7 @@ class Happening(msgspec.Struct, frozen=True):
     evidence: Text = ""
 
 
-class Explained(Message, frozen=True):
+class Explained(Message, frozen=True, tag="explained"):
     """How things stand with a machine, a job or a shard, and how they came to."""
 
     about: Text
@@ -387,12 +387,12 @@ class Explained(Message, frozen=True):
     merged: bool = False  # the table beside the layer's result says who computed it
 
 
-class Failures(Message, frozen=True):
+class Failures(Message, frozen=True, tag="failures"):
     total: Count  # that match; `items` may be fewer
     items: list[FailureRecord]
 
 
-class Used(Message, frozen=True):
+class Used(Message, frozen=True, tag="used"):
     free: Count  # bytes, of the root's file system
     reserved: Count  # bytes promised to open layers and not written yet
 
@@ -406,12 +406,12 @@ class Commit(msgspec.Struct, frozen=True):
     numbers: Ranges
 
 
-class Commits(Message, frozen=True):
+class Commits(Message, frozen=True, tag="commits"):
     items: list[Commit]  # in order of commit, at most a page
     over: bool  # there will be no more unless the job is retried
 
 
-class DriveState(Message, frozen=True):
+class DriveState(Message, frozen=True, tag="drivestate"):
     """All that a driver needs to go on from wherever the last one was."""
 
     kind: Short
@@ -431,7 +431,7 @@ class DriveState(Message, frozen=True):
     rounds: bool = False  # nothing that is made is stored, and bundles are the driver's to delete
 
 
-class Advanced(Message, frozen=True):
+class Advanced(Message, frozen=True, tag="advanced"):
     seq: Count  # the cursor now
     accepted: bool
 

@@ -31,14 +31,14 @@ Range = tuple[Count, Count]
 Ranges = Annotated[list[Range], Meta(max_length=65_536)]
 
 
-class Message(msgspec.Struct, frozen=True, tag_field="t", tag=str.lower):
-    """One message; its tag is its class's name in lower case."""
+class Message(msgspec.Struct, frozen=True, tag_field="t", tag="message"):
+    """One message. Each class gives its tag itself: what goes over the wire stays whatever classes are called."""
 
 
 # --- what the helper says first, and last ---------------------------------------------------------------
 
 
-class Greeting(Message, frozen=True):
+class Greeting(Message, frozen=True, tag="greeting"):
     """The first frame of every channel, sent before the daemon is asked anything."""
 
     protocol: int
@@ -46,13 +46,13 @@ class Greeting(Message, frozen=True):
     farm: Farm
 
 
-class Bye(Message, frozen=True):
+class Bye(Message, frozen=True, tag="bye"):
     """The last frame: the helper exits now, and why."""
 
     reason: Text
 
 
-class Rejected(Message, frozen=True):
+class Rejected(Message, frozen=True, tag="rejected"):
     """An answer to anything: no. `code` is one of REJECTIONS."""
 
     code: Short
@@ -66,7 +66,7 @@ REJECTIONS = frozenset({"protocol", "name-taken", "fenced", "no-session", "bad-m
 # --- control: agent → daemon ----------------------------------------------------------------------------
 
 
-class Held(Message, frozen=True):
+class Held(Message, frozen=True, tag="held"):
     """What an agent still has of one grant when it says hello."""
 
     job: Short
@@ -77,7 +77,7 @@ class Held(Message, frozen=True):
     finished: Ranges  # committed locally, not acknowledged
 
 
-class Failure(Message, frozen=True):
+class Failure(Message, frozen=True, tag="failure"):
     """One shard that failed here: `code` is exception, exit, signal, timeout, memory or output."""
 
     job: Short
@@ -92,7 +92,7 @@ class Failure(Message, frozen=True):
     peak: Count  # bytes
 
 
-class Loss(Message, frozen=True):
+class Loss(Message, frozen=True, tag="loss"):
     """Shards an agent lost through no fault shown to be theirs."""
 
     job: Short
@@ -104,7 +104,7 @@ class Loss(Message, frozen=True):
     reason: Text
 
 
-class Finished(Message, frozen=True):
+class Finished(Message, frozen=True, tag="finished"):
     """Shards of one grant committed locally, with what the report needs, summed over them."""
 
     job: Short
@@ -120,7 +120,7 @@ class Finished(Message, frozen=True):
     peak: Count  # bytes, the largest
 
 
-class Returned(Message, frozen=True):
+class Returned(Message, frozen=True, tag="returned"):
     """Shards handed back unstarted: a drain, or no room for them."""
 
     layer: Digest
@@ -139,7 +139,7 @@ class Printed(msgspec.Struct, frozen=True):
     text: Text
 
 
-class Hello(Message, frozen=True):
+class Hello(Message, frozen=True, tag="hello"):
     """Says who this is and all that it holds; the answer is `Welcome`. What a hello does not name is not held."""
 
     protocol: int
@@ -164,7 +164,7 @@ class Hello(Message, frozen=True):
     envs: Annotated[dict[Short, Environment], Meta(max_length=64)] = {}  # by name; "" is the agent's own
 
 
-class Sync(Message, frozen=True):
+class Sync(Message, frozen=True, tag="sync"):
     """News since the last one, and a question for more work; the answer is `News`."""
 
     session: Count
@@ -187,7 +187,7 @@ class Sync(Message, frozen=True):
     lent: Annotated[int, Meta(ge=-1, le=4096)] = -1  # cpus that may be used now; 0: it is paused; -1: as its hello said
 
 
-class Leave(Message, frozen=True):
+class Leave(Message, frozen=True, tag="leave"):
     """Nothing is held any more, and no more is wanted; the answer is `Bye`."""
 
     session: Count
@@ -196,7 +196,7 @@ class Leave(Message, frozen=True):
 # --- control: daemon → agent ----------------------------------------------------------------------------
 
 
-class LayerInfo(Message, frozen=True):
+class LayerInfo(Message, frozen=True, tag="layerinfo"):
     """All an agent needs to run shards of a layer. Sent once per session, before its first grant."""
 
     job: Short
@@ -204,7 +204,7 @@ class LayerInfo(Message, frozen=True):
     work: Work
 
 
-class Grant(Message, frozen=True):
+class Grant(Message, frozen=True, tag="grant"):
     """Run these. `payloads` has an entry per shard for layers whose shards are made."""
 
     job: Short
@@ -216,7 +216,7 @@ class Grant(Message, frozen=True):
     sheets: dict[Digest, Ranges] = {}  # what shards of rounds read beside their payloads: digest → which
 
 
-class Drop(Message, frozen=True):
+class Drop(Message, frozen=True, tag="drop"):
     """Forget these of that attempt unless they are finished: revoked, cancelled or superseded."""
 
     layer: Digest
@@ -225,14 +225,14 @@ class Drop(Message, frozen=True):
     numbers: Ranges
 
 
-class Committed(Message, frozen=True):
+class Committed(Message, frozen=True, tag="committed"):
     """These are committed, by whomever: their parts may go."""
 
     layer: Digest
     numbers: Ranges
 
 
-class Welcome(Message, frozen=True):
+class Welcome(Message, frozen=True, tag="welcome"):
     """The session's number and its timing; then the same news a `Sync` would get."""
 
     farm: Farm
@@ -245,7 +245,7 @@ class Welcome(Message, frozen=True):
     gone: list[Digest] = []  # layers of no job any more: whatever is held of them may go
 
 
-class News(Message, frozen=True):
+class News(Message, frozen=True, tag="news"):
     """What changed for this agent. Everything in it may be said twice without harm."""
 
     layers: list[LayerInfo] = []
@@ -259,7 +259,7 @@ class News(Message, frozen=True):
 # --- push ------------------------------------------------------------------------------------------------
 
 
-class Offer(Message, frozen=True):
+class Offer(Message, frozen=True, tag="offer"):
     """A bundle's header, judged before its body. `index` is the encoded `jobs.parts.Index`."""
 
     session: Count
@@ -273,19 +273,19 @@ class Offer(Message, frozen=True):
     file: Text = ""  # where body, index and tail lie instead, in the folder that the helper was started with; if eager
 
 
-class Accepted(Message, frozen=True):
+class Accepted(Message, frozen=True, tag="accepted"):
     """Send the body now."""
 
     token: Count
 
 
-class Settled(Message, frozen=True):
+class Settled(Message, frozen=True, tag="settled"):
     """Committed and durable: the parts may go."""
 
     numbers: Ranges
 
 
-class Refused(Message, frozen=True):
+class Refused(Message, frozen=True, tag="refused"):
     """No. `code`: committed (rebuild without `numbers`), gone, full, outputs, kernels, corrupt, no-session; changed
     (of a pull: the source is not what was planned)."""
 
@@ -297,7 +297,7 @@ class Refused(Message, frozen=True):
 # --- pull ------------------------------------------------------------------------------------------------
 
 
-class Fetch(Message, frozen=True):
+class Fetch(Message, frozen=True, tag="fetch"):
     """The input of one shard, from byte `start` of it on; the answer is `Sending` or `Refused`."""
 
     session: Count
@@ -307,7 +307,7 @@ class Fetch(Message, frozen=True):
     limit: Count = 0  # how many bytes at most, where not all the rest is wanted at once; 0: all
 
 
-class FetchCode(Message, frozen=True):
+class FetchCode(Message, frozen=True, tag="fetchcode"):
     """The pack of a user's files, or a model, for any job this session was told of."""
 
     session: Count
@@ -316,7 +316,7 @@ class FetchCode(Message, frozen=True):
     limit: Count = 0  # as in `Fetch`
 
 
-class Follow(Message, frozen=True):
+class Follow(Message, frozen=True, tag="follow"):
     """What do this session's shards of rounds read that it does not have? The answer is a `Sheet`, once there is one,
     or a `NotYet` before the heartbeat is over."""
 
@@ -325,11 +325,11 @@ class Follow(Message, frozen=True):
     have: Annotated[list[Digest], Meta(max_length=256)] = []
 
 
-class NotYet(Message, frozen=True):
+class NotYet(Message, frozen=True, tag="notyet"):
     """Ask again."""
 
 
-class Sheet(Message, frozen=True):
+class Sheet(Message, frozen=True, tag="sheet"):
     """Exactly so many raw bytes follow: the sheet of that digest, or with `base` what makes it of that one."""
 
     sheet: Digest
@@ -337,7 +337,7 @@ class Sheet(Message, frozen=True):
     base: Farm = ""
 
 
-class Laid(Message, frozen=True):
+class Laid(Message, frozen=True, tag="laid"):
     """The daemon's answer to a helper's `Follow`: the file that it may send."""
 
     path: Text
@@ -345,7 +345,7 @@ class Laid(Message, frozen=True):
     base: Farm = ""
 
 
-class Probe(Message, frozen=True):
+class Probe(Message, frozen=True, tag="probe"):
     """How fast is the link, and does the coordinator answer: so many bytes that mean nothing, as with `Fetch`. Wants no
     session. `name`: who would join, if it is to be known whether this key may speak for it. Between helper and daemon
     the answer is a `Probe` of as many bytes as may be sent."""
@@ -354,13 +354,13 @@ class Probe(Message, frozen=True):
     name: Short = ""
 
 
-class Sending(Message, frozen=True):
+class Sending(Message, frozen=True, tag="sending"):
     """Exactly so many raw bytes follow, and then a `Sent`."""
 
     nbytes: Count
 
 
-class Sent(Message, frozen=True):
+class Sent(Message, frozen=True, tag="sent"):
     """Whether the file was, before and after, what the plan says it is; else what came is worth nothing."""
 
     unchanged: bool
@@ -369,21 +369,21 @@ class Sent(Message, frozen=True):
 # --- push helper → daemon --------------------------------------------------------------------------------
 
 
-class Attach(Message, frozen=True):
+class Attach(Message, frozen=True, tag="attach"):
     """First frame of a helper on the daemon's socket: what it is, and the name sshd's forced command pins it to."""
 
     role: Short  # control | push | pull | round
     pinned: Short = ""
 
 
-class Stored(Message, frozen=True):
+class Stored(Message, frozen=True, tag="stored"):
     """The bundle of `token` is in `bundles/`, synced; its rows may be inserted."""
 
     token: Count
     nbytes: Count  # of the file
 
 
-class Failed(Message, frozen=True):
+class Failed(Message, frozen=True, tag="failed"):
     """The bundle of `token` did not arrive whole, or could not be written."""
 
     token: Count
@@ -391,7 +391,7 @@ class Failed(Message, frozen=True):
     message: Text
 
 
-class Take(Message, frozen=True):
+class Take(Message, frozen=True, tag="take"):
     """The daemon's answer to a helper's `Offer`: write the body to `tmp`, rename it to `file`, say `Stored`."""
 
     token: Count
@@ -403,7 +403,7 @@ class Take(Message, frozen=True):
     durable: bool = True  # else written as `file` at once, and never synced
 
 
-class Readable(Message, frozen=True):
+class Readable(Message, frozen=True, tag="readable"):
     """The daemon's answer to a helper's `Fetch`: the run of bytes it may send."""
 
     path: Text
@@ -412,7 +412,7 @@ class Readable(Message, frozen=True):
     stamp: Stamp | None  # None: a file of ours, which nobody changes
 
 
-class ReadableItems(Message, frozen=True):
+class ReadableItems(Message, frozen=True, tag="readableitems"):
     """The same where it is items: records of the list, then the files below `folder` that they name; of all of that
     `limit` bytes from byte `start` on."""
 
@@ -425,7 +425,7 @@ class ReadableItems(Message, frozen=True):
     limit: Count
 
 
-class Moved(Message, frozen=True):
+class Moved(Message, frozen=True, tag="moved"):
     """Bytes are still moving on this session's bulk channel; no answer."""
 
     session: Count

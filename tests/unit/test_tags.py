@@ -1,0 +1,124 @@
+"""The tags that messages and stored plans go by: a closed table, each given in its class, so that names may change.
+
+A tag is what other machines, the store's plans and people's streams know a value by. To rename a class, change its name
+here; to change a tag is to change the protocol or the format of a plan.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import msgspec
+
+from coordinator import admin, committed
+from coordinator.protocol import messages
+from jobs import model
+
+ROOT = Path(__file__).parents[2]
+PRODUCT = ("jobs", "coordinator", "agent", "deploy")
+MODULES = (messages, admin, committed, model)
+
+TAGS = {
+    "Message": "message",
+    "Greeting": "greeting",
+    "Bye": "bye",
+    "Rejected": "rejected",
+    "Held": "held",
+    "Failure": "failure",
+    "Loss": "loss",
+    "Finished": "finished",
+    "Returned": "returned",
+    "Hello": "hello",
+    "Sync": "sync",
+    "Leave": "leave",
+    "LayerInfo": "layerinfo",
+    "Grant": "grant",
+    "Drop": "drop",
+    "Committed": "committed",
+    "Welcome": "welcome",
+    "News": "news",
+    "Offer": "offer",
+    "Accepted": "accepted",
+    "Settled": "settled",
+    "Refused": "refused",
+    "Fetch": "fetch",
+    "FetchCode": "fetchcode",
+    "Follow": "follow",
+    "NotYet": "notyet",
+    "Sheet": "sheet",
+    "Laid": "laid",
+    "Probe": "probe",
+    "Sending": "sending",
+    "Sent": "sent",
+    "Attach": "attach",
+    "Stored": "stored",
+    "Failed": "failed",
+    "Take": "take",
+    "Readable": "readable",
+    "ReadableItems": "readableitems",
+    "Moved": "moved",
+    "Submit": "submit",
+    "StatusAsk": "statusask",
+    "AgentsAsk": "agentsask",
+    "Cancel": "cancel",
+    "Pause": "pause",
+    "Resume": "resume",
+    "Priority": "priority",
+    "Remove": "remove",
+    "Retry": "retry",
+    "Drain": "drain",
+    "Kick": "kick",
+    "ExplainAgent": "explainagent",
+    "ExplainJob": "explainjob",
+    "ExplainShard": "explainshard",
+    "FailuresAsk": "failuresask",
+    "Usage": "usage",
+    "Stop": "stop",
+    "CommitsAsk": "commitsask",
+    "DriveOpen": "driveopen",
+    "DriveWait": "drivewait",
+    "DriveGivenUp": "drivegivenup",
+    "DriveDamaged": "drivedamaged",
+    "Advance": "advance",
+    "Problem": "problem",
+    "Done": "done",
+    "Submitted": "submitted",
+    "Status": "status",
+    "Agents": "agents",
+    "Explained": "explained",
+    "Failures": "failures",
+    "Used": "used",
+    "Commits": "commits",
+    "DriveState": "drivestate",
+    "Advanced": "advanced",
+    "Record": "shard",
+    "Beat": "beat",
+    "Window": "rows",
+    "ItemsWindow": "items",
+    "ArraySource": "array",
+    "MadeSource": "made",
+    "ItemsSource": "items",
+}
+
+
+def given() -> dict[str, str]:
+    """What classes anywhere say that their tag is."""
+    sources = [path.read_text() for folder in PRODUCT for path in sorted((ROOT / folder).rglob("*.py"))]
+    nodes = [node for source in sources if "tag=" in source for node in ast.parse(source).body]
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
+    return {one.name: ast.literal_eval(word.value) for one in classes for word in one.keywords if word.arg == "tag"}
+
+
+def test_each_tag_is_given_and_is_the_one_of_old() -> None:
+    assert given() == TAGS
+
+
+def test_no_class_has_a_tag_that_it_does_not_give() -> None:
+    structs = [one for module in MODULES for one in vars(module).values() if _is_struct_of(one, module.__name__)]
+    found = {one.__name__: one.__struct_config__.tag for one in structs if one.__struct_config__.tag is not None}
+    assert found == TAGS
+
+
+def _is_struct_of(one: object, module: str) -> bool:
+    return isinstance(one, type) and issubclass(one, msgspec.Struct) and one.__module__ == module

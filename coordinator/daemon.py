@@ -127,7 +127,7 @@ class _Daemon:
             asyncio.create_task(self._notifying.look_forever()),
         ]
         for job, live in self._engine.jobs.items():
-            if live.plan.driver:
+            if live.plan.driven:
                 self._engine.background(self._driving.keep(job))
         log.info("serving %s, farm %s, boot %d", self._root.path, self._engine.farm, self._boot)
         log.info("machines without `coordinator` on the PATH here join with --command %s", self._root.launcher)
@@ -180,7 +180,7 @@ class _Daemon:
         for digest, layer in by_digest.items():
             if layer.outputs is not None:
                 live.outputs[digest] = layer.outputs
-        if plan.driver:
+        if plan.driven:
             live.bundles = [file for _, file, _ in await self._engine.ask(lambda store: store.bundles_of(stored.id))]
         self._engine.jobs[stored.id] = live
         event = added(
@@ -194,7 +194,7 @@ class _Daemon:
             succeeded=stored.succeeded,
             cursor=stored.cursor,
             kernels_fixed=stored.kernels,
-            payloads=stored.layers[0].payloads if plan.driver else {},
+            payloads=stored.layers[0].payloads if plan.driven else {},
         )
         self._engine.handle(event)
 

@@ -18,11 +18,24 @@ from jobs.ranges import RangeSet
 
 log = logging.getLogger("muster.daemon")
 
+GROUP = "muster.drivers"  # of entry points, so that another package can add one
 RESTART_SECONDS = 0.25  # doubled with each life that moved nothing
 CRASHES_TO_HALT = 5  # lives in a row that did not move the job's cursor
 EVIDENCE_BYTES = 8_000  # of what it said last
 LAST_WORDS_SECONDS = 1.0  # after its end
 PAGE = 4_096  # bundles named in one answer
+
+
+def entry_of(kind: str) -> str:
+    """Where the driver of a kind is, as `roots.python` takes it: under the kind's name in the group of all drivers."""
+    from importlib.metadata import entry_points
+
+    found = {point.name: point.value for point in entry_points(group=GROUP)}
+    if kind not in found:
+        raise NotFoundError(
+            f"no driver of kind `{kind}` is installed with the coordinator", f"install what has it, under {GROUP}"
+        )
+    return found[kind]
 
 
 class Driving:
@@ -48,7 +61,11 @@ class Driving:
         crashes, cursor = 0, -1
         while state := self._wants_driver(job):
             crashes, cursor = (crashes if state.cursor == cursor else 0), state.cursor
-            code, said = await self._run_driver(job)
+            try:
+                code, said = await self._run_driver(job)
+            except NotFoundError as error:
+                self._engine.driver_failed(job, state.layers[0].count, f"{error.message}; {error.hint}", "")
+                return
             state = self._wants_driver(job)
             if state is None:
                 return
@@ -63,8 +80,7 @@ class Driving:
 
     async def _run_driver(self, job: str) -> tuple[int, str]:
         """One life of a driver; its exit code, and the end of what it said."""
-        entry = self._engine.jobs[job].plan.driver
-        assert entry is not None
+        entry = await asyncio.to_thread(entry_of, self._engine.jobs[job].plan.work.kind)
         process = await asyncio.create_subprocess_exec(
             *roots.python(entry, str(self._engine.root.path), job), stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, cwd="/"
         )
@@ -185,7 +201,7 @@ class Driving:
 
     def _job(self, job: str) -> Job:
         found = self._engine.scheduler.state.jobs.get(job)
-        if found is None or self._engine.jobs[job].plan.driver is None:
+        if found is None or not self._engine.jobs[job].plan.driven:
             raise NotFoundError(f"{job} is not a job with a driver")
         return found
 

@@ -538,7 +538,7 @@ class Engine:
     def _tell_committed(self, live: LiveJob, event: e.BundleCommitted, file: str) -> None:
         live.figures.committed(event.agent, len(event.numbers), event.nbytes)
         self.chronicle.note("committed", event.layer, event.agent, event.numbers)
-        if live.plan.driver:
+        if live.plan.driven:
             live.bundles.append(file)
         live.forget_sheets(event.numbers)
         self.handle(event)

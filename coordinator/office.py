@@ -197,7 +197,7 @@ class Office:
         engine.handle(e.SpaceMeasured(engine.free_bytes()))
         engine.handle(added(job, plan, engine.boot, merged=adopted))
         log.info("%s submitted: %d layers, %d shards", job, len(plan.layers), sum(one.count for one in plan.layers))
-        if plan.driver:
+        if plan.driven:
             engine.background(self._driving.keep(job))
         return job
 
@@ -269,7 +269,7 @@ class Office:
         if not names and (job.state == "complete" or (job.state == "running" and not job.quarantined)):
             raise RefusedError(f"{job.id} is {job.state}: nothing of it failed", "name --layers to run them again")
         plan = self._engine.jobs[job.id].plan
-        driven = plan.driver is not None
+        driven = plan.driven
         if names and driven:
             raise RefusedError(f"the shards of {job.id} were made one after the other", "submit it again to start over")
         again, halted = job.quarantined, job.state == "halted"

@@ -238,7 +238,7 @@ def _check_shape(shape: list[int]) -> None:
 
 def _check_fit(job: JobFile, kind: Kind[Any]) -> None:
     """What a kind needs of a job file, or has no use for."""
-    if job.source is None and kind.driver is None:
+    if job.source is None and not kind.driven:
         raise FieldError("source", f"missing: kind `{job.kind}` computes on rows", "source: {path: weights/}")
     if job.source is not None and kind.sourceless:
         raise FieldError("source", f"kind `{job.kind}` has none: what it works on is in `params`", "leave it out")

@@ -42,10 +42,15 @@ class Plan(msgspec.Struct, frozen=True):
     attempts: int
     max_failures: int
     priority: int
-    driver: str | None  # "module:function" of the process that makes shards
+    driver: str | None  # None, or its kind, whose driver makes shards; 0.1.0 wrote where that was, to the same effect
     same_kernels: bool = False  # only on machines with the kernel fingerprint of its first result
     notify: str = ""  # a shell command that is told of its end, of halts and standstills
     base: str = ""  # the folder that paths in its job file start at; "": the job's own
+
+    @property
+    def driven(self) -> bool:
+        """Whether the driver of its kind makes shards."""
+        return self.driver is not None
 
     def work_of(self, layer: Layer) -> Work:
         """The layer's shards in common: the job's, with the layer's own parameters."""
@@ -86,7 +91,7 @@ def make_plan(job: JobFile, base: Path, code: CodeBundle | None, listed_at: Path
         attempts=job.attempts,
         max_failures=job.max_failures,
         priority=job.priority,
-        driver=kind.driver,
+        driver=job.kind if kind.driven else None,
         same_kernels=job.same_kernels == "require" or prepared.same_kernels,
         notify=job.notify.command if job.notify else "",
     )

@@ -155,7 +155,7 @@ class Kind(ABC, Generic[P]):
     may_have_code: ClassVar[bool] = False  # whether it may
     has_entry: ClassVar[bool] = True  # whether code has a function that is called
     sourceless: ClassVar[bool] = False  # all its shards are made, by a driver, and a job file has no `source`
-    driver: ClassVar[str | None] = None  # "module:function" of a process that makes shards as results arrive
+    driven: ClassVar[bool] = False  # whether a driver makes shards as results arrive: a process, found by our name
 
     def check(self, params: P, shape: Shape | None) -> None:
         """Refuse, with a JobFileError naming the field, what could never run. `shape` is None where rows are made."""

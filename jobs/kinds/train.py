@@ -39,7 +39,7 @@ class Train(Kind[TrainParams]):
     name = "train"
     kernel = 1
     Params = TrainParams
-    driver = "coordinator.training:main"
+    driven = True
     sourceless = True
     may_have_code = True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from coordinator.driving import GROUP
 from jobs import kinds, modelfile
 from jobs.kinds import Kind, Shape
 from jobs.merge import merge_layer
@@ -97,8 +99,14 @@ ITEMS_ALONE = {"command"}  # tests/unit/test_command_kind.py has the same promis
 
 def test_every_kind_has_an_example() -> None:
     """But those whose shards a driver makes, which have tests of their own."""
-    over_rows = {name for name in kinds.names() if kinds.load(name).driver is None}
+    over_rows = {name for name in kinds.names() if not kinds.load(name).driven}
     assert over_rows == {example.kind for example in EXAMPLES} | ITEMS_ALONE
+
+
+def test_every_kind_whose_shards_a_driver_makes_has_one() -> None:
+    driven = {name for name in kinds.names() if kinds.load(name).driven}
+    assert driven == {point.name for point in entry_points(group=GROUP)}
+    assert all(callable(point.load()) for point in entry_points(group=GROUP))
 
 
 @pytest.fixture(params=EXAMPLES, ids=str)

@@ -6,18 +6,32 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from threading import Thread
 
+import msgspec
 import numpy as np
 import pytest
 
 from coordinator import ask
 from coordinator import root as roots
-from coordinator.admin import Advance, Advanced, Cancel, DriveOpen, DriveState, DriveWait, Remove, Retry
+from coordinator.admin import (
+    Advance,
+    Advanced,
+    Cancel,
+    DriveOpen,
+    DriveState,
+    DriveWait,
+    Remove,
+    Retry,
+    Submit,
+    Submitted,
+)
 from coordinator.admin import Done as Answered
 from coordinator.drive import driving
+from coordinator.planning import plan_file, submission
 from jobs.errors import NotFoundError, RefusedError
 from tests.farm import Farm, Tracer, running, strace_obstacle, until, usurp
 from tests.plugin.muster_chain import DEATHS, following
@@ -42,6 +56,16 @@ def chains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Farm]:
 
 def submit(farm: Farm, length: int = LENGTH) -> str:
     return farm.submit({}, kind="chain", params={"length": length})
+
+
+def submit_changed(farm: Farm, kind: str = "chain", driver: str = "chain") -> str:
+    """A plan that nobody here would make."""
+    planned = plan_file(farm.job_file({}, kind="chain", params={"length": LENGTH}))
+    work = msgspec.structs.replace(planned.plan.work, kind=kind)
+    plan = msgspec.structs.replace(planned.plan, work=work, driver=driver)
+    with submission(farm.root, replace(planned, plan=plan)) as folder:
+        job: str = farm.ask(Submit(folder), Submitted).job
+        return job
 
 
 def wish_death(farm: Farm, job: str, moment: str) -> Path:
@@ -233,6 +257,28 @@ def test_a_driver_that_gets_nowhere_halts_its_job_with_the_evidence(chains: Farm
     chains.ask(Retry(job), Answered)
     chains.wait(job)
     check(chains, job)
+
+
+def test_a_stored_plan_that_says_where_its_driver_was_is_driven_by_that_of_its_kind(chains: Farm) -> None:
+    job = submit_changed(chains, driver="nowhere.any_more:main")
+    chains.wait(job)
+    check(chains, job)
+
+
+def test_a_job_whose_kind_has_no_driver_here_is_halted_until_it_is_installed(chains: Farm) -> None:
+    job = submit_changed(chains, kind="alien")
+    status = chains.wait(job, "halted")
+    assert status.why.startswith("no driver of kind `alien` is installed with the coordinator")
+    installed = chains.folder / "installed"
+    (installed / "alien-1.0.dist-info").mkdir(parents=True)
+    (installed / "alien-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: alien\nVersion: 1.0\n")
+    (installed / "alien-1.0.dist-info" / "entry_points.txt").write_text(
+        "[muster.drivers]\nalien = muster_chain:drive\n"
+    )
+    chains.env["PYTHONPATH"] = os.pathsep.join([str(installed), os.environ["PYTHONPATH"]])
+    chains.restart()
+    chains.ask(Retry(job), Answered)
+    until(lambda: drivers(chains, job), "its driver")
 
 
 def test_made_layers_are_not_run_again_alone(chains: Farm) -> None:

@@ -31,7 +31,7 @@ class Chain(Kind[ChainParams]):
     name = "chain"
     kernel = 1
     Params = ChainParams
-    driver = "muster_chain:drive"
+    driven = True
 
     def declare(self, params: ChainParams, shape: Shape | None) -> tuple[Output, ...]:
         return (Output("value", "rows", "<i8"),)

@@ -32,7 +32,7 @@ class Rounds(Kind[RoundsParams]):
     name = "rounds"
     kernel = 1
     Params = RoundsParams
-    driver = "muster_rounds:drive"
+    driven = True
 
     def rounds(self, params: RoundsParams) -> Literal["", "whole", "each"]:
         return "whole"

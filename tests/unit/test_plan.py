@@ -143,7 +143,7 @@ def test_a_driven_job_without_a_source_has_one_made_layer(base: Path) -> None:
     assert (layer.name, layer.rows, layer.shard_rows, layer.count, layer.in_bytes) == ("made", 0, 1, 0, 0)
     assert layer.source == MadeSource()
     assert layer.rows_of(5) == 1
-    assert plan.driver == "somewhere:main"
+    assert (plan.driver, plan.driven) == ("driven", True)
     assert tiny.Tiny.asked == [None]
     assert (plans.total_shards(plan), plans.in_bytes_total(plan), plans.out_bytes_total(plan)) == (0, 0, 0)
     assert decode_plan(encode_plan(plan)) == plan

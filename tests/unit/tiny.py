@@ -51,7 +51,7 @@ class Coded(Tiny):
 
 class Driven(Tiny):
     name = "driven"
-    driver = "somewhere:main"
+    driven = True
 
 
 class Sourceless(Driven):

@@ -27,16 +27,16 @@ ROOT = Path(__file__).parents[2]
 PRODUCT = ("jobs", "coordinator", "agent", "deploy", "muster")
 FOLDERS = (*PRODUCT, "tests", "benchmarks")
 OURS = f"(?:{'|'.join(FOLDERS)})"
-TEXTS = ("*.md", "docs/**/*.md", "Makefile", ".ci/*", "tests/*.sh", "setup.cfg", "pyproject.toml")
+TEXTS = ("*.md", "docs/**/*.md", "docs/**/*.py", "Makefile", ".ci/*", "tests/*.sh", "setup.cfg", "pyproject.toml")
 SCHEDULER = Path(core.__file__).parent
 
 DOTTED = re.compile(rf"{OURS}(?:\.\w+)+(?::\w+)?|{OURS}(?:\.\w+)*[.:]")  # the second is completed as it runs
-IMPORT_FROM = re.compile(rf"\bfrom ({OURS}(?:\.\w+)*) import ([\w, ]+)")
+IMPORT_FROM = re.compile(rf"\bfrom ({OURS}(?:\.\w+)*) import (?:\(([\w,\s]+)|([\w, ]+))")
 IMPORT = re.compile(rf"(?:^|[;\n])\s*import ({OURS}(?:\.\w+)*)")
 STARTED = re.compile(rf"-m ({OURS}(?:\.\w+)*)\b")
 QUOTED = re.compile(rf"`({OURS}(?:\.\w+)+)`")
 PATH = re.compile(rf"(?:{OURS}|docs)/[\w/.*-]*")
-PATH_WITHIN = re.compile(rf"(?<![\w./-])(?:{OURS}|docs)/[\w/.*-]*\.(?:py|md|sh|ipynb)\b")
+PATH_WITHIN = re.compile(rf"(?<![\w./-])(?:{OURS}|docs)/[\w/.*-]*\.(?:py|md|sh)\b")
 BESIDE = re.compile(r"(\w+\.py):(\w*)")
 LOGGER = re.compile(r"getLogger\(\"([\w.]+)\"\)")
 DEFINED = re.compile(r"^(?:class|def) (\w+)", re.MULTILINE)
@@ -88,12 +88,9 @@ def texts() -> dict[str, str]:
 def modules_in(text: str) -> set[str]:
     """What a string names if it is there: modules, with a class or a function after `:`, or after a dot."""
     named = {text} if DOTTED.fullmatch(text) else set()
-    named |= {f"{module}:{name.strip()}" for module, names in IMPORT_FROM.findall(text) for name in names.split(",")}
-    return named | set(IMPORT.findall(text)) | started_in(text) | set(QUOTED.findall(text))
-
-
-def started_in(text: str) -> set[str]:
-    return set(STARTED.findall(text))
+    for module, inside, plain in IMPORT_FROM.findall(text):
+        named |= {f"{module}:{name.split()[0]}" for name in (inside or plain).split(",") if name.strip()}
+    return named | set(IMPORT.findall(text)) | set(STARTED.findall(text)) | set(QUOTED.findall(text))
 
 
 @cache
@@ -159,9 +156,16 @@ def test_modules_named_in_strings_are_there() -> None:
     assert not set(NO_MODULES) - {name for _, name in named}, "no string is so any more"
 
 
-def test_modules_that_texts_say_how_to_start_are_there() -> None:
-    named = {(file, name) for file, text in texts().items() for name in started_in(text) | set(QUOTED.findall(text))}
-    assert any(file == "Makefile" for file, _ in named)
+def test_modules_named_in_texts_are_there() -> None:
+    named = {(file, name) for file, text in texts().items() for name in modules_in(text)}
+    assert {Path(file).suffix for file, _ in named} >= {"", ".md", ".py"}
+    assert not sorted(where for where in named if where[1] not in NO_MODULES and not exists(where[1]))
+
+
+def test_what_is_imported_is_there() -> None:
+    """Inside functions too, and in benchmarks, which no test runs."""
+    named = {(file, name) for file, source in sources().items() for name in modules_in(source)}
+    assert len(named) > 1000, "it does not find them"
     assert not sorted(where for where in named if where[1] not in NO_MODULES and not exists(where[1]))
 
 

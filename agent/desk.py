@@ -15,6 +15,7 @@ from agent.orders import (
     Delete,
     DrainAsked,
     Event,
+    FoundPart,
     Heard,
     Lent,
     LinkDown,
@@ -62,7 +63,7 @@ HANG_UP_SECONDS = 0.5  # an answer that may be held longer is not waited for by 
 class Left:
     """What an earlier process left in the spool."""
 
-    parts: Iterable[Part] = ()
+    parts: Iterable[FoundPart] = ()
     losses: Iterable[Loss] = ()
     inputs: Iterable[Copy] = ()  # the one used longest ago first
     codes: Iterable[str] = ()
@@ -87,7 +88,8 @@ class Desk:
         self._paused = ""  # why no processor is lent; "" while some are
         self._progress_at = 0.0  # when a drain last got on
         self._orders: list[Command] = []
-        for part in left.parts:
+        for found in left.parts:
+            part = Part(found.name, found.farm, found.layer, found.nbytes, found.attempts, since=0.0)
             self._orders += [] if self.stock.shelf.add(part) else [Delete(part.name)]
         for loss in left.losses:
             self.stock.reports.lose(loss)

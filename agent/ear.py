@@ -10,8 +10,8 @@ from itertools import pairwise
 from pathlib import PurePosixPath
 
 from coordinator.protocol.messages import Bye, Grant, Hello, LayerInfo, Leave, Message, News, Rejected, Sync, Welcome
+from jobs.contract.plan import CUT, ArraySource, ItemsSource, Layer, MadeSource, Work
 from jobs.errors import ProtocolError
-from jobs.model import CUT, ArraySource, ItemsSource, Layer, MadeSource, Work
 from jobs.names import is_digest, is_job, is_layer, is_plain
 from jobs.ranges import RangeSet
 

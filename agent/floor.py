@@ -12,7 +12,7 @@ from agent.slots import Flight, Slot, Slots, needs_of
 from agent.space import Space
 from coordinator.protocol.messages import Printed
 from jobs.ranges import RangeSet
-from jobs.work import Mishap, Outcome
+from jobs.workbench.batch import Mishap, Outcome
 
 WORTH_KILLING_SECONDS = 2.0  # a batch that takes less may as well end by itself
 ROUND_SECONDS = 60.0  # so long a round's may take: killed for being overtaken, a slow starter would never get going

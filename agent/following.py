@@ -19,8 +19,8 @@ from agent.links.channel import Channel, Link
 from agent.orders import DropSheet, Event, FollowRounds, SheetCame, StopFollowing, Unfollowed
 from agent.spool import Spool
 from coordinator.protocol.messages import Decoder, Follow, NotYet, Refused, Sheet, ToFollower
-from jobs import kinds
 from jobs.errors import MusterError, ProtocolError
+from jobs.kinds import registry
 
 ANSWER_SECONDS = 60.0  # beyond the heartbeat
 BYTE_SECONDS = 60.0  # without any byte of a sheet that is on its way
@@ -147,7 +147,7 @@ class Follower(Dialling):
         if base not in self._have:
             raise ProtocolError("a patch of a sheet that is not here")
         work = self._order.info.work
-        kind = kinds.load(work.kind)
+        kind = registry.load(work.kind)
         try:
             return kind.patched(msgspec.convert(work.params, kind.Params), self._path(base).read_bytes(), patch)
         except (ValueError, MemoryError) as error:

@@ -12,11 +12,11 @@ from agent.orders import BatchEnded, Event, Kept, Kill, PoolLost, Run, SlotsSeen
 from agent.spool import At, Spool
 from jobs import mark, strays
 from jobs.commit import is_full
+from jobs.contract.plan import ItemsWindow, MadeSource, ModelFile, Window
 from jobs.errors import DamagedError, MusterError, SpaceError
 from jobs.items import SUFFIX, located
-from jobs.model import ItemsWindow, MadeSource, ModelFile, Window
 from jobs.parts import read_index
-from jobs.work import Batch, Item, Mishap, Outcome
+from jobs.workbench.batch import Batch, Item, Mishap, Outcome
 
 log = logging.getLogger("muster.pool")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from agent.orders import Attempt
 from coordinator.protocol.messages import LayerInfo
-from jobs.model import ItemsSource
+from jobs.contract.plan import ItemsSource
 from jobs.ranges import RangeSet
 
 SMOOTHING = 0.5  # weight of the newest measurement

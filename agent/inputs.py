@@ -11,7 +11,7 @@ from hashlib import blake2b
 import msgspec
 
 from agent.orders import Copy, Pull
-from jobs.model import ItemsWindow, Window
+from jobs.contract.plan import ItemsWindow, Window
 
 _encoder = msgspec.msgpack.Encoder()
 

@@ -60,9 +60,9 @@ from agent.push import Pushing
 from agent.spool import Spool, free_bytes
 from agent.talk import Who
 from jobs import strays
+from jobs.contract.plan import Environment
 from jobs.errors import INTERRUPTED_EXIT
 from jobs.fields import one_line
-from jobs.model import Environment
 
 LOOK_SECONDS = 0.25  # between looks at the slots' marks
 WEIGH_SECONDS = 1.0
@@ -151,9 +151,9 @@ class Agent:
 
     def _who(self) -> Who:
         from jobs import environments
+        from jobs.environments import installed
         from jobs.fingerprint import fingerprint
-        from jobs.kinds import kernels
-        from jobs.packages import installed
+        from jobs.kinds.registry import kernels
 
         settings = self._settings
         return Who(

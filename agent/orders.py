@@ -8,7 +8,7 @@ from typing import Literal
 from coordinator.protocol.messages import Bye, Hello, LayerInfo, Leave, News, Refused, Rejected, Settled, Sync, Welcome
 from jobs.errors import MusterError
 from jobs.ranges import RangeSet
-from jobs.work import Outcome
+from jobs.workbench.batch import Outcome
 
 Attempt = tuple[int, int]  # (boot, attempt) of a grant; a later grant of a shard has a greater one
 
@@ -236,6 +236,17 @@ class Copy:
     name: str  # says which run of bytes of which file it is
     nbytes: int
     digest: bytes
+
+
+@dataclass(frozen=True)
+class FoundPart:
+    """A sound part that an earlier process left in the spool."""
+
+    name: str
+    farm: str
+    layer: str
+    nbytes: int
+    attempts: dict[Attempt, RangeSet]  # its numbers by attempt
 
 
 # --- commands -------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from agent import authentication, surroundings, sweep
 from agent.lane import Lane, Switchboard
 from agent.seat import Done, Order, Ready, Seat
 from jobs.errors import MusterError
-from jobs.work import Batch, Outcome
+from jobs.workbench.batch import Batch, Outcome
 
 START_SECONDS = 120.0  # for Ray and all workers; it sometimes hangs
 STARTS = 2

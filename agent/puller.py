@@ -9,7 +9,7 @@ from agent.holding import Holding
 from agent.inputs import name_of
 from agent.orders import Command, NotPulled, Pull, PullCode, Pulled, PullUp
 from agent.space import Space
-from jobs.model import ItemsWindow, Window
+from jobs.contract.plan import ItemsWindow, Window
 from jobs.ranges import RangeSet
 
 AHEAD = 8  # small inputs asked for at once, so that the link never waits for us

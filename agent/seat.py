@@ -11,7 +11,7 @@ import msgspec
 import psutil
 
 from agent import lane
-from jobs.work import Batch
+from jobs.workbench.batch import Batch
 
 SEAT_VARIABLE = "MUSTER_SEAT"  # in a worker's environment and so its runners': finds those that outlive it
 

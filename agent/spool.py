@@ -27,8 +27,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from agent.orders import Attempt, Copy
-from agent.shelf import Part
+from agent.orders import Attempt, Copy, FoundPart
 from coordinator.protocol.messages import Loss
 from jobs import mark
 from jobs.commit import make_folder
@@ -198,7 +197,7 @@ class Spool:
 
     # --- what an earlier process left ---
 
-    def parts(self) -> Iterator[tuple[Part, Index]]:
+    def parts(self) -> Iterator[tuple[FoundPart, Index]]:
         """Every sound part, oldest first; a damaged one is deleted, and said so in the log."""
         files = [path for path in self.done.glob("*/*/*") if path.is_file()]
         for path in sorted(files, key=lambda path: (path.stat().st_mtime_ns, path.name)):
@@ -216,14 +215,14 @@ class Spool:
         """What finished work takes now."""
         return sum(path.stat().st_size for path in self.done.glob("*/*/*"))
 
-    def _read_part(self, path: Path) -> tuple[Part, Index]:
+    def _read_part(self, path: Path) -> tuple[FoundPart, Index]:
         farm, layer, name = path.relative_to(self.done).parts
         index = read_index(path)
         if (index.farm, index.layer) != (farm, layer) or index.summed:
             raise DamagedError(f"{path.name} lies where it does not belong")
         check_body(path, index)
         attempts = _by_attempt(index)
-        return Part(f"{farm}/{layer}/{name}", farm, layer, path.stat().st_size, attempts, 0.0), index
+        return FoundPart(f"{farm}/{layer}/{name}", farm, layer, path.stat().st_size, attempts), index
 
     def losses(self) -> list[Loss]:
         """What was running when an earlier process was killed."""

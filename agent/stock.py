@@ -12,9 +12,9 @@ from agent.orders import Attempt
 from agent.reports import Reports, Sum
 from agent.shelf import Part, Shelf
 from coordinator.protocol.messages import Drop, Failure, Grant, Held, LayerInfo, Loss
-from jobs.model import MadeSource
+from jobs.contract.plan import MadeSource
 from jobs.ranges import RangeSet
-from jobs.work import Mishap
+from jobs.workbench.batch import Mishap
 
 
 class Stock:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from agent.orders import Command, Quit, Redial, Say, Tell
 from agent.reports import Letter, trimmed
 from coordinator.protocol.messages import PROTOCOL, Held, Hello, Leave, News, Rejected, Sync, Welcome
+from jobs.contract.plan import Environment
 from jobs.errors import FencedError, RefusedError
-from jobs.model import Environment
 
 GAP_SECONDS = 0.05  # between two questions: news is gathered meanwhile
 POLL_SECONDS = (
@@ -40,7 +40,7 @@ class Who:
     python: str
     version: str
     in_place: bool  # whether it reads sources where they are
-    packages: tuple[str, ...] = ()  # those of `jobs.packages` that are here
+    packages: tuple[str, ...] = ()  # those of `jobs.contract.resources` that are here
     gpus: tuple[str, ...] = ()  # labels of those it lends
     envs: dict[str, Environment] = field(default_factory=dict)  # by name; "" is our own
 

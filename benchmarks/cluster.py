@@ -33,8 +33,7 @@ from benchmarks.fed import Fed, clustering, kernel, open_kernel
 from benchmarks.measure import CORES, add_no_peer, alternate, machine, report, tree_seconds
 from benchmarks.served import TIMING, finish, processor_seconds
 from coordinator.commands.submit import submit
-from jobs.model import Window
-from jobs.plan import decode_plan
+from jobs.contract.plan import Window, decode_plan
 from jobs.window import new_buffer, read_window
 from jobs.writer import LayerWriter
 from tests import sshd

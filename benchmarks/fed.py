@@ -21,7 +21,7 @@ import numpy as np
 
 from agent.links.remote import CIPHERS
 from benchmarks.measure import CORES
-from jobs.kinds import Bench, Runner, Shard
+from jobs.contract.kind import Bench, Runner, Shard
 from jobs.kinds.cluster import Cluster
 from tests.sshd import HOST, Sshd
 

@@ -32,10 +32,10 @@ from benchmarks.fed import Fed
 from benchmarks.measure import CORES, add_no_peer, alternate, machine, report
 from benchmarks.served import TIMING, finish, processor_seconds
 from coordinator.commands.submit import submit
-from jobs.kinds import Bench, Runner
-from jobs.kinds.infer import Infer, InferParams
-from jobs.model import Window
-from jobs.plan import Plan, decode_plan
+from jobs.contract.kind import Bench, Runner
+from jobs.contract.plan import Plan, Window, decode_plan
+from jobs.inference.params import InferParams
+from jobs.kinds.infer import Infer
 from jobs.window import new_buffer, read_window
 from jobs.writer import LayerWriter
 from tests import networks, sshd

@@ -35,7 +35,7 @@ from agent.links.remote import CIPHERS
 from benchmarks import shaped
 from benchmarks.measure import add_no_peer, alternate, machine, report
 from coordinator.commands.submit import submit
-from jobs.plan import decode_plan
+from jobs.contract.plan import decode_plan
 from jobs.ranges import RangeSet
 from jobs.writer import LayerWriter
 from tests import sshd

@@ -44,8 +44,8 @@ from coordinator.protocol import messages as m
 from coordinator.protocol.frames import HEAD, frame, payload_size
 from coordinator.root import Root
 from coordinator.version import VERSION
+from jobs.contract.plan import Output
 from jobs.fingerprint import fingerprint
-from jobs.model import Output
 from jobs.parts import Entry, Index, encode_index, tail_of
 from jobs.ranges import RangeSet
 from tests.farm import Farm, running

@@ -321,6 +321,11 @@ class JobStatus(msgspec.Struct, frozen=True):
     notes: list[Text] = []  # lines for people: nobody is eligible and why, the root is full, a source changed
     plan: Short = ""  # the digest of its plan
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it will not go on by itself."""
+        return self.state in ENDED or self.state == "halted"
+
 
 class Status(Message, frozen=True, tag="status"):
     now: Seconds  # the daemon's clock, to which all times compare

@@ -12,10 +12,9 @@ import msgspec
 
 from coordinator.engine import Engine
 from jobs.commit import fsync_folder, make_folder, write_durably
+from jobs.contract.plan import Layer, Output, Plan
 from jobs.errors import MusterError
 from jobs.manifest import MANIFEST, encode_manifest, read_manifest
-from jobs.model import Layer, Output
-from jobs.plan import Plan
 
 log = logging.getLogger("muster.daemon")
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
 from coordinator import root as roots
-from coordinator.admin import Problem, ToCommand
+from coordinator.admin import Problem, Status, StatusAsk, ToCommand, Usage, Used
 from coordinator.protocol.frames import FrameReader, frame
 from coordinator.protocol.messages import Bye, Decoder, Message, Rejected, encode
 from coordinator.root import Root
@@ -16,6 +17,8 @@ from jobs.errors import LinkError, MusterError, NoDaemonError, ProtocolError, Re
 
 ANSWER_SECONDS = 60.0  # the daemon answers within a tick; beyond this it is stuck or stopped
 RECEIVE_BYTES = 1 << 18
+POLL_SECONDS = 0.25  # between two questions about a job that is followed
+AWAY_SECONDS = 120.0  # how long a coordinator may be away, being started again say
 
 _decode = Decoder(ToCommand | Rejected | Bye)
 _T = TypeVar("_T", bound=Message)
@@ -58,6 +61,12 @@ def ask(root: Root, question: Message, answer: type[_T]) -> _T:
         return opened.ask(question, answer)
 
 
+def room(root: Root) -> int:
+    """Bytes that are free beside what is promised to jobs."""
+    used = ask(root, Usage(), Used)
+    return max(used.free - used.reserved, 0)
+
+
 @contextmanager
 def line(root: Root) -> Iterator[Line]:
     """A connection for several questions."""
@@ -84,6 +93,24 @@ def connect(root: Root) -> socket.socket:
             f"{root.socket} cannot be reached: {error.strerror or error}", "ask as the user it belongs to"
         ) from None
     return sock
+
+
+def statuses(root: Root, job: str) -> Iterator[Status]:
+    """The job's status, again and again, until one says that it ended or is halted."""
+    away_since: float | None = None
+    while True:
+        try:
+            answer = ask(root, StatusAsk(job), Status)
+        except (NoDaemonError, LinkError):
+            away_since = away_since or time.monotonic()
+            if time.monotonic() - away_since > AWAY_SECONDS:
+                raise
+        else:
+            away_since = None
+            yield answer
+            if answer.jobs[0].is_over:
+                return
+        time.sleep(POLL_SECONDS)
 
 
 def _no_daemon(root: Root) -> NoDaemonError:

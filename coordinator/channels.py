@@ -44,8 +44,8 @@ from coordinator.scheduler import events as e
 from coordinator.scheduler.state import Agent
 from coordinator.store import AlreadyCommitted, LayerGone, OtherKernels
 from coordinator.wire import Wire
+from jobs.contract.plan import ItemsSource, ItemsWindow, Layer, Output
 from jobs.fields import one_line
-from jobs.model import ItemsSource, ItemsWindow, Layer, Output
 from jobs.ranges import RangeSet
 
 log = logging.getLogger("muster.daemon")

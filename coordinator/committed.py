@@ -20,9 +20,9 @@ from coordinator.admin import Commit, Commits, CommitsAsk
 from coordinator.piped import Messages, Read, pieces
 from coordinator.protocol.frames import frame
 from coordinator.root import JobFolder, Root
+from jobs.contract.plan import Layer, Output
 from jobs.errors import DamagedError, IncompleteError
 from jobs.manifest import File, Product, read_manifest
-from jobs.model import Layer, Output
 from jobs.parts import CHUNK, SUM_BYTES, Entry, Layout, index_of, item_bytes, segments_of
 from jobs.ranges import RangeSet
 

@@ -32,9 +32,8 @@ from coordinator.scheduler.core import Scheduler
 from coordinator.scheduler.state import Timing
 from coordinator.store import Store, StoredJob, StoredLayer, StoreThread
 from coordinator.wire import Wire
+from jobs.contract.plan import MadeSource, Plan
 from jobs.errors import INTERNAL_EXIT, DamagedError, MusterError, ProtocolError, RefusedError
-from jobs.model import MadeSource
-from jobs.plan import Plan
 
 log = logging.getLogger("muster.daemon")
 

@@ -39,10 +39,9 @@ from coordinator.scheduler import events as e
 from coordinator.scheduler.core import Scheduler
 from coordinator.scheduler.state import Agent
 from coordinator.store import LayerGone, Store, StoreThread
+from jobs.contract.plan import Layer, Output, Plan, Work
 from jobs.errors import MusterError
 from jobs.fields import one_line
-from jobs.model import Layer, Output, Work
-from jobs.plan import Plan
 from jobs.ranges import RangeSet
 
 log = logging.getLogger("muster.daemon")

@@ -11,8 +11,8 @@ from coordinator.scheduler import state as s
 from coordinator.status import notes_of, obstacles_of
 from coordinator.store import BundleRow, FailureRow
 from coordinator.stragglers import slow_shards
+from jobs.contract.plan import Layer
 from jobs.errors import NotFoundError
-from jobs.model import Layer
 from jobs.units import format_duration, format_size
 
 HAPPENINGS_SHOWN = 200

@@ -10,9 +10,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from coordinator import plans
 from coordinator.piped import Messages, Read, pieces
 from coordinator.protocol.frames import frame
 from coordinator.root import JobFolder
+from jobs.contract.plan import Plan
 from jobs.errors import IncompleteError, NotFoundError
 from jobs.items import NAME_BYTES, is_path
 from jobs.manifest import MANIFEST, Merged, read_manifest
@@ -35,6 +37,14 @@ class Coming(msgspec.Struct, frozen=True):
 
 
 _messages = Messages(msgspec.msgpack.Decoder(Coming))
+
+
+def layers_of(folder: JobFolder, plan: Plan | None = None) -> tuple[list[str], list[str]]:
+    """The layers that are merged, and those that are not. `plan`: where it was read already."""
+    names = [layer.name for layer in (plan or plans.load(folder)).layers]
+    merged = [name for name in names if (folder.result / name / MANIFEST).is_file()]
+    there = set(merged)
+    return merged, [name for name in names if name not in there]
 
 
 def answer(

@@ -10,8 +10,7 @@ import msgspec
 
 from coordinator.admin import TRAINING, AgentStatus, JobStatus
 from coordinator.progress import MERGE_RATE
-from jobs.model import ArraySource, ItemsSource, Layer
-from jobs.plan import Plan
+from jobs.contract.plan import ArraySource, ItemsSource, Layer, Plan
 
 OPEN_LAYERS = 2  # at once, per job; an open one has its bundles and its merge in the making
 SPREAD_SAME_NAME = 0.15  # of a forecast from earlier runs of the same job

@@ -17,7 +17,7 @@ import msgspec
 
 from coordinator.protocol.frames import FrameReader, frame
 from jobs.commit import is_full, write_all
-from jobs.model import Layer
+from jobs.contract.plan import Layer
 
 READ_BYTES = 1 << 16
 EVIDENCE_CHARS = 8_000  # of a traceback, its end

@@ -23,15 +23,15 @@ from coordinator import root as roots
 from coordinator.merger import EVIDENCE_CHARS, MESSAGE_CHARS, MergeOrder, MergeReply
 from coordinator.protocol.frames import HEAD, frame, payload_size
 from jobs.commit import fsync_folder, is_full, make_folder
+from jobs.contract.plan import ItemsSource, Layer
 from jobs.errors import MusterError, SpaceError
-from jobs.model import ItemsSource, Layer
+from jobs.manifest import MANIFEST, folders_of_files
 
 log = logging.getLogger("muster.merge")
 
 RETRY_SECONDS = 1.0  # doubled with each try that settled nothing
 PAUSE_LIMIT_SECONDS = 30.0
 FAILURES_TO_HALT = 5  # of one order, in a row, alike
-MANIFEST = "manifest.json"
 
 
 Bundles = Callable[[], Awaitable["list[str] | None"]]  # the paths to merge; None: nobody wants it any more
@@ -223,9 +223,3 @@ def withdraw(target: Path) -> None:
     for path in target.iterdir():
         if path.is_file():
             path.unlink(missing_ok=True)
-
-
-def folders_of_files(target: Path) -> list[Path]:
-    """Of a layer's result: each has its table beside it. Other folders are other layers'."""
-    tables = [path for path in target.iterdir() if path.suffix == ".csv"]
-    return [path.with_suffix("") for path in tables if path.with_suffix("").is_dir()]

@@ -24,10 +24,8 @@ from coordinator.status import agents_of, status_of
 from coordinator.submissions import sweep
 from jobs.checksum import of_bytes
 from jobs.commit import fsync_folder, is_full
+from jobs.contract.plan import ITEMS_LIST, ItemsSource, Layer, MadeSource, Plan, Work, decode_plan
 from jobs.errors import INTERNAL_EXIT, MusterError, NotFoundError, RefusedError, SpaceError
-from jobs.items import LIST
-from jobs.model import ItemsSource, Layer, MadeSource, Work
-from jobs.plan import Plan, decode_plan
 
 log = logging.getLogger("muster.daemon")
 
@@ -167,7 +165,7 @@ class Office:
         source = self._engine.root.tmp / folder
         plan, digest = _submitted_plan(source / "plan.msgpack")
         self._refuse_twins(plan)
-        if any(isinstance(layer.source, ItemsSource) for layer in plan.layers) and not (source / LIST).is_file():
+        if any(isinstance(layer.source, ItemsSource) for layer in plan.layers) and not (source / ITEMS_LIST).is_file():
             raise RefusedError("the submission has no list of items", "submit it again")
         self._submitting.append(plan)  # from here on no `rm` takes an upload of it away
         try:
@@ -180,7 +178,7 @@ class Office:
         engine = self._engine
         self._keep_code(source / "code.pack", plan)
         self._keep_model(source / "model", plan)
-        self._keep_items(source / LIST, plan)
+        self._keep_items(source / ITEMS_LIST, plan)
         created = time.time()
         digests = [(layer.digest, layer.out_bytes) for layer in plan.layers]
         job = await engine.ask(lambda store: store.add_job(plan.name, digests, plan.priority, created, digest))

@@ -17,10 +17,10 @@ from coordinator.submissions import locked_folder
 from jobs import modelfile
 from jobs.code import CodeBundle, collect, pack
 from jobs.commit import fsync, fsync_folder, naming_space, write_durably
+from jobs.contract.plan import ITEMS_LIST, Plan, encode_plan
 from jobs.errors import RefusedError
-from jobs.items import LIST
 from jobs.jobfile import read_job_file
-from jobs.plan import Plan, encode_plan, make_plan
+from jobs.plan import make_plan
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class ItemsAt:
 
     def __init__(self) -> None:
         self._folder = Path(mkdtemp(prefix="muster-plan-"))
-        self.path = self._folder / LIST
+        self.path = self._folder / ITEMS_LIST
         weakref.finalize(self, shutil.rmtree, self._folder, True)
 
 
@@ -87,7 +87,7 @@ def _write(folder: Path, planned: Planned) -> None:
     if (model := planned.plan.work.model) is not None:
         modelfile.copy(modelfile.find(model.name, planned.base), folder / "model", model)
     if planned.items.path.exists():
-        shutil.copyfile(planned.items.path, folder / LIST)
-        with (folder / LIST).open("rb") as file:
+        shutil.copyfile(planned.items.path, folder / ITEMS_LIST)
+        with (folder / ITEMS_LIST).open("rb") as file:
             fsync(file.fileno())
     fsync_folder(folder.parent)

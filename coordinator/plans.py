@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
+
 from coordinator import ask
 from coordinator.admin import Status, StatusAsk
 from coordinator.root import JobFolder, Root
 from jobs.checksum import of_bytes
-from jobs.errors import DamagedError, LinkError, NoDaemonError, NotFoundError
-from jobs.plan import Plan, decode_plan
+from jobs.contract.plan import Plan, decode_plan
+from jobs.errors import DamagedError, LinkError, NoDaemonError, NotFoundError, RefusedError
 
 _HINT = (
     "restore the file from a backup, then start the coordinator again; or `coordinator rm {0}`, and submit its job"
@@ -38,12 +41,29 @@ def load(folder: JobFolder) -> Plan:
 
 
 def _digest_of(folder: JobFolder) -> str | None:
-    from coordinator.store import plan_digest
-
     root, job = Root(folder.path.parents[1]), folder.path.name
     try:
         return ask.ask(root, StatusAsk(job), Status).jobs[0].plan or None
     except (NoDaemonError, LinkError):  # none is there, or it stands still
-        return plan_digest(root.store, job)
+        return _stored_digest(root.store, job)
     except NotFoundError:  # a folder without a row: nothing is known of it
         return None
+
+
+def _stored_digest(path: Path, job: str) -> str | None:
+    """The digest of a job's plan by the store at `path`, where no daemon has that open; None where it has none.
+
+    Read-only: such a connection neither writes nor checkpoints, so a daemon that starts meanwhile is not disturbed.
+    """
+    import sqlite3
+
+    if not path.exists():
+        return None
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            if db.execute("SELECT 1 FROM pragma_table_info('jobs') WHERE name = 'plan'").fetchone() is None:
+                return None  # a store of 0.1.0
+            row = db.execute("SELECT plan FROM jobs WHERE id = ?", (job,)).fetchone()
+    except sqlite3.Error as error:
+        raise RefusedError(f"{path} cannot be read: {error}", "restore it from a backup") from None
+    return row[0] if row else None

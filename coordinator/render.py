@@ -12,6 +12,7 @@ from coordinator import progress
 from coordinator import render_training as training
 from coordinator.admin import DRIVER, MERGE, AgentStatus, FailureRecord, JobStatus, LayerStatus, Tally
 from coordinator.progress import Eta, Speed, Trace
+from jobs.errors import IncompleteError
 from jobs.units import format_duration, format_size
 
 if TYPE_CHECKING:  # planning alone needs what this imports
@@ -283,6 +284,19 @@ def machine_lines(job: JobStatus, trace: Trace) -> list[str]:
 def _machine_rate(job: JobStatus, speed: Speed) -> str:
     """What a training reads says nothing of how fast it is."""
     return rate(speed if job.training is None else replace(speed, in_bytes=0.0))
+
+
+def incomplete(status: JobStatus) -> IncompleteError:
+    """Why a job that is over is not complete, as an error."""
+    why = f": {status.why}" if status.why else ""
+    return IncompleteError(f"{status.id} is {status.state}{why}", _hint_of(status))
+
+
+def _hint_of(status: JobStatus) -> str:
+    if status.state == "cancelled":
+        return f"`coordinator retry {status.id}` goes on with it; `coordinator result {status.id}` has what is merged"
+    only = " --failed" if status.totals.quarantined else ""
+    return f"`coordinator logs {status.id}{only}` has the evidence; `coordinator retry {status.id}` runs them again"
 
 
 # --- machines and failures --------------------------------------------------------------------------------

@@ -16,11 +16,11 @@ from coordinator.planning import ItemsAt, Planned, plan_file
 from coordinator.root import Root
 from jobs import yamltext
 from jobs.code import opened
+from jobs.contract.plan import ArraySource, Layer, ModelFile, Plan
 from jobs.errors import MusterError, RefusedError, UsageError
 from jobs.jobfile import parse_job
 from jobs.manifest import read_manifest
-from jobs.model import ArraySource, Layer, ModelFile
-from jobs.plan import Plan, make_plan
+from jobs.plan import make_plan
 
 CHANGES_SHOWN = 4
 

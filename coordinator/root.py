@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jobs.commit import fsync_folder, publish
+from jobs.contract.plan import ITEMS_LIST
 from jobs.errors import MusterError, NoDaemonError, NotFoundError, RefusedError, UsageError
-from jobs.items import LIST
 from jobs.items import SUFFIX as ITEMS_SUFFIX
 from jobs.names import split_job_id
 
@@ -124,7 +124,7 @@ class JobFolder:
     @property
     def items(self) -> Path:
         """The list of the items, of a job that has some."""
-        return self.path / LIST
+        return self.path / ITEMS_LIST
 
     @property
     def bundles(self) -> Path:

@@ -28,7 +28,7 @@ from coordinator.protocol.messages import (
     encode,
 )
 from coordinator.send_items import Changed, ItemsRun
-from jobs.model import Stamp
+from jobs.contract.plan import Stamp
 
 CHUNK_BYTES = 4 << 20  # one sendfile; between two of them the daemon may hear a sign of life
 MOVED_SECONDS = 1.0

@@ -12,9 +12,9 @@ from typing import Protocol
 
 from coordinator.protocol.messages import ReadableItems
 from jobs import items
+from jobs.contract.plan import ItemsWindow, Stamp
 from jobs.errors import DamagedError
 from jobs.items import FileItem
-from jobs.model import ItemsWindow, Stamp
 
 SMALL_BYTES = 64 << 10  # of a file that is read and gathered; larger ones go from the page cache
 GATHER_BYTES = 256 << 10

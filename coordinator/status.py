@@ -20,7 +20,7 @@ from coordinator.figures import Done
 from coordinator.scheduler import state as s
 from coordinator.stragglers import slow_shards
 from coordinator.version import VERSION
-from jobs.model import Layer
+from jobs.contract.plan import Layer
 
 
 def status_of(engine: Engine, job: str | None) -> Status:

@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from coordinator.protocol.messages import Failure
+from jobs.contract.plan import Output
+from jobs.contract.resources import apart
 from jobs.errors import NotFoundError, RefusedError
-from jobs.fingerprint import apart
-from jobs.model import Output
 from jobs.ranges import RangeSet
 
 LAYOUT = 2
@@ -540,23 +540,6 @@ class Store:
     def agents(self) -> list[tuple[str, bool, float, bytes]]:
         rows = self.db.execute("SELECT name, live, seen, info FROM agents ORDER BY name")
         return [(name, bool(live), seen, info) for name, live, seen, info in rows]
-
-
-def plan_digest(path: Path, job: str) -> str | None:
-    """The digest of a job's plan by the store at `path`, where no daemon has that open; None where it has none.
-
-    Read-only: such a connection neither writes nor checkpoints, so a daemon that starts meanwhile is not disturbed.
-    """
-    if not path.exists():
-        return None
-    try:
-        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
-            if not _has_column(db, "plan"):
-                return None
-            row = db.execute("SELECT plan FROM jobs WHERE id = ?", (job,)).fetchone()
-    except sqlite3.Error as error:
-        raise RefusedError(f"{path} cannot be read: {error}", "restore it from a backup") from None
-    return row[0] if row else None
 
 
 def _has_column(db: sqlite3.Connection, name: str) -> bool:

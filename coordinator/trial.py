@@ -15,12 +15,12 @@ from coordinator.forecast import Pace
 from coordinator.planning import Planned
 from coordinator.progress import MERGE_RATE
 from jobs import code, modelfile
+from jobs.contract.plan import Layer, MadeSource, Output, Plan, in_bytes_total
 from jobs.errors import JobFileError
 from jobs.items import located
-from jobs.model import Layer, MadeSource, Output
 from jobs.parts import read_index
-from jobs.plan import Plan, in_bytes_total
-from jobs.work import Batch, Item, Mishap, Workbench
+from jobs.work import Workbench
+from jobs.workbench.batch import Batch, Item, Mishap
 
 SPREAD_TRIED = 0.3  # of a forecast from a few shards on one machine
 

@@ -18,10 +18,10 @@ import msgspec
 from coordinator.root import Root
 from jobs import checksum
 from jobs.commit import naming_space, publish, write_all
-from jobs.errors import DamagedError, LinkError, RefusedError, SourceError, UsageError
-from jobs.model import ArraySource
+from jobs.contract.plan import ArraySource, Plan
+from jobs.errors import DamagedError, LinkError, RefusedError, SourceError, SpaceError, UsageError
 from jobs.names import is_digest
-from jobs.plan import Plan
+from jobs.units import format_size
 
 WHOLE, PARTIAL = ".npy", ".part"
 CHUNK = 1 << 20
@@ -57,6 +57,15 @@ def listed(root: Root) -> list[Upload]:
 
 
 # --- receiving --------------------------------------------------------------------------------------------
+
+
+def check_room(nbytes: int, room: int) -> None:
+    """A SpaceError unless `nbytes` more fit beside what is promised to jobs."""
+    if nbytes > room:
+        raise SpaceError(
+            f"an upload of {format_size(nbytes)} into a root with room for {format_size(room)}",
+            "`coordinator du` shows what takes it; `coordinator rm` deletes a job",
+        )
 
 
 def receive(root: Root, digest: str, nbytes: int, start: int, read: Read) -> Upload:

@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Meta
 
 from jobs import npy
+from jobs.contract.plan import Output
 from jobs.errors import JobFileError
-from jobs.model import Output
 from jobs.parts import BYTES, RESERVED
 
 _OUTPUT = re.compile(r"[A-Za-z0-9_]{1,64}", re.ASCII)

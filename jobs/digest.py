@@ -6,7 +6,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from jobs.model import Source, Work
+from jobs.contract.plan import Source, Work
 
 FORMAT = 1  # raise it when what is digested changes its form
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import msgspec
 
+from jobs.contract.plan import Environment
+from jobs.contract.resources import PIP, canonical
 from jobs.errors import RefusedError, UsageError
-from jobs.model import Environment
 from jobs.names import is_environment
-from jobs.requirements import canonical
 
 PROBE_SECONDS = 120.0  # a conda environment on a cold disk takes long to import numpy
 LEAST_PYTHON = (3, 8)
@@ -78,6 +78,13 @@ def own() -> Environment:
         if name:
             packages.setdefault(canonical(name), one.version or "")
     return Environment(python_version(), packages)
+
+
+def installed() -> list[str]:
+    """The packages that some jobs need, and not every machine has, that can be imported here. Imports none."""
+    from importlib.util import find_spec
+
+    return [name for name in sorted(PIP) if find_spec(name) is not None]
 
 
 def probe(name: str, python: str) -> Environment:

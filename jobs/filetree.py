@@ -10,10 +10,10 @@ from fnmatch import translate
 from functools import lru_cache
 from pathlib import Path
 
+from jobs.contract.plan import Stamp
 from jobs.errors import SourceError
 from jobs.fields import one_line
 from jobs.items import NAME_BYTES, FileItem
-from jobs.model import Stamp
 
 ANY = "**"  # any number of folders, none that a symbolic link leads to
 DEPTH_LIMIT = 200  # folders below each other

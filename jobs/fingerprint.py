@@ -16,13 +16,6 @@ def fingerprint() -> str:
     return f"numpy {_version('numpy')} {simd}, sklearn {_version('scikit-learn')}, {blas}, {platform.machine()}"
 
 
-def apart(here: str, there: str) -> str:
-    """What differs between two fingerprints, for people: `numpy 2.4.5 AVX2 here, numpy 2.4.6 AVX2 there`."""
-    mine, theirs = here.split(", "), there.split(", ")
-    odd = [item for item in mine if item not in theirs], [item for item in theirs if item not in mine]
-    return f"{', '.join(odd[0]) or 'nothing'} here, {', '.join(odd[1]) or 'nothing'} there"
-
-
 def _version(distribution: str) -> str:
     from importlib.metadata import PackageNotFoundError, version
 

@@ -18,10 +18,9 @@ from typing import TypeVar, overload
 import msgspec
 import xxhash
 
+from jobs.contract.plan import CUT, ItemsWindow, Stamp, Window
 from jobs.errors import DamagedError
-from jobs.model import CUT, ItemsWindow, Stamp, Window
 
-LIST = "items.list"  # in a job's folder
 SUFFIX = "items"  # of the same file under its digest, for those who read it
 LAYER = "items"
 PART_BYTES = 255  # of a part of a name between two slashes, as the system has it

@@ -11,33 +11,18 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from jobs import kinds, names, npy, requirements, units, yamltext
+from jobs import names, npy, units, yamltext
+from jobs.contract import resources
+from jobs.contract.kind import Kind
 from jobs.errors import JobFileError
 from jobs.fields import FieldError, convert
-from jobs.kinds import Kind
+from jobs.kinds import registry
+from jobs.source import PathText, SourceSpec, matches
 
 FILE_LIMIT = 1 << 20  # bytes
 DEFAULT_SHARD_BYTES = 128 << 20
 
-PathText = Annotated[str, Meta(min_length=1, max_length=4096)]
 _ENTRY = re.compile(r"(?P<file>[^:]+\.py):(?P<function>[^:]+)", re.DOTALL)
-
-
-class SourceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the input is: one of `path` (arrays), `files` (a pattern) and `table` (csv). `dtype` and `shape` are for
-    raw binary alone."""
-
-    path: PathText | None = None
-    layers: Annotated[list[PathText], Meta(min_length=1)] | None = None
-    dtype: str | None = None
-    shape: Annotated[list[int], Meta(min_length=1, max_length=npy.AXES_LIMIT)] | None = None
-    files: PathText | None = None
-    table: PathText | None = None
-
-    @property
-    def has_items(self) -> bool:
-        """Whether it names files or lines, and no arrays."""
-        return self.path is None
 
 
 class ShardSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,8 +62,6 @@ class Override(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     params: dict[str, Any]
 
     def is_for(self, layer: str) -> bool:
-        from jobs.source import matches
-
         return any(layer == glob or matches(layer, glob) for glob in self.layers)
 
 
@@ -153,7 +136,7 @@ def _job_of(value: object) -> JobFile:
         _check_shard(job)
     elif job.source is None or not job.source.has_items:
         job = msgspec.structs.replace(job, shard=ShardSpec(size=DEFAULT_SHARD_BYTES))
-    kind = kinds.load(job.kind)
+    kind = registry.load(job.kind)
     _check_fit(job, kind)
     if kind.sourceless and value.get("shard") is not None:
         raise FieldError("shard", f"kind `{job.kind}` makes its shards by itself", "leave it out")
@@ -266,7 +249,7 @@ def _checked_packages(job: JobFile) -> list[str]:
     found = []
     for i, text in enumerate(job.packages):
         try:
-            found.append(requirements.checked(text))
+            found.append(resources.checked(text))
         except ValueError as error:
             raise FieldError(f"packages[{i}]", str(error)) from None
     return found

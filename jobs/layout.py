@@ -13,10 +13,10 @@ from typing import Any
 import xxhash
 
 from jobs import items
+from jobs.contract.kind import Items, ShardFailure
+from jobs.contract.plan import ItemsWindow, Stamp
 from jobs.errors import DamagedError
 from jobs.items import FileItem
-from jobs.kinds import Items, ShardFailure
-from jobs.model import ItemsWindow, Stamp
 from jobs.source import stamp_of
 from jobs.window import SourceChanged
 

@@ -12,7 +12,7 @@ from jobs import filetree
 from jobs.errors import SourceError
 from jobs.fields import one_line
 from jobs.items import Line, Listed, write_list
-from jobs.jobfile import SourceSpec
+from jobs.source import SourceSpec
 
 COLUMNS_LIMIT = 1000
 COLUMN_LIMIT = 64  # characters of a column's name

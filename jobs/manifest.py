@@ -81,3 +81,9 @@ def read_manifest(folder: Path) -> Merged:
     if manifest.format != FORMAT:
         raise DamagedError(f"{folder / MANIFEST}: format {manifest.format}, this is muster for format {FORMAT}")
     return manifest
+
+
+def folders_of_files(layer: Path) -> list[Path]:
+    """The folders of written files in a layer's result: each has its table beside it; others are other layers'."""
+    tables = [path for path in layer.iterdir() if path.suffix == ".csv"]
+    return [path.with_suffix("") for path in tables if path.with_suffix("").is_dir()]

@@ -18,11 +18,11 @@ import numpy as np
 import xxhash
 
 from jobs.commit import fsync_folder, naming_space, write_durably
+from jobs.contract.plan import ItemsSource, Layer, Output
 from jobs.errors import DamagedError
 from jobs.items import files_in, lines_in, located
 from jobs.items import records as read_records
 from jobs.manifest import FORMAT, ITEMS, MANIFEST, SHARDS, File, Merged, Product, encode_manifest
-from jobs.model import ItemsSource, Layer, Output
 from jobs.outputs import Sums
 from jobs.parts import CHUNK, unit_bytes
 from jobs.products import CsvFile, FilesOut, FileTables, NpyFile, Offsets, OpenFiles

@@ -11,9 +11,9 @@ from typing import BinaryIO
 import xxhash
 
 from jobs import checksum
+from jobs.contract.plan import ModelFile
 from jobs.errors import DamagedError, JobFileError, RefusedError
 from jobs.fields import nearest, one_line
-from jobs.model import ModelFile
 
 CHUNK_BYTES = 4 << 20
 HEADER_LIMIT = 100 << 20  # of a .safetensors, as its own library has it

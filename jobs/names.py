@@ -62,3 +62,11 @@ def split_job_id(text: str) -> tuple[str, int | None]:
     if match:
         return match[1], int(match[2])
     return check_name(text, "job"), None
+
+
+def parse_shard(text: str) -> tuple[str, int]:
+    """`conv1/17` is layer conv1, shard 17."""
+    layer, _, number = text.rpartition("/")
+    if not layer or not number.isdecimal():
+        raise UsageError(f"{text!r} is not a shard", "write LAYER/NUMBER, such as conv1/17")
+    return layer, int(number)

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from jobs.contract.kind import Ragged, Result, ShardFailure, Total, Written
+from jobs.contract.plan import Output
 from jobs.errors import MusterError
-from jobs.kinds import Ragged, Result, ShardFailure, Total, Written
-from jobs.model import Output
 from jobs.parts import BYTES, TABLE_LIMIT, Layout
 
 Array = np.ndarray[Any, Any]

@@ -26,8 +26,8 @@ import xxhash
 from msgspec import Meta
 
 from jobs.commit import write_all
+from jobs.contract.plan import Output
 from jobs.errors import DamagedError
-from jobs.model import Output
 from jobs.names import is_plain
 
 MAGIC = b"muspart1"

@@ -1,4 +1,4 @@
-"""The plan: what a job will compute, fixed at submit and never recomputed. Ranges, not objects; runs nothing."""
+"""Making a plan: what a job will compute, fixed at submit and never recomputed. Ranges, not objects; runs nothing."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jobs import jobfile, kinds, npy, units
+from jobs import jobfile, npy, units
+from jobs.contract.kind import Kind, Listed, Prepared, Shape, Site
+from jobs.contract.plan import CUT, FORMAT, ITEMS_LIST, ItemsSource, Layer, MadeSource, Output, Plan, Work
 from jobs.digest import layer_digest
-from jobs.errors import DamagedError, JobFileError, RefusedError
+from jobs.errors import JobFileError
 from jobs.fields import FieldError
-from jobs.jobfile import DEFAULT_SHARD_BYTES, JobFile, SourceSpec
-from jobs.kinds import Kind, Listed, Prepared, Shape, Site
-from jobs.model import CUT, ItemsSource, Layer, MadeSource, Output, Work
+from jobs.jobfile import DEFAULT_SHARD_BYTES, JobFile
+from jobs.kinds import registry
 from jobs.parts import Layout, unit_bytes
-from jobs.source import FoundLayer, discover
+from jobs.source import FoundLayer, SourceSpec, discover
 
 if TYPE_CHECKING:
     from jobs.code import CodeBundle
 
-FORMAT = 1
 SHARDS_LIMIT = 1 << 31  # of a job
 MADE = "made"
 ITEMS_SHARDS_LIMIT = 1 << 18  # of a list: where each begins is in the plan
@@ -32,41 +32,12 @@ ITEMS_SHARDS = 256  # that a list is cut into where the job does not say, as far
 ITEMS_IN_SHARD = 1000  # at most, where the job does not say
 
 
-class Plan(msgspec.Struct, frozen=True):
-    """A job as it is stored and run."""
-
-    format: int
-    name: str
-    work: Work
-    layers: tuple[Layer, ...]  # by name
-    attempts: int
-    max_failures: int
-    priority: int
-    driver: str | None  # None, or its kind, whose driver makes shards; 0.1.0 wrote where that was, to the same effect
-    same_kernels: bool = False  # only on machines with the kernel fingerprint of its first result
-    notify: str = ""  # a shell command that is told of its end, of halts and standstills
-    base: str = ""  # the folder that paths in its job file start at; "": the job's own
-
-    @property
-    def driven(self) -> bool:
-        """Whether the driver of its kind makes shards."""
-        return self.driver is not None
-
-    def work_of(self, layer: Layer) -> Work:
-        """The layer's shards in common: the job's, with the layer's own parameters."""
-        return self.work if layer.params is None else msgspec.structs.replace(self.work, params=layer.params)
-
-
-class _Format(msgspec.Struct):
-    format: int
-
-
 def make_plan(job: JobFile, base: Path, code: CodeBundle | None, listed_at: Path | None = None) -> Plan:
     """The plan of a checked job file whose folder is `base`. Opens every input's header, reads no data.
 
     `listed_at`: where the list of items is written, where there are some; it belongs to the plan.
     """
-    kind = kinds.load(job.kind)
+    kind = registry.load(job.kind)
     arrays = job.source is not None and not job.source.has_items
     found = discover(job.source, base) if job.source is not None and arrays else None
     if job.overrides and found is None:
@@ -222,7 +193,7 @@ def _items_layer(
     from jobs.listing import find_items
 
     with TemporaryDirectory() as scratch:
-        found = find_items(spec, base, listed_at or Path(scratch, items.LIST))
+        found = find_items(spec, base, listed_at or Path(scratch, ITEMS_LIST))
         listed = Listed(found.columns, lambda: items.each(found.listed, found.columns))
         outputs = kind.declare_items(_typed(kind, job.params), listed)
     cuts, most, in_bytes = items.cut(found.listed, *_items_in_shard(job, len(found.listed)))
@@ -278,35 +249,6 @@ def _out_bytes(outputs: tuple[Output, ...] | None, rows: int, shards: int) -> in
     return rows * per_row + shards * sum(Layout(outputs).sum_sizes)
 
 
-# --- what a plan adds up to ------------------------------------------------------------------------------
-
-
-def total_shards(plan: Plan) -> int:
-    return sum(layer.count for layer in plan.layers)
-
-
-def in_bytes_total(plan: Plan) -> int:
-    return sum(layer.total_in_bytes for layer in plan.layers)
-
-
 def out_bytes_total(plan: Plan) -> int:
     """As declared; layers whose outputs nobody knows yet count for nothing."""
     return sum(_out_bytes(layer.outputs, layer.rows, layer.count) for layer in plan.layers)
-
-
-# --- as bytes ----------------------------------------------------------------------------------------------
-
-
-def encode_plan(plan: Plan) -> bytes:
-    return msgspec.msgpack.encode(plan)
-
-
-def decode_plan(raw: bytes) -> Plan:
-    """A stored plan; an error with a hint for one that another version wrote."""
-    try:
-        found = msgspec.msgpack.decode(raw, type=_Format).format
-        if found != FORMAT:
-            raise RefusedError(f"a plan of format {found}, this version reads {FORMAT}", "submit the job again")
-        return msgspec.msgpack.decode(raw, type=Plan)
-    except (msgspec.DecodeError, ValueError) as error:
-        raise DamagedError(f"a stored plan does not decode: {error}", "submit the job again") from None

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import msgspec
 
-from jobs import declared, modelfile, npy, packages
+from jobs import declared, modelfile, npy
+from jobs.contract import resources
+from jobs.contract.kind import Bench, Prepared, RunnerLost, ShardFailure, Site
 from jobs.declared import Declared
 from jobs.errors import JobFileError
-from jobs.kinds import Bench, Prepared, RunnerLost, ShardFailure, Site
-from jobs.kinds.infer import BATCH_BYTES, BATCH_LIMITS, MLP_FORMATS, NAN_ROWS, NEEDS, InferParams, sandbox
+from jobs.inference.params import BATCH_BYTES, BATCH_LIMITS, MLP_FORMATS, NAN_ROWS, NEEDS, InferParams
+from jobs.inference.sandboxed import sandbox
 
 TRIAL_SECONDS = 120.0
 
@@ -150,7 +152,7 @@ def _said(error: Exception) -> str:
 def _hint(error: Exception, form: str) -> str:
     text = str(error)
     if "not installed" in text:
-        return next((packages.pip_line(name) for name in NEEDS.get(form, ())), "install it")
+        return next((resources.pip_line(name) for name in NEEDS.get(form, ())), "install it")
     if "not trusted" in text:
         return "where you made the file yourself, name these types in `params.trusted`"
     if "dtype" in text and form in ("skops", "pickle"):

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from jobs.kinds import Ragged, Result, ShardFailure, Written
-from jobs.model import Output
+from jobs.contract.kind import Ragged, Result, ShardFailure, Written
+from jobs.contract.plan import Output
 from jobs.written import NOBODY
 
 Array = np.ndarray[Any, Any]

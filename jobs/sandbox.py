@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from jobs import runner
+from jobs.contract.kind import RunnerLost, ShardFailure
 from jobs.environments import variables
-from jobs.kinds import RunnerLost, ShardFailure
 from jobs.pipes import Array, Garbled, Gone, Late, Pipes, widen
 from jobs.strays import FROZEN, TOKEN, kill_group, kill_marked, record, sweep
 

@@ -16,7 +16,7 @@ from jobs.sorted_rows import BadRow
 from jobs.starts import stream
 
 if TYPE_CHECKING:
-    from jobs.kinds.cluster import ClusterParams
+    from jobs.clustering.params import ClusterParams
 
 __all__ = ["BadRow", "cluster"]
 

@@ -8,15 +8,36 @@ import stat
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+import msgspec
+from msgspec import Meta
 
 from jobs import names, npy
+from jobs.contract.plan import ArraySource, Stamp
 from jobs.errors import SourceError
 from jobs.fields import nearest, one_line
-from jobs.jobfile import SourceSpec
-from jobs.model import ArraySource, Stamp
 
 SUFFIX = ".npy"
+
+PathText = Annotated[str, Meta(min_length=1, max_length=4096)]
+
+
+class SourceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the input is: one of `path` (arrays), `files` (a pattern) and `table` (csv). `dtype` and `shape` are for
+    raw binary alone."""
+
+    path: PathText | None = None
+    layers: Annotated[list[PathText], Meta(min_length=1)] | None = None
+    dtype: str | None = None
+    shape: Annotated[list[int], Meta(min_length=1, max_length=npy.AXES_LIMIT)] | None = None
+    files: PathText | None = None
+    table: PathText | None = None
+
+    @property
+    def has_items(self) -> bool:
+        """Whether it names files or lines, and no arrays."""
+        return self.path is None
 
 
 class FoundLayer(NamedTuple):

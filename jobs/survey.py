@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jobs.contract.plan import Layer, Output
 from jobs.errors import DamagedError, IncompleteError
-from jobs.model import Layer, Output
 from jobs.parts import DIGEST_BYTES, Index, Layout, out_digest, read_index
 from jobs.ranges import RangeSet
 

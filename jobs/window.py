@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from jobs.model import Stamp, Window
+from jobs.contract.plan import Stamp, Window
 from jobs.source import stamp_of
 
 CHUNK = 1 << 20  # small enough that the digest finds the bytes in the cache

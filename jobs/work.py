@@ -19,14 +19,15 @@ from typing import TYPE_CHECKING
 import msgspec
 import xxhash
 
-from jobs import kinds
 from jobs.commit import is_full, local_commit
+from jobs.contract.kind import Bench, Runner, RunnerLost, Shard, ShardFailure
+from jobs.contract.plan import ItemsWindow, Layer, MadeSource, Output, Work
 from jobs.errors import DamagedError, SpaceError
 from jobs.items import located
-from jobs.kinds import Bench, Runner, RunnerLost, Shard, ShardFailure
+from jobs.kinds import registry
 from jobs.mark import Mark
-from jobs.model import ItemsWindow, Layer, MadeSource, Output, Window, Work
 from jobs.parts import Entry, Index, Layout, PartWriter
+from jobs.workbench.batch import Batch, Item, Mishap, Outcome
 
 if TYPE_CHECKING:
     from jobs.layout import LaidOut
@@ -39,66 +40,6 @@ GPUS = "CUDA_VISIBLE_DEVICES"
 PRINTED_LIMIT = 4_000  # characters of what one shard's code printed
 PRINTED_TOTAL = 256 << 10  # characters, of a batch
 RSS_UNIT = 1 if sys.platform == "darwin" else 1024
-
-
-class Item(msgspec.Struct, frozen=True):
-    """One shard to run."""
-
-    number: int
-    boot: int
-    attempt: int
-    window: Window | ItemsWindow | None  # None for a made shard
-    payload: bytes = b""
-    sheet: str | None = None  # path of what its round laid out
-
-
-class Batch(msgspec.Struct, frozen=True):
-    """Shards of one layer to run in one call, and where their part goes. Items are in order of their numbers."""
-
-    farm: str
-    agent: str
-    job: str
-    layer: Layer
-    work: Work
-    items: tuple[Item, ...]
-    tmp: str  # path of the part while it is written
-    done: str  # path it is renamed to: the local commit
-    mark: str  # path of this slot's mark file, see `jobs.mark`
-    scratch: str  # folder for the kind's own files
-    code: str | None  # folder the user's files were unpacked in
-    python: str | None  # interpreter for the user's code
-    model: str | None = None  # this machine's copy of the job's model
-    pack: str | None = None  # what `code` was unpacked from; None: it is not looked at again
-    gpus: tuple[str, ...] | None = None  # those the slot has for it; None: this machine has none to lend
-
-
-class Mishap(msgspec.Struct, frozen=True):
-    """A shard of a batch that gave no result. `lost` tells a loss from a failure."""
-
-    number: int
-    lost: bool
-    code: str
-    message: str
-    evidence: str
-    seconds: float
-    peak: int
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """What became of a batch. Items in neither `numbers` nor `mishaps` were not reached and may run again."""
-
-    numbers: tuple[int, ...]  # in the part at `Batch.done`; empty: there is no part
-    rows: int
-    nbytes: int  # of the part's file
-    in_bytes: int
-    seconds: float
-    peak: int
-    mishaps: tuple[Mishap, ...]
-    changed: bool = False  # the source is not what was planned: results of the shard at hand were discarded
-    change: str = ""  # which file it was, where it changed
-    full: str = ""  # the disk or quota was full: what the system said
-    printed: tuple[tuple[int, str], ...] = ()  # number → what the user's code printed, where it did, cut to size
-    unprinted: int = 0  # of how many more shards that is left out: it was too much
 
 
 class InputLost(RunnerLost):
@@ -423,7 +364,7 @@ def _check_whole(layer: Layer, outcome: Outcome) -> None:
 def _open(batch: Batch) -> Runner:
     """The batch's kind, ready, with no more threads than the plan gives it."""
     work = batch.work
-    kind = kinds.load(work.kind)
+    kind = registry.load(work.kind)
     if kind.kernel != work.kernel:
         raise RunnerLost(f"kind {work.kind} is version {kind.kernel} here, the plan was made for {work.kernel}")
     scratch = Path(batch.scratch)

@@ -17,9 +17,9 @@ import msgspec
 import xxhash
 from msgspec import Meta
 
+from jobs.contract.kind import ShardFailure, Written
 from jobs.errors import DamagedError
 from jobs.items import is_path
-from jobs.kinds import ShardFailure, Written
 
 NOBODY = -1  # in place of an item
 HELD_BYTES = 64 << 20  # of the files of a shard, in memory; more of them are gathered in a file

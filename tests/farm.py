@@ -39,11 +39,10 @@ from coordinator.commands.submit import submit
 from coordinator.protocol.messages import Message
 from coordinator.store import Store, StoredJob
 from jobs.code import unpack
+from jobs.contract.plan import ItemsSource, Layer, Plan, decode_plan
 from jobs.errors import LinkError, NoDaemonError, RefusedError
 from jobs.merge import merge_layer
-from jobs.model import ItemsSource, Layer
 from jobs.parts import check_body, read_index
-from jobs.plan import Plan, decode_plan
 from jobs.ranges import RangeSet
 from jobs.work import run_serially
 from tests.simulated import SimulatedAgent

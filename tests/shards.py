@@ -9,8 +9,8 @@ import numpy as np
 import xxhash
 
 from jobs.bundle import Bundle, Held
-from jobs.kinds import Ragged, Result
-from jobs.model import ArraySource, Layer, Output, Stamp
+from jobs.contract.kind import Ragged, Result
+from jobs.contract.plan import ArraySource, Layer, Output, Stamp
 from jobs.outputs import settle
 from jobs.parts import Entry, Index, Layout, PartWriter, encode_index, read_index, tail_of
 from jobs.ranges import RangeSet

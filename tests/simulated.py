@@ -25,13 +25,14 @@ from coordinator.root import Root
 from coordinator.version import VERSION
 from jobs.bundle import Bundle, Held
 from jobs.code import unpack
+from jobs.contract.plan import MadeSource
+from jobs.environments import installed
 from jobs.fingerprint import fingerprint as own_fingerprint
-from jobs.kinds import kernels
-from jobs.model import MadeSource
-from jobs.packages import installed
+from jobs.kinds.registry import kernels
 from jobs.parts import Index, encode_index, read_index, tail_of
 from jobs.ranges import RangeSet
-from jobs.work import Batch, Item, Workbench
+from jobs.work import Workbench
+from jobs.workbench.batch import Batch, Item
 
 ANSWER_SECONDS = 40.0
 READ_BYTES = 1 << 16

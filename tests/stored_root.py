@@ -24,7 +24,7 @@ import numpy as np
 from coordinator.commands.submit import submit
 from coordinator.root import Root
 from coordinator.version import VERSION
-from jobs.kinds import kernels
+from jobs.kinds.registry import kernels
 from tests.farm import Farm, until
 from tests.simulated import SimulatedAgent
 

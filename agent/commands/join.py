@@ -20,9 +20,9 @@ from agent.commands.options import place_of, ssh_options
 from agent.courtesy import Courtesy
 from agent.links import Options, Ssh, open_link
 from jobs import environments, units
+from jobs.contract.plan import Environment
 from jobs.errors import LinkError, RefusedError, UsageError
 from jobs.group import example
-from jobs.model import Environment
 from jobs.names import check_name
 from jobs.where import Folder, Host, check_root
 

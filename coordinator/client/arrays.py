@@ -14,8 +14,8 @@ import xxhash
 from coordinator.client.patience import Patience
 from coordinator.client.place import Place
 from coordinator.uploads import Upload
+from jobs.contract.plan import ArraySource
 from jobs.errors import LinkError, MusterError, NoDaemonError, RefusedError, SourceError
-from jobs.model import ArraySource
 from jobs.npy import DTYPES_HINT, canonical_dtype, make_header
 
 if TYPE_CHECKING:

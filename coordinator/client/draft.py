@@ -15,9 +15,9 @@ from coordinator.parcel import ARRAYS, Parcel, check_layers, is_model_name
 from jobs import yamltext
 from jobs.code import CodeBundle, collect, pack
 from jobs.errors import JobFileError, UsageError
-from jobs.jobfile import JobFile, SourceSpec, check_job, read_job_file
+from jobs.jobfile import JobFile, check_job, read_job_file
 from jobs.modelfile import find
-from jobs.source import discover
+from jobs.source import SourceSpec, discover
 
 ITEMS = ("files", "table")  # sources that are lists
 ONE_LAYER = "array"  # what the only layer of a job over one array is called

@@ -11,10 +11,9 @@ from coordinator.client.patience import Patience
 from coordinator.client.place import Place
 from coordinator.client.results import Result
 from coordinator.client.shards import Shard, assemble, parse_cursor
-from coordinator.commands.logs import parse_shard
-from coordinator.commands.watch import incomplete
 from coordinator.committed import Cursor, Record
 from jobs.errors import IncompleteError, MusterError, NotFoundError
+from jobs.names import parse_shard
 from jobs.ranges import RangeSet
 from jobs.source import matches
 
@@ -48,7 +47,7 @@ class Job:
                 bar.set_postfix_str(render.bar_note(status, answer.now), refresh=False)
                 bar.update(done - bar.n)
         if status.state != "complete":
-            raise incomplete(status)
+            raise render.incomplete(status)
         return status
 
     def result(self, layers: Sequence[str] | None = None, progress: bool = True) -> Result:
@@ -86,7 +85,7 @@ class Job:
                 patience.endure(error)
         status = self.status()
         if status.state != "complete":
-            raise incomplete(status)
+            raise render.incomplete(status)
 
     def _shards(self, after: Cursor) -> Iterator[tuple[Shard, Cursor]]:
         with closing(self._place.records(self.id, after)) as items:

@@ -20,9 +20,7 @@ from coordinator.admin import (
     StatusAsk,
 )
 from coordinator.client.place import Layers
-from coordinator.commands.result import layers_of
-from coordinator.commands.upload import receive
-from coordinator.commands.watch import answers
+from coordinator.fetching import layers_of
 from coordinator.root import Root
 
 
@@ -50,13 +48,14 @@ class Local:
         ask.ask(self._root, Cancel(job), Done)
 
     def follow(self, job: str) -> Iterator[Status]:
-        return answers(self._root, job)
+        return ask.statuses(self._root, job)
 
     def uploads(self) -> list[uploads.Upload]:
         return uploads.listed(self._root)
 
     def upload(self, digest: str, nbytes: int, start: int, pieces: Iterable[memoryview]) -> None:
-        receive(self._root, digest, nbytes, start, _Reader(pieces).read)
+        uploads.check_room(nbytes - start, ask.room(self._root))
+        uploads.receive(self._root, digest, nbytes, start, _Reader(pieces).read)
 
     def submit(self, sent: parcel.Parcel) -> str:
         ask.connect(self._root).close()

@@ -14,7 +14,6 @@ from coordinator.client.download import Download
 from coordinator.client.patience import Patience
 from coordinator.client.place import Layers
 from coordinator.client.ssh import Ssh
-from coordinator.commands.watch import is_over
 from coordinator.uploads import Upload
 from jobs.errors import IncompleteError, MusterError, ProtocolError
 
@@ -70,7 +69,7 @@ class Remote:
                 for status in self._lines(job):
                     patience.progress()
                     yield status
-                    if is_over(status.jobs[0]):
+                    if status.jobs[0].is_over:
                         return
             except MusterError as error:
                 patience.endure(error)

@@ -12,8 +12,8 @@ import numpy as np
 import xxhash
 
 from coordinator.committed import Cursor, Pieces, Record
+from jobs.contract.plan import Output
 from jobs.errors import DamagedError, ProtocolError, UsageError
-from jobs.model import Output
 from jobs.parts import SUM_BYTES, Layout, unit_bytes
 from jobs.result import RaggedRows
 

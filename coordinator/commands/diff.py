@@ -11,10 +11,9 @@ import click
 from coordinator import root as roots
 from coordinator.commands.options import json_option, root_option, say, say_json
 from coordinator.root import Root
+from jobs.contract.plan import Layer, Plan
 from jobs.errors import MusterError
 from jobs.group import example
-from jobs.model import Layer
-from jobs.plan import Plan
 
 CODE_LINES_SHOWN = 60
 _ENVIRONMENT = ("kind", "kernel", "entry", "env", "packages", "cpus", "memory", "gpus", "threads", "timeout")

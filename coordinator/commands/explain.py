@@ -18,12 +18,13 @@ from coordinator.admin import (
     Status,
     StatusAsk,
 )
-from coordinator.commands.logs import parse_shard, split
+from coordinator.commands.logs import split
 from coordinator.commands.options import json_option, plain, root_option, say, say_json
 from coordinator.protocol.messages import Message
 from coordinator.root import Root
 from jobs.errors import MusterError, NotFoundError
 from jobs.group import example
+from jobs.names import parse_shard
 from jobs.units import format_duration, format_size
 
 

@@ -9,10 +9,11 @@ import click
 from coordinator import ask
 from coordinator import root as roots
 from coordinator.admin import Done, Kick
-from coordinator.commands.logs import parse_shard, split
+from coordinator.commands.logs import split
 from coordinator.commands.options import root_option, say
 from jobs.errors import UsageError
 from jobs.group import example
+from jobs.names import parse_shard
 
 
 @click.command(epilog=example("coordinator kick weights.1/conv1/17"))

@@ -16,6 +16,7 @@ from coordinator.printed import Saying
 from coordinator.root import Root
 from jobs.errors import NoDaemonError, UsageError
 from jobs.group import example
+from jobs.names import parse_shard
 
 FOLLOW_SECONDS = 0.5
 
@@ -77,14 +78,6 @@ def split(job: str, shard: str | None) -> tuple[str, str | None]:
     if shard is not None and shard.startswith(f"{job}/"):
         return job, shard[len(job) + 1 :]
     return job, shard
-
-
-def parse_shard(text: str) -> tuple[str, int]:
-    """`conv1/17` is layer conv1, shard 17."""
-    layer, _, number = text.rpartition("/")
-    if not layer or not number.isdecimal():
-        raise UsageError(f"{text!r} is not a shard", "write LAYER/NUMBER, such as conv1/17")
-    return layer, int(number)
 
 
 # --- what there is ----------------------------------------------------------------------------------------

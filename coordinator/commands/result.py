@@ -7,16 +7,16 @@ from pathlib import Path
 
 import click
 
-from coordinator import plans, render
+from coordinator import render
 from coordinator import root as roots
 from coordinator.commands.options import job_argument, json_option, root_option, say, say_json
+from coordinator.fetching import layers_of
 from coordinator.root import JobFolder
 from jobs.commit import fsync_folder, naming_space, publish, sync_tree
 from jobs.errors import IncompleteError, RefusedError
 from jobs.group import example
-from jobs.plan import Plan
+from jobs.manifest import MANIFEST, folders_of_files
 
-MANIFEST = "manifest.json"
 NAMES_SHOWN = 5
 
 
@@ -55,14 +55,6 @@ def nothing_merged(job: str, folder: JobFolder) -> IncompleteError:
     return IncompleteError(f"no layer of {job} is merged yet", f"`coordinator status {job}` says how far it is")
 
 
-def layers_of(folder: JobFolder, plan: Plan | None = None) -> tuple[list[str], list[str]]:
-    """The layers that are merged, and those that are not. `plan`: where it was read already."""
-    names = [layer.name for layer in (plan or plans.load(folder)).layers]
-    merged = [name for name in names if (folder.result / name / MANIFEST).is_file()]
-    there = set(merged)
-    return merged, [name for name in names if name not in there]
-
-
 def unfinished(merged: list[str], missing: list[str]) -> str:
     """One line on a job that has only some of its layers."""
     shown = ", ".join(missing[:NAMES_SHOWN]) + (", …" if len(missing) > NAMES_SHOWN else "")
@@ -83,8 +75,6 @@ def copy(result: Path, target: Path, layers: list[str]) -> None:
 
 
 def _copy_layer(source: Path, target: Path) -> None:
-    from coordinator.merging import folders_of_files
-
     manifest = (source / MANIFEST).read_bytes()
     seal = target / MANIFEST
     if seal.is_file() and seal.read_bytes() == manifest:

@@ -12,10 +12,10 @@ from coordinator import root as roots
 from coordinator.commands.options import job_file_argument, json_option, plain, root_option, say, say_json
 from coordinator.commands.plan import ask_farm
 from jobs import environments
+from jobs.contract.plan import Output, Work
+from jobs.contract.resources import lacking
 from jobs.errors import IncompleteError, RefusedError, UsageError
 from jobs.group import example
-from jobs.model import Output, Work
-from jobs.requirements import lacking
 from jobs.units import format_duration, format_size
 
 if TYPE_CHECKING:

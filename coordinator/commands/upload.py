@@ -9,10 +9,7 @@ import click
 
 from coordinator import ask, uploads
 from coordinator import root as roots
-from coordinator.admin import Usage, Used
 from coordinator.commands.options import json_option, root_option, say, say_json
-from coordinator.root import Root
-from jobs.errors import SpaceError
 from jobs.group import example
 from jobs.units import format_size
 
@@ -34,20 +31,9 @@ def command(digest: str, size: int, start: int, root: Path | None, as_json: bool
     stays, and `--from` goes on with it. Sent for by coordinator.client.
     """
     found = roots.existing(root)
-    made = receive(found, digest, size, start, sys.stdin.buffer.read)
+    uploads.check_room(size - start, ask.room(found))
+    made = uploads.receive(found, digest, size, start, sys.stdin.buffer.read)
     if as_json:
         say_json(made)
     else:
         say(f"{made.digest} is here, {format_size(made.bytes)}")
-
-
-def receive(root: Root, digest: str, size: int, start: int, read: uploads.Read) -> uploads.Upload:
-    """Where there is room for it beside what is promised to jobs."""
-    used = ask.ask(root, Usage(), Used)
-    room = max(used.free - used.reserved, 0)
-    if size - start > room:
-        raise SpaceError(
-            f"an upload of {format_size(size)} into a root with room for {format_size(room)}",
-            "`coordinator du` shows what takes it; `coordinator rm` deletes a job",
-        )
-    return uploads.receive(root, digest, size, start, read)

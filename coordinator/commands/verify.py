@@ -12,16 +12,16 @@ import msgspec
 from coordinator import plans, render
 from coordinator import root as roots
 from coordinator.commands.options import job_argument, json_option, root_option, say, say_json
-from coordinator.commands.result import layers_of, nothing_merged, unfinished
+from coordinator.commands.result import nothing_merged, unfinished
+from coordinator.fetching import layers_of
 from coordinator.root import JobFolder
 from jobs.errors import DamagedError, IncompleteError
 from jobs.group import example
 from jobs.units import format_size
 
 if TYPE_CHECKING:
-    from jobs.kinds import Kind
-    from jobs.model import ItemsWindow, Layer, Window, Work
-    from jobs.plan import Plan
+    from jobs.contract.kind import Kind
+    from jobs.contract.plan import ItemsWindow, Layer, Plan, Window, Work
 
 PROBLEMS_SHOWN = 20
 CLAIMS = {
@@ -88,18 +88,18 @@ def verify(job: str, folder: JobFolder, inputs: bool) -> Report:
 def _repeats(plan: Plan, layers: list[Layer]) -> bool:
     """Whether the job's kind vouches for the bytes of all of these, as `Kind.repeats` has it; one that is not here does
     not."""
-    from jobs import kinds
+    from jobs.kinds import registry
 
     try:
-        kind = kinds.load(plan.work.kind)
+        kind = registry.load(plan.work.kind)
         return all(_repeats_layer(kind, plan.work_of(layer), layer) for layer in layers)
     except Exception:  # another package's: the result can be verified all the same
         return False
 
 
 def _repeats_layer(kind: Kind[Any], work: Work, layer: Layer) -> bool:
-    from jobs.kinds import Shape
-    from jobs.model import ArraySource
+    from jobs.contract.kind import Shape
+    from jobs.contract.plan import ArraySource
 
     source = layer.source
     shape = Shape(source.shape[1:], source.dtype) if isinstance(source, ArraySource) else None
@@ -130,8 +130,8 @@ def _verify_layer(report: Report, job: JobFolder, layer: Layer, prints: set[str]
 
 def changed_inputs(report: Report, job: JobFolder, layer: Layer) -> Iterator[str]:
     """A line for each shard whose input is not what its result was computed from."""
+    from jobs.contract.plan import MadeSource
     from jobs.items import located
-    from jobs.model import MadeSource
     from jobs.result import open_result
 
     if isinstance(layer.source, MadeSource):
@@ -145,8 +145,8 @@ def changed_inputs(report: Report, job: JobFolder, layer: Layer) -> Iterator[str
 
 def _input_problem(window: Window | ItemsWindow, line: Any) -> str:
     """The bytes count, not when they were written."""
+    from jobs.contract.plan import ItemsWindow
     from jobs.layout import input_digest
-    from jobs.model import ItemsWindow
     from jobs.window import SourceChanged, read_window
 
     try:

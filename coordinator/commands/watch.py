@@ -14,21 +14,19 @@ import msgspec
 
 from coordinator import ask, render
 from coordinator import root as roots
-from coordinator.admin import ENDED, JobStatus, Status, StatusAsk
+from coordinator.admin import ENDED, JobStatus, Status
 from coordinator.commands.options import job_argument, json_option, plain, root_option, say
 from coordinator.progress import Trace
 from coordinator.root import Root
-from jobs.errors import INTERRUPTED_EXIT, IncompleteError, LinkError, NoDaemonError
+from jobs.errors import INTERRUPTED_EXIT
 from jobs.group import example
 from jobs.units import format_duration
 
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-POLL_SECONDS = 0.25
 LINE_SECONDS = 1.0  # between two lines of JSON
 PLAIN_SECONDS = 5.0  # between two lines where there is no terminal
-AWAY_SECONDS = 120.0  # how long a coordinator may be away, being started again say
 MACHINES_SHOWN = 8
 BAR = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix}"
 
@@ -46,7 +44,7 @@ def command(job: str, root: Path | None, as_json: bool) -> int:
     """
     found = roots.existing(root)
     if as_json:
-        say_lines(answers(found, roots.resolve_job(found, job)))
+        say_lines(ask.statuses(found, roots.resolve_job(found, job)))
         return 0
     return watch(found, roots.resolve_job(found, job))
 
@@ -56,16 +54,11 @@ def say_lines(found: Iterator[Status]) -> None:
     due = 0.0
     for answer in found:
         job = answer.jobs[0]
-        if time.monotonic() >= due or is_over(job):
+        if time.monotonic() >= due or job.is_over:
             due = time.monotonic() + LINE_SECONDS
             said = msgspec.structs.replace(answer, jobs=[msgspec.structs.replace(job, layers=[])])
             sys.stdout.write(msgspec.json.encode(plain(said)).decode() + "\n")
             sys.stdout.flush()
-
-
-def is_over(job: JobStatus) -> bool:
-    """Whether it will not go on by itself."""
-    return job.state in ENDED or job.state == "halted"
 
 
 def watch(root: Root, job: str) -> int:
@@ -83,30 +76,12 @@ def follow(root: Root, job: str) -> None:
     trace = Trace()
     screen: Screen = Bars() if _is_wide(sys.stderr) else Lines()
     try:
-        for answer in answers(root, job):
+        for answer in ask.statuses(root, job):
             trace.add(answer.jobs[0], answer.now)
             screen.show(answer.jobs[0], answer.now, trace)
     finally:
         screen.close()
     conclude(answer.jobs[0])
-
-
-def answers(root: Root, job: str) -> Iterator[Status]:
-    """The job's status, again and again, until one says that it ended or is halted."""
-    away_since: float | None = None
-    while True:
-        try:
-            answer = ask.ask(root, StatusAsk(job), Status)
-        except (NoDaemonError, LinkError):
-            away_since = away_since or time.monotonic()
-            if time.monotonic() - away_since > AWAY_SECONDS:
-                raise
-        else:
-            away_since = None
-            yield answer
-            if is_over(answer.jobs[0]):
-                return
-        time.sleep(POLL_SECONDS)
 
 
 def conclude(status: JobStatus) -> None:
@@ -115,20 +90,7 @@ def conclude(status: JobStatus) -> None:
         took = f" in {format_duration(status.ended - status.started)}" if status.ended and status.started else ""
         say(f"{status.id} is complete{took}; `coordinator result {status.id}` has the result")
         return
-    raise incomplete(status)
-
-
-def incomplete(status: JobStatus) -> IncompleteError:
-    """Why a job that is over is not complete, as an error."""
-    why = f": {status.why}" if status.why else ""
-    return IncompleteError(f"{status.id} is {status.state}{why}", _hint(status))
-
-
-def _hint(status: JobStatus) -> str:
-    if status.state == "cancelled":
-        return f"`coordinator retry {status.id}` goes on with it; `coordinator result {status.id}` has what is merged"
-    only = " --failed" if status.totals.quarantined else ""
-    return f"`coordinator logs {status.id}{only}` has the evidence; `coordinator retry {status.id}` runs them again"
+    raise render.incomplete(status)
 
 
 def _is_wide(stream: TextIO) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from coordinator.protocol.messages import Failure, Finished, Held, Loss, Returned
-from jobs.model import Environment
+from jobs.contract.plan import Environment
 from jobs.ranges import RangeSet
 
 Run = tuple[str, int, int]  # one run of a shard: on which agent, by which (boot, attempt)

@@ -10,11 +10,9 @@ from math import exp
 
 from coordinator.scheduler.commands import Command, SendGone
 from coordinator.scheduler.events import Run
-from jobs.fingerprint import apart
-from jobs.model import Environment
-from jobs.packages import pip_line
+from jobs.contract.plan import Environment
+from jobs.contract.resources import apart, lacking, pip_line
 from jobs.ranges import RangeSet
-from jobs.requirements import lacking
 
 RATE_MEMORY_SECONDS = 5.0  # how fast an agent's measured rate forgets
 RATE_STEP_SECONDS = 0.05  # shorter spells are added up before they count

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-from msgspec import Meta
-
+from jobs.clustering.params import ClusterParams
+from jobs.contract.kind import Bench, Kind, Result, Runner, Shape, Shard, ShardFailure
+from jobs.contract.plan import Output
 from jobs.errors import JobFileError
-from jobs.kinds import Bench, Kind, Result, Runner, Shape, Shard, ShardFailure
-from jobs.model import Output
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,20 +16,6 @@ if TYPE_CHECKING:
     from jobs.lloyd import Clusters, Settings
 
 SHAPES_HINT = "rows of one feature are (rows, values), of several (rows, values, features)"
-SEED_LIMIT = (1 << 32) - 1  # as in sklearn
-
-
-class ClusterParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """sklearn.cluster.KMeans' parameters under its names; `init: density` and `labels` are ours."""
-
-    n_clusters: Annotated[int, Meta(ge=1)] = 8
-    init: Literal["density", "k-means++", "random"] | list[float | list[float]] | None = None
-    n_init: Literal["auto"] | Annotated[int, Meta(ge=1)] = "auto"
-    max_iter: Annotated[int, Meta(ge=1)] = 300
-    tol: Annotated[float, Meta(ge=0)] = 1e-4
-    random_state: Annotated[int, Meta(ge=0, le=SEED_LIMIT)] = 0
-    algorithm: Literal["lloyd", "elkan"] = "lloyd"
-    labels: bool = False
 
 
 class Cluster(Kind[ClusterParams]):

@@ -14,10 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from jobs import template, units
-from jobs.errors import JobFileError
-from jobs.fields import one_line
-from jobs.items import is_path
-from jobs.kinds import (
+from jobs.contract.kind import (
     Bench,
     Items,
     Kind,
@@ -32,7 +29,10 @@ from jobs.kinds import (
     Site,
     Written,
 )
-from jobs.model import Output
+from jobs.contract.plan import Output
+from jobs.errors import JobFileError
+from jobs.fields import one_line
+from jobs.items import is_path
 from jobs.template import CODE, IN, NUMBER, OUT, Template, Values
 
 if TYPE_CHECKING:

@@ -4,50 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import msgspec
-from msgspec import Meta
+from typing import TYPE_CHECKING, Any
 
 from jobs import declared
-from jobs.declared import Declared
+from jobs.contract.kind import Bench, Kind, Prepared, Result, Runner, Shape, Shard, ShardFailure, Site, Total
+from jobs.contract.plan import Output
 from jobs.errors import JobFileError
-from jobs.kinds import Bench, Kind, Prepared, Result, Runner, Shape, Shard, ShardFailure, Site, Total
+from jobs.inference.params import MLP_FORMATS, NAN_ROWS, InferParams
 from jobs.kinds.map import check_args
-from jobs.model import Output
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from jobs.sandbox import Sandbox
-
     Array = np.ndarray[Any, Any]
 
-NAN_ROWS = "nan_rows"
-BATCH_BYTES = 4 << 20  # of rows and what layers make of them, for `batch: auto`
-BATCH_LIMITS = (16, 4096)
 SHOWN_ROWS = 5
-MLP_FORMATS = ("npz", "safetensors")
-CLASSES = {"skops": "Skops", "pickle": "Pickle", "onnx": "Onnx", "torchscript": "TorchScript"}
-NEEDS = {"onnx": ("onnxruntime",), "torchscript": ("torch",)}
-
-Method = Literal["predict", "predict_proba", "predict_log_proba", "decision_function", "transform", "score_samples"]
-
-
-class InferParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`model`: a file relative to the job file. What is not given is resolved at submit, and stored in the plan."""
-
-    model: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
-    batch: Literal["auto"] | Annotated[int, Meta(ge=1, le=1 << 24)] = "auto"
-    nan: Literal["fail", "keep"] = "fail"
-    activation: Literal["relu", "tanh", "sigmoid", "none"] | None = None  # of an MLP
-    final: Literal["none", "softmax", "argmax"] | None = None  # of an MLP
-    method: Method | None = None  # of an estimator
-    trusted: list[str] = []  # types a .skops may hold beyond those that skops knows to be safe
-    trust_pickle: bool = False
-    device: Annotated[str, Meta(min_length=1, max_length=64)] = "cpu"
-    args: dict[str, Any] = {}  # more arguments of the user's class
-    outputs: Annotated[dict[str, Declared], Meta(min_length=1)] | None = None
 
 
 class Infer(Kind[InferParams]):
@@ -197,6 +168,8 @@ class SandboxModel:
     """In a process of its own: a library's, or the user's class."""
 
     def __init__(self, bench: Bench, form: str | None) -> None:
+        from jobs.inference.sandboxed import sandbox
+
         self._sandbox = sandbox(bench, form)
         self._timeout = bench.timeout
 
@@ -213,40 +186,3 @@ class SandboxModel:
 
     def close(self) -> None:
         self._sandbox.close()
-
-
-def sandbox(bench: Bench, form: str | None) -> Sandbox:
-    """What runs a model of this form, or of the user's class where there is none."""
-    import sys
-
-    from jobs import openers
-    from jobs.sandbox import Sandbox
-
-    params: InferParams = bench.params
-    ours = form is not None
-    folder = Path(openers.__file__).parent if ours else bench.code
-    entry = f"models.py:{CLASSES[form]}" if form is not None else bench.entry
-    assert folder is not None and entry is not None, "a plan without a model's format has code"
-    return Sandbox(
-        python=bench.python or sys.executable,
-        folder=folder,
-        entry=entry,
-        scratch=bench.scratch,
-        env=bench.env,
-        threads=bench.cpus,
-        check=bench.check_code,
-        args=_arguments(params, form),
-        model={
-            "path": str(bench.model) if bench.model is not None else None,
-            "device": params.device,
-            "batch": params.batch,
-            "pad": ours,
-        },
-    )
-
-
-def _arguments(params: InferParams, form: str | None) -> dict[str, Any]:
-    if form is None:
-        return params.args
-    method = {"method": params.method} if form in ("skops", "pickle") else {}
-    return method | ({"trusted": params.trusted} if form == "skops" else {})

@@ -14,10 +14,10 @@ import msgspec
 from msgspec import Meta
 
 from jobs import declared
+from jobs.contract.kind import Bench, Items, Kind, Listed, Result, Runner, Shape, Shard, ShardFailure
+from jobs.contract.plan import Output
 from jobs.declared import Declared
 from jobs.errors import JobFileError
-from jobs.kinds import Bench, Items, Kind, Listed, Result, Runner, Shape, Shard, ShardFailure
-from jobs.model import Output
 
 if TYPE_CHECKING:
     from jobs.sandbox import Reply, Sandbox
@@ -120,7 +120,7 @@ class Function:
 
     def _result(self, reply: Reply, items: Items | None) -> Result:
         from jobs import written
-        from jobs.kinds import Ragged
+        from jobs.contract.kind import Ragged
         from jobs.runner import LENGTHS
 
         result: dict[str, Any] = dict(reply.arrays)

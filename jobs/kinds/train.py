@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from jobs.kinds import Bench, Kind, Prepared, Result, Runner, RunnerLost, Shape, Shard, Site
-from jobs.model import Output
+from jobs.contract.kind import Bench, Kind, Prepared, Result, Runner, RunnerLost, Shape, Shard, Site
+from jobs.contract.plan import Output
 from jobs.train.header import Header
 from jobs.train.params import TORCH_MODELS, TrainParams, check
 

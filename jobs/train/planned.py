@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from jobs.contract.kind import Prepared, ShardFailure, Site
 from jobs.errors import JobFileError
-from jobs.kinds import Prepared, ShardFailure, Site
 from jobs.train import data, pace
 from jobs.train.data import Born, Data
 from jobs.train.learner import Learner

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from jobs import openers
-from jobs.kinds import ShardFailure
+from jobs.contract.kind import ShardFailure
 from jobs.sandbox import Sandbox
 from jobs.train.models import cut_up
 from jobs.train.params import Facts, TrainParams

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from coordinator.driving import GROUP
-from jobs import kinds, modelfile
-from jobs.kinds import Kind, Shape
+from jobs import modelfile
+from jobs.contract.kind import Kind, Shape
+from jobs.contract.plan import ArraySource, Layer, Work
+from jobs.kinds import registry
 from jobs.merge import merge_layer
-from jobs.model import ArraySource, Layer, Work
 from jobs.parts import read_index
 from jobs.result import open_result, verify_layer
 from jobs.source import stamp_of
@@ -99,12 +100,12 @@ ITEMS_ALONE = {"command"}  # tests/unit/test_command_kind.py has the same promis
 
 def test_every_kind_has_an_example() -> None:
     """But those whose shards a driver makes, which have tests of their own."""
-    over_rows = {name for name in kinds.names() if not kinds.load(name).driven}
+    over_rows = {name for name in registry.names() if not registry.load(name).driven}
     assert over_rows == {example.kind for example in EXAMPLES} | ITEMS_ALONE
 
 
 def test_every_kind_whose_shards_a_driver_makes_has_one() -> None:
-    driven = {name for name in kinds.names() if kinds.load(name).driven}
+    driven = {name for name in registry.names() if registry.load(name).driven}
     assert driven == {point.name for point in entry_points(group=GROUP)}
     assert all(callable(point.load()) for point in entry_points(group=GROUP))
 
@@ -117,7 +118,7 @@ def example(request: pytest.FixtureRequest) -> Example:
 
 @pytest.fixture
 def kind(example: Example) -> Kind[Any]:
-    return kinds.load(example.kind)
+    return registry.load(example.kind)
 
 
 def layer_of(example: Example, shard_rows: int, folder: Path) -> Layer:
@@ -158,7 +159,7 @@ def merged(layer: Layer, part: Path) -> dict[str, bytes]:
 
 
 def test_it_is_what_it_says_it_is(example: Example, kind: Kind[Any]) -> None:
-    assert kind.name == example.kind and kind.kernel >= 1 and kinds.kernels()[kind.name] == kind.kernel
+    assert kind.name == example.kind and kind.kernel >= 1 and registry.kernels()[kind.name] == kind.kernel
     assert kind.wants_code or kind.may_have_code if example.code is not None else not kind.wants_code
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(example.params | {"no_such_field": 1}, kind.Params)
@@ -207,7 +208,7 @@ VOUCHED_FOR = [
 def test_kinds_vouch_for_what_their_own_code_computes(
     name: str, params: dict[str, Any], shape: Shape | None, threads: int, has_code: bool, vouched: bool
 ) -> None:
-    kind = kinds.load(name)
+    kind = registry.load(name)
     assert kind.repeats(msgspec.convert(params, kind.Params), shape, threads, has_code) is vouched
 
 

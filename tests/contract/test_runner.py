@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from jobs import runner, strays
-from jobs.kinds import RunnerLost, ShardFailure
+from jobs.contract.kind import RunnerLost, ShardFailure
 from jobs.pipes import PRINTED_KEPT
 from jobs.sandbox import EVIDENCE_LIMIT, Sandbox, sweep
 

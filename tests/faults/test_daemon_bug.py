@@ -130,7 +130,7 @@ def test_a_bug_after_a_commit_stops_the_daemon(ailing: Farm) -> None:
 
 
 def test_a_bug_in_an_answer_that_changes_nothing_ends_its_channel_alone(ailing: Farm) -> None:
-    start_with(ailing, BUG_IN.format(module="jobs.model", owner="Layer", method="window"))
+    start_with(ailing, BUG_IN.format(module="jobs.contract.plan", owner="Layer", method="window"))
     job, agent = ailing.submit(arrays()), ailing.agent()
     agent.join()
     until(lambda: agent.sync(wait=0.05) and agent.granted, "a grant")

@@ -21,7 +21,7 @@ from coordinator.admin import Done as Answered
 from coordinator.admin import Explained, ExplainJob, Retry
 from coordinator.merger import MergeOrder, MergeReply
 from coordinator.protocol.frames import HEAD, frame, payload_size
-from jobs.model import Layer, Output
+from jobs.contract.plan import Layer, Output
 from jobs.result import verify_layer
 from tests.farm import Farm, arrays, until
 from tests.shards import files_of, layer_of, result_of, write_part

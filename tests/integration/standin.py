@@ -9,8 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-from jobs.model import Layer, MadeSource, Work
-from jobs.work import Batch, Outcome
+from jobs.contract.plan import Layer, MadeSource, Work
+from jobs.workbench.batch import Batch, Outcome
 
 LAYER = Layer("layer", "0" * 32, MadeSource(), 0, 1, 0, 0, 0, None)
 WORK = Work("map", 1, {}, None, None, None, 1, None, None)

@@ -16,7 +16,7 @@ from coordinator.admin import Submit, Submitted
 from coordinator.client import Farm as Client
 from coordinator.commands.submit import submit
 from coordinator.planning import plan_file, submission
-from jobs.items import LIST
+from jobs.contract.plan import ITEMS_LIST
 from jobs.result import WrittenFiles, open_result, verify_layer
 from tests import proxy as proxies
 from tests.farm import Farm, running, until
@@ -258,7 +258,7 @@ def test_the_list_is_a_file_of_the_job_and_the_plan_says_where_shards_begin(fiel
     files = {f"d/{i:05}.txt": b"x" for i in range(1000)}
     job = field.submit(files, code="work.py:look", source={"files": "d/*"})
     folder = field.farm.root.job(job)
-    assert (folder.path / LIST).stat().st_size > 1000 and folder.plan.stat().st_size < 1000 * 10
+    assert (folder.path / ITEMS_LIST).stat().st_size > 1000 and folder.plan.stat().st_size < 1000 * 10
     assert msgspec.msgpack.decode(folder.plan.read_bytes())["layers"][0]["count"] == 250
     field.farm.wait(job)
     field.farm.check_result(job)

@@ -22,8 +22,8 @@ from coordinator.protocol.frames import FrameReader, frame
 from coordinator.receive import receive_bundles
 from coordinator.send import send_windows
 from jobs.bundle import Bundle
+from jobs.contract.plan import Output
 from jobs.errors import MusterError
-from jobs.model import Output
 from jobs.parts import check_body, encode_index, read_index
 from tests import hostile
 from tests.farm import Farm, arrays, running

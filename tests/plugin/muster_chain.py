@@ -15,8 +15,7 @@ import numpy as np
 from msgspec import Meta
 
 from coordinator.drive import Drive, run
-from jobs.kinds import Bench, Kind, Result, Runner, Shape, Shard
-from jobs.model import Output
+from jobs.kinds import Bench, Kind, Output, Result, Runner, Shape, Shard
 
 DEATHS = "MUSTER_CHAIN_DEATHS"
 

@@ -14,8 +14,7 @@ from muster_chain import perhaps_die
 
 from coordinator.drive import Drive, run
 from jobs.commit import write_durably
-from jobs.kinds import Bench, Kind, Result, Runner, RunnerLost, Shape, Shard
-from jobs.model import Output
+from jobs.kinds import Bench, Kind, Output, Result, Runner, RunnerLost, Shape, Shard
 from jobs.ranges import RangeSet
 
 WIDTH = 1000

@@ -67,9 +67,9 @@ from coordinator.protocol.messages import (
     Sync,
     Welcome,
 )
-from jobs.model import ArraySource, Layer, MadeSource, Stamp, Work
+from jobs.contract.plan import ArraySource, Layer, MadeSource, Stamp, Work
 from jobs.ranges import RangeSet
-from jobs.work import Mishap, Outcome
+from jobs.workbench.batch import Mishap, Outcome
 from tests.unit.test_desk import who
 
 FARM = "farm"

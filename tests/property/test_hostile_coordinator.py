@@ -41,10 +41,10 @@ from agent.orders import (
 from agent.spool import Spool
 from coordinator.protocol import messages as m
 from coordinator.protocol.frames import frame
+from jobs.contract.plan import CUT, ArraySource, ItemsSource, Layer, MadeSource, ModelFile, Output, Stamp, Work
 from jobs.errors import MusterError, ProtocolError
-from jobs.model import CUT, ArraySource, ItemsSource, Layer, MadeSource, ModelFile, Output, Stamp, Work
 from jobs.ranges import RangeSet
-from jobs.work import Outcome
+from jobs.workbench.batch import Outcome
 from tests import hostile
 from tests.unit.test_desk import who
 

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.bundle import Bundle, Held, take
+from jobs.contract.plan import Layer, MadeSource
 from jobs.errors import DamagedError
 from jobs.merge import DamagedBundle, Incomplete, merge_layer
-from jobs.model import Layer, MadeSource
 from jobs.outputs import SumTooLarge
 from jobs.parts import check_body, read_index
 from jobs.ranges import RangeSet

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from coordinator import admin as a
 from coordinator.protocol import messages as m
+from jobs.contract.plan import Output
 from jobs.errors import DamagedError, ProtocolError
-from jobs.model import Output
 from jobs.parts import decode_index
 
 DIGEST = "0123456789abcdef" * 2

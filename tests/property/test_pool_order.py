@@ -13,7 +13,7 @@ from agent import sweep
 from agent.lane import Lane
 from agent.pool import BatchDone, Pool, PoolEvent, WorkerDied, _Worker
 from agent.seat import Done
-from jobs.work import Outcome
+from jobs.workbench.batch import Outcome
 
 BATCHES = 6
 OUTCOME = msgspec.msgpack.encode(Outcome((), 0, 0, 0, 0.0, 0, ()))

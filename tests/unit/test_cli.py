@@ -22,6 +22,7 @@ from coordinator.commands import logs, verify
 from coordinator.protocol.frames import FrameReader, frame
 from coordinator.protocol.messages import Decoder, Message, encode
 from jobs.errors import INTERNAL_EXIT, INTERRUPTED_EXIT, MusterError, RefusedError, UsageError
+from jobs.names import parse_shard
 from jobs.program import BROKEN_PIPE_EXIT
 from tests import traps
 from tests.unit.test_progress import agent, job, tally
@@ -174,8 +175,8 @@ def test_what_cannot_be_meant_is_refused(args: list[str], said: str, root: roots
 def test_without_a_daemon(
     args: list[str], root: roots.Root, run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coordinator.commands.watch.AWAY_SECONDS", 0.0)
-    monkeypatch.setattr("coordinator.commands.watch.POLL_SECONDS", 0.0)
+    monkeypatch.setattr("coordinator.ask.AWAY_SECONDS", 0.0)
+    monkeypatch.setattr("coordinator.ask.POLL_SECONDS", 0.0)
     ran = run(*args)
     assert ran.code == 5
     assert_two_lines(ran.err)
@@ -335,7 +336,7 @@ def test_a_shard_may_be_named_as_it_is_printed(job: str, shard: str | None, mean
 @pytest.mark.parametrize("text", ["17", "conv1", "conv1/x", "/17", "conv1/-1"])
 def test_what_is_no_shard(text: str) -> None:
     with pytest.raises(UsageError):
-        logs.parse_shard(text)
+        parse_shard(text)
 
 
 # --- what they ask for ------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from coordinator.client.ssh import Ssh
 from coordinator.committed import Beat, Cursor, Record
 from coordinator.root import Root
 from jobs.code import MAGIC, CodeBundle, opened, pack
+from jobs.contract.plan import Output
 from jobs.errors import (
     AccessError,
     DamagedError,
@@ -36,7 +37,6 @@ from jobs.errors import (
     SourceError,
     UsageError,
 )
-from jobs.model import Output
 from jobs.result import RaggedRows
 from jobs.where import Host
 

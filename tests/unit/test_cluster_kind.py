@@ -14,11 +14,12 @@ import pytest
 from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
-from jobs import kinds
+from jobs.clustering.params import ClusterParams
+from jobs.contract.kind import Bench, Result, Shape, Shard, ShardFailure
+from jobs.contract.plan import Output
 from jobs.errors import JobFileError
-from jobs.kinds import Bench, Result, Shape, Shard, ShardFailure
-from jobs.kinds.cluster import Cluster, ClusterParams
-from jobs.model import Output
+from jobs.kinds import registry
+from jobs.kinds.cluster import Cluster
 from jobs.outputs import settle
 from jobs.starts import stream
 
@@ -57,7 +58,7 @@ def blobs(count: int, n: int, dtype: Any = np.float32) -> Array:
 
 
 def test_it_is_found_by_its_name() -> None:
-    kind = kinds.load("cluster")
+    kind = registry.load("cluster")
     assert isinstance(kind, Cluster) and kind.kernel == 2 and not kind.wants_code
 
 

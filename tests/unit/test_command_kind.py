@@ -17,11 +17,11 @@ import numpy as np
 import psutil
 import pytest
 
-from jobs import kinds
 from jobs.code import collect, opened, pack
+from jobs.contract.kind import Bench, Items, Listed, Runner, RunnerLost, Shard, ShardFailure, Site, Written
 from jobs.errors import JobFileError
 from jobs.jobfile import parse_job
-from jobs.kinds import Bench, Items, Listed, Runner, RunnerLost, Shard, ShardFailure, Site, Written
+from jobs.kinds import registry
 from jobs.kinds.command import Command, CommandParams
 from jobs.merge import merge_layer
 from jobs.plan import make_plan
@@ -69,7 +69,7 @@ def failure(folder: Path, run: str, **given: Any) -> ShardFailure:
 
 
 def test_it_is_found_by_its_name_and_says_what_it_gives() -> None:
-    kind = kinds.load("command")
+    kind = registry.load("command")
     assert kind.kernel == 1
     for given, expected in (
         ({"run": "true"}, ["exit", "seconds"]),

@@ -13,9 +13,9 @@ import pytest
 from coordinator.admin import TrainNews
 from coordinator.crew import WRONG_MOST, Crew
 from coordinator.drive import Drive, Landed
+from jobs.contract.plan import Output
 from jobs.errors import TrainingError
 from jobs.kinds.train import Order
-from jobs.model import Output
 from jobs.parts import Entry, Index
 from jobs.train.header import Header
 from jobs.train.learner import digest_of

@@ -14,6 +14,7 @@ from agent.orders import (
     Delete,
     DrainAsked,
     Event,
+    FoundPart,
     Freeze,
     Heard,
     Kill,
@@ -40,7 +41,6 @@ from agent.orders import (
     WorkerDied,
 )
 from agent.reports import PRINTED_KEPT
-from agent.shelf import Part
 from agent.talk import Who
 from coordinator.protocol.messages import (
     Bye,
@@ -61,10 +61,10 @@ from coordinator.protocol.messages import (
     Sync,
     Welcome,
 )
+from jobs.contract.plan import Layer, MadeSource, Work
 from jobs.errors import FencedError, LinkError, RefusedError
-from jobs.model import Layer, MadeSource, Work
 from jobs.ranges import RangeSet
-from jobs.work import Mishap, Outcome
+from jobs.workbench.batch import Mishap, Outcome
 
 A, B = "a" * 32, "b" * 32
 T = TypeVar("T", bound=Command)
@@ -533,8 +533,8 @@ def test_a_grant_of_what_is_finished_here_is_answered_without_running_it() -> No
 
 
 def test_a_hello_names_all_that_is_held() -> None:
-    part = Part(f"farm/{B}/old.part", "farm", B, 10, {(1, 4): RangeSet([(5, 8)])}, 0.0)
-    other = Part(f"elsewhere/{B}/x.part", "elsewhere", B, 10, {(1, 4): RangeSet([(9, 10)])}, 0.0)
+    part = FoundPart(f"farm/{B}/old.part", "farm", B, 10, {(1, 4): RangeSet([(5, 8)])})
+    other = FoundPart(f"elsewhere/{B}/x.part", "elsewhere", B, 10, {(1, 4): RangeSet([(9, 10)])})
     lost = Loss("j.1", A, 1, 1, [(3, 4)], True, "killed")
     desk = Desk(who(), Left([part, other], [lost]))
     (say,) = of(Say, desk.handle(LinkUp("farm"), 1.0))

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from jobs import environments
+from jobs.contract.plan import Environment
+from jobs.contract.resources import checked, lacking
 from jobs.errors import RefusedError, UsageError
-from jobs.model import Environment
-from jobs.requirements import checked, lacking
 
 HERE = Environment("3.11.2", {"numpy": "2.1.3", "torch": "2.0.1+cpu", "odd": "not a version", "my-tool": "0.9"})
 

@@ -11,8 +11,7 @@ from coordinator import render
 from coordinator.admin import AgentStatus
 from coordinator.forecast import forecast, root_bytes
 from coordinator.planning import plan_file
-from jobs.model import ArraySource, Layer, Stamp, Work
-from jobs.plan import FORMAT, Plan
+from jobs.contract.plan import FORMAT, ArraySource, Layer, Plan, Stamp, Work
 from tests.unit.test_progress import agent, job, tally
 
 MIB = 1 << 20

@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jobs import packages, planned_model
+from jobs import planned_model
 from jobs.code import collect
+from jobs.contract import resources
+from jobs.contract.kind import ShardFailure
+from jobs.contract.plan import Plan
 from jobs.errors import JobFileError
 from jobs.jobfile import parse_job
-from jobs.kinds import ShardFailure
 from jobs.merge import merge_layer
 from jobs.openers import models
-from jobs.plan import Plan, make_plan
+from jobs.plan import make_plan
 from jobs.result import open_result
 from jobs.work import run_serially
 from tests import networks
@@ -348,14 +350,14 @@ def test_without_the_library_here_the_machines_that_have_it_find_out(
 
 def test_a_library_that_is_missing_is_named_with_its_machine_and_its_pip_line() -> None:
     with pytest.raises(models.MissingPackageError) as caught:
-        models._library("no_such_library", packages.PIP["onnxruntime"])
-    assert socket.gethostname() in str(caught.value) and packages.pip_line("onnxruntime") in str(caught.value)
+        models._library("no_such_library", resources.PIP["onnxruntime"])
+    assert socket.gethostname() in str(caught.value) and resources.pip_line("onnxruntime") in str(caught.value)
 
 
 def test_the_lines_that_install_a_library_are_the_same_everywhere() -> None:
     extras = (Path(__file__).parents[2] / "setup.cfg").read_text()
     source = Path(models.__file__).read_text()
-    for name, line in packages.PIP.items():
+    for name, line in resources.PIP.items():
         extra = line.removeprefix("muster[").removesuffix("]")
         assert f'_library("{name}", "{line}")' in source and f"\n{extra} =\n    {name}" in extras
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import jobs.kinds
 from jobs import yamltext
 from jobs.errors import JobFileError
 from jobs.jobfile import FILE_LIMIT, CodeSpec, JobFile, parse_job, read_job_file
+from jobs.kinds import registry
 from tests.unit import tiny
 
 HEAD = "name: weights\nkind: tiny\nsource: weights/\n"
@@ -20,7 +20,7 @@ HEAD = "name: weights\nkind: tiny\nsource: weights/\n"
 
 @pytest.fixture(autouse=True)
 def tiny_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs.kinds, "load", tiny.load)
+    monkeypatch.setattr(registry, "load", tiny.load)
 
 
 def parse(more: str = "", head: str = HEAD) -> JobFile:

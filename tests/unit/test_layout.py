@@ -11,11 +11,11 @@ import pytest
 from coordinator.protocol.messages import ReadableItems
 from coordinator.send_items import Changed, ItemsRun
 from jobs import items
+from jobs.contract.plan import ITEMS_LIST, ItemsSource, ItemsWindow
 from jobs.items import Listed, located
-from jobs.jobfile import SourceSpec
 from jobs.layout import LaidOut, input_digest
 from jobs.listing import find_items
-from jobs.model import ItemsSource, ItemsWindow
+from jobs.source import SourceSpec
 from jobs.window import SourceChanged
 from tests.odd_names import fill
 
@@ -48,7 +48,7 @@ def base(tmp_path: Path) -> Path:
 
 def window_of(base: Path, **source: str) -> ItemsWindow:
     """All of a source as one shard."""
-    folder, columns, listed = find_items(SourceSpec(**source), base, base / items.LIST)
+    folder, columns, listed = find_items(SourceSpec(**source), base, base / ITEMS_LIST)
     return located(ItemsSource(folder, columns, listed.digest, cuts_of(listed)).window(0), listed.path)
 
 
@@ -156,7 +156,7 @@ def test_a_copy_that_is_not_what_was_pulled(base: Path) -> None:
 @pytest.mark.parametrize("name", ["../out", "/etc/passwd", "a/../../b", "", ".", "a//b", "a\0b", "y" * 256])
 def test_a_list_cannot_lead_elsewhere(base: Path, name: str) -> None:
     item = items.FileItem(name, items.Stamp(0, 0, 0, 0))
-    listed = items.write_list(base / items.LIST, [item])
+    listed = items.write_list(base / ITEMS_LIST, [item])
     window = located(ItemsSource("/", (), listed.digest, cuts_of(listed)).window(0), listed.path)
     with pytest.raises(SourceChanged, match="a list with a file called"):
         LaidOut(window, base / "here")

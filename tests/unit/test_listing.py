@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from jobs import items
+from jobs.contract.plan import CUT, ItemsWindow
 from jobs.errors import SourceError
 from jobs.filetree import split
 from jobs.items import FileItem
-from jobs.jobfile import SourceSpec
 from jobs.listing import Found, find_items
-from jobs.model import CUT, ItemsWindow
+from jobs.source import SourceSpec
 from tests.odd_names import fill
 
 

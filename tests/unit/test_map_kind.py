@@ -11,11 +11,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from jobs import kinds
+from jobs.contract.kind import Bench, Items, Listed, Ragged, Runner, Shape, Shard, ShardFailure, Written
+from jobs.contract.plan import Output
 from jobs.errors import JobFileError
-from jobs.kinds import Bench, Items, Listed, Ragged, Runner, Shape, Shard, ShardFailure, Written
+from jobs.kinds import registry
 from jobs.kinds.map import Map, MapParams
-from jobs.model import Output
 from jobs.outputs import settle
 
 SHAPE = Shape((3,), "<f4")
@@ -38,7 +38,7 @@ def opened(tmp_path: Path, source: str, **given: Any) -> Iterator[Runner]:
 
 
 def test_it_is_found_by_its_name() -> None:
-    kind = kinds.load("map")
+    kind = registry.load("map")
     assert isinstance(kind, Map) and kind.wants_code and kind.kernel == 1
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jobs.kinds import Ragged, Result, ShardFailure
-from jobs.model import Output
+from jobs.contract.kind import Ragged, Result, ShardFailure
+from jobs.contract.plan import Output
 from jobs.outputs import Sums, SumTooLarge, same, settle
 from jobs.parts import Layout
 

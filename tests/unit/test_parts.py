@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from jobs.bundle import Bundle, Held
+from jobs.contract.plan import Output
 from jobs.errors import DamagedError
-from jobs.model import Output
 from jobs.parts import (
     BodyCheck,
     Index,

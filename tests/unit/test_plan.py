@@ -15,13 +15,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import jobs.kinds
 from jobs import plan as plans
+from jobs.contract.plan import (
+    FORMAT,
+    ArraySource,
+    Layer,
+    MadeSource,
+    Plan,
+    Stamp,
+    Work,
+    decode_plan,
+    encode_plan,
+    in_bytes_total,
+    total_shards,
+)
 from jobs.digest import layer_digest
 from jobs.errors import DamagedError, JobFileError, RefusedError, SourceError
 from jobs.jobfile import parse_job
-from jobs.model import ArraySource, Layer, MadeSource, Stamp, Work
-from jobs.plan import Plan, decode_plan, encode_plan, make_plan
+from jobs.kinds import registry
+from jobs.plan import make_plan
 from tests.unit import tiny
 
 
@@ -33,7 +45,7 @@ class Bundle:
 
 @pytest.fixture(autouse=True)
 def tiny_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs.kinds, "load", tiny.load)
+    monkeypatch.setattr(registry, "load", tiny.load)
     monkeypatch.setattr(tiny.Tiny, "asked", [])
 
 
@@ -71,8 +83,8 @@ def test_a_plan(base: Path) -> None:
     assert (one.name, one.rows, one.shard_rows, one.count, one.in_bytes) == ("b/one", 10, 4, 3, 4096)
     assert (two.name, two.rows, two.shard_rows, two.count, two.in_bytes) == ("two", 7, 4, 2, 4096)
     assert one.out_bytes == 4 * 8 * 4 + 8
-    assert plans.total_shards(plan) == 5
-    assert plans.in_bytes_total(plan) == 17 * 1024
+    assert total_shards(plan) == 5
+    assert in_bytes_total(plan) == 17 * 1024
     assert plans.out_bytes_total(plan) == 17 * 32 + 5 * 8
     assert len(tiny.Tiny.asked) == 1, "layers of one shape are asked about once"
 
@@ -116,7 +128,7 @@ def test_a_million_shards_are_one_layer(tmp_path: Path) -> None:
         file.truncate(4_000_000)
     head = "name: a\nkind: tiny\nsource: {path: w.bin, dtype: <f4, shape: [-1]}\nshard: {rows: 1}\n"
     plan = planned(tmp_path, head=head)
-    assert plans.total_shards(plan) == 1_000_000
+    assert total_shards(plan) == 1_000_000
     assert len(encode_plan(plan)) < 1000
 
 
@@ -145,7 +157,7 @@ def test_a_driven_job_without_a_source_has_one_made_layer(base: Path) -> None:
     assert layer.rows_of(5) == 1
     assert (plan.driver, plan.driven) == ("driven", True)
     assert tiny.Tiny.asked == [None]
-    assert (plans.total_shards(plan), plans.in_bytes_total(plan), plans.out_bytes_total(plan)) == (0, 0, 0)
+    assert (total_shards(plan), in_bytes_total(plan), plans.out_bytes_total(plan)) == (0, 0, 0)
     assert decode_plan(encode_plan(plan)) == plan
 
 
@@ -255,7 +267,7 @@ def test_a_plan_survives_its_bytes(base: Path) -> None:
 
 
 def test_another_format_is_refused_with_a_hint(base: Path) -> None:
-    raw = encode_plan(msgspec.structs.replace(planned(base), format=plans.FORMAT + 1))
+    raw = encode_plan(msgspec.structs.replace(planned(base), format=FORMAT + 1))
     with pytest.raises(RefusedError, match="format 2") as caught:
         decode_plan(raw)
     assert caught.value.hint == "submit the job again"

@@ -34,9 +34,9 @@ from agent.orders import (
     Why,
 )
 from coordinator.protocol.messages import Drop, Grant, LayerInfo, News, Returned, Settled, Welcome
-from jobs.model import ArraySource, Layer, MadeSource, ModelFile, Stamp, Work
+from jobs.contract.plan import ArraySource, Layer, MadeSource, ModelFile, Stamp, Work
 from jobs.ranges import RangeSet
-from jobs.work import Mishap, Outcome
+from jobs.workbench.batch import Mishap, Outcome
 from tests.unit.test_desk import A, B, World, grant, numbers, of, who
 
 IN, OUT = 1000, 100

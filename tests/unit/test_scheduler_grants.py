@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from coordinator.scheduler import commands as c
 from coordinator.scheduler import events as e
-from jobs.model import Environment
+from jobs.contract.plan import Environment
 from jobs.ranges import RangeSet
 from tests.unit.sched import ROOM, World, every, only, seed
 

@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jobs.contract.plan import Stamp
 from jobs.errors import SourceError
-from jobs.jobfile import SourceSpec
-from jobs.model import Stamp
-from jobs.source import discover, matches
+from jobs.source import SourceSpec, discover, matches
 
 
 def save(path: Path, rows: int = 3) -> Path:

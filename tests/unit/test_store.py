@@ -14,8 +14,8 @@ import pytest
 from coordinator import store as stores
 from coordinator.protocol.messages import Failure
 from coordinator.store import AlreadyCommitted, LayerGone, OtherKernels, Store, StoreThread
+from jobs.contract.plan import Output
 from jobs.errors import RefusedError
-from jobs.model import Output
 from jobs.ranges import RangeSet
 
 A, B, PLAN = "a" * 32, "b" * 32, "c" * 32

@@ -13,11 +13,11 @@ import msgspec
 
 from coordinator import admin, committed
 from coordinator.protocol import messages
-from jobs import model
+from jobs.contract import plan
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("jobs", "coordinator", "agent", "deploy")
-MODULES = (messages, admin, committed, model)
+MODULES = (messages, admin, committed, plan)
 
 TAGS = {
     "Message": "message",

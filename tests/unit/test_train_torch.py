@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from coordinator.planning import plan_file
+from jobs.contract.kind import ShardFailure
 from jobs.errors import JobFileError
-from jobs.kinds import ShardFailure
 from jobs.openers import training
 from jobs.train import data as datafile
 from jobs.train.contribution import Sum, added

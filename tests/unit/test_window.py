@@ -10,7 +10,7 @@ import pytest
 import xxhash
 
 from jobs import window as windows
-from jobs.model import Window
+from jobs.contract.plan import Window
 from jobs.source import stamp_of
 from jobs.window import SourceChanged, new_buffer, read_window
 

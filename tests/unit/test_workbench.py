@@ -16,19 +16,20 @@ import pytest
 import threadpoolctl
 import xxhash
 
-from jobs import kinds
 from jobs.bundle import Held
 from jobs.code import CodeBundle, pack, unpack
+from jobs.contract.kind import Bench, Kind, Result, Runner, RunnerLost, Shape, Shard, ShardFailure
+from jobs.contract.plan import ArraySource, Layer, MadeSource, Output, Work
 from jobs.errors import SpaceError
-from jobs.kinds import Bench, Kind, Result, Runner, RunnerLost, Shape, Shard, ShardFailure
+from jobs.kinds import registry
 from jobs.mark import read
 from jobs.merge import merge_layer
-from jobs.model import ArraySource, Layer, MadeSource, Output, Work
 from jobs.parts import PartWriter, check_body, read_index
 from jobs.ranges import RangeSet
 from jobs.result import open_result
 from jobs.source import stamp_of
-from jobs.work import Batch, Item, Outcome, Workbench, run_serially
+from jobs.work import Workbench, run_serially
+from jobs.workbench.batch import Batch, Item, Outcome
 
 Act = Callable[[Shard], Result]
 
@@ -80,7 +81,7 @@ class Told(Kind[msgspec.Struct]):
 def told(monkeypatch: pytest.MonkeyPatch) -> type[Told]:
     """The kind `told`, as it is before anything ran."""
     Told.act, Told.ran, Told.opened, Told.closed, Told.failing = staticmethod(doubled), [], [], 0, None
-    monkeypatch.setattr(kinds, "load", lambda name: {"told": Told}[name]())
+    monkeypatch.setattr(registry, "load", lambda name: {"told": Told}[name]())
     return Told
 
 

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs import writer
-from jobs.jobfile import SourceSpec
-from jobs.source import discover
+from jobs.source import SourceSpec, discover
 from jobs.writer import LayerWriter
 
 

@@ -13,10 +13,10 @@ from coordinator.commands.result import copy
 from coordinator.merging import publish, withdraw
 from jobs import written
 from jobs.bundle import Bundle
+from jobs.contract.kind import ShardFailure, Written
+from jobs.contract.plan import Layer, Output
 from jobs.errors import DamagedError
-from jobs.kinds import ShardFailure, Written
 from jobs.merge import DamagedBundle, merge_layer
-from jobs.model import Layer, Output
 from jobs.outputs import settle
 from jobs.parts import read_index
 from jobs.products import Collision

@@ -7,9 +7,9 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
+from jobs.contract.kind import Bench, Kind, Listed, Runner, Shape
+from jobs.contract.plan import Output
 from jobs.errors import JobFileError
-from jobs.kinds import Bench, Kind, Listed, Runner, Shape
-from jobs.model import Output
 
 
 class Inner(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,4 +1,4 @@
-"""The values a job is made of once it is planned: layers, windows, outputs. Frozen, typed, no I/O."""
+"""The plan of a job, and the values it is made of: layers, windows, outputs. Fixed at submit; frozen, typed, no I/O."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
+
+from jobs.errors import DamagedError, RefusedError
+
+FORMAT = 1  # of a plan as it is stored
+ITEMS_LIST = "items.list"  # the file beside a plan whose source is a list of items
 
 Distribution = Annotated[str, Meta(max_length=256)]
 Version = Annotated[str, Meta(max_length=256)]
@@ -174,7 +179,7 @@ class Work(msgspec.Struct, frozen=True):
     memory: int | None  # bytes per running shard
     timeout: float | None  # seconds per attempt
     model: ModelFile | None = None
-    needs: tuple[str, ...] = ()  # packages beyond our own, as `jobs.packages` knows them
+    needs: tuple[str, ...] = ()  # packages beyond our own, as `jobs.contract.resources` knows them
     gpus: int = 0
     threads: int | None = None  # of numeric libraries; None: as many as cpus
     packages: tuple[str, ...] = ()  # that `env`, or the agent's own where there is none, must have: `torch>=2`
@@ -231,3 +236,61 @@ class Layer(msgspec.Struct, frozen=True):
             nbytes=count * row_bytes,
             stamp=source.stamp,
         )
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """A job as it is stored and run."""
+
+    format: int
+    name: str
+    work: Work
+    layers: tuple[Layer, ...]  # by name
+    attempts: int
+    max_failures: int
+    priority: int
+    driver: str | None  # None, or its kind, whose driver makes shards; 0.1.0 wrote where that was, to the same effect
+    same_kernels: bool = False  # only on machines with the kernel fingerprint of its first result
+    notify: str = ""  # a shell command that is told of its end, of halts and standstills
+    base: str = ""  # the folder that paths in its job file start at; "": the job's own
+
+    @property
+    def driven(self) -> bool:
+        """Whether the driver of its kind makes shards."""
+        return self.driver is not None
+
+    def work_of(self, layer: Layer) -> Work:
+        """The layer's shards in common: the job's, with the layer's own parameters."""
+        return self.work if layer.params is None else msgspec.structs.replace(self.work, params=layer.params)
+
+
+class _Format(msgspec.Struct):
+    format: int
+
+
+# --- what a plan adds up to ------------------------------------------------------------------------------
+
+
+def total_shards(plan: Plan) -> int:
+    return sum(layer.count for layer in plan.layers)
+
+
+def in_bytes_total(plan: Plan) -> int:
+    return sum(layer.total_in_bytes for layer in plan.layers)
+
+
+# --- as bytes ----------------------------------------------------------------------------------------------
+
+
+def encode_plan(plan: Plan) -> bytes:
+    return msgspec.msgpack.encode(plan)
+
+
+def decode_plan(raw: bytes) -> Plan:
+    """A stored plan; an error with a hint for one that another version wrote."""
+    try:
+        found = msgspec.msgpack.decode(raw, type=_Format).format
+        if found != FORMAT:
+            raise RefusedError(f"a plan of format {found}, this version reads {FORMAT}", "submit the job again")
+        return msgspec.msgpack.decode(raw, type=Plan)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise DamagedError(f"a stored plan does not decode: {error}", "submit the job again") from None

@@ -1,11 +1,13 @@
-"""What a job wants of an environment, such as `torch>=2`, and what one lacks of it. Pure: looks at no environment."""
+"""What a job wants of a machine, such as `torch>=2`, what one lacks of it, and how to get it. Looks at no machine."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
-from jobs.model import Environment
+from jobs.contract.plan import Environment
+
+PIP = {"onnxruntime": "muster[onnx]", "torch": "muster[torch]"}  # packages that some jobs need, not every machine has
 
 
 def canonical(name: str) -> str:
@@ -50,3 +52,15 @@ def _is_in(version: str, requirement: str) -> bool:
         return not specifier or specifier.contains(version, prereleases=True)
     except InvalidVersion:
         return False
+
+
+def pip_line(package: str) -> str:
+    """The command that installs a package."""
+    return f"pip install '{PIP.get(package, package)}'"
+
+
+def apart(here: str, there: str) -> str:
+    """What differs between two kernel fingerprints, for people: `numpy 2.4.5 AVX2 here, numpy 2.4.6 AVX2 there`."""
+    mine, theirs = here.split(", "), there.split(", ")
+    odd = [item for item in mine if item not in theirs], [item for item in theirs if item not in mine]
+    return f"{', '.join(odd[0]) or 'nothing'} here, {', '.join(odd[1]) or 'nothing'} there"

@@ -1,0 +1,1 @@
+"""Clustering rows: its parameters and its kernels."""

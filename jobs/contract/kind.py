@@ -1,0 +1,209 @@
+"""What a kind of job is: the class to derive, and what it is given and gives back. `jobs.kinds` hands all of it on.
+
+A kind says how to run a shard; it never merges, retries or talks.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+
+import msgspec
+
+from jobs.contract.plan import Output
+from jobs.errors import JobFileError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a kind may know of its rows at submit time."""
+
+    row: tuple[int, ...]  # one row's shape, () for a scalar
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What a kind may know of a list of items at submit time: files, or lines with these columns."""
+
+    columns: tuple[str, ...]
+    items: Callable[[], Iterator[str | Mapping[str, str]]]  # names of files, or lines, from the first on
+
+
+@dataclass(frozen=True)
+class Items:
+    """A shard's items: files, which lie under their `names` below `folder`, or `lines` of a table."""
+
+    folder: Path  # of this shard alone; empty for lines
+    names: Sequence[str] = ()
+    lines: Sequence[Mapping[str, str]] = ()
+
+    def __len__(self) -> int:
+        return len(self.names) + len(self.lines)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One shard's input, in the worker."""
+
+    layer: str
+    number: int
+    first_row: int
+    rows: np.ndarray[Any, Any] | None  # None where it has items, or was made: then `payload` has its input
+    payload: bytes = b""
+    items: Items | None = None
+    sheet: Path | None = None  # of a round: what its driver laid out, here; to be read or mapped, never written
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """A ragged output: `lengths[i]` values belong to row i."""
+
+    lengths: np.ndarray[Any, Any]
+    values: np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Total:
+    """A `sum` output where nothing was declared: integers, to be added up over all shards."""
+
+    value: np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Written:
+    """A `files` output: files below `folder`, each with the position of its item in the shard, or -1, in order."""
+
+    folder: Path
+    files: Sequence[tuple[int, str]]
+
+
+Result = Mapping[str, "np.ndarray[Any, Any] | Ragged | Total | Written"]
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a kind may look at while its job is planned, in the process of who submits."""
+
+    base: Path  # the job file's folder
+    shapes: tuple[Shape, ...]  # of the source's layers, each once; none where rows are made
+    cpus: int
+    has_code: bool
+    python: str | None  # the job's `env`
+    entry: str | None = None  # of the user's code, which lies below `base`
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a worker lends a kind for as long as it is open."""
+
+    params: Any  # an instance of the kind's Params
+    cpus: int  # threads of the numeric libraries
+    timeout: float | None
+    scratch: Path  # a folder of this worker's own, on the spool's disk
+    code: Path | None = None  # where the user's files were unpacked
+    entry: str | None = None
+    python: str | None = None  # interpreter for the user's code; None: the one we run in
+    env: Mapping[str, str] = field(default_factory=dict)  # more environment for the user's code
+    model: Path | None = None  # this machine's copy of the job's model
+    check_code: Callable[[], None] = lambda: None  # to be called before each start of a process that runs the user's
+    #   code: `code` then holds what was submitted and nothing else. It was, when the kind was opened
+
+
+P = TypeVar("P", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True)
+class Prepared(Generic[P]):
+    """What planning made of a job's parameters: nothing of them is left to be found out later."""
+
+    params: P
+    model: str | None = None  # a file that every machine gets a copy of, relative to the job file's folder
+    needs: tuple[str, ...] = ()  # packages that a machine must have, as `jobs.contract.resources` knows them
+    same_kernels: bool = False  # whether machines of other kernels are left out, as if the job file said so
+
+
+class Runner(ABC):
+    """A kind, opened once per worker and job."""
+
+    peak: int = 0  # bytes of memory its own processes took for the last shard, where it has any
+    printed: str = ""  # what the user's code printed for the last shard, its middle left out
+
+    @abstractmethod
+    def run(self, shard: Shard) -> Result:
+        """The outputs of one shard. Raises ShardFailure for what is the shard's own fault."""
+
+    def close(self) -> None:  # noqa: B027 - most kinds have nothing to give back
+        """Give back processes and files. Called once; never raises."""
+
+
+class Kind(ABC, Generic[P]):
+    """One kind of job. Instances hold no state."""
+
+    name: ClassVar[str]
+    kernel: ClassVar[int]  # raise it whenever the same input would give other bytes
+    Params: ClassVar[type[msgspec.Struct]]  # forbid_unknown_fields, every field with a default where one is sane
+    wants_code: ClassVar[bool] = False  # whether the job file must name `code`
+    may_have_code: ClassVar[bool] = False  # whether it may
+    has_entry: ClassVar[bool] = True  # whether code has a function that is called
+    sourceless: ClassVar[bool] = False  # all its shards are made, by a driver, and a job file has no `source`
+    driven: ClassVar[bool] = False  # whether a driver makes shards as results arrive: a process, found by our name
+
+    def check(self, params: P, shape: Shape | None) -> None:
+        """Refuse, with a JobFileError naming the field, what could never run. `shape` is None where rows are made."""
+
+    def prepare(self, params: P, site: Site) -> Prepared[P]:
+        """Resolve, once and before all else, what is `auto`; find the model. May raise a JobFileError, as `check`."""
+        return Prepared(params)
+
+    def rounds(self, params: P) -> Literal["", "whole", "each"]:
+        """Of a kind with a driver: whether its shards come in rounds, see `jobs.contract.plan.MadeSource`."""
+        return ""
+
+    def patched(self, params: P, sheet: bytes, patch: bytes) -> bytes:
+        """The sheet that a patch of this kind's driver makes of an earlier one; a ValueError for one that does not fit.
+        Runs in the agent itself, so that a machine gets no more than what changed; a digest tells if it is right."""
+        raise ValueError("this kind has no patches")
+
+    def repeats(self, params: P, shape: Shape | None, threads: int, has_code: bool) -> bool:
+        """Whether one input gives the same bytes whenever it is computed on machines of one kernel fingerprint, so that
+        any result is that of a serial run. To be said only where all that computes is the kind's own: users' code and
+        others' libraries may draw numbers, read the clock, or add in whatever order their threads come."""
+        return False
+
+    def grain(self, params: P) -> int:
+        """Rows a shard had better be a multiple of, where its size is ours to choose."""
+        return 1
+
+    @abstractmethod
+    def declare(self, params: P, shape: Shape | None) -> tuple[Output, ...] | None:
+        """The outputs, or None where only the first shard can tell."""
+
+    def declare_items(self, params: P, listed: Listed) -> tuple[Output, ...] | None:
+        """The same for items of a list, and what `check` does. Kinds that take none refuse them."""
+        raise JobFileError(f"source: kind `{self.name}` computes on arrays", "source: {path: weights/}")
+
+    @abstractmethod
+    def open(self, bench: Bench) -> Runner:
+        """Ready to run shards, in the worker."""
+
+
+class ShardFailure(Exception):
+    """A shard that failed by itself: an exception, a bad exit, a timeout, a wrong output. Never a lost machine."""
+
+    def __init__(self, code: str, message: str, evidence: str = "") -> None:
+        super().__init__(message)
+        self.code = code  # exception | exit | signal | timeout | memory | output
+        self.message = message
+        self.evidence = evidence
+
+
+class RunnerLost(Exception):
+    """The process that ran the user's code was killed from outside: a loss, not a failure."""

@@ -1,0 +1,1 @@
+"""Rows through models: what a job says of one, finding it, and what runs it."""

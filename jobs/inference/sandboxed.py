@@ -1,0 +1,46 @@
+"""The sandbox that a model runs in which is another library's, or the user's class. What an MLP does is jobs.mlp's."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from jobs import openers
+from jobs.contract.kind import Bench
+from jobs.inference.params import InferParams
+from jobs.sandbox import Sandbox
+
+CLASSES = {"skops": "Skops", "pickle": "Pickle", "onnx": "Onnx", "torchscript": "TorchScript"}
+
+
+def sandbox(bench: Bench, form: str | None) -> Sandbox:
+    """What runs a model of this form, or of the user's class where there is none."""
+    params: InferParams = bench.params
+    ours = form is not None
+    folder = Path(openers.__file__).parent if ours else bench.code
+    entry = f"models.py:{CLASSES[form]}" if form is not None else bench.entry
+    assert folder is not None and entry is not None, "a plan without a model's format has code"
+    return Sandbox(
+        python=bench.python or sys.executable,
+        folder=folder,
+        entry=entry,
+        scratch=bench.scratch,
+        env=bench.env,
+        threads=bench.cpus,
+        check=bench.check_code,
+        args=_arguments(params, form),
+        model={
+            "path": str(bench.model) if bench.model is not None else None,
+            "device": params.device,
+            "batch": params.batch,
+            "pad": ours,
+        },
+    )
+
+
+def _arguments(params: InferParams, form: str | None) -> dict[str, Any]:
+    if form is None:
+        return params.args
+    method = {"method": params.method} if form in ("skops", "pickle") else {}
+    return method | ({"trusted": params.trusted} if form == "skops" else {})

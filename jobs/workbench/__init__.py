@@ -1,0 +1,1 @@
+"""What a worker of a pool does with shards."""

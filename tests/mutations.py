@@ -89,8 +89,9 @@ MUTATIONS = (
     Mutation("finished work of a hello done again", "sessions.py",
              "    results.take_in(state, agent, holding, finished - layer.committed)\n", ""),
     Mutation("a drain forgotten on reconnecting", "sessions.py", '"draining" if draining else "live"', '"live"'),
-    Mutation("an agent's last words on a layer it was told to forget", "state.py",
-             "        agent.void[layer] = self.last_attempt\n", ""),
+    Mutation("a report on what its grant has no more", "results.py", "told & holding.everything())", "told)"),
+    Mutation("a hello on an earlier opening of a layer", "sessions.py",
+             "    if (claim.boot, claim.attempt) > layer.opened_after:\n", "    if True:\n"),
     # restarts
     Mutation("limbo released at once", "sessions.py", "(state.expected and now < state.limbo_until)", "False"),
     Mutation("limbo released twice", "sessions.py",

@@ -115,7 +115,6 @@ class Scheduler:
             results.give_back(state, agent, returned)
         for digest in event.changed:
             layers.change(state, digest)
-        agent.void.clear()  # the answer to this has all of it
         agent.hungry = event.hungry and agent.state == "live"
         grants.feed(state, agent, now)
 

@@ -7,6 +7,7 @@ from coordinator.scheduler.commands import (
     ForgetFailures,
     RaiseHighWater,
     SendDrop,
+    SendGone,
     StartMerge,
     StoreJob,
     StoreLayer,
@@ -162,6 +163,7 @@ def _open_next(state: State, job: Job) -> bool:
     job.queue.remove(layer)
     job.opened.append(layer)
     layer.state = "open"
+    layer.opened_after = (state.boot, state.last_attempt)
     state.open_layers[layer.digest] = layer
     state.emit(StoreLayer(job.id, layer.digest, "open", layer.generation))
     raise_mark(state, layer, MARK_AHEAD)
@@ -265,7 +267,7 @@ def _close(state: State, layer: Layer) -> None:
         agent = state.agents[holding.agent]
         agent.holdings.pop(holding.key, None)
         if layer.state != "merged":
-            state.tell_gone(agent, layer.digest)
+            state.emit(SendGone(agent.session, layer.digest))
     layer.holdings.clear()
     layer.limbo = RangeSet()
     state.work_added = True

@@ -106,29 +106,28 @@ def _measure(agent: Agent, job: Job, count: int, now: float) -> None:
 
 
 def finish(state: State, agent: Agent, report: Finished, now: float) -> None:
-    """A report of finished shards. Late ones are welcome: a result is a result."""
+    """A report of finished shards. It counts for those that the agent has by that very grant. Of any other the part
+    may be deleted long ago: the shard was committed, and is wanted anew, be it by another job with the same layer.
+    Where there is a part all the same, it counts once it is pushed."""
     layer = state.open_layers.get(report.layer)
     if layer is None:
         sessions.answer_unknown(state, agent, report.layer)
         return
-    if report.layer in agent.void and (report.boot, report.attempt) <= (state.boot, agent.void[report.layer]):
-        return
     told = RangeSet(report.numbers) & layer.whole
+    if settled := told & layer.committed:
+        state.emit(SendCommitted(agent.session, layer.digest, settled))
+    if (report.boot, report.attempt) <= layer.opened_after:
+        return
     job = state.jobs[layer.job]
     job.used += report.compute * job.cpus / job.priority
     if layer.rounds and not told & layer.aside:
         _pace(agent, layer.job, report.compute / max(1, len(told)))
-    settled = told & layer.committed
-    if settled:
-        state.emit(SendCommitted(agent.session, layer.digest, settled))
-    numbers = told - settled
-    holding = claim(state, agent, layer, report.boot, report.attempt, numbers, now)
-    if new := numbers - holding.finished:
-        _measure(agent, state.jobs[layer.job], len(new), now)
-    take_in(state, agent, holding, numbers)
-    state.prune(holding)
+    holding = agent.holdings.get((layer.digest, report.boot, report.attempt))
+    if holding is not None:
+        if new := told & holding.open:
+            _measure(agent, job, len(new), now)
+        take_in(state, agent, holding, told & holding.everything())
     _note_overtaken(agent, report, told.top, now)
-    layers.settle_layer(state, layer)
 
 
 def _note_overtaken(agent: Agent, report: Finished, top: int, now: float) -> None:
@@ -426,8 +425,6 @@ def uncommit(state: State, event: Uncommitted) -> None:
     layer = state.open_layers.get(event.layer)
     if layer is None or layer.generation != event.generation:
         return
-    for agent in state.present_agents():
-        agent.void[layer.digest] = state.last_attempt  # it may have been told of the commit, and not have read it
     numbers = event.numbers & layer.committed
     with state.counting(layer):
         layer.committed.remove(numbers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinator.protocol.messages import Held
 from coordinator.scheduler import results
-from coordinator.scheduler.commands import Reject, SendCommitted, SendDrain, SendDrop, StoreAgent
+from coordinator.scheduler.commands import Reject, SendCommitted, SendDrain, SendDrop, SendGone, StoreAgent
 from coordinator.scheduler.events import Joined
 from coordinator.scheduler.state import Agent, Holding, Job, Layer, State
 from jobs.ranges import RangeSet
@@ -64,7 +64,6 @@ def _enter(state: State, event: Joined, old: Agent | None, now: float) -> Agent:
     state.agents[event.name] = agent
     state.by_session[event.session] = agent
     state.short.pop(event.name, None)
-    agent.void.clear()
     state.emit(StoreAgent(event.name, True))
     if draining:
         state.emit(SendDrain(event.session))
@@ -105,7 +104,7 @@ def answer_unknown(state: State, agent: Agent, digest: str) -> None:
     if merged:
         state.emit(SendCommitted(agent.session, digest, merged.whole))
     else:
-        state.tell_gone(agent, digest)
+        state.emit(SendGone(agent.session, digest))
 
 
 def _adopt(state: State, agent: Agent, layer: Layer, claim: Held, now: float) -> None:
@@ -113,12 +112,13 @@ def _adopt(state: State, agent: Agent, layer: Layer, claim: Held, now: float) ->
     settled = finished & layer.committed
     if settled:
         state.emit(SendCommitted(agent.session, layer.digest, settled))
-    holding = results.claim(state, agent, layer, claim.boot, claim.attempt, running, now)
-    results.take_in(state, agent, holding, finished - layer.committed)
-    unwanted = running - holding.open
-    if unwanted:
-        state.emit(SendDrop(agent.session, layer.digest, claim.boot, claim.attempt, unwanted))
-    state.prune(holding)
+    if (claim.boot, claim.attempt) > layer.opened_after:
+        holding = results.claim(state, agent, layer, claim.boot, claim.attempt, running, now)
+        results.take_in(state, agent, holding, finished - layer.committed)
+        running = running - holding.open
+        state.prune(holding)
+    if running:
+        state.emit(SendDrop(agent.session, layer.digest, claim.boot, claim.attempt, running))
 
 
 def expire(state: State, now: float) -> None:

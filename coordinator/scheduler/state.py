@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import exp
 
-from coordinator.scheduler.commands import Command, SendGone
+from coordinator.scheduler.commands import Command
 from coordinator.scheduler.events import Run
 from jobs.contract.plan import Environment
 from jobs.contract.resources import apart, lacking, pip_line
@@ -122,6 +122,7 @@ class Layer:
     raising: int = 0  # the high-water mark on its way to the store; never below high_water
     rounds: bool = False  # nothing of it is stored: `committed` has what was taken, what was retired, and all of
     first: int = 0  # other lives of the daemon, which had the numbers below `first`
+    opened_after: tuple[int, int] = (0, 0)  # the last (boot, attempt) there was when it opened: later ones are its own
     aside: RangeSet = field(
         default_factory=RangeSet
     )  # those beside its rounds that are not committed, and perhaps others
@@ -275,7 +276,6 @@ class Agent:
     progressed: float = 0.0  # when it last said what became of anything
     idle_because: str = ""  # why it last got nothing, for people
     holdings: dict[tuple[str, int, int], Holding] = field(default_factory=dict)  # (layer, boot, attempt)
-    void: dict[str, int] = field(default_factory=dict)  # layer → attempts up to this it forgets on hearing our answer
     rates: dict[str, Rate] = field(default_factory=dict)  # job → rate
     paces: dict[str, float] = field(default_factory=dict)  # job of rounds → compute seconds of a shard; 0: unknown
     strikes: dict[str, list[tuple[str, int]]] = field(default_factory=dict)  # job → shards failed in a row
@@ -361,11 +361,6 @@ class State:
 
     def present_agents(self) -> Iterator[Agent]:
         return (agent for agent in self.agents.values() if agent.present)
-
-    def tell_gone(self, agent: Agent, layer: str) -> None:
-        """It forgets the layer on hearing this; what it says of it before then is void."""
-        agent.void[layer] = self.last_attempt
-        self.emit(SendGone(agent.session, layer))
 
     def eligible(self, agent: Agent, job: Job) -> bool:
         return agent.state == "live" and not agent.paused and self.obstacle(agent, job) == ""

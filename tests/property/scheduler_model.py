@@ -187,8 +187,7 @@ class Agent:
         return max(0, self.budget - taken)
 
     def hello(self, session: int) -> e.Joined:
-        """Names all it holds; at most one failure or loss goes with it, the rest by syncs."""
-        self.finished.clear()
+        """Names all it holds; at most one failure or loss goes with it, the rest by syncs, and all reports again."""
         self.news = [one for one in self.news if not isinstance(one, Returned)]
         keys = [key for key in {**self.running, **self.done} if self.running[key] or self.done[key]]
         first = self.news[:1]
@@ -245,9 +244,9 @@ class Agent:
                 self.finished[grant] |= known
 
     def settle(self, layer: str, numbers: set[int]) -> None:
-        for held in (self.done, self.finished):
-            for key in [key for key in held if key[0] == layer]:
-                held[key] -= numbers
+        """These are committed. What was finished is reported all the same."""
+        for key in [key for key in self.done if key[0] == layer]:
+            self.done[key] -= numbers
 
     def give_up(self, layer: str, numbers: set[int]) -> None:
         """The job runs on other kernels: its parts go, and that is said."""
@@ -297,7 +296,6 @@ class Seen:
     paused: bool = False
     open: Sets = field(default_factory=lambda: defaultdict(set))
     done: Sets = field(default_factory=lambda: defaultdict(set))
-    told_to_forget: dict[str, int] = field(default_factory=dict)  # layer → attempts up to this, on the next answer
 
     @property
     def present(self) -> bool:
@@ -333,6 +331,7 @@ class Oracle:
         self.sessions: dict[int, str] = {}
         self.fenced: set[str] = set()
         self.opened: dict[str, str] = {}  # layer → the job that has it open
+        self.opened_after: dict[str, tuple[int, int]] = {}  # layer → the last attempt before it opened, in this boot
         self.merging: set[str] = set()
         self.limbo: defaultdict[str, set[int]] = defaultdict(set)
         self.committed: defaultdict[Shard, set[int]] = defaultdict(set)  # (job, layer) → numbers
@@ -451,6 +450,9 @@ class Oracle:
             running, finished = set(RangeSet(held.running)), set(RangeSet(held.finished))
             claimed[key] = running | finished
             if held.layer in self.opened:
+                if (held.boot, held.attempt) <= self.opened_after.get(held.layer, (0, 0)):
+                    claimed[key].clear()
+                    continue
                 adopts = key not in before and held.boot < self.boot
                 job = self.job_of(held.layer)
                 wanted = job.state in {"running", "paused"} and job.id not in halted
@@ -459,13 +461,18 @@ class Oracle:
                     self.limbo[held.layer] -= running
                     if seen.open[key]:
                         self.goes_to(seen, job)
-                must += self.finished(event.name, key, finished)
+                must += self.has_finished(event.name, key, finished)
         for key, those in before.items():
             seen.open[key] -= those - claimed[key]
             seen.done[key] -= those - claimed[key]
         return must
 
     def finished(self, name: str, key: Key, numbers: set[int]) -> list[object]:
+        """A report counts for what it is known to have by that grant."""
+        seen = self.agents[name]
+        return self.has_finished(name, key, numbers & (seen.open[key] | seen.done[key]))
+
+    def has_finished(self, name: str, key: Key, numbers: set[int]) -> list[object]:
         layer = key[0]
         if layer not in self.opened:
             return []
@@ -652,6 +659,7 @@ class Oracle:
     def closed(self, layer: str) -> None:
         """Nobody has it open any more."""
         self.opened.pop(layer, None)
+        self.opened_after.pop(layer, None)
         self.merging.discard(layer)
         self.limbo.pop(layer, None)
         for seen in self.agents.values():

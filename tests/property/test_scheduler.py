@@ -35,7 +35,6 @@ from tests.property.scheduler_model import (
     Oracle,
     pairs,
     ranges,
-    report,
 )
 
 T = TypeVar("T")
@@ -189,6 +188,7 @@ class Farm(RuleBasedStateMachine):
             assert layer not in oracle.opened, "open twice"
             if not self.disk.layer(job, layer).empty:
                 oracle.opened[layer] = job
+                oracle.opened_after[layer] = (self.boot, oracle.last_attempt)
                 self._check_space()
             return
         disk = self.disk.layer(job, layer)
@@ -235,7 +235,6 @@ class Farm(RuleBasedStateMachine):
                 seen.drop(layer, set(numbers))
             case c.SendGone(_, layer):
                 seen.drop(layer, set(range(10_000)))
-                seen.told_to_forget[layer] = self.oracle.last_attempt
             case c.SendDrain():
                 assert seen.state == "draining"
 
@@ -594,11 +593,7 @@ class Farm(RuleBasedStateMachine):
         seen.heard, seen.room = self.alive, event.room
         seen.paused = event.lent == 0 if event.lent is not None else seen.paused
         must: list[object] = []
-        forgets, seen.told_to_forget = seen.told_to_forget, {}
         for finished in event.finished:
-            last = forgets.get(finished.layer)
-            if last is not None and (finished.boot, finished.attempt) <= (self.boot, last):
-                continue
             must += self.oracle.finished(name, key_of(finished), set(numbers_of(finished)))
         for failure in event.failures:
             must += self.oracle.failed(name, failure)
@@ -736,8 +731,6 @@ class Farm(RuleBasedStateMachine):
         agent = choose(pick, [agent for agent in self.agents.values() if full(agent.done)])
         key, numbers = choose(pick, sorted(full(agent.done).items()))
         one = {min(numbers)} if refused else set(numbers)
-        if agent.finished[key] & one:
-            return  # it is said to be finished first
         agent.done[key] -= one
         agent.news.append(failure(key, *one) if refused else Loss("", *key, pairs(one), False, "damaged"))
 
@@ -976,8 +969,6 @@ class Farm(RuleBasedStateMachine):
             self.oracle.committed[job, digest] -= numbers
             self.oracle.touched[job, digest] |= numbers
             self.oracle.merging.discard(digest)
-            for seen in self.oracle.agents.values():
-                seen.told_to_forget[digest] = self.oracle.last_attempt
             self.handle(e.Uncommitted(digest, generation, ranges(numbers)), [])
         else:
             disk.state = "merged"
@@ -1003,14 +994,11 @@ class Farm(RuleBasedStateMachine):
             self.unmoved(synced(session, one), [("reject", session, "no-session")])
 
     def _replay(self, agent: Agent, one: Any) -> None:
-        """A finished one is only said of what is on the disk still, or settled; anything else at any time."""
+        """At any time, of whatever opening of its layer."""
         key, seen = key_of(one), self.oracle.agents[agent.name]
         if agent.finished or agent.news or one.layer not in self.oracle.opened:
             return
-        if isinstance(one, Finished):
-            known = agent.done[key] | self.oracle.committed[self.oracle.opened[one.layer], one.layer]
-            one = report(key, set(numbers_of(one)) & known)
-        stale = key[1] == self.boot and not isinstance(one, Finished)
+        stale = key[1] == self.boot or isinstance(one, Finished)
         stale = stale and not any(n in seen.open[key] or n in seen.done[key] for n in numbers_of(one))
         event = synced(agent.session, one)
         must = self._told(agent.name, event)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coordinator.protocol.messages import Loss
 from coordinator.scheduler import commands as c
 from coordinator.scheduler import events as e
 from jobs.ranges import RangeSet
@@ -104,6 +105,74 @@ def test_a_hello_of_a_layer_nobody_knows_is_told_that_it_is_gone() -> None:
     world = busy("a")
     grant = c.SendGrant(0, "x.1", "X", 7, RangeSet([(0, 3)]))
     assert only(c.SendGone, world.join("a", held=(world.held(grant, finished=True),))).layer == "X"
+
+
+def overtaken(world: World) -> c.SendGrant:
+    """A layer is merged before its agent says that it finished it, and opens again for the next job, which is paused;
+    the grant by which it ran."""
+    world.add(seed(count=1), job="first.1")
+    world.enter("a")
+    grant = world.last("a")
+    world.commit("a", grant)
+    world.add(seed(count=1), job="second.1", state="paused")
+    world.handle(e.LayerMerged("first.1", "L", 0))
+    world.handle(e.Resumed("second.1"))
+    assert world.state.open_layers["L"].job == "second.1"
+    return grant
+
+
+def test_a_report_on_an_earlier_opening_of_a_layer_changes_nothing() -> None:
+    world = World()
+    grant = overtaken(world)
+    world.finish("a", grant)
+    (holding,) = world.state.agents["a"].holdings.values()
+    assert holding.open == grant.numbers and not holding.finished, "its part is deleted: the shard has to run again"
+    assert world.state.jobs["second.1"].used == 0.0
+
+
+def test_a_hello_on_an_earlier_opening_of_a_layer_changes_nothing() -> None:
+    """It was said before its agent heard that the shard was committed."""
+    world = World()
+    grant = overtaken(world)
+    world.join("a", held=(world.held(grant, finished=True),))
+    assert not world.state.agents["a"].holdings
+    world.sync("a")
+    assert world.last("a").numbers == grant.numbers and world.last("a").attempt > grant.attempt
+
+
+def test_what_ran_for_an_earlier_opening_of_a_layer_is_dropped() -> None:
+    world = World()
+    grant = overtaken(world)
+    said = world.join("a", held=(world.held(grant),))
+    assert only(c.SendDrop, said).numbers == grant.numbers
+
+
+def test_a_report_from_before_a_restart_that_no_hello_names_changes_nothing() -> None:
+    """Its part was deleted before the restart, as its shard was committed then, for a job that has ended."""
+    world = restarted(frozenset({"a"}))
+    world.join("a")
+    report = world.finished(old([(3, 4)]))
+    world.sync("a", hungry=False, finished=(type(report)(**{**_fields(report), "boot": 1}),))
+    assert not world.state.agents["a"].holdings
+
+
+def test_a_report_from_before_a_hello_changes_nothing_where_that_said_that_the_shard_is_lost() -> None:
+    world = busy("a", count=3)
+    grant = world.last("a")
+    lost = Loss(grant.job, grant.layer, 1, grant.attempt, grant.numbers.pairs(), False, "its part is damaged")
+    world.join("a", losses=(lost,))
+    world.finish("a", grant, hungry=False)
+    assert not world.state.agents["a"].holdings
+
+
+def test_a_report_on_shards_whose_commit_was_undone_changes_nothing() -> None:
+    world = busy("a", count=1)
+    (grant,) = world.grants["a"]
+    world.commit("a", grant)
+    world.handle(e.Uncommitted("L", 0, grant.numbers))
+    world.join("a")
+    world.finish("a", grant)
+    assert world.last("a").attempt > grant.attempt
 
 
 def test_what_an_agent_says_of_a_layer_before_it_hears_that_it_is_gone_is_void() -> None:

@@ -45,6 +45,7 @@ class Pusher:
         self._hurry.discard(layer)
         self._farm = farm
         pieces = tuple((part.name, part.live) for part in parts)
+        self.stock.offer(layer)
         self.under_way = Push(session, layer, pieces, self.stock.has_rounds(layer))
         return self.under_way
 
@@ -75,7 +76,7 @@ class Pusher:
         match event.answer:
             case Settled(numbers):
                 self._accepted(event)
-                self._emptied += self.stock.settle(push.layer, RangeSet(numbers))
+                self._emptied += self.stock.settle(push.layer, self.stock.answered(RangeSet(numbers)))
             case Refused(code, numbers, message):
                 return self._refused(push, event.sent, code, RangeSet(numbers), message, now)
             case Rejected(code, message):
@@ -94,13 +95,15 @@ class Pusher:
         match code:
             case "committed" if numbers & sent:
                 self._hurry.add(push.layer)
-                self._emptied += self.stock.settle(push.layer, numbers)
+                self._emptied += self.stock.settle(push.layer, self.stock.answered(numbers))
+            case "gone" if self.stock.granted_anew:
+                self._emptied += self.stock.settle(push.layer, self.stock.answered(sent))
             case "gone":
                 self._emptied += self.stock.gone(push.layer)
             case "outputs":
-                self._emptied += self._fail(push.layer, numbers or sent, message)
+                self._emptied += self._fail(push.layer, self.stock.answered(numbers or sent), message)
             case "kernels":
-                self._emptied += self._lose(push.layer, numbers or sent, message)
+                self._emptied += self._lose(push.layer, self.stock.answered(numbers or sent), message)
             case "no-session":
                 self.dead_session = push.session
                 self._later("the coordinator does not know this session", now)

@@ -32,6 +32,13 @@ class Part:
             every.update(numbers)
         return every
 
+    def regrant(self, attempt: Attempt, numbers: RangeSet) -> None:
+        """Of `numbers`, those live under an earlier attempt are under this one from now on."""
+        earlier = [held & numbers for other, held in self.attempts.items() if other < attempt]
+        for moved in filter(None, earlier):
+            self.strike(moved)
+            self.attempts.setdefault(attempt, RangeSet()).update(moved)
+
     def strike(self, numbers: RangeSet) -> None:
         for attempt in list(self.attempts):
             self.attempts[attempt].remove(numbers)
@@ -72,6 +79,15 @@ class Shelf:
         for part in self.of(farm, layer):
             every.update(part.live)
         return every
+
+    def regrant(self, farm: str, layer: str, attempt: Attempt, numbers: RangeSet) -> RangeSet:
+        """These are granted by that attempt. Returns those of them that are live."""
+        live = RangeSet()
+        for part in self.of(farm, layer):
+            if shared := part.live & numbers:
+                part.regrant(attempt, shared)
+                live.update(shared)
+        return live
 
     def count(self, farm: str) -> int:
         return sum(

@@ -27,6 +27,8 @@ class Stock:
         self.holdings: dict[str, Holding] = {}  # by layer; one may hold nothing and only know its layer
         self.shelf = Shelf()
         self.reports = Reports()
+        self._offered = ""  # the layer of the bundle that was offered last
+        self._anew = RangeSet()  # what was granted of it since then: the answer to the offer says nothing of these
 
     # --- what the coordinator says ---
 
@@ -45,7 +47,9 @@ class Stock:
         if holding is None:
             return False
         numbers, attempt = RangeSet(grant.numbers), (grant.boot, grant.attempt)
-        done = numbers & self.shelf.live(self.farm, grant.layer)
+        if grant.layer == self._offered:
+            self._anew.update(numbers)
+        done = self.shelf.regrant(self.farm, grant.layer, attempt, numbers)
         if done:
             self.reports.finish((grant.job, grant.layer, *attempt), done)
         sheets = {number: sheet for sheet, those in grant.sheets.items() for number in RangeSet(those) & numbers}
@@ -68,6 +72,20 @@ class Stock:
         self.holdings.pop(layer, None)
         self.reports.silent_on(layer)
         return self.shelf.settle(self.farm, layer, None)
+
+    def offer(self, layer: str) -> None:
+        """A bundle of this layer is offered."""
+        self._offered, self._anew = layer, RangeSet()
+
+    def answered(self, numbers: RangeSet) -> RangeSet:
+        """Of `numbers`, those that an answer to the offer speaks of. It does not know of what was granted since: the
+        layer may have been merged, and be open again for another job."""
+        return numbers - self._anew
+
+    @property
+    def granted_anew(self) -> bool:
+        """Whether the layer of the offer is open again, or open still, for all its answer may say."""
+        return bool(self._anew)
 
     def move_to(self, farm: str) -> None:
         """Work for this farm. What was held of another is forgotten; what was finished for it stays on the disk."""

@@ -121,6 +121,7 @@ class DeskMachine(RuleBasedStateMachine):
         self.up = False
         self.session = 0
         self.push: Push | None = None
+        self.anew: set[Shard] = set()  # granted since it was offered: its answer says nothing of them
         self.push_up = False
         self.known: set[str] = set()
         self.recheck: list[str] = []
@@ -187,7 +188,7 @@ class DeskMachine(RuleBasedStateMachine):
 
     def obey_push(self, push: Push) -> None:
         assert self.push_up and self.push is None and push.session
-        self.push = push
+        self.push, self.anew = push, set()
         for name, chosen in push.pieces:
             assert name in self.parts, "offered a part that is not on the disk"
             assert chosen and {(push.layer, n) for n in chosen} == {s for s, (_, p) in self.done.items() if p == name}
@@ -289,7 +290,10 @@ class DeskMachine(RuleBasedStateMachine):
         self.draining, self.lent = True, self.lent or 3
 
     def apply_grant(self, shard: Shard, attempt: int) -> None:
+        self.anew.add(shard)
         if shard in self.done:
+            before, part = self.done[shard]
+            self.done[shard] = (max(before, attempt), part)
             self.owed[("finished", *shard, attempt)] += 1
         elif self.open.get(shard, 0) < attempt:
             self.open[shard] = attempt
@@ -582,11 +586,14 @@ class DeskMachine(RuleBasedStateMachine):
             every.update(chosen)
         return every
 
+    def answers_for(self, layer: str, numbers: RangeSet) -> RangeSet:
+        return RangeSet.of(number for number in numbers if (layer, number) not in self.anew)
+
     @precondition(lambda self: self.push is not None)
     @rule()
     def push_settled(self) -> None:
         sent, layer = self.sent(), self.push.layer  # type: ignore[union-attr]
-        self.settle(layer, sent)
+        self.settle(layer, self.answers_for(layer, sent))
         self.push = None
         self.tell(PushAnswered(Settled(sent.pairs()), sent, 10, 0.1))
 
@@ -595,7 +602,7 @@ class DeskMachine(RuleBasedStateMachine):
     def push_refused_as_committed(self, count: int) -> None:
         sent, layer = self.sent(), self.push.layer  # type: ignore[union-attr]
         named = sent.copy().take(count)
-        self.settle(layer, named)
+        self.settle(layer, self.answers_for(layer, named))
         self.push = None
         self.tell(PushAnswered(Refused("committed", named.pairs()), sent, 0, 0.0))
 
@@ -604,12 +611,14 @@ class DeskMachine(RuleBasedStateMachine):
     def push_refused(self, code: str) -> None:
         sent, push, self.push = self.sent(), self.push, None
         assert push is not None
-        if code == "gone":
+        if code == "gone" and any(layer == push.layer for layer, _ in self.anew):
+            self.settle(push.layer, self.answers_for(push.layer, sent))
+        elif code == "gone":
             self.settle(push.layer, RangeSet([(0, SHARDS)]))
             self.known.discard(push.layer)
             self.forget_reports(push.layer)
         if code in {"outputs", "kernels"}:
-            for number in sent:
+            for number in self.answers_for(push.layer, sent):
                 if (push.layer, number) in self.done:
                     attempt, _ = self.done.pop((push.layer, number))
                     self.owed["failed" if code == "outputs" else "lost", push.layer, number, attempt] += 1

@@ -743,6 +743,43 @@ def test_a_layer_of_no_job_goes_with_all_that_is_held_of_it() -> None:
     assert world.desk.stock.unfinished == 0
 
 
+@pytest.mark.parametrize("answer", [Settled([(0, 1)]), Refused("committed", [(0, 1)]), Refused("gone"),
+                                    Refused("outputs"), Refused("kernels")])  # fmt: skip
+def test_an_answer_from_before_a_new_grant_does_not_take_what_that_counts_upon(answer: Settled | Refused) -> None:
+    """The layer was merged, or given up, and is open again: what was finished here for the first is the second's."""
+    world = World(cpus=1)
+    (run,) = of(Run, world.hear(info(), grants=[grant(0, 1)]))
+    assert of(Push, world.ended(run))
+    world.said()
+    world.hear(info(job="j.2"), grants=[grant(0, 1, attempt=2)])
+    orders = world.tell(PushAnswered(answer, RangeSet([(0, 1)]), 10, 0.1))
+    assert not of(Delete, orders)
+    assert of(Push, orders), "it is offered again, and now the answer is of this opening"
+    assert of(Delete, world.tell(PushAnswered(Settled([(0, 1)]), RangeSet([(0, 1)]), 10, 0.1))) == [Delete(run.part)]
+
+
+def test_a_layer_that_was_gone_and_is_granted_anew_runs_on() -> None:
+    world = World(cpus=1)
+    (run,) = of(Run, world.hear(info(), grants=[grant(0, 1)]))
+    world.ended(run)
+    world.said()
+    assert of(Run, world.hear(info(job="j.2"), gone=[A], grants=[grant(0, 1, attempt=2)]))
+    world.tell(PushAnswered(Refused("gone"), RangeSet([(0, 1)]), 10, 0.1))
+    assert world.desk.stock.unfinished == 1
+
+
+def test_a_hello_names_the_latest_grant_of_what_was_finished_by_an_earlier_one() -> None:
+    world = World(cpus=1)
+    (run,) = of(Run, world.hear(info(), grants=[grant(0, 1)]))
+    world.ended(run)
+    world.said()
+    world.hear(grants=[grant(0, 1, attempt=2)])
+    world.tell(LinkDown("cut"), LinkUp("farm"))
+    *_, say = of(Say, [*world.orders, *world.after(1.1)])
+    (held,) = say.message.held  # type: ignore[union-attr]
+    assert (held.attempt, held.finished) == (2, [(0, 1)])
+
+
 # --- courtesy ---
 
 

@@ -342,9 +342,9 @@ class Office:
         if layer is None:
             raise NotFoundError(f"{job.id} has no layer {name!r}", _STATUS.format(job.id))
         shard = f"{job.id}/{name}/{number}"
-        agents = sorted({h.agent for h in layer.holdings.values() if number in h.open})
+        agents = sorted({h.agent for h in layer.holdings.values() if number in h.open or number in h.finished})
         if not agents:
-            raise RefusedError(f"{shard} runs nowhere now", f"`coordinator explain {shard}` says where it is")
+            raise RefusedError(f"{shard} is on no machine now", f"`coordinator explain {shard}` says where it is")
         self._engine.chronicle.note("kicked", layer.digest, "", [(number, number + 1)])
         self._engine.handle(e.Kicked(layer.digest, number))
         return a.Done(f"{shard} is taken from {', '.join(agents)}, and runs elsewhere if another machine can run it")

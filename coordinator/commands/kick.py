@@ -23,7 +23,8 @@ def command(shard: str, root: Path | None) -> None:
     """Give a shard up where it runs, and run it elsewhere.
 
     What it has computed so far is thrown away. It is not counted as a failure, and the machine it ran on gets it again
-    only where no other one can run it.
+    only where no other one can run it. A shard that is finished there and not sent yet is run elsewhere too; the first
+    result to arrive counts.
     """
     found = roots.existing(root)
     job, rest = split(shard, None)

@@ -305,15 +305,16 @@ def _hand_back_all(state: State, agent: Agent, job: str) -> None:
 
 def kick(state: State, event: Kicked) -> None:
     """Whoever has it unfinished forgets it, and it goes behind all untouched ones, to another machine where there is
-    one. Nothing counts against it."""
+    one. Nothing counts against it. Nor is it waited for where it is finished and not pushed; if it comes, it counts."""
     layer = state.open_layers.get(event.layer)
     one = RangeSet([(event.number, event.number + 1)])
-    holders = [h for h in layer.holdings.values() if event.number in h.open] if layer else []
+    holders = [h for h in layer.holdings.values() if h.has_any(one)] if layer else []
     if layer is None or not holders:
         return
     for holding in holders:
         layer.trouble(event.number).kicked.add(holding.agent)
-        drop(state, layer, holding, one)
+        drop(state, layer, holding, holding.open & one)
+        holding.finished.remove(one)
         state.prune(holding)
     state.release(layer, one)
 

@@ -131,6 +131,22 @@ def test_finished_shards_are_not_done_again_while_the_lease_holds(farm: Farm) ->
     farm.check_result(job)
 
 
+def test_a_kick_takes_a_shard_that_is_finished_and_not_sent(farm: Farm) -> None:
+    job = submit(farm, shards=1)
+    keeper = farm.agent("keeper")
+    finish_some(keeper, at_least=1)
+    keeper.sync(hungry=False)
+    refused = farm.coordinator("kick", f"{job}/a/7")
+    kicked = farm.coordinator("kick", f"{job}/a/0")
+    assert (refused.returncode, kicked.returncode) == (7, 0), kicked.stderr
+    assert "is taken from keeper" in kicked.stdout
+    other = farm.agent("other")
+    other.work(lambda: farm.status(job).state == "complete")
+    assert other.computed == keeper.computed
+    assert keeper.push(keeper.parts[0]).code == "committed"
+    farm.check_result(job)
+
+
 def test_after_the_lease_they_come_last_and_on_return_count_unless_committed(brisk: Farm) -> None:
     job = submit(brisk)
     lost, heir = brisk.agent("lost"), brisk.agent("heir", cpus=1)

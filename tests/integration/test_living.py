@@ -251,7 +251,7 @@ def test_what_runs_nowhere_is_not_kicked(farm: Farm) -> None:
     job = mapped(farm, "loud", rows=2, name="still")
     farm.wait(job)
     refused = farm.coordinator("kick", f"{job}/a/1")
-    assert refused.returncode == 7 and "runs nowhere now" in refused.stderr and "explain" in refused.stderr
+    assert refused.returncode == 7 and "is on no machine now" in refused.stderr and "explain" in refused.stderr
     assert farm.coordinator("kick", f"{job}/b/0").returncode == 6
 
 

@@ -643,8 +643,10 @@ class Oracle:
 
     def was_kicked(self, layer: str, number: int) -> None:
         for name, seen in self.agents.items():
-            if any(number in numbers for key, numbers in seen.open.items() if key[0] == layer):
+            if seen.has(layer, number):
                 self.kicked[self.opened[layer], layer, number].add(name)
+            for key in [key for key in seen.done if key[0] == layer]:
+                seen.done[key].discard(number)
 
     def forgiven(self, job: str) -> None:
         for by_shard in (self.failures, self.losses, self.kicked):

@@ -787,38 +787,34 @@ class Farm(RuleBasedStateMachine):
         self.handle(e.DrainAsked(name), [])
         assert self._snapshot() == before or was == "live", "a drain takes nothing away"
 
-    @precondition(lambda self: any(any(seen.open.values()) for seen in self.oracle.agents.values()))
+    @precondition(lambda self: not all(seen.idle for seen in self.oracle.agents.values()))
     @rule(pick=picks)
     def kick(self, pick: int) -> None:
-        """A shard is given up wherever it is thought to run."""
+        """A shard is given up wherever it is thought to run, or to be finished."""
         held = sorted(
             (key[0], number)
             for seen in self.oracle.agents.values()
-            for key, numbers in full(seen.open).items()
+            for held in (seen.open, seen.done)
+            for key, numbers in full(held).items()
             for number in numbers
         )
         layer, number = choose(pick, held)
         last = self.oracle.last_attempt
         self.oracle.was_kicked(layer, number)
         self.handle(e.Kicked(layer, number), [])
-        assert all(key[1:] > (self.boot, last) for key in self._runs_of(layer, number)), "it runs on where it was"
+        assert all(key[1:] > (self.boot, last) for key in self._runs_of(layer, number)), "it stays where it was"
 
     @precondition(lambda self: self.oracle.opened)
     @rule(pick=picks, number=st.integers(0, 12))
     def kick_nobody(self, pick: int, number: int) -> None:
-        """Of a shard that runs nowhere, whatever it is: it changes nothing."""
+        """Of a shard that nobody has, whatever it is: it changes nothing."""
         layer = choose(pick, sorted(self.oracle.opened))
         if not self._runs_of(layer, number):
             self.unmoved(e.Kicked(layer, number))
 
     def _runs_of(self, layer: str, number: int) -> list[Key]:
-        """The grants by which it is thought to run."""
-        return [
-            key
-            for seen in self.oracle.agents.values()
-            for key, numbers in seen.open.items()
-            if key[0] == layer and number in numbers
-        ]
+        """The grants by which it is thought to run, or to be finished."""
+        return [key for seen in self.oracle.agents.values() for key in seen.has(layer, number)]
 
     def _leave(self, agent: Agent) -> None:
         self.oracle.parted(agent.name, "left")

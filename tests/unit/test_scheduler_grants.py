@@ -175,8 +175,21 @@ def test_a_kicked_shard_runs_again_where_it_was_if_no_other_machine_is_there() -
     world.enter("a")
     said = world.handle(e.Kicked("L", 0))
     assert only(c.SendGrant, said).numbers.pairs() == only(c.SendDrop, said).numbers.pairs() == [(0, 1)]
+    world.commit("a", world.last("a"))
+    assert world.handle(e.Kicked("L", 0)) == [], "nobody has it"
+
+
+def test_a_kicked_shard_that_is_finished_and_not_pushed_goes_to_another_machine() -> None:
+    world = World()
+    world.add(seed(count=1))
+    world.enter("a", "b")
     world.finish("a")
-    assert world.handle(e.Kicked("L", 0)) == [], "it is finished"
+    said = world.handle(e.Kicked("L", 0))
+    assert only(c.SendGrant, said).session == world.sessions["b"] and not every(c.SendDrop, said)
+    world.finish("a", world.grants["a"][0])
+    assert world.open_of("b") == 1, "a report said twice does not undo it"
+    world.commit("a", world.grants["a"][0])
+    assert world.open_of("b") == 0, "the first result counts"
 
 
 def test_a_failed_shard_goes_to_the_same_machine_where_no_other_can_take_it() -> None:

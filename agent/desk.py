@@ -290,7 +290,8 @@ class Desk:
             wait = self.talk.wait(self._idle, self._polling(now))
             letter = self.stock.reports.post()
             hungry, room = self._hungry(now), self.room(now)
-            self._orders.append(self.talk.sync(letter, room, hungry, self.slots.lent, wait, now))
+            counts = self.stock.counts() if self.talk.counts_due(now) else None
+            self._orders.append(self.talk.sync(letter, room, hungry, self.slots.lent, wait, counts, now))
 
     @property
     def _in_a_hurry(self) -> bool:

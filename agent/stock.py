@@ -178,6 +178,14 @@ class Stock:
         """Layers of which each part goes up by itself."""
         return {layer for layer, one in self.holdings.items() if one.info.layer.rounds == "each"}
 
+    def counts(self) -> dict[str, int]:
+        """How many shards of each layer are held, or finished and not settled; none of a layer without any."""
+        counts = {layer: holding.count for layer, holding in self.holdings.items() if holding.count}
+        for layer in self.shelf.layers(self.farm):
+            finished = sum(len(part.live) for part in self.shelf.of(self.farm, layer))
+            counts[layer] = counts.get(layer, 0) + finished
+        return counts
+
     def held(self) -> list[Held]:
         """All of it, as a hello names it."""
         named: list[Held] = []

@@ -62,6 +62,7 @@ class Talk:
         self.lent = who.cpus  # what was last told
         self._said_at = -1e9
         self._hello_at = -1e9  # no hello before
+        self._counted_at = -1e9  # when what is here was last counted out
         self._poll = POLL_SECONDS
         self._next_poll_at = -1e9
 
@@ -106,10 +107,17 @@ class Talk:
             return 0.0
         return self.heartbeat if idle else min(self._poll, self.heartbeat)
 
-    def sync(self, letter: Letter, room: int, hungry: bool, lent: int, wait: float, now: float) -> Say:
+    def counts_due(self, now: float) -> bool:
+        """Whether what is here should be counted out to the coordinator: once a heartbeat."""
+        return now >= self._counted_at + self.heartbeat
+
+    def sync(
+        self, letter: Letter, room: int, hungry: bool, lent: int, wait: float, counts: dict[str, int] | None, now: float
+    ) -> Say:
         said = {"session": self.session, "room": room, "wait": wait, "hungry": hungry, "note": self.note, "lent": lent}
-        message = Sync(**said, **letter.fields())  # type: ignore[arg-type]
+        message = Sync(**said, **letter.fields(), counts=counts)  # type: ignore[arg-type]
         self.hungry, self.lent = hungry, lent
+        self._counted_at = now if counts is not None else self._counted_at
         return self._say(Say(message, wait), now)
 
     def leave(self, now: float) -> Say:

@@ -155,6 +155,7 @@ class Channel:
         if self._pinned and hello.name != self._pinned:
             log.warning("a key pinned to %s said hello as %s: refused", self._pinned, hello.name)
             return self._other_name()
+        self._engine.mailboxes.pop(self._session, None)  # of an earlier hello here; a refusal in it has been read
         self._session, self._mailbox = self._engine.join(hello)
         if self._mailbox.rejected:
             return self._mailbox.rejected

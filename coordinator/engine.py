@@ -204,6 +204,11 @@ class Engine:
                 self._say(command)
             case c.AcceptOffer() | c.RefuseOffer():
                 return False
+            case c.NoteMissing(agent, layer, believed, said):
+                what = (
+                    "%s has %d shards of %s by what we know and %d by its own count, a bug of ours: it has to say hello"
+                )
+                log.warning(what, agent, believed, layer, said)
             case c.StartMerge():
                 self._start_merge(command)
             case c.DiscardLayer():
@@ -471,6 +476,7 @@ class Engine:
                 losses=tuple(sync.losses),
                 returned=tuple(sync.returned),
                 changed=tuple(sync.changed),
+                counts=sync.counts,
             )
         )
 

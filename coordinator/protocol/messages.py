@@ -185,6 +185,8 @@ class Sync(Message, frozen=True, tag="sync"):
     printed: Annotated[list[Printed], Meta(max_length=1024)] = []
     unprinted: Count = 0  # shards whose prints are left out: there was too much to say
     lent: Annotated[int, Meta(ge=-1, le=4096)] = -1  # cpus that may be used now; 0: it is paused; -1: as its hello said
+    counts: dict[Digest, Count] | None = None  # layer → how many shards of it are here, after what this says of them,
+    # held or finished and not acknowledged; None: not said this time
 
 
 class Leave(Message, frozen=True, tag="leave"):

@@ -19,6 +19,16 @@ class Reject:
 
 
 @dataclass(frozen=True)
+class NoteMissing:
+    """For people: an agent has had fewer shards of a layer than was believed, for longer than news may take."""
+
+    agent: str
+    layer: str
+    believed: int
+    said: int
+
+
+@dataclass(frozen=True)
 class SendGrant:
     session: int
     job: str
@@ -158,6 +168,7 @@ class StoreAgent:
 
 Command = (
     Reject
+    | NoteMissing
     | SendGrant
     | SendDrop
     | SendCommitted

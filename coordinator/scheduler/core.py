@@ -101,6 +101,7 @@ class Scheduler:
             sessions.reject_unknown(state, event.session)
             return
         agent.heard, agent.room = now, event.room
+        told, agent.told = agent.told, state.last_attempt  # it wrote this knowing what the last one was answered
         if event.lent is not None:
             agent.paused, agent.cpus = event.lent == 0, event.lent or agent.cpus
         if event.finished or event.failures or event.losses:
@@ -115,6 +116,8 @@ class Scheduler:
             results.give_back(state, agent, returned)
         for digest in event.changed:
             layers.change(state, digest)
+        if event.counts is not None and sessions.doubt(state, agent, event.counts, told, now):
+            return
         agent.hungry = event.hungry and agent.state == "live"
         grants.feed(state, agent, now)
 

@@ -94,6 +94,7 @@ class Synced:
     losses: tuple[Loss, ...] = ()
     returned: tuple[Returned, ...] = ()
     changed: tuple[str, ...] = ()
+    counts: dict[str, int] | None = None  # layer → how many shards of it the agent has, all this said
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from coordinator.protocol.messages import Held
 from coordinator.scheduler import results
-from coordinator.scheduler.commands import Reject, SendCommitted, SendDrain, SendDrop, SendGone, StoreAgent
+from coordinator.scheduler.commands import NoteMissing, Reject, SendCommitted, SendDrain, SendDrop, SendGone, StoreAgent
 from coordinator.scheduler.events import Joined
 from coordinator.scheduler.state import Agent, Holding, Job, Layer, State
 from jobs.ranges import RangeSet
 
 FENCED_KEPT = 10_000
+DOUBT_HEARTBEATS = 3  # so long may an agent have less than we think; then it has to say hello again
 
 
 def join(state: State, event: Joined, now: float) -> None:
@@ -63,6 +66,8 @@ def _enter(state: State, event: Joined, old: Agent | None, now: float) -> Agent:
     agent.state, agent.away, agent.paused = "draining" if draining else "live", False, False
     state.agents[event.name] = agent
     state.by_session[event.session] = agent
+    agent.told = state.last_attempt
+    agent.missing.clear()
     state.short.pop(event.name, None)
     state.emit(StoreAgent(event.name, True))
     if draining:
@@ -96,6 +101,28 @@ def _reconcile(state: State, agent: Agent, held: tuple[Held, ...], now: float) -
             holding.discard(lost)
             state.prune(holding)
             state.release(state.open_layers[holding.layer], lost)
+
+
+def doubt(state: State, agent: Agent, counts: dict[str, int], told: int, now: float) -> bool:
+    """Whether it has to say hello again, as of some layer it has had fewer shards than we think for too long: nobody
+    would run the rest. `told`: the last attempt it knew of when it counted. That it has more is no matter: what it
+    runs or finished, it will say."""
+    believed: Counter[str] = Counter()
+    for holding in agent.holdings.values():
+        if (holding.boot, holding.attempt) <= (state.boot, told):
+            believed[holding.layer] += len(holding.open) + len(holding.finished)
+    short = [layer for layer, count in believed.items() if count > counts.get(layer, 0)]
+    agent.missing = {layer: agent.missing.get(layer, now) for layer in short}
+    latest = now - DOUBT_HEARTBEATS * state.timing.heartbeat
+    lasting = [layer for layer, since in agent.missing.items() if since <= latest]
+    for layer in lasting:
+        state.emit(NoteMissing(agent.name, layer, believed[layer], counts.get(layer, 0)))
+    if lasting:
+        agent.missing.clear()
+        agent.hungry = False
+        state.short.pop(agent.name, None)
+        _reject(state, agent.session, "no-session", "it has fewer shards than this session knows of")
+    return bool(lasting)
 
 
 def answer_unknown(state: State, agent: Agent, digest: str) -> None:

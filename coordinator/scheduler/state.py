@@ -272,6 +272,8 @@ class Agent:
     env_obstacles: dict[str, str] = field(default_factory=dict)  # job → what its environment lacks, once looked for
     disk: int = 0  # bytes its spool may use in all
     away: bool = False  # it hung up, and did not say hello since
+    told: int = 0  # the last attempt it had heard of when it wrote its last sync, or hello
+    missing: dict[str, float] = field(default_factory=dict)  # layer → since when it has had less of it than it should
     late: float = float("-inf")  # when another was last sooner with what it had of a round
     progressed: float = 0.0  # when it last said what became of anything
     idle_because: str = ""  # why it last got nothing, for people

@@ -131,6 +131,19 @@ def test_finished_shards_are_not_done_again_while_the_lease_holds(farm: Farm) ->
     farm.check_result(job)
 
 
+def test_what_an_agent_does_not_have_by_its_own_count_runs_again(brisk: Farm) -> None:
+    job = submit(brisk, shards=1)
+    agent = brisk.agent("forgetful")
+    finish_some(agent, at_least=1)
+    agent.sync(hungry=False)
+    agent.parts.pop().path.unlink()
+    rejected = until(lambda: isinstance(answer := agent.sync(counts={}), m.Rejected) and answer, "a refusal")
+    assert rejected.code == "no-session" and "forgetful has 1 shards of" in brisk.said()
+    agent.session = 0
+    agent.work(lambda: brisk.status(job).state == "complete")
+    brisk.check_result(job)
+
+
 def test_a_kick_takes_a_shard_that_is_finished_and_not_sent(farm: Farm) -> None:
     job = submit(farm, shards=1)
     keeper = farm.agent("keeper")

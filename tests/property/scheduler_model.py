@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -208,7 +208,19 @@ class Agent:
             failures=tuple(one for one in first if isinstance(one, Failure)),
             losses=tuple(one for one in first if isinstance(one, Loss)),
             returned=tuple(one for one in first if isinstance(one, Returned)),
+            counts=self.counts(),
         )  # fmt: skip
+
+    def counts(self) -> dict[str, int]:
+        """What it has, and what it has yet to say that it has no more."""
+        counts: Counter[str] = Counter()
+        for held in (self.running, self.done):
+            counts.update({layer: 0 for layer, _, _ in held})
+            for key, numbers in held.items():
+                counts[key[0]] += len(numbers)
+        for one in self.news[1:]:
+            counts[one.layer] += 1 if isinstance(one, Failure) else len(RangeSet(one.numbers))
+        return counts
 
     def answered(self) -> None:
         self.finished.clear()

@@ -768,6 +768,17 @@ def test_a_layer_that_was_gone_and_is_granted_anew_runs_on() -> None:
     assert world.desk.stock.unfinished == 1
 
 
+def test_once_a_heartbeat_it_counts_out_what_is_here() -> None:
+    world = World(cpus=1)
+    (run,) = of(Run, world.hear(info(), info(B), grants=[grant(0, 2), grant(0, 7, layer=B)]))
+    world.after(5.1)
+    assert world.said().counts == {A: 2, B: 7}
+    world.ended(run)
+    assert world.said().counts is None
+    world.after(5.1)
+    assert world.said().counts == {A: 2, B: 7}, "what is finished and not settled is here as much"
+
+
 def test_a_hello_names_the_latest_grant_of_what_was_finished_by_an_earlier_one() -> None:
     world = World(cpus=1)
     (run,) = of(Run, world.hear(info(), grants=[grant(0, 1)]))

@@ -183,6 +183,53 @@ def test_what_an_agent_says_of_a_layer_before_it_hears_that_it_is_gone_is_void()
     assert not world.state.agents["a"].holdings, "it forgets those parts on hearing the answer"
 
 
+# --- what we think it has, and what it has --------------------------------------------------------------
+
+
+def counted(world: World, seconds: float, counts: dict[str, int] | None, **more: object) -> list[c.Command]:
+    """It counts out what it has, once a heartbeat for so long, and asks for nothing."""
+    said: list[c.Command] = []
+    until = world.now + seconds
+    while world.now < until:
+        world.tick(5)
+        said += world.sync("a", hungry=False, counts=counts, **more)
+    return said
+
+
+def test_an_agent_that_has_less_than_we_think_for_three_heartbeats_says_hello_again() -> None:
+    world = busy("a", count=3)
+    world.sync("a")  # by which it has heard of all that it was granted
+    assert not every(c.Reject, counted(world, 15.0, {"L": 1}))
+    said = counted(world, 5.0, {"L": 1})
+    note = only(c.NoteMissing, said)
+    assert (note.agent, note.layer, note.believed, note.said) == ("a", "L", 3, 1)
+    assert only(c.Reject, said).code == "no-session" and not every(c.SendGrant, said)
+    first, second = world.grants["a"]
+    world.join("a", held=(world.held(first, finished=True),))
+    assert world.layer().again == second.numbers
+
+
+def test_an_agent_that_has_as_much_or_more_or_does_not_count_is_believed() -> None:
+    for counts in ({"L": 3}, {"L": 4, "M": 9}, None):
+        world = busy("a", count=3)
+        assert not every(c.Reject, counted(world, 60.0, counts))
+
+
+def test_what_is_missing_for_a_moment_is_forgiven() -> None:
+    world = busy("a", count=3)
+    for _ in range(5):
+        assert not every(c.Reject, counted(world, 10.0, {"L": 1}) + counted(world, 5.0, {"L": 3}))
+
+
+def test_what_it_was_granted_since_it_last_heard_of_us_is_not_missing() -> None:
+    world = busy("a", count=1000)
+    had = sum(len(grant.numbers) for grant in world.grants["a"])
+    for _ in range(5):
+        world.now += 5.0
+        assert not every(c.Reject, world.finish("a", counts={"L": had}))
+        had = sum(len(grant.numbers) for grant in world.grants["a"])
+
+
 # --- identity -------------------------------------------------------------------------------------------
 
 

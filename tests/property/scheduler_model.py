@@ -372,6 +372,7 @@ class Oracle:
             self.touched[key] = set(range(layer.high_water))
             if layer.state == "open" and job.state != "cancelled" and not layer.empty:
                 self.opened[layer.digest] = job.id
+                self.opened_after.pop(layer.digest, None)  # a twin that was opened a moment ago gives way
                 self.limbo[layer.digest] = self.touched[key] - self.committed[key] - self.quarantined[key]
                 if self.limbo[layer.digest] and self.limbo_until is None:
                     self.limbo_until = alive + self.lease

@@ -44,7 +44,7 @@ from coordinator.scheduler import commands as c
 from coordinator.scheduler import events as e
 from coordinator.scheduler.core import Scheduler
 from jobs.ranges import RangeSet
-from jobs.work import Outcome
+from jobs.workbench.batch import Outcome
 from tests.unit.test_desk import A, info, who
 
 FARM = "f" * 32

@@ -1,4 +1,4 @@
-"""`python -m agent`."""
+"""`python -m muster.agent`."""
 
 import os
 import sys
@@ -9,6 +9,6 @@ if __name__ == "__main__":
     if sys.path[0] != home and not getattr(sys.flags, "safe_path", sys.flags.isolated):
         del sys.path[0]
 
-    from agent.cli import main
+    from muster.agent.cli import main
 
     sys.exit(main())

@@ -6,7 +6,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from jobs.program import exit_code, invoke
+from muster.jobs.common.program import exit_code, invoke
 
 if TYPE_CHECKING:
     import click
@@ -30,12 +30,12 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(args: list[str]) -> int:
-    from jobs.group import LazyGroup
+    from muster.jobs.common.cli import LazyGroup
 
     return invoke(LazyGroup("agent", HELP, COMMANDS, load), args)
 
 
 def load(name: str) -> click.Command:
     """The click command called `name`."""
-    command: click.Command = import_module(f"agent.commands.{name}").command
+    command: click.Command = import_module(f"muster.agent.commands.{name}").command
     return command

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from agent.orders import BatchEnded, Event, Pulled, PushAnswered
-from coordinator.protocol.messages import Settled
+from muster.agent.core.orders import BatchEnded, Event, Pulled, PushAnswered
+from muster.coordinator.protocol.messages import Settled
 
 SPAN_SECONDS = 15.0
 

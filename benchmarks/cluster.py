@@ -32,13 +32,13 @@ import psutil
 from benchmarks.fed import Fed, clustering, kernel, open_kernel
 from benchmarks.measure import CORES, add_no_peer, alternate, machine, report, tree_seconds
 from benchmarks.served import TIMING, finish, processor_seconds
-from coordinator.commands.submit import submit
-from jobs.contract.plan import Window, decode_plan
-from jobs.window import new_buffer, read_window
-from jobs.writer import LayerWriter
-from tests import sshd
-from tests.farm import Farm, running, until
-from tests.sshd import HOST, Sshd
+from muster.coordinator.commands.submit import submit
+from muster.jobs.contract.plan import Window, decode_plan
+from muster.jobs.sources.layer_writer import LayerWriter
+from muster.jobs.sources.read_rows import new_buffer, read_window
+from tests.support import sshd
+from tests.support.farm import Farm, running, until
+from tests.support.sshd import HOST, Sshd
 
 FILE_BYTES = 1 << 30
 SHARD_BYTES = 64 << 20

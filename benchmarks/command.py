@@ -26,14 +26,14 @@ from typing import Any
 
 import numpy as np
 
-from agent.links.remote import CIPHERS
 from benchmarks.measure import CORES, alternate, machine, report
 from benchmarks.served import TIMING, Counted, finish
-from coordinator.commands.submit import submit
-from jobs.result import open_result
-from tests import sshd
-from tests.farm import Farm, running, until
-from tests.sshd import HOST, Sshd
+from muster.agent.links.far_command import CIPHERS
+from muster.coordinator.commands.submit import submit
+from muster.jobs.results.open_result import open_result
+from tests.support import sshd
+from tests.support.farm import Farm, running, until
+from tests.support.sshd import HOST, Sshd
 
 FILE_BYTES = 4096
 PER_CALL = 500

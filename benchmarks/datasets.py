@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import png
-from jobs.train import arrayfile
-from jobs.train.params import DataSpec
+from muster.jobs.training.data import array_files
+from muster.jobs.training.params import DataSpec
 
 Array = np.ndarray[Any, Any]
 
@@ -141,7 +141,7 @@ def _idx_below(folder: Path, name: str) -> Array:
     path = next((path for path in sorted(folder.rglob(f"{name}*")) if path.is_file()), None)
     if path is None:
         raise NotFetched(f"the package has no {name}")
-    return arrayfile.read(path, path.name)
+    return array_files.read(path, path.name)
 
 
 def _run(command: list[str], folder: Path) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.measure import CORES, add_no_peer, alternate, machine, report
 from benchmarks.served import TIMING, Counted, finish
-from tests.farm import running
+from tests.support.farm import running
 
 WORK = "def same(rows):\n    return rows\n"
 

@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from agent.links.remote import CIPHERS
 from benchmarks.measure import CORES
-from jobs.contract.kind import Bench, Runner, Shard
-from jobs.kinds.cluster import Cluster
-from tests.sshd import HOST, Sshd
+from muster.agent.links.far_command import CIPHERS
+from muster.jobs.contract.kind import Bench, Runner, Shard
+from muster.jobs.kinds.cluster import Cluster
+from tests.support.sshd import HOST, Sshd
 
 AHEAD = 2  # shards in memory per process: one that is computed, one that comes
 

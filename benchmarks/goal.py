@@ -11,9 +11,9 @@ import numpy as np
 from benchmarks import datasets
 from benchmarks.measure import give_up
 from benchmarks.train import model_of
-from jobs.train import data
-from jobs.train.data import Data, Feeder
-from jobs.train.params import DataSpec, TrainParams
+from muster.jobs.training.data import dataset
+from muster.jobs.training.data.dataset import Data, Feeder
+from muster.jobs.training.params import DataSpec, TrainParams
 
 Array = np.ndarray[Any, Any]
 
@@ -51,6 +51,6 @@ def mnist() -> DataSpec:
 
 def laid(spec: DataSpec, folder: Path) -> Data:
     """Read, and in one file `folder`/data as machines of a farm have it."""
-    found = data.load(spec, folder)
-    data.write(found, folder / "data")
+    found = dataset.load(spec, folder)
+    dataset.write(found, folder / "data")
     return found

@@ -31,16 +31,16 @@ import threadpoolctl
 from benchmarks.fed import Fed
 from benchmarks.measure import CORES, add_no_peer, alternate, machine, report
 from benchmarks.served import TIMING, finish, processor_seconds
-from coordinator.commands.submit import submit
-from jobs.contract.kind import Bench, Runner
-from jobs.contract.plan import Plan, Window, decode_plan
-from jobs.inference.params import InferParams
-from jobs.kinds.infer import Infer
-from jobs.window import new_buffer, read_window
-from jobs.writer import LayerWriter
-from tests import networks, sshd
-from tests.farm import Farm, running, until
-from tests.sshd import HOST, Sshd
+from muster.coordinator.commands.submit import submit
+from muster.jobs.contract.kind import Bench, Runner
+from muster.jobs.contract.plan import Plan, Window, decode_plan
+from muster.jobs.inference.params import InferParams
+from muster.jobs.kinds.infer import Infer
+from muster.jobs.sources.layer_writer import LayerWriter
+from muster.jobs.sources.read_rows import new_buffer, read_window
+from tests.support import networks, sshd
+from tests.support.farm import Farm, running, until
+from tests.support.sshd import HOST, Sshd
 
 SIZES = (784, 448, 160, 10)
 FILE_ROWS = 350_000  # 1.1 GB

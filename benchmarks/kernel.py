@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.lloyd import Settings, cluster
+from muster.jobs.clustering.lloyd import Settings, cluster
 
 Rows = NDArray[Any]
 SHAPES = ("normal", "laplace", "t3", "relu", "bimodal", "uniform")

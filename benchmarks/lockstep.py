@@ -24,7 +24,7 @@ import psutil
 from benchmarks.measure import machine, report
 from benchmarks.served import finish
 from benchmarks.study import LAYERS, farm_of
-from tests.farm import Farm
+from tests.support.farm import Farm
 
 ROWS = 100  # of a step
 WARM_ROUNDS = 5

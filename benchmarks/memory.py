@@ -29,9 +29,9 @@ import psutil
 
 from benchmarks.measure import CORES, machine, report
 from benchmarks.served import TIMING
-from tests import sshd
-from tests.farm import Farm, running, until
-from tests.sshd import HOST, Sshd
+from tests.support import sshd
+from tests.support.farm import Farm, running, until
+from tests.support.sshd import HOST, Sshd
 
 ROW_BYTES = 1 << 20
 SAMPLE_SECONDS = 0.2
@@ -45,8 +45,8 @@ KINDS = {  # by what is in the command line
     "gcs": "gcs_server",
     "ray's agents": "ray/dashboard",
     "worker": "ray::",
-    "runner": "jobs/runner",
-    "merger": "coordinator.merger",
+    "runner": "jobs/user_code/runner/runner",
+    "merger": "muster.coordinator.daemon.merge.merge_process",
     "daemon": " serve ",
     "connect": " connect ",
     "agent": " join ",

@@ -23,10 +23,10 @@ import numpy as np
 from benchmarks.goal import Judge, Reached
 from benchmarks.shaped import Shaped
 from benchmarks.train import Worker, model_of
-from jobs.train import data
-from jobs.train.params import TrainParams
-from tests.farm import until
-from tests.netns import Machine
+from muster.jobs.training.data import dataset
+from muster.jobs.training.params import TrainParams
+from tests.support.farm import until
+from tests.support.netns import Machine
 
 Array = np.ndarray[Any, Any]
 
@@ -117,7 +117,7 @@ def main() -> None:
     ]
     weights = server.weights.remote()
     ray.get([worker.gradient.remote(weights) for worker in crew])
-    judge = Judge(params, data.read(Path(folder) / "data"))
+    judge = Judge(params, dataset.read(Path(folder) / "data"))
     print(json.dumps(asdict(_train(ray, server, crew, judge, float(target), params.rounds))))
 
 

@@ -31,17 +31,17 @@ from pathlib import Path
 
 import numpy as np
 
-from agent.links.remote import CIPHERS
 from benchmarks import shaped
 from benchmarks.measure import add_no_peer, alternate, machine, report
-from coordinator.commands.submit import submit
-from jobs.contract.plan import decode_plan
-from jobs.ranges import RangeSet
-from jobs.writer import LayerWriter
-from tests import sshd
-from tests.farm import Farm, running, until
-from tests.simulated import SimulatedAgent
-from tests.sshd import HOST, Sshd
+from muster.agent.links.far_command import CIPHERS
+from muster.coordinator.commands.submit import submit
+from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.plan import decode_plan
+from muster.jobs.sources.layer_writer import LayerWriter
+from tests.support import sshd
+from tests.support.farm import Farm, running, until
+from tests.support.simulated import SimulatedAgent
+from tests.support.sshd import HOST, Sshd
 
 MIB = 1 << 20
 WORK = "def mean(rows):\n    return rows.mean(axis=1)\n"
@@ -66,12 +66,12 @@ class Order:
 
 def pull(order: Order) -> None:
     """What a process of ours does: log in and bring the job's code; when told to, bring the shard into the spool."""
-    from agent.bandwidth import Bandwidth
-    from agent.links import Options, open_link
-    from agent.orders import Event, Pull, PullCode, Pulled, PullUp
-    from agent.pull import Pulling
-    from agent.spool import Spool
-    from jobs.where import Host
+    from muster.agent.channels.bandwidth import Bandwidth
+    from muster.agent.channels.pull import Pulling
+    from muster.agent.core.orders import Event, Pull, PullCode, Pulled, PullUp
+    from muster.agent.links import Options, open_link
+    from muster.agent.spool.paths import Spool
+    from muster.jobs.common.locations import Host
 
     spool = Spool(order.spool)
     spool.take("bench", str(order.root))

@@ -38,12 +38,12 @@ from benchmarks.measure import CORES, machine, report
 from benchmarks.served import TIMING, finish
 from benchmarks.shaped import Shaped
 from benchmarks.train import Batches, model_of
-from jobs.train.data import Data
-from jobs.train.params import DataSpec, TrainParams
-from tests import netns
-from tests.farm import Farm, running, until
-from tests.netns import Machine
-from tests.sshd import HOST
+from muster.jobs.training.data.dataset import Data
+from muster.jobs.training.params import DataSpec, TrainParams
+from tests.support import netns
+from tests.support.farm import Farm, running, until
+from tests.support.netns import Machine
+from tests.support.sshd import HOST
 
 AGENTS = 2
 MOST_STEPS = 2000

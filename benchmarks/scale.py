@@ -39,16 +39,16 @@ import xxhash
 
 from benchmarks.measure import add_no_peer, machine, report, tree_seconds
 from benchmarks.served import TIMING
-from coordinator import root as roots
-from coordinator.protocol import messages as m
-from coordinator.protocol.frames import HEAD, frame, payload_size
-from coordinator.root import Root
-from coordinator.version import VERSION
-from jobs.contract.plan import Output
-from jobs.fingerprint import fingerprint
-from jobs.parts import Entry, Index, encode_index, tail_of
-from jobs.ranges import RangeSet
-from tests.farm import Farm, running
+from muster import VERSION
+from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.farm_root.paths import Root
+from muster.coordinator.protocol import messages as m
+from muster.coordinator.protocol.frames import HEAD, frame, payload_size
+from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.plan import Output
+from muster.jobs.parts.part_file import Entry, Index, encode_index, tail_of
+from muster.jobs.workbench.fingerprint import fingerprint
+from tests.support.farm import Farm, running
 
 WORK = "def same(rows):\n    return rows\n"
 OUTPUTS = (Output("out", "rows", "<f4", (1,)),)

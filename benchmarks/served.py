@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 
 from benchmarks.measure import CORES, tree_seconds
-from tests.farm import Farm, until
+from tests.support.farm import Farm, until
 
 TIMING = {"heartbeat": 5.0, "lease": 60.0, "tick": 1.0}  # as served by default
 ASK_SECONDS = 0.1  # each answer takes processor time from what is measured

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.measure import give_up
-from tests import netns, sshd
-from tests.netns import Machine
-from tests.sshd import Sshd
+from tests.support import netns, sshd
+from tests.support.netns import Machine
+from tests.support.sshd import Sshd
 
 BURST = "256kb"  # what a network card sends at once; with less, waking up for each few packets is what is measured
 

@@ -26,14 +26,14 @@ import msgspec
 from benchmarks import datasets
 from benchmarks.measure import CORES, machine
 from benchmarks.served import TIMING, finish
-from jobs.errors import NotFoundError
-from jobs.ranges import RangeSet
-from jobs.train import pictures, report
-from jobs.train.course import Mark, Point
-from jobs.train.params import TrainParams
-from jobs.train.report import Run
-from tests.farm import Farm, running, until
-from tests.simulated import SimulatedAgent
+from muster.jobs.common.errors import NotFoundError
+from muster.jobs.common.ranges import RangeSet
+from muster.jobs.training import plots, report
+from muster.jobs.training.params import TrainParams
+from muster.jobs.training.progress import Mark, Point
+from muster.jobs.training.report import Run
+from tests.support.farm import Farm, running, until
+from tests.support.simulated import SimulatedAgent
 
 LAYERS = [64]  # small, for all simulated machines share this one's cores
 STRONG = {"workers": 60, "microbatch": 10}
@@ -171,7 +171,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory(prefix="muster-study-") as folder:
                 runs.append(trained(Path(folder) / "farm", mode, count, given, simulated))
     try:
-        pictures.write(given.plots, runs, given.target)
+        plots.write(given.plots, runs, given.target)
     except NotFoundError as error:
         print(f"{error.message}: {error.hint}")
     text = page(runs, given)

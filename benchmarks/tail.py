@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.measure import alternate, machine, report
 from benchmarks.served import TIMING, finish
-from tests.farm import Farm, running, until
+from tests.support.farm import Farm, running, until
 
 VARIABLE = "BENCH_SHARD_SECONDS"
 WORK = f"""import os

@@ -29,13 +29,13 @@ import numpy as np
 
 from benchmarks.measure import CORES, add_no_peer, alternate, machine, report
 from benchmarks.served import TIMING, finish, processor_seconds
-from jobs.train import data
-from jobs.train.data import Data, Feeder
-from jobs.train.models import Model, open_model
-from jobs.train.params import DataSpec, TrainParams
-from tests import sshd
-from tests.farm import Farm, running, until
-from tests.sshd import HOST
+from muster.jobs.training.data import dataset
+from muster.jobs.training.data.dataset import Data, Feeder
+from muster.jobs.training.params import DataSpec, TrainParams
+from muster.jobs.training.steps.models import Model, open_model
+from tests.support import sshd
+from tests.support.farm import Farm, running, until
+from tests.support.sshd import HOST
 
 ROWS = 20_000
 WARM_ROUNDS = 10  # at the start of each run, that do not count
@@ -130,7 +130,7 @@ class Worker:
         import threadpoolctl
 
         threadpoolctl.threadpool_limits(1)
-        params, found = msgspec.msgpack.decode(raw, type=TrainParams), data.read(Path(folder) / "data")
+        params, found = msgspec.msgpack.decode(raw, type=TrainParams), dataset.read(Path(folder) / "data")
         self._model, self._params = model_of(params), params
         self._batches = Batches(found, params.microbatch, number)
 
@@ -182,7 +182,7 @@ def numpy_rate(folder: Path, params: TrainParams, threads: int) -> float:
     """Rounds a second of the same global batch in one process."""
     import threadpoolctl
 
-    found = data.read(folder / "data")
+    found = dataset.read(folder / "data")
     model, batches = model_of(params), Batches(found, params.microbatch * CORES, 0)
     weights, out, rounds = model.start(0), np.empty(model.dim, "f4"), 0
     with threadpoolctl.threadpool_limits(threads):
@@ -245,8 +245,8 @@ def measure_scaling(folder: Path, given: argparse.Namespace) -> None:
 
 def measure(folder: Path, given: argparse.Namespace) -> None:
     write_data(folder)
-    found = data.load(params_of(folder, given, 1).data, folder)
-    data.write(found, folder / "data")
+    found = dataset.load(params_of(folder, given, 1).data, folder)
+    dataset.write(found, folder / "data")
     params = msgspec.structs.replace(params_of(folder, given, 1), facts=found.facts, local_steps=1)
     with server_config(folder, given.ssh) as config, running(folder / "farm", **TIMING) as farm:
         ours = Ours(farm, folder, given, config)

@@ -24,10 +24,10 @@ import numpy as np
 
 from benchmarks.measure import CORES, alternate, give_up, machine, report
 from benchmarks.served import TIMING, finish
-from tests import sshd
-from tests.farm import Farm, running, until
-from tests.proxy import Proxy
-from tests.sshd import HOST, Sshd
+from tests.support import sshd
+from tests.support.farm import Farm, running, until
+from tests.support.proxy import Proxy
+from tests.support.sshd import HOST, Sshd
 
 AGENTS = 2
 ROWS, IMAGE, CLASSES = 512, (32, 32, 3), 10
@@ -97,7 +97,7 @@ class Plain:
     def __init__(self, folder: Path, given: argparse.Namespace) -> None:
         import torch
 
-        from jobs.openers.training import BUILT_IN
+        from muster.jobs.user_code.runner.torch_training import BUILT_IN
 
         torch.set_num_threads(CORES)
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""`python -m coordinator`."""
+"""`python -m muster.coordinator`."""
 
 import os
 import sys
@@ -9,6 +9,6 @@ if __name__ == "__main__":
     if sys.path[0] != home and not getattr(sys.flags, "safe_path", sys.flags.isolated):
         del sys.path[0]
 
-    from coordinator.cli import main
+    from muster.coordinator.cli import main
 
     sys.exit(main())

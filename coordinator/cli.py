@@ -6,7 +6,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from jobs.program import exit_code, invoke
+from muster.jobs.common.program import exit_code, invoke
 
 if TYPE_CHECKING:
     import click
@@ -56,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _connect(args: list[str]) -> int:
     """The one command that a machine waits for: without click."""
-    from coordinator.commands import connect
+    from muster.coordinator.commands import connect
 
     return connect.run(args)
 
@@ -64,8 +64,8 @@ def _connect(args: list[str]) -> int:
 def _run(args: list[str]) -> int:
     import click
 
-    from coordinator.version import VERSION
-    from jobs.group import LazyGroup
+    from muster import VERSION
+    from muster.jobs.common.cli import LazyGroup
 
     group = LazyGroup("coordinator", HELP, COMMANDS, load)
     return invoke(click.version_option(VERSION, message="muster %(version)s")(group), args)
@@ -73,5 +73,5 @@ def _run(args: list[str]) -> int:
 
 def load(name: str) -> click.Command:
     """The click command called `name`."""
-    command: click.Command = import_module(f"coordinator.commands.{MODULES.get(name, name)}").command
+    command: click.Command = import_module(f"muster.coordinator.commands.{MODULES.get(name, name)}").command
     return command

@@ -27,8 +27,8 @@ from typing import ClassVar
 
 import psutil
 
-from agent import sweep
-from tests.farm import Farm, arrays, until
+from muster.agent.pool import cleanup
+from tests.support.farm import Farm, arrays, until
 
 AGENTS = ("left", "right")
 LEASE_SECONDS = 5.0
@@ -53,9 +53,9 @@ WEIGHTS = {
     "daemon stopped": 1,
 }
 WORDS = {
-    "runner": ("jobs/runner.py",),
+    "runner": ("jobs/user_code/runner/runner.py",),
     "connect": ("connect", "--role"),  # however sshd started it
-    "merger": ("coordinator.merger",),
+    "merger": ("muster.coordinator.daemon.merge.merge_process",),
     "worker": ("ray::Seat",),
 }
 
@@ -198,7 +198,7 @@ class Chaos:
         """Note what must not be there, or must be gone in the end."""
         self.listeners |= _foreign_listeners(self.farm)
         for name in AGENTS:
-            pool = sweep.read(self.farm.folder / "spools" / name / "run")
+            pool = cleanup.read(self.farm.folder / "spools" / name / "run")
             if pool and pool.temp:
                 self.folders.add(Path(pool.temp))
 

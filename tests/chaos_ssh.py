@@ -14,11 +14,11 @@ from typing import ClassVar
 
 import psutil
 
-from tests import sshd
 from tests.chaos import AGENTS, LEASE_SECONDS, WEIGHTS, Chaos
-from tests.farm import until
-from tests.proxy import Proxy
-from tests.sshd import HOST, Sshd
+from tests.support import sshd
+from tests.support.farm import until
+from tests.support.proxy import Proxy
+from tests.support.sshd import HOST, Sshd
 
 DELAY_SECONDS = 0.2  # each way, for each piece
 DELAYED_SECONDS = 2.0

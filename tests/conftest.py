@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import sshd
-from tests.farm import Farm, running
-from tests.sshd import Sshd
+from tests.support import sshd
+from tests.support.farm import Farm, running
+from tests.support.sshd import Sshd
 
 # A shell that starts us in the background has us ignore Ctrl-C, and so all that we start, of which some is to heed it.
 if threading.current_thread() is threading.main_thread():

@@ -53,17 +53,17 @@ class Mutation:
 
 MUTATIONS = (
     # the eight that must be caught
-    Mutation("a bundle with a committed shard accepted", "results.py", "elif event.numbers & layer.committed:", "elif False:"),
+    Mutation("a bundle with a committed shard accepted", "commits.py", "elif event.numbers & layer.committed:", "elif False:"),
     Mutation(
         "a grant to a departed session", "sessions.py",
         "agent.state, agent.session, agent.hungry = as_state, 0, False\n    state.short.pop(agent.name, None)",
         "agent.state = as_state",
     ),
-    Mutation("an attempt too many", "results.py", "len(failures) >= job.attempts", "len(failures) > job.attempts"),
-    Mutation("an attempt too few", "results.py", "len(failures) >= job.attempts", "len(failures) >= job.attempts - 1"),
-    Mutation("a loss counted as a failure", "results.py", "    losses.add(run)\n",
+    Mutation("an attempt too many", "commits.py", "len(failures) >= job.attempts", "len(failures) > job.attempts"),
+    Mutation("an attempt too few", "commits.py", "len(failures) >= job.attempts", "len(failures) >= job.attempts - 1"),
+    Mutation("a loss counted as a failure", "commits.py", "    losses.add(run)\n",
              "    losses.add(run)\n    layer.trouble(number).failures.add(run)\n"),
-    Mutation("a slot leaked on loss", "results.py", "    _let_go(state, agent, layer, run, numbers, poison)\n",
+    Mutation("a slot leaked on loss", "commits.py", "    _let_go(state, agent, layer, run, numbers, poison)\n",
              "    _let_go(state, agent, layer, run, poison, poison)\n"),
     Mutation(
         "a drain that leaves finished work behind", "sessions.py",
@@ -75,10 +75,10 @@ MUTATIONS = (
         "            state.prune(held)\n"
         "            state.release(state.open_layers[held.layer], numbers)\n",
     ),
-    Mutation("a draining agent granted more", "core.py", 'event.hungry and agent.state == "live"', "event.hungry"),
-    Mutation("a late failure that touches a newer attempt", "results.py",
+    Mutation("a draining agent granted more", "state_machine.py", 'event.hungry and agent.state == "live"', "event.hungry"),
+    Mutation("a late failure that touches a newer attempt", "commits.py",
              "    had = numbers & holding.everything() if holding else RangeSet()\n", "    had = numbers & layer.held()\n"),
-    Mutation("a late tick that expires everyone", "core.py", "if late > LATE_TICKS * state.timing.tick:", "if False:"),
+    Mutation("a late tick that expires everyone", "state_machine.py", "if late > LATE_TICKS * state.timing.tick:", "if False:"),
     # sessions and leases
     Mutation("a late tick that forgives too much", "sessions.py", "min(now, agent.heard + delay)", "agent.heard + delay"),
     Mutation("a lease that never ends", "sessions.py", "now - agent.heard > state.timing.lease", "False"),
@@ -87,9 +87,9 @@ MUTATIONS = (
     Mutation("a hello believed to hold what it does not name", "sessions.py",
              "        lost = holding.everything() - kept\n", "        lost = RangeSet()\n"),
     Mutation("finished work of a hello done again", "sessions.py",
-             "    results.take_in(state, agent, holding, finished - layer.committed)\n", ""),
+             "    commits.take_in(state, agent, holding, finished - layer.committed)\n", ""),
     Mutation("a drain forgotten on reconnecting", "sessions.py", '"draining" if draining else "live"', '"live"'),
-    Mutation("a report on what its grant has no more", "results.py", "told & holding.everything())", "told)"),
+    Mutation("a report on what its grant has no more", "commits.py", "told & holding.everything())", "told)"),
     Mutation("a hello on an earlier opening of a layer", "sessions.py",
              "    if (claim.boot, claim.attempt) > layer.opened_after:\n", "    if True:\n"),
     # restarts
@@ -101,43 +101,43 @@ MUTATIONS = (
     Mutation("the high-water mark ignored", "grants.py", ", below=layer.high_water)", ")"),
     Mutation("a high-water mark that gets lost", "layers.py",
              "    layer.raising = layer.high_water  # a mark on its way will find the layer closed\n", ""),
-    Mutation("a failure counted again after a restart", "results.py", "    if run in failures:\n        return\n", ""),
+    Mutation("a failure counted again after a restart", "commits.py", "    if run in failures:\n        return\n", ""),
     Mutation("two jobs with the same layer open", "layers.py",
              "    if twin := state.open_layers.get(layer.digest):\n", "    if twin := None:\n"),
     # results
-    Mutation("a quarantine ignored", "results.py",
+    Mutation("a quarantine ignored", "commits.py",
              "        state.release(layer, theirs - poison)\n    with state.counting(layer):\n"
              "        layer.quarantined.update(poison)\n",
              "        state.release(layer, theirs)\n"),
-    Mutation("losses that quarantine one too late", "results.py", "len(losses) >= LOSSES_TO_QUARANTINE",
+    Mutation("losses that quarantine one too late", "commits.py", "len(losses) >= LOSSES_TO_QUARANTINE",
              "len(losses) > LOSSES_TO_QUARANTINE"),
-    Mutation("losses on one machine enough", "results.py", "len(lost_on) >= min(MACHINES_TO_QUARANTINE, len(known))", "True"),
-    Mutation("a copy not dropped when the other is finished", "results.py",
+    Mutation("losses on one machine enough", "commits.py", "len(lost_on) >= min(MACHINES_TO_QUARANTINE, len(known))", "True"),
+    Mutation("a copy not dropped when the other is finished", "commits.py",
              "            drop(state, layer, other, other.open & finished)\n", ""),
-    Mutation("a copy not dropped when the other is committed", "results.py",
+    Mutation("a copy not dropped when the other is committed", "commits.py",
              "    drop(state, layer, holding, unfinished)\n", ""),
     Mutation("a copy that makes its other pending when it is lost", "state.py",
              "free = numbers - self._still_held(layer, numbers & layer.copied)", "free = numbers.copy()"),
-    Mutation("a finished shard still pending", "results.py",
+    Mutation("a finished shard still pending", "commits.py",
              "for waiting in (layer.fresh, layer.again, ", "for waiting in (layer.fresh, "),
-    Mutation("a generation ignored by commits", "results.py", "    elif layer.generation == event.generation:", "    else:"),
+    Mutation("a generation ignored by commits", "commits.py", "    elif layer.generation == event.generation:", "    else:"),
     Mutation("a generation ignored by merges", "layers.py",
              '(layer.job, layer.generation, layer.state) != (job_id, generation, "merging")',
              '(layer.job, layer.state) != (job_id, "merging")'),
     Mutation("a generation not bumped by a retry", "layers.py", '"waiting", layer.generation + 1', '"waiting", layer.generation'),
-    Mutation("rows that come while the layer is closed forgotten", "results.py",
+    Mutation("rows that come while the layer is closed forgotten", "commits.py",
              "        layers.commit_closed(state, event)\n", "        pass\n"),
-    Mutation("damaged shards not run again", "results.py", '    layer.state = "open"\n    state.release(layer, numbers)\n',
+    Mutation("damaged shards not run again", "commits.py", '    layer.state = "open"\n    state.release(layer, numbers)\n',
              '    layer.state = "open"\n    layer.committed.update(numbers)\n'),
     # blame
-    Mutation("a bad machine not barred", "results.py", "if len(strikes) >= STRIKES_TO_BAR and", "if False and"),
-    Mutation("a bad machine's failures held against the shards", "results.py",
+    Mutation("a bad machine not barred", "commits.py", "if len(strikes) >= STRIKES_TO_BAR and", "if False and"),
+    Mutation("a bad machine's failures held against the shards", "commits.py",
              "        _absolve(state, job, digest, number, agent.name)\n", "        pass\n"),
     Mutation("a barred machine granted more", "state.py", "        if job.id in agent.ineligible:\n", "        if False:\n"),
-    Mutation("a hopeless job not halted", "results.py", "if machines >= 2 and len(shards) >= 2:", "if False:"),
-    Mutation("a hopeless job on a lone machine not halted", "results.py",
+    Mutation("a hopeless job not halted", "commits.py", "if machines >= 2 and len(shards) >= 2:", "if False:"),
+    Mutation("a hopeless job on a lone machine not halted", "commits.py",
              "elif alone and len(shards) >= FAILURES_TO_HALT_ALONE:", "elif False:"),
-    Mutation("max_failures ignored", "results.py", "if happened and job.quarantined >= job.max_failures:", "if False:"),
+    Mutation("max_failures ignored", "commits.py", "if happened and job.quarantined >= job.max_failures:", "if False:"),
     Mutation("a halted job left running", "layers.py", "            _revoke(state, layer)\n", "            pass\n"),
     # grants
     Mutation("more than a canary", "grants.py", "return -1 if held or _is_benched(state, agent, job) else 1",
@@ -151,8 +151,8 @@ MUTATIONS = (
     Mutation("a paused job granted", "layers.py", "    state.running.pop(job.id, None)\n    if as_state", "    if as_state"),
     Mutation("a third copy", "grants.py", "            layer.copied.update(numbers)\n", ""),
     Mutation("a copy of what failed before", "grants.py", "RangeSet() if paused else layer.failed()", "RangeSet()"),
-    Mutation("a kicked shard that runs on", "results.py", "        drop(state, layer, holding, holding.open & one)\n", ""),
-    Mutation("a kicked shard that is waited for where it is finished", "results.py",
+    Mutation("a kicked shard that runs on", "commits.py", "        drop(state, layer, holding, holding.open & one)\n", ""),
+    Mutation("a kicked shard that is waited for where it is finished", "commits.py",
              "        holding.finished.remove(one)\n", ""),
     Mutation("a kicked shard to the same machine", "state.py", " | self.kicked\n", "\n"),
     Mutation("a paused machine that is waited for", "state.py", "and not agent.paused and", "and"),
@@ -200,8 +200,9 @@ def main(words: list[str]) -> int:
     missed = []
     with tempfile.TemporaryDirectory() as folder:
         where = Path(folder)
-        for package in ("coordinator", "jobs", "tests"):
-            shutil.copytree(HERE / package, where / package, ignore=shutil.ignore_patterns("__pycache__"))
+        for package in ("muster", "agent", "coordinator", "deploy", "jobs", "tests"):
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(HERE / package, where / package, symlinks=True, ignore=ignored)
         for mutation in chosen:
             said = run(mutation, where)
             print(f"{'caught' if said else 'MISSED'} | {mutation.name} | {said}", flush=True)

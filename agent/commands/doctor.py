@@ -8,15 +8,15 @@ from pathlib import Path
 
 import click
 
-from agent import spool as spools
-from agent.commands.join import DISK_SHARE, PULL_DISK_SHARE
-from agent.commands.options import place_of, ssh_options
-from agent.doctor import machine, render, way
-from agent.doctor.sheet import Check, Sheet
-from agent.links import Options, Ssh
-from jobs.group import example
-from jobs.names import check_name
-from jobs.where import Folder, Host
+from muster.agent.commands.join import DISK_SHARE, PULL_DISK_SHARE
+from muster.agent.commands.options import place_of, ssh_options
+from muster.agent.doctor import connection_checks, machine_checks, render
+from muster.agent.doctor.checklist import Check, Sheet
+from muster.agent.links import Options, Ssh
+from muster.agent.spool import paths as spools
+from muster.jobs.common.cli import example
+from muster.jobs.common.locations import Folder, Host
+from muster.jobs.common.names import check_name
 
 
 @click.command(
@@ -56,7 +56,7 @@ def command(
     folder = (spool or spools.base() / name).expanduser().absolute()
     share = DISK_SHARE if isinstance(there, Folder) else PULL_DISK_SHARE
     options = Options(ssh, accept_new_host_key, program, ssh_config, interactive=sys.stdin.isatty())
-    sheet = _examine(there, options, name, machine.Place(folder, spool is not None, share), no_ray, as_json)
+    sheet = _examine(there, options, name, machine_checks.Place(folder, spool is not None, share), no_ray, as_json)
     if as_json:
         click.echo(render.as_json(sheet.checks, where, sheet.exit_code))
     else:
@@ -65,23 +65,23 @@ def command(
 
 
 def _examine(
-    there: Folder | Host, options: Options, name: str, place: machine.Place, no_ray: bool, quiet: bool
+    there: Folder | Host, options: Options, name: str, place: machine_checks.Place, no_ray: bool, quiet: bool
 ) -> Sheet:
     def tell(check: Check) -> None:
         if not quiet:
             click.echo(render.line(check))
 
     if isinstance(there, Folder):
-        sheet = Sheet([*way.folder_rungs(), *machine.RUNGS], tell)
-        way.visit_folder(sheet, there)
+        sheet = Sheet([*connection_checks.folder_rungs(), *machine_checks.RUNGS], tell)
+        connection_checks.visit_folder(sheet, there)
     else:
-        visit = way.visit(there, options, name)
-        sheet = Sheet([*visit.rungs(), *machine.RUNGS], tell)
+        visit = connection_checks.visit(there, options, name)
+        sheet = Sheet([*visit.rungs(), *machine_checks.RUNGS], tell)
         visit.go(sheet)
-    machine.try_disk(sheet, place)
+    machine_checks.try_disk(sheet, place)
     if no_ray:
         sheet.left_out("ray", "--no-ray")
     else:
-        machine.try_ray(sheet)
+        machine_checks.try_ray(sheet)
     sheet.close()
     return sheet

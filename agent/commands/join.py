@@ -13,21 +13,22 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from agent import courtesy
-from agent import spool as spools
-from agent.bandwidth import LEAST
-from agent.commands.options import place_of, ssh_options
-from agent.courtesy import Courtesy
-from agent.links import Options, Ssh, open_link
-from jobs import environments, units
-from jobs.contract.plan import Environment
-from jobs.errors import LinkError, RefusedError, UsageError
-from jobs.group import example
-from jobs.names import check_name
-from jobs.where import Folder, Host, check_root
+from muster.agent.channels.bandwidth import LEAST
+from muster.agent.commands.options import place_of, ssh_options
+from muster.agent.host import user_limits as courtesy
+from muster.agent.host.user_limits import Courtesy
+from muster.agent.links import Options, Ssh, open_link
+from muster.agent.spool import paths as spools
+from muster.jobs.common import units
+from muster.jobs.common.cli import example
+from muster.jobs.common.errors import LinkError, RefusedError, UsageError
+from muster.jobs.common.locations import Folder, Host, check_root
+from muster.jobs.common.names import check_name
+from muster.jobs.contract.plan import Environment
+from muster.jobs.user_code import environments
 
 if TYPE_CHECKING:
-    from agent.main import Settings
+    from muster.agent.process import Settings
 
 MEMORY_SHARE = 0.8  # of the machine's, by default
 DISK_SHARE = 0.9  # of what is free, by default, where it is for results alone
@@ -35,7 +36,7 @@ PULL_DISK_SHARE = 0.5  # where inputs are pulled: what is not needed of it is fi
 DETACH_SECONDS = 60.0
 _GPU = re.compile(r"[A-Za-z0-9_:./-]{1,64}", re.ASCII)
 # `-m` would put the current folder, here anybody's, before our own packages
-_START = "import sys; sys.path[:] = [p for p in sys.path if p]; from agent.cli import main; sys.exit(main())"
+_START = "import sys; sys.path[:] = [p for p in sys.path if p]; from muster.agent.cli import main; sys.exit(main())"
 
 
 def _size(context: click.Context, option: click.Parameter, value: str | None) -> int | None:
@@ -179,7 +180,7 @@ def _check_spool(folder: Path, asked_for: bool) -> None:
 
 
 def _join(place: Folder | Host, options: Options, wishes: Wishes) -> int:
-    from agent.main import Agent
+    from muster.agent.process import Agent
 
     envs = {name: environments.probe(name, python) for name, python in wishes.pythons.items()}
     spool = spools.Spool(wishes.folder)
@@ -201,8 +202,8 @@ def _join(place: Folder | Host, options: Options, wishes: Wishes) -> int:
 def _settings(place: Folder | Host, wishes: Wishes, spool: spools.Spool, envs: Mapping[str, Environment]) -> Settings:
     from importlib.metadata import version
 
-    from agent import weigh
-    from agent.main import Settings
+    from muster.agent.host import memory as weigh
+    from muster.agent.process import Settings
 
     share = DISK_SHARE if isinstance(place, Folder) else PULL_DISK_SHARE
     there = spools.free_bytes(wishes.folder) + spool.part_bytes() + spool.input_bytes()
@@ -245,7 +246,7 @@ def _detach(folder: Path, name: str) -> int:
 
 
 def _works(folder: Path, pid: int) -> bool:
-    from agent.commands.status import state_of
+    from muster.agent.commands.status import state_of
 
     state = state_of(folder)
     return state is not None and state.pid == pid and state.linked and state.ready

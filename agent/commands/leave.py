@@ -9,10 +9,10 @@ from pathlib import Path
 
 import click
 
-from agent import spool as spools
-from agent.commands.status import the_one
-from jobs.errors import IncompleteError, RefusedError
-from jobs.group import example
+from muster.agent.commands.status import the_one
+from muster.agent.spool import paths as spools
+from muster.jobs.common.cli import example
+from muster.jobs.common.errors import IncompleteError, RefusedError
 
 POLL_SECONDS = 0.1
 NOW_SECONDS = 30.0  # for an agent told to stop at once

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
-from jobs.errors import UsageError
-from jobs.where import Folder, Host, parse
+from muster.jobs.common.errors import UsageError
+from muster.jobs.common.locations import Folder, Host, parse
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _SSH = (

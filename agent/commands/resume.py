@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from agent.commands.wishing import agent_options, wish
-from jobs.group import example
+from muster.agent.commands.wishing import agent_options, wish
+from muster.jobs.common.cli import example
 
 
 @click.command(epilog=example("agent resume", "agent resume --name desk"))

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from agent import courtesy
-from agent.commands.wishing import agent_options, wish
-from jobs.errors import UsageError
-from jobs.group import example
+from muster.agent.commands.wishing import agent_options, wish
+from muster.agent.host import user_limits
+from muster.jobs.common.cli import example
+from muster.jobs.common.errors import UsageError
 
 
 @click.command(epilog=example("agent set cpus=4", "agent set hours=20:00-08:00 nice=19", "agent set hours="))
@@ -23,7 +23,7 @@ def command(settings: tuple[str, ...], name: str | None, spool: Path | None) -> 
     It holds until the agent ends.
     """
     words = dict(_word(text) for text in settings)
-    state = wish(spool, name, lambda known: courtesy.changed(known, words))
+    state = wish(spool, name, lambda known: user_limits.changed(known, words))
     click.echo(f"{state.name} lends {state.cpus} cpus" if state.cpus else f"{state.name}: {state.why_idle}")
     return 0
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 import msgspec
 
-from agent import spool as spools
-from agent.line import State
-from jobs.errors import NotFoundError, RefusedError
-from jobs.group import example
+from muster.agent.display import State
+from muster.agent.spool import paths as spools
+from muster.jobs.common.cli import example
+from muster.jobs.common.errors import NotFoundError, RefusedError
 
 STALE_SECONDS = 10.0
 

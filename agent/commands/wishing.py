@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 import click
 
-from agent import courtesy
-from agent.commands.status import state_of, the_one
-from agent.courtesy import Courtesy
-from agent.line import State
-from jobs.errors import LinkError
+from muster.agent.commands.status import state_of, the_one
+from muster.agent.display import State
+from muster.agent.host import user_limits
+from muster.agent.host.user_limits import Courtesy
+from muster.jobs.common.errors import LinkError
 
 ANSWER_SECONDS = 15.0  # a pool that is starting takes the agent's attention
 POLL_SECONDS = 0.05
@@ -32,7 +32,7 @@ def agent_options(command: _Command) -> _Command:
 def wish(spool: Path | None, name: str | None, change: Callable[[Courtesy], Courtesy]) -> State:
     """Change what is wished of the agent; how it is once it goes by it."""
     folder, owner = the_one(spool, name)
-    stamp = courtesy.write(folder, change(courtesy.read(folder)))
+    stamp = user_limits.write(folder, change(user_limits.read(folder)))
     deadline = time.monotonic() + ANSWER_SECONDS
     while time.monotonic() < deadline:
         state = state_of(folder)

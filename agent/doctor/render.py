@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from agent.doctor.sheet import Check
+from muster.agent.doctor.checklist import Check
 
 OUTCOME_WIDTH = 9
 NAME_WIDTH = 11

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from agent.links.channel import Link
-    from jobs.where import Folder, Host
+    from muster.agent.links.base import Link
+    from muster.jobs.common.locations import Folder, Host
 
 Ssh = Literal["paramiko", "openssh"]
 
@@ -26,19 +26,19 @@ class Options:
 
 def open_link(where: Folder | Host, options: Options | None = None) -> Link:
     """The link to `where`; nothing is connected yet. paramiko is imported for nothing but its own link."""
-    from jobs.where import Folder
+    from muster.jobs.common.locations import Folder
 
     chosen = options or Options()
     if isinstance(where, Folder):
-        from agent.links.pipe import PipeLink
+        from muster.agent.links.local import PipeLink
 
         return PipeLink(where.path)
     if chosen.ssh == "openssh":
-        from agent.links.openssh_link import OpensshLink
+        from muster.agent.links.openssh import OpensshLink
 
         return OpensshLink(where, chosen.config, chosen.command, chosen.accept_new_host_key, chosen.interactive)
-    from agent.links.paramiko_link import ParamikoLink
-    from agent.links.ssh_config import Config
+    from muster.agent.links.paramiko_ssh.link import ParamikoLink
+    from muster.agent.links.ssh_config import Config
 
     config = Config(chosen.config)
     return ParamikoLink(where, config, chosen.command, chosen.accept_new_host_key, chosen.interactive)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import paramiko
 
-from jobs.errors import UsageError
-from jobs.where import Folder, Host, parse
+from muster.jobs.common.errors import UsageError
+from muster.jobs.common.locations import Folder, Host, parse
 
 USER_CONFIG = Path("~/.ssh/config")
 SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")

@@ -1,8 +1,8 @@
-"""The Python API: `from coordinator.client import Farm`. Names what people use; docs/api.md describes it."""
+"""The Python API: `from muster import Farm`. Names what people use; docs/api.md describes it."""
 
-from coordinator.client.farm import Farm
-from coordinator.client.job import Job
-from coordinator.client.results import Result
-from coordinator.client.shards import Shard
+from muster.coordinator.client.farm import Farm
+from muster.coordinator.client.job import Job
+from muster.coordinator.client.results import Result
+from muster.coordinator.client.shards import Shard
 
 __all__ = ["Farm", "Job", "Result", "Shard"]

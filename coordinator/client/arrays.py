@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 import numpy as np
 import xxhash
 
-from coordinator.client.patience import Patience
-from coordinator.client.place import Place
-from coordinator.uploads import Upload
-from jobs.contract.plan import ArraySource
-from jobs.errors import LinkError, MusterError, NoDaemonError, RefusedError, SourceError
-from jobs.npy import DTYPES_HINT, canonical_dtype, make_header
+from muster.coordinator.client.backends.base import Place
+from muster.coordinator.client.backends.retry import Patience
+from muster.coordinator.farm_root.uploads import Upload
+from muster.jobs.common.errors import LinkError, MusterError, NoDaemonError, RefusedError, SourceError
+from muster.jobs.contract.plan import ArraySource
+from muster.jobs.sources.formats.npy import DTYPES_HINT, canonical_dtype, make_header
 
 if TYPE_CHECKING:
     from tqdm import tqdm

@@ -8,22 +8,22 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from coordinator import root as roots
-from coordinator.admin import AgentStatus
-from coordinator.client import draft as drafts
-from coordinator.client.arrays import send
-from coordinator.client.draft import Draft
-from coordinator.client.job import Job
-from coordinator.client.local import Local
-from coordinator.client.place import Place
-from coordinator.client.remote import Remote
-from coordinator.client.shipping import ship
-from coordinator.client.ssh import Ssh
-from coordinator.uploads import Upload
-from jobs.errors import SourceError, UsageError
-from jobs.jobfile import JobFile
-from jobs.names import NAME_LIMIT
-from jobs.where import Folder, parse
+from muster.coordinator.api.requests import AgentStatus
+from muster.coordinator.client import job_draft as drafts
+from muster.coordinator.client.arrays import send
+from muster.coordinator.client.backends.base import Place
+from muster.coordinator.client.backends.local import Local
+from muster.coordinator.client.backends.remote import Remote
+from muster.coordinator.client.backends.ssh import Ssh
+from muster.coordinator.client.function_source import ship
+from muster.coordinator.client.job import Job
+from muster.coordinator.client.job_draft import Draft
+from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.farm_root.uploads import Upload
+from muster.jobs.common.errors import SourceError, UsageError
+from muster.jobs.common.locations import Folder, parse
+from muster.jobs.common.names import NAME_LIMIT
+from muster.jobs.job_file.read import JobFile
 
 SUBMIT_TRIES = 3  # an upload may go, with the last job that needed it, just when it is counted on
 OF_THE_SHARD = ("first_row", "shard")  # arguments that a function gets from the farm if it has them

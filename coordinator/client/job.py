@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 
-from coordinator import render
-from coordinator.admin import FAILURES_LIMIT, FailureRecord, FailuresAsk, JobStatus
-from coordinator.client.patience import Patience
-from coordinator.client.place import Place
-from coordinator.client.results import Result
-from coordinator.client.shards import Shard, assemble, parse_cursor
-from coordinator.committed import Cursor, Record
-from jobs.errors import IncompleteError, MusterError, NotFoundError
-from jobs.names import parse_shard
-from jobs.ranges import RangeSet
-from jobs.source import matches
+from muster.coordinator.api.requests import FAILURES_LIMIT, FailureRecord, FailuresAsk, JobStatus
+from muster.coordinator.client.backends.base import Place
+from muster.coordinator.client.backends.retry import Patience
+from muster.coordinator.client.results import Result
+from muster.coordinator.client.shards import Shard, assemble, parse_cursor
+from muster.coordinator.display import tables
+from muster.coordinator.result_downloads.shard_stream import Cursor, Record
+from muster.jobs.common.errors import IncompleteError, MusterError, NotFoundError
+from muster.jobs.common.names import parse_shard
+from muster.jobs.common.ranges import RangeSet
+from muster.jobs.sources.discover import matches
 
 
 class Job:
-    """A job by its full id, `weights.1`. Every error is one of `jobs.errors`, as on the command line."""
+    """A job by its full id, `weights.1`. Every error is one of `muster.jobs.common.errors`, as on the command line."""
 
     def __init__(self, place: Place, job: str) -> None:
         self._place = place
@@ -42,12 +42,12 @@ class Job:
         with tqdm(desc=self.id, total=0, unit="shard", disable=not progress) as bar:
             for answer in self._place.follow(self.id):
                 status = answer.jobs[0]
-                bar.total, done = render.bar_counts(status)
+                bar.total, done = tables.bar_counts(status)
                 bar.unit = "shard" if status.training is None else "round"
-                bar.set_postfix_str(render.bar_note(status, answer.now), refresh=False)
+                bar.set_postfix_str(tables.bar_note(status, answer.now), refresh=False)
                 bar.update(done - bar.n)
         if status.state != "complete":
-            raise render.incomplete(status)
+            raise tables.incomplete(status)
         return status
 
     def result(self, layers: Sequence[str] | None = None, progress: bool = True) -> Result:
@@ -85,7 +85,7 @@ class Job:
                 patience.endure(error)
         status = self.status()
         if status.state != "complete":
-            raise render.incomplete(status)
+            raise tables.incomplete(status)
 
     def _shards(self, after: Cursor) -> Iterator[tuple[Shard, Cursor]]:
         with closing(self._place.records(self.id, after)) as items:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from jobs.errors import NotFoundError, UsageError
-from jobs.result import MergedLayer, RaggedRows, WrittenFiles, open_result
+from muster.jobs.common.errors import NotFoundError, UsageError
+from muster.jobs.results.open_result import MergedLayer, RaggedRows, WrittenFiles, open_result
 
 Array = np.ndarray[Any, Any]
 Values = Array | RaggedRows | WrittenFiles

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from coordinator.committed import Cursor, Pieces, Record
-from jobs.contract.plan import Output
-from jobs.errors import DamagedError, ProtocolError, UsageError
-from jobs.parts import SUM_BYTES, Layout, unit_bytes
-from jobs.result import RaggedRows
+from muster.coordinator.result_downloads.shard_stream import Cursor, Pieces, Record
+from muster.jobs.common.errors import DamagedError, ProtocolError, UsageError
+from muster.jobs.contract.plan import Output
+from muster.jobs.parts.part_file import SUM_BYTES, Layout, unit_bytes
+from muster.jobs.results.open_result import RaggedRows
 
 Array = np.ndarray[Any, Any]
 _CURSOR = re.compile(r"(\d{1,15}):(\d{1,15})", re.ASCII)

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
-from coordinator import ask, render
-from coordinator import root as roots
-from coordinator.admin import Agents, AgentsAsk
-from coordinator.commands.options import json_option, root_option, say, say_json
-from jobs.group import example
+from muster.coordinator.api.requests import Agents, AgentsAsk
+from muster.coordinator.commands.options import json_option, root_option, say, say_json
+from muster.coordinator.display import tables
+from muster.coordinator.farm_root import ask_daemon
+from muster.coordinator.farm_root import paths as roots
+from muster.jobs.common.cli import example
 
 
 @click.command(epilog=example("coordinator agents"))
@@ -19,10 +20,10 @@ from jobs.group import example
 def command(root: Path | None, as_json: bool) -> None:
     """List the machines: their state, their work, what they cannot run and why."""
     found = roots.existing(root)
-    answer = ask.ask(found, AgentsAsk(), Agents)
+    answer = ask_daemon.ask(found, AgentsAsk(), Agents)
     if as_json:
         say_json(answer)
     elif answer.agents:
-        say(render.agents_table(answer.agents, answer.now))
+        say(tables.agents_table(answer.agents, answer.now))
     else:
-        say(render.no_machines(found.path))
+        say(tables.no_machines(found.path))

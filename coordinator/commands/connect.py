@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from coordinator.root import find
-from jobs.errors import RefusedError, UsageError
+from muster.coordinator.farm_root.paths import find
+from muster.jobs.common.errors import RefusedError, UsageError
 
 ROLES = ("control", "push", "pull", "round")
 HELP = """Usage: coordinator connect --role control|push|pull|round [--root DIR] [--as NAME] [--files DIR]
@@ -40,7 +40,7 @@ def run(args: list[str]) -> int:
         given = _confined(given, os.environ.get("SSH_ORIGINAL_COMMAND"))
     if given["role"] not in ROLES:
         raise UsageError(f"--role is {given['role']!r}", f"give one of {', '.join(ROLES)}")
-    from coordinator.connect import main
+    from muster.coordinator.connect.main import main
 
     return main(_root(given), given["role"], given["pinned"], given["files"])
 
@@ -51,18 +51,18 @@ def _root(given: dict[str, str]) -> Path:
 
 def _confined(given: dict[str, str], original: str | None) -> dict[str, str]:
     """What may be done with a key that is pinned to a name, given what its holder asked for."""
-    from coordinator import confine
+    from muster.coordinator.connect import forced_command
 
     if original is None and given["role"]:
         return given
     root, name = _root(given), given["pinned"]
     try:
-        asked = parse(confine.words_of(original or ""))
+        asked = parse(forced_command.words_of(original or ""))
         if asked["role"] not in ROLES:
             raise RefusedError(f"there is no role {asked['role'][:64]!r}", f"the roles are {', '.join(ROLES)}")
-        confine.check(name, given["role"], root, asked, not asked["root"] or _root(asked) == root)
+        forced_command.check(name, given["role"], root, asked, not asked["root"] or _root(asked) == root)
     except (RefusedError, UsageError) as error:
-        raise confine.refuse(root, name, original, error) from None
+        raise forced_command.refuse(root, name, original, error) from None
     return {**given, "role": asked["role"]}
 
 

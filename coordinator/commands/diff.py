@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from coordinator import root as roots
-from coordinator.commands.options import json_option, root_option, say, say_json
-from coordinator.root import Root
-from jobs.contract.plan import Layer, Plan
-from jobs.errors import MusterError
-from jobs.group import example
+from muster.coordinator.commands.options import json_option, root_option, say, say_json
+from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.farm_root.paths import Root
+from muster.jobs.common.cli import example
+from muster.jobs.common.errors import MusterError
+from muster.jobs.contract.plan import Layer, Plan
 
 CODE_LINES_SHOWN = 60
 _ENVIRONMENT = ("kind", "kernel", "entry", "env", "packages", "cpus", "memory", "gpus", "threads", "timeout")
@@ -29,7 +29,7 @@ def command(one: str, other: str, root: Path | None, as_json: bool) -> None:
 
     Asks no coordinator.
     """
-    from coordinator import reuse
+    from muster.coordinator.submission import reuse
 
     found = roots.existing(root)
     names = [roots.resolve_job(found, name) for name in (one, other)]
@@ -77,7 +77,7 @@ def _code(root: Root, old: Plan, new: Plan) -> list[str]:
 
 
 def _files(root: Root, plan: Plan) -> dict[str, bytes]:
-    from jobs.code import opened
+    from muster.jobs.user_code.code_pack import opened
 
     if plan.work.code is None:
         return {}
@@ -99,7 +99,7 @@ def _layers(root: Root, names: list[str], plans: list[Plan]) -> dict[str, str]:
 
 
 def _layer(root: Root, names: list[str], plans: list[Plan], old: Layer, new: Layer) -> str:
-    from coordinator import reuse
+    from muster.coordinator.submission import reuse
 
     why = "the same"
     if old.digest != new.digest:
@@ -109,7 +109,7 @@ def _layer(root: Root, names: list[str], plans: list[Plan], old: Layer, new: Lay
 
 def _results(root: Root, names: list[str], layer: Layer) -> str:
     """Whether the merged bytes are the same, where both are merged."""
-    from jobs.manifest import read_manifest
+    from muster.jobs.parts.manifest import read_manifest
 
     digests = []
     for name in names:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from coordinator import ask
-from coordinator import root as roots
-from coordinator.admin import Done, Drain
-from coordinator.commands.options import root_option, say
-from jobs.group import example
-from jobs.names import check_name
+from muster.coordinator.api.requests import Done, Drain
+from muster.coordinator.commands.options import root_option, say
+from muster.coordinator.farm_root import ask_daemon
+from muster.coordinator.farm_root import paths as roots
+from muster.jobs.common.cli import example
+from muster.jobs.common.names import check_name
 
 
 @click.command(epilog=example("coordinator drain lab3"))
@@ -23,4 +23,4 @@ def command(agent: str, root: Path | None) -> None:
     It hands back what it has not started, finishes and pushes the rest, and exits: nothing is computed twice.
     """
     found = roots.existing(root)
-    say(ask.ask(found, Drain(check_name(agent, "agent")), Done).said)
+    say(ask_daemon.ask(found, Drain(check_name(agent, "agent")), Done).said)

@@ -9,14 +9,15 @@ from typing import NamedTuple
 
 import click
 
-from coordinator import ask, render
-from coordinator import root as roots
-from coordinator.admin import Usage, Used
-from coordinator.commands.options import json_option, root_option, say, say_json
-from coordinator.root import Root
-from jobs.errors import NoDaemonError
-from jobs.group import example
-from jobs.units import format_size
+from muster.coordinator.api.requests import Usage, Used
+from muster.coordinator.commands.options import json_option, root_option, say, say_json
+from muster.coordinator.display import tables
+from muster.coordinator.farm_root import ask_daemon
+from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.farm_root.paths import Root
+from muster.jobs.common.cli import example
+from muster.jobs.common.errors import NoDaemonError
+from muster.jobs.common.units import format_size
 
 
 class JobSize(NamedTuple):
@@ -66,14 +67,14 @@ def size_below(folder: Path) -> int:
 def _used(root: Root) -> Used:
     """The daemon's word on what it has promised; without one nothing is."""
     try:
-        return ask.ask(root, Usage(), Used)
+        return ask_daemon.ask(root, Usage(), Used)
     except NoDaemonError:
         return Used(shutil.disk_usage(root.path).free, 0)
 
 
 def page(sizes: list[JobSize], uploads: int, other: int, used: Used) -> str:
-    rows = [(render.short(size.job), *map(format_size, size[1:])) for size in sizes]
-    lines = [render.table(("JOB", "BUNDLES", "RESULT", "OTHER"), rows, " rrr")] if rows else ["no jobs"]
+    rows = [(tables.short(size.job), *map(format_size, size[1:])) for size in sizes]
+    lines = [tables.table(("JOB", "BUNDLES", "RESULT", "OTHER"), rows, " rrr")] if rows else ["no jobs"]
     lines += ["", f"uploads {format_size(uploads)}, beside these {format_size(other)}, free {format_size(used.free)}"]
     lines[-1] += f", of that reserved {format_size(used.reserved)}" if used.reserved else ""
     return "\n".join(lines)

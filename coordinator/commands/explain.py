@@ -6,9 +6,7 @@ from pathlib import Path
 
 import click
 
-from coordinator import ask, render
-from coordinator import root as roots
-from coordinator.admin import (
+from muster.coordinator.api.requests import (
     Agents,
     AgentsAsk,
     ExplainAgent,
@@ -18,14 +16,17 @@ from coordinator.admin import (
     Status,
     StatusAsk,
 )
-from coordinator.commands.logs import split
-from coordinator.commands.options import json_option, plain, root_option, say, say_json
-from coordinator.protocol.messages import Message
-from coordinator.root import Root
-from jobs.errors import MusterError, NotFoundError
-from jobs.group import example
-from jobs.names import parse_shard
-from jobs.units import format_duration, format_size
+from muster.coordinator.commands.logs import split
+from muster.coordinator.commands.options import json_option, plain, root_option, say, say_json
+from muster.coordinator.display import tables
+from muster.coordinator.farm_root import ask_daemon
+from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.farm_root.paths import Root
+from muster.coordinator.protocol.messages import Message
+from muster.jobs.common.cli import example
+from muster.jobs.common.errors import MusterError, NotFoundError
+from muster.jobs.common.names import parse_shard
+from muster.jobs.common.units import format_duration, format_size
 
 
 @click.command(
@@ -46,7 +47,7 @@ def command(what: str | None, root: Path | None, as_json: bool) -> None:
     elif answers:
         say("\n\n".join(page(answer) for answer in answers))
     else:
-        say(render.no_machines(found.path))
+        say(tables.no_machines(found.path))
 
 
 def _asked(root: Root, what: str) -> Explained:
@@ -55,21 +56,21 @@ def _asked(root: Root, what: str) -> Explained:
         job, rest = split(what, None)
         layer, number = parse_shard(rest or "")
         name = roots.resolve_job(root, job)
-        answer = ask.ask(root, ExplainShard(name, layer, number), Explained)
+        answer = ask_daemon.ask(root, ExplainShard(name, layer, number), Explained)
         return _with_table(root, name, layer, number, answer) if answer.merged else answer
-    agents = {agent.name for agent in ask.ask(root, AgentsAsk(), Agents).agents}
+    agents = {agent.name for agent in ask_daemon.ask(root, AgentsAsk(), Agents).agents}
     if what in agents:
-        return ask.ask(root, ExplainAgent(what), Explained)
+        return ask_daemon.ask(root, ExplainAgent(what), Explained)
     try:
         name = roots.resolve_job(root, what)
     except MusterError:
         known = ", ".join(sorted(agents)[:5]) or "none"
         raise NotFoundError(f"there is no agent, job or shard {what!r}", f"agents: {known}") from None
-    return ask.ask(root, ExplainJob(name), Explained)
+    return ask_daemon.ask(root, ExplainJob(name), Explained)
 
 
 def _everything(root: Root) -> list[Explained]:
-    with ask.line(root) as line:
+    with ask_daemon.line(root) as line:
         jobs = [job.id for job in line.ask(StatusAsk(), Status).jobs if job.state in {"running", "paused", "halted"}]
         agents = [agent.name for agent in line.ask(AgentsAsk(), Agents).agents if agent.state != "left"]
         questions: list[Message] = [*map(ExplainJob, jobs), *map(ExplainAgent, agents)]
@@ -80,10 +81,10 @@ def _with_table(root: Root, job: str, layer: str, number: int, answer: Explained
     """What the table beside a merged layer says of the run that counts."""
     import msgspec
 
-    from jobs.result import open_result
+    from muster.jobs.results.open_result import open_result
 
     line = open_result(root.job(job).result / layer).shards[number]
-    when, took = render.moment(float(line["started"])), format_duration(float(line["seconds"]))
+    when, took = tables.moment(float(line["started"])), format_duration(float(line["seconds"]))
     said = (
         f"was computed by {line['agent']} (attempt {line['boot']}.{line['attempt']}) at {when}, in {took},"
         f" peak {format_size(int(line['peak']))}, from {format_size(int(line['in_bytes']))}"
@@ -95,8 +96,8 @@ def page(answer: Explained) -> str:
     """As people read it."""
     lines = [answer.about, *(f"  {line}" for line in answer.lines)]
     for one in answer.happenings:
-        lines.append(f"  {render.moment(one.when)}  {one.said}")
+        lines.append(f"  {tables.moment(one.when)}  {one.said}")
         lines += [f"      | {line}" for line in one.evidence.splitlines()]
     if answer.since and not answer.merged:
-        lines.append(f"  (of the time before {render.moment(answer.since)} only failures and commits are known)")
+        lines.append(f"  (of the time before {tables.moment(answer.since)} only failures and commits are known)")
     return "\n".join(lines)

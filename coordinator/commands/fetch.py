@@ -10,12 +10,12 @@ from typing import BinaryIO
 import click
 import msgspec
 
-from coordinator import plans
-from coordinator import root as roots
-from coordinator.commands.options import job_argument, root_option
-from coordinator.fetching import Wanted, answer
-from jobs.errors import UsageError
-from jobs.group import example
+from muster.coordinator.commands.options import job_argument, root_option
+from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.farm_root import plans
+from muster.coordinator.result_downloads.file_server import Wanted, answer
+from muster.jobs.common.cli import example
+from muster.jobs.common.errors import UsageError
 
 LINE_LIMIT = 8_192  # bytes of one request
 
@@ -28,7 +28,7 @@ def command(job: str, root: Path | None) -> None:
 
     A request is a line of JSON, {"layer": "conv1", "file": "manifest.json"}: the file is one that the layer's manifest
     names or that itself; "start" may say a byte to begin at. The answer is a frame that says how many bytes follow, and
-    these. Used by coordinator.client.
+    these. Used by muster.coordinator.client.
     """
     found = roots.existing(root)
     folder = found.job(roots.resolve_job(found, job))

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import click
 
-from coordinator import ask
-from coordinator import root as roots
-from coordinator.admin import Done, Kick
-from coordinator.commands.logs import split
-from coordinator.commands.options import root_option, say
-from jobs.errors import UsageError
-from jobs.group import example
-from jobs.names import parse_shard
+from muster.coordinator.api.requests import Done, Kick
+from muster.coordinator.commands.logs import split
+from muster.coordinator.commands.options import root_option, say
+from muster.coordinator.farm_root import ask_daemon
+from muster.coordinator.farm_root import paths as roots
+from muster.jobs.common.cli import example
+from muster.jobs.common.errors import UsageError
+from muster.jobs.common.names import parse_shard
 
 
 @click.command(epilog=example("coordinator kick weights.1/conv1/17"))
@@ -31,4 +31,4 @@ def command(shard: str, root: Path | None) -> None:
     if rest is None:
         raise UsageError(f"{shard!r} is not a shard", "write JOB/LAYER/NUMBER, such as weights.1/conv1/17")
     layer, number = parse_shard(rest)
-    say(ask.ask(found, Kick(roots.resolve_job(found, job), layer, number), Done).said)
+    say(ask_daemon.ask(found, Kick(roots.resolve_job(found, job), layer, number), Done).said)

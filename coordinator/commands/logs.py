@@ -8,15 +8,16 @@ from pathlib import Path
 
 import click
 
-from coordinator import ask, printed, render
-from coordinator import root as roots
-from coordinator.admin import FAILURES_LIMIT, Failures, FailuresAsk, Status, StatusAsk
-from coordinator.commands.options import json_option, plain, root_option, say, say_json
-from coordinator.printed import Saying
-from coordinator.root import Root
-from jobs.errors import NoDaemonError, UsageError
-from jobs.group import example
-from jobs.names import parse_shard
+from muster.coordinator.api.requests import FAILURES_LIMIT, Failures, FailuresAsk, Status, StatusAsk
+from muster.coordinator.commands.options import json_option, plain, root_option, say, say_json
+from muster.coordinator.display import tables
+from muster.coordinator.farm_root import ask_daemon, printed_log
+from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.farm_root.paths import Root
+from muster.coordinator.farm_root.printed_log import Saying
+from muster.jobs.common.cli import example
+from muster.jobs.common.errors import NoDaemonError, UsageError
+from muster.jobs.common.names import parse_shard
 
 FOLLOW_SECONDS = 0.5
 
@@ -52,17 +53,17 @@ def command(
         return
     what = f"{name}/{shard}" if shard else name
     try:
-        answer = ask.ask(found, FailuresAsk(name, layer, number, failed, limit), Failures)
+        answer = ask_daemon.ask(found, FailuresAsk(name, layer, number, failed, limit), Failures)
         given_up = bool(answer.items) or not failed
         if not given_up and not as_json:  # a halted job has nothing else to show
-            answer = ask.ask(found, FailuresAsk(name, layer, number, False, limit), Failures)
+            answer = ask_daemon.ask(found, FailuresAsk(name, layer, number, False, limit), Failures)
     except NoDaemonError:
         if shard or failed or as_json:
             raise
         say(_from_file(found, name))
         return
     sayings = [] if failed else _printed(found, name, layer, number)
-    if not failed and printed.is_full(found.job(name).printed):
+    if not failed and printed_log.is_full(found.job(name).printed):
         click.echo(f"{name} printed more than is kept of a job: the end of it is missing", err=True)
     if as_json:
         say_json({**plain(answer), "printed": [plain(one) for one in sayings[-limit:]]})
@@ -93,10 +94,10 @@ def page(
     pages = [] if given_up else [f"no shard of {what} is given up; these attempts failed:"]
     hidden = answer.total - len(answer.items)
     if hidden > 0:
-        pages.append(f"… {render.counted(hidden, 'earlier failure')}; --limit shows more")
+        pages.append(f"… {tables.counted(hidden, 'earlier failure')}; --limit shows more")
     if len(sayings) > limit:
-        pages.append(f"… {render.counted(len(sayings) - limit, 'earlier shard')} printed something; --limit shows more")
-    found = [(record.when, render.failure_page(job, record)) for record in answer.items]
+        pages.append(f"… {tables.counted(len(sayings) - limit, 'earlier shard')} printed something; --limit shows more")
+    found = [(record.when, tables.failure_page(job, record)) for record in answer.items]
     found += [(one.when, saying_page(job, one)) for one in sayings[-limit:]]
     return "\n\n".join([*pages, *(text for _, text in sorted(found, key=lambda pair: pair[0]))])
 
@@ -104,15 +105,17 @@ def page(
 def saying_page(job: str, one: Saying) -> str:
     """What one shard printed, indented."""
     if one.left_out:
-        return f"{job}: what {render.counted(one.left_out, 'shard')} printed on {one.agent} was too much, and left out"
-    head = f"{job}/{one.layer}/{one.number} printed, on {one.agent} at {render.moment(one.when)}:"
+        return f"{job}: what {tables.counted(one.left_out, 'shard')} printed on {one.agent} was too much, and left out"
+    head = f"{job}/{one.layer}/{one.number} printed, on {one.agent} at {tables.moment(one.when)}:"
     return "\n".join([head, *(f"  | {line}" for line in one.text.splitlines())])
 
 
 def _printed(root: Root, job: str, layer: str | None, number: int | None) -> list[Saying]:
     """Each run once: it is said twice where a link broke."""
     found = {
-        one.run if one.text else one: one for _, one in printed.read(root.job(job).printed) if _fits(one, layer, number)
+        one.run if one.text else one: one
+        for _, one in printed_log.read(root.job(job).printed)
+        if _fits(one, layer, number)
     }
     return list(found.values())
 
@@ -137,7 +140,7 @@ def _follow(root: Root, question: FailuresAsk) -> None:
     """Until the job ends, or is halted: then nothing comes any more."""
     follower = _Follower(root, question)
     while True:
-        [status] = ask.ask(root, StatusAsk(question.job), Status).jobs  # before the last look
+        [status] = ask_daemon.ask(root, StatusAsk(question.job), Status).jobs  # before the last look
         for text in follower.news():
             say(text)
         if status.state not in {"running", "paused"}:
@@ -156,10 +159,10 @@ class _Follower:
 
     def news(self) -> Iterator[str]:
         q = self._question
-        for record in reversed(ask.ask(self._root, q, Failures).items):
+        for record in reversed(ask_daemon.ask(self._root, q, Failures).items):
             if self._is_new(record.layer, record.number, record.boot, record.attempt, record.when):
-                yield render.failure_page(q.job, record)
-        for place, one in printed.read(self._root.job(q.job).printed, self._place):
+                yield tables.failure_page(q.job, record)
+        for place, one in printed_log.read(self._root.job(q.job).printed, self._place):
             self._place = place
             if _fits(one, q.layer, q.number) and (one.left_out or self._is_new(*one.run)):
                 yield saying_page(q.job, one)

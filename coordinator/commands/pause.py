@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from coordinator import ask
-from coordinator import root as roots
-from coordinator.admin import Done, Pause
-from coordinator.commands.options import job_argument, root_option, say
-from jobs.group import example
+from muster.coordinator.api.requests import Done, Pause
+from muster.coordinator.commands.options import job_argument, root_option, say
+from muster.coordinator.farm_root import ask_daemon
+from muster.coordinator.farm_root import paths as roots
+from muster.jobs.common.cli import example
 
 
 @click.command(epilog=example("coordinator pause weights"))
@@ -22,4 +22,4 @@ def command(job: str, root: Path | None) -> None:
     What is running is finished and committed.
     """
     found = roots.existing(root)
-    say(ask.ask(found, Pause(roots.resolve_job(found, job)), Done).said)
+    say(ask_daemon.ask(found, Pause(roots.resolve_job(found, job)), Done).said)

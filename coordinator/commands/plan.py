@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from coordinator import ask, render
-from coordinator import root as roots
-from coordinator.admin import Agents, AgentsAsk, AgentStatus, JobStatus, Status, StatusAsk
-from coordinator.commands.options import json_option, plain, reuse_options, root_option, say, say_json
-from coordinator.root import Root
-from jobs.errors import MusterError, UsageError
-from jobs.group import example
+from muster.coordinator.api.requests import Agents, AgentsAsk, AgentStatus, JobStatus, Status, StatusAsk
+from muster.coordinator.commands.options import json_option, plain, reuse_options, root_option, say, say_json
+from muster.coordinator.display import tables
+from muster.coordinator.farm_root import ask_daemon
+from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.farm_root.paths import Root
+from muster.jobs.common.cli import example
+from muster.jobs.common.errors import MusterError, UsageError
 
 if TYPE_CHECKING:
-    from coordinator.reuse import Wish
+    from muster.coordinator.submission.reuse import Wish
 
 
 class Known(NamedTuple):
@@ -50,9 +51,9 @@ def command(
     Starts nothing, and needs no coordinator; with one, earlier jobs tell how long it would take. With --from it says of
     each layer whether it would be taken over from that job, and if not, why.
     """
-    from coordinator.forecast import forecast
-    from coordinator.planning import plan_file
-    from coordinator.reuse import Wish
+    from muster.coordinator.submission.forecast import forecast
+    from muster.coordinator.submission.reuse import Wish
+    from muster.coordinator.submission.submit import plan_file
 
     if old is not None:
         _plan_from(roots.existing(root), old, job_file, Wish(layers, sets), as_json)
@@ -65,15 +66,15 @@ def command(
     if as_json:
         say_json(seen)
     else:
-        say(render.forecast_page(seen))
+        say(tables.forecast_page(seen))
 
 
 def _plan_from(root: Root, old: str, job_file: Path | None, wish: Wish, as_json: bool) -> None:
     """Only what is computed counts in the forecast."""
     import msgspec
 
-    from coordinator import reuse
-    from coordinator.forecast import forecast
+    from muster.coordinator.submission import reuse
+    from muster.coordinator.submission.forecast import forecast
 
     job = roots.resolve_job(root, old)
     plan = reuse.planned_from(root, job, job_file, wish).plan
@@ -84,14 +85,14 @@ def _plan_from(root: Root, old: str, job_file: Path | None, wish: Wish, as_json:
     if as_json:
         say_json({**plain(seen), "fates": [plain(fate) for fate in fates]})
         return
-    rows = [(render.short(one.layer), "reused" if one.reused else "computed", one.why) for one in fates]
-    say(render.table(("LAYER", "IS", "BECAUSE"), rows) + "\n\n" + render.forecast_page(seen))
+    rows = [(tables.short(one.layer), "reused" if one.reused else "computed", one.why) for one in fates]
+    say(tables.table(("LAYER", "IS", "BECAUSE"), rows) + "\n\n" + tables.forecast_page(seen))
 
 
 def ask_farm(root: Root) -> Known:
     free = shutil.disk_usage(root.path).free if root.path.is_dir() else None
     try:
-        with ask.line(root) as line:
+        with ask_daemon.line(root) as line:
             agents = line.ask(AgentsAsk(), Agents).agents
             return Known(agents, line.ask(StatusAsk(), Status).jobs, free)
     except MusterError:  # planning needs none of it

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from coordinator import ask
-from coordinator import root as roots
-from coordinator.admin import Done, Priority
-from coordinator.commands.options import job_argument, root_option, say
-from jobs.group import example
+from muster.coordinator.api.requests import Done, Priority
+from muster.coordinator.commands.options import job_argument, root_option, say
+from muster.coordinator.farm_root import ask_daemon
+from muster.coordinator.farm_root import paths as roots
+from muster.jobs.common.cli import example
 
 
 @click.command(epilog=example("coordinator priority weights 4"))
@@ -23,4 +23,4 @@ def command(job: str, weight: int, root: Path | None) -> None:
     N is 1 to 1000. A job of priority 4 gets four times the slot-seconds of one of priority 1 while both have work.
     """
     found = roots.existing(root)
-    say(ask.ask(found, Priority(roots.resolve_job(found, job), weight), Done).said)
+    say(ask_daemon.ask(found, Priority(roots.resolve_job(found, job), weight), Done).said)

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from coordinator import render
-from coordinator import root as roots
-from coordinator.commands.options import json_option, root_option, say, say_json
-from jobs.errors import NotFoundError
-from jobs.group import example
-from jobs.units import format_duration
+from muster.coordinator.commands.options import json_option, root_option, say, say_json
+from muster.coordinator.display import tables
+from muster.coordinator.farm_root import paths as roots
+from muster.jobs.common.cli import example
+from muster.jobs.common.errors import NotFoundError
+from muster.jobs.common.units import format_duration
 
 if TYPE_CHECKING:
-    from jobs.train.checkpoint import Told
-    from jobs.train.report import Run
+    from muster.jobs.training.checkpoint import Told
+    from muster.jobs.training.report import Run
 
 HEADER = ("job", "mode", "workers", "bits", "round", "time", "rounds/s", "loss", "accuracy", "best", "to target")
 
@@ -65,14 +65,14 @@ def command(jobs: tuple[str, ...], plots: Path | None, target: float | None, roo
     else:
         say(page(lines))
     if plots is not None:
-        from jobs.train import pictures
+        from muster.jobs.training import plots as pictures
 
         written = pictures.write(plots, [_run(name, one) for name, one in told.items()], target)
-        click.echo(f"wrote {render.counted(len(written), 'file')} to {plots}", err=True)
+        click.echo(f"wrote {tables.counted(len(written), 'file')} to {plots}", err=True)
 
 
 def _told(root: roots.Root, job: str) -> Told:
-    from jobs.train import checkpoint
+    from muster.jobs.training import checkpoint
 
     told = checkpoint.newest_told(root.job(job).checkpoints)
     if told is None:
@@ -106,23 +106,23 @@ def _line(job: str, told: Told, target: float | None) -> Training:
 
 
 def _run(job: str, told: Told) -> Run:
-    from jobs.train.report import Run
+    from muster.jobs.training.report import Run
 
     return Run(told.params.mode, told.params.workers, told.record.points, told.record.marks, job)
 
 
 def page(lines: list[Training]) -> str:
     """A line a job."""
-    return render.table(HEADER, [_cells(line) for line in lines], right="..rrrrrrrrr")
+    return tables.table(HEADER, [_cells(line) for line in lines], right="..rrrrrrrrr")
 
 
 def _cells(line: Training) -> list[str]:
     return [
-        render.short(line.job),
+        tables.short(line.job),
         line.mode,
         str(line.workers),
         str(line.bits),
-        render.count(line.round),
+        tables.count(line.round),
         format_duration(line.seconds),
         f"{line.rounds_per_second:.3g}",
         *(f"{value:.4f}" if value is not None else "-" for value in (line.loss, line.accuracy, line.best)),

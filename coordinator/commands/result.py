@@ -7,15 +7,15 @@ from pathlib import Path
 
 import click
 
-from coordinator import render
-from coordinator import root as roots
-from coordinator.commands.options import job_argument, json_option, root_option, say, say_json
-from coordinator.fetching import layers_of
-from coordinator.root import JobFolder
-from jobs.commit import fsync_folder, naming_space, publish, sync_tree
-from jobs.errors import IncompleteError, RefusedError
-from jobs.group import example
-from jobs.manifest import MANIFEST, folders_of_files
+from muster.coordinator.commands.options import job_argument, json_option, root_option, say, say_json
+from muster.coordinator.display import tables
+from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.farm_root.paths import JobFolder
+from muster.coordinator.result_downloads.file_server import layers_of
+from muster.jobs.common.cli import example
+from muster.jobs.common.durable import fsync_folder, naming_space, publish, sync_tree
+from muster.jobs.common.errors import IncompleteError, RefusedError
+from muster.jobs.parts.manifest import MANIFEST, folders_of_files
 
 NAMES_SHOWN = 5
 
@@ -58,7 +58,7 @@ def nothing_merged(job: str, folder: JobFolder) -> IncompleteError:
 def unfinished(merged: list[str], missing: list[str]) -> str:
     """One line on a job that has only some of its layers."""
     shown = ", ".join(missing[:NAMES_SHOWN]) + (", …" if len(missing) > NAMES_SHOWN else "")
-    return f"{len(merged):,} of {render.counted(len(merged) + len(missing), 'layer')} merged; not yet: {shown}"
+    return f"{len(merged):,} of {tables.counted(len(merged) + len(missing), 'layer')} merged; not yet: {shown}"
 
 
 def copy(result: Path, target: Path, layers: list[str]) -> None:

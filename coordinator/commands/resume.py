@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from coordinator import ask
-from coordinator import root as roots
-from coordinator.admin import Done, Resume
-from coordinator.commands.options import job_argument, root_option, say
-from jobs.group import example
+from muster.coordinator.api.requests import Done, Resume
+from muster.coordinator.commands.options import job_argument, root_option, say
+from muster.coordinator.farm_root import ask_daemon
+from muster.coordinator.farm_root import paths as roots
+from muster.jobs.common.cli import example
 
 
 @click.command(epilog=example("coordinator resume weights"))
@@ -22,4 +22,4 @@ def command(job: str, root: Path | None) -> None:
     A halted job wants `coordinator retry`.
     """
     found = roots.existing(root)
-    say(ask.ask(found, Resume(roots.resolve_job(found, job)), Done).said)
+    say(ask_daemon.ask(found, Resume(roots.resolve_job(found, job)), Done).said)

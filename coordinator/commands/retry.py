@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from coordinator import ask
-from coordinator import root as roots
-from coordinator.admin import Done, Retry
-from coordinator.commands.options import job_argument, root_option, say
-from jobs.errors import UsageError
-from jobs.group import example
+from muster.coordinator.api.requests import Done, Retry
+from muster.coordinator.commands.options import job_argument, root_option, say
+from muster.coordinator.farm_root import ask_daemon
+from muster.coordinator.farm_root import paths as roots
+from muster.jobs.common.cli import example
+from muster.jobs.common.errors import UsageError
 
 
 @click.command(epilog=example("coordinator retry weights", "coordinator retry weights --layers conv1 fc"))
@@ -28,4 +28,4 @@ def command(job: str, layers: tuple[str, ...], more: tuple[str, ...], root: Path
         raise UsageError(f"what is {more[0]!r}?", "name layers after --layers")
     found = roots.existing(root)
     named = [*layers, *more] or None
-    say(ask.ask(found, Retry(roots.resolve_job(found, job), named), Done).said)
+    say(ask_daemon.ask(found, Retry(roots.resolve_job(found, job), named), Done).said)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from coordinator import ask
-from coordinator import root as roots
-from coordinator.admin import Done, Remove
-from coordinator.commands.options import job_argument, root_option, say
-from jobs.group import example
+from muster.coordinator.api.requests import Done, Remove
+from muster.coordinator.commands.options import job_argument, root_option, say
+from muster.coordinator.farm_root import ask_daemon
+from muster.coordinator.farm_root import paths as roots
+from muster.jobs.common.cli import example
 
 
 @click.command(epilog=example("coordinator rm weights.1"))
@@ -22,4 +22,4 @@ def command(job: str, root: Path | None) -> None:
     Copy the result first if it is wanted: `coordinator result JOB --to DIR`.
     """
     found = roots.existing(root)
-    say(ask.ask(found, Remove(roots.resolve_job(found, job)), Done).said)
+    say(ask_daemon.ask(found, Remove(roots.resolve_job(found, job)), Done).said)

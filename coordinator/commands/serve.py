@@ -9,14 +9,14 @@ from pathlib import Path
 
 import click
 
-from coordinator import ask
-from coordinator import root as roots
-from coordinator.admin import Status, StatusAsk
-from coordinator.commands.options import root_option, say
-from coordinator.root import Root
-from coordinator.scheduler.state import Timing
-from jobs.errors import LinkError, NoDaemonError, RefusedError
-from jobs.group import example
+from muster.coordinator.api.requests import Status, StatusAsk
+from muster.coordinator.commands.options import root_option, say
+from muster.coordinator.farm_root import ask_daemon
+from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.farm_root.paths import Root
+from muster.coordinator.scheduler.state import Timing
+from muster.jobs.common.cli import example
+from muster.jobs.common.errors import LinkError, NoDaemonError, RefusedError
 
 START_SECONDS = 60.0
 POLL_SECONDS = 0.05
@@ -39,7 +39,7 @@ def command(root: Path | None, detach: bool, quiet: bool, lease: float, heartbea
     found = roots.prepare(roots.find(root).path)
     if detach:
         return _detach(found, ["--quiet", "--lease", str(lease), "--heartbeat", str(heartbeat), "--tick", str(tick)])
-    from coordinator.daemon import serve
+    from muster.coordinator.daemon.serve import serve
 
     return serve(found.path, Timing(lease, heartbeat, tick), quiet)
 
@@ -80,7 +80,7 @@ def _await_start(daemon: subprocess.Popen[bytes], found: Root) -> int | None:
 
 def _answers(found: Root) -> bool:
     try:
-        ask.ask(found, StatusAsk(), Status)
+        ask_daemon.ask(found, StatusAsk(), Status)
     except (NoDaemonError, LinkError):
         return False
     return True

@@ -8,12 +8,14 @@ from typing import Any
 import click
 import msgspec
 
-from coordinator import ask, progress, render
-from coordinator import root as roots
-from coordinator.admin import JobStatus, Status, StatusAsk
-from coordinator.commands.options import json_option, plain, root_option, say, say_json
-from coordinator.root import Root
-from jobs.group import example
+from muster.coordinator.api.requests import JobStatus, Status, StatusAsk
+from muster.coordinator.commands.options import json_option, plain, root_option, say, say_json
+from muster.coordinator.display import tables
+from muster.coordinator.farm_root import ask_daemon
+from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.farm_root.paths import Root
+from muster.coordinator.submission import eta
+from muster.jobs.common.cli import example
 
 
 @click.command(epilog=example("coordinator status", "coordinator status weights.1 --json"))
@@ -23,21 +25,21 @@ from jobs.group import example
 def command(job: str | None, root: Path | None, as_json: bool) -> None:
     """List the jobs, or show one with its layers and machines."""
     found = roots.existing(root)
-    answer = ask.ask(found, StatusAsk(roots.resolve_job(found, job) if job else None), Status)
+    answer = ask_daemon.ask(found, StatusAsk(roots.resolve_job(found, job) if job else None), Status)
     if as_json:
         say_json(as_plain(answer))
     elif job:
-        say("\n\n".join(render.job_page(each, answer.now) for each in answer.jobs))
+        say("\n\n".join(tables.job_page(each, answer.now) for each in answer.jobs))
     else:
-        say(render.jobs_table(answer.jobs, answer.now))
+        say(tables.jobs_table(answer.jobs, answer.now))
         say(farm_line(found, answer))
 
 
 def farm_line(root: Root, answer: Status) -> str:
     """What holds for all jobs."""
-    machines = f"{render.counted(answer.agents, 'machine')} at work"
+    machines = f"{tables.counted(answer.agents, 'machine')} at work"
     if not answer.agents:
-        machines = render.no_machines(root.path)
+        machines = tables.no_machines(root.path)
     return "\n".join(["", machines, *answer.notes])
 
 
@@ -49,4 +51,4 @@ def as_plain(answer: Status) -> dict[str, Any]:
 
 
 def _job(job: JobStatus, now: float) -> dict[str, Any]:
-    return {**msgspec.to_builtins(job), "eta": msgspec.to_builtins(progress.eta(job, now))}
+    return {**msgspec.to_builtins(job), "eta": msgspec.to_builtins(eta.eta(job, now))}

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import click
 
-from coordinator import ask
-from coordinator import root as roots
-from coordinator.admin import Done, Stop
-from coordinator.commands.options import root_option, say
-from coordinator.root import Root
-from jobs.errors import LinkError, NoDaemonError
-from jobs.group import example
+from muster.coordinator.api.requests import Done, Stop
+from muster.coordinator.commands.options import root_option, say
+from muster.coordinator.farm_root import ask_daemon
+from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.farm_root.paths import Root
+from muster.jobs.common.cli import example
+from muster.jobs.common.errors import LinkError, NoDaemonError
 
 STOP_SECONDS = 60.0
 POLL_SECONDS = 0.05
@@ -27,7 +27,7 @@ def command(root: Path | None) -> None:
     Nothing is lost: agents go on computing, and jobs go on when it is started again.
     """
     found = roots.existing(root)
-    ask.ask(found, Stop(), Done)
+    ask_daemon.ask(found, Stop(), Done)
     _await_end(found)
     say(f"{found.path} is not served any more")
 
@@ -36,7 +36,7 @@ def _await_end(found: Root) -> None:
     deadline = time.monotonic() + STOP_SECONDS
     while time.monotonic() < deadline:
         try:
-            ask.connect(found).close()
+            ask_daemon.connect(found).close()
         except NoDaemonError:
             if roots.is_free(found):
                 return

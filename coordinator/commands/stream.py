@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from coordinator import committed
-from coordinator import root as roots
-from coordinator.commands.options import job_argument, root_option
-from jobs.group import example
+from muster.coordinator.commands.options import job_argument, root_option
+from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.result_downloads import shard_stream
+from muster.jobs.common.cli import example
 
 
 @click.command(epilog=example("coordinator stream weights.1 --after 0 > shards.bin"))
@@ -22,9 +22,9 @@ def command(job: str, after: int, shard: int, root: Path | None) -> None:
     """Send every shard with its bytes, in the order of the commits, until the job ends.
 
     Frames, each followed by the bytes it announces; one without bytes says every ten seconds that the job goes on. Used
-    by coordinator.client.
+    by muster.coordinator.client.
     """
     found = roots.existing(root)
     out = sys.stdout.buffer
-    items = committed.read(found, roots.resolve_job(found, job), committed.Cursor(after, shard))
-    committed.send(items, out.write, out.flush)
+    items = shard_stream.read(found, roots.resolve_job(found, job), shard_stream.Cursor(after, shard))
+    shard_stream.send(items, out.write, out.flush)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import click
 
-from coordinator import ask
-from coordinator import root as roots
-from coordinator.admin import Submit, Submitted
-from coordinator.commands.options import json_option, reuse_options, root_option, say, say_json
-from coordinator.commands.watch import watch
-from coordinator.root import Root
-from jobs.errors import UsageError
-from jobs.group import example
+from muster.coordinator.api.requests import Submit, Submitted
+from muster.coordinator.commands.options import json_option, reuse_options, root_option, say, say_json
+from muster.coordinator.commands.watch import watch
+from muster.coordinator.farm_root import ask_daemon
+from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.farm_root.paths import Root
+from muster.jobs.common.cli import example
+from muster.jobs.common.errors import UsageError
 
 
 @click.command(
@@ -47,14 +47,14 @@ def command(
     --set changes, for all layers or those of --layers; `coordinator plan` with the same options says what is reused.
 
     With --wait, exits with 0 when the job is complete, with 11 when it ends without all of its shards. --parcel is for
-    coordinator.client.
+    muster.coordinator.client.
     """
     if (sets or layers) and old is None:
         raise UsageError("--set and --layers change an earlier job", "name it with --from")
     if (job_file is None) != (parcel or old is not None) and not (job_file and old):
         raise UsageError("a job file or --parcel, one of the two", "coordinator submit job.yaml")
     found = roots.existing(root)
-    ask.connect(found).close()  # no daemon: said before a long plan, not after it
+    ask_daemon.connect(found).close()  # no daemon: said before a long plan, not after it
     if old is not None:
         job = _submit_from(found, roots.resolve_job(found, old), job_file, layers, sets)
     else:
@@ -67,26 +67,26 @@ def command(
 
 
 def _submit_parcel(root: Root) -> str:
-    from coordinator import parcel
+    from muster.coordinator.submission import client_job as parcel
 
     return parcel.submit(root, parcel.decode(sys.stdin.buffer.read(parcel.BYTES_LIMIT + 1)))
 
 
 def _submit_from(root: Root, old: str, job_file: Path | None, layers: tuple[str, ...], sets: tuple[str, ...]) -> str:
-    from coordinator import reuse
-    from coordinator.planning import submission
+    from muster.coordinator.submission import reuse
+    from muster.coordinator.submission.submit import submission
 
     planned = reuse.planned_from(root, old, job_file, reuse.Wish(layers, sets))
     for fate in reuse.fates(root, old, planned.plan):
         click.echo(f"{fate.layer}: {'reused' if fate.reused else 'computed'}: {fate.why}", err=True)
     with submission(root, planned) as folder:
-        return ask.ask(root, Submit(folder, old), Submitted).job
+        return ask_daemon.ask(root, Submit(folder, old), Submitted).job
 
 
 def submit(root: Root, job_file: Path) -> str:
     """The id of the job."""
-    from coordinator.planning import plan_file, submission
+    from muster.coordinator.submission.submit import plan_file, submission
 
     planned = plan_file(job_file)
     with submission(root, planned) as folder:
-        return ask.ask(root, Submit(folder), Submitted).job
+        return ask_daemon.ask(root, Submit(folder), Submitted).job

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from coordinator import render
-from coordinator import root as roots
-from coordinator.commands.options import job_file_argument, json_option, plain, root_option, say, say_json
-from coordinator.commands.plan import ask_farm
-from jobs import environments
-from jobs.contract.plan import Output, Work
-from jobs.contract.resources import lacking
-from jobs.errors import IncompleteError, RefusedError, UsageError
-from jobs.group import example
-from jobs.units import format_duration, format_size
+from muster.coordinator.commands.options import job_file_argument, json_option, plain, root_option, say, say_json
+from muster.coordinator.commands.plan import ask_farm
+from muster.coordinator.display import tables
+from muster.coordinator.farm_root import paths as roots
+from muster.jobs.common.cli import example
+from muster.jobs.common.errors import IncompleteError, RefusedError, UsageError
+from muster.jobs.common.units import format_duration, format_size
+from muster.jobs.contract.plan import Output, Work
+from muster.jobs.contract.resources import lacking
+from muster.jobs.user_code import environments
 
 if TYPE_CHECKING:
-    from coordinator.trial import Tried
+    from muster.coordinator.submission.try_shards import Tried
 
 
 @click.command(epilog=example("coordinator try job.yaml", "coordinator try job.yaml --shards 5 --env nlp=~/venvs/nlp"))
@@ -34,25 +34,25 @@ def command(job_file: Path, shards: int, env: str | None, root: Path | None, as_
     What the code prints, the shapes it gives, seconds and peak memory per shard; then the forecast of the whole job. No
     result is kept, and nothing is started in the farm: it needs no coordinator.
     """
-    from coordinator import trial
-    from coordinator.forecast import forecast
-    from coordinator.planning import plan_file
+    from muster.coordinator.submission import try_shards
+    from muster.coordinator.submission.forecast import forecast
+    from muster.coordinator.submission.submit import plan_file
 
     planned = plan_file(job_file)
     python = _python(planned.plan.work, env)
     tried = []
-    for one in trial.run(planned, shards, python):
+    for one in try_shards.run(planned, shards, python):
         tried.append(one)
         if not as_json:
             say(page(one))
     known = ask_farm(roots.find(root))
-    plan, pace = trial.measured(planned.plan, tried), trial.pace_of(tried)
-    seen, here = forecast(plan, known.agents, known.jobs, known.free, pace), trial.seconds_here(plan, pace)
+    plan, pace = try_shards.measured(planned.plan, tried), try_shards.pace_of(tried)
+    seen, here = forecast(plan, known.agents, known.jobs, known.free, pace), try_shards.seconds_here(plan, pace)
     if as_json:
         say_json({"shards": [plain(one) for one in tried], "forecast": plain(seen), "seconds_here": here})
     elif not tried[-1].mishap:
         alone = f"all of it would take one slot of this machine {format_duration(here)}" if here is not None else ""
-        say("\n".join(["", *([alone] if alone else []), render.forecast_page(seen)]))
+        say("\n".join(["", *([alone] if alone else []), tables.forecast_page(seen)]))
     if tried[-1].mishap:
         raise IncompleteError(f"{tried[-1].layer}/{tried[-1].number} failed", "correct it, and try again")
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from coordinator import ask, uploads
-from coordinator import root as roots
-from coordinator.commands.options import json_option, root_option, say, say_json
-from jobs.group import example
-from jobs.units import format_size
+from muster.coordinator.commands.options import json_option, root_option, say, say_json
+from muster.coordinator.farm_root import ask_daemon, uploads
+from muster.coordinator.farm_root import paths as roots
+from muster.jobs.common.cli import example
+from muster.jobs.common.units import format_size
 
 
 @click.command(
@@ -28,10 +28,10 @@ def command(digest: str, size: int, start: int, root: Path | None, as_json: bool
     """Take a .npy in from stdin, for jobs that clients submit.
 
     DIGEST is the xxh3_128 of the whole file, in hex; nothing else is kept under it. What came before an interruption
-    stays, and `--from` goes on with it. Sent for by coordinator.client.
+    stays, and `--from` goes on with it. Sent for by muster.coordinator.client.
     """
     found = roots.existing(root)
-    uploads.check_room(size - start, ask.room(found))
+    uploads.check_room(size - start, ask_daemon.room(found))
     made = uploads.receive(found, digest, size, start, sys.stdin.buffer.read)
     if as_json:
         say_json(made)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from coordinator import render
-from coordinator import root as roots
-from coordinator import uploads as there
-from coordinator.commands.options import json_option, root_option, say, say_json
-from jobs.group import example
-from jobs.units import format_size
+from muster.coordinator.commands.options import json_option, root_option, say, say_json
+from muster.coordinator.display import tables
+from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.farm_root import uploads as there
+from muster.jobs.common.cli import example
+from muster.jobs.common.units import format_size
 
 
 @click.command(epilog=example("coordinator uploads"))
@@ -27,6 +27,6 @@ def command(root: Path | None, as_json: bool) -> None:
         say_json({"uploads": found})
     elif found:
         rows = [(one.digest, format_size(one.bytes), "whole" if one.complete else "partial") for one in found]
-        say(render.table(("DIGEST", "BYTES", "STATE"), rows, " r "))
+        say(tables.table(("DIGEST", "BYTES", "STATE"), rows, " r "))
     else:
         say("no uploads")

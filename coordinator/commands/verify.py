@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from coordinator import plans, render
-from coordinator import root as roots
-from coordinator.commands.options import job_argument, json_option, root_option, say, say_json
-from coordinator.commands.result import nothing_merged, unfinished
-from coordinator.fetching import layers_of
-from coordinator.root import JobFolder
-from jobs.errors import DamagedError, IncompleteError
-from jobs.group import example
-from jobs.units import format_size
+from muster.coordinator.commands.options import job_argument, json_option, root_option, say, say_json
+from muster.coordinator.commands.result import nothing_merged, unfinished
+from muster.coordinator.display import tables
+from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.farm_root import plans
+from muster.coordinator.farm_root.paths import JobFolder
+from muster.coordinator.result_downloads.file_server import layers_of
+from muster.jobs.common.cli import example
+from muster.jobs.common.errors import DamagedError, IncompleteError
+from muster.jobs.common.units import format_size
 
 if TYPE_CHECKING:
-    from jobs.contract.kind import Kind
-    from jobs.contract.plan import ItemsWindow, Layer, Plan, Window, Work
+    from muster.jobs.contract.kind import Kind
+    from muster.jobs.contract.plan import ItemsWindow, Layer, Plan, Window, Work
 
 PROBLEMS_SHOWN = 20
 CLAIMS = {
@@ -88,7 +89,7 @@ def verify(job: str, folder: JobFolder, inputs: bool) -> Report:
 def _repeats(plan: Plan, layers: list[Layer]) -> bool:
     """Whether the job's kind vouches for the bytes of all of these, as `Kind.repeats` has it; one that is not here does
     not."""
-    from jobs.kinds import registry
+    from muster.jobs.kinds import registry
 
     try:
         kind = registry.load(plan.work.kind)
@@ -98,8 +99,8 @@ def _repeats(plan: Plan, layers: list[Layer]) -> bool:
 
 
 def _repeats_layer(kind: Kind[Any], work: Work, layer: Layer) -> bool:
-    from jobs.contract.kind import Shape
-    from jobs.contract.plan import ArraySource
+    from muster.jobs.contract.kind import Shape
+    from muster.jobs.contract.plan import ArraySource
 
     source = layer.source
     shape = Shape(source.shape[1:], source.dtype) if isinstance(source, ArraySource) else None
@@ -108,8 +109,8 @@ def _repeats_layer(kind: Kind[Any], work: Work, layer: Layer) -> bool:
 
 
 def _verify_layer(report: Report, job: JobFolder, layer: Layer, prints: set[str]) -> None:
-    from jobs.manifest import read_manifest
-    from jobs.result import verify_layer
+    from muster.jobs.parts.manifest import read_manifest
+    from muster.jobs.results.open_result import verify_layer
 
     folder = job.result / layer.name
     problems = verify_layer(folder)
@@ -130,9 +131,9 @@ def _verify_layer(report: Report, job: JobFolder, layer: Layer, prints: set[str]
 
 def changed_inputs(report: Report, job: JobFolder, layer: Layer) -> Iterator[str]:
     """A line for each shard whose input is not what its result was computed from."""
-    from jobs.contract.plan import MadeSource
-    from jobs.items import located
-    from jobs.result import open_result
+    from muster.jobs.contract.plan import MadeSource
+    from muster.jobs.results.open_result import open_result
+    from muster.jobs.sources.items import located
 
     if isinstance(layer.source, MadeSource):
         return
@@ -145,9 +146,9 @@ def changed_inputs(report: Report, job: JobFolder, layer: Layer) -> Iterator[str
 
 def _input_problem(window: Window | ItemsWindow, line: Any) -> str:
     """The bytes count, not when they were written."""
-    from jobs.contract.plan import ItemsWindow
-    from jobs.layout import input_digest
-    from jobs.window import SourceChanged, read_window
+    from muster.jobs.contract.plan import ItemsWindow
+    from muster.jobs.sources.read_rows import SourceChanged, read_window
+    from muster.jobs.sources.stage_files import input_digest
 
     try:
         if isinstance(window, ItemsWindow):
@@ -165,15 +166,15 @@ def _input_problem(window: Window | ItemsWindow, line: Any) -> str:
 def page(report: Report) -> str:
     verb = "are as they were written" if not report.problems else "read"
     lines = [
-        f"{report.job}: {render.counted(report.layers, 'layer')}, {render.counted(report.shards, 'shard')},"
+        f"{report.job}: {tables.counted(report.layers, 'layer')}, {tables.counted(report.shards, 'shard')},"
         f" {format_size(report.nbytes)} {verb}"
     ]
     if report.inputs is not None:
-        lines.append(f"inputs of {render.counted(report.inputs, 'shard')} read again")
+        lines.append(f"inputs of {tables.counted(report.inputs, 'shard')} read again")
     prints = len(report.fingerprints)
     if prints:
         claim = "" if report.problems else f"; {CLAIMS[report.serial]}"
-        lines.append(f"computed on {render.counted(prints, 'kernel fingerprint')}{claim}")
+        lines.append(f"computed on {tables.counted(prints, 'kernel fingerprint')}{claim}")
     if report.missing:
         done = [""] * report.layers
         lines.append(unfinished(done, report.missing))
@@ -189,8 +190,8 @@ def _conclude(report: Report) -> None:
             f"`coordinator retry {report.job} --layers {layers}` computes them anew; changed inputs want a new submit"
         )
         raise DamagedError(
-            f"{len(report.problems)} problems in {render.counted(len(report.bad_layers), 'layer')}", hint
+            f"{len(report.problems)} problems in {tables.counted(len(report.bad_layers), 'layer')}", hint
         )
     if report.missing:
-        what = f"{render.counted(len(report.missing), 'layer')} of {report.job} not merged"
+        what = f"{tables.counted(len(report.missing), 'layer')} of {report.job} not merged"
         raise IncompleteError(what, f"`coordinator status {report.job}` says how far they are")

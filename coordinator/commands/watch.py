@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 import click
 import msgspec
 
-from coordinator import ask, render
-from coordinator import root as roots
-from coordinator.admin import ENDED, JobStatus, Status
-from coordinator.commands.options import job_argument, json_option, plain, root_option, say
-from coordinator.progress import Trace
-from coordinator.root import Root
-from jobs.errors import INTERRUPTED_EXIT
-from jobs.group import example
-from jobs.units import format_duration
+from muster.coordinator.api.requests import ENDED, JobStatus, Status
+from muster.coordinator.commands.options import job_argument, json_option, plain, root_option, say
+from muster.coordinator.display import tables
+from muster.coordinator.farm_root import ask_daemon
+from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.farm_root.paths import Root
+from muster.coordinator.submission.eta import Trace
+from muster.jobs.common.cli import example
+from muster.jobs.common.errors import INTERRUPTED_EXIT
+from muster.jobs.common.units import format_duration
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -44,7 +45,7 @@ def command(job: str, root: Path | None, as_json: bool) -> int:
     """
     found = roots.existing(root)
     if as_json:
-        say_lines(ask.statuses(found, roots.resolve_job(found, job)))
+        say_lines(ask_daemon.statuses(found, roots.resolve_job(found, job)))
         return 0
     return watch(found, roots.resolve_job(found, job))
 
@@ -76,7 +77,7 @@ def follow(root: Root, job: str) -> None:
     trace = Trace()
     screen: Screen = Bars() if _is_wide(sys.stderr) else Lines()
     try:
-        for answer in ask.statuses(root, job):
+        for answer in ask_daemon.statuses(root, job):
             trace.add(answer.jobs[0], answer.now)
             screen.show(answer.jobs[0], answer.now, trace)
     finally:
@@ -90,7 +91,7 @@ def conclude(status: JobStatus) -> None:
         took = f" in {format_duration(status.ended - status.started)}" if status.ended and status.started else ""
         say(f"{status.id} is complete{took}; `coordinator result {status.id}` has the result")
         return
-    raise render.incomplete(status)
+    raise tables.incomplete(status)
 
 
 def _is_wide(stream: TextIO) -> bool:
@@ -114,13 +115,13 @@ class Lines:
         self._next = 0.0
 
     def show(self, job: JobStatus, now: float, trace: Trace) -> None:
-        line = render.progress_line(job, now)
+        line = tables.progress_line(job, now)
         due = time.monotonic() >= self._next or job.state in ENDED
         if not due or line == self._last:
             return
         self._last, self._next = line, time.monotonic() + PLAIN_SECONDS
         say(line)
-        for machine in render.machine_lines(job, trace):
+        for machine in tables.machine_lines(job, trace):
             say(machine)
 
     def close(self) -> None:
@@ -139,11 +140,11 @@ class Bars:
 
     def show(self, job: JobStatus, now: float, trace: Trace) -> None:
         if self._bar is None:
-            self._bar = self._made(BAR, render.short(job.id))
+            self._bar = self._made(BAR, tables.short(job.id))
         bar = self._bar
-        bar.total, bar.n = render.bar_counts(job)
-        bar.set_postfix_str(render.bar_note(job, now), refresh=True)
-        lines = render.machine_lines(job, trace)[:MACHINES_SHOWN]
+        bar.total, bar.n = tables.bar_counts(job)
+        bar.set_postfix_str(tables.bar_note(job, now), refresh=True)
+        lines = tables.machine_lines(job, trace)[:MACHINES_SHOWN]
         while len(self._machines) < len(lines):
             self._machines.append(self._made("{desc}", lines[len(self._machines)]))
         for i, machine in enumerate(self._machines):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from jobs.errors import ProtocolError
+from muster.jobs.common.errors import ProtocolError
 
 MAGIC = b"mus1"
 HEAD = struct.Struct(">4sI")

@@ -12,9 +12,9 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta
 
-from jobs.contract.plan import Environment, Layer, Output, Stamp, Work
-from jobs.errors import ProtocolError
-from jobs.fields import one_line
+from muster.jobs.common.errors import ProtocolError
+from muster.jobs.common.validation import one_line
+from muster.jobs.contract.plan import Environment, Layer, Output, Stamp, Work
 
 PROTOCOL = 1
 PROBE_LIMIT = 64 << 20  # bytes one `Probe` may ask for
@@ -159,7 +159,7 @@ class Hello(Message, frozen=True, tag="hello"):
     held: list[Held] = []
     failures: list[Failure] = []
     losses: list[Loss] = []
-    packages: list[Short] = []  # those of `jobs.contract.resources` that can be imported there
+    packages: list[Short] = []  # those of `muster.jobs.contract.resources` that can be imported there
     gpus: Annotated[list[Short], Meta(max_length=1024)] = []  # labels of those it lends
     envs: Annotated[dict[Short, Environment], Meta(max_length=64)] = {}  # by name; "" is the agent's own
 
@@ -262,7 +262,7 @@ class News(Message, frozen=True, tag="news"):
 
 
 class Offer(Message, frozen=True, tag="offer"):
-    """A bundle's header, judged before its body. `index` is the encoded `jobs.parts.Index`."""
+    """A bundle's header, judged before its body. `index` is the encoded `muster.jobs.parts.part_file.Index`."""
 
     session: Count
     layer: Digest

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from coordinator.protocol.messages import Failure, Finished, Held, Loss, Returned
-from jobs.contract.plan import Environment
-from jobs.ranges import RangeSet
+from muster.coordinator.protocol.messages import Failure, Finished, Held, Loss, Returned
+from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.plan import Environment
 
 Run = tuple[str, int, int]  # one run of a shard: on which agent, by which (boot, attempt)
 

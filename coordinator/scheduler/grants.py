@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from math import inf
 
-from coordinator.scheduler import layers
-from coordinator.scheduler.commands import SendGrant
-from coordinator.scheduler.state import Agent, Holding, Job, Layer, State
-from jobs.ranges import RangeSet
+from muster.coordinator.scheduler import layers
+from muster.coordinator.scheduler.actions import SendGrant
+from muster.coordinator.scheduler.state import Agent, Holding, Job, Layer, State
+from muster.jobs.common.ranges import RangeSet
 
 GRANT_LIMIT = 65_536  # shards in one grant
 SHARE_OF_LEFT = 0.25  # of the time left: holdings shrink towards the end, so that all end together

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.scheduler.commands import (
+from muster.coordinator.scheduler.actions import (
     DiscardLayer,
     ForgetFailures,
     RaiseHighWater,
@@ -12,7 +12,7 @@ from coordinator.scheduler.commands import (
     StoreJob,
     StoreLayer,
 )
-from coordinator.scheduler.events import (
+from muster.coordinator.scheduler.events import (
     Advanced,
     BundleCommitted,
     HighWaterStored,
@@ -21,8 +21,8 @@ from coordinator.scheduler.events import (
     MergeRefused,
     Retried,
 )
-from coordinator.scheduler.state import Job, Layer, State, Trouble
-from jobs.ranges import RangeSet
+from muster.coordinator.scheduler.state import Job, Layer, State, Trouble
+from muster.jobs.common.ranges import RangeSet
 
 LAYERS_AHEAD = 2  # layers of one job open with shards still to be granted, at least
 SHARDS_AHEAD = 256  # shards in them, at least: many small layers open together

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 
-from coordinator.protocol.messages import Held
-from coordinator.scheduler import results
-from coordinator.scheduler.commands import NoteMissing, Reject, SendCommitted, SendDrain, SendDrop, SendGone, StoreAgent
-from coordinator.scheduler.events import Joined
-from coordinator.scheduler.state import Agent, Holding, Job, Layer, State
-from jobs.ranges import RangeSet
+from muster.coordinator.protocol.messages import Held
+from muster.coordinator.scheduler import commits
+from muster.coordinator.scheduler.actions import (
+    NoteMissing,
+    Reject,
+    SendCommitted,
+    SendDrain,
+    SendDrop,
+    SendGone,
+    StoreAgent,
+)
+from muster.coordinator.scheduler.events import Joined
+from muster.coordinator.scheduler.state import Agent, Holding, Job, Layer, State
+from muster.jobs.common.ranges import RangeSet
 
 FENCED_KEPT = 10_000
 DOUBT_HEARTBEATS = 3  # so long may an agent have less than we think; then it has to say hello again
@@ -26,9 +34,9 @@ def join(state: State, event: Joined, now: float) -> None:
         return
     agent = _enter(state, event, old, now)
     for failure in event.failures:
-        results.fail(state, agent, failure)
+        commits.fail(state, agent, failure)
     for loss in event.losses:
-        results.lose(state, agent, loss)
+        commits.lose(state, agent, loss)
     _reconcile(state, agent, event.held, now)
     state.expected.discard(event.name)
     release_limbo_if_due(state, now)
@@ -140,8 +148,8 @@ def _adopt(state: State, agent: Agent, layer: Layer, claim: Held, now: float) ->
     if settled:
         state.emit(SendCommitted(agent.session, layer.digest, settled))
     if (claim.boot, claim.attempt) > layer.opened_after:
-        holding = results.claim(state, agent, layer, claim.boot, claim.attempt, running, now)
-        results.take_in(state, agent, holding, finished - layer.committed)
+        holding = commits.claim(state, agent, layer, claim.boot, claim.attempt, running, now)
+        commits.take_in(state, agent, holding, finished - layer.committed)
         running = running - holding.open
         state.prune(holding)
     if running:

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import exp
 
-from coordinator.scheduler.commands import Command
-from coordinator.scheduler.events import Run
-from jobs.contract.plan import Environment
-from jobs.contract.resources import apart, lacking, pip_line
-from jobs.ranges import RangeSet
+from muster.coordinator.scheduler.actions import Command
+from muster.coordinator.scheduler.events import Run
+from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.plan import Environment
+from muster.jobs.contract.resources import apart, lacking, pip_line
 
 RATE_MEMORY_SECONDS = 5.0  # how fast an agent's measured rate forgets
 RATE_STEP_SECONDS = 0.05  # shorter spells are added up before they count

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coordinator.client import Farm
+from muster import Farm
 
 where = os.environ.get("FARM") or (sys.argv[1] if len(sys.argv) > 1 else "~/.muster")
 farm = Farm(Path(where).expanduser() if where.startswith(("~", "/")) else where)

@@ -22,7 +22,7 @@ from types import FrameType
 import numpy as np
 import own_sshd
 
-from jobs.writer import LayerWriter
+from muster.jobs.sources.layer_writer import LayerWriter
 
 JOB = """\
 name: demo

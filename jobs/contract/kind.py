@@ -1,4 +1,4 @@
-"""What a kind of job is: the class to derive, and what it is given and gives back. `jobs.kinds` hands all of it on.
+"""What a kind of job is: the class to derive, and what it is given and gives back. `muster.jobs.kinds` hands it on.
 
 A kind says how to run a shard; it never merges, retries or talks.
 """
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 import msgspec
 
-from jobs.contract.plan import Output
-from jobs.errors import JobFileError
+from muster.jobs.common.errors import JobFileError
+from muster.jobs.contract.plan import Output
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -126,7 +126,7 @@ class Prepared(Generic[P]):
 
     params: P
     model: str | None = None  # a file that every machine gets a copy of, relative to the job file's folder
-    needs: tuple[str, ...] = ()  # packages that a machine must have, as `jobs.contract.resources` knows them
+    needs: tuple[str, ...] = ()  # packages that a machine must have, as `muster.jobs.contract.resources` knows them
     same_kernels: bool = False  # whether machines of other kernels are left out, as if the job file said so
 
 
@@ -164,7 +164,7 @@ class Kind(ABC, Generic[P]):
         return Prepared(params)
 
     def rounds(self, params: P) -> Literal["", "whole", "each"]:
-        """Of a kind with a driver: whether its shards come in rounds, see `jobs.contract.plan.MadeSource`."""
+        """Of a kind with a driver: whether its shards come in rounds, see `muster.jobs.contract.plan.MadeSource`."""
         return ""
 
     def patched(self, params: P, sheet: bytes, patch: bytes) -> bytes:

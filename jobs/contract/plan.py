@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from jobs.errors import DamagedError, RefusedError
+from muster.jobs.common.errors import DamagedError, RefusedError
 
 FORMAT = 1  # of a plan as it is stored
 ITEMS_LIST = "items.list"  # the file beside a plan whose source is a list of items
@@ -119,7 +119,7 @@ CUT = Struct("<QQQ")
 
 
 class ItemsSource(msgspec.Struct, frozen=True, tag="items"):
-    """Files below a folder of the server, or the lines of a table. `jobs.items` has the list of them, a file."""
+    """Files below a folder of the server, or the lines of a table. The list of them is a file, see `sources.items`."""
 
     folder: str  # of the files; "" for a table
     columns: tuple[str, ...]  # of the table; none for files
@@ -179,7 +179,7 @@ class Work(msgspec.Struct, frozen=True):
     memory: int | None  # bytes per running shard
     timeout: float | None  # seconds per attempt
     model: ModelFile | None = None
-    needs: tuple[str, ...] = ()  # packages beyond our own, as `jobs.contract.resources` knows them
+    needs: tuple[str, ...] = ()  # packages beyond our own, as `muster.jobs.contract.resources` knows them
     gpus: int = 0
     threads: int | None = None  # of numeric libraries; None: as many as cpus
     packages: tuple[str, ...] = ()  # that `env`, or the agent's own where there is none, must have: `torch>=2`

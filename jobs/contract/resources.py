@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from jobs.contract.plan import Environment
+from muster.jobs.contract.plan import Environment
 
 PIP = {"onnxruntime": "muster[onnx]", "torch": "muster[torch]"}  # packages that some jobs need, not every machine has
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from jobs.declared import Declared
+from muster.jobs.results.output_declarations import Declared
 
 NAN_ROWS = "nan_rows"
 BATCH_BYTES = 4 << 20  # of rows and what layers make of them, for `batch: auto`

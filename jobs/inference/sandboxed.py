@@ -1,4 +1,4 @@
-"""The sandbox that a model runs in which is another library's, or the user's class. What an MLP does is jobs.mlp's."""
+"""The sandbox that a model runs in which is another library's, or the user's class. MLPs are `mlp`'s."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from jobs import openers
-from jobs.contract.kind import Bench
-from jobs.inference.params import InferParams
-from jobs.sandbox import Sandbox
+from muster.jobs.contract.kind import Bench
+from muster.jobs.inference.params import InferParams
+from muster.jobs.user_code import runner
+from muster.jobs.user_code.sandbox import Sandbox
 
 CLASSES = {"skops": "Skops", "pickle": "Pickle", "onnx": "Onnx", "torchscript": "TorchScript"}
 
@@ -18,7 +18,7 @@ def sandbox(bench: Bench, form: str | None) -> Sandbox:
     """What runs a model of this form, or of the user's class where there is none."""
     params: InferParams = bench.params
     ours = form is not None
-    folder = Path(openers.__file__).parent if ours else bench.code
+    folder = Path(runner.__file__).parent if ours else bench.code
     entry = f"models.py:{CLASSES[form]}" if form is not None else bench.entry
     assert folder is not None and entry is not None, "a plan without a model's format has code"
     return Sandbox(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs.contract.kind import (
+from muster.jobs.contract.kind import (
     Bench,
     Items,
     Kind,
@@ -19,7 +19,7 @@ from jobs.contract.kind import (
     Total,
     Written,
 )
-from jobs.contract.plan import Output
+from muster.jobs.contract.plan import Output
 
 __all__ = [
     "Bench",

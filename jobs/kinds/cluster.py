@@ -1,19 +1,19 @@
-"""The kind `cluster`: every row is a clustering problem of its own. How one feature is clustered is jobs.lloyd's."""
+"""The kind `cluster`: every row is a clustering problem of its own. One feature is clustered by `lloyd`."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Any
 
-from jobs.clustering.params import ClusterParams
-from jobs.contract.kind import Bench, Kind, Result, Runner, Shape, Shard, ShardFailure
-from jobs.contract.plan import Output
-from jobs.errors import JobFileError
+from muster.jobs.clustering.params import ClusterParams
+from muster.jobs.common.errors import JobFileError
+from muster.jobs.contract.kind import Bench, Kind, Result, Runner, Shape, Shard, ShardFailure
+from muster.jobs.contract.plan import Output
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from jobs.lloyd import Clusters, Settings
+    from muster.jobs.clustering.lloyd import Clusters, Settings
 
 SHAPES_HINT = "rows of one feature are (rows, values), of several (rows, values, features)"
 
@@ -100,7 +100,7 @@ class ClusterRunner(Runner):
         return {**result, "labels": found.labels} if self._params.labels else result
 
     def _one_feature(self, shard: Shard) -> Clusters:
-        from jobs import lloyd
+        from muster.jobs.clustering import lloyd
 
         assert shard.rows is not None
         try:
@@ -112,7 +112,7 @@ class ClusterRunner(Runner):
         """sklearn's `auto`: ten starts where they are drawn blindly, one elsewhere."""
         import numpy as np
 
-        from jobs.lloyd import Settings
+        from muster.jobs.clustering.lloyd import Settings
 
         params = self._params
         auto = 10 if params.init == "random" else 1
@@ -126,7 +126,7 @@ class ClusterRunner(Runner):
         )
 
     def _several_features(self, shard: Shard) -> Clusters:
-        from jobs import sklearn_rows
+        from muster.jobs.clustering import sklearn_rows
 
         assert shard.rows is not None
         try:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from jobs import template, units
-from jobs.contract.kind import (
+from muster.jobs.common import units
+from muster.jobs.common.errors import JobFileError
+from muster.jobs.common.validation import one_line
+from muster.jobs.contract.kind import (
     Bench,
     Items,
     Kind,
@@ -29,14 +31,13 @@ from jobs.contract.kind import (
     Site,
     Written,
 )
-from jobs.contract.plan import Output
-from jobs.errors import JobFileError
-from jobs.fields import one_line
-from jobs.items import is_path
-from jobs.template import CODE, IN, NUMBER, OUT, Template, Values
+from muster.jobs.contract.plan import Output
+from muster.jobs.sources.items import is_path
+from muster.jobs.user_code import command_template
+from muster.jobs.user_code.command_template import CODE, IN, NUMBER, OUT, Template, Values
 
 if TYPE_CHECKING:
-    from jobs.sandbox import Sandbox
+    from muster.jobs.user_code.sandbox import Sandbox
 
 LINE_LIMIT = 64 << 10  # characters of a command line, before anything is filled in
 WRITTEN = "written"  # folder of the outputs, below the scratch folder; commands run in a folder beside it
@@ -100,8 +101,8 @@ class Command(Kind[CommandParams]):
         return tuple(output for output in OUTPUTS if output.name not in unused)
 
     def open(self, bench: Bench) -> Runner:
-        from jobs import spawner
-        from jobs.sandbox import Sandbox
+        from muster.jobs.user_code.runner import spawner
+        from muster.jobs.user_code.sandbox import Sandbox
 
         sandbox = Sandbox(
             python=bench.python or sys.executable,
@@ -122,17 +123,17 @@ class Line:
 
     run: Template
     out: Template | None
-    words: Sequence[Sequence[template.Piece]] | None  # where no shell is needed
+    words: Sequence[Sequence[command_template.Piece]] | None  # where no shell is needed
 
     @staticmethod
     def of(params: CommandParams, columns: Sequence[str]) -> Line:
-        run = template.parse_command(params.run, columns, "params.run")
+        run = command_template.parse_command(params.run, columns, "params.run")
         if OUT not in run.names:
             if params.out is not None:
                 raise JobFileError("params.out: the command has no {out}", "write {out} where its output file is named")
             return Line(run, None, run.words())
         text = params.out if params.out is not None else f"{{{'' if not columns else NUMBER}}}"
-        return Line(run, template.parse_name(text, columns, "params.out"), run.words())
+        return Line(run, command_template.parse_name(text, columns, "params.out"), run.words())
 
     def command(self, values: Values) -> str | list[str]:
         if self.words is None:
@@ -162,7 +163,11 @@ def _check_outputs(out: Template, listed: Listed) -> None:
 
 
 def _values(item: str | Values, number: int) -> dict[str, str]:
-    return template.values_of(item, number + 1) if isinstance(item, str) else template.line_values(item, number + 1)
+    return (
+        command_template.values_of(item, number + 1)
+        if isinstance(item, str)
+        else command_template.line_values(item, number + 1)
+    )
 
 
 def _called(item: str | Values, number: int) -> str:
@@ -263,8 +268,8 @@ class CommandRunner(Runner):
 
     def _failure(self, one: Ran) -> Exception:
         """Why an item's command counts as failed."""
-        from jobs.sandbox import signal_name
-        from jobs.spawner import LATE, NOT_FOUND
+        from muster.jobs.user_code.runner.spawner import LATE, NOT_FOUND
+        from muster.jobs.user_code.sandbox import signal_name
 
         where, evidence = one_line(f"{one.called}: `{one.shown}`"), self._sandbox.evidence("")
         if one.exit == -SIGKILL:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobs import declared
-from jobs.contract.kind import Bench, Kind, Prepared, Result, Runner, Shape, Shard, ShardFailure, Site, Total
-from jobs.contract.plan import Output
-from jobs.errors import JobFileError
-from jobs.inference.params import MLP_FORMATS, NAN_ROWS, InferParams
-from jobs.kinds.map import check_args
+from muster.jobs.common.errors import JobFileError
+from muster.jobs.contract.kind import Bench, Kind, Prepared, Result, Runner, Shape, Shard, ShardFailure, Site, Total
+from muster.jobs.contract.plan import Output
+from muster.jobs.inference.params import MLP_FORMATS, NAN_ROWS, InferParams
+from muster.jobs.kinds.map import check_args
+from muster.jobs.results import output_declarations
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,15 +30,15 @@ class Infer(Kind[InferParams]):
     may_have_code = True
 
     def check(self, params: InferParams, shape: Shape | None) -> None:
-        declared.check(params.outputs, reserved=(NAN_ROWS,))
+        output_declarations.check(params.outputs, reserved=(NAN_ROWS,))
         check_args(params.args)
         if shape is None:
             raise JobFileError("source: infer needs the rows of an array", "source: {path: rows.npy}")
 
     def prepare(self, params: InferParams, site: Site) -> Prepared[InferParams]:
-        from jobs import planned_model
+        from muster.jobs.inference import plan_model
 
-        return planned_model.prepare(params, site)
+        return plan_model.prepare(params, site)
 
     def repeats(self, params: InferParams, shape: Shape | None, threads: int, has_code: bool) -> bool:
         """An MLP does, as it runs here."""
@@ -49,7 +49,7 @@ class Infer(Kind[InferParams]):
         return params.batch
 
     def declare(self, params: InferParams, shape: Shape | None) -> tuple[Output, ...] | None:
-        outputs = declared.as_outputs(params.outputs)
+        outputs = output_declarations.as_outputs(params.outputs)
         if outputs is None or params.nan == "fail":
             return outputs
         with_count = (*outputs, Output(NAN_ROWS, "sum", "<i8"))
@@ -64,7 +64,7 @@ class Infer(Kind[InferParams]):
 
 def format_named(name: str | None) -> str:
     """By the name that was checked when the job was planned."""
-    from jobs.modelfile import SUFFIXES
+    from muster.jobs.inference.model_file import SUFFIXES
 
     assert name is not None, "a job without code has a model"
     return SUFFIXES[Path(name).suffix.lower()]
@@ -129,7 +129,7 @@ class MlpModel:
     printed = ""
 
     def __init__(self, params: InferParams, path: Path | None, form: str) -> None:
-        from jobs import mlp
+        from muster.jobs.inference import mlp
 
         assert path is not None and params.activation and params.final and params.batch != "auto", "prepared"
         self._mlp = mlp.load(path, form, params.activation, params.final)
@@ -168,7 +168,7 @@ class SandboxModel:
     """In a process of its own: a library's, or the user's class."""
 
     def __init__(self, bench: Bench, form: str | None) -> None:
-        from jobs.inference.sandboxed import sandbox
+        from muster.jobs.inference.sandboxed import sandbox
 
         self._sandbox = sandbox(bench, form)
         self._timeout = bench.timeout

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from jobs import declared
-from jobs.contract.kind import Bench, Items, Kind, Listed, Result, Runner, Shape, Shard, ShardFailure
-from jobs.contract.plan import Output
-from jobs.declared import Declared
-from jobs.errors import JobFileError
+from muster.jobs.common.errors import JobFileError
+from muster.jobs.contract.kind import Bench, Items, Kind, Listed, Result, Runner, Shape, Shard, ShardFailure
+from muster.jobs.contract.plan import Output
+from muster.jobs.results import output_declarations
+from muster.jobs.results.output_declarations import Declared
 
 if TYPE_CHECKING:
-    from jobs.sandbox import Reply, Sandbox
+    from muster.jobs.user_code.sandbox import Reply, Sandbox
 
 OK = "ok"  # the output that says which rows gave a result, where failures are recorded
 FILES = "files"  # what written files are called, where no name is declared
@@ -50,7 +50,7 @@ class Map(Kind[MapParams]):
         self._check(params, FORMS)
 
     def declare(self, params: MapParams, shape: Shape | None) -> tuple[Output, ...] | None:
-        outputs = declared.as_outputs(params.outputs)
+        outputs = output_declarations.as_outputs(params.outputs)
         if outputs is None or params.on_item_error == "fail":
             return outputs
         return tuple(sorted((*outputs, Output(OK, "rows", "|b1")), key=lambda output: output.name))
@@ -60,11 +60,11 @@ class Map(Kind[MapParams]):
         return self.declare(params, None)
 
     def _check(self, params: MapParams, forms: Sequence[str]) -> None:
-        declared.check(params.outputs, (OK,) if params.on_item_error == "record" else (), forms)
+        output_declarations.check(params.outputs, (OK,) if params.on_item_error == "record" else (), forms)
         check_args(params.args)
 
     def open(self, bench: Bench) -> Runner:
-        from jobs.sandbox import Sandbox
+        from muster.jobs.user_code.sandbox import Sandbox
 
         assert bench.code is not None and bench.entry is not None, "the plan of a map job has code"
         params: MapParams = bench.params
@@ -119,9 +119,9 @@ class Function:
         shutil.rmtree(self.out, ignore_errors=True)
 
     def _result(self, reply: Reply, items: Items | None) -> Result:
-        from jobs import written
-        from jobs.contract.kind import Ragged
-        from jobs.runner import LENGTHS
+        from muster.jobs.contract.kind import Ragged
+        from muster.jobs.parts import written_files
+        from muster.jobs.user_code.runner.runner import LENGTHS
 
         result: dict[str, Any] = dict(reply.arrays)
         for name in reply.header["ragged"]:
@@ -132,7 +132,7 @@ class Function:
             raise ShardFailure("output", "a function over rows has no folder to write to: leave `out` out")
         if self._files in result:
             raise ShardFailure("output", f"an output may not be called {self._files}: that is what was written")
-        return result | {self._files: written.collected(self.out, items.names)}
+        return result | {self._files: written_files.collected(self.out, items.names)}
 
 
 def _given(items: Items) -> dict[str, Any]:
@@ -160,12 +160,12 @@ class RecordingRunner(MapRunner):
 
     def __init__(self, function: Function, params: MapParams) -> None:
         super().__init__(function)
-        self._outputs = declared.as_outputs(params.outputs)
+        self._outputs = output_declarations.as_outputs(params.outputs)
 
     def run(self, shard: Shard) -> Result:
         import numpy as np
 
-        from jobs.sandbox import CannotStart
+        from muster.jobs.user_code.sandbox import CannotStart
 
         begun, timeout = time.monotonic(), self._function.timeout
         try:
@@ -180,8 +180,8 @@ class RecordingRunner(MapRunner):
         return {**result, OK: np.ones(_count(shard), bool)}
 
     def _one_by_one(self, shard: Shard, failure: ShardFailure, left: float | None) -> Result:
-        from jobs.recorded import Recorded
-        from jobs.runner import clip
+        from muster.jobs.user_code.partial_results import Recorded
+        from muster.jobs.user_code.runner.runner import clip
 
         until = None if left is None else time.monotonic() + left
         recorded = Recorded(_count(shard), self._outputs, self._function.out.with_name(f"{OUT}-kept"))

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobs.contract.kind import Kind
-from jobs.errors import JobFileError
+from muster.jobs.common.errors import JobFileError
+from muster.jobs.contract.kind import Kind
 
 GROUP = "muster.kinds"
 

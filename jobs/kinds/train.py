@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from jobs.contract.kind import Bench, Kind, Prepared, Result, Runner, RunnerLost, Shape, Shard, Site
-from jobs.contract.plan import Output
-from jobs.train.header import Header
-from jobs.train.params import TORCH_MODELS, TrainParams, check
+from muster.jobs.contract.kind import Bench, Kind, Prepared, Result, Runner, RunnerLost, Shape, Shard, Site
+from muster.jobs.contract.plan import Output
+from muster.jobs.training.aggregation.header import Header
+from muster.jobs.training.params import TORCH_MODELS, TrainParams, check
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import numpy as np
 
-    from jobs.train.learner import Learner
-    from jobs.train.torched import Place
+    from muster.jobs.training.steps.learner import Learner
+    from muster.jobs.training.steps.torch_trainer import Place
 
     Array = np.ndarray[Any, Any]
 
@@ -47,7 +47,7 @@ class Train(Kind[TrainParams]):
         check(params)
 
     def prepare(self, params: TrainParams, site: Site) -> Prepared[TrainParams]:
-        from jobs.train.planned import prepare
+        from muster.jobs.training.plan_rounds import prepare
 
         check(params)
         return prepare(params, site)
@@ -60,31 +60,31 @@ class Train(Kind[TrainParams]):
         return not has_code and params.model not in TORCH_MODELS and params.mode != "async"
 
     def patched(self, params: TrainParams, sheet: bytes, patch: bytes) -> bytes:
-        from jobs.train import patch as patches
+        from muster.jobs.training.aggregation import patch as patches
 
         return patches.patched(sheet, patch)
 
     def declare(self, params: TrainParams, shape: Shape | None) -> tuple[Output, ...]:
-        from jobs.train import quantise
-        from jobs.train.models import open_model
+        from muster.jobs.training.aggregation import fixed_point
+        from muster.jobs.training.steps.models import open_model
 
         assert params.facts is not None, "prepared"
         dim = open_model(params, params.facts).dim
-        dtype = quantise.DTYPES[params.bits].str
+        dtype = fixed_point.DTYPES[params.bits].str
         return (Output(TALLY, "rows", "<i8", (TALLIED,)), Output(VALUES, "sum", dtype, (dim,), narrow=True))
 
     def open(self, bench: Bench) -> Runner:
-        from jobs.train import data
-        from jobs.train.learner import Learner
+        from muster.jobs.training.data import dataset
+        from muster.jobs.training.steps.learner import Learner
 
         params: TrainParams = bench.params
-        found = data.read(bench.model) if bench.model else data.load(params.data, bench.scratch, params.seed)
+        found = dataset.read(bench.model) if bench.model else dataset.load(params.data, bench.scratch, params.seed)
         return TrainRunner(Learner(params, found, bench.cpus, _place(bench)), params)
 
 
 def _place(bench: Bench) -> Place | None:
     """Where a torch module runs; it reads the data by itself."""
-    from jobs.train.torched import Place
+    from muster.jobs.training.steps.torch_trainer import Place
 
     if bench.model is None:
         return None
@@ -104,10 +104,10 @@ class TrainRunner(Runner):
     """Keeps the model and the data open, and the weights of the last rounds mapped."""
 
     def __init__(self, learner: Learner, params: TrainParams) -> None:
-        from jobs.train import quantise
+        from muster.jobs.training.aggregation import fixed_point
 
         self._learner = learner
-        self._dtype = quantise.DTYPES[params.bits]
+        self._dtype = fixed_point.DTYPES[params.bits]
         self._mapped: dict[Path, Array] = {}
 
     def run(self, shard: Shard) -> Result:
@@ -133,7 +133,7 @@ class TrainRunner(Runner):
         """Mapped once, and checked against the digest that is the sheet's name."""
         import numpy as np
 
-        from jobs.train.learner import digest_of
+        from muster.jobs.training.steps.learner import digest_of
 
         if sheet not in self._mapped:
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from jobs.contract.plan import ItemsWindow, Layer, Window, Work
+from muster.jobs.contract.plan import ItemsWindow, Layer, Window, Work
 
 
 class Item(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class Batch(msgspec.Struct, frozen=True):
     items: tuple[Item, ...]
     tmp: str  # path of the part while it is written
     done: str  # path it is renamed to: the local commit
-    mark: str  # path of this slot's mark file, see `jobs.mark`
+    mark: str  # path of this slot's mark file, see `muster.jobs.workbench.slot_marker`
     scratch: str  # folder for the kind's own files
     code: str | None  # folder the user's files were unpacked in
     python: str | None  # interpreter for the user's code

@@ -11,18 +11,18 @@ import msgspec
 import numpy as np
 import pytest
 
-from coordinator.driving import GROUP
-from jobs import modelfile
-from jobs.contract.kind import Kind, Shape
-from jobs.contract.plan import ArraySource, Layer, Work
-from jobs.kinds import registry
-from jobs.merge import merge_layer
-from jobs.parts import read_index
-from jobs.result import open_result, verify_layer
-from jobs.source import stamp_of
-from jobs.work import run_serially
-from tests import networks
+from muster.coordinator.daemon.jobs.drivers import GROUP
+from muster.jobs.contract.kind import Kind, Shape
+from muster.jobs.contract.plan import ArraySource, Layer, Work
+from muster.jobs.inference import model_file
+from muster.jobs.kinds import registry
+from muster.jobs.parts.part_file import read_index
+from muster.jobs.results.merge import merge_layer
+from muster.jobs.results.open_result import open_result, verify_layer
+from muster.jobs.sources.discover import stamp_of
+from muster.jobs.workbench.workbench import run_serially
 from tests.plugin.muster_chain import Chain, ChainParams
+from tests.support import networks
 
 ROWS = 7
 RNG = np.random.default_rng(3)
@@ -138,7 +138,7 @@ def run(example: Example, kind: Kind[Any], shard_rows: int, folder: Path) -> tup
         (run_folder / "work.py").write_text(example.code)
     entry = "work.py:f" if example.code is not None else None
     path = networks.save_npz(run_folder / "net.npz", networks.weights()) if example.model else None
-    model = modelfile.described(path, path.name) if path else None
+    model = model_file.described(path, path.name) if path else None
     work = Work(example.kind, kind.kernel, example.params, None, entry, None, 1, None, 60.0, model)
     layer = layer_of(example, shard_rows, folder)
     code = str(run_folder) if entry else None

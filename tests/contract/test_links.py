@@ -15,17 +15,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.links import Options, Ssh, open_link
-from agent.links import channel as channels
-from agent.links.channel import Channel, Link, greet
-from agent.links.pipe import PipeLink
-from coordinator.protocol.frames import frame
-from coordinator.protocol.messages import PROTOCOL, Bye, Decoder, Greeting, News, encode
-from jobs.errors import LinkError, ProtocolError
-from jobs.where import Host
-from tests import sshd
-from tests.farm import until
-from tests.sshd import Sshd
+from muster.agent.links import Options, Ssh, open_link
+from muster.agent.links import base as channels
+from muster.agent.links.base import Channel, Link, greet
+from muster.agent.links.local import PipeLink
+from muster.coordinator.protocol.frames import frame
+from muster.coordinator.protocol.messages import PROTOCOL, Bye, Decoder, Greeting, News, encode
+from muster.jobs.common.errors import LinkError, ProtocolError
+from muster.jobs.common.locations import Host
+from tests.support import sshd
+from tests.support.farm import until
+from tests.support.sshd import Sshd
 
 SOON = 20.0  # seconds no test should ever need
 BIG = 64 << 20

@@ -18,10 +18,11 @@ import numpy as np
 import psutil
 import pytest
 
-from jobs import runner, strays
-from jobs.contract.kind import RunnerLost, ShardFailure
-from jobs.pipes import PRINTED_KEPT
-from jobs.sandbox import EVIDENCE_LIMIT, Sandbox, sweep
+from muster.jobs.contract.kind import RunnerLost, ShardFailure
+from muster.jobs.user_code import reaper
+from muster.jobs.user_code.pipes import PRINTED_KEPT
+from muster.jobs.user_code.runner import runner
+from muster.jobs.user_code.sandbox import EVIDENCE_LIMIT, Sandbox, sweep
 
 DEADLINE_SECONDS = 20.0
 PYTHON = os.environ.get("MUSTER_TEST_RUNNER", sys.executable)  # another one, to test old versions
@@ -356,13 +357,13 @@ def test_while_its_agent_keeps_it_stopped_no_time_goes_by(make: Make, tmp_path: 
     caller.start()
     wait_until(begun.exists)
     scratch = sandbox._scratch
-    strays.freeze(scratch)
+    reaper.freeze(scratch)
     until = time.monotonic() + 1.0  # longer than its timeout
     wait_until(lambda: time.monotonic() > until)
     assert not out
-    strays.thaw(scratch)
+    reaper.thaw(scratch)
     caller.join()
-    assert out and not (scratch / strays.FROZEN).exists()
+    assert out and not (scratch / reaper.FROZEN).exists()
 
 
 def test_sigkill_from_outside_is_a_loss(make: Make, tmp_path: Path) -> None:
@@ -464,7 +465,7 @@ PARENT = """
 import sys, time
 from pathlib import Path
 import numpy as np
-from jobs.sandbox import Sandbox
+from muster.jobs.user_code.sandbox import Sandbox
 sandbox = Sandbox(sys.executable, Path(sys.argv[1]), "work.py:f", Path(sys.argv[2]))
 sandbox.call(0, 0, np.zeros(2), None)
 """
@@ -532,7 +533,7 @@ def test_interrupted_parent_keeps_no_half_asked_runner(make: Make, monkeypatch: 
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("jobs.pipes.Pipes._wait", interrupted)
+        patch.setattr("muster.jobs.user_code.pipes.Pipes._wait", interrupted)
         call(sandbox)
     assert first and not is_running(first)
     assert np.array_equal(call(sandbox)["out"], ROWS)

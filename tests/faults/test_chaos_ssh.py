@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import sshd
 from tests.chaos_ssh import ChaosOverSsh
+from tests.support import sshd
 
 SEED, FAULTS = 11, 12
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from coordinator.admin import Cancel, Status, StatusAsk
-from coordinator.admin import Done as Answered
-from coordinator.protocol import messages as m
-from jobs.errors import LinkError, SpaceError
-from tests.farm import Farm, Tracer, arrays, running, strace_obstacle, until
-from tests.simulated import Cut, SimulatedAgent
+from muster.coordinator.api.requests import Cancel, Status, StatusAsk
+from muster.coordinator.api.requests import Done as Answered
+from muster.coordinator.protocol import messages as m
+from muster.jobs.common.errors import LinkError, SpaceError
+from tests.support.farm import Farm, Tracer, arrays, running, strace_obstacle, until
+from tests.support.simulated import Cut, SimulatedAgent
 
 SHARDS = 6
 
@@ -149,11 +149,11 @@ class Trial:
 @pytest.fixture
 def merging(tried: Farm) -> int:
     """The process of the merge helper, which runs already: a tracer of the daemon does not follow it."""
-    if not tried.processes("coordinator.merger"):
+    if not tried.processes("muster.coordinator.daemon.merge.merge_process"):
         trial = Trial(tried)
         trial.finish(trial.agent)
         trial.agent.die()
-    [helper] = tried.processes("coordinator.merger")
+    [helper] = tried.processes("muster.coordinator.daemon.merge.merge_process")
     return helper
 
 
@@ -219,7 +219,7 @@ def test_the_merge_helper_dies_and_another_merges(tried: Farm, merging: int) -> 
     trial = Trial(tried)
     with Tracer(tried, merging, "fsync:signal=SIGKILL:when=3"):
         trial.agent.work(lambda: tried.status(trial.job).state == "complete")
-    assert merging not in tried.processes("coordinator.merger")
+    assert merging not in tried.processes("muster.coordinator.daemon.merge.merge_process")
     tried.check_result(trial.job)
 
 

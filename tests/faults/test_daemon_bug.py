@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.admin import Submit, Submitted
-from coordinator.protocol import messages as m
-from jobs.errors import INTERNAL_EXIT, MusterError, RefusedError
-from tests.farm import Farm, arrays, until
-from tests.simulated import Cut, Helper, SimulatedAgent
+from muster.coordinator.api.requests import Submit, Submitted
+from muster.coordinator.protocol import messages as m
+from muster.jobs.common.errors import INTERNAL_EXIT, MusterError, RefusedError
+from tests.support.farm import Farm, arrays, until
+from tests.support.simulated import Cut, Helper, SimulatedAgent
 
 SHARDS = 6  # of a layer
 BUG = """
 import sys
-from coordinator.scheduler.core import Scheduler
+from muster.coordinator.scheduler.state_machine import Scheduler
 handle, seen = Scheduler.handle, []
 def buggy(self, event, now):
     if type(event).__name__ == {event!r}:
@@ -27,7 +27,7 @@ def buggy(self, event, now):
     return handle(self, event, now)
 Scheduler.handle = buggy
 sys.argv = sys.argv[3:]
-from coordinator.cli import main
+from muster.coordinator.cli import main
 sys.exit(main())
 """
 
@@ -43,7 +43,7 @@ def buggy(self, *args):
     return sound(self, *args)
 {owner}.{method} = buggy
 sys.argv = sys.argv[3:]
-from coordinator.cli import main
+from muster.coordinator.cli import main
 sys.exit(main())
 """
 
@@ -101,7 +101,10 @@ def finished_shards(farm: Farm) -> tuple[str, SimulatedAgent]:
 
 def test_a_bug_before_a_commit_costs_no_finished_work(ailing: Farm) -> None:
     """The store took nothing: the push ends, no file of it stays, and the part comes again."""
-    start_with(ailing, BUG_IN.format(module="coordinator.store", owner="Store", method="commit_bundle"))
+    start_with(
+        ailing,
+        BUG_IN.format(module="muster.coordinator.daemon.store.statements", owner="Store", method="commit_bundle"),
+    )
     job, agent = finished_shards(ailing)
     with pytest.raises(Cut):
         agent.push(agent.parts[0])
@@ -116,7 +119,9 @@ def test_a_bug_before_a_commit_costs_no_finished_work(ailing: Farm) -> None:
 
 def test_a_bug_after_a_commit_stops_the_daemon(ailing: Farm) -> None:
     """The store knows of it, the scheduler does not: only another life of the daemon brings them together."""
-    start_with(ailing, BUG_IN.format(module="coordinator.figures", owner="JobFigures", method="committed"))
+    start_with(
+        ailing, BUG_IN.format(module="muster.coordinator.daemon.measures", owner="JobFigures", method="committed")
+    )
     job, agent = finished_shards(ailing)
     with pytest.raises(Cut):
         agent.push(agent.parts[0])
@@ -130,7 +135,7 @@ def test_a_bug_after_a_commit_stops_the_daemon(ailing: Farm) -> None:
 
 
 def test_a_bug_in_an_answer_that_changes_nothing_ends_its_channel_alone(ailing: Farm) -> None:
-    start_with(ailing, BUG_IN.format(module="jobs.contract.plan", owner="Layer", method="window"))
+    start_with(ailing, BUG_IN.format(module="muster.jobs.contract.plan", owner="Layer", method="window"))
     job, agent = ailing.submit(arrays()), ailing.agent()
     agent.join()
     until(lambda: agent.sync(wait=0.05) and agent.granted, "a grant")

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.admin import Failures, FailuresAsk, Status, StatusAsk
-from coordinator.protocol import messages as m
-from jobs.errors import SpaceError
-from tests.farm import Farm, arrays, running, until
-from tests.faults import disks
+from muster.coordinator.api.requests import Failures, FailuresAsk, Status, StatusAsk
+from muster.coordinator.protocol import messages as m
+from muster.jobs.common.errors import SpaceError
+from tests.support import disks
+from tests.support.farm import Farm, arrays, running, until
 
 pytestmark = pytest.mark.root
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agent.commands.status import state_of
-from tests.farm import Array, Farm, running, until
-from tests.faults import disks
+from muster.agent.commands.status import state_of
+from tests.support import disks
+from tests.support.farm import Array, Farm, running, until
 
 pytestmark = pytest.mark.ray
 

@@ -16,16 +16,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from coordinator import root as roots
-from coordinator.admin import Done as Answered
-from coordinator.admin import Explained, ExplainJob, Retry
-from coordinator.merger import MergeOrder, MergeReply
-from coordinator.protocol.frames import HEAD, frame, payload_size
-from jobs.contract.plan import Layer, Output
-from jobs.result import verify_layer
-from tests.farm import Farm, arrays, until
-from tests.shards import files_of, layer_of, result_of, write_part
-from tests.simulated import SimulatedAgent
+from muster.coordinator.api.requests import Done as Answered
+from muster.coordinator.api.requests import Explained, ExplainJob, Retry
+from muster.coordinator.daemon.merge.merge_process import MergeOrder, MergeReply
+from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.protocol.frames import HEAD, frame, payload_size
+from muster.jobs.contract.plan import Layer, Output
+from muster.jobs.results.open_result import verify_layer
+from tests.support.farm import Farm, arrays, until
+from tests.support.shards import files_of, layer_of, result_of, write_part
+from tests.support.simulated import SimulatedAgent
 
 DESCRIPTORS = 100  # that the helper may have
 OUTPUTS = 3_000
@@ -41,7 +41,7 @@ class Helper:
     """A merge helper with limits of its own, asked as the daemon asks it."""
 
     def __init__(self) -> None:
-        command = roots.python("coordinator.merger")
+        command = roots.python("muster.coordinator.daemon.merge.merge_process")
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
         resource.prlimit(self.process.pid, resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
@@ -208,7 +208,9 @@ def test_a_helper_killed_time_and_again(farm: Farm, deaths: int, state: str) -> 
     agent.push(agent.parts[-1])
     killed: set[int] = set()
     while len(killed) < deaths:
-        [helper] = until(lambda: set(farm.processes("coordinator.merger")) - killed, "a helper")
+        [helper] = until(
+            lambda: set(farm.processes("muster.coordinator.daemon.merge.merge_process")) - killed, "a helper"
+        )
         killed.add(helper)
         os.kill(helper, signal.SIGKILL)
     first.unlink()
@@ -238,7 +240,7 @@ def test_a_bug_of_ours_in_a_merge_is_that_jobs_alone(tmp_path: Path) -> None:
 
 BUG = """
 import sys
-from coordinator import engine
+from muster.coordinator.daemon import engine
 publish = engine.publish
 def buggy(folder, target):
     if "ill.1" in str(target):
@@ -246,6 +248,6 @@ def buggy(folder, target):
     publish(folder, target)
 engine.publish = buggy
 sys.argv = sys.argv[3:]
-from coordinator.cli import main
+from muster.coordinator.cli import main
 sys.exit(main())
 """

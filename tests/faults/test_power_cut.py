@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.protocol import messages as m
-from tests.farm import Farm, arrays, until
-from tests.faults import disks
-from tests.simulated import SimulatedAgent
+from muster.coordinator.protocol import messages as m
+from tests.support import disks
+from tests.support.farm import Farm, arrays, until
+from tests.support.simulated import SimulatedAgent
 
 pytestmark = pytest.mark.root
 

@@ -13,12 +13,12 @@ import numpy as np
 import psutil
 import pytest
 
-from agent import sweep
-from agent.commands.status import state_of
-from jobs.errors import MusterError
-from jobs.parts import read_index
+from muster.agent.commands.status import state_of
+from muster.agent.pool import cleanup
+from muster.jobs.common.errors import MusterError
+from muster.jobs.parts.part_file import read_index
 from tests import traps
-from tests.farm import Array, Farm, arrays, running, until
+from tests.support.farm import Array, Farm, arrays, running, until
 
 pytestmark = pytest.mark.ray
 
@@ -218,7 +218,7 @@ def test_a_killed_agent_leaves_nothing_once_it_is_back(pair: Farm, tmp_path: Pat
     job = halves(pair, tmp_path / "runs", shards=20, nap=0.2)
     until(lambda: runs(tmp_path / "runs").total() >= 2, "work to be under way")
     spool = pair.folder / "spools" / "right"
-    pool = sweep.read(spool / "run")
+    pool = cleanup.read(spool / "run")
     assert pool is not None and pool.temp
     tree = psutil.Process(pair.real["right"].pid).children(recursive=True)
     pair.real["right"].kill()

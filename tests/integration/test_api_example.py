@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests import sshd
-from tests.farm import Farm, running
+from tests.support import sshd
+from tests.support.farm import Farm, running
 
 pytestmark = pytest.mark.ray
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import yaml
 
-from coordinator import cli
-from coordinator import root as roots
-from jobs.errors import INTERRUPTED_EXIT
-from tests.farm import DEADLINE_SECONDS, Farm, arrays, until
+from muster.coordinator import cli
+from muster.coordinator.farm_root import paths as roots
+from muster.jobs.common.errors import INTERRUPTED_EXIT
+from tests.support.farm import DEADLINE_SECONDS, Farm, arrays, until
 
 pytestmark = pytest.mark.ray
 
@@ -276,7 +276,9 @@ def test_an_interrupted_farm_leaves_nothing(tmp_path: Path) -> None:
         agent = farm.join("one", "--cpus", "1")
         until(lambda: farm.agent_status("one"), "the agent")
         assert interrupted(agent) == 0
-        until(lambda: not farm.processes("agent.cli") and not farm.processes("ray"), "the agent's processes to end")
+        until(
+            lambda: not farm.processes("muster.agent.cli") and not farm.processes("ray"), "the agent's processes to end"
+        )
         assert farm.daemon is not None
         assert interrupted(farm.daemon) == 0
         until(lambda: not farm.processes(), "all processes to end")

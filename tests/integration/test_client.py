@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator import fetching
-from coordinator.client import Farm, Job
-from coordinator.client import arrays as sending
-from coordinator.client.patience import Patience
-from jobs.errors import (
+from muster.coordinator.client import Farm, Job
+from muster.coordinator.client import arrays as sending
+from muster.coordinator.client.backends.retry import Patience
+from muster.coordinator.result_downloads import file_server
+from muster.jobs.common.errors import (
     AccessError,
     IncompleteError,
     JobFileError,
@@ -28,9 +28,9 @@ from jobs.errors import (
     SourceError,
     UsageError,
 )
-from tests import proxy, sshd
-from tests.farm import Array, running, until
-from tests.farm import Farm as Processes
+from tests.support import proxy, sshd
+from tests.support.farm import Array, running, until
+from tests.support.farm import Farm as Processes
 
 pytestmark = pytest.mark.ray
 
@@ -383,7 +383,7 @@ def test_only_what_a_manifest_names_is_sent(here: Farm, processes: Processes, la
     job.wait(progress=False)
     sent: list[bytes] = []
     with pytest.raises(NotFoundError):
-        fetching.answer(processes.root.job(job.id), {"array"}, fetching.Wanted(layer, file), sent.append, list)
+        file_server.answer(processes.root.job(job.id), {"array"}, file_server.Wanted(layer, file), sent.append, list)
     assert not sent
 
 

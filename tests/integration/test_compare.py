@@ -14,7 +14,7 @@ import pytest
 from benchmarks.__main__ import BENCHMARKS
 from benchmarks.checkouts import CheckoutError, installed, linked_code
 from benchmarks.compare import HELP, TREE
-from tests.farm import until
+from tests.support.farm import until
 
 SETUP = (
     "[metadata]\nname = muster\nversion = 0.1.0\n[options]\npackages = find:\n[options.packages.find]\ninclude = {}\n"

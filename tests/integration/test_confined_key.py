@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.links.channel import greet
-from coordinator.protocol import messages as m
-from tests import sshd
-from tests.farm import Farm, arrays, running, until
+from muster.agent.links.base import greet
+from muster.coordinator.protocol import messages as m
 from tests.integration.test_ssh import Confined, hello, linked, opened
-from tests.sshd import HOST, LOOPBACK, Sshd
+from tests.support import sshd
+from tests.support.farm import Farm, arrays, running, until
+from tests.support.sshd import HOST, LOOPBACK, Sshd
 
 SOON = 20.0
 LETTER = b"a letter for nobody"
@@ -169,9 +169,9 @@ def test_it_touches_no_other_job(confined: Confined) -> None:
 
 def test_it_gives_no_command_to_the_coordinator(confined: Confined) -> None:
     """What people may ask on the daemon's socket is nothing that comes through `connect`."""
-    from coordinator import admin
+    from muster.coordinator.api import requests
 
-    for question in (admin.Stop(), admin.StatusAsk(), admin.Submit("submit-0")):
+    for question in (requests.Stop(), requests.StatusAsk(), requests.Submit("submit-0")):
         with linked(confined.server, "paramiko", config=confined.config) as link, opened(link) as channel:
             greet(channel, SOON)
             channel.say(question)

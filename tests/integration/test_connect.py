@@ -13,13 +13,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from coordinator import root as roots
-from coordinator.protocol import messages as m
-from coordinator.protocol.frames import FRAME_LIMIT, HEAD, MAGIC, FrameReader, frame
-from coordinator.version import VERSION
-from jobs.parts import Index, decode_index, encode_index
-from tests.farm import Farm, arrays, running, until
-from tests.simulated import Cut, Helper, SimulatedAgent
+from muster import VERSION
+from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.protocol import messages as m
+from muster.coordinator.protocol.frames import FRAME_LIMIT, HEAD, MAGIC, FrameReader, frame
+from muster.jobs.parts.part_file import Index, decode_index, encode_index
+from tests.support.farm import Farm, arrays, running, until
+from tests.support.simulated import Cut, Helper, SimulatedAgent
 
 ROLES = ("control", "push")
 TYPES = {"control": m.ToAgent, "push": m.ToPusher}

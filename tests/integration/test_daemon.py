@@ -19,16 +19,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from coordinator import root as roots
-from coordinator.admin import Done as Answered
-from coordinator.admin import Drain, Retry, Submit, Submitted
-from coordinator.protocol import messages as m
-from coordinator.protocol.frames import FRAME_LIMIT, HEAD, MAGIC, frame
-from jobs.checksum import of_bytes
-from jobs.parts import encode_index, read_index
-from jobs.ranges import RangeSet
-from tests.farm import Farm, arrays, running, until
-from tests.simulated import Cut, SimulatedAgent
+from muster.coordinator.api.requests import Done as Answered
+from muster.coordinator.api.requests import Drain, Retry, Submit, Submitted
+from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.protocol import messages as m
+from muster.coordinator.protocol.frames import FRAME_LIMIT, HEAD, MAGIC, frame
+from muster.jobs.common.hashing import of_bytes
+from muster.jobs.common.ranges import RangeSet
+from muster.jobs.parts.part_file import encode_index, read_index
+from tests.support.farm import Farm, arrays, running, until
+from tests.support.simulated import Cut, SimulatedAgent
 
 SHARDS = 12
 ROWS = 4
@@ -440,8 +440,8 @@ def test_a_root_from_before_plans_had_digests_gets_them(farm: Farm) -> None:
 LAYS_OUT = """
 import sys
 from pathlib import Path
-from coordinator.planning import plan_file, submission
-from coordinator import root
+from muster.coordinator.submission.submit import plan_file, submission
+from muster.coordinator.farm_root import paths as root
 with submission(root.find(Path(sys.argv[1])), plan_file(Path(sys.argv[2]))) as name:
     print(name, flush=True)
     sys.stdin.read()

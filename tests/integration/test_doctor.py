@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from agent import cli
-from agent.links import known_hosts
-from agent.links.channel import greet
-from agent.links.pipe import PipeLink
-from coordinator.protocol.frames import frame
-from coordinator.protocol.messages import (
+from muster.agent import cli
+from muster.agent.links.base import greet
+from muster.agent.links.local import PipeLink
+from muster.agent.links.paramiko_ssh import known_hosts
+from muster.coordinator.protocol.frames import frame
+from muster.coordinator.protocol.messages import (
     PROBE_LIMIT,
     PROTOCOL,
     Decoder,
@@ -29,9 +29,9 @@ from coordinator.protocol.messages import (
     ToPuller,
     encode,
 )
-from tests import sshd
-from tests.farm import Farm, running
-from tests.sshd import HOST, Sshd
+from tests.support import sshd
+from tests.support.farm import Farm, running
+from tests.support.sshd import HOST, Sshd
 
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"  # where no `coordinator` is
 WAY = ["name", "port", "ssh banner", "host key", "login", "channels", "connections", "quiet shell", "command"]
@@ -310,7 +310,7 @@ def test_no_daemon_is_a_warning_that_says_what_to_start(doctor: Doctor, server: 
 def test_a_daemon_that_stands_still_does_not_answer(
     doctor: Doctor, server: Sshd, monkeypatch: pytest.MonkeyPatch, farm: Farm
 ) -> None:
-    monkeypatch.setattr("agent.doctor.probe.ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr("muster.agent.doctor.link_probe.ANSWER_SECONDS", 0.5)
     farm.kill(signal.SIGSTOP)
     try:
         found = doctor(server.ssh_config(), "paramiko")

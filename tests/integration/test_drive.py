@@ -15,9 +15,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from coordinator import ask
-from coordinator import root as roots
-from coordinator.admin import (
+from muster.coordinator.api.requests import (
     Advance,
     Advanced,
     Cancel,
@@ -29,12 +27,14 @@ from coordinator.admin import (
     Submit,
     Submitted,
 )
-from coordinator.admin import Done as Answered
-from coordinator.drive import driving
-from coordinator.planning import plan_file, submission
-from jobs.errors import NotFoundError, RefusedError
-from tests.farm import Farm, Tracer, running, strace_obstacle, until, usurp
+from muster.coordinator.api.requests import Done as Answered
+from muster.coordinator.drivers.session import driving
+from muster.coordinator.farm_root import ask_daemon
+from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.submission.submit import plan_file, submission
+from muster.jobs.common.errors import NotFoundError, RefusedError
 from tests.plugin.muster_chain import DEATHS, following
+from tests.support.farm import Farm, Tracer, running, strace_obstacle, until, usurp
 
 PLUGIN = Path(__file__).parent.parent / "plugin"
 LENGTH = 8
@@ -138,7 +138,7 @@ def test_a_job_removed_while_its_advance_is_stored_does_not_end_the_daemon(chain
     chains.agents[0].paused.set()
     assert chains.daemon is not None
     answers: list[Advanced] = []
-    with ask.line(chains.root) as line:
+    with ask_daemon.line(chains.root) as line:
         until(lambda: usurp(line, job, drivers(chains, job)), "the driver's place")
         state = line.ask(DriveOpen(job), DriveState)
         advance = Advance(job, state.cursor, state.cursor + 1, [(state.next, b"1")])
@@ -160,7 +160,7 @@ def test_a_twin_changes_nothing(chains: Farm) -> None:
         pass
     twin = chains.run(roots.python("muster_chain:drive", str(chains.root.path), job), "twin.out")
     assert twin.wait(30) == RefusedError.exit_code
-    with ask.line(chains.root) as line, pytest.raises(RefusedError, match="another process drives"):
+    with ask_daemon.line(chains.root) as line, pytest.raises(RefusedError, match="another process drives"):
         line.ask(Advance(job, 0, 1), Advanced)
     chains.wait(job)
     check(chains, job, length=200)
@@ -171,7 +171,7 @@ def test_an_advance_from_anywhere_but_the_cursor_is_refused(chains: Farm) -> Non
     job = submit(chains, length=50)
     chains.agents[0].paused.set()
     until(lambda: drivers(chains, job), "a driver")
-    with ask.line(chains.root) as line:
+    with ask_daemon.line(chains.root) as line:
         until(lambda: usurp(line, job, drivers(chains, job)), "the driver's place")
         cursor = line.ask(DriveWait(job, 0), DriveState).cursor
         for asked in (
@@ -292,7 +292,7 @@ def test_a_wait_ends_when_its_time_is_over(chains: Farm) -> None:
     job = submit(chains, length=50)
     chains.agents[0].paused.set()
     until(lambda: drivers(chains, job), "a driver")
-    with ask.line(chains.root) as line:
+    with ask_daemon.line(chains.root) as line:
         until(lambda: usurp(line, job, drivers(chains, job)), "the driver's place")
         began = time.monotonic()
         said = line.ask(DriveWait(job, 1 << 40, 0.2), DriveState)

@@ -14,14 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.protocol.frames import frame
-from coordinator.protocol.messages import PROTOCOL, Greeting, encode
-from tests import sshd
-from tests.farm import Array, Farm, running, until
-from tests.faults import disks
+from muster.coordinator.protocol.frames import frame
+from muster.coordinator.protocol.messages import PROTOCOL, Greeting, encode
 from tests.integration.test_remote import Remote
-from tests.proxy import Proxy
-from tests.sshd import Sshd
+from tests.support import disks, sshd
+from tests.support.farm import Array, Farm, running, until
+from tests.support.proxy import Proxy
+from tests.support.sshd import Sshd
 
 LEASE_SECONDS = 3.0
 MIB = 1 << 20
@@ -29,13 +28,13 @@ MIB = 1 << 20
 PATCHED = """
 import sys
 sys.path[:] = [p for p in sys.path if p]
-from agent import bulk, control
-from agent.links import channel, connection
+from muster.agent.channels import base as bulk, control
+from muster.agent.links import base as channel; from muster.agent.links.paramiko_ssh import connection
 control.VERSION_PAUSE_SECONDS = control.ACCESS_PAUSE_SECONDS = 0.5
 control.ANSWER_SECONDS = bulk.ANSWER_SECONDS = 2.0
 channel.PACE_SECONDS = 2.0
 channel.SEND_SECONDS = connection.OPEN_SECONDS = 2.0
-from agent.cli import main
+from muster.agent.cli import main
 sys.exit(main())
 """
 WIDE = """
@@ -177,9 +176,9 @@ def test_an_agent_of_another_protocol_is_told_which_side_to_upgrade(farm: Farm, 
     """The other way round: an agent that does not look at the greeting."""
     import msgspec
 
-    from agent.links.channel import greet
-    from coordinator.protocol.messages import Decoder, Rejected, ToAgent
-    from jobs.where import Host
+    from muster.agent.links.base import greet
+    from muster.coordinator.protocol.messages import Decoder, Rejected, ToAgent
+    from muster.jobs.common.locations import Host
     from tests.integration.test_ssh import hello, linked, opened
 
     host = Host(sshd.HOST, root=str(farm.root.path))

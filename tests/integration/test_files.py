@@ -12,17 +12,17 @@ import msgspec
 import numpy as np
 import pytest
 
-from coordinator.admin import Submit, Submitted
-from coordinator.client import Farm as Client
-from coordinator.commands.submit import submit
-from coordinator.planning import plan_file, submission
-from jobs.contract.plan import ITEMS_LIST
-from jobs.result import WrittenFiles, open_result, verify_layer
-from tests import proxy as proxies
-from tests.farm import Farm, running, until
+from muster.coordinator.api.requests import Submit, Submitted
+from muster.coordinator.client import Farm as Client
+from muster.coordinator.commands.submit import submit
+from muster.coordinator.submission.submit import plan_file, submission
+from muster.jobs.contract.plan import ITEMS_LIST
+from muster.jobs.results.open_result import WrittenFiles, open_result, verify_layer
 from tests.integration.test_remote import Remote
-from tests.odd_names import ODD_NAMES, fill
-from tests.sshd import HOST, Sshd
+from tests.support import proxy as proxies
+from tests.support.farm import Farm, running, until
+from tests.support.odd_names import ODD_NAMES, fill
+from tests.support.sshd import HOST, Sshd
 
 pytestmark = pytest.mark.ray
 

@@ -16,18 +16,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from coordinator import root as roots
-from coordinator.protocol import messages as m
-from coordinator.protocol.frames import FrameReader, frame
-from coordinator.receive import receive_bundles
-from coordinator.send import send_windows
-from jobs.bundle import Bundle
-from jobs.contract.plan import Output
-from jobs.errors import MusterError
-from jobs.parts import check_body, encode_index, read_index
-from tests import hostile
-from tests.farm import Farm, arrays, running
-from tests.shards import layer_of, result_of, store, write_part
+from muster.coordinator.connect.serve_pull import send_windows
+from muster.coordinator.connect.serve_push import receive_bundles
+from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.protocol import messages as m
+from muster.coordinator.protocol.frames import FrameReader, frame
+from muster.jobs.common.errors import MusterError
+from muster.jobs.contract.plan import Output
+from muster.jobs.parts.part_file import check_body, encode_index, read_index
+from muster.jobs.results.bundle import Bundle
+from tests.support import hostile
+from tests.support.farm import Farm, arrays, running
+from tests.support.shards import layer_of, result_of, store, write_part
 
 FARM = "f" * 32
 MEMORY_BYTES = 200 << 20
@@ -176,7 +176,7 @@ class Agent:
         self.said: list[m.Message] = []
 
     def read_frame(self) -> bytes | None:
-        from coordinator.protocol.frames import HEAD, payload_size
+        from muster.coordinator.protocol.frames import HEAD, payload_size
 
         head = self._in.read(HEAD.size)
         if not head:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.commands.submit import submit
-from tests import networks, sshd
-from tests.farm import Array, Farm, running, until
+from muster.coordinator.commands.submit import submit
 from tests.integration.test_remote import Remote
+from tests.support import networks, sshd
+from tests.support.farm import Array, Farm, running, until
 
 pytestmark = pytest.mark.ray
 

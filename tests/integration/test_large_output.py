@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.commands.submit import submit
-from jobs.result import verify_layer
-from tests import networks
-from tests.farm import Farm, running, until
+from muster.coordinator.commands.submit import submit
+from muster.jobs.results.open_result import verify_layer
+from tests.support import networks
+from tests.support.farm import Farm, running, until
 
 pytestmark = pytest.mark.ray
 
@@ -38,7 +38,7 @@ def watched(farm: Farm) -> dict[str, float]:
     """The peaks of the daemon, of each helper of an agent, and of the merger."""
     assert farm.daemon is not None
     found = {"daemon": peak_mb(farm.daemon.pid)}
-    for word in ("--role", "coordinator.merger"):
+    for word in ("--role", "muster.coordinator.daemon.merge.merge_process"):
         for pid in farm.processes(word):
             try:
                 found[f"{word} {pid}"] = peak_mb(pid)

@@ -15,8 +15,8 @@ import numpy as np
 import psutil
 import pytest
 
-from coordinator import root as roots
-from tests.farm import DEADLINE_SECONDS, Farm, arrays, running, until
+from muster.coordinator.farm_root import paths as roots
+from tests.support.farm import DEADLINE_SECONDS, Farm, arrays, running, until
 
 pytestmark = pytest.mark.ray
 

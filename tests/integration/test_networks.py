@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agent.commands.status import state_of
-from agent.line import State
-from coordinator import root as roots
-from tests import netns, sshd
-from tests.farm import Farm, until
-from tests.netns import Machine, Net
-from tests.sshd import HOST, Sshd
+from muster.agent.commands.status import state_of
+from muster.agent.display import State
+from muster.coordinator.farm_root import paths as roots
+from tests.support import netns, sshd
+from tests.support.farm import Farm, until
+from tests.support.netns import Machine, Net
+from tests.support.sshd import HOST, Sshd
 
 pytestmark = [pytest.mark.ray, pytest.mark.root]
 
@@ -96,7 +96,7 @@ class Guest:
         where = f"{HOST}:{self.site.farm.root.path}"
         options = ["--name", self.name, "--cpus", "1", "--spool", str(self.spool)]
         config = ["--ssh-config", str(self.site.sshd.ssh_config())]
-        agent = roots.python("agent.cli", "join", where, *options, *config)
+        agent = roots.python("muster.agent.cli", "join", where, *options, *config)
         self.site.farm.real[self.name] = self.site.farm.run([*self.machine.enter, *within, *agent], f"{self.name}.out")
 
     @property

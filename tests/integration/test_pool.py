@@ -17,10 +17,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent import authentication, surroundings, sweep
-from agent.pool import BatchDone, Pool, PoolEvent, WorkerDied
+from muster.agent.pool import authentication, cleanup, ray_environment
+from muster.agent.pool.ray_local import BatchDone, Pool, PoolEvent, WorkerDied
 from tests import stranger
-from tests.integration.standin import batch
+from tests.support.standin import batch
 
 pytestmark = pytest.mark.ray
 DEADLINE_SECONDS = 60.0
@@ -33,7 +33,7 @@ class Rig:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.events: queue.SimpleQueue[PoolEvent] = queue.SimpleQueue()
-        self.pool = Pool(folder, 2, self.events.put, worker="tests.integration.standin:Stand")
+        self.pool = Pool(folder, 2, self.events.put, worker="tests.support.standin:Stand")
 
     def next(self) -> PoolEvent:
         return self.events.get(timeout=DEADLINE_SECONDS)
@@ -159,7 +159,7 @@ def test_the_record_follows_the_workers(rig: Rig) -> None:
     pid = rig.pid(0)
 
     def recorded() -> bool:
-        record = sweep.read(rig.folder)
+        record = cleanup.read(rig.folder)
         return record is not None and pid in {mark.pid for mark in record.processes}
 
     until(recorded)
@@ -182,9 +182,9 @@ def test_ray_answers_nobody_without_the_token(rig: Rig) -> None:
     import ray  # not sooner: it reads the pool's settings then
 
     address = ray.get_runtime_context().gcs_address
-    assert authentication.answers(address, surroundings.TOKEN)
+    assert authentication.answers(address, ray_environment.TOKEN)
     assert not authentication.answers(address)
-    assert not authentication.answers(address, "0" * len(surroundings.TOKEN))
+    assert not authentication.answers(address, "0" * len(ray_environment.TOKEN))
 
 
 # What one may do who gets into a pool's folder: all of it would make him the agent's user.
@@ -226,11 +226,11 @@ def test_rays_sockets_fit_below_the_longest_folder_for_temporary_files(rig: Rig)
     below = [len(str(path.relative_to(temp.parent))) for path in temp.rglob("*") if path.is_socket()]
     assert len(below) >= 3
     digits = len(str(os.getpid()))  # Ray puts it into the path, and it has up to seven
-    assert surroundings.TEMP_ROOT_LENGTH + 1 + max(below) + 7 - digits <= 103  # macOS's limit; Linux's is 107
+    assert ray_environment.TEMP_ROOT_LENGTH + 1 + max(below) + 7 - digits <= 103  # macOS's limit; Linux's is 107
 
 
 def temp_of(rig: Rig) -> Path:
-    record = sweep.read(rig.folder)
+    record = cleanup.read(rig.folder)
     assert record is not None
     return Path(record.temp)
 
@@ -246,7 +246,7 @@ def test_our_environment_is_put_back(rig: Rig) -> None:
 
 
 def start_agent(what: str, folder: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.integration.agentlike", what, str(folder)]
+    command = [sys.executable, "-m", "tests.support.agentlike", what, str(folder)]
     pipe = subprocess.PIPE
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(command, cwd=ROOT, env=env, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
@@ -259,7 +259,7 @@ def test_an_agent_prints_nothing_of_rays_and_keeps_its_workers_at_ctrl_c(tmp_pat
     (tmp_path / "go").touch()
     assert agent.communicate(timeout=DEADLINE_SECONDS) == ("WorkerDied\nBatchDone\n", "")
     assert agent.returncode == 0
-    assert not (tmp_path / sweep.RECORD).exists()
+    assert not (tmp_path / cleanup.RECORD).exists()
 
 
 def test_a_killed_agent_leaves_nothing_after_a_sweep(tmp_path: Path) -> None:
@@ -267,16 +267,16 @@ def test_a_killed_agent_leaves_nothing_after_a_sweep(tmp_path: Path) -> None:
     until(lambda: (tmp_path / "runner").exists() or agent.poll() is not None)
     pids = [process.pid for process in psutil.Process(agent.pid).children(recursive=True)]
     pids.append(int((tmp_path / "runner").read_text()))
-    record = sweep.read(tmp_path)
+    record = cleanup.read(tmp_path)
     assert record is not None
     assert Path(record.temp).is_dir()
     agent.kill()
     agent.communicate(timeout=DEADLINE_SECONDS)
-    assert sweep.sweep(tmp_path)
+    assert cleanup.sweep(tmp_path)
     until(lambda: not any(is_alive(pid) for pid in pids))
-    assert not list(sweep.naming(Path(record.temp).name))
+    assert not list(cleanup.naming(Path(record.temp).name))
     assert not Path(record.temp).exists()
-    assert sweep.sweep(tmp_path) == []
+    assert cleanup.sweep(tmp_path) == []
 
 
 def test_an_agent_that_crashes_takes_its_pool_along(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_an_agent_that_crashes_takes_its_pool_along(tmp_path: Path) -> None:
     _, errors = agent.communicate(timeout=DEADLINE_SECONDS)
     assert errors.startswith("Traceback")
     assert errors.endswith("RuntimeError: a bug of the agent\n")
-    assert not (tmp_path / sweep.RECORD).exists()
+    assert not (tmp_path / cleanup.RECORD).exists()
 
 
 def test_a_dead_ray_is_said_and_started_again(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import yaml
 
-from coordinator.commands.submit import submit
-from tests.farm import Array, Farm, arrays, running, until
-from tests.faults import disks
-from tests.proxy import Proxy
-from tests.sshd import HOST, Sshd
+from muster.coordinator.commands.submit import submit
+from tests.support import disks
+from tests.support.farm import Array, Farm, arrays, running, until
+from tests.support.proxy import Proxy
+from tests.support.sshd import HOST, Sshd
 
 LEASE_SECONDS = 3.0
 MIB = 1 << 20

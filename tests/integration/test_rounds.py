@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import ask
-from coordinator.admin import Advance, Advanced, Cancel, DriveOpen, DriveState, Retry
-from coordinator.admin import Done as Answered
-from coordinator.drive import Drive
-from coordinator.protocol import messages as m
-from jobs.errors import RefusedError
-from tests.farm import Farm, running, until, usurp
+from muster.coordinator.api.requests import Advance, Advanced, Cancel, DriveOpen, DriveState, Retry
+from muster.coordinator.api.requests import Done as Answered
+from muster.coordinator.drivers.session import Drive
+from muster.coordinator.farm_root import ask_daemon
+from muster.coordinator.protocol import messages as m
+from muster.jobs.common.errors import RefusedError
 from tests.plugin.muster_chain import DEATHS
-from tests.simulated import Helper
+from tests.support.farm import Farm, running, until, usurp
+from tests.support.simulated import Helper
 
 PLUGIN = Path(__file__).parent.parent / "plugin"
 
@@ -136,7 +136,7 @@ def test_what_is_left_of_another_life_of_the_daemon_is_given_up(farm: Farm) -> N
 def test_a_twin_changes_nothing_and_advances_are_of_rounds(farm: Farm) -> None:
     job = submit(farm, rounds=100_000)
     at_work(farm, job)
-    with ask.line(farm.root) as line:
+    with ask_daemon.line(farm.root) as line:
         with pytest.raises(RefusedError, match="has a driver"):
             Drive(farm.root, line, job)
         with pytest.raises(RefusedError, match="another process drives"):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from coordinator.commands.submit import submit
-from coordinator.protocol.messages import Sync
-from tests.farm import Farm, arrays, until
+from muster.coordinator.commands.submit import submit
+from muster.coordinator.protocol.messages import Sync
+from tests.support.farm import Farm, arrays, until
 
 FILES, TIMES = 4, 10
 WORK = """

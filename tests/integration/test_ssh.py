@@ -19,27 +19,21 @@ from typing import Any
 
 import pytest
 
-from agent.links import Options, Ssh, known_hosts, open_link, steady
-from agent.links.channel import Channel, Link, Role, greet
-from agent.links.connection import Limits
-from agent.links.keys import Keys
-from agent.links.paramiko_link import ParamikoLink
-from agent.links.ssh_config import Config
-from coordinator import root as roots
-from coordinator.protocol.messages import Decoder, Greeting, Hello, Rejected, ToAgent, Welcome
-from coordinator.root import Root
-from jobs.errors import (
-    AccessError,
-    LinkError,
-    MusterError,
-    NoCommandError,
-    ProtocolError,
-    SpaceError,
-)
-from jobs.where import Host, parse
-from tests import sshd
-from tests.farm import Farm, until
-from tests.sshd import HOST, Sshd
+from muster.agent.links import Options, Ssh, open_link
+from muster.agent.links.base import Channel, Link, Role, greet
+from muster.agent.links.paramiko_ssh import known_hosts, transport
+from muster.agent.links.paramiko_ssh.connection import Limits
+from muster.agent.links.paramiko_ssh.keys import Keys
+from muster.agent.links.paramiko_ssh.link import ParamikoLink
+from muster.agent.links.ssh_config import Config
+from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.farm_root.paths import Root
+from muster.coordinator.protocol.messages import Decoder, Greeting, Hello, Rejected, ToAgent, Welcome
+from muster.jobs.common.errors import AccessError, LinkError, MusterError, NoCommandError, ProtocolError, SpaceError
+from muster.jobs.common.locations import Host, parse
+from tests.support import sshd
+from tests.support.farm import Farm, until
+from tests.support.sshd import HOST, Sshd
 
 BOTH: tuple[Ssh, ...] = ("paramiko", "openssh")
 SOON = 20.0
@@ -253,9 +247,9 @@ def test_a_passphrase_can_be_typed_on_a_terminal(server: Sshd, ssh: Ssh, root: R
 
 TYPED = """
 from pathlib import Path
-from agent.links import Options, open_link
-from agent.links.channel import greet
-from jobs.where import Host
+from muster.agent.links import Options, open_link
+from muster.agent.links.base import greet
+from muster.jobs.common.locations import Host
 link = open_link(Host("farm", root={root!r}), Options({ssh!r}, config=Path({config!r}), interactive=True))
 link.prepare()
 channel = link.open("control")
@@ -678,13 +672,13 @@ ECHO = "import os\nwhile data := os.read(0, 65536):\n    while data: data = data
 def count_rekeys(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """An entry for each exchange of keys."""
     done: list[int] = []
-    real = steady.Transport._parse_newkeys
+    real = transport.Transport._parse_newkeys
 
-    def counted(self: steady.Transport, m: object) -> None:
+    def counted(self: transport.Transport, m: object) -> None:
         done.append(1)
         real(self, m)
 
-    monkeypatch.setattr(steady.Transport, "_parse_newkeys", counted)
+    monkeypatch.setattr(transport.Transport, "_parse_newkeys", counted)
     return done
 
 
@@ -832,7 +826,7 @@ def test_a_forced_role_is_the_only_one(farm: Farm, server: Sshd, tmp_path: Path)
 
 
 def hello(name: str) -> Hello:
-    from coordinator.protocol.messages import PROTOCOL
+    from muster.coordinator.protocol.messages import PROTOCOL
 
     return Hello(PROTOCOL, "1", name, "s" * 32, "p" * 32, "host", 1, 1, 1 << 30, 1 << 30, {}, "x", "3.11")
 

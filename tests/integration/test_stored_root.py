@@ -10,13 +10,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jobs.train import checkpoint, data
-from jobs.train.models import open_model
-from jobs.train.outer import Outer
-from jobs.train.params import TrainParams
-from jobs.train.serial import run_serially
-from tests.farm import Farm
-from tests.stored_root import CLUSTERING, COMPLETE, HALF, LINES, MERGE, TRAINING, unpacked
+from muster.jobs.training import checkpoint
+from muster.jobs.training.aggregation.synchronous import Outer
+from muster.jobs.training.data import dataset
+from muster.jobs.training.params import TrainParams
+from muster.jobs.training.serial import run_serially
+from muster.jobs.training.steps.models import open_model
+from tests.support.farm import Farm
+from tests.support.stored_root import CLUSTERING, COMPLETE, HALF, LINES, MERGE, TRAINING, unpacked
 
 LEASE_SECONDS = 4.0  # for so long shards of the killed agents are nobody else's
 
@@ -69,4 +70,4 @@ def trained_serially(farm: Farm, job: str) -> str:
     found, refused = checkpoint.latest(copy, params, model.stepped, model.dim)
     assert found is not None and isinstance(found.outer, Outer) and not refused
     assert 0 < found.outer.round < params.rounds
-    return run_serially(params, data.read(given), begun=found.outer).digest
+    return run_serially(params, dataset.read(given), begun=found.outer).digest

@@ -14,16 +14,17 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from coordinator.admin import Done as Answered
-from coordinator.admin import Drain, Explained, ExplainJob, ExplainShard
-from jobs.train import checkpoint, data
-from jobs.train.course import Course
-from jobs.train.outer import Outer
-from jobs.train.params import TrainParams
-from jobs.train.pushes import Push
-from jobs.train.serial import Serial, replay, run_serially
-from jobs.train.torched import Place
-from tests.farm import Farm, until
+from muster.coordinator.api.requests import Done as Answered
+from muster.coordinator.api.requests import Drain, Explained, ExplainJob, ExplainShard
+from muster.jobs.training import checkpoint
+from muster.jobs.training.aggregation.asynchronous import Push
+from muster.jobs.training.aggregation.synchronous import Outer
+from muster.jobs.training.data import dataset
+from muster.jobs.training.params import TrainParams
+from muster.jobs.training.progress import Course
+from muster.jobs.training.serial import Serial, replay, run_serially
+from muster.jobs.training.steps.torch_trainer import Place
+from tests.support.farm import Farm, until
 
 SMALL = {"layers": [16], "workers": 6, "microbatch": 16, "rounds": 80, "eval_every": 20, "checkpoint_rounds": 10}
 
@@ -44,7 +45,7 @@ def params_of(farm: Farm, job: str) -> TrainParams:
 @cache
 def _serial(raw: bytes) -> Serial:
     params = msgspec.msgpack.decode(raw, type=TrainParams)
-    return run_serially(params, data.load("digits", Path("/"), params.seed))
+    return run_serially(params, dataset.load("digits", Path("/"), params.seed))
 
 
 def serial(params: TrainParams) -> Serial:
@@ -65,7 +66,7 @@ def at_round(farm: Farm, job: str, number: int) -> None:
 
 
 def drivers(farm: Farm, job: str) -> list[int]:
-    return farm.processes("coordinator.training", job)
+    return farm.processes("muster.coordinator.drivers.training.main", job)
 
 
 @pytest.mark.parametrize("machines", [1, 2, 3])
@@ -134,7 +135,7 @@ def test_an_async_training_is_replayed_from_its_journal(farm: Farm, kills: bool)
     found, params = summary(farm, job), params_of(farm, job)
     journal = msgspec.convert(found["journal"], list[Push])
     assert sum(len(push.workers) for push in journal) >= params.rounds * params.workers
-    assert replay(params, data.load("digits", Path("/"), params.seed), journal) == found["digest"]
+    assert replay(params, dataset.load("digits", Path("/"), params.seed), journal) == found["digest"]
 
 
 def test_a_training_ends_at_its_target_with_the_weights_that_reached_it(farm: Farm) -> None:
@@ -185,7 +186,9 @@ def test_other_data_than_digits_goes_along(farm: Farm) -> None:
     job = submit(farm, data=spec, rounds=20)
     farm.wait(job)
     params = params_of(farm, job)
-    assert summary(farm, job)["digest"] == run_serially(params, data.load(params.data, Path("/"), params.seed)).digest
+    assert (
+        summary(farm, job)["digest"] == run_serially(params, dataset.load(params.data, Path("/"), params.seed)).digest
+    )
 
 
 MODULE = """
@@ -210,7 +213,7 @@ def test_a_torch_module_is_trained_by_whoever_is_there(farm: Farm) -> None:
     given = farm.root.model(plan.work.model.digest)
     code = farm.job_file({}, work=MODULE).parent
     place = Place(given, farm.folder / "serial", code=code, entry="work.py:net")
-    assert summary(farm, job)["digest"] == run_serially(params, data.read(given), place).digest
+    assert summary(farm, job)["digest"] == run_serially(params, dataset.read(given), place).digest
     pieces = load_file(farm.root.job(job).result / "made" / "weights.safetensors")
     assert pieces["0.weight"].shape == (4, 1, 3, 3) and pieces["1.running_mean"].shape == (4,)
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.farm import Farm, running, until
 from tests.integration.test_remote import Remote
 from tests.integration.test_train import at_round, check, submit
-from tests.sshd import Sshd
+from tests.support.farm import Farm, running, until
+from tests.support.sshd import Sshd
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.farm import Farm, running
+from tests.support.farm import Farm, running
 
 pytestmark = pytest.mark.ray
 

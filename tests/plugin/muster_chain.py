@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from coordinator.drive import Drive, run
-from jobs.kinds import Bench, Kind, Output, Result, Runner, Shape, Shard
+from muster.coordinator.drivers.session import Drive, run
+from muster.jobs.kinds import Bench, Kind, Output, Result, Runner, Shape, Shard
 
 DEATHS = "MUSTER_CHAIN_DEATHS"
 

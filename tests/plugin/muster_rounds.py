@@ -12,10 +12,10 @@ import numpy as np
 from msgspec import Meta
 from muster_chain import perhaps_die
 
-from coordinator.drive import Drive, run
-from jobs.commit import write_durably
-from jobs.kinds import Bench, Kind, Output, Result, Runner, RunnerLost, Shape, Shard
-from jobs.ranges import RangeSet
+from muster.coordinator.drivers.session import Drive, run
+from muster.jobs.common.durable import write_durably
+from muster.jobs.common.ranges import RangeSet
+from muster.jobs.kinds import Bench, Kind, Output, Result, Runner, RunnerLost, Shape, Shard
 
 WIDTH = 1000
 MASK = 0x3FFF

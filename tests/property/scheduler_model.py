@@ -7,10 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from coordinator.protocol.messages import Failure, Finished, Held, Loss, Returned
-from coordinator.scheduler import commands as c
-from coordinator.scheduler import events as e
-from jobs.ranges import RangeSet
+from muster.coordinator.protocol.messages import Failure, Finished, Held, Loss, Returned
+from muster.coordinator.scheduler import actions as c
+from muster.coordinator.scheduler import events as e
+from muster.jobs.common.ranges import RangeSet
 
 MIB = 1 << 20
 FIRST = 400  # more shards of rounds than one life of the daemon sees

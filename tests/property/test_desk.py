@@ -11,9 +11,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from agent.desk import Desk
-from agent.inputs import name_of
-from agent.orders import (
+from muster.agent.core.inputs import name_of
+from muster.agent.core.orders import (
     BatchEnded,
     Command,
     Delete,
@@ -51,8 +50,9 @@ from agent.orders import (
     Ticked,
     WorkerDied,
 )
-from agent.slots import BACKSTOP_SECONDS
-from coordinator.protocol.messages import (
+from muster.agent.core.slots import BACKSTOP_SECONDS
+from muster.agent.core.state_machine import Desk
+from muster.coordinator.protocol.messages import (
     Bye,
     Committed,
     Drop,
@@ -67,9 +67,9 @@ from coordinator.protocol.messages import (
     Sync,
     Welcome,
 )
-from jobs.contract.plan import ArraySource, Layer, MadeSource, Stamp, Work
-from jobs.ranges import RangeSet
-from jobs.workbench.batch import Mishap, Outcome
+from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.plan import ArraySource, Layer, MadeSource, Stamp, Work
+from muster.jobs.workbench.batch import Mishap, Outcome
 from tests.unit.test_desk import who
 
 FARM = "farm"

@@ -7,8 +7,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.protocol.frames import FRAME_LIMIT, HEAD, MAGIC, FrameReader, frame
-from jobs.errors import ProtocolError
+from muster.coordinator.protocol.frames import FRAME_LIMIT, HEAD, MAGIC, FrameReader, frame
+from muster.jobs.common.errors import ProtocolError
 
 PAYLOADS = st.lists(st.binary(max_size=40), max_size=5)
 

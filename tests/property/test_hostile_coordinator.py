@@ -12,10 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.desk import Desk
-from agent.ear import Ear
-from agent.links.channel import Channel, greet
-from agent.orders import (
+from muster.agent.core.orders import (
     BatchEnded,
     Command,
     Delete,
@@ -38,14 +35,17 @@ from agent.orders import (
     Say,
     Ticked,
 )
-from agent.spool import Spool
-from coordinator.protocol import messages as m
-from coordinator.protocol.frames import frame
-from jobs.contract.plan import CUT, ArraySource, ItemsSource, Layer, MadeSource, ModelFile, Output, Stamp, Work
-from jobs.errors import MusterError, ProtocolError
-from jobs.ranges import RangeSet
-from jobs.workbench.batch import Outcome
-from tests import hostile
+from muster.agent.core.state_machine import Desk
+from muster.agent.links.base import Channel, greet
+from muster.agent.spool.paths import Spool
+from muster.coordinator.protocol import messages as m
+from muster.coordinator.protocol.checks import Ear
+from muster.coordinator.protocol.frames import frame
+from muster.jobs.common.errors import MusterError, ProtocolError
+from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.plan import CUT, ArraySource, ItemsSource, Layer, MadeSource, ModelFile, Output, Stamp, Work
+from muster.jobs.workbench.batch import Outcome
+from tests.support import hostile
 from tests.unit.test_desk import who
 
 SPOOL = Spool(Path("/spool"))

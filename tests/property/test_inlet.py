@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs import runner
+from muster.jobs.user_code.runner import runner
 
 SIZES = st.sampled_from([0, 1, 7, 1000, runner.READ_BYTES - 1, runner.READ_BYTES, runner.READ_BYTES + 1, 200_000])
 

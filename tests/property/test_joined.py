@@ -10,8 +10,7 @@ from collections.abc import Callable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.desk import Desk
-from agent.orders import (
+from muster.agent.core.orders import (
     BatchEnded,
     Command,
     Event,
@@ -27,8 +26,9 @@ from agent.orders import (
     Say,
     Ticked,
 )
-from coordinator.mailbox import Mailbox
-from coordinator.protocol.messages import (
+from muster.agent.core.state_machine import Desk
+from muster.coordinator.daemon.agents.outbox import Mailbox
+from muster.coordinator.protocol.messages import (
     Committed,
     Drop,
     Grant,
@@ -40,11 +40,11 @@ from coordinator.protocol.messages import (
     Sync,
     Welcome,
 )
-from coordinator.scheduler import commands as c
-from coordinator.scheduler import events as e
-from coordinator.scheduler.core import Scheduler
-from jobs.ranges import RangeSet
-from jobs.workbench.batch import Outcome
+from muster.coordinator.scheduler import actions as c
+from muster.coordinator.scheduler import events as e
+from muster.coordinator.scheduler.state_machine import Scheduler
+from muster.jobs.common.ranges import RangeSet
+from muster.jobs.workbench.batch import Outcome
 from tests.unit.test_desk import A, info, who
 
 FARM = "f" * 32

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs.bundle import Bundle, Held, take
-from jobs.contract.plan import Layer, MadeSource
-from jobs.errors import DamagedError
-from jobs.merge import DamagedBundle, Incomplete, merge_layer
-from jobs.outputs import SumTooLarge
-from jobs.parts import check_body, read_index
-from jobs.ranges import RangeSet
-from jobs.result import RaggedRows, open_result, verify_layer
-from tests.shards import ALL_FORMS, files_of, layer_of, result_of, store, write_part
+from muster.jobs.common.errors import DamagedError
+from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.plan import Layer, MadeSource
+from muster.jobs.parts.part_file import check_body, read_index
+from muster.jobs.results.bundle import Bundle, Held, take
+from muster.jobs.results.merge import DamagedBundle, Incomplete, merge_layer
+from muster.jobs.results.open_result import RaggedRows, open_result, verify_layer
+from muster.jobs.results.outputs import SumTooLarge
+from tests.support.shards import ALL_FORMS, files_of, layer_of, result_of, store, write_part
 
 
 def groups_of(numbers: list[int], rng: random.Random) -> list[list[int]]:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator import admin as a
-from coordinator.protocol import messages as m
-from jobs.contract.plan import Output
-from jobs.errors import DamagedError, ProtocolError
-from jobs.parts import decode_index
+from muster.coordinator.api import requests as a
+from muster.coordinator.protocol import messages as m
+from muster.jobs.common.errors import DamagedError, ProtocolError
+from muster.jobs.contract.plan import Output
+from muster.jobs.parts.part_file import decode_index
 
 DIGEST = "0123456789abcdef" * 2
 GROWTH_LIMIT = 24  # bytes of memory for each byte of a message, at most

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from jobs.ranges import Pairs, RangeSet
+from muster.jobs.common.ranges import Pairs, RangeSet
 
 TOP = 40
 NUMBER = st.integers(0, TOP)

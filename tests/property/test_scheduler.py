@@ -17,25 +17,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from coordinator.protocol.messages import Failure, Finished, Loss, Returned
-from coordinator.scheduler import commands as c
-from coordinator.scheduler import events as e
-from coordinator.scheduler.core import Scheduler
-from coordinator.scheduler.layers import SPACE_MARGIN_BYTES
-from coordinator.scheduler.state import Timing
-from jobs.ranges import RangeSet
-from tests.property.scheduler_model import (
-    FIRST,
-    MIB,
-    Agent,
-    Disk,
-    DiskJob,
-    DiskLayer,
-    Key,
-    Oracle,
-    pairs,
-    ranges,
-)
+from muster.coordinator.protocol.messages import Failure, Finished, Loss, Returned
+from muster.coordinator.scheduler import actions as c
+from muster.coordinator.scheduler import events as e
+from muster.coordinator.scheduler.layers import SPACE_MARGIN_BYTES
+from muster.coordinator.scheduler.state import Timing
+from muster.coordinator.scheduler.state_machine import Scheduler
+from muster.jobs.common.ranges import RangeSet
+from tests.property.scheduler_model import FIRST, MIB, Agent, Disk, DiskJob, DiskLayer, Key, Oracle, pairs, ranges
 
 T = TypeVar("T")
 TICK, LEASE = 1.0, 6.0

@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from jobs.train import quantise, seeds
-from jobs.train.contribution import Contribution, Sum, Tally, added, packed, unpacked
-from jobs.train.params import TrainParams, settled
-from jobs.train.quantise import BadValues, Quantiser
-from jobs.train.update import Compressor, apply
+from muster.jobs.training.aggregation import fixed_point
+from muster.jobs.training.aggregation.contribution import Contribution, Sum, Tally, added, packed, unpacked
+from muster.jobs.training.aggregation.fixed_point import BadValues, Quantiser
+from muster.jobs.training.aggregation.weights_delta import Compressor, apply
+from muster.jobs.training.data import sampling
+from muster.jobs.training.params import TrainParams, settled
 
 Array = np.ndarray[Any, Any]
 DIM = 23
@@ -31,11 +32,11 @@ def tally_of(params: TrainParams, workers: int = 1) -> Tally:
 
 @given(vectors, bits_given, st.integers(1, 40))
 def test_rounding_is_within_a_unit_and_within_the_limit(values: Array, bits: int, workers: int) -> None:
-    limit, peak = (2 ** (bits - 1) - 1) // workers, quantise.peak_of(values)
-    scale = quantise.scale_for(peak, bits, limit)
-    noise = seeds.bits_of(1, 2, 3, seeds.NOISE) if bits == 8 else None
+    limit, peak = (2 ** (bits - 1) - 1) // workers, fixed_point.peak_of(values)
+    scale = fixed_point.scale_for(peak, bits, limit)
+    noise = sampling.bits_of(1, 2, 3, sampling.NOISE) if bits == 8 else None
     rounded = Quantiser(DIM, bits, limit).rounded(values, scale, peak, noise)
-    assert not quantise.saturates(peak, scale, bits, limit)
+    assert not fixed_point.saturates(peak, scale, bits, limit)
     assert int(np.abs(rounded.astype(np.int64)).max()) <= limit
     error = np.abs(rounded - values.astype(np.float64) * scale)
     slack = np.abs(values) * scale * 1e-6  # of float32
@@ -44,16 +45,16 @@ def test_rounding_is_within_a_unit_and_within_the_limit(values: Array, bits: int
 
 @given(vectors, bits_given)
 def test_what_saturates_is_said_to_and_clipped(values: Array, bits: int) -> None:
-    limit, peak = (2 ** (bits - 1) - 1) // 12, quantise.peak_of(values)
+    limit, peak = (2 ** (bits - 1) - 1) // 12, fixed_point.peak_of(values)
     rounded = Quantiser(DIM, bits, limit).rounded(values, 1e9, peak, None)
     assert int(np.abs(rounded.astype(np.int64)).max()) <= limit
     if peak > 0.2:
-        assert quantise.saturates(peak, 1e9, bits, limit) == (peak * 1e9 > limit)
+        assert fixed_point.saturates(peak, 1e9, bits, limit) == (peak * 1e9 > limit)
 
 
 def test_chance_rounds_to_the_mean() -> None:
     values = np.full(100_000, 0.3, np.float32)
-    rounded = Quantiser(len(values), 8, 10).rounded(values, 1.0, 0.3, seeds.bits_of(1, 1, 1))
+    rounded = Quantiser(len(values), 8, 10).rounded(values, 1.0, 0.3, sampling.bits_of(1, 1, 1))
     assert set(rounded.tolist()) == {0, 1}
     assert rounded.mean() == pytest.approx(0.3, abs=0.01)
 
@@ -62,7 +63,7 @@ def test_chance_rounds_to_the_mean() -> None:
 def test_a_contribution_survives_the_wire(workers: int, bits: Any, luck: st.DataObject) -> None:
     params = settled(TrainParams(bits=bits))
     most = params.limit * workers
-    values = luck.draw(hnp.arrays(quantise.DTYPES[bits], DIM, elements=st.integers(-most, most)))
+    values = luck.draw(hnp.arrays(fixed_point.DTYPES[bits], DIM, elements=st.integers(-most, most)))
     sent = packed(Contribution(values, tally_of(params, workers)))
     got = unpacked(sent, params, DIM, workers)
     np.testing.assert_array_equal(got.values, values)
@@ -75,7 +76,7 @@ def test_any_grouping_adds_up_to_the_same(luck: st.DataObject, bits: Any) -> Non
     params = settled(TrainParams(bits=bits))
     elements = st.integers(-params.limit, params.limit)
     parts = [
-        Contribution(luck.draw(hnp.arrays(quantise.DTYPES[bits], DIM, elements=elements)), tally_of(params))
+        Contribution(luck.draw(hnp.arrays(fixed_point.DTYPES[bits], DIM, elements=elements)), tally_of(params))
         for _ in range(params.workers)
     ]
     whole = added(parts, DIM, bits)
@@ -97,7 +98,7 @@ def test_noise_is_no_contribution(raw: bytes) -> None:
 @pytest.mark.parametrize("bits", [8, 16, 32])
 def test_a_sum_beyond_its_parts_is_refused(bits: Any) -> None:
     params = settled(TrainParams(bits=bits))
-    values = np.zeros(DIM, quantise.DTYPES[bits])
+    values = np.zeros(DIM, fixed_point.DTYPES[bits])
     for odd in (2 * params.limit + 1, -2 * params.limit - 1, int(np.iinfo(values.dtype).min)):
         values[4] = odd
         with pytest.raises(BadValues, match="beyond"):
@@ -141,7 +142,7 @@ def test_a_tally_that_cannot_be_is_refused(changed: dict[str, int]) -> None:
 )
 def test_bytes_that_are_no_vector(raw: bytes) -> None:
     with pytest.raises(BadValues):
-        quantise.unpack(raw, DIM, 8, 100)
+        fixed_point.unpack(raw, DIM, 8, 100)
 
 
 @given(st.lists(vectors, min_size=1, max_size=6), bits_given)

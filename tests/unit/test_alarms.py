@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coordinator.alarms import Alarm, Alarms
-from tests.unit.sched import World
+from muster.coordinator.daemon.notify.conditions import Alarm, Alarms
+from tests.support.sched import World
 
 
 def test_a_standstill_is_told_once_and_again_after_it_went_on() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.backoff import Backoff
+from muster.agent.channels.backoff import Backoff
 
 
 def longest(low: float, high: float) -> float:

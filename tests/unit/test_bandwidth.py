@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.bandwidth import Bandwidth
+from muster.agent.channels.bandwidth import Bandwidth
 
 
 class Clock:

@@ -16,14 +16,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator import admin, cli
-from coordinator import root as roots
-from coordinator.commands import logs, verify
-from coordinator.protocol.frames import FrameReader, frame
-from coordinator.protocol.messages import Decoder, Message, encode
-from jobs.errors import INTERNAL_EXIT, INTERRUPTED_EXIT, MusterError, RefusedError, UsageError
-from jobs.names import parse_shard
-from jobs.program import BROKEN_PIPE_EXIT
+from muster.coordinator import cli
+from muster.coordinator.api import requests
+from muster.coordinator.commands import logs, verify
+from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.protocol.frames import FrameReader, frame
+from muster.coordinator.protocol.messages import Decoder, Message, encode
+from muster.jobs.common.errors import INTERNAL_EXIT, INTERRUPTED_EXIT, MusterError, RefusedError, UsageError
+from muster.jobs.common.names import parse_shard
+from muster.jobs.common.program import BROKEN_PIPE_EXIT
 from tests import traps
 from tests.unit.test_progress import agent, job, tally
 
@@ -37,7 +38,7 @@ class FixedDaemon:
     def __init__(self, root: roots.Root) -> None:
         self.answers: dict[type[Message], Answer] = {}
         self.asked: list[Message] = []
-        self._decode = Decoder(admin.FromCommand)
+        self._decode = Decoder(requests.FromCommand)
         self._server = socket.socket(socket.AF_UNIX)
         with roots.address(root.socket) as where:
             self._server.bind(where)
@@ -60,7 +61,7 @@ class FixedDaemon:
 
     def _answer(self, question: Message) -> Message:
         self.asked.append(question)
-        answer = self.answers.get(type(question), admin.Problem("not now", "ask later", 7))
+        answer = self.answers.get(type(question), requests.Problem("not now", "ask later", 7))
         return answer if isinstance(answer, Message) else answer(question)
 
     def close(self) -> None:
@@ -109,12 +110,12 @@ def assert_two_lines(err: str) -> None:
 
 
 RUNNING = job(
-    tally(committed=300, running=4, finished=10), agents=[agent()], recent=admin.Window(60.0, 120, 100, 1 << 27)
+    tally(committed=300, running=4, finished=10), agents=[agent()], recent=requests.Window(60.0, 120, 100, 1 << 27)
 )
 
 
-def status_of(*jobs: admin.JobStatus, agents: int = 1) -> admin.Status:
-    return admin.Status(100.0, "0.1", agents, list(jobs))
+def status_of(*jobs: requests.JobStatus, agents: int = 1) -> requests.Status:
+    return requests.Status(100.0, "0.1", agents, list(jobs))
 
 
 # --- finding commands, and errors -------------------------------------------------------------------------
@@ -139,7 +140,7 @@ def test_the_list_of_commands_imports_none(run: Callable[..., Ran]) -> None:
 )
 def test_nothing_heavy_is_imported_at_start(args: list[str], root: roots.Root) -> None:
     check = (
-        "import sys; from coordinator.cli import main; main(sys.argv[1:]); "
+        "import sys; from muster.coordinator.cli import main; main(sys.argv[1:]); "
         "heavy = {'numpy', 'sklearn', 'ray', 'tqdm', 'yaml', 'paramiko'} & set(sys.modules); "
         "heavy |= {'click'} & set(sys.modules) if sys.argv[1] == 'connect' else set(); "
         "sys.exit(f'imported {heavy}' if heavy else 0)"
@@ -175,8 +176,8 @@ def test_what_cannot_be_meant_is_refused(args: list[str], said: str, root: roots
 def test_without_a_daemon(
     args: list[str], root: roots.Root, run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coordinator.ask.AWAY_SECONDS", 0.0)
-    monkeypatch.setattr("coordinator.ask.POLL_SECONDS", 0.0)
+    monkeypatch.setattr("muster.coordinator.farm_root.ask_daemon.AWAY_SECONDS", 0.0)
+    monkeypatch.setattr("muster.coordinator.farm_root.ask_daemon.POLL_SECONDS", 0.0)
     ran = run(*args)
     assert ran.code == 5
     assert_two_lines(ran.err)
@@ -190,13 +191,15 @@ def test_without_a_root(tmp_path: Path, run: Callable[..., Ran]) -> None:
 
 
 def test_a_problem_comes_back_as_its_error(daemon: FixedDaemon, run: Callable[..., Ran]) -> None:
-    daemon.answers[admin.Cancel] = admin.Problem("weights.1 has\nended", "submit it again", RefusedError.exit_code)
+    daemon.answers[requests.Cancel] = requests.Problem(
+        "weights.1 has\nended", "submit it again", RefusedError.exit_code
+    )
     ran = run("cancel", "weights")
     assert (ran.code, ran.err) == (7, "error: weights.1 has ended\nhint: submit it again\n")
 
 
 def test_an_answer_of_the_wrong_kind(daemon: FixedDaemon, run: Callable[..., Ran]) -> None:
-    daemon.answers[admin.Cancel] = admin.Used(1, 2)
+    daemon.answers[requests.Cancel] = requests.Used(1, 2)
     assert run("cancel", "weights").code == 10
 
 
@@ -204,7 +207,7 @@ def test_a_bug_of_ours_keeps_its_traceback_out_of_sight(
     root: roots.Root, run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("coordinator.ask.connect", lambda root: 1 / 0)
+    monkeypatch.setattr("muster.coordinator.farm_root.ask_daemon.connect", lambda root: 1 / 0)
     ran = run("status")
     assert ran.code == 70
     assert_two_lines(ran.err)
@@ -225,14 +228,14 @@ def test_an_interrupt_is_quiet(root: roots.Root, run: Callable[..., Ran], monkey
     def interrupt(root: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("coordinator.ask.connect", interrupt)
+    monkeypatch.setattr("muster.coordinator.farm_root.ask_daemon.connect", interrupt)
     ran = run("status")
     assert (ran.code, ran.err) == (130, "")
 
 
 def test_a_terminal_without_a_character_is_no_error(daemon: FixedDaemon) -> None:
-    layers = [admin.LayerStatus("x" * 60, "open", tally(10))]
-    daemon.answers[admin.StatusAsk] = status_of(job(tally(), layers=layers))
+    layers = [requests.LayerStatus("x" * 60, "open", tally(10))]
+    daemon.answers[requests.StatusAsk] = status_of(job(tally(), layers=layers))
     command = [sys.executable, "-m", "coordinator", "status", "weights"]
     env = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
@@ -263,7 +266,7 @@ def test_nothing_is_imported_from_where_a_command_is_typed(package: str, tmp_pat
 
 def test_status_lists_jobs(daemon: FixedDaemon, run: Callable[..., Ran]) -> None:
     long = job(tally(committed=1000), state="complete", started=10.0, ended=75.0)
-    daemon.answers[admin.StatusAsk] = status_of(RUNNING, long)
+    daemon.answers[requests.StatusAsk] = status_of(RUNNING, long)
     ran = run("status")
     assert ran.code == 0
     assert "weights.1  cluster  running     300/1,000   30%" in ran.out
@@ -272,11 +275,11 @@ def test_status_lists_jobs(daemon: FixedDaemon, run: Callable[..., Ran]) -> None
 
 
 def test_status_of_one_job_has_its_layers_and_machines(daemon: FixedDaemon, run: Callable[..., Ran]) -> None:
-    layers = [admin.LayerStatus(f"encoder/block{i}/attention.weight", "open", tally(10)) for i in range(50)]
+    layers = [requests.LayerStatus(f"encoder/block{i}/attention.weight", "open", tally(10)) for i in range(50)]
     halted = job(tally(), state="halted", why="2 shards failed on two machines", layers=layers, agents=[agent("lab3")])
-    daemon.answers[admin.StatusAsk] = status_of(halted)
+    daemon.answers[requests.StatusAsk] = status_of(halted)
     ran = run("status", "weights")
-    assert daemon.asked == [admin.StatusAsk("weights.1")]
+    assert daemon.asked == [requests.StatusAsk("weights.1")]
     assert "halted (2 shards failed on two machines)" in ran.out
     assert "… and 20 layers more" in ran.out
     assert "lab3" in ran.out
@@ -284,7 +287,7 @@ def test_status_of_one_job_has_its_layers_and_machines(daemon: FixedDaemon, run:
 
 
 def test_status_as_json_has_the_eta(daemon: FixedDaemon, run: Callable[..., Ran]) -> None:
-    daemon.answers[admin.StatusAsk] = status_of(RUNNING)
+    daemon.answers[requests.StatusAsk] = status_of(RUNNING)
     said = json.loads(run("status", "--json").out)
     assert said["jobs"][0]["id"] == "weights.1"
     assert said["jobs"][0]["eta"]["bottleneck"] == "compute"
@@ -292,9 +295,9 @@ def test_status_as_json_has_the_eta(daemon: FixedDaemon, run: Callable[..., Ran]
 
 
 def test_agents_say_why_they_take_nothing(daemon: FixedDaemon, run: Callable[..., Ran]) -> None:
-    one = admin.AgentStatus("lab3", "lab3.local", "live", 90.0, 8, 4, 1, 30, 0, 0, "print", "0.1", "spool full")
-    far = admin.AgentStatus("far", "far", "gone", 40.0, 8, 0, 0, 0, 0, 0, "", "0.1", "", {"weights.1": "no GPU"})
-    daemon.answers[admin.AgentsAsk] = admin.Agents(100.0, [far, one])
+    one = requests.AgentStatus("lab3", "lab3.local", "live", 90.0, 8, 4, 1, 30, 0, 0, "print", "0.1", "spool full")
+    far = requests.AgentStatus("far", "far", "gone", 40.0, 8, 0, 0, 0, 0, 0, "", "0.1", "", {"weights.1": "no GPU"})
+    daemon.answers[requests.AgentsAsk] = requests.Agents(100.0, [far, one])
     said = run("agents").out
     assert "lab3: spool full" in said
     assert "far: takes nothing of weights.1: no GPU" in said
@@ -304,10 +307,10 @@ def test_agents_say_why_they_take_nothing(daemon: FixedDaemon, run: Callable[...
 
 def test_logs_show_evidence_and_tame_it(daemon: FixedDaemon, run: Callable[..., Ran]) -> None:
     evidence = "Traceback\nValueError: \x1b[2Jbad"
-    record = admin.FailureRecord("conv1", 17, 3, 9, "lab3", 50.0, "exception", "bad", evidence, 2.5, 1 << 20, True)
-    daemon.answers[admin.FailuresAsk] = admin.Failures(3, [record])
+    record = requests.FailureRecord("conv1", 17, 3, 9, "lab3", 50.0, "exception", "bad", evidence, 2.5, 1 << 20, True)
+    daemon.answers[requests.FailuresAsk] = requests.Failures(3, [record])
     said = run("logs", "weights", "conv1/17").out
-    assert daemon.asked == [admin.FailuresAsk("weights.1", "conv1", 17)]
+    assert daemon.asked == [requests.FailuresAsk("weights.1", "conv1", 17)]
     assert "… 2 earlier failures" in said
     assert "weights.1/conv1/17, quarantined: exception: bad" in said
     assert "  | Traceback" in said
@@ -345,19 +348,19 @@ def test_what_is_no_shard(text: str) -> None:
 @pytest.mark.parametrize(
     ("args", "question"),
     [
-        (["cancel", "weights"], admin.Cancel("weights.1")),
-        (["pause", "weights"], admin.Pause("weights.1")),
-        (["resume", "weights.1"], admin.Resume("weights.1")),
-        (["rm", "weights.1"], admin.Remove("weights.1")),
-        (["priority", "weights", "4"], admin.Priority("weights.1", 4)),
-        (["drain", "lab3"], admin.Drain("lab3")),
-        (["retry", "weights"], admin.Retry("weights.1")),
-        (["retry", "weights", "--layers", "a", "b"], admin.Retry("weights.1", ["a", "b"])),
-        (["retry", "weights", "--layers", "a", "--layers", "b"], admin.Retry("weights.1", ["a", "b"])),
+        (["cancel", "weights"], requests.Cancel("weights.1")),
+        (["pause", "weights"], requests.Pause("weights.1")),
+        (["resume", "weights.1"], requests.Resume("weights.1")),
+        (["rm", "weights.1"], requests.Remove("weights.1")),
+        (["priority", "weights", "4"], requests.Priority("weights.1", 4)),
+        (["drain", "lab3"], requests.Drain("lab3")),
+        (["retry", "weights"], requests.Retry("weights.1")),
+        (["retry", "weights", "--layers", "a", "b"], requests.Retry("weights.1", ["a", "b"])),
+        (["retry", "weights", "--layers", "a", "--layers", "b"], requests.Retry("weights.1", ["a", "b"])),
     ],
 )
 def test_a_wish_is_passed_on(args: list[str], question: Message, daemon: FixedDaemon, run: Callable[..., Ran]) -> None:
-    daemon.answers[type(question)] = admin.Done("it is so")
+    daemon.answers[type(question)] = requests.Done("it is so")
     ran = run(*args)
     assert (ran.code, ran.out) == (0, "it is so\n")
     assert daemon.asked == [question]
@@ -381,11 +384,11 @@ def test_submit_lays_out_what_the_daemon_takes(
 ) -> None:
     seen: list[str] = []
 
-    def take(question: admin.Submit) -> Message:
+    def take(question: requests.Submit) -> Message:
         seen.extend(sorted(path.name for path in (root.tmp / question.folder).iterdir()))
-        return admin.Submitted("weights.2")
+        return requests.Submitted("weights.2")
 
-    daemon.answers[admin.Submit] = take
+    daemon.answers[requests.Submit] = take
     ran = run("submit", job_file)
     assert (ran.code, ran.out) == (0, "weights.2\n")
     assert seen == ["code.pack", "job.yaml", "plan.msgpack"]
@@ -405,8 +408,8 @@ def test_submit_checks_the_job_file_before_anything_is_stored(
 def test_waiting_ends_with_the_job(daemon: FixedDaemon, job_file: Path, run: Callable[..., Ran]) -> None:
     complete = job(tally(committed=1000), state="complete", started=10.0, ended=75.0, layers_merged=1)
     states = iter([RUNNING, complete])
-    daemon.answers[admin.Submit] = admin.Submitted("weights.1")
-    daemon.answers[admin.StatusAsk] = lambda _: status_of(next(states))
+    daemon.answers[requests.Submit] = requests.Submitted("weights.1")
+    daemon.answers[requests.StatusAsk] = lambda _: status_of(next(states))
     ran = run("submit", job_file, "--wait")
     assert ran.code == 0
     assert "300/1,000 shards (30%)" in ran.out
@@ -416,7 +419,7 @@ def test_waiting_ends_with_the_job(daemon: FixedDaemon, job_file: Path, run: Cal
 @pytest.mark.parametrize("state", ["incomplete", "halted", "cancelled"])
 def test_a_job_that_ends_short_is_an_error(state: str, daemon: FixedDaemon, run: Callable[..., Ran]) -> None:
     ended = job(tally(committed=999, quarantined=1), state=state, why="1 shard failed 3 times", failures=3)
-    daemon.answers[admin.StatusAsk] = status_of(ended)
+    daemon.answers[requests.StatusAsk] = status_of(ended)
     ran = run("watch", "weights")
     assert ran.code == 11
     assert_two_lines(ran.err)
@@ -429,13 +432,13 @@ def test_an_interrupted_wait_leaves_the_job(
     def interrupt(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    daemon.answers[admin.Submit] = admin.Submitted("weights.1")
-    daemon.answers[admin.StatusAsk] = status_of(RUNNING)
+    daemon.answers[requests.Submit] = requests.Submitted("weights.1")
+    daemon.answers[requests.StatusAsk] = status_of(RUNNING)
     monkeypatch.setattr("time.sleep", interrupt)
     ran = run("submit", job_file, "--wait")
     assert ran.code == 130
     assert "weights.1 goes on" in ran.err
-    assert admin.Cancel("weights.1") not in daemon.asked
+    assert requests.Cancel("weights.1") not in daemon.asked
 
 
 def test_plan_needs_no_daemon(tmp_path: Path, job_file: Path, run: Callable[..., Ran]) -> None:
@@ -453,13 +456,13 @@ def merged(daemon: FixedDaemon, root: roots.Root, job_file: Path, run: Callable[
     """A job of which a layer looks merged."""
     folder = root.job("weights.1")
 
-    def take(question: admin.Submit) -> Message:
+    def take(question: requests.Submit) -> Message:
         for name in ("job.yaml", "plan.msgpack"):
             (root.tmp / question.folder / name).rename(folder.path / name)
-        return admin.Submitted("weights.1")
+        return requests.Submitted("weights.1")
 
-    daemon.answers[admin.Submit] = take
-    daemon.answers[admin.StatusAsk] = admin.Problem("there is no job weights.1", "none has a plan's digest", 6)
+    daemon.answers[requests.Submit] = take
+    daemon.answers[requests.StatusAsk] = requests.Problem("there is no job weights.1", "none has a plan's digest", 6)
     assert run("submit", job_file).code == 0
     layer = folder.result / "fc"
     layer.mkdir(parents=True)
@@ -514,7 +517,7 @@ def test_verify_claims_no_more_than_it_knows(prints: int, problems: int, serial:
 
 
 def test_du_adds_up(merged: roots.JobFolder, daemon: FixedDaemon, run: Callable[..., Ran]) -> None:
-    daemon.answers[admin.Usage] = admin.Used(1 << 30, 1 << 20)
+    daemon.answers[requests.Usage] = requests.Used(1 << 30, 1 << 20)
     assert "of that reserved 1 MiB" in run("du").out
     said = json.loads(run("du", "--json").out)
     assert said["jobs"][0]["result"] == sum(path.stat().st_size for path in (merged.result / "fc").iterdir())

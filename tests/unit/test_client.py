@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 import xxhash
 
-from coordinator import committed, fetching, parcel, uploads
-from coordinator import root as roots
-from coordinator.client.arrays import Outgoing
-from coordinator.client.draft import from_fields, from_file
-from coordinator.client.results import Result
-from coordinator.client.shards import assemble, parse_cursor
-from coordinator.client.ssh import Ssh
-from coordinator.committed import Beat, Cursor, Record
-from coordinator.root import Root
-from jobs.code import MAGIC, CodeBundle, opened, pack
-from jobs.contract.plan import Output
-from jobs.errors import (
+from muster.coordinator.client.arrays import Outgoing
+from muster.coordinator.client.backends.ssh import Ssh
+from muster.coordinator.client.job_draft import from_fields, from_file
+from muster.coordinator.client.results import Result
+from muster.coordinator.client.shards import assemble, parse_cursor
+from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.farm_root import uploads
+from muster.coordinator.farm_root.paths import Root
+from muster.coordinator.result_downloads import file_server, shard_stream
+from muster.coordinator.result_downloads.shard_stream import Beat, Cursor, Record
+from muster.coordinator.submission import client_job
+from muster.jobs.common.errors import (
     AccessError,
     DamagedError,
     IncompleteError,
@@ -37,8 +37,10 @@ from jobs.errors import (
     SourceError,
     UsageError,
 )
-from jobs.result import RaggedRows
-from jobs.where import Host
+from muster.jobs.common.locations import Host
+from muster.jobs.contract.plan import Output
+from muster.jobs.results.open_result import RaggedRows
+from muster.jobs.user_code.code_pack import MAGIC, CodeBundle, opened, pack
 
 # --- arrays -----------------------------------------------------------------------------------------------
 
@@ -104,7 +106,7 @@ def test_an_upload_has_a_digest_for_a_name(root: Root, digest: str) -> None:
     with pytest.raises(UsageError):
         uploads.receive(root, digest, 4, 0, io.BytesIO(b"abcd").read)
     with pytest.raises(UsageError):
-        parcel.submit(root, parcel.Parcel("name: a", None, {"a": digest}))
+        client_job.submit(root, client_job.Parcel("name: a", None, {"a": digest}))
 
 
 @pytest.mark.parametrize("nbytes", [0, -1, 1 << 60])
@@ -146,9 +148,9 @@ def record(**changed: Any) -> Record:
 def test_records_come_over_a_pipe_as_arrays() -> None:
     pipe = io.BytesIO()
     sent = [(record(), iter([b"".join(BODY)])), (Beat(), iter(())), (record(number=3), iter(BODY))]
-    committed.send(sent, pipe.write, pipe.flush)
+    shard_stream.send(sent, pipe.write, pipe.flush)
     pipe.seek(0)
-    shards = [assemble(news, pieces) for news, pieces in committed.receive(pipe.read) if isinstance(news, Record)]
+    shards = [assemble(news, pieces) for news, pieces in shard_stream.receive(pipe.read) if isinstance(news, Record)]
     assert [shard.number for shard in shards] == [2, 3]
     for shard in shards:
         ragged = shard.outputs["r"]
@@ -160,11 +162,11 @@ def test_records_come_over_a_pipe_as_arrays() -> None:
 
 def test_a_pipe_that_ends_within_a_shard() -> None:
     pipe = io.BytesIO()
-    committed.send([(record(), iter(BODY))], pipe.write, pipe.flush)
+    shard_stream.send([(record(), iter(BODY))], pipe.write, pipe.flush)
     raw = pipe.getvalue()
     for end in range(1, len(raw), 7):
         with pytest.raises(LinkError):
-            for news, pieces in committed.receive(io.BytesIO(raw[:end]).read):
+            for news, pieces in shard_stream.receive(io.BytesIO(raw[:end]).read):
                 assert isinstance(news, Record)
                 assemble(news, pieces)
 
@@ -252,9 +254,9 @@ def test_files_and_tables_are_not_sent(tmp_path: Path, monkeypatch: Any) -> None
 
 
 def test_parcels_and_packs_that_cannot_be() -> None:
-    for raw in (b"", b"\xc1", b"\x80", parcel.encode(parcel.Parcel("x"))[:-1]):
+    for raw in (b"", b"\xc1", b"\x80", client_job.encode(client_job.Parcel("x"))[:-1]):
         with pytest.raises(ProtocolError):
-            parcel.decode(raw)
+            client_job.decode(raw)
     whole = CodeBundle("work.py:f", {"work.py": b"x"})
     assert opened(pack(whole)) == whole
     for bad in (CodeBundle("other.py:f", {"work.py": b""}), CodeBundle("work.py:f", {"../work.py": b""})):
@@ -263,14 +265,14 @@ def test_parcels_and_packs_that_cannot_be() -> None:
     with pytest.raises(DamagedError):
         opened(MAGIC)
     with pytest.raises(UsageError, match="layer's name"):
-        parcel.check_layers({".hidden": ""})
+        client_job.check_layers({".hidden": ""})
 
 
 def test_a_request_for_a_file_that_no_manifest_names(root: Root, tmp_path: Path) -> None:
     with pytest.raises(LinkError):
-        fetching.received(io.BytesIO(b"").read)
+        file_server.received(io.BytesIO(b"").read)
     with pytest.raises(ProtocolError):
-        fetching.received(io.BytesIO(b"Welcome to this server").read)
+        file_server.received(io.BytesIO(b"Welcome to this server").read)
 
 
 def test_a_result_says_what_there_is(tmp_path: Path) -> None:

@@ -14,14 +14,14 @@ import pytest
 from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
-from jobs.clustering.params import ClusterParams
-from jobs.contract.kind import Bench, Result, Shape, Shard, ShardFailure
-from jobs.contract.plan import Output
-from jobs.errors import JobFileError
-from jobs.kinds import registry
-from jobs.kinds.cluster import Cluster
-from jobs.outputs import settle
-from jobs.starts import stream
+from muster.jobs.clustering.initial_centers import stream
+from muster.jobs.clustering.params import ClusterParams
+from muster.jobs.common.errors import JobFileError
+from muster.jobs.contract.kind import Bench, Result, Shape, Shard, ShardFailure
+from muster.jobs.contract.plan import Output
+from muster.jobs.kinds import registry
+from muster.jobs.kinds.cluster import Cluster
+from muster.jobs.results.outputs import settle
 
 Array = np.ndarray[Any, Any]
 ONE, SEVERAL = Shape((64,), "<f4"), Shape((64, 3), "<f4")
@@ -211,9 +211,9 @@ def test_one_feature_imports_numpy_alone() -> None:
         import sys
         import numpy as np
         from pathlib import Path
-        from jobs.kinds import Bench, Shard
-        from jobs.kinds.cluster import Cluster, ClusterParams
-        assert "numpy.linalg" in sys.modules and "jobs.lloyd" not in sys.modules
+        from muster.jobs.kinds import Bench, Shard
+        from muster.jobs.kinds.cluster import Cluster, ClusterParams
+        assert "numpy.linalg" in sys.modules and "muster.jobs.clustering.lloyd" not in sys.modules
         runner = Cluster().open(Bench(ClusterParams(n_clusters=2), 1, None, Path()))
         runner.run(Shard("x", 0, 0, np.arange(12.0).reshape(2, 6)))
         print([name for name in ("sklearn", "scipy", "threadpoolctl", "ray") if name in sys.modules])

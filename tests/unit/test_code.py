@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jobs import code
-from jobs.code import CodeBundle, collect, pack, unpack
-from jobs.errors import DamagedError, JobFileError
+from muster.jobs.common.errors import DamagedError, JobFileError
+from muster.jobs.user_code import code_pack
+from muster.jobs.user_code.code_pack import CodeBundle, collect, pack, unpack
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def refused(entry: str, include: list[str], base: Path) -> JobFileError:
 
 
 def packed_raw(entry: str, files: dict[str, bytes]) -> tuple[bytes, str]:
-    raw = code.MAGIC + msgspec.msgpack.encode([entry, files])
+    raw = code_pack.MAGIC + msgspec.msgpack.encode([entry, files])
     return raw, blake2b(raw, digest_size=16).hexdigest()
 
 
@@ -122,10 +122,10 @@ def test_import_of_a_file_left_at_home(base: Path) -> None:
 
 
 def test_too_much(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(code, "BYTES_LIMIT", 70)
+    monkeypatch.setattr(code_pack, "BYTES_LIMIT", 70)
     assert "more than" in refused("work.py:embed", ["helpers.py"], base).message
-    monkeypatch.setattr(code, "BYTES_LIMIT", 1 << 20)
-    monkeypatch.setattr(code, "FILES_LIMIT", 2)
+    monkeypatch.setattr(code_pack, "BYTES_LIMIT", 1 << 20)
+    monkeypatch.setattr(code_pack, "FILES_LIMIT", 2)
     assert "more than 2 files" in refused("work.py:embed", ["pkg", "helpers.py"], base).message
 
 
@@ -250,7 +250,7 @@ def test_hostile_names_write_nothing(tmp_path: Path, names: list[str]) -> None:
     "content", [b"", b"\xc1", b"\x92\xa1f\xdf\xff\xff\xff\xff", b"\x91" * 100_000, b"\x92\x01\x80"]
 )
 def test_malformed_packs(tmp_path: Path, content: bytes) -> None:
-    raw = code.MAGIC + content
+    raw = code_pack.MAGIC + content
     with pytest.raises(DamagedError):
         unpack(raw, tmp_path / "code", blake2b(raw, digest_size=16).hexdigest())
 

@@ -17,18 +17,18 @@ import numpy as np
 import psutil
 import pytest
 
-from jobs.code import collect, opened, pack
-from jobs.contract.kind import Bench, Items, Listed, Runner, RunnerLost, Shard, ShardFailure, Site, Written
-from jobs.errors import JobFileError
-from jobs.jobfile import parse_job
-from jobs.kinds import registry
-from jobs.kinds.command import Command, CommandParams
-from jobs.merge import merge_layer
-from jobs.plan import make_plan
-from jobs.result import WrittenFiles, open_result
-from jobs.work import run_serially
-from tests.farm import until
-from tests.odd_names import fill
+from muster.jobs.common.errors import JobFileError
+from muster.jobs.contract.kind import Bench, Items, Listed, Runner, RunnerLost, Shard, ShardFailure, Site, Written
+from muster.jobs.job_file.make_plan import make_plan
+from muster.jobs.job_file.read import parse_job
+from muster.jobs.kinds import registry
+from muster.jobs.kinds.command import Command, CommandParams
+from muster.jobs.results.merge import merge_layer
+from muster.jobs.results.open_result import WrittenFiles, open_result
+from muster.jobs.user_code.code_pack import collect, opened, pack
+from muster.jobs.workbench.workbench import run_serially
+from tests.support.farm import until
+from tests.support.odd_names import fill
 
 SITE = Site(Path(), (), 1, False, None)
 
@@ -179,7 +179,7 @@ def test_no_output_file_is_a_failure(tmp_path: Path) -> None:
 def test_an_output_that_is_a_link_is_refused(tmp_path: Path) -> None:
     with running(tmp_path, run="ln -s /etc/passwd {out}") as runner:
         result = runner.run(shard(tmp_path, a=b""))
-        from jobs.outputs import settle
+        from muster.jobs.results.outputs import settle
 
         with pytest.raises(ShardFailure, match="it wrote 'a', which is a symbolic link"):
             settle(result, None, 1)
@@ -207,8 +207,8 @@ def test_a_command_that_kills_its_starter_is_a_loss_and_the_next_shard_runs(tmp_
 PARENT = """
 import sys
 from pathlib import Path
-from jobs.kinds import Bench, Items, Shard
-from jobs.kinds.command import Command, CommandParams
+from muster.jobs.kinds import Bench, Items, Shard
+from muster.jobs.kinds.command import Command, CommandParams
 folder = Path(sys.argv[1])
 runner = Command().open(Bench(CommandParams(run="echo $$ > ../pid; sleep 1000; true"), 1, None, folder))
 (folder / "items").mkdir()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs import commit
-from jobs.errors import SpaceError
+from muster.jobs.common import durable
+from muster.jobs.common.errors import SpaceError
 
 
 @pytest.fixture
@@ -46,44 +46,44 @@ def failing(monkeypatch: pytest.MonkeyPatch, name: str, code: int) -> list[int]:
 
 
 def test_write_durably_syncs_the_file_then_renames_then_syncs_the_folder(tmp_path: Path, calls: list[str]) -> None:
-    commit.write_durably(tmp_path / "a", b"text", tmp_path / "tmp")
+    durable.write_durably(tmp_path / "a", b"text", tmp_path / "tmp")
     assert calls == ["fsync tmp", "rename tmp a", f"fsync {tmp_path.name}"]
     assert (tmp_path / "a").read_bytes() == b"text" and os.listdir(tmp_path) == ["a"]
 
 
 def test_write_durably_takes_chunks_and_replaces(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"old")
-    commit.write_durably(tmp_path / "a", iter([b"ab", memoryview(b"cd"), bytearray(3 << 20)]))
+    durable.write_durably(tmp_path / "a", iter([b"ab", memoryview(b"cd"), bytearray(3 << 20)]))
     assert (tmp_path / "a").read_bytes() == b"abcd" + bytes(3 << 20) and os.listdir(tmp_path) == ["a"]
 
 
 def test_publish_is_the_same_for_a_file_written_by_another(tmp_path: Path, calls: list[str]) -> None:
     (tmp_path / "final").mkdir()
     (tmp_path / "tmp").write_bytes(b"x")
-    commit.publish(tmp_path / "tmp", tmp_path / "final" / "b")
+    durable.publish(tmp_path / "tmp", tmp_path / "final" / "b")
     assert calls == ["fsync tmp", "rename tmp b", "fsync final"]
 
 
 def test_local_commit_is_a_rename_alone(tmp_path: Path, calls: list[str]) -> None:
     (tmp_path / "tmp").write_bytes(b"x")
-    commit.local_commit(tmp_path / "tmp", tmp_path / "done")
+    durable.local_commit(tmp_path / "tmp", tmp_path / "done")
     assert calls == ["rename tmp done"]
 
 
 def test_make_folder_makes_each_name_durable(tmp_path: Path, calls: list[str]) -> None:
-    commit.make_folder(tmp_path / "a" / "b")
+    durable.make_folder(tmp_path / "a" / "b")
     assert calls == [f"fsync {tmp_path.name}", "fsync a"]
-    commit.make_folder(tmp_path / "a" / "b")
+    durable.make_folder(tmp_path / "a" / "b")
     assert len(calls) == 2
 
 
 def saving(folder: Path) -> None:
-    commit.write_durably(folder / "a", b"new", folder / "tmp")
+    durable.write_durably(folder / "a", b"new", folder / "tmp")
 
 
 def publishing(folder: Path) -> None:
     (folder / "tmp").write_bytes(b"new")
-    commit.publish(folder / "tmp", folder / "a")
+    durable.publish(folder / "tmp", folder / "a")
 
 
 @pytest.mark.parametrize("act", [saving, publishing])
@@ -112,5 +112,5 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     write = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:3]))
     saving(tmp_path)
-    commit.write_durably(tmp_path / "b", b"0123456789")
+    durable.write_durably(tmp_path / "b", b"0123456789")
     assert (tmp_path / "b").read_bytes() == b"0123456789"

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator import confine
-from coordinator.commands import connect
-from jobs.errors import RefusedError, UsageError
+from muster.coordinator.commands import connect
+from muster.coordinator.connect import forced_command
+from muster.jobs.common.errors import RefusedError, UsageError
 
 
 @pytest.fixture
@@ -67,8 +67,8 @@ def test_nothing_else_is(text: str) -> None:
 
 
 def test_refusals_are_logged_in_one_line_each_and_bounded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(confine, "LOG_BYTES", 2000)
-    log = root / confine.LOG
+    monkeypatch.setattr(forced_command, "LOG_BYTES", 2000)
+    log = root / forced_command.LOG
     for text in ["\n\x1b[2J; id", "x" * 10_000, "\ud800"] * 10:
         with pytest.raises(RefusedError):
             asked(root, text)

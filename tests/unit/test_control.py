@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent import control
-from agent.control import Control
-from agent.links.channel import Channel, Link, Role
-from agent.orders import Event, Heard, LinkDown, LinkFailed, LinkUp, Say
-from coordinator.protocol.frames import frame
-from coordinator.protocol.messages import PROTOCOL, Greeting, Hello, Message, News, Welcome, encode
-from jobs.errors import AccessError, LinkError, MusterError, ProtocolError, VersionError
+from muster.agent.channels import control
+from muster.agent.channels.control import Control
+from muster.agent.core.orders import Event, Heard, LinkDown, LinkFailed, LinkUp, Say
+from muster.agent.links.base import Channel, Link, Role
+from muster.coordinator.protocol.frames import frame
+from muster.coordinator.protocol.messages import PROTOCOL, Greeting, Hello, Message, News, Welcome, encode
+from muster.jobs.common.errors import AccessError, LinkError, MusterError, ProtocolError, VersionError
 from tests.property.test_hostile_coordinator import Stream
 
 FARM = "f" * 32

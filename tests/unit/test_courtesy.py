@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent import courtesy, manners
-from agent.courtesy import Courtesy, changed, checked, lent
-from jobs.errors import UsageError
+from muster.agent.host import priority, user_limits
+from muster.agent.host.user_limits import Courtesy, changed, checked, lent
+from muster.jobs.common.errors import UsageError
 
 NOON, NIGHT = 12 * 60, 23 * 60 + 30
 
@@ -62,12 +62,12 @@ def test_what_makes_no_sense_is_refused(words: dict[str, str]) -> None:
 
 
 def test_a_wish_is_known_by_its_stamp(tmp_path: Path) -> None:
-    assert courtesy.read(tmp_path) == Courtesy() and courtesy.stamp(tmp_path) == 0
-    first = courtesy.write(tmp_path, Courtesy(cpus=2))
-    assert courtesy.read(tmp_path) == Courtesy(cpus=2) and courtesy.stamp(tmp_path) == first
-    assert courtesy.write(tmp_path, Courtesy(cpus=3)) != first
-    (tmp_path / courtesy.FILE).write_bytes(b"{")
-    assert courtesy.read(tmp_path) == Courtesy()
+    assert user_limits.read(tmp_path) == Courtesy() and user_limits.stamp(tmp_path) == 0
+    first = user_limits.write(tmp_path, Courtesy(cpus=2))
+    assert user_limits.read(tmp_path) == Courtesy(cpus=2) and user_limits.stamp(tmp_path) == first
+    assert user_limits.write(tmp_path, Courtesy(cpus=3)) != first
+    (tmp_path / user_limits.FILE).write_bytes(b"{")
+    assert user_limits.read(tmp_path) == Courtesy()
 
 
 def test_kindness_reaches_what_a_process_has_started() -> None:
@@ -75,12 +75,12 @@ def test_kindness_reaches_what_a_process_has_started() -> None:
     process = subprocess.Popen([sys.executable, "-c", child], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert process.stdout and process.stdout.readline()
-        manners.be_kind(process.pid, 7, "idle")
+        priority.be_kind(process.pid, 7, "idle")
         tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children()]
         assert [one.nice() for one in tree] == [7, 7]
         if hasattr(psutil.Process, "ionice"):
             assert {one.ionice().ioclass for one in tree} == {psutil.IOPRIO_CLASS_IDLE}
     finally:
         process.communicate(b"\n")
-    manners.be_kind(process.pid, 1, "normal")  # it is gone
+    priority.be_kind(process.pid, 1, "normal")  # it is gone
     assert os.getpriority(os.PRIO_PROCESS, 0) != 7

@@ -10,16 +10,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from coordinator.admin import TrainNews
-from coordinator.crew import WRONG_MOST, Crew
-from coordinator.drive import Drive, Landed
-from jobs.contract.plan import Output
-from jobs.errors import TrainingError
-from jobs.kinds.train import Order
-from jobs.parts import Entry, Index
-from jobs.train.header import Header
-from jobs.train.learner import digest_of
-from jobs.train.params import Facts, TrainParams
+from muster.coordinator.api.requests import TrainNews
+from muster.coordinator.drivers.session import Drive, Landed
+from muster.coordinator.drivers.training.participants import WRONG_MOST, Crew
+from muster.jobs.common.errors import TrainingError
+from muster.jobs.contract.plan import Output
+from muster.jobs.kinds.train import Order
+from muster.jobs.parts.part_file import Entry, Index
+from muster.jobs.training.aggregation.header import Header
+from muster.jobs.training.params import Facts, TrainParams
+from muster.jobs.training.steps.learner import digest_of
 
 DIM = 5
 PARAMS = TrainParams(workers=4, microbatch=8, bits=16, local_steps=1, facts=Facts(100, 20, (8,), 10))

@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from agent.desk import Desk, Left
-from agent.orders import (
+from muster.agent.core.orders import (
     BatchEnded,
     Command,
     Delete,
@@ -40,9 +39,10 @@ from agent.orders import (
     Ticked,
     WorkerDied,
 )
-from agent.reports import PRINTED_KEPT
-from agent.talk import Who
-from coordinator.protocol.messages import (
+from muster.agent.core.reports import PRINTED_KEPT
+from muster.agent.core.session import Who
+from muster.agent.core.state_machine import Desk, Left
+from muster.coordinator.protocol.messages import (
     Bye,
     Committed,
     Drop,
@@ -61,10 +61,10 @@ from coordinator.protocol.messages import (
     Sync,
     Welcome,
 )
-from jobs.contract.plan import Layer, MadeSource, Work
-from jobs.errors import FencedError, LinkError, RefusedError
-from jobs.ranges import RangeSet
-from jobs.workbench.batch import Mishap, Outcome
+from muster.jobs.common.errors import FencedError, LinkError, RefusedError
+from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.plan import Layer, MadeSource, Work
+from muster.jobs.workbench.batch import Mishap, Outcome
 
 A, B = "a" * 32, "b" * 32
 T = TypeVar("T", bound=Command)

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import spool as spools
-from agent.doctor import machine, render, way
-from agent.doctor.machine import Place
-from agent.doctor.sheet import Check, Rung, Sheet
-from agent.links import Options
-from jobs.errors import AccessError, LinkError, MusterError
-from jobs.where import Host
+from muster.agent.doctor import connection_checks, machine_checks, render
+from muster.agent.doctor.checklist import Check, Rung, Sheet
+from muster.agent.doctor.machine_checks import Place
+from muster.agent.links import Options
+from muster.agent.spool import paths as spools
+from muster.jobs.common.errors import AccessError, LinkError, MusterError
+from muster.jobs.common.locations import Host
 
 LADDER = (Rung("a"), Rung("b", ("a",)), Rung("c", ("b",)), Rung("side", ("a",)), Rung("alone"))
 
@@ -105,7 +105,7 @@ def test_every_rung_needs_earlier_ones_only(ssh: str, text: str, tmp_path: Path)
     config = tmp_path / "config"
     config.write_text(text)
     options = Options("openssh" if ssh == "openssh" else "paramiko", config=config)
-    rungs = [*way.visit(Host("lab"), options, "").rungs(), *machine.RUNGS]
+    rungs = [*connection_checks.visit(Host("lab"), options, "").rungs(), *machine_checks.RUNGS]
     names = [rung.name for rung in rungs]
     assert len(set(names)) == len(names)
     assert ("jump" in names) == (ssh == "paramiko" and bool(text))
@@ -120,8 +120,8 @@ def test_one_line_each_and_the_fix_below() -> None:
     assert render.line(Check("port", "pass", "it\nanswers")) == "pass       port         it answers"
     failed = render.line(Check("host key", "fail", "it is new", "compare it", 14))
     assert failed.splitlines() == ["fail       host key     it is new", f"{'':24}fix: compare it"]
-    names = [rung.name for rung in way.visit(Host("lab"), Options("openssh"), "").rungs()]
-    assert all(len(name) <= render.NAME_WIDTH for name in [*names, *way.STEPS])
+    names = [rung.name for rung in connection_checks.visit(Host("lab"), Options("openssh"), "").rungs()]
+    assert all(len(name) <= render.NAME_WIDTH for name in [*names, *connection_checks.STEPS])
 
 
 def test_the_last_line() -> None:
@@ -143,8 +143,8 @@ def test_json() -> None:
 
 
 def disk(folder: Path, asked_for: bool = False) -> Check:
-    made, told = sheet(machine.RUNGS)
-    machine.try_disk(made, Place(folder, asked_for, 0.5))
+    made, told = sheet(machine_checks.RUNGS)
+    machine_checks.try_disk(made, Place(folder, asked_for, 0.5))
     return told[0]
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coordinator import printed
-from coordinator.chronicle import Chronicle
-from coordinator.printed import Saying
-from jobs.ranges import RangeSet
+from muster.coordinator.daemon.views.shard_history import Chronicle
+from muster.coordinator.farm_root import printed_log
+from muster.coordinator.farm_root.printed_log import Saying
+from muster.jobs.common.ranges import RangeSet
 
 
 def test_a_shards_story_is_what_names_it_in_order() -> None:
@@ -31,17 +31,17 @@ def test_it_forgets_the_oldest_and_says_since_when_it_knows() -> None:
 
 def test_what_was_printed_is_read_from_where_one_left_off(tmp_path: Path) -> None:
     log = tmp_path / "printed.log"
-    assert list(printed.read(log)) == []
-    printed.append(log, [Saying(1.0, "a", "conv1", 3, 1, 2, "hello\n\u2028there")])
-    [(place, one)] = printed.read(log)
+    assert list(printed_log.read(log)) == []
+    printed_log.append(log, [Saying(1.0, "a", "conv1", 3, 1, 2, "hello\n\u2028there")])
+    [(place, one)] = printed_log.read(log)
     assert (one.text, one.run) == ("hello\n\u2028there", ("conv1", 3, 1, 2))
     with log.open("ab") as file:
         file.write(b'{"half\n')
-    printed.append(log, [Saying(2.0, "a", left_out=7)])
-    assert [one.left_out for _, one in printed.read(log, place)] == [7]
+    printed_log.append(log, [Saying(2.0, "a", left_out=7)])
+    assert [one.left_out for _, one in printed_log.read(log, place)] == [7]
     with log.open("ab") as file:
         file.write(b'{"when": 3')
-    assert len(list(printed.read(log))) == 2, "a line that is still being written waits"
+    assert len(list(printed_log.read(log))) == 2, "a line that is still being written waits"
     assert log.stat().st_mode & 0o777 == 0o600
 
 
@@ -49,6 +49,6 @@ def test_a_log_that_is_full_takes_no_more(tmp_path: Path) -> None:
     log = tmp_path / "printed.log"
     log.touch()
     with log.open("ab") as file:
-        file.truncate(printed.LOG_LIMIT)
-    printed.append(log, [Saying(1.0, "a", text="more")])
-    assert log.stat().st_size == printed.LOG_LIMIT and printed.is_full(log)
+        file.truncate(printed_log.LOG_LIMIT)
+    printed_log.append(log, [Saying(1.0, "a", text="more")])
+    assert log.stat().st_size == printed_log.LOG_LIMIT and printed_log.is_full(log)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from jobs import fingerprint as room
-from jobs.fingerprint import fingerprint
+from muster.jobs.workbench import fingerprint as room
+from muster.jobs.workbench.fingerprint import fingerprint
 
 
 def test_it_names_the_kernels() -> None:
@@ -30,7 +30,8 @@ def test_it_does_not_change_while_threads_are_limited() -> None:
 
 
 def test_it_loads_no_sklearn() -> None:
-    code = "import sys; from jobs.fingerprint import fingerprint; fingerprint(); print('sklearn' in sys.modules)"
+    use = "from muster.jobs.workbench.fingerprint import fingerprint; fingerprint()"
+    code = f"import sys; {use}; print('sklearn' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "False\n"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.protocol.frames import FRAME_LIMIT, HEAD, MAGIC, FrameReader, frame, payload_size
-from jobs.errors import ProtocolError
+from muster.coordinator.protocol.frames import FRAME_LIMIT, HEAD, MAGIC, FrameReader, frame, payload_size
+from muster.jobs.common.errors import ProtocolError
 
 
 def test_a_frame_is_magic_length_payload() -> None:

@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jobs import planned_model
-from jobs.code import collect
-from jobs.contract import resources
-from jobs.contract.kind import ShardFailure
-from jobs.contract.plan import Plan
-from jobs.errors import JobFileError
-from jobs.jobfile import parse_job
-from jobs.merge import merge_layer
-from jobs.openers import models
-from jobs.plan import make_plan
-from jobs.result import open_result
-from jobs.work import run_serially
-from tests import networks
+from muster.jobs.common.errors import JobFileError
+from muster.jobs.contract import resources
+from muster.jobs.contract.kind import ShardFailure
+from muster.jobs.contract.plan import Plan
+from muster.jobs.inference import plan_model
+from muster.jobs.job_file.make_plan import make_plan
+from muster.jobs.job_file.read import parse_job
+from muster.jobs.results.merge import merge_layer
+from muster.jobs.results.open_result import open_result
+from muster.jobs.user_code.code_pack import collect
+from muster.jobs.user_code.runner import models
+from muster.jobs.workbench.workbench import run_serially
+from tests.support import networks
 
 Array = np.ndarray[Any, Any]
 ROWS = np.random.default_rng(5).normal(size=(37, networks.SIZES[0])).astype("f4")
@@ -343,7 +343,7 @@ def test_without_the_library_here_the_machines_that_have_it_find_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     networks.save_onnx(tmp_path / "net.onnx", networks.weights())
-    monkeypatch.setattr(planned_model, "find_spec", lambda name: None)
+    monkeypatch.setattr(plan_model, "find_spec", lambda name: None)
     plan = planned(tmp_path, "model: net.onnx")
     assert plan.layers[0].outputs is None and plan.work.needs == ("onnxruntime",)
 

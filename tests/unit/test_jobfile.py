@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs import yamltext
-from jobs.errors import JobFileError
-from jobs.jobfile import FILE_LIMIT, CodeSpec, JobFile, parse_job, read_job_file
-from jobs.kinds import registry
-from tests.unit import tiny
+from muster.jobs.common.errors import JobFileError
+from muster.jobs.job_file import yaml_text
+from muster.jobs.job_file.read import FILE_LIMIT, CodeSpec, JobFile, parse_job, read_job_file
+from muster.jobs.kinds import registry
+from tests.support import tiny
 
 HEAD = "name: weights\nkind: tiny\nsource: weights/\n"
 
@@ -246,13 +246,13 @@ def test_bombs(text: str) -> None:
 def test_aliases_and_merges_work() -> None:
     job = parse("params: &p {n_clusters: 3}\n")
     assert job.params["n_clusters"] == 3
-    merged = yamltext.load("base: &b {x: 1, y: 2}\nmore: {<<: *b, y: 3}\n", "job.yaml")
+    merged = yaml_text.load("base: &b {x: 1, y: 2}\nmore: {<<: *b, y: 3}\n", "job.yaml")
     assert merged.value["more"] == {"x": 1, "y": 3}
 
 
 @pytest.mark.parametrize("text", ["x: 1e-4", "x: 1.0e-4", "x: 0.0001", "x: 1E-4"])
 def test_numbers_as_people_write_them(text: str) -> None:
-    assert yamltext.load(text, "job.yaml").value == {"x": 1e-4}
+    assert yaml_text.load(text, "job.yaml").value == {"x": 1e-4}
 
 
 @pytest.mark.parametrize(
@@ -262,9 +262,9 @@ def test_numbers_as_people_write_them(text: str) -> None:
 def test_other_scalars(text: str, value: object) -> None:
     if value is None:
         with pytest.raises(JobFileError):
-            yamltext.load(text, "job.yaml")
+            yaml_text.load(text, "job.yaml")
     else:
-        assert yamltext.load(text, "job.yaml").value == {"x": value}
+        assert yaml_text.load(text, "job.yaml").value == {"x": value}
 
 
 @given(st.text(max_size=200) | st.binary(max_size=200).map(lambda raw: raw.decode("latin-1")))

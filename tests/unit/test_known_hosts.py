@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.links import known_hosts
-from agent.links.known_hosts import KnownKey, add, fingerprint, key_at, keys_of, name_of
-from jobs.errors import AccessError
+from muster.agent.links.paramiko_ssh import known_hosts
+from muster.agent.links.paramiko_ssh.known_hosts import KnownKey, add, fingerprint, key_at, keys_of, name_of
+from muster.jobs.common.errors import AccessError
 
 BLOB = b"a key"
 TEXT = base64.b64encode(BLOB).decode()

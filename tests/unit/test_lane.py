@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.lane import HEAD, Lane, Switchboard, call
+from muster.agent.pool.worker_socket import HEAD, Lane, Switchboard, call
 from tests import stranger
 
 FRAMES = [b"", b"a", b"x" * 100_000, b"end"]

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.protocol.messages import ReadableItems
-from coordinator.send_items import Changed, ItemsRun
-from jobs import items
-from jobs.contract.plan import ITEMS_LIST, ItemsSource, ItemsWindow
-from jobs.items import Listed, located
-from jobs.layout import LaidOut, input_digest
-from jobs.listing import find_items
-from jobs.source import SourceSpec
-from jobs.window import SourceChanged
-from tests.odd_names import fill
+from muster.coordinator.connect.serve_items import Changed, ItemsRun
+from muster.coordinator.protocol.messages import ReadableItems
+from muster.jobs.contract.plan import ITEMS_LIST, ItemsSource, ItemsWindow
+from muster.jobs.sources import items
+from muster.jobs.sources.discover import SourceSpec
+from muster.jobs.sources.items import Listed, located
+from muster.jobs.sources.list_items import find_items
+from muster.jobs.sources.read_rows import SourceChanged
+from muster.jobs.sources.stage_files import LaidOut, input_digest
+from tests.support.odd_names import fill
 
 
 class Taker:

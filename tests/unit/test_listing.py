@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from jobs import items
-from jobs.contract.plan import CUT, ItemsWindow
-from jobs.errors import SourceError
-from jobs.filetree import split
-from jobs.items import FileItem
-from jobs.listing import Found, find_items
-from jobs.source import SourceSpec
-from tests.odd_names import fill
+from muster.jobs.common.errors import SourceError
+from muster.jobs.contract.plan import CUT, ItemsWindow
+from muster.jobs.sources import items
+from muster.jobs.sources.discover import SourceSpec
+from muster.jobs.sources.globs import split
+from muster.jobs.sources.items import FileItem
+from muster.jobs.sources.list_items import Found, find_items
+from tests.support.odd_names import fill
 
 
 def found(base: Path, **source: str) -> Found:

@@ -11,9 +11,9 @@ import pytest
 from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
-from jobs import lloyd
-from jobs.lloyd import BadRow, Clusters, Settings
-from jobs.sorted_rows import Buffers, Table
+from muster.jobs.clustering import lloyd
+from muster.jobs.clustering.lloyd import BadRow, Clusters, Settings
+from muster.jobs.clustering.sorted_rows import Buffers, Table
 
 Array = np.ndarray[Any, Any]
 SHAPES = ("normal", "laplace", "t3", "relu", "bimodal", "uniform")

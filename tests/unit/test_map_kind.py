@@ -11,12 +11,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from jobs.contract.kind import Bench, Items, Listed, Ragged, Runner, Shape, Shard, ShardFailure, Written
-from jobs.contract.plan import Output
-from jobs.errors import JobFileError
-from jobs.kinds import registry
-from jobs.kinds.map import Map, MapParams
-from jobs.outputs import settle
+from muster.jobs.common.errors import JobFileError
+from muster.jobs.contract.kind import Bench, Items, Listed, Ragged, Runner, Shape, Shard, ShardFailure, Written
+from muster.jobs.contract.plan import Output
+from muster.jobs.kinds import registry
+from muster.jobs.kinds.map import Map, MapParams
+from muster.jobs.results.outputs import settle
 
 SHAPE = Shape((3,), "<f4")
 ROWS = np.arange(6, dtype=np.float32).reshape(2, 3)

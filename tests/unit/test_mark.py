@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from jobs.mark import SIZE, Mark, read
+from muster.jobs.workbench.slot_marker import SIZE, Mark, read
 
 
 def test_start_and_idle_are_read_back(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_no_file_and_a_torn_one_say_nothing(tmp_path: Path) -> None:
 
 def test_it_survives_a_kill_of_its_writer(tmp_path: Path) -> None:
     code = (
-        "import os, signal, sys; from pathlib import Path; from jobs.mark import Mark;"
+        "import os, signal, sys; from pathlib import Path; from muster.jobs.workbench.slot_marker import Mark;"
         "Mark(Path(sys.argv[1])).start(5, 1, 2); os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "mark")], check=False, env=dict(os.environ))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from coordinator.merger import MergeReply
-from coordinator.merging import PAUSE_LIMIT_SECONDS, Order
-from tests.shards import layer_of
+from muster.coordinator.daemon.merge.merge_process import MergeReply
+from muster.coordinator.daemon.merge.queue import PAUSE_LIMIT_SECONDS, Order
+from tests.support.shards import layer_of
 
 
 async def none() -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs import names
-from jobs.errors import UsageError
+from muster.jobs.common import names
+from muster.jobs.common.errors import UsageError
 
 BAD_JOBS = ["", "a/b", "..", ".", "a.b", "a\n", "a\0", "a b", "é", "x" * 65, "x" * 300, "a;id", "$(id)", "-\n"]
 

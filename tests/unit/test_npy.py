@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs import npy
-from jobs.errors import SourceError
+from muster.jobs.common.errors import SourceError
+from muster.jobs.sources.formats import npy
 
 DTYPES = ["<f2", "<f4", "<f8", ">f2", ">f4", ">f8", "|i1", "<i2", ">i4", "<i8", "|u1", ">u2", "<u4", ">u8", "|b1"]
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jobs.contract.kind import Ragged, Result, ShardFailure
-from jobs.contract.plan import Output
-from jobs.outputs import Sums, SumTooLarge, same, settle
-from jobs.parts import Layout
+from muster.jobs.contract.kind import Ragged, Result, ShardFailure
+from muster.jobs.contract.plan import Output
+from muster.jobs.parts.part_file import Layout
+from muster.jobs.results.outputs import Sums, SumTooLarge, same, settle
 
 ROWS = 3
 

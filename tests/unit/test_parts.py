@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jobs.bundle import Bundle, Held
-from jobs.contract.plan import Output
-from jobs.errors import DamagedError
-from jobs.parts import (
+from muster.jobs.common.errors import DamagedError
+from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.plan import Output
+from muster.jobs.parts.part_file import (
     BodyCheck,
     Index,
     Layout,
@@ -22,8 +22,8 @@ from jobs.parts import (
     read_index,
     tail_of,
 )
-from jobs.ranges import RangeSet
-from tests.shards import layer_of, result_of, store, write_part
+from muster.jobs.results.bundle import Bundle, Held
+from tests.support.shards import layer_of, result_of, store, write_part
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs import plan as plans
-from jobs.contract.plan import (
+from muster.jobs.common.errors import DamagedError, JobFileError, RefusedError, SourceError
+from muster.jobs.contract.plan import (
     FORMAT,
     ArraySource,
     Layer,
@@ -29,12 +29,12 @@ from jobs.contract.plan import (
     in_bytes_total,
     total_shards,
 )
-from jobs.digest import layer_digest
-from jobs.errors import DamagedError, JobFileError, RefusedError, SourceError
-from jobs.jobfile import parse_job
-from jobs.kinds import registry
-from jobs.plan import make_plan
-from tests.unit import tiny
+from muster.jobs.job_file import make_plan as plans
+from muster.jobs.job_file.digest import layer_digest
+from muster.jobs.job_file.make_plan import make_plan
+from muster.jobs.job_file.read import parse_job
+from muster.jobs.kinds import registry
+from tests.support import tiny
 
 
 @dataclass

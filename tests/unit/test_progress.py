@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from coordinator import progress
-from coordinator.admin import AgentRate, JobStatus, LayerStatus, Tally, Window
+from muster.coordinator.api.requests import AgentRate, JobStatus, LayerStatus, Tally, Window
+from muster.coordinator.submission import eta as progress
 
 MIB = 1 << 20
 NOW = 1000.0

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from agent.bandwidth import Bandwidth
-from agent.links.channel import Channel, Link, Role
-from agent.orders import Event, NotPulled, Pull, PullCode, Pulled, PullUp
-from agent.pull import Pulling
-from agent.spool import Spool
-from coordinator.protocol.frames import FrameReader, frame
-from coordinator.protocol.messages import (
+from muster.agent.channels.bandwidth import Bandwidth
+from muster.agent.channels.pull import Pulling
+from muster.agent.core.orders import Event, NotPulled, Pull, PullCode, Pulled, PullUp
+from muster.agent.links.base import Channel, Link, Role
+from muster.agent.spool.paths import Spool
+from muster.coordinator.protocol.frames import FrameReader, frame
+from muster.coordinator.protocol.messages import (
     PROTOCOL,
     Bye,
     Decoder,
@@ -30,8 +30,8 @@ from coordinator.protocol.messages import (
     Sent,
     encode,
 )
-from jobs.code import CodeBundle, pack
-from jobs.errors import LinkError
+from muster.jobs.common.errors import LinkError
+from muster.jobs.user_code.code_pack import CodeBundle, pack
 
 CONTENT = bytes(range(256)) * 40
 NAME, LAYER = "a" * 32, "b" * 32

@@ -7,9 +7,8 @@ from typing import Any
 
 import msgspec
 
-from agent.desk import Desk, Left
-from agent.inputs import name_of
-from agent.orders import (
+from muster.agent.core.inputs import name_of
+from muster.agent.core.orders import (
     BatchEnded,
     Command,
     Copy,
@@ -33,10 +32,11 @@ from agent.orders import (
     Unfollowed,
     Why,
 )
-from coordinator.protocol.messages import Drop, Grant, LayerInfo, News, Returned, Settled, Welcome
-from jobs.contract.plan import ArraySource, Layer, MadeSource, ModelFile, Stamp, Work
-from jobs.ranges import RangeSet
-from jobs.workbench.batch import Mishap, Outcome
+from muster.agent.core.state_machine import Desk, Left
+from muster.coordinator.protocol.messages import Drop, Grant, LayerInfo, News, Returned, Settled, Welcome
+from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.plan import ArraySource, Layer, MadeSource, ModelFile, Stamp, Work
+from muster.jobs.workbench.batch import Mishap, Outcome
 from tests.unit.test_desk import A, B, World, grant, numbers, of, who
 
 IN, OUT = 1000, 100

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator import cli
-from coordinator import root as roots
-from coordinator.commands.result import nothing_merged
-from jobs.train import checkpoint
-from jobs.train.course import Course, Mark, Point
-from jobs.train.outer import Outer
-from jobs.train.params import TrainParams, settled
+from muster.coordinator import cli
+from muster.coordinator.commands.result import nothing_merged
+from muster.coordinator.farm_root import paths as roots
+from muster.jobs.training import checkpoint
+from muster.jobs.training.aggregation.synchronous import Outer
+from muster.jobs.training.params import TrainParams, settled
+from muster.jobs.training.progress import Course, Mark, Point
 
 
 @pytest.fixture

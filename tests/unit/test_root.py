@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import root as roots
-from jobs.errors import NoDaemonError, NotFoundError, RefusedError, UsageError
+from muster.coordinator.farm_root import paths as roots
+from muster.jobs.common.errors import NoDaemonError, NotFoundError, RefusedError, UsageError
 
 
 @pytest.fixture

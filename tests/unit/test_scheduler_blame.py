@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from coordinator.scheduler import commands as c
-from coordinator.scheduler import events as e
-from tests.unit.sched import World, every, only, seed
+from muster.coordinator.scheduler import actions as c
+from muster.coordinator.scheduler import events as e
+from tests.support.sched import World, every, only, seed
 
 
 def started(*names: str, count: int = 100, **job: object) -> World:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from coordinator.scheduler import commands as c
-from coordinator.scheduler import events as e
-from jobs.contract.plan import Environment
-from jobs.ranges import RangeSet
-from tests.unit.sched import ROOM, World, every, only, seed
+from muster.coordinator.scheduler import actions as c
+from muster.coordinator.scheduler import events as e
+from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.plan import Environment
+from tests.support.sched import ROOM, World, every, only, seed
 
 
 def warmed(*names: str, count: int = 10_000, shards_per_second: float = 10.0) -> World:

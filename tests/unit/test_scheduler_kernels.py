@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from coordinator.scheduler import commands as c
-from coordinator.scheduler import events as e
-from jobs.ranges import RangeSet
-from tests.unit.sched import World, every, only, seed
+from muster.coordinator.scheduler import actions as c
+from muster.coordinator.scheduler import events as e
+from muster.jobs.common.ranges import RangeSet
+from tests.support.sched import World, every, only, seed
 
 OLD, NEW = "numpy 2.4.5 AVX2, openblas 0.3.31 Haswell", "numpy 2.4.6 AVX2, openblas 0.3.31 Haswell"
 APART = "has other kernels than the job's first machine: numpy 2.4.6 AVX2 here, numpy 2.4.5 AVX2 there"

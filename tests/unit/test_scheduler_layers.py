@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from coordinator.scheduler import commands as c
-from coordinator.scheduler import events as e
-from coordinator.scheduler.layers import SPACE_MARGIN_BYTES
-from jobs.ranges import RangeSet
-from tests.unit.sched import World, every, only, seed
+from muster.coordinator.scheduler import actions as c
+from muster.coordinator.scheduler import events as e
+from muster.coordinator.scheduler.layers import SPACE_MARGIN_BYTES
+from muster.jobs.common.ranges import RangeSet
+from tests.support.sched import World, every, only, seed
 
 
 def all_done(*layers: e.LayerSeed, **job: object) -> World:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from coordinator.scheduler import commands as c
-from coordinator.scheduler import events as e
-from jobs.ranges import RangeSet
-from tests.unit.sched import World, every, only, ranges, seed
+from muster.coordinator.scheduler import actions as c
+from muster.coordinator.scheduler import events as e
+from muster.jobs.common.ranges import RangeSet
+from tests.support.sched import World, every, only, ranges, seed
 
 FIRST = 1 << 32
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from coordinator.protocol.messages import Loss
-from coordinator.scheduler import commands as c
-from coordinator.scheduler import events as e
-from jobs.ranges import RangeSet
-from tests.unit.sched import World, every, only, seed
+from muster.coordinator.protocol.messages import Loss
+from muster.coordinator.scheduler import actions as c
+from muster.coordinator.scheduler import events as e
+from muster.jobs.common.ranges import RangeSet
+from tests.support.sched import World, every, only, seed
 
 
 def busy(*names: str, count: int = 100) -> World:

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 from numpy import exp
 
-from coordinator.client.shipping import ship
-from jobs.errors import UsageError
-from tests import shards as own_module
-from tests.farm import until as own_function
+from muster.coordinator.client.function_source import ship
+from muster.jobs.common.errors import UsageError
+from tests.support import shards as own_module
+from tests.support.farm import until as own_function
 
 Array = np.ndarray[Any, Any]
 FACTOR, TABLE, LIMITS = 3, {"a": [1, (2.5, None)], "b": {"x"}}, (float("inf"), -1j)

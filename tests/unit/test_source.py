@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jobs.contract.plan import Stamp
-from jobs.errors import SourceError
-from jobs.source import SourceSpec, discover, matches
+from muster.jobs.common.errors import SourceError
+from muster.jobs.contract.plan import Stamp
+from muster.jobs.sources.discover import SourceSpec, discover, matches
 
 
 def save(path: Path, rows: int = 3) -> Path:

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import xxhash
 
-from agent import spool as spools
-from agent.orders import Copy
-from agent.spool import At, Spool
-from jobs.contract.plan import Output
-from jobs.errors import RefusedError
-from jobs.mark import Mark
-from jobs.parts import Entry, Index, PartWriter
-from jobs.ranges import RangeSet
+from muster.agent.core.orders import Copy
+from muster.agent.spool import paths as spools
+from muster.agent.spool.paths import At, Spool
+from muster.jobs.common.errors import RefusedError
+from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.plan import Output
+from muster.jobs.parts.part_file import Entry, Index, PartWriter
+from muster.jobs.workbench.slot_marker import Mark
 
 FARM = "f" * 32
 LAYER = "a" * 32
@@ -83,7 +83,8 @@ def test_two_agents_do_not_share_a_spool(spool: Spool) -> None:
 
 
 def test_a_spool_whose_owner_was_killed_can_be_taken(tmp_path: Path) -> None:
-    take = f"from agent.spool import Spool; from pathlib import Path; Spool(Path({str(tmp_path)!r})).take('x', 'y')"
+    names = "from muster.agent.spool.paths import Spool; from pathlib import Path"
+    take = f"{names}; Spool(Path({str(tmp_path)!r})).take('x', 'y')"
     subprocess.run([sys.executable, "-c", f"{take}; import os; os._exit(9)"], check=False)
     left = spools.owner(tmp_path)
     assert left is not None

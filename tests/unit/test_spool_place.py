@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agent import spool as spools
-from agent.commands import join
-from jobs.errors import RefusedError
+from muster.agent.commands import join
+from muster.agent.spool import paths as spools
+from muster.jobs.common.errors import RefusedError
 
 LOCAL = Path("/var/tmp/muster/one")
 

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paramiko.buffered_pipe import PipeTimeout
 
-from agent.links import diagnosis
-from agent.links.remote import command_line, programs
-from agent.links.ssh_config import Config, Target
-from agent.links.steady import Arrived
-from jobs.errors import AccessError, LinkError, MusterError, NoCommandError, SpaceError, UsageError
-from jobs.shellword import quote
-from jobs.where import Host
+from muster.agent.links import errors
+from muster.agent.links.far_command import command_line, programs
+from muster.agent.links.paramiko_ssh.transport import Arrived
+from muster.agent.links.ssh_config import Config, Target
+from muster.jobs.common.errors import AccessError, LinkError, MusterError, NoCommandError, SpaceError, UsageError
+from muster.jobs.common.locations import Host
+from muster.jobs.common.shellword import quote
 
 
 def target(tmp_path: Path, text: str, host: Host | None = None) -> Target:
@@ -98,7 +98,7 @@ def test_what_cannot_be_read_is_one_error(tmp_path: Path, text: str) -> None:
 
 
 def test_a_missing_configuration_is_none_but_for_a_named_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.links.ssh_config.USER_CONFIG", tmp_path / "missing")
+    monkeypatch.setattr("muster.agent.links.ssh_config.USER_CONFIG", tmp_path / "missing")
     assert Config().target(Host("lab")).host == "lab"
     with pytest.raises(UsageError, match="cannot be read"):
         Config(tmp_path / "missing")
@@ -153,25 +153,25 @@ def test_where_the_program_may_be() -> None:
     ],
 )
 def test_an_end_is_explained(status: int | None, words: str, kind: type[MusterError], shown: str) -> None:
-    error = diagnosis.ended("lab", "coordinator", status, words, cut=False)
+    error = errors.ended("lab", "coordinator", status, words, cut=False)
     assert type(error) is kind
     assert shown in error.message
     assert error.hint
 
 
 def test_an_end_within_a_message_says_so() -> None:
-    assert "within a message" in diagnosis.ended("lab", "coordinator", None, "", cut=True).message
+    assert "within a message" in errors.ended("lab", "coordinator", None, "", cut=True).message
 
 
 def test_what_may_be_tried_again() -> None:
     final = [
-        diagnosis.unknown_key("lab", "ssh-rsa", "SHA256:x"),
-        diagnosis.not_let_in("lab", "ann", []),
-        diagnosis.locked_key("lab", "key"),
-        diagnosis.noisy("lab", "This account is currently not available."),
+        errors.unknown_key("lab", "ssh-rsa", "SHA256:x"),
+        errors.not_let_in("lab", "ann", []),
+        errors.locked_key("lab", "key"),
+        errors.noisy("lab", "This account is currently not available."),
     ]
     assert not any(error.retryable for error in final)
-    passing = [diagnosis.no_such_host("lab", "x"), diagnosis.closed_early("lab", ""), diagnosis.refused_port("lab")]
+    passing = [errors.no_such_host("lab", "x"), errors.closed_early("lab", ""), errors.refused_port("lab")]
     assert all(error.retryable for error in passing)
 
 
@@ -183,8 +183,8 @@ def test_paramiko_is_imported_for_its_own_link_alone(where: str) -> None:
     code = f"""
 import sys
 from pathlib import Path
-from agent.links import Options, open_link
-from jobs.where import Folder, Host
+from muster.agent.links import Options, open_link
+from muster.jobs.common.locations import Folder, Host
 open_link({where}, Options("openssh"))
 print(*{{"paramiko", "cryptography"}} & set(sys.modules))
 """

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from coordinator import store as stores
-from coordinator.protocol.messages import Failure
-from coordinator.store import AlreadyCommitted, LayerGone, OtherKernels, Store, StoreThread
-from jobs.contract.plan import Output
-from jobs.errors import RefusedError
-from jobs.ranges import RangeSet
+from muster.coordinator.daemon.store import statements as stores
+from muster.coordinator.daemon.store.statements import AlreadyCommitted, LayerGone, OtherKernels, Store, StoreThread
+from muster.coordinator.protocol.messages import Failure
+from muster.jobs.common.errors import RefusedError
+from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.plan import Output
 
 A, B, PLAN = "a" * 32, "b" * 32, "c" * 32
 OUTPUTS = (Output("centers", "rows", "<f4", (4,)),)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator import render
-from coordinator.admin import AgentRate, JobStatus, SlowShard, Tally
-from coordinator.figures import JobFigures
-from coordinator.progress import Trace
-from coordinator.protocol.messages import Finished
-from coordinator.scheduler import commands as c
-from coordinator.stragglers import slow_shards
-from jobs.ranges import RangeSet
-from tests.unit.sched import World, seed
+from muster.coordinator.api.requests import AgentRate, JobStatus, SlowShard, Tally
+from muster.coordinator.daemon.measures import JobFigures
+from muster.coordinator.daemon.views.stragglers import slow_shards
+from muster.coordinator.display import tables
+from muster.coordinator.protocol.messages import Finished
+from muster.coordinator.scheduler import actions as c
+from muster.coordinator.submission.eta import Trace
+from muster.jobs.common.ranges import RangeSet
+from tests.support.sched import World, seed
 
 MEDIAN = 2.0
 
@@ -92,9 +92,9 @@ def test_the_median_is_that_of_shards_to_a_tenth() -> None:
 def test_it_is_said_in_a_line() -> None:
     stuck = SlowShard("conv1", 17, "left", 312.4, 10.0)
     job = JobStatus("w.1", "map", "running", "", 1, 1.0, 2.0, None, Tally(), 0, slow=[stuck])
-    (line,) = render.remarks(job)
+    (line,) = tables.remarks(job)
     assert line == "w.1/conv1/17 has been at work on left for 5 min 12 s, others take 10 s; there is no `timeout`"
-    assert line in render.job_page(job, 3.0)
+    assert line in tables.job_page(job, 3.0)
 
 
 def test_who_watches_sees_it_with_its_machine() -> None:
@@ -103,5 +103,5 @@ def test_who_watches_sees_it_with_its_machine() -> None:
     job = JobStatus("w.1", "map", "running", "", 1, 1.0, 2.0, None, Tally(), 0, agents=[left, right], slow=[stuck])
     trace = Trace()
     trace.add(job, 3.0)
-    first, second = render.machine_lines(job, trace)
+    first, second = tables.machine_lines(job, trace)
     assert first.endswith("conv1/17 runs for 5 min 12 s") and "runs" not in second

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import submissions
-from coordinator.submissions import locked_folder, sweep
+from muster.coordinator.farm_root import submission_folders
+from muster.coordinator.farm_root.submission_folders import locked_folder, sweep
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_what_the_daemon_is_taking_over_stays(tmp_path: Path, target: Path) -> N
 def test_a_sweep_between_making_and_locking_costs_the_maker_nothing(
     tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    module = os if moment == "open" else submissions.fcntl
+    module = os if moment == "open" else submission_folders.fcntl
     real, swept = getattr(module, moment), []
 
     def late(*args: object, **more: object) -> object:

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from agent import surroundings
+from muster.agent.pool import ray_environment
 
 
 @pytest.fixture
 def temp(tmp_path: Path) -> Path:
-    surroundings.furnish(tmp_path / "pool")
+    ray_environment.furnish(tmp_path / "pool")
     return tmp_path / "pool"
 
 
 def test_ray_starts_in_an_empty_folder_and_we_go_on_where_we_were(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(temp.parent)
-    with pytest.raises(KeyError), surroundings.nowhere(temp):
+    with pytest.raises(KeyError), ray_environment.nowhere(temp):
         assert Path.cwd().parent == temp
         assert list(Path.cwd().iterdir()) == []
         raise KeyError
@@ -30,7 +30,7 @@ def test_a_folder_that_was_deleted_meanwhile_is_no_obstacle(temp: Path, monkeypa
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    with surroundings.nowhere(temp):
+    with ray_environment.nowhere(temp):
         assert Path.cwd().parent == temp
     with pytest.raises(FileNotFoundError):
         os.getcwd()
@@ -43,6 +43,6 @@ def test_workers_find_what_was_found_by_a_relative_path(
 ) -> None:
     monkeypatch.chdir(temp.parent)
     monkeypatch.setenv("PYTHONPATH", given)
-    with surroundings.environment(temp):
+    with ray_environment.environment(temp):
         assert os.environ["PYTHONPATH"] == wanted.format(temp.parent)
     assert os.environ["PYTHONPATH"] == given

@@ -14,9 +14,9 @@ import msgspec
 import psutil
 import pytest
 
-from agent import sweep
-from agent.sweep import Mark, Record
-from jobs.errors import RefusedError
+from muster.agent.pool import cleanup
+from muster.agent.pool.cleanup import Mark, Record
+from muster.jobs.common.errors import RefusedError
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 LEADER = [
@@ -25,7 +25,7 @@ LEADER = [
     "import subprocess, sys; child = subprocess.Popen(sys.argv[1:]); print(child.pid, flush=True); child.wait()",
     *SLEEP,
 ]
-US = sweep.mark_of(psutil.Process())
+US = cleanup.mark_of(psutil.Process())
 Start = Callable[..., subprocess.Popen[bytes]]
 
 
@@ -53,7 +53,7 @@ def temp() -> Iterator[Path]:
 
 
 def write(folder: Path, temp: Path, *marks: Mark, owner: Mark = US) -> None:
-    (folder / sweep.RECORD).write_bytes(msgspec.json.encode(Record(owner, str(temp), marks)))
+    (folder / cleanup.RECORD).write_bytes(msgspec.json.encode(Record(owner, str(temp), marks)))
 
 
 def is_alive(process: subprocess.Popen[bytes]) -> bool:
@@ -61,7 +61,7 @@ def is_alive(process: subprocess.Popen[bytes]) -> bool:
 
 
 def test_no_record_is_nothing_to_do(tmp_path: Path) -> None:
-    assert sweep.sweep(tmp_path) == []
+    assert cleanup.sweep(tmp_path) == []
 
 
 def test_a_recorded_process_and_its_group_are_killed(tmp_path: Path, temp: Path, start: Start) -> None:
@@ -69,8 +69,8 @@ def test_a_recorded_process_and_its_group_are_killed(tmp_path: Path, temp: Path,
     with subprocess.Popen(LEADER, stdout=subprocess.PIPE, start_new_session=True) as leader:
         assert leader.stdout is not None
         member = psutil.Process(int(leader.stdout.readline()))
-        write(tmp_path, temp, sweep.mark_of(psutil.Process(leader.pid)))
-        assert len(sweep.sweep(tmp_path)) == 2
+        write(tmp_path, temp, cleanup.mark_of(psutil.Process(leader.pid)))
+        assert len(cleanup.sweep(tmp_path)) == 2
         leader.wait(10)
         assert leader.stdout.read() == b""  # its last writer, the member, is gone too
     assert not member.is_running() or member.status() == psutil.STATUS_ZOMBIE
@@ -87,14 +87,14 @@ def test_the_folder_of_an_agent_of_before_goes_with_all_that_is_in_it(tmp_path: 
     for name in ("token", "lane", "session_1/sockets/raylet"):
         (temp / name).touch()
     write(tmp_path, temp)
-    assert sweep.sweep(tmp_path) == [f"folder {temp}"]
+    assert cleanup.sweep(tmp_path) == [f"folder {temp}"]
     assert not temp.exists()
 
 
 def test_a_pid_used_again_is_left_alone(tmp_path: Path, temp: Path, start: Start) -> None:
     other = start()
     write(tmp_path, temp, Mark(other.pid, psutil.Process(other.pid).create_time() - 60))
-    assert sweep.sweep(tmp_path) == [f"folder {temp}"]
+    assert cleanup.sweep(tmp_path) == [f"folder {temp}"]
     assert is_alive(other)
 
 
@@ -103,7 +103,7 @@ def test_what_names_the_temp_folder_is_killed(tmp_path: Path, temp: Path, start:
     by_command = subprocess.Popen([*SLEEP, str(temp / "socket")])
     bystander = start(env={**os.environ, "MUSTER_SEAT": "mst-ffffffff.1"})
     write(tmp_path, temp)
-    sweep.sweep(tmp_path)
+    cleanup.sweep(tmp_path)
     by_environment.wait(10)
     by_command.wait(10)
     assert is_alive(bystander)
@@ -111,18 +111,18 @@ def test_what_names_the_temp_folder_is_killed(tmp_path: Path, temp: Path, start:
 
 def test_a_pool_whose_owner_runs_is_refused(tmp_path: Path, temp: Path, start: Start) -> None:
     owner = start()
-    write(tmp_path, temp, owner=sweep.mark_of(psutil.Process(owner.pid)))
+    write(tmp_path, temp, owner=cleanup.mark_of(psutil.Process(owner.pid)))
     with pytest.raises(RefusedError, match=str(owner.pid)):
-        sweep.sweep(tmp_path)
+        cleanup.sweep(tmp_path)
     assert temp.exists()
-    assert (tmp_path / sweep.RECORD).exists()
+    assert (tmp_path / cleanup.RECORD).exists()
 
 
 @pytest.mark.parametrize("name", ["mst-xyz", "home", "mst-0123abcd.old"])
 def test_a_folder_not_named_as_ours_is_not_removed(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
     write(tmp_path, tmp_path / name)
-    assert sweep.sweep(tmp_path) == []
+    assert cleanup.sweep(tmp_path) == []
     assert (tmp_path / name).is_dir()
 
 
@@ -130,22 +130,22 @@ def test_a_link_named_as_ours_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     (tmp_path / "mst-0123abcd").symlink_to(tmp_path / "kept")
     write(tmp_path, tmp_path / "mst-0123abcd")
-    sweep.sweep(tmp_path)
+    cleanup.sweep(tmp_path)
     assert (tmp_path / "kept").is_dir()
 
 
 @pytest.mark.parametrize("raw", [b"", b"{}", b'{"owner": 3', b"[]"])
 def test_a_damaged_record_is_dropped(tmp_path: Path, raw: bytes) -> None:
-    (tmp_path / sweep.RECORD).write_bytes(raw)
-    assert sweep.sweep(tmp_path) == []
+    (tmp_path / cleanup.RECORD).write_bytes(raw)
+    assert cleanup.sweep(tmp_path) == []
     assert not list(tmp_path.iterdir())
 
 
 def test_the_record_has_the_pools_descendants_alone(tmp_path: Path, temp: Path, start: Start) -> None:
     ours = start(env={**os.environ, "MUSTER_SEAT": f"{temp.name}.1"})
     start()
-    sweep.record(tmp_path, temp)
-    record = sweep.read(tmp_path)
+    cleanup.record(tmp_path, temp)
+    record = cleanup.read(tmp_path)
     assert record is not None
     assert record.owner.pid == os.getpid()
     assert [mark.pid for mark in record.processes] == [ours.pid]

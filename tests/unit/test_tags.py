@@ -11,13 +11,14 @@ from pathlib import Path
 
 import msgspec
 
-from coordinator import admin, committed
-from coordinator.protocol import messages
-from jobs.contract import plan
+from muster.coordinator.api import requests
+from muster.coordinator.protocol import messages
+from muster.coordinator.result_downloads import shard_stream
+from muster.jobs.contract import plan
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("jobs", "coordinator", "agent", "deploy")
-MODULES = (messages, admin, committed, plan)
+MODULES = (messages, requests, shard_stream, plan)
 
 TAGS = {
     "Message": "message",

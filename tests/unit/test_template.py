@@ -6,9 +6,9 @@ import subprocess
 
 import pytest
 
-from jobs.errors import JobFileError
-from jobs.template import Template, line_values, parse_command, parse_name, values_of
-from tests.odd_names import ODD_NAMES
+from muster.jobs.common.errors import JobFileError
+from muster.jobs.user_code.command_template import Template, line_values, parse_command, parse_name, values_of
+from tests.support.odd_names import ODD_NAMES
 
 
 def filled(text: str, name: str = "a/b.tar.gz", number: int = 3) -> str:

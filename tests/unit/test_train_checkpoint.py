@@ -9,16 +9,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from jobs.errors import DamagedError, RefusedError
-from jobs.train import checkpoint
-from jobs.train.contribution import Sum
-from jobs.train.course import Course
-from jobs.train.data import Data, load
-from jobs.train.learner import Learner, Score
-from jobs.train.outer import Outer, Stepped
-from jobs.train.params import TrainParams, settled
-from jobs.train.pushes import Pushes
-from jobs.train.serial import run_serially
+from muster.jobs.common.errors import DamagedError, RefusedError
+from muster.jobs.training import checkpoint
+from muster.jobs.training.aggregation.asynchronous import Pushes
+from muster.jobs.training.aggregation.contribution import Sum
+from muster.jobs.training.aggregation.synchronous import Outer, Stepped
+from muster.jobs.training.data.dataset import Data, load
+from muster.jobs.training.params import TrainParams, settled
+from muster.jobs.training.progress import Course
+from muster.jobs.training.serial import run_serially
+from muster.jobs.training.steps.learner import Learner, Score
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jobs.errors import DamagedError, JobFileError, SourceError
-from jobs.train import data
-from jobs.train.data import Feeder, load
-from jobs.train.params import DataSpec
+from muster.jobs.common.errors import DamagedError, JobFileError, SourceError
+from muster.jobs.training.data import dataset
+from muster.jobs.training.data.dataset import Feeder, load
+from muster.jobs.training.params import DataSpec
 
 Array = np.ndarray[Any, Any]
 
@@ -116,8 +116,8 @@ def test_a_test_set_that_does_not_fit(
 def test_classes_that_no_row_has_may_be_said(tmp_path: Path, images: tuple[Array, Array]) -> None:
     written(tmp_path, *images)
     found = load(DataSpec("x.npy", "y.npy", classes=9), tmp_path)
-    data.write(found, tmp_path / "packed")
-    assert (found.facts.classes, data.read(tmp_path / "packed").facts.classes) == (9, 9)
+    dataset.write(found, tmp_path / "packed")
+    assert (found.facts.classes, dataset.read(tmp_path / "packed").facts.classes) == (9, 9)
 
 
 def test_test_labels_are_those_of_the_training_set(tmp_path: Path, images: tuple[Array, Array]) -> None:
@@ -153,17 +153,17 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 def test_one_file_holds_it_all(tmp_path: Path, images: tuple[Array, Array]) -> None:
     found = load(written(tmp_path, *images), tmp_path)
-    data.write(found, tmp_path / "packed")
-    again = data.read(tmp_path / "packed")
+    dataset.write(found, tmp_path / "packed")
+    again = dataset.read(tmp_path / "packed")
     assert (again.unit, again.facts) == (found.unit, found.facts)
     np.testing.assert_array_equal(again.test_x, found.test_x)
     whole = (tmp_path / "packed").read_bytes()
     for cut in (0, 7, 50, len(whole) - 1):
         (tmp_path / "cut").write_bytes(whole[:cut])
         with pytest.raises(DamagedError, match="cut: no data set"):
-            data.read(tmp_path / "cut")
+            dataset.read(tmp_path / "cut")
     with pytest.raises(DamagedError, match="packed: a data set without a module"):
-        data.born_in(tmp_path / "packed")
+        dataset.born_in(tmp_path / "packed")
 
 
 def test_batches_are_scaled_floats(images: tuple[Array, Array]) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from jobs import mlp
-from jobs.train.data import load
-from jobs.train.models import open_model
-from jobs.train.params import TrainParams
+from muster.jobs.inference import mlp
+from muster.jobs.training.data.dataset import load
+from muster.jobs.training.params import TrainParams
+from muster.jobs.training.steps.models import open_model
 
 
 def test_infer_reads_what_train_gives(tmp_path: Path) -> None:

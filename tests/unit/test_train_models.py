@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jobs.errors import JobFileError
-from jobs.train.data import Data
-from jobs.train.learner import Learner
-from jobs.train.models import Model, open_model
-from jobs.train.params import Facts, TrainParams, settled
+from muster.jobs.common.errors import JobFileError
+from muster.jobs.training.data.dataset import Data
+from muster.jobs.training.params import Facts, TrainParams, settled
+from muster.jobs.training.steps.learner import Learner
+from muster.jobs.training.steps.models import Model, open_model
 
 Array = np.ndarray[Any, Any]
 ROWS = 6
@@ -130,7 +130,7 @@ def test_conv1_learns() -> None:
     x[y == 0, 3, 2:6] += 150  # or one across
     data = Data(x[:300], y[:300], x[300:], y[300:], 1 / 255)
     params = settled(TrainParams(model="conv1", filters=4, rounds=20, workers=2, microbatch=32, lr=0.2))
-    from jobs.train.serial import run_serially
+    from muster.jobs.training.serial import run_serially
 
     found = run_serially(params, data)
     assert found.accuracies[-1][1] > 0.95

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.train.pace import WAITING_SHARE, assumed_exchange, planned_steps, smallest_steps
-from jobs.train.params import TrainParams
+from muster.jobs.training.pace import WAITING_SHARE, assumed_exchange, planned_steps, smallest_steps
+from muster.jobs.training.params import TrainParams
 
 
 @pytest.mark.parametrize(("step", "exchange"), [(0.001, 0.05), (0.02, 0.05), (0.3, 0.05), (5.0, 0.05)])

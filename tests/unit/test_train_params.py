@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from jobs.errors import JobFileError
-from jobs.fields import FieldError, convert
-from jobs.train.optimizers import rate_at
-from jobs.train.params import LIMITS, TrainParams, check, settled
+from muster.jobs.common.errors import JobFileError
+from muster.jobs.common.validation import FieldError, convert
+from muster.jobs.training.aggregation.optimizers import rate_at
+from muster.jobs.training.params import LIMITS, TrainParams, check, settled
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jobs.train.contribution import Sum
-from jobs.train.data import Data, load
-from jobs.train.header import Header
-from jobs.train.learner import Learner
-from jobs.train.outer import Redo, Stepped
-from jobs.train.params import TrainParams, check, settled
-from jobs.train.pushes import Pushes
-from jobs.train.serial import replay
+from muster.jobs.training.aggregation.asynchronous import Pushes
+from muster.jobs.training.aggregation.contribution import Sum
+from muster.jobs.training.aggregation.header import Header
+from muster.jobs.training.aggregation.synchronous import Redo, Stepped
+from muster.jobs.training.data.dataset import Data, load
+from muster.jobs.training.params import TrainParams, check, settled
+from muster.jobs.training.serial import replay
+from muster.jobs.training.steps.learner import Learner
 
 Array = np.ndarray[Any, Any]
 Out = tuple[Header, tuple[int, ...], Array, int]  # and the weights, and what they had seen

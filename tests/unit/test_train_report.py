@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs.errors import NotFoundError
-from jobs.train import pictures, report
-from jobs.train.course import Mark, Point
-from jobs.train.report import Run, speedups, tables
+from muster.jobs.common.errors import NotFoundError
+from muster.jobs.training import plots, report
+from muster.jobs.training.progress import Mark, Point
+from muster.jobs.training.report import Run, speedups, tables
 
 
 def run(workers: int, seconds: float, iterations: int, mode: str = "sync") -> Run:
@@ -68,7 +68,7 @@ def test_labels_say_what_was_simulated() -> None:
 
 def test_a_csv_beside_every_picture(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the report extra is not installed")
-    written = pictures.write(tmp_path / "plots", RUNS, 0.8)
+    written = plots.write(tmp_path / "plots", RUNS, 0.8)
     names = sorted(path.name for path in written)
     assert names == sorted(f"{table.name}.{ending}" for table in tables(RUNS, 0.8) for ending in ("csv", "png"))
     for path in written:
@@ -80,23 +80,23 @@ def test_a_csv_beside_every_picture(tmp_path: Path) -> None:
 
 
 def test_without_matplotlib_the_numbers_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures, "find_spec", lambda name: None)
+    monkeypatch.setattr(plots, "find_spec", lambda name: None)
     with pytest.raises(NotFoundError, match="only the CSV files"):
-        pictures.write(tmp_path, RUNS, 0.8)
+        plots.write(tmp_path, RUNS, 0.8)
     assert len(list(tmp_path.glob("*.csv"))) == 4
 
 
 def test_a_training_that_never_began_has_pictures_too(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the report extra is not installed")
-    assert len(pictures.write(tmp_path, [Run("sync", 1, [], [])], None)) == 6
+    assert len(plots.write(tmp_path, [Run("sync", 1, [], [])], None)) == 6
 
 
 def test_many_runs_have_a_panel_for_each_mode_and_a_colour_for_each_number_of_workers(tmp_path: Path) -> None:
     few = [run(count, 80.0 / count, 40) for count in (1, 2)]
     many = [Run(mode, n, *curve(n), simulated=True) for mode in ("sync", "async") for n in (1, 2, 5, 10)]
-    (alone,) = pictures._panels(few)
+    (alone,) = plots._panels(few)
     assert [label for _, label, _ in alone.runs] == ["sync, 1 worker", "sync, 2 workers"]
-    panels = pictures._panels([*few, *many])
+    panels = plots._panels([*few, *many])
     assert [panel.title for panel in panels] == [
         "sync",
         "sync, compute time simulated",
@@ -106,7 +106,7 @@ def test_many_runs_have_a_panel_for_each_mode_and_a_colour_for_each_number_of_wo
     colours = [[look["color"] for _, _, look in panel.runs] for panel in panels]
     assert colours[1] == colours[2] and colours[0] == colours[1][:2] and len(set(colours[1])) == 4
     pytest.importorskip("matplotlib", reason="the report extra is not installed")
-    assert len(pictures.write(tmp_path, [*few, *many], 0.8)) == 8
+    assert len(plots.write(tmp_path, [*few, *many], 0.8)) == 8
 
 
 def curve(workers: int) -> tuple[list[Point], list[Mark]]:
@@ -115,10 +115,10 @@ def curve(workers: int) -> tuple[list[Point], list[Mark]]:
 
 
 def test_runs_that_were_the_same_are_one_line() -> None:
-    (panel,) = pictures._panels([run(1, 80.0, 40), run(2, 40.0, 40), run(4, 20.0, 20)])
-    assert [labels for labels, _ in pictures._lines(panel, "iteration").values()] == [
+    (panel,) = plots._panels([run(1, 80.0, 40), run(2, 40.0, 40), run(4, 20.0, 20)])
+    assert [labels for labels, _ in plots._lines(panel, "iteration").values()] == [
         ["sync, 1 worker", "sync, 2 workers"],
         ["sync, 4 workers"],
     ]
-    assert len(pictures._lines(panel, "seconds")) == 3
+    assert len(plots._lines(panel, "seconds")) == 3
     assert panel.iterations == "rounds"

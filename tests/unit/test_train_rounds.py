@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jobs.errors import TrainingError
-from jobs.train.contribution import NOTHING, Contribution, Sum, added, packed, unpacked
-from jobs.train.data import Data, load
-from jobs.train.learner import Learner, digest_of
-from jobs.train.outer import Outer, Redo, Stepped
-from jobs.train.params import TrainParams, check, settled
-from jobs.train.serial import run_serially
-from jobs.train.update import apply
+from muster.jobs.common.errors import TrainingError
+from muster.jobs.training.aggregation.contribution import NOTHING, Contribution, Sum, added, packed, unpacked
+from muster.jobs.training.aggregation.synchronous import Outer, Redo, Stepped
+from muster.jobs.training.aggregation.weights_delta import apply
+from muster.jobs.training.data.dataset import Data, load
+from muster.jobs.training.params import TrainParams, check, settled
+from muster.jobs.training.serial import run_serially
+from muster.jobs.training.steps.learner import Learner, digest_of
 
 WAYS: list[dict[str, Any]] = [
     {},

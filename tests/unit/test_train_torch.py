@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.planning import plan_file
-from jobs.contract.kind import ShardFailure
-from jobs.errors import JobFileError
-from jobs.openers import training
-from jobs.train import data as datafile
-from jobs.train.contribution import Sum, added
-from jobs.train.data import Data, load
-from jobs.train.learner import Learner
-from jobs.train.models import open_model
-from jobs.train.outer import Outer, Stepped
-from jobs.train.params import TrainParams, settled
-from jobs.train.torched import Place, settings_of
+from muster.coordinator.submission.submit import plan_file
+from muster.jobs.common.errors import JobFileError
+from muster.jobs.contract.kind import ShardFailure
+from muster.jobs.training.aggregation.contribution import Sum, added
+from muster.jobs.training.aggregation.synchronous import Outer, Stepped
+from muster.jobs.training.data import dataset as datafile
+from muster.jobs.training.data.dataset import Data, load
+from muster.jobs.training.params import TrainParams, settled
+from muster.jobs.training.steps.learner import Learner
+from muster.jobs.training.steps.models import open_model
+from muster.jobs.training.steps.torch_trainer import Place, settings_of
+from muster.jobs.user_code.runner import torch_training
 
 Array = np.ndarray[Any, Any]
 Make = Callable[..., Learner]
@@ -44,7 +44,7 @@ def augment(x):
 
 
 def test_the_file_is_python_3_8() -> None:
-    ast.parse(Path(training.__file__).read_text(), feature_version=(3, 8))
+    ast.parse(Path(torch_training.__file__).read_text(), feature_version=(3, 8))
 
 
 @pytest.fixture(scope="module")
@@ -162,14 +162,14 @@ def test_modules_that_cannot_be_trained(tmp_path: Path, digits: Data, source: st
     (tmp_path / "work.py").write_text(source)
     datafile.write(digits, tmp_path / "data")
     params, place = TrainParams(model="code"), Place(tmp_path / "data", tmp_path, code=tmp_path, entry="work.py:net")
-    with pytest.raises(training.BadModelError, match=said):
-        training.Trainer(**settings_of(params, digits.facts, place))._gradient(np.arange(4))
+    with pytest.raises(torch_training.BadModelError, match=said):
+        torch_training.Trainer(**settings_of(params, digits.facts, place))._gradient(np.arange(4))
 
 
 @pytest.mark.parametrize(("name", "parameters"), [("resnet18", 11_173_962), ("vgg16", 14_728_266)])
 def test_ours_have_the_sizes_they_are_known_for(name: str, parameters: int) -> None:
     torch = pytest.importorskip("torch", reason="the torch extra is not installed")
-    module = training.BUILT_IN[name](shape=(3, 32, 32), classes=10)
+    module = torch_training.BUILT_IN[name](shape=(3, 32, 32), classes=10)
     assert sum(parameter.numel() for parameter in module.parameters()) == parameters
     assert module.eval()(torch.zeros(1, 3, 32, 32)).shape == (1, 10)
 

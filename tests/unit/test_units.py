@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs import units
+from muster.jobs.common import units
 
 
 @pytest.mark.parametrize(

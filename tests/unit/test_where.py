@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.errors import UsageError
-from jobs.where import Folder, Host, parse
+from muster.jobs.common.errors import UsageError
+from muster.jobs.common.locations import Folder, Host, parse
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import xxhash
 
-from jobs import window as windows
-from jobs.contract.plan import Window
-from jobs.source import stamp_of
-from jobs.window import SourceChanged, new_buffer, read_window
+from muster.jobs.contract.plan import Window
+from muster.jobs.sources import read_rows as windows
+from muster.jobs.sources.discover import stamp_of
+from muster.jobs.sources.read_rows import SourceChanged, new_buffer, read_window
 
 
 def window_of(path: Path, offset: int, shape: tuple[int, ...], dtype: str = "<f4") -> Window:

@@ -16,20 +16,20 @@ import pytest
 import threadpoolctl
 import xxhash
 
-from jobs.bundle import Held
-from jobs.code import CodeBundle, pack, unpack
-from jobs.contract.kind import Bench, Kind, Result, Runner, RunnerLost, Shape, Shard, ShardFailure
-from jobs.contract.plan import ArraySource, Layer, MadeSource, Output, Work
-from jobs.errors import SpaceError
-from jobs.kinds import registry
-from jobs.mark import read
-from jobs.merge import merge_layer
-from jobs.parts import PartWriter, check_body, read_index
-from jobs.ranges import RangeSet
-from jobs.result import open_result
-from jobs.source import stamp_of
-from jobs.work import Workbench, run_serially
-from jobs.workbench.batch import Batch, Item, Outcome
+from muster.jobs.common.errors import SpaceError
+from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.kind import Bench, Kind, Result, Runner, RunnerLost, Shape, Shard, ShardFailure
+from muster.jobs.contract.plan import ArraySource, Layer, MadeSource, Output, Work
+from muster.jobs.kinds import registry
+from muster.jobs.parts.part_file import PartWriter, check_body, read_index
+from muster.jobs.results.bundle import Held
+from muster.jobs.results.merge import merge_layer
+from muster.jobs.results.open_result import open_result
+from muster.jobs.sources.discover import stamp_of
+from muster.jobs.user_code.code_pack import CodeBundle, pack, unpack
+from muster.jobs.workbench.batch import Batch, Item, Outcome
+from muster.jobs.workbench.slot_marker import read
+from muster.jobs.workbench.workbench import Workbench, run_serially
 
 Act = Callable[[Shard], Result]
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs import writer
-from jobs.source import SourceSpec, discover
-from jobs.writer import LayerWriter
+from muster.jobs.sources import layer_writer
+from muster.jobs.sources.discover import SourceSpec, discover
+from muster.jobs.sources.layer_writer import LayerWriter
 
 
 @pytest.mark.parametrize("dtype", ["float16", "<f4", ">f8", "int8", ">i4", "bool"])
@@ -42,7 +42,7 @@ def test_any_blocks_through_any_buffer(
     folder = tmp_path_factory.mktemp("layers")
     blocks = [np.random.default_rng(i).normal(size=(n, 3)) for i, n in enumerate(counts)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writer, "BUFFER_BYTES", buffer)
+        patch.setattr(layer_writer, "BUFFER_BYTES", buffer)
         with LayerWriter(folder / "x.npy", (3,), "f8") as layer:
             for block in blocks:
                 layer.append(block)
@@ -109,7 +109,7 @@ def test_a_row_without_values(tmp_path: Path) -> None:
 def test_a_killed_writer_leaves_nothing_under_the_name(tmp_path: Path) -> None:
     script = (
         "import os, sys, numpy as np\n"
-        "from jobs.writer import LayerWriter\n"
+        "from muster.jobs.sources.layer_writer import LayerWriter\n"
         "layer = LayerWriter(sys.argv[1], (1 << 20,), 'f4')\n"
         "for _ in range(40): layer.append(np.ones(1 << 20, 'f4'))\n"
         "os.kill(os.getpid(), 9)\n"

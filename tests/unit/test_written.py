@@ -9,21 +9,21 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.commands.result import copy
-from coordinator.merging import publish, withdraw
-from jobs import written
-from jobs.bundle import Bundle
-from jobs.contract.kind import ShardFailure, Written
-from jobs.contract.plan import Layer, Output
-from jobs.errors import DamagedError
-from jobs.merge import DamagedBundle, merge_layer
-from jobs.outputs import settle
-from jobs.parts import read_index
-from jobs.products import Collision
-from jobs.result import WrittenFiles, open_result, verify_layer
-from jobs.written import NOBODY, WrittenFile, collected, decode_table, pack
-from tests.odd_names import fill
-from tests.shards import layer_of, store, write_part
+from muster.coordinator.commands.result import copy
+from muster.coordinator.daemon.merge.queue import publish, withdraw
+from muster.jobs.common.errors import DamagedError
+from muster.jobs.contract.kind import ShardFailure, Written
+from muster.jobs.contract.plan import Layer, Output
+from muster.jobs.parts import written_files
+from muster.jobs.parts.part_file import read_index
+from muster.jobs.parts.written_files import NOBODY, WrittenFile, collected, decode_table, pack
+from muster.jobs.results.bundle import Bundle
+from muster.jobs.results.merge import DamagedBundle, merge_layer
+from muster.jobs.results.open_result import WrittenFiles, open_result, verify_layer
+from muster.jobs.results.outputs import settle
+from muster.jobs.results.result_formats import Collision
+from tests.support.odd_names import fill
+from tests.support.shards import layer_of, store, write_part
 
 FILES = (Output("files", "files", "|u1"),)
 
@@ -79,7 +79,7 @@ def test_the_bytes_are_those_of_the_files_in_memory_or_not(tmp_path: Path, monke
     contents = {"a": b"1", "empty": b"", "large": os.urandom(3 << 20)}
     found = collected(write(tmp_path / "out", contents), ["a"])
     held = pack(found)
-    monkeypatch.setattr(written, "HELD_BYTES", 10)
+    monkeypatch.setattr(written_files, "HELD_BYTES", 10)
     filed = pack(found)
     assert bytes(held.table) == bytes(filed.table) and bytes(held.contents) == bytes(filed.contents)
     assert bytes(held.contents) == b"".join(contents[name] for _, name in found.files)

@@ -1,0 +1,161 @@
+"""The threads that follow rounds, one a layer: what their shards read comes into the spool as it is laid out. Decide
+nothing; a channel each, so that a wait for the next round keeps nothing else waiting."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+import msgspec
+import xxhash
+
+from muster.agent.channels.bandwidth import Bandwidth
+from muster.agent.channels.dialling import Dialling
+from muster.agent.core.orders import DropSheet, Event, FollowRounds, SheetCame, StopFollowing, Unfollowed
+from muster.agent.links.base import Channel, Link
+from muster.agent.spool.paths import Spool
+from muster.coordinator.protocol.messages import Decoder, Follow, NotYet, Refused, Sheet, ToFollower
+from muster.jobs.common.errors import MusterError, ProtocolError
+from muster.jobs.kinds import registry
+
+ANSWER_SECONDS = 60.0  # beyond the heartbeat
+BYTE_SECONDS = 60.0  # without any byte of a sheet that is on its way
+SHEET_LIMIT = 16 << 30
+
+_decode = Decoder(ToFollower)
+log = logging.getLogger("muster.rounds")
+
+
+class Following:
+    """`obey` and `stop` are for the main thread; events come from the threads."""
+
+    def __init__(self, link: Link, spool: Spool, bandwidth: Bandwidth, tell: Callable[[Event], None]) -> None:
+        self._link, self._spool, self._bandwidth, self._tell = link, spool, bandwidth, tell
+        self._followers: dict[str, Follower] = {}
+
+    def obey(self, order: FollowRounds | DropSheet | StopFollowing) -> None:
+        if isinstance(order, FollowRounds):
+            layer = order.info.layer.digest
+            self._end(layer, keep=True)
+            self._followers[layer] = Follower(self._link, self._spool, self._bandwidth, self._tell, order)
+            self._followers[layer].start()
+        elif isinstance(order, StopFollowing):
+            self._end(order.layer)
+        elif order.layer in self._followers:
+            self._followers[order.layer].drop(order.sheet)
+
+    def _end(self, layer: str, keep: bool = False) -> None:
+        if (follower := self._followers.pop(layer, None)) is not None:
+            follower.stop(keep)
+
+    def stop(self) -> None:
+        for layer in list(self._followers):
+            self._end(layer)
+
+
+class Follower(Dialling):
+    """One layer's. Its sheets go with it, unless it is cut off: then another finds them."""
+
+    role = "round"
+
+    def __init__(
+        self, link: Link, spool: Spool, bandwidth: Bandwidth, tell: Callable[[Event], None], order: FollowRounds
+    ) -> None:
+        super().__init__(link)
+        self._bandwidth, self._tell, self._order = bandwidth, tell, order
+        self._layer = order.info.layer.digest
+        self._folder = spool.sheets / self._layer
+        self._path = partial(spool.sheet, self._layer)
+        self._have: list[str] = []  # under `_lock`, too
+        self._thread = threading.Thread(target=self._run, name="round", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, keep: bool) -> None:
+        self._abort()
+        self._thread.join()
+        if not keep:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def drop(self, sheet: str) -> None:
+        with self._lock, suppress(ValueError):
+            self._have.remove(sheet)
+        self._path(sheet).unlink(missing_ok=True)
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        why = "stopped"
+        try:
+            self._look_around()
+            channel = self._dial()
+            while not self._stopping.is_set():
+                why = self._ask(channel)
+                if why:
+                    break
+        except (MusterError, OSError) as error:
+            why = error.message if isinstance(error, MusterError) else str(error)
+        finally:
+            self._hang_up()
+        if not self._stopping.is_set():
+            log.info("the rounds of %s are not followed: %s", self._layer, why)
+            self._tell(Unfollowed(self._layer, why))
+
+    def _look_around(self) -> None:
+        """What is here from when the channel was cut: workers may be reading it."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for path in sorted(self._folder.glob("*.sheet"), key=lambda path: path.stat().st_mtime_ns):
+            self._have.append(path.stem)
+            self._tell(SheetCame(self._layer, path.stem, 0))
+
+    def _ask(self, channel: Channel) -> str:
+        """One question, and what it brings; why there can be no other, or ""."""
+        with self._lock:
+            have = list(self._have)
+        channel.say(Follow(self._order.session, self._layer, have))
+        answer = channel.hear(_decode, self._order.heartbeat + ANSWER_SECONDS)
+        if isinstance(answer, NotYet):
+            return ""
+        if isinstance(answer, Refused) and answer.code == "gone":
+            shutil.rmtree(self._folder, ignore_errors=True)
+        if not isinstance(answer, Sheet):
+            return getattr(answer, "message", "") or type(answer).__name__.lower()
+        raw = self._received(channel, answer)
+        if self._stopping.is_set():
+            return ""
+        self._keep(answer.sheet, raw)
+        self._tell(SheetCame(self._layer, answer.sheet, answer.nbytes))
+        return ""
+
+    def _received(self, channel: Channel, sheet: Sheet) -> bytes:
+        if sheet.nbytes > SHEET_LIMIT or sheet.sheet in self._have:
+            raise ProtocolError(f"a sheet of {sheet.nbytes} bytes that nobody asked for")
+        self._bandwidth.take(sheet.nbytes, self._stopping)
+        raw = b"".join(channel.pieces(sheet.nbytes, BYTE_SECONDS))
+        if sheet.base:
+            raw = self._patched(sheet.base, raw)
+        if xxhash.xxh3_128_hexdigest(raw) != sheet.sheet:
+            raise ProtocolError("a sheet that is not what its digest says")
+        return raw
+
+    def _patched(self, base: str, patch: bytes) -> bytes:
+        if base not in self._have:
+            raise ProtocolError("a patch of a sheet that is not here")
+        work = self._order.info.work
+        kind = registry.load(work.kind)
+        try:
+            return kind.patched(msgspec.convert(work.params, kind.Params), self._path(base).read_bytes(), patch)
+        except (ValueError, MemoryError) as error:
+            raise ProtocolError(f"a patch that does not fit: {error}") from None
+
+    def _keep(self, sheet: str, raw: bytes) -> None:
+        tmp = self._path(sheet).with_suffix(".tmp")
+        tmp.write_bytes(raw)
+        tmp.replace(self._path(sheet))
+        with self._lock:
+            self._have.append(sheet)

@@ -1,0 +1,153 @@
+"""What the disk budget is used and promised for, and what has to go when it is short. No I/O, no clock."""
+
+from __future__ import annotations
+
+from muster.agent.core.disk import SPARE_BYTES, Disk
+from muster.agent.core.inputs import Inputs
+from muster.agent.core.layers import Holding
+from muster.agent.core.orders import Command, Discard, Pull
+from muster.agent.core.slots import Flight, Slots
+from muster.agent.core.state import Stock
+
+
+class Space:
+    """Parts, inputs and outputs to come share the budget. Inputs that nobody waits for stay while there is room."""
+
+    def __init__(self, stock: Stock, slots: Slots, disk: Disk, inputs: Inputs) -> None:
+        self.stock = stock
+        self.slots = slots
+        self.disk = disk
+        self.inputs = inputs
+        self.too_large = ""  # why a shard can never run here
+
+    @property
+    def reserved(self) -> int:
+        """Bytes of input and output of all that is held, is being run or is on its way."""
+        held = sum(len(holding.waiting) * holding.cost for holding in self.stock.holdings.values())
+        return held + self.output_to_come + self._in_use + self._strays
+
+    @property
+    def room(self) -> int:
+        """Bytes that may be promised to the coordinator; less than 0 where too much is."""
+        return self.disk.room(self.stock.shelf.nbytes, self.reserved, self.inputs.nbytes)
+
+    @property
+    def output_to_come(self) -> int:
+        """Of what runs, wanted or not."""
+        return sum(len(flight.items) * self._reserve_of(flight) for flight in self.slots.flights)
+
+    def _reserve_of(self, flight: Flight) -> int:
+        holding = self.stock.holdings.get(flight.layer)
+        return holding.reserve if holding is not None else flight.info.layer.out_bytes
+
+    @property
+    def left(self) -> int:
+        """Bytes for the outputs of more runs, were all inputs gone that nobody waits for."""
+        kept = self.inputs.bytes_of(self._kept()) + self.inputs.coming_bytes
+        return self.disk.room(self.stock.shelf.nbytes, self.output_to_come + kept, self.inputs.nbytes)
+
+    def has_room_to_pull(self, holding: Holding, nbytes: int) -> bool:
+        """Whether one more input leaves enough for its own output, and for those of all that could run before it."""
+        ready = sum(len(other.ready) * other.reserve for other in self.stock.holdings.values() if other.pulls)
+        return self.left - ready - nbytes >= holding.reserve
+
+    def refuses(self, holding: Holding) -> bool:
+        """Whether a shard needs more than all of the budget. Then they are handed back."""
+        model = holding.info.work.model
+        needed = holding.cost + (model.nbytes if model is not None and holding.pulls else 0)
+        if needed <= self.disk.budget:
+            return False
+        self.too_large = f"a shard needs {needed} bytes of disk, the budget is {self.disk.budget}"
+        self.stock.give_back(holding, holding.waiting.copy())
+        return True
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether nothing is going to become free by itself."""
+        return not (self.stock.shelf.nbytes or self.inputs.coming or self.slots.busy)
+
+    @property
+    def least_cost(self) -> int:
+        """Of a shard of the layers known here: with less room there can be no more of these."""
+        return min((holding.cost for holding in self.stock.holdings.values()), default=0)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether there is no room for one more shard such as those held, and would be were all parts pushed."""
+        cost = max((holding.cost for holding in self.stock.holdings.values() if holding.count), default=0)
+        return self.room < cost <= self.room + self.stock.shelf.nbytes
+
+    def make(self, nbytes: int, keep: str = "") -> list[Command]:
+        """Delete inputs that nobody waits for until `nbytes` more can be written."""
+        orders: list[Command] = []
+        if self._missing(nbytes) > 0:
+            for name, digest in self.inputs.spare(self._kept()):
+                if name != keep:
+                    orders.append(self.discard(name, digest))
+                if self._missing(nbytes) <= 0:
+                    break
+        return orders
+
+    def clear(self) -> list[Command]:
+        """Delete all of those: the disk is fuller than we thought."""
+        return [self.discard(name, digest) for name, digest in self.inputs.spare(self._kept())]
+
+    def discard(self, name: str, digest: bytes | None) -> Command:
+        self.disk.grew(-self.inputs.forget(name))
+        return Discard(name, digest)
+
+    def lose(self, name: str) -> list[Command]:
+        """It is not what was pulled, whoever waits for it."""
+        copy = self.inputs.whole.get(name)
+        for holding in self.stock.holdings.values():
+            holding.lacks_input([number for number, own in holding.inputs.items() if own == name])
+        return [self.discard(name, copy.digest)] if copy else []
+
+    def let_others_wait(self, holding: Holding) -> None:
+        """Inputs of other shards go before the first of these cannot run at all: they are pulled again, later."""
+        first = holding.ready.bottom
+        for other in reversed(self.stock.holdings.values()):
+            if other.pulls:
+                ready = [n for n in other.ready if other is not holding or n != first]
+                while ready and self.left < holding.reserve:
+                    other.lacks_input([ready.pop()])
+
+    def _missing(self, nbytes: int) -> int:
+        """Bytes that have to go before `nbytes` more are written beside what is being run."""
+        more = self.output_to_come + nbytes
+        over = self.stock.shelf.nbytes + self.inputs.nbytes + more - self.disk.budget
+        return over if self.disk.free is None else max(over, more + SPARE_BYTES - self.disk.free)
+
+    def _kept(self) -> set[str]:
+        """Inputs that are read, or will be."""
+        names = {name for holding in self.stock.holdings.values() for name in holding.inputs.values()}
+        for flight in self.slots.flights:
+            names.update(flight.inputs.values())
+        return names | self._models()
+
+    def _models(self) -> set[str]:
+        """Those of all that is held, waiting or running."""
+        works = [holding.info.work for holding in self.stock.holdings.values() if holding.count]
+        works += [flight.info.work for flight in self.slots.flights]
+        return {work.model.digest for work in works if work.model is not None}
+
+    @property
+    def _in_use(self) -> int:
+        running = {name for flight in self.slots.flights for name in flight.inputs.values()}
+        return self.inputs.bytes_of(running | self._models())
+
+    @property
+    def _strays(self) -> int:
+        """Of models on their way, and of inputs for shards that are no longer held."""
+        return sum(pull.nbytes for pull in self.inputs.coming.values() if not self._is_counted(pull))
+
+    def _is_counted(self, pull: Pull) -> bool:
+        """Whether its bytes are among those of a shard that is held."""
+        holding = self.stock.holdings.get(pull.layer)
+        return holding is not None and not pull.model and pull.number in holding.waiting
+
+    def sanity_check(self) -> None:
+        """Raise if the state contradicts itself. For tests."""
+        self.inputs.sanity_check()
+        names = {name for holding in self.stock.holdings.values() for name in holding.inputs.values()}
+        assert names <= set(self.inputs.whole), "a shard waits on an input that is not there"

@@ -1,0 +1,184 @@
+"""Which input is pulled next, and what its arrival or failure means. No I/O, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from muster.agent.core.disk_budget import Space
+from muster.agent.core.dispatch import in_turn
+from muster.agent.core.inputs import name_of
+from muster.agent.core.layers import Holding
+from muster.agent.core.orders import Command, NotPulled, Pull, PullCode, Pulled, PullUp
+from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.plan import ItemsWindow, Window
+
+AHEAD = 8  # small inputs asked for at once, so that the link never waits for us
+AHEAD_BYTES = 16 << 20
+LOOKED_AT = 64  # shards without an input that are looked at while nothing can be pulled
+RETRY_SECONDS = 2.0  # after a refusal that may pass, doubled each time
+RETRY_LIMIT_SECONDS = 60.0
+
+
+class Puller:
+    """For an agent that does not read sources in place. `codes`: packs of users' files that are here."""
+
+    def __init__(self, space: Space, codes: set[str]) -> None:
+        self.space = space
+        self.stock = space.stock
+        self.codes = codes
+        self.up = False
+        self.stuck = ""  # why nothing comes; "" while it does
+        self.dead_session = 0  # one the coordinator does not know
+        self._codes_coming: dict[str, int] = {}  # digest → the session it was asked for in
+        self._refusals = 0
+        self._not_before = -1e9
+
+    @property
+    def idle(self) -> bool:
+        return not self.space.inputs.coming and not self._codes_coming
+
+    def welcomed(self) -> None:
+        self._refusals, self._not_before = 0, -1e9
+
+    # --- asking ---
+
+    def next(self, session: int, now: float) -> list[Command]:
+        """What to ask for, and what to delete to make room for it."""
+        can_ask = self.up and session and session != self.dead_session and now >= self._not_before
+        open_now = bool(can_ask) and not self.space.disk.closed(now)
+        orders: list[Command] = [*self._next_codes(session), *self._next_models(session)] if open_now else []
+        queue = [holding for holding in self.stock.holdings.values() if holding.pulls and holding.waiting]
+        for holding in in_turn(queue, self.space.slots, now) if queue else ():
+            if not self._serve(holding, session if open_now else 0, orders):
+                break
+        return orders
+
+    def _next_codes(self, session: int) -> Iterator[Command]:
+        for holding in self.stock.holdings.values():
+            code = holding.info.work.code
+            if code and holding.waiting and code not in self.codes and code not in self._codes_coming:
+                self._codes_coming[code] = session
+                yield PullCode(session, code)
+
+    def _next_models(self, session: int) -> list[Command]:
+        """They come before the inputs, as nothing runs without them."""
+        orders: list[Command] = []
+        for holding in self.stock.holdings.values():
+            model, inputs = holding.info.work.model, self.space.inputs
+            if model is None or not holding.waiting or model.digest in inputs.coming or self.space.refuses(holding):
+                continue
+            if not self._is_here(model.digest, model.nbytes, orders) and self.space.left >= model.nbytes:
+                orders += self._ask(Pull(session, model.digest, holding.info.layer.digest, 0, model.nbytes, True))
+        return orders
+
+    def _serve(self, holding: Holding, session: int, orders: list[Command]) -> bool:
+        """Find or ask for the inputs of this layer, in order. False where no more can be asked for."""
+        looked_at = 0
+        for number, window in _lacking(holding):
+            name = name_of(self.stock.farm, window)
+            if self._is_here(name, window.nbytes, orders):
+                holding.has_input(number, name)
+            elif name in self.space.inputs.coming:
+                continue
+            elif session:
+                if self.space.refuses(holding):
+                    return True
+                if not self._may_ask(holding, window.nbytes):
+                    return False
+                orders += self._ask(Pull(session, name, holding.info.layer.digest, number, window.nbytes))
+            elif (looked_at := looked_at + 1) >= LOOKED_AT:
+                return False
+        return True
+
+    def _is_here(self, name: str, nbytes: int, orders: list[Command]) -> bool:
+        copy = self.space.inputs.whole.get(name)
+        if copy is not None and copy.nbytes != nbytes:  # cut short while nobody looked
+            orders.append(self.space.discard(name, copy.digest))
+            return False
+        return copy is not None
+
+    def _may_ask(self, holding: Holding, nbytes: int) -> bool:
+        coming = self.space.inputs.coming
+        if coming and (len(coming) >= AHEAD or self.space.inputs.coming_bytes + nbytes > AHEAD_BYTES):
+            return False
+        return self.space.has_room_to_pull(holding, nbytes)
+
+    def _ask(self, pull: Pull) -> list[Command]:
+        known = self.space.inputs.halves.get(pull.name, 0)
+        orders = self.space.make(pull.nbytes - known, keep=pull.name)
+        self.space.disk.grew(self.space.inputs.start(pull))
+        return [*orders, pull]
+
+    # --- what came of it ---
+
+    def note(self, event: PullUp | Pulled | NotPulled, now: float) -> list[Command]:
+        """What happened to the pull channel."""
+        match event:
+            case PullUp():
+                self.up = True
+            case Pulled():
+                self._came(event)
+            case NotPulled():
+                return self._failed(event, now)
+        return []
+
+    def _came(self, event: Pulled) -> None:
+        self._refusals, self.stuck = 0, ""
+        if event.name in self._codes_coming:
+            del self._codes_coming[event.name]
+            self.codes.add(event.name)
+        elif event.name in self.space.inputs.coming:
+            pull = self.space.inputs.coming[event.name]
+            self.space.inputs.came(event.name, event.digest, event.seconds)
+            self.space.disk.written()
+            self.stock.reports.next.pulled += event.nbytes
+            holding = self.stock.holdings.get(pull.layer)
+            if holding is not None and not pull.model and pull.number in holding.waiting:
+                holding.has_input(pull.number, pull.name)
+
+    def _failed(self, event: NotPulled, now: float) -> list[Command]:
+        pull = self.space.inputs.coming.get(event.name)
+        session = pull.session if pull else self._codes_coming.pop(event.name, 0)
+        if event.code == "cut":
+            self.up, self.stuck = False, event.message
+            if pull:
+                self.space.inputs.cut(event.name)
+            return []
+        if pull:
+            self.space.disk.grew(-self.space.inputs.forget(event.name))
+        match event.code:
+            case "full":
+                self.space.disk.filled(event.message, now)
+                return self.space.clear()
+            case "changed" | "gone":
+                self._give_back(event, pull)
+            case "no-session":
+                self.dead_session = session
+            case "refused":
+                self._later(event.message, now)
+        return []
+
+    def _give_back(self, event: NotPulled, pull: Pull | None) -> None:
+        """It cannot be had: its shard goes back; of a changed source all do, of unknown files those that want them."""
+        if pull is None or pull.model:
+            for holding in self.stock.holdings.values():
+                if event.name in holding.files:
+                    self.stock.give_back(holding, holding.waiting.copy())
+            return
+        if event.code == "changed":
+            self.stock.reports.change(pull.layer, event.message)
+        wanted = self.stock.holdings.get(pull.layer)
+        if wanted is not None:
+            wrong = wanted.waiting if event.code == "changed" else RangeSet.of([pull.number]) & wanted.waiting
+            self.stock.give_back(wanted, wrong.copy())
+
+    def _later(self, why: str, now: float) -> None:
+        self.stuck = why
+        self._not_before = now + min(RETRY_LIMIT_SECONDS, RETRY_SECONDS * 2 ** min(self._refusals, 10))
+        self._refusals += 1
+
+
+def _lacking(holding: Holding) -> Iterator[tuple[int, Window | ItemsWindow]]:
+    """Shards that wait for their input, in the order they are to run."""
+    for number in holding.waiting - holding.ready:
+        yield number, holding.info.layer.window(number)

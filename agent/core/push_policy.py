@@ -1,0 +1,142 @@
+"""Which bundle goes next, and what its answer means. One bundle is under way at a time. No I/O, no clock."""
+
+from __future__ import annotations
+
+from muster.agent.core.orders import Command, Push, PushAnswered, PushDown, PushUp, Recheck, Tell
+from muster.agent.core.reports import EVIDENCE_CHARS
+from muster.agent.core.state import Stock
+from muster.coordinator.protocol.messages import Failure, Loss, Refused, Rejected, Settled
+from muster.jobs.common.ranges import RangeSet
+
+RETRY_SECONDS = 2.0  # after a refusal that may pass, doubled each time
+RETRY_LIMIT_SECONDS = 60.0
+
+
+class Pusher:
+    """`under_way` is the bundle sent and not answered. Its parts stay on the disk until then."""
+
+    def __init__(self, stock: Stock) -> None:
+        self.stock = stock
+        self.up = False
+        self.under_way: Push | None = None
+        self.stuck = ""  # why the coordinator takes nothing; "" while it does
+        self._farm = ""  # of the bundle under way
+        self._emptied: list[str] = []  # parts nobody needs, kept for the bundle under way alone
+        self._hurry: set[str] = set()  # layers whose rest is to be offered at once
+        self.dead_session = 0  # one the coordinator does not know
+        self._refusals = 0
+        self._not_before = -1e9
+
+    def welcomed(self) -> None:
+        """A new session: everything may be offered again."""
+        self._refusals, self._not_before = 0, -1e9
+
+    def next(self, session: int, flush: bool, now: float) -> Push | None:
+        """The bundle to offer now, if there is one; `flush`: do not wait for more."""
+        if not self.up or self.under_way or not session or session == self.dead_session or now < self._not_before:
+            return None
+        farm, shelf = self.stock.farm, self.stock.shelf
+        stock, eager = self.stock, self.stock.eager_layers()
+        ready = set(shelf.layers(farm)) if flush else stock.quiet_layers() | self._hurry | eager
+        chosen = shelf.bundle(farm, ready, now, set() if flush else stock.growing_layers(), eager)
+        if chosen is None:
+            return None
+        layer, parts = chosen
+        self._hurry.discard(layer)
+        self._farm = farm
+        pieces = tuple((part.name, part.live) for part in parts)
+        self.stock.offer(layer)
+        self.under_way = Push(session, layer, pieces, self.stock.has_rounds(layer))
+        return self.under_way
+
+    def spare(self, names: list[str]) -> list[str]:
+        """Of parts nobody needs, those that may be deleted now; the others follow in `take_emptied`."""
+        busy = {name for name, _ in self.under_way.pieces} if self.under_way else set()
+        self._emptied += [name for name in names if name in busy]
+        return [name for name in names if name not in busy]
+
+    def take_emptied(self) -> list[str]:
+        if self.under_way:
+            return []
+        names, self._emptied = self._emptied, []
+        return names
+
+    def note(self, event: PushUp | PushDown | PushAnswered, now: float) -> list[Command]:
+        """What happened to the push channel."""
+        if isinstance(event, PushUp):
+            self.up = True
+            return []
+        push, self.under_way = self.under_way, None
+        if isinstance(event, PushDown):
+            self.up = False
+            return []
+        return self._answered(push, event, now) if push is not None and self._farm == self.stock.farm else []
+
+    def _answered(self, push: Push, event: PushAnswered, now: float) -> list[Command]:
+        match event.answer:
+            case Settled(numbers):
+                self._accepted(event)
+                self._emptied += self.stock.settle(push.layer, self.stock.answered(RangeSet(numbers)))
+            case Refused(code, numbers, message):
+                return self._refused(push, event.sent, code, RangeSet(numbers), message, now)
+            case Rejected(code, message):
+                return self._refused(push, event.sent, code, RangeSet(), message, now)
+        return []
+
+    def _accepted(self, event: PushAnswered) -> None:
+        letter = self.stock.reports.next
+        letter.pushed += event.nbytes
+        letter.push_seconds += event.seconds
+        self._refusals, self.stuck = 0, ""
+
+    def _refused(
+        self, push: Push, sent: RangeSet, code: str, numbers: RangeSet, message: str, now: float
+    ) -> list[Command]:
+        match code:
+            case "committed" if numbers & sent:
+                self._hurry.add(push.layer)
+                self._emptied += self.stock.settle(push.layer, self.stock.answered(numbers))
+            case "gone" if self.stock.granted_anew:
+                self._emptied += self.stock.settle(push.layer, self.stock.answered(sent))
+            case "gone":
+                self._emptied += self.stock.gone(push.layer)
+            case "outputs":
+                self._emptied += self._fail(push.layer, self.stock.answered(numbers or sent), message)
+            case "kernels":
+                self._emptied += self._lose(push.layer, self.stock.answered(numbers or sent), message)
+            case "no-session":
+                self.dead_session = push.session
+                self._later("the coordinator does not know this session", now)
+            case "corrupt":
+                self._later(f"a bundle arrived damaged: {message}", now)
+                return [Recheck(tuple(name for name, _ in push.pieces))]
+            case _:
+                self._later(message or f"the coordinator takes no results: {code}", now)
+                return [Tell(self.stuck)] if self._refusals == 1 else []
+        return []
+
+    def _later(self, why: str, now: float) -> None:
+        self.stuck = why
+        self._not_before = now + min(RETRY_LIMIT_SECONDS, RETRY_SECONDS * 2 ** min(self._refusals, 10))
+        self._refusals += 1
+
+    def _fail(self, layer: str, numbers: RangeSet, message: str) -> list[str]:
+        """Their outputs are not what the layer's first ones were: the shards failed."""
+        job = self.stock.job_of(layer)
+        for (boot, attempt), held in self.stock.shelf.held(self.stock.farm, layer).items():
+            for number in held & numbers:
+                line = message[:EVIDENCE_CHARS]
+                self.stock.reports.fail(Failure(job, layer, number, boot, attempt, "output", line, "", 0.0, 0))
+        return self.stock.shelf.settle(self.stock.farm, layer, numbers)
+
+    def _lose(self, layer: str, numbers: RangeSet, message: str) -> list[str]:
+        """The job runs on machines with other kernels: nobody's failure."""
+        job, why = self.stock.job_of(layer), message or "the job's results are of other kernels"
+        for (boot, attempt), held in self.stock.shelf.held(self.stock.farm, layer).items():
+            if told := (held & numbers).pairs():
+                self.stock.reports.lose(Loss(job, layer, boot, attempt, told, False, why))
+        return self.stock.shelf.settle(self.stock.farm, layer, numbers)
+
+    def sanity_check(self) -> None:
+        """Raise if the state contradicts itself. For tests."""
+        assert self.under_way or not self._emptied, "a part nobody needs was left on the disk"

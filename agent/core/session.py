@@ -1,0 +1,166 @@
+"""When to say what on the control channel, and what to do about a refusal. No I/O; the clock is what callers say it is.
+
+The channel is a strict loop: while an answer is awaited nothing can be said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from muster.agent.core.orders import Command, Quit, Redial, Say, Tell
+from muster.agent.core.reports import Letter, trimmed
+from muster.coordinator.protocol.messages import PROTOCOL, Held, Hello, Leave, News, Rejected, Sync, Welcome
+from muster.jobs.common.errors import FencedError, RefusedError
+from muster.jobs.contract.plan import Environment
+
+GAP_SECONDS = 0.05  # between two questions: news is gathered meanwhile
+POLL_SECONDS = (
+    0.2  # how long an answer may be held while some slots are busy: what they finish cannot be told meanwhile
+)
+POLL_LIMIT_SECONDS = 1.0
+REJECTED_PAUSES = {"protocol": 60.0, "stopping": 1.0, "bad-message": 10.0}
+HELLO_PAUSE_SECONDS = 1.0
+FINAL = {"fenced", "name-taken", "not-allowed"}
+
+
+@dataclass(frozen=True)
+class Who:
+    """What a hello says of this agent; none of it changes while it runs."""
+
+    name: str
+    spool: str
+    process: str
+    host: str
+    pid: int
+    cpus: int
+    memory: int
+    disk: int
+    kernels: dict[str, int]
+    fingerprint: str
+    python: str
+    version: str
+    in_place: bool  # whether it reads sources where they are
+    packages: tuple[str, ...] = ()  # those of `muster.jobs.contract.resources` that are here
+    gpus: tuple[str, ...] = ()  # labels of those it lends
+    envs: dict[str, Environment] = field(default_factory=dict)  # by name; "" is our own
+
+
+class Talk:
+    """The state of the conversation. `session` is 0 without one; `asked` is None while nothing is awaited."""
+
+    def __init__(self, who: Who) -> None:
+        self.who = who
+        self.up = False
+        self.why_down = "not connected yet"
+        self.session = 0
+        self.heartbeat = 5.0
+        self.lease = 60.0
+        self.ever = False  # whether there ever was a session
+        self.asked: Say | None = None
+        self.note = ""  # the one line that was last told
+        self.hungry = False  # what was last told
+        self.lent = who.cpus  # what was last told
+        self._said_at = -1e9
+        self._hello_at = -1e9  # no hello before
+        self._counted_at = -1e9  # when what is here was last counted out
+        self._poll = POLL_SECONDS
+        self._next_poll_at = -1e9
+
+    # --- the channel ---
+
+    def opened(self) -> None:
+        self.up, self.session, self.asked = True, 0, None
+
+    def closed(self, why: str) -> None:
+        self.up, self.session, self.asked, self.why_down = False, 0, None, why
+
+    @property
+    def free(self) -> bool:
+        return self.up and self.asked is None
+
+    # --- saying ---
+
+    def hello_due(self, now: float) -> bool:
+        return self.free and not self.session and now >= self._hello_at
+
+    def hello(self, letter: Letter, held: list[Held], now: float) -> Say:
+        said = {field: getattr(self.who, field) for field in Who.__dataclass_fields__}
+        failures = trimmed(letter.failures)
+        message = Hello(protocol=PROTOCOL, held=held, failures=failures, losses=letter.losses, **said)
+        self._hello_at = now + HELLO_PAUSE_SECONDS
+        return self._say(Say(message, 0.0), now)
+
+    def sync_due(self, pressing: bool, polling: bool, starving: bool, now: float) -> bool:
+        """News goes at once, a poll when the last has ended, a heartbeat in any case; `starving`: nothing more is to be
+        gathered meanwhile."""
+        if not self.free or not self.session or (now < self._said_at + GAP_SECONDS and not starving):
+            return False
+        return pressing or now >= self._said_at + self.heartbeat or (polling and now >= self._next_poll_at)
+
+    def gap_left(self, now: float) -> float:
+        """Seconds until news may be said."""
+        return max(0.001, self._said_at + GAP_SECONDS - now)
+
+    def wait(self, idle: bool, polling: bool) -> float:
+        """How long the coordinator may hold its answer."""
+        if not polling:
+            return 0.0
+        return self.heartbeat if idle else min(self._poll, self.heartbeat)
+
+    def counts_due(self, now: float) -> bool:
+        """Whether what is here should be counted out to the coordinator: once a heartbeat."""
+        return now >= self._counted_at + self.heartbeat
+
+    def sync(
+        self, letter: Letter, room: int, hungry: bool, lent: int, wait: float, counts: dict[str, int] | None, now: float
+    ) -> Say:
+        said = {"session": self.session, "room": room, "wait": wait, "hungry": hungry, "note": self.note, "lent": lent}
+        message = Sync(**said, **letter.fields(), counts=counts)  # type: ignore[arg-type]
+        self.hungry, self.lent = hungry, lent
+        self._counted_at = now if counts is not None else self._counted_at
+        return self._say(Say(message, wait), now)
+
+    def leave(self, now: float) -> Say:
+        return self._say(Say(Leave(self.session), 0.0), now)
+
+    def _say(self, say: Say, now: float) -> Say:
+        self.asked, self._said_at = say, now
+        return say
+
+    # --- hearing ---
+
+    def welcomed(self, welcome: Welcome) -> None:
+        self.asked = None
+        self.ever = True
+        self.lent = self.who.cpus  # as the hello said
+        self.session, self.lease, self.heartbeat = welcome.session, welcome.lease, welcome.heartbeat
+        self._poll, self._next_poll_at = POLL_SECONDS, -1e9
+
+    def heard(self, news: News, now: float) -> None:
+        """An empty answer before its time is no reason to ask again before that."""
+        empty = not (news.layers or news.grants or news.drops or news.committed or news.gone or news.drain)
+        waited = self.asked.wait if self.asked else 0.0
+        self._poll = min(POLL_LIMIT_SECONDS, 2 * self._poll) if empty else POLL_SECONDS
+        self._next_poll_at = self._said_at + max(waited, POLL_SECONDS) if empty else now
+        self.asked = None
+
+    def hope(self, now: float) -> None:
+        """Something changed here that may bring work: ask soon, and do not let the answer be held for long."""
+        self._poll, self._next_poll_at = POLL_SECONDS, now
+
+    def rejected(self, answer: Rejected, now: float) -> list[Command]:
+        self.asked = None
+        self.session = 0
+        if answer.code in FINAL:
+            error = FencedError if answer.code == "fenced" else RefusedError
+            return [Quit(error(answer.message, answer.hint or None))]
+        if answer.code == "no-session":
+            return []
+        hint = f" ({answer.hint})" if answer.hint else ""
+        pause = REJECTED_PAUSES.get(answer.code, 10.0)
+        self.closed(answer.message)
+        return [Tell(f"refused: {answer.message}{hint}; trying again"), Redial(pause)]
+
+    def lost_track(self) -> None:
+        """The coordinator spoke of something unknown here: a new hello makes it start over."""
+        self.session = 0

@@ -1,0 +1,88 @@
+"""What a person sees of a running agent: one live line in a terminal, else a plain line now and then."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, TextIO
+
+import msgspec
+
+from muster.jobs.common.units import format_size
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+PLAIN_SECONDS = 10.0
+
+
+class State(msgspec.Struct, frozen=True):
+    """The agent at a moment; `state.json` in its spool has the same."""
+
+    name: str
+    host: str
+    where: str
+    pid: int
+    linked: bool
+    ready: bool  # whether its workers are
+    why_idle: str  # "" while it works
+    running: int
+    waiting: int
+    finished: int  # shards not yet acknowledged
+    done: int  # shards finished since the start
+    pushed: int  # shards acknowledged since the start
+    pushed_bytes: int
+    pulled_bytes: int
+    rate: float  # shards per second, lately
+    cpus: int
+    at: float  # seconds since the epoch
+    wishes: int = 0  # stamp of the courtesy file that it goes by
+
+    def __str__(self) -> str:
+        link = "" if self.linked else " · no link"
+        idle = f" · {self.why_idle}" if self.why_idle else ""
+        sent = f"{self.pushed} pushed ({format_size(self.pushed_bytes)})"
+        pulled = f"{format_size(self.pulled_bytes)} pulled, " if self.pulled_bytes else ""
+        counts = f"{pulled}{self.running} running, {self.done} finished, {sent}, {self.rate:.3g}/s"
+        return f"{self.name}@{self.host} · {counts}{link}{idle}"
+
+
+class Line:
+    """`show` as often as one likes."""
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._out = out or sys.stderr
+        self._bar: tqdm[Any] | None = None
+        self._shown_at = -1e9
+        self._key: tuple[object, ...] = ()
+        if self._out.isatty():
+            from tqdm import tqdm
+
+            self._bar = tqdm(file=self._out, bar_format="{desc}", dynamic_ncols=True, leave=True)
+
+    def show(self, state: State, now: float) -> None:
+        if self._bar is not None:
+            self._bar.set_description_str(str(state))
+            return
+        key = (state.linked, state.why_idle, state.running + state.waiting == 0)
+        busy = bool(state.running) and now - self._shown_at >= PLAIN_SECONDS
+        if busy or (key != self._key and now - self._shown_at >= 1.0):
+            self._key, self._shown_at = key, now
+            self._print(str(state))
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if self._bar is not None:
+            self._bar.write(text, file=self._out)
+        else:
+            self._print(text)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def _print(self, text: str) -> None:
+        try:
+            print(text, file=self._out, flush=True)
+        except OSError:  # the terminal went away; the work does not
+            return

@@ -1,0 +1,127 @@
+"""Tries what an agent needs of this machine: room for its spool, and a Ray that starts. Leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from muster.agent.doctor.checklist import Rung, Sheet
+from muster.agent.spool import paths as spools
+from muster.jobs.common.durable import is_full
+from muster.jobs.common.errors import MusterError, RefusedError, SpaceError
+from muster.jobs.common.units import format_size
+
+TRIED_BYTES = 64 << 20  # really taken for a moment: a quota does not show in what the file system has free
+LITTLE_BYTES = 1 << 30  # of budget: a few shards of the usual size, going out and coming in
+RUNGS = (Rung("disk"), Rung("ray"))
+
+
+@dataclass(frozen=True)
+class Place:
+    """The spool that a join would use."""
+
+    folder: Path
+    asked_for: bool  # by --spool
+    share: float  # of what is free, that a join takes by default
+
+
+def try_disk(sheet: Sheet, place: Place) -> None:
+    """As `agent join` looks at it, and then some."""
+    kind = spools.file_system(place.folder)
+    shared = kind in spools.NETWORK_FILE_SYSTEMS
+    if shared and not place.asked_for:
+        why = f"the spool {place.folder} is on a network file system ({kind})"
+        return sheet.failed("disk", RefusedError(why, "name a local one with --spool"))
+    there = _nearest(place.folder)
+    try:
+        _take_room(there)
+    except OSError as error:
+        return sheet.failed("disk", _no_room(place.folder, there, error))
+    free = spools.free_bytes(there)
+    budget = int(free * place.share)
+    text = (
+        f"{place.folder} on {kind or 'a disk'}: {format_size(free)} free, of which a join takes {format_size(budget)}"
+    )
+    if problem := _problem(place.folder, shared, budget):
+        return sheet.warned("disk", f"{text}; {problem[0]}", problem[1])
+    if home := "" if place.asked_for else spools.network_home():
+        text += f"; the home is on a network file system ({home})"
+    return sheet.passed("disk", text, free_bytes=free, budget_bytes=budget)
+
+
+def try_ray(sheet: Sheet) -> None:
+    """Start a pool of one worker, as an agent does, and end it. On the main thread."""
+    from muster.agent.pool.ray_local import Pool
+
+    folder = Path(tempfile.mkdtemp(prefix="muster-doctor-"))
+    pool = Pool(folder, 1, lambda event: None)
+    begun = time.monotonic()
+    try:
+        with _signals_raise():
+            pool.start()
+            seconds = time.monotonic() - begun
+    except MusterError as error:
+        return sheet.failed("ray", error)
+    except SystemExit:  # what Ray's own handler makes of a SIGTERM
+        raise KeyboardInterrupt from None
+    finally:
+        pool.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+    return sheet.passed("ray", f"starts with one worker in {seconds:.1f} s, and ends", seconds=seconds)
+
+
+def _problem(folder: Path, shared: bool, budget: int) -> tuple[str, str] | None:
+    """What is not as it should be, and what to do."""
+    owner = spools.owner(folder)
+    if owner and owner.process():
+        return (
+            f"agent {owner.name} (process {owner.pid}) works in it",
+            "`agent leave` ends it; or join as another --name",
+        )
+    if shared:
+        return "it is on a network file system", "name a local one with --spool"
+    if budget < LITTLE_BYTES:
+        return "that is room for a few shards only", "make room, or name another disk with --spool"
+    return None
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder itself or the first above it that is there."""
+    return next((one for one in (folder, *folder.parents) if one.is_dir()), Path("/"))
+
+
+def _take_room(folder: Path) -> None:
+    with tempfile.TemporaryFile(dir=folder) as file:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, TRIED_BYTES)
+
+
+def _no_room(folder: Path, there: Path, error: OSError) -> MusterError:
+    if is_full(error):
+        left = format_size(spools.free_bytes(there))
+        why = f"{there} has no room for {format_size(TRIED_BYTES)}, with {left} free: {error.strerror}"
+        return SpaceError(why, "make room, raise the quota, or name another disk with --spool")
+    return RefusedError(f"the spool {folder} cannot be used: {error.strerror}", "name another folder with --spool")
+
+
+@contextmanager
+def _signals_raise() -> Iterator[None]:
+    """A SIGTERM would leave Ray behind: here it is as a Ctrl-C."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

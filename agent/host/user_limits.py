@@ -1,0 +1,122 @@
+"""What whoever sits at this machine wants of its agent: kept in the spool, changed while it runs. Does none of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from muster.jobs.common.errors import UsageError
+
+FILE = "courtesy.json"
+_HOURS = re.compile(r"([01]?\d|2[0-4]):([0-5]\d)-([01]?\d|2[0-4]):([0-5]\d)", re.ASCII)
+_DAY = 24 * 60
+
+
+class Courtesy(msgspec.Struct, frozen=True):
+    """None: nothing is wanted."""
+
+    paused: bool = False
+    cpus: int | None = None  # processors to lend; None: as many as it joined with
+    leave_cores: int | None = None  # of the machine's, that it never uses
+    hours: str | None = None  # when it works, `20:00-08:00`, several with commas between
+    nice: int | None = None  # of what computes, 0 to 19
+    ionice: Literal["normal", "idle"] | None = None
+
+
+def cores() -> int:
+    """Processors this machine has for us."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def lent(wish: Courtesy, joined: int, every: int, minute: int) -> tuple[int, str]:
+    """How many processors the agent may use at this minute of the day; of 0, why."""
+    if wish.paused:
+        return 0, "paused; `agent resume` goes on"
+    if wish.hours and not _is_within(wish.hours, minute):
+        return 0, f"paused: it works from {wish.hours}"
+    cpus = wish.cpus or joined
+    if wish.leave_cores:
+        cpus = min(cpus, every - wish.leave_cores)
+    return max(1, cpus), ""
+
+
+def minute_of_day() -> int:
+    now = time.localtime()
+    return now.tm_hour * 60 + now.tm_min
+
+
+def checked(wish: Courtesy) -> Courtesy:
+    """A UsageError for what makes no sense on this machine."""
+    if wish.cpus is not None and not 1 <= wish.cpus <= 4096:
+        raise UsageError(f"cpus={wish.cpus}: expected 1 to 4096", "`agent pause` lends none")
+    if wish.leave_cores is not None and not 0 <= wish.leave_cores < cores():
+        raise UsageError(f"leave-cores={wish.leave_cores}: this machine has {cores()} cores", "leave one for the agent")
+    if wish.nice is not None and not 0 <= wish.nice <= 19:
+        raise UsageError(f"nice={wish.nice}: expected 0 to 19", "19 is the kindest")
+    for span in (wish.hours or "").split(",") if wish.hours is not None else ():
+        _span(span)
+    return wish
+
+
+def changed(wish: Courtesy, words: Mapping[str, str]) -> Courtesy:
+    """With `cpus=4` and the like put into it; an empty value takes a wish back."""
+    fields = {name.replace("-", "_"): value for name, value in words.items()}
+    known = [name for name in Courtesy.__struct_fields__ if name != "paused"]
+    for name in fields:
+        if name not in known:
+            shown = ", ".join(one.replace("_", "-") for one in known)
+            raise UsageError(f"there is no setting {name.replace('_', '-')!r}", f"settings: {shown}")
+    given = {name: value or None for name, value in fields.items()}
+    try:
+        made = msgspec.convert({**msgspec.to_builtins(wish), **given}, Courtesy, strict=False)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{' '.join(f'{n}={v}' for n, v in words.items())}: {error}", "agent set cpus=4") from None
+    return checked(made)
+
+
+def read(spool: Path) -> Courtesy:
+    try:
+        return msgspec.json.decode((spool / FILE).read_bytes(), type=Courtesy)
+    except (OSError, msgspec.DecodeError):
+        return Courtesy()
+
+
+def write(spool: Path, wish: Courtesy) -> int:
+    """Atomic; the stamp of the file, by which the agent says that it has read it."""
+    tmp = spool / f".{FILE}.{os.getpid()}.tmp"
+    tmp.write_bytes(msgspec.json.encode(wish))
+    tmp.chmod(0o600)
+    tmp.replace(spool / FILE)
+    return stamp(spool)
+
+
+def stamp(spool: Path) -> int:
+    """Of the file as it is; another one is another wish."""
+    try:
+        info = (spool / FILE).stat()
+    except OSError:
+        return 0
+    return info.st_mtime_ns ^ info.st_ino
+
+
+def _is_within(hours: str, minute: int) -> bool:
+    spans = (_span(span) for span in hours.split(","))
+    return any((minute - start) % _DAY < (end - start) % _DAY for start, end in spans)
+
+
+def _span(text: str) -> tuple[int, int]:
+    """Minutes of the day; it may go over midnight."""
+    match = _HOURS.fullmatch(text.strip())
+    found = [int(part) for part in match.groups()] if match else [0, 0, 0, 0]
+    start, end = found[0] * 60 + found[1], found[2] * 60 + found[3]
+    if match is None or start % _DAY == end % _DAY or max(start, end) > _DAY:
+        raise UsageError(
+            f"hours={text!r}: expected such as 20:00-08:00", "several with commas: 20:00-08:00,12:00-13:00"
+        )
+    return start, end

@@ -1,0 +1,183 @@
+"""What a pool leaves behind: the record of its processes and temp folder, and removing them. Never starts anything."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from muster.jobs.common.errors import RefusedError
+from muster.jobs.user_code import reaper
+
+RECORD = "pool.json"
+TEMP_NAME = re.compile(r"mst-[0-9a-f]{8}")
+SWEEP_SECONDS = 10.0  # for killed processes to be gone
+LOOK_SECONDS = 0.02
+CLOCK_SECONDS = 2.0  # start times shift this much when the wall clock is set; a pid is not used again that soon
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """One process for good: a pid alone is used again."""
+
+    pid: int
+    started: float  # seconds since the epoch
+
+
+class Record(msgspec.Struct, frozen=True):
+    """A pool on disk: who started it, its temp folder ("" before there is one) and its processes."""
+
+    owner: Mark
+    temp: str
+    processes: tuple[Mark, ...] = ()
+
+
+def mark_of(process: psutil.Process) -> Mark:
+    return Mark(process.pid, process.create_time())
+
+
+def find(mark: Mark) -> psutil.Process | None:
+    """The process of this mark if it is still alive."""
+    try:
+        process = psutil.Process(mark.pid)
+        if abs(process.create_time() - mark.started) > CLOCK_SECONDS or process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        return process
+    except psutil.Error:
+        return None
+
+
+def record(folder: Path, temp: Path) -> None:
+    """Write down this process, its pool's temp folder and those of our descendants that belong to it."""
+    us = psutil.Process()
+    marks = []
+    for process in us.children(recursive=True):
+        with suppress(psutil.Error):
+            if _names(process, temp.name):
+                marks.append(mark_of(process))
+    _write(folder / RECORD, Record(mark_of(us), str(temp), tuple(marks)))
+
+
+def sweep(folder: Path, scratch: Path | None = None) -> list[str]:
+    """Kill what is left of the pool recorded in `folder`, remove its temp folder and the record; say what was found.
+
+    With `scratch`, the root of the workers' scratch folders, also runners recorded there.
+    """
+    left = read(folder)
+    found = _sweep_pool(left) if left is not None else []
+    (folder / RECORD).unlink(missing_ok=True)
+    runners = reaper.sweep(scratch) if scratch is not None else 0
+    return found + [f"{runners} runners"] * bool(runners)
+
+
+def _sweep_pool(left: Record) -> list[str]:
+    if left.owner.pid != os.getpid() and find(left.owner) is not None:
+        raise RefusedError(
+            f"the pool of this spool belongs to process {left.owner.pid}, which is running",
+            "let it end first, or give this agent a `--spool` of its own",
+        )
+    found = kill_until_gone(left)
+    temp = Path(left.temp)
+    if _is_ours(temp):
+        shutil.rmtree(temp, ignore_errors=True)
+        found.append(f"folder {temp}")
+    return found
+
+
+def read(folder: Path) -> Record | None:
+    """The record in `folder`; None if there is none, or none that can be read."""
+    try:
+        return msgspec.json.decode((folder / RECORD).read_bytes(), type=Record)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+
+
+def kill_until_gone(left: Record) -> list[str]:
+    """Kill the record's processes, and all that name its temp folder, until a look finds none; say which."""
+    found: dict[Mark, str] = {}
+    deadline = time.monotonic() + SWEEP_SECONDS
+    while time.monotonic() < deadline:
+        victims = list(_members(left))
+        if not victims:
+            break
+        for process in victims:
+            with suppress(psutil.Error):
+                found.setdefault(mark_of(process), f"process {process.pid} {process.name()}")
+        kill(victims)
+        time.sleep(LOOK_SECONDS)
+    return list(found.values())
+
+
+def kill(processes: Iterable[psutil.Process]) -> None:
+    """SIGKILL, with the whole group where one leads its own. Does not wait for them to be gone."""
+    for process in processes:
+        with suppress(OSError, psutil.Error):
+            if os.getpgid(process.pid) == process.pid != os.getpgrp():
+                os.killpg(process.pid, signal.SIGKILL)
+            process.kill()  # psutil looks at the start time first
+
+
+def kill_tree(root: Mark) -> None:
+    """SIGKILL a process and its descendants; stopped first, so that it starts no more of them meanwhile."""
+    process = find(root)
+    if process is not None:
+        with suppress(psutil.Error):
+            process.suspend()
+            kill([process, *process.children(recursive=True)])
+
+
+def _members(left: Record) -> Iterator[psutil.Process]:
+    """Living processes of the record, and any that name its temp folder; never ourselves."""
+    seen = {os.getpid()}
+    for mark in left.processes:
+        process = find(mark)
+        if process is not None and process.pid not in seen:
+            seen.add(process.pid)
+            yield process
+    if TEMP_NAME.fullmatch(Path(left.temp).name):
+        yield from naming(Path(left.temp).name, seen)
+
+
+def naming(text: str, seen: Iterable[int] = ()) -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.pid not in seen and process.status() != psutil.STATUS_ZOMBIE and _names(process, text):
+                yield process
+
+
+def _names(process: psutil.Process, text: str) -> bool:
+    """Whether a process of ours has this text in its command line, its first environment or, if Ray's, an open file.
+
+    Ray's helpers write their title over both of the former; what they print goes to a file below the temp folder.
+    """
+    if process.uids().real != os.getuid():
+        return False
+    command = process.cmdline()
+    if any(text in word for word in [*command, *process.environ().values()]):
+        return True
+    return "ray::" in "".join(command[:1]) and any(text in file.path for file in process.open_files())
+
+
+def _is_ours(temp: Path) -> bool:
+    """A folder named as a pool names one, and owned by us: a damaged record removes nothing else."""
+    try:
+        info = temp.lstat()
+    except OSError:
+        return False
+    ours = info.st_uid == os.getuid() and stat.S_ISDIR(info.st_mode)
+    return ours and temp.is_absolute() and TEMP_NAME.fullmatch(temp.name) is not None
+
+
+def _write(path: Path, value: Record) -> None:
+    """Atomic, not durable: after a power cut there is no process left to sweep."""
+    fresh = path.with_suffix(".new")
+    fresh.write_bytes(msgspec.json.encode(value))
+    fresh.replace(path)

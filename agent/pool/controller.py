@@ -1,0 +1,230 @@
+"""Carries out what the desk orders of the pool, and tells what came of it. Decides nothing about shards."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from muster.agent.core.orders import BatchEnded, Event, Kept, Kill, PoolLost, Run, SlotsSeen, SlotView, WorkerDied
+from muster.agent.host import memory as weigh
+from muster.agent.host import priority
+from muster.agent.pool import ray_local
+from muster.agent.spool.paths import At, Spool
+from muster.jobs.common.durable import is_full
+from muster.jobs.common.errors import DamagedError, MusterError, SpaceError
+from muster.jobs.contract.plan import ItemsWindow, MadeSource, ModelFile, Window
+from muster.jobs.parts.part_file import read_index
+from muster.jobs.sources.items import SUFFIX, located
+from muster.jobs.user_code import reaper
+from muster.jobs.workbench import slot_marker
+from muster.jobs.workbench.batch import Batch, Item, Mishap, Outcome
+
+log = logging.getLogger("muster.pool")
+
+
+@dataclass(frozen=True)
+class PoolNews:
+    """An event of the pool, with the dead worker's mark as it was then: the next worker writes its own over it."""
+
+    event: ray_local.PoolEvent
+    marked: slot_marker.Marked | None = None
+
+
+class Hands:
+    """The pool, and the files its workers need. All but the pool's own callback is for the main thread."""
+
+    def __init__(
+        self,
+        spool: Spool,
+        name: str,
+        slots: int,
+        packs: Path | None,
+        pythons: Mapping[str, str],
+        put: Callable[[PoolNews], None],
+    ) -> None:
+        self._spool = spool
+        self._name = name
+        self._packs = packs  # folder with the users' code as the coordinator has it; None: it is pulled
+        self._pythons = pythons  # by the name of their environment
+        self._put = put
+        self._flying: dict[int, Run] = {}  # by the pool's ticket
+        self._at: dict[int, At] = {}
+        self._frozen: set[int] = set()  # slots
+        self._kind: dict[int, tuple[object, ...]] = {}  # slot → worker, nice and ionice it has
+        self.pool = ray_local.Pool(spool.run, slots, self._on_event, spool.log)
+
+    def _on_event(self, event: ray_local.PoolEvent) -> None:
+        """On the pool's thread."""
+        marked = None
+        if isinstance(event, ray_local.WorkerDied):
+            marked = slot_marker.read(self._spool.mark(event.slot))
+            reaper.sweep(self._spool.scratch(event.slot))
+        self._put(PoolNews(event, marked))
+
+    # --- orders ---
+
+    def run(self, run: Run, farm: str) -> Event | None:
+        """Submit a batch; what happened at once, if it could not be."""
+        try:
+            batch = self._batch(run, farm)
+            self._say_at(run, farm)
+        except (MusterError, OSError) as error:
+            if isinstance(error, SpaceError) or (isinstance(error, OSError) and is_full(error)):
+                return BatchEnded(run.ticket, Outcome((), 0, 0, 0, 0.0, 0, (), full=str(error)))
+            mishaps = tuple(Mishap(n, False, "exception", str(error), "", 0.0, 0) for n, _, _ in run.items)
+            return BatchEnded(run.ticket, Outcome((), 0, 0, 0, 0.0, 0, mishaps))
+        try:
+            self._flying[self.pool.submit(run.slot, batch)] = run
+        except MusterError as error:
+            return WorkerDied(run.slot, (run.ticket,), None, True, error.message)
+        return None
+
+    def kill(self, kill: Kill) -> None:
+        log.info("killing the worker of slot %d: %s", kill.slot, kill.why)
+        self.pool.kill(kill.slot)
+
+    def freeze(self, slot: int) -> None:
+        """Stop its runner; `look` sees to one that starts later."""
+        self._frozen.add(slot)
+        reaper.freeze(self._spool.scratch(slot))
+
+    def thaw(self, slot: int) -> None:
+        self._frozen.discard(slot)
+        reaper.thaw(self._spool.scratch(slot))
+
+    def be_kind(self, slots: list[int], nice: int | None, ionice: str | None) -> None:
+        """Set the workers' priorities, each worker's once: what it starts later inherits them."""
+        for slot in slots:
+            pid = self.pool.worker_pid(slot)
+            wanted = (pid, nice, ionice)
+            if pid is not None and self._kind.get(slot, (pid, None, None)) != wanted:
+                priority.be_kind(pid, nice, ionice)
+            self._kind[slot] = wanted
+
+    def _batch(self, run: Run, farm: str) -> Batch:
+        info, spool = run.info, self._spool
+        items = tuple(
+            Item(n, boot, attempt, self._window(run, n), run.payloads.get(n, b""), self._sheet(run, n))
+            for n, boot, attempt in run.items
+        )
+        return Batch(
+            farm=farm,
+            agent=self._name,
+            job=info.job,
+            layer=info.layer,
+            work=info.work,
+            items=items,
+            tmp=str(spool.part_tmp(run.part)),
+            done=str(spool.part(run.part)),
+            mark=str(spool.mark(run.slot)),
+            scratch=str(spool.scratch(run.slot)),
+            code=self._code(info.work.code),
+            python=self._interpreter(info.work.env),
+            model=self._model(info.work.model),
+            pack=self._pack(info.work.code),
+            gpus=run.gpus,
+        )
+
+    def _window(self, run: Run, number: int) -> Window | ItemsWindow | None:
+        """Where a shard's input is: in its source, or in the copy of it that was pulled."""
+        if isinstance(run.info.layer.source, MadeSource):
+            return None
+        window, copy = run.info.layer.window(number), run.inputs.get(number)
+        if copy is not None:
+            return window.copied(str(self._spool.input(copy.name, copy.digest)), copy.digest)
+        if isinstance(window, ItemsWindow):
+            assert self._packs is not None, "what is not read in place has a copy"
+            return located(window, self._packs / f"{window.source}.{SUFFIX}")
+        return window
+
+    def _sheet(self, run: Run, number: int) -> str | None:
+        """What the shard's round laid out: in the spool, or where the coordinator has it."""
+        sheet = run.sheets.get(number)
+        if sheet is None:
+            return None
+        if self._packs is not None:
+            return str(self._packs.parent / "jobs" / run.info.job / "rounds" / f"{sheet}.sheet")
+        return str(self._spool.sheet(run.info.layer.digest, sheet))
+
+    def _code(self, digest: str | None) -> str | None:
+        """The folder that a worker unpacks the user's files in, and compares with their pack."""
+        return str(self._spool.code(digest)) if digest is not None else None
+
+    def _pack(self, digest: str | None) -> str | None:
+        """In the spool, or where the coordinator has it."""
+        if digest is None:
+            return None
+        return str(self._packs / f"{digest}.pack" if self._packs is not None else self._spool.pack(digest))
+
+    def _model(self, model: ModelFile | None) -> str | None:
+        """In the spool under its digest, or where the coordinator has it."""
+        if model is None:
+            return None
+        if self._packs is not None:
+            return str(self._packs / f"{model.digest}.model")
+        return str(self._spool.input(model.digest, bytes.fromhex(model.digest)))
+
+    def _interpreter(self, env: str | None) -> str | None:
+        """What `env` names here; a path names itself."""
+        return None if env is None else self._pythons.get(env, env)
+
+    def _say_at(self, run: Run, farm: str) -> None:
+        at = At(farm, run.info.job, run.info.layer.digest)
+        if self._at.get(run.slot) != at:
+            self._spool.set_at(run.slot, at)
+            self._at[run.slot] = at
+
+    # --- what came of it ---
+
+    def translate(self, news: PoolNews) -> Event | None:
+        """As the desk knows it."""
+        match news.event:
+            case ray_local.BatchDone(_, ticket, outcome):
+                run = self._flying.pop(ticket, None)
+                return BatchEnded(run.ticket, outcome) if run else None
+            case ray_local.WorkerDied():
+                return self._death(news.event, news.marked)
+            case ray_local.PoolLost(reason):
+                return PoolLost(reason)
+
+    def _death(self, died: ray_local.WorkerDied, marked: slot_marker.Marked | None) -> WorkerDied:
+        log.warning("the worker of slot %d died: %s", died.slot, died.reason)
+        runs = [run for ticket in died.tickets if (run := self._flying.pop(ticket, None))]
+        kept = {run.ticket: found for run in runs if (found := self._kept(run))}
+        running = _running(marked)
+        tickets = tuple(run.ticket for run in runs)
+        return WorkerDied(died.slot, tickets, running, died.killed_by_us, died.reason, kept)
+
+    def _kept(self, run: Run) -> Kept | None:
+        """What the worker had committed of this batch, if it had."""
+        self._spool.part_tmp(run.part).unlink(missing_ok=True)
+        path = self._spool.part(run.part)
+        try:
+            index = read_index(path)
+        except FileNotFoundError:
+            return None
+        except DamagedError as error:
+            log.warning("a dead worker left a damaged part: %s", error)
+            path.unlink(missing_ok=True)
+            return None
+        rows = sum(entry.rows for entry in index.entries)
+        return Kept(tuple(entry.number for entry in index.entries), rows, path.stat().st_size)
+
+    def look(self, slots: list[int], weights: dict[int, int]) -> SlotsSeen:
+        """What busy slots are at."""
+        for slot in self._frozen & set(slots):
+            reaper.freeze(self._spool.scratch(slot), again=True)
+        views = [SlotView(n, _running(slot_marker.read(self._spool.mark(n))), weights.get(n, 0)) for n in slots]
+        return SlotsSeen(tuple(views))
+
+    def weigh(self, slots: list[int]) -> dict[int, int]:
+        """Memory of busy slots."""
+        pids = {slot: pid for slot in slots if (pid := self.pool.worker_pid(slot))}
+        bytes_of = weigh.trees(pids.values())
+        return {slot: bytes_of[pid] for slot, pid in pids.items()}
+
+
+def _running(marked: slot_marker.Marked | None) -> tuple[int, int, int] | None:
+    return (marked.number, marked.boot, marked.attempt) if marked and marked.running else None

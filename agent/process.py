@@ -1,0 +1,359 @@
+"""The agent process: events to the desk, its commands carried out, on the main thread. Decides nothing about work."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import queue
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+
+from muster.agent.channels.bandwidth import Bandwidth
+from muster.agent.channels.control import Control
+from muster.agent.channels.pull import Pulling
+from muster.agent.channels.push import Pushing
+from muster.agent.channels.rounds import Following
+from muster.agent.core.orders import (
+    Command,
+    Delete,
+    Discard,
+    DrainAsked,
+    DropSheet,
+    Event,
+    FollowRounds,
+    Freeze,
+    Kill,
+    Lent,
+    PoolLost,
+    PoolStarted,
+    Pull,
+    PullCode,
+    Push,
+    Quit,
+    Recheck,
+    Redial,
+    Run,
+    Say,
+    SpaceSeen,
+    StopFollowing,
+    Tell,
+    Thaw,
+    Ticked,
+)
+from muster.agent.core.session import Who
+from muster.agent.core.state_machine import Desk, Left
+from muster.agent.display import Line, State
+from muster.agent.host import user_limits
+from muster.agent.links.base import Link
+from muster.agent.logs import close_log, open_log
+from muster.agent.meter import Meter
+from muster.agent.pool import cleanup
+from muster.agent.pool.controller import Hands, PoolNews
+from muster.agent.spool.paths import Spool, free_bytes
+from muster.jobs.common.errors import INTERRUPTED_EXIT
+from muster.jobs.common.validation import one_line
+from muster.jobs.contract.plan import Environment
+from muster.jobs.user_code import reaper
+
+LOOK_SECONDS = 0.25  # between looks at the slots' marks
+WEIGH_SECONDS = 1.0
+SPACE_SECONDS = 2.0
+STATE_SECONDS = 1.0
+FIRST_LINK_SECONDS = 30.0  # longer than it takes to find out that there is none
+SWITCH_SECONDS = 0.0005  # a round waits for each of our threads in turn, and Python's own 5 ms would be most of it
+HELLO_SECONDS = 1.0  # for the first hello to be on its way before the pool's start takes this thread
+
+log = logging.getLogger("muster.agent")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `agent join` was told, every default resolved."""
+
+    name: str
+    host: str
+    cpus: int
+    memory: int
+    disk: int
+    version: str
+    packs: Path | None = None  # folder of the users' code as the coordinator has it; None: inputs and code are pulled
+    bandwidth: int | None = None  # bytes per second, both ways together
+    gpus: tuple[str, ...] = ()  # labels, as CUDA_VISIBLE_DEVICES takes them
+    pythons: Mapping[str, str] = field(default_factory=dict)  # name of an environment → its interpreter
+    envs: Mapping[str, Environment] = field(default_factory=dict)  # the same → what it has
+
+
+class Interrupted(BaseException):
+    """A second signal: stop at once."""
+
+
+class Agent:
+    """One run of `agent join`."""
+
+    def __init__(self, settings: Settings, spool: Spool, link: Link) -> None:
+        self._settings = settings
+        self._spool = spool
+        self._link = link
+        self._link.hand_over(spool.tmp)
+        self._inbox: queue.SimpleQueue[Event | PoolNews] = queue.SimpleQueue()
+        self._control = Control(link, self._inbox.put)
+        bandwidth = Bandwidth(settings.bandwidth)
+        self._pushing = Pushing(link, spool, bandwidth, self._inbox.put)
+        self._pulling = Pulling(link, spool, bandwidth, self._inbox.put)
+        self._following = Following(link, spool, bandwidth, self._inbox.put)
+        self._hands = Hands(spool, settings.name, settings.cpus, settings.packs, settings.pythons, self._inbox.put)
+        self._desk = self._make_desk()
+        self._line = Line()
+        self._meter = Meter()
+        self._weights: dict[int, int] = {}
+        self._due = dict.fromkeys(("wish", "look", "weigh", "space", "state"), 0.0)
+        self._wish, self._wish_stamp = user_limits.read(spool.path), user_limits.stamp(spool.path)
+        self._lent = (settings.cpus, "")
+        self._signals = 0
+        self._pool_lost = False
+        self._quit: Quit | None = None
+
+    def run(self) -> int:
+        """Until it has left; the exit code. A MusterError is raised once everything is stopped."""
+        self._catch_signals()
+        open_log(self._spool.log)
+        log.info("joining %s as %s", self._link, self._settings.name)
+        try:
+            self._work()
+        except Interrupted:
+            kept = self._spool.done
+            self._line.say(f"stopped at once; finished work is kept in {kept} and offered at the next join")
+            return INTERRUPTED_EXIT
+        finally:
+            self._stop()
+        assert self._quit is not None
+        if self._quit.error is not None:
+            raise self._quit.error
+        self._spool.release()
+        return 0
+
+    def _make_desk(self) -> Desk:
+        """What an earlier process left becomes the first thing to tell."""
+        losses = self._spool.losses()
+        cleanup.sweep(self._spool.run, scratch=self._spool.run)  # before its record is cleared away
+        self._spool.clear()
+        parts = [part for part, _ in self._spool.parts()]
+        return Desk(self._who(), Left(parts, losses, self._spool.copies(), self._spool.codes()))
+
+    def _who(self) -> Who:
+        from muster.jobs.kinds.registry import kernels
+        from muster.jobs.user_code import environments
+        from muster.jobs.user_code.environments import installed
+        from muster.jobs.workbench.fingerprint import fingerprint
+
+        settings = self._settings
+        return Who(
+            name=settings.name,
+            spool=self._spool.uuid,
+            process=uuid.uuid4().hex,
+            host=settings.host,
+            pid=os.getpid(),
+            cpus=settings.cpus,
+            memory=settings.memory,
+            disk=settings.disk,
+            kernels=kernels(),
+            fingerprint=fingerprint(),
+            python=platform.python_version(),
+            version=settings.version,
+            in_place=settings.packs is not None,
+            packages=tuple(installed()),
+            gpus=settings.gpus,
+            envs={"": environments.own(), **settings.envs},
+        )
+
+    # --- the loop ---
+
+    def _work(self) -> None:
+        self._control.start()
+        self._pushing.start()
+        if self._settings.packs is None:
+            self._pulling.start()
+        self._until_hello()
+        self._start_pool()
+        while self._quit is None:
+            self._step(self._desk.patience(time.monotonic()))
+            if self._pool_lost:
+                self._restart_pool()
+
+    def _until_hello(self) -> None:
+        """Until the first hello is said, or it takes too long. Workers are not started for a link there never is."""
+        begun, talk = time.monotonic(), self._desk.talk
+        while self._quit is None and talk.asked is None:
+            if time.monotonic() - begun > (HELLO_SECONDS if talk.up else FIRST_LINK_SECONDS):
+                break
+            self._step(self._desk.patience(time.monotonic()))
+
+    def _start_pool(self) -> None:
+        if self._quit is None:
+            self._line.say(f"{self._settings.name}: starting {self._settings.cpus} workers")
+            self._hands.pool.start()
+            self._handle(PoolStarted())
+
+    def _restart_pool(self) -> None:
+        """Ray itself died. Its workers' batches were given up already."""
+        self._pool_lost = False
+        self._hands.pool.stop()
+        self._start_pool()
+
+    def _step(self, seconds: float) -> None:
+        try:
+            news = self._inbox.get(timeout=seconds)
+        except queue.Empty:
+            self._handle(Ticked())
+        else:
+            event = self._hands.translate(news) if isinstance(news, PoolNews) else news
+            if event is not None:
+                self._handle(event)
+        self._look_around(time.monotonic())
+
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, PoolLost):
+            log.error("the pool is gone: %s", event.reason)
+            self._pool_lost = True
+        now = time.monotonic()
+        self._meter.note(event, now)
+        for command in self._desk.handle(event, now):
+            self._obey(command)
+
+    def _obey(self, command: Command) -> None:
+        match command:
+            case Run():
+                if command.info.layer.rounds:
+                    sys.setswitchinterval(SWITCH_SECONDS)
+                event = self._hands.run(command, self._desk.stock.farm)
+                if event is not None:
+                    self._inbox.put(event)
+            case Kill():
+                self._hands.kill(command)
+                self._weights = {}  # of the worker that was: the next one must not be blamed for it
+            case Freeze(slot):
+                self._hands.freeze(slot)
+            case Thaw(slot):
+                self._hands.thaw(slot)
+            case Say():
+                self._control.say(command)
+            case Redial():
+                self._control.redial(command)
+            case Push() | Recheck():
+                self._pushing.order(command)
+            case Pull() | PullCode():
+                self._pulling.order(command)
+            case FollowRounds() | DropSheet() | StopFollowing():
+                self._following.obey(command)
+            case Discard(name, digest):
+                path = self._spool.half(name) if digest is None else self._spool.input(name, digest)
+                path.unlink(missing_ok=True)
+            case Delete(name):
+                self._spool.part(name).unlink(missing_ok=True)
+            case Tell(line):
+                log.info("%s", one_line(line))
+                self._line.say(f"{self._settings.name}: {one_line(line)}")
+            case Quit():
+                self._quit = command
+
+    # --- looking ---
+
+    def _look_around(self, now: float) -> None:
+        if self._is_due("wish", LOOK_SECONDS, now):
+            self._mind_wishes()
+        busy = [slot.number for slot in self._desk.slots.every if slot.flights]
+        if busy and self._is_due("weigh", WEIGH_SECONDS, now):
+            self._weights = self._hands.weigh(busy)
+            self._hands.be_kind(busy, self._wish.nice, self._wish.ionice)
+        if busy and self._is_due("look", LOOK_SECONDS, now):
+            self._handle(self._hands.look(busy, self._weights))
+        if self._is_due("space", SPACE_SECONDS, now):
+            self._handle(SpaceSeen(free_bytes(self._spool.path)))
+        if self._is_due("state", STATE_SECONDS, now):
+            self._show(now)
+
+    def _mind_wishes(self) -> None:
+        """Lend as many processors as whoever sits here wants to, now."""
+        stamp = user_limits.stamp(self._spool.path)
+        fresh = stamp != self._wish_stamp
+        if fresh:
+            self._wish, self._wish_stamp = user_limits.read(self._spool.path), stamp
+        lent = user_limits.lent(self._wish, self._settings.cpus, user_limits.cores(), user_limits.minute_of_day())
+        if lent != self._lent:
+            self._lent = lent
+            self._hands.pool.grow(lent[0])
+            self._handle(Lent(*lent))
+        if fresh:
+            self._due["state"] = 0.0  # who wished it waits for the word
+
+    def _is_due(self, what: str, seconds: float, now: float) -> bool:
+        if now < self._due[what]:
+            return False
+        self._due[what] = now + seconds
+        return True
+
+    def _show(self, now: float) -> None:
+        state = self._state(now)
+        self._line.show(state, now)
+        with suppress(OSError):  # a full disk: there is no news then, and no harm
+            self._spool.write_state(msgspec.json.encode(state))
+
+    def _state(self, now: float) -> State:
+        talk, meter = self._desk.talk, self._meter
+        return State(
+            name=self._settings.name,
+            host=self._settings.host,
+            where=str(self._link),
+            pid=os.getpid(),
+            linked=bool(talk.session),
+            ready=self._desk.floor.ready,
+            why_idle=self._desk.why_idle,
+            done=meter.done,
+            pushed=meter.pushed,
+            pushed_bytes=meter.pushed_bytes,
+            pulled_bytes=meter.pulled_bytes,
+            rate=meter.rate(now),
+            cpus=self._lent[0],
+            wishes=self._wish_stamp,
+            at=time.time(),
+            **self._desk.counts(),
+        )
+
+    # --- signals, and the end ---
+
+    def _catch_signals(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._signalled)
+
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        self._signals += 1
+        if self._signals > 1:
+            raise Interrupted
+        self._inbox.put(DrainAsked(signal.Signals(number).name))
+
+    def _stop(self) -> None:
+        """Whatever state things are in. A third signal changes nothing: this is short."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        self._control.stop()
+        self._pushing.stop()
+        self._pulling.stop()
+        self._following.stop()
+        self._hands.pool.stop()
+        reaper.sweep(self._spool.run)
+        self._link.close()
+        if self._quit is not None:
+            self._show(time.monotonic())
+        self._line.close()
+        log.info("left")
+        close_log()

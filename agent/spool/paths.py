@@ -1,0 +1,358 @@
+"""The spool, the agent's folder on local disk: what lies where, who owns it, what an earlier process left.
+
+lock, uuid, pid.json, state.json, agent.log
+done/FARM/LAYER/*.part   finished work; outlives any process
+in/                      inputs that were pulled, by what they are and their digest; halves go at start
+tmp/                     parts being written; emptied at start
+run/                     per slot: the mark, what it is at, scratch folders; the pool's record
+run/sheets/              what rounds laid out on the server
+code/DIGEST/             the user's files, unpacked; made to hold them and nothing else at each start of a runner
+code/DIGEST.pack         what they are unpacked from, where it was pulled
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+import shutil
+import socket
+import stat
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from muster.agent.core.orders import Attempt, Copy, FoundPart
+from muster.coordinator.protocol.messages import Loss
+from muster.jobs.common.durable import make_folder
+from muster.jobs.common.errors import DamagedError, RefusedError
+from muster.jobs.common.names import is_digest
+from muster.jobs.common.ranges import RangeSet
+from muster.jobs.parts.part_file import Index, check_body, read_index
+from muster.jobs.workbench import slot_marker as mark
+
+NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "lustre", "gpfs", "beegfs", "glusterfs"}
+    | {"fuse.sshfs", "fuse.glusterfs", "fuse.ceph"}
+)
+_INPUT = re.compile(r"[0-9a-f]{32}-[0-9a-f]{32}", re.ASCII)
+CLOCK_SECONDS = 2.0  # start times are of the wall clock, which may be set between two looks
+
+log = logging.getLogger("muster.spool")
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """The process that has a spool: a pid alone is used again."""
+
+    pid: int
+    started: float
+    name: str
+    where: str
+
+    def process(self) -> psutil.Process | None:
+        """Itself, if it is still alive."""
+        try:
+            process = psutil.Process(self.pid)
+            same = abs(process.create_time() - self.started) < CLOCK_SECONDS
+            return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+        except psutil.Error:
+            return None
+
+
+class At(msgspec.Struct, frozen=True):
+    """What a slot is at: its mark names the shard, this the rest."""
+
+    farm: str
+    job: str
+    layer: str
+
+
+class Spool:
+    """A folder that is ours alone, from `take` until the process ends."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.uuid = ""
+        self._lock = -1
+
+    @property
+    def log(self) -> Path:
+        return self.path / "agent.log"
+
+    @property
+    def state(self) -> Path:
+        return self.path / "state.json"
+
+    @property
+    def run(self) -> Path:
+        return self.path / "run"
+
+    @property
+    def done(self) -> Path:
+        return self.path / "done"
+
+    @property
+    def tmp(self) -> Path:
+        return self.path / "tmp"
+
+    def part(self, name: str) -> Path:
+        """`name` is FARM/LAYER/FILE."""
+        return self.done / name
+
+    def part_tmp(self, name: str) -> Path:
+        return self.tmp / name.rpartition("/")[2]
+
+    @property
+    def inputs(self) -> Path:
+        return self.path / "in"
+
+    def input(self, name: str, digest: bytes) -> Path:
+        """One that came whole."""
+        return self.inputs / f"{name}-{digest.hex()}"
+
+    def half(self, name: str) -> Path:
+        """One that is coming, or was cut off half way."""
+        return self.inputs / f"{name}.half"
+
+    @property
+    def sheets(self) -> Path:
+        return self.run / "sheets"
+
+    def sheet(self, layer: str, digest: str) -> Path:
+        """What a round laid out, one copy for all slots."""
+        return self.sheets / layer / f"{digest}.sheet"
+
+    def mark(self, slot: int) -> Path:
+        return self.run / f"slot-{slot}.mark"
+
+    def scratch(self, slot: int) -> Path:
+        return self.run / f"slot-{slot}"
+
+    def code(self, digest: str) -> Path:
+        return self.path / "code" / digest
+
+    def pack(self, digest: str) -> Path:
+        """Of the user's files, where it was pulled."""
+        return self.path / "code" / f"{digest}.pack"
+
+    def keep_pack(self, digest: str, raw: bytes) -> None:
+        _write(self.pack(digest), raw)
+
+    # --- taking it ---
+
+    def take(self, name: str, where: str) -> None:
+        """Make it ours; a RefusedError where another process has it."""
+        self._make()
+        self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise self._taken() from None
+        self.uuid = self._read_uuid()
+        _write(self.path / "pid.json", msgspec.json.encode(_owner(name, where)))
+        _write(self.log, b"") if not self.log.exists() else self.log.chmod(0o600)
+
+    def release(self) -> None:
+        """At a good end: nothing says that we are here."""
+        for name in ("pid.json", "state.json"):
+            (self.path / name).unlink(missing_ok=True)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _make(self) -> None:
+        try:
+            make_folder(self.path, 0o700)
+            info = self.path.stat()
+            if _is_anothers(self.path):
+                raise RefusedError(f"the spool {self.path} belongs to another user", "name another with --spool")
+            if stat.S_IMODE(info.st_mode) & 0o077:
+                self.path.chmod(0o700)
+            for folder in (self.done, self.inputs, self.tmp, self.run, self.path / "code"):
+                folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            why = f"the spool {self.path} cannot be used: {error.strerror or error}"
+            raise RefusedError(why, "name another folder with --spool") from None
+
+    def _taken(self) -> RefusedError:
+        other = owner(self.path)
+        who = f"agent {other.name} (process {other.pid})" if other else "another agent"
+        return RefusedError(
+            f"{who} uses the spool {self.path}", "`agent leave` ends it; or join under another `--name`"
+        )
+
+    def _read_uuid(self) -> str:
+        file = self.path / "uuid"
+        with suppress(FileNotFoundError):
+            text = file.read_text(errors="replace").strip()
+            if re.fullmatch(r"[0-9a-f]{32}", text):
+                return text
+        _write(file, uuid.uuid4().hex.encode())
+        return file.read_text()
+
+    # --- what an earlier process left ---
+
+    def parts(self) -> Iterator[tuple[FoundPart, Index]]:
+        """Every sound part, oldest first; a damaged one is deleted, and said so in the log."""
+        files = [path for path in self.done.glob("*/*/*") if path.is_file()]
+        for path in sorted(files, key=lambda path: (path.stat().st_mtime_ns, path.name)):
+            try:
+                yield self._read_part(path)
+            except DamagedError as error:
+                log.warning("deleted a damaged part: %s", error.message)
+                path.unlink(missing_ok=True)
+
+    def input_bytes(self) -> int:
+        """What inputs that were pulled take."""
+        return sum(file.stat().st_size for file in self.inputs.iterdir())
+
+    def part_bytes(self) -> int:
+        """What finished work takes now."""
+        return sum(path.stat().st_size for path in self.done.glob("*/*/*"))
+
+    def _read_part(self, path: Path) -> tuple[FoundPart, Index]:
+        farm, layer, name = path.relative_to(self.done).parts
+        index = read_index(path)
+        if (index.farm, index.layer) != (farm, layer) or index.summed:
+            raise DamagedError(f"{path.name} lies where it does not belong")
+        check_body(path, index)
+        attempts = _by_attempt(index)
+        return FoundPart(f"{farm}/{layer}/{name}", farm, layer, path.stat().st_size, attempts), index
+
+    def losses(self) -> list[Loss]:
+        """What was running when an earlier process was killed."""
+        found = []
+        for file in self.run.glob("slot-*.json"):
+            marked, at = mark.read(file.with_suffix(".mark")), _read_at(file)
+            if marked and marked.running and at:
+                numbers = [(marked.number, marked.number + 1)]
+                why = "the agent was killed while it ran"
+                found.append(Loss(at.job, at.layer, marked.boot, marked.attempt, numbers, True, why))
+        return found
+
+    def copies(self) -> list[Copy]:
+        """Inputs an earlier process pulled, the oldest first; what is no input, or half of one, is deleted.
+
+        Whether their bytes are still the same shows when they are read."""
+        found = []
+        for file in self.inputs.iterdir():
+            if _INPUT.fullmatch(file.name) and not file.is_symlink() and file.is_file():
+                name, _, digest = file.name.partition("-")
+                info = file.stat()
+                found.append((info.st_mtime_ns, Copy(name, info.st_size, bytes.fromhex(digest))))
+            else:
+                _remove(file)
+        return [copy for _, copy in sorted(found, key=lambda one: one[0])]
+
+    def codes(self) -> list[str]:
+        """Packs of code that are here. Whether they are still what was pulled shows when they are unpacked."""
+        return [file.stem for file in (self.path / "code").glob("*.pack") if is_digest(file.stem)]
+
+    def clear(self) -> None:
+        """Forget what an earlier process was at. After its parts and losses were read and its runners swept."""
+        for folder in (self.tmp, self.run):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
+
+    def write_state(self, raw: bytes) -> None:
+        """For whoever asks how we are."""
+        _write(self.state, raw)
+
+    def set_at(self, slot: int, at: At) -> None:
+        """Say what a slot is at, before it is."""
+        _write(self.run / f"slot-{slot}.json", msgspec.json.encode(at))
+
+
+def owner(path: Path) -> Owner | None:
+    """Who last took the spool at `path`; None if nobody, or it left in good order."""
+    try:
+        return msgspec.json.decode((path / "pid.json").read_bytes(), type=Owner)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def base() -> Path:
+    """Where spools go by default: on this machine's own disk, keyed by host: homes may be shared."""
+    if not network_home():
+        return _home() / "muster" / host()
+    places = [Path("/var/tmp"), Path(os.environ.get("TMPDIR") or "/tmp"), Path("/tmp")]
+    local = [place for place in places if file_system(place) not in NETWORK_FILE_SYSTEMS]
+    return (local or places)[0] / f"muster-{os.getuid()}" / host()
+
+
+def network_home() -> str:
+    """The network file system that spools would be on if they were in the home, "" if it is a local one."""
+    kind = file_system(_home())
+    return kind if kind in NETWORK_FILE_SYSTEMS else ""
+
+
+def _home() -> Path:
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+
+
+def host() -> str:
+    """This machine's name, made safe for a path and a name."""
+    return re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname().partition(".")[0])[:64] or "host"
+
+
+def file_system(path: Path) -> str:
+    """The type of the file system `path` is or would be on; "" where the system does not say."""
+    real = os.path.realpath(path)
+    best, kind = "", ""
+    for disk in psutil.disk_partitions(all=True):
+        point = disk.mountpoint.rstrip("/")
+        if (real == point or real.startswith(point + "/")) and len(point) >= len(best):
+            best, kind = point, disk.fstype
+    return kind
+
+
+def free_bytes(path: Path) -> int:
+    """What the file system has left for us."""
+    info = os.statvfs(path)
+    return info.f_bavail * info.f_frsize
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
+
+
+def _is_anothers(path: Path) -> bool:
+    """Whether another user owns it, or a folder of ours above it: whoever owns that may put another in its place."""
+    ours = [path, *(parent for parent in path.parents if parent.name == f"muster-{os.getuid()}")]
+    return any(folder.stat().st_uid != os.getuid() for folder in ours)
+
+
+def _by_attempt(index: Index) -> dict[Attempt, RangeSet]:
+    grouped: dict[Attempt, RangeSet] = {}
+    for entry in index.entries:
+        grouped.setdefault((entry.boot, entry.attempt), RangeSet()).add(entry.number, entry.number + 1)
+    return grouped
+
+
+def _owner(name: str, where: str) -> Owner:
+    return Owner(os.getpid(), psutil.Process().create_time(), name, where)
+
+
+def _read_at(file: Path) -> At | None:
+    try:
+        at = msgspec.json.decode(file.read_bytes(), type=At)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return at if is_digest(at.layer) else None
+
+
+def _write(file: Path, raw: bytes) -> None:
+    """Atomic, and for us alone; not durable."""
+    tmp = file.with_name(f".{file.name}.tmp")
+    tmp.write_bytes(raw)
+    tmp.chmod(0o600)
+    tmp.replace(file)

@@ -1,0 +1,54 @@
+"""What a farm can be asked, wherever it is. Says nothing of how."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from muster.coordinator.api.requests import AgentStatus, FailureRecord, FailuresAsk, Status
+from muster.coordinator.farm_root.uploads import Upload
+from muster.coordinator.result_downloads.shard_stream import Cursor, Items
+from muster.coordinator.submission.client_job import Parcel
+
+
+class Layers(NamedTuple):
+    """Names of a job's layers."""
+
+    merged: list[str]
+    missing: list[str]
+
+
+class Place(Protocol):
+    """One farm's root, here or behind ssh. Every error is of `muster.jobs.common.errors`."""
+
+    @property
+    def here(self) -> bool:
+        """Whether its files are this machine's."""
+
+    def status(self, job: str | None) -> Status:
+        """Of all jobs, or of one with its layers; `weights` means the latest of that name."""
+
+    def agents(self) -> list[AgentStatus]: ...
+
+    def failures(self, question: FailuresAsk) -> list[FailureRecord]: ...
+
+    def cancel(self, job: str) -> None: ...
+
+    def follow(self, job: str) -> Iterator[Status]:
+        """The job's status again and again, without its layers perhaps, until one says that it is over."""
+
+    def uploads(self) -> list[Upload]: ...
+
+    def upload(self, digest: str, nbytes: int, start: int, pieces: Iterable[memoryview]) -> None: ...
+
+    def submit(self, parcel: Parcel) -> str:
+        """The job's id."""
+
+    def records(self, job: str, after: Cursor) -> Items:
+        """Shards as they are committed; closed, it leaves nothing open."""
+
+    def layers(self, job: str) -> Layers: ...
+
+    def result(self, job: str, layers: list[str], progress: bool) -> Path:
+        """A folder of this machine in which these layers are."""

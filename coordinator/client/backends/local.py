@@ -1,0 +1,87 @@
+"""A farm whose root is on this machine: its daemon is asked, its files are read in place. Starts no process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from muster.coordinator.api.requests import (
+    Agents,
+    AgentsAsk,
+    AgentStatus,
+    Cancel,
+    Done,
+    FailureRecord,
+    Failures,
+    FailuresAsk,
+    Status,
+    StatusAsk,
+)
+from muster.coordinator.client.backends.base import Layers
+from muster.coordinator.farm_root import ask_daemon, uploads
+from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.farm_root.paths import Root
+from muster.coordinator.result_downloads import shard_stream
+from muster.coordinator.result_downloads.file_server import layers_of
+from muster.coordinator.submission import client_job
+
+
+class Local:
+    """The farm of one root."""
+
+    here = True
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+
+    def __str__(self) -> str:
+        return str(self._root.path)
+
+    def status(self, job: str | None) -> Status:
+        return ask_daemon.ask(self._root, StatusAsk(roots.resolve_job(self._root, job) if job else None), Status)
+
+    def agents(self) -> list[AgentStatus]:
+        return ask_daemon.ask(self._root, AgentsAsk(), Agents).agents
+
+    def failures(self, question: FailuresAsk) -> list[FailureRecord]:
+        return ask_daemon.ask(self._root, question, Failures).items
+
+    def cancel(self, job: str) -> None:
+        ask_daemon.ask(self._root, Cancel(job), Done)
+
+    def follow(self, job: str) -> Iterator[Status]:
+        return ask_daemon.statuses(self._root, job)
+
+    def uploads(self) -> list[uploads.Upload]:
+        return uploads.listed(self._root)
+
+    def upload(self, digest: str, nbytes: int, start: int, pieces: Iterable[memoryview]) -> None:
+        uploads.check_room(nbytes - start, ask_daemon.room(self._root))
+        uploads.receive(self._root, digest, nbytes, start, _Reader(pieces).read)
+
+    def submit(self, sent: client_job.Parcel) -> str:
+        ask_daemon.connect(self._root).close()
+        return client_job.submit(self._root, sent)
+
+    def records(self, job: str, after: shard_stream.Cursor) -> shard_stream.Items:
+        return shard_stream.read(self._root, job, after)
+
+    def layers(self, job: str) -> Layers:
+        return Layers(*layers_of(self._root.job(job)))
+
+    def result(self, job: str, layers: list[str], progress: bool) -> Path:
+        return self._root.job(job).result
+
+
+class _Reader:
+    """Pieces of any size as a file has them."""
+
+    def __init__(self, pieces: Iterable[memoryview]) -> None:
+        self._pieces = iter(pieces)
+        self._held = memoryview(b"")
+
+    def read(self, limit: int) -> bytes:
+        if not self._held:
+            self._held = next(self._pieces, memoryview(b""))
+        piece, self._held = self._held[:limit], self._held[limit:]
+        return bytes(piece)

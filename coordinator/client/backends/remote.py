@@ -1,0 +1,122 @@
+"""A farm behind ssh: every question is a `coordinator` command there. Keeps no connection between two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from muster.coordinator.api.requests import Agents, AgentStatus, FailureRecord, Failures, FailuresAsk, Status, Submitted
+from muster.coordinator.client.backends.base import Layers
+from muster.coordinator.client.backends.download import Download
+from muster.coordinator.client.backends.retry import Patience
+from muster.coordinator.client.backends.ssh import Ssh
+from muster.coordinator.farm_root.uploads import Upload
+from muster.coordinator.result_downloads import shard_stream
+from muster.coordinator.submission import client_job
+from muster.jobs.common.errors import IncompleteError, MusterError, ProtocolError
+
+LINE_LIMIT = 1 << 20  # bytes of a status without its layers
+
+_T = TypeVar("_T")
+
+
+class Uploads(msgspec.Struct, frozen=True):
+    """What `uploads --json` prints."""
+
+    uploads: list[Upload]
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """What `result --json` prints."""
+
+    farm: str
+    layers: list[str]
+    missing: list[str]
+
+
+class Remote:
+    """The farm of one server's root. `cache`: where results are kept on this machine."""
+
+    here = False
+
+    def __init__(self, ssh: Ssh, cache: Path) -> None:
+        self._ssh = ssh
+        self._cache = cache
+
+    def __str__(self) -> str:
+        return str(self._ssh)
+
+    def status(self, job: str | None) -> Status:
+        return self._ask(Status, "status", "--json", *(["--", job] if job else []))
+
+    def agents(self) -> list[AgentStatus]:
+        return self._ask(Agents, "agents", "--json").agents
+
+    def failures(self, question: FailuresAsk) -> list[FailureRecord]:
+        options = [*(["--failed"] if question.quarantined else []), "--limit", str(question.limit)]
+        shard = [f"{question.layer}/{question.number}"] if question.layer is not None else []
+        return self._ask(Failures, "logs", "--json", *options, "--", question.job, *shard).items
+
+    def cancel(self, job: str) -> None:
+        self._ssh.run("cancel", "--", job)
+
+    def follow(self, job: str) -> Iterator[Status]:
+        patience = Patience()
+        while True:
+            try:
+                for status in self._lines(job):
+                    patience.progress()
+                    yield status
+                    if status.jobs[0].is_over:
+                        return
+            except MusterError as error:
+                patience.endure(error)
+
+    def _lines(self, job: str) -> Iterator[Status]:
+        with self._ssh.talk("watch", "--json", "--", job) as talk:
+            while line := talk.readline(LINE_LIMIT):
+                yield self._decoded(line, Status)
+
+    def uploads(self) -> list[Upload]:
+        return self._ask(Uploads, "uploads", "--json").uploads
+
+    def upload(self, digest: str, nbytes: int, start: int, pieces: Iterable[memoryview]) -> None:
+        with self._ssh.talk("upload", "--json", "--size", str(nbytes), "--from", str(start), "--", digest) as talk:
+            talk.send(pieces)
+
+    def submit(self, sent: client_job.Parcel) -> str:
+        return self._ask(Submitted, "submit", "--parcel", "--json", data=client_job.encode(sent)).job
+
+    def records(self, job: str, after: shard_stream.Cursor) -> shard_stream.Items:
+        where = ["--after", str(after.seq), "--shard", str(after.number)]
+        with self._ssh.talk("stream", *where, "--", job) as talk:
+            yield from shard_stream.receive(talk.read)
+
+    def layers(self, job: str) -> Layers:
+        return Layers(*self._listed(job)[1:])
+
+    def _listed(self, job: str) -> tuple[str, list[str], list[str]]:
+        try:
+            found = self._ask(Listing, "result", "--json", "--", job)
+        except IncompleteError:
+            return "", [], [layer.name for layer in self.status(job).jobs[0].layers]
+        return found.farm, found.layers, found.missing
+
+    def result(self, job: str, layers: list[str], progress: bool) -> Path:
+        farm, _, _ = self._listed(job)
+        download = Download(self._ssh, job, self._cache / farm / job)
+        download.run(layers, progress)
+        return download.folder
+
+    def _ask(self, answer: type[_T], *args: str, data: bytes = b"") -> _T:
+        return self._decoded(self._ssh.run(*args, data=data), answer)
+
+    def _decoded(self, raw: bytes, answer: type[_T]) -> _T:
+        try:
+            return msgspec.json.decode(raw, type=answer)
+        except (msgspec.DecodeError, ValueError) as error:
+            first = raw.decode(errors="replace").strip().partition("\n")[0][:80]
+            raise ProtocolError(f"{self} printed {first!r} where JSON should be: {str(error)[:200]}") from None

@@ -1,0 +1,235 @@
+"""Commands on the server, each an exec of the system's own `ssh`. Knows how they fail, and nothing of what they do.
+
+The system's ssh and not the agent's link: an ordinary key, ~/.ssh/config in full, nothing to keep open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from muster.jobs.common import ssh
+from muster.jobs.common.errors import AccessError, LinkError, MusterError, NoCommandError, ProtocolError, UsageError
+from muster.jobs.common.locations import Host
+from muster.jobs.common.shellword import quote
+
+COMMAND = "coordinator"
+DEFAULT_ROOT = ".muster"  # relative to the home folder, where a command starts
+SSH_FAILED = 255
+END_SECONDS = 10.0  # for a command whose stream has ended
+WORDS_BYTES = 16 << 10
+_OPTIONS = {**ssh.QUIET, "BatchMode": "yes", "ConnectTimeout": "20"}
+_FAILURES: list[tuple[str, type[LinkError], str, str]] = [  # what ssh says, and what that is
+    (
+        "HOST IDENTIFICATION HAS CHANGED",
+        AccessError,
+        "the host key of {0} has changed",
+        "if the server was made anew, `ssh-keygen -R` its name; if not, somebody is in between",
+    ),
+    (
+        "Host key verification failed",
+        AccessError,
+        "{0} is not known here",
+        "`ssh {0} true` once by hand, and compare the fingerprint it shows with the server's",
+    ),
+    (
+        "Could not resolve hostname",
+        LinkError,
+        "there is no host {0}: {1}",
+        "check its name, and `Host` and `HostName` in ~/.ssh/config; a folder has a `/` or starts with `.` or `~`",
+    ),
+    (
+        "Connection refused",
+        LinkError,
+        "nothing listens at {0}: connection refused",
+        "start sshd there, or name its port: ssh://user@host:port",
+    ),
+    (
+        r"Permission denied \(|Too many authentication failures",
+        AccessError,
+        "{0} does not let us in: {1}",
+        "`ssh {0} true` should work without a question: a key in its authorized_keys, `ssh-add` for a passphrase",
+    ),
+    (
+        "timed out|No route to host|unreachable",
+        LinkError,
+        "{0} cannot be reached: {1}",
+        "check the host, the port and the network in between",
+    ),
+]
+
+
+class Ssh:
+    """One server. `config`: what `ssh -F` takes; `command`: what `coordinator` is called there."""
+
+    def __init__(self, host: Host, config: Path | None = None, command: str | None = None) -> None:
+        self._host = host
+        self._config = ["-F", str(config)] if config else []
+        here = f"{(host.root or DEFAULT_ROOT).rstrip('/')}/{COMMAND}"  # `coordinator serve` writes one into its root
+        self._programs = [command] if command else [COMMAND, here]
+
+    def __str__(self) -> str:
+        return str(self._host)
+
+    def find(self) -> None:
+        """Connect, and find the program: PATH need not have it."""
+        first: MusterError | None = None
+        for program in self._programs:
+            try:
+                self._once(program, ["--version"])
+            except NoCommandError as error:
+                first = first or error
+                continue
+            self._programs = [program]
+            return
+        assert first is not None
+        raise first
+
+    def run(self, *args: str, data: bytes = b"") -> bytes:
+        """All that `coordinator ARGS` prints."""
+        return self._once(self._programs[0], self._rooted(args), data)
+
+    @contextlib.contextmanager
+    def talk(self, *args: str) -> Iterator[Talk]:
+        """`coordinator ARGS` while it runs. Left without an error, it is waited for, and its own error raised."""
+        talk = Talk(self, self._line(self._programs[0], self._rooted(args)))
+        try:
+            yield talk
+            talk.finish()
+        except (LinkError, ProtocolError, BrokenPipeError) as error:
+            cause = talk.why()
+            if cause is None and isinstance(error, BrokenPipeError):
+                cause = LinkError(f"{self} closed the connection")
+            raise cause or error from None
+        finally:
+            talk.close()
+
+    def _once(self, program: str, args: Sequence[str], data: bytes = b"") -> bytes:
+        talk = Talk(self, self._line(program, args))
+        try:
+            return talk.exchange(data)
+        finally:
+            talk.close()
+
+    def _rooted(self, args: Sequence[str]) -> list[str]:
+        return [args[0], *(["--root", self._host.root] if self._host.root else []), *args[1:]]
+
+    def _line(self, program: str, args: Sequence[str]) -> list[str]:
+        host = self._host
+        options = ssh.as_arguments(_OPTIONS)
+        port = ["-p", str(host.port)] if host.port else []
+        user = ["-l", host.user] if host.user else []
+        far = " ".join(map(quote, [program, *args]))
+        return ["ssh", *self._config, "-T", "-a", "-x", *options, *port, *user, "--", host.host.strip("[]"), far]
+
+    def failure(self, status: int, words: str) -> MusterError:
+        """Why a command there ended so."""
+        ours, last = ssh.our_error(words), ssh.last_line(words)
+        if ours and status != SSH_FAILED:
+            return _class_of(status)(*ours)
+        if status in ssh.NO_COMMAND_STATUSES:
+            return NoCommandError(f"{self} has no {COMMAND!r} ({last})", "install muster there, or name it: `command=`")
+        if status != SSH_FAILED:
+            return LinkError(f"`coordinator` on {self} ended with {status}: {last}")
+        for pattern, kind, message, hint in _FAILURES:
+            if re.search(pattern, words):
+                return kind(message.format(self._host.host, last), hint.format(self._host.host))
+        return LinkError(f"the connection to {self} broke: {last or 'ssh ended without a word'}")
+
+
+class Talk:
+    """One command under way. Its stderr goes to a file: nobody has to drain it."""
+
+    def __init__(self, ssh: Ssh, line: list[str]) -> None:
+        self._ssh = ssh
+        self._words = tempfile.TemporaryFile()  # noqa: SIM115 it is closed with the process
+        pipe = subprocess.PIPE
+        try:  # a session of its own: Ctrl-C is for us, not for ssh
+            self._process = subprocess.Popen(line, stdin=pipe, stdout=pipe, stderr=self._words, start_new_session=True)
+        except OSError as error:
+            self._words.close()
+            raise UsageError(f"ssh cannot be started: {error.strerror}", "install OpenSSH's client") from None
+
+    @property
+    def _in(self) -> IO[bytes]:
+        assert self._process.stdin is not None
+        return self._process.stdin
+
+    @property
+    def _out(self) -> IO[bytes]:
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    def read(self, count: int) -> bytes:
+        """`count` bytes, fewer only at the end."""
+        return self._out.read(count)
+
+    def readline(self, limit: int) -> bytes:
+        return self._out.readline(limit)
+
+    def write(self, data: bytes | memoryview) -> None:
+        self._in.write(data)
+
+    def flush(self) -> None:
+        self._in.flush()
+
+    def send(self, pieces: Iterable[memoryview]) -> None:
+        """All of them, then the end. Who has enough before may close its end."""
+        try:
+            for piece in pieces:
+                self.write(piece)
+        except BrokenPipeError:
+            pass
+        with contextlib.suppress(BrokenPipeError):
+            self._in.close()
+
+    def exchange(self, data: bytes) -> bytes:
+        said, _ = self._process.communicate(data)
+        if self._process.returncode:
+            raise self._ssh.failure(self._process.returncode, self._said())
+        return said
+
+    def finish(self) -> None:
+        """To its end; an error if that was not a good one."""
+        with contextlib.suppress(BrokenPipeError):
+            self._in.close()
+        if (cause := self.why()) is not None:
+            raise cause
+
+    def why(self) -> MusterError | None:
+        """Its error, if it ended with one."""
+        try:
+            status = self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            return None
+        return self._ssh.failure(status, self._said()) if status else None
+
+    def _said(self) -> str:
+        size = self._words.seek(0, 2)
+        self._words.seek(max(0, size - WORDS_BYTES))
+        return self._words.read().decode(errors="replace").replace("\r\n", "\n")
+
+    def close(self) -> None:
+        """Gone, whatever it was doing."""
+        self._process.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        self._process.wait()
+        self._words.close()
+
+
+def _class_of(exit_code: int) -> type[MusterError]:
+    waiting: list[type[MusterError]] = [MusterError]
+    while waiting:
+        kind = waiting.pop(0)
+        if kind.exit_code == exit_code:
+            return kind
+        waiting += kind.__subclasses__()
+    return MusterError

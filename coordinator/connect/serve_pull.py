@@ -1,0 +1,138 @@
+"""The pull helper: runs of bytes of the server's files to an agent, by sendfile. The daemon names each file, not we.
+
+The daemon asks the plan which run a shard is; the stamp is compared before and after, so that a source that changed
+under the transfer is told apart from what was planned. What a run of many files is, send_items knows.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Protocol
+
+from muster.coordinator.connect.serve_items import Changed, ItemsRun
+from muster.coordinator.protocol.messages import (
+    Bye,
+    Decoder,
+    Fetch,
+    FetchCode,
+    FromPuller,
+    Message,
+    Moved,
+    Probe,
+    Readable,
+    ReadableItems,
+    Refused,
+    Rejected,
+    Sending,
+    Sent,
+    encode,
+)
+from muster.jobs.contract.plan import Stamp
+
+CHUNK_BYTES = 4 << 20  # one sendfile; between two of them the daemon may hear a sign of life
+MOVED_SECONDS = 1.0
+NOISE_BYTES = 1 << 20  # said again and again: more than ssh could compress
+
+_from_agent = Decoder(FromPuller)
+_from_daemon = Decoder(Readable | ReadableItems | Probe | Refused | Rejected | Bye)
+
+
+class Taker(Protocol):
+    """The agent's side."""
+
+    def read_frame(self) -> bytes | None: ...
+    def write(self, data: bytes) -> None: ...
+    def send(self, message: Message) -> None: ...
+    def send_file(self, fd: int, offset: int, nbytes: int) -> int: ...
+
+
+class Asked(Protocol):
+    """The daemon's side."""
+
+    def ask(self, payload: bytes) -> bytes: ...
+    def tell(self, payload: bytes) -> None: ...
+
+
+def send_windows(agent: Taker, daemon: Asked) -> None:
+    """One fetch after another, until the agent closes."""
+    while (payload := agent.read_frame()) is not None:
+        wanted = _from_agent(payload)
+        said = _from_daemon(daemon.ask(payload))
+        if isinstance(said, Readable) and isinstance(wanted, Fetch | FetchCode):
+            _send(agent, daemon, wanted.session, said)
+        elif isinstance(said, ReadableItems) and isinstance(wanted, Fetch):
+            _send_items(agent, daemon, wanted.session, said)
+        elif isinstance(said, Probe):
+            _send_noise(agent, said.nbytes)
+        else:
+            agent.send(said)
+
+
+def _send(agent: Taker, daemon: Asked, session: int, run: Readable) -> None:
+    try:
+        fd = os.open(run.path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        agent.send(Refused("changed", [], f"{run.path}: {error.strerror}"))
+        return
+    try:
+        if not _as_planned(fd, run.stamp):
+            agent.send(Refused("changed", [], f"{run.path} is not what was planned"))
+            return
+        agent.send(Sending(run.nbytes))
+        whole = _send_bytes(agent, daemon, session, fd, run)
+        agent.send(Sent(whole and _as_planned(fd, run.stamp)))
+    finally:
+        os.close(fd)
+
+
+def _as_planned(fd: int, stamp: Stamp | None) -> bool:
+    found = os.fstat(fd)
+    return stamp is None or stamp == Stamp(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+
+
+def _send_bytes(agent: Taker, daemon: Asked, session: int, fd: int, run: Readable) -> bool:
+    """All the bytes that were announced; a file that ends early is filled up with zeros, and False."""
+    offset, end, said = run.offset, run.offset + run.nbytes, time.monotonic()
+    while offset < end:
+        sent = agent.send_file(fd, offset, min(end - offset, CHUNK_BYTES))
+        if not sent:
+            _fill(agent, bytes(min(end - offset, CHUNK_BYTES)), end - offset)
+            return False
+        offset += sent
+        if time.monotonic() - said >= MOVED_SECONDS:
+            said = time.monotonic()
+            daemon.tell(encode(Moved(session)))
+    return True
+
+
+def _send_items(agent: Taker, daemon: Asked, session: int, run: ReadableItems) -> None:
+    try:
+        sending = ItemsRun(run)
+    except Changed as error:
+        agent.send(Refused("changed", [], str(error)))
+        return
+    agent.send(Sending(run.limit))
+    said, whole = time.monotonic(), True
+    try:
+        for _ in sending.send(agent):
+            if time.monotonic() - said >= MOVED_SECONDS:
+                said = time.monotonic()
+                daemon.tell(encode(Moved(session)))
+    except Changed:
+        whole = False
+        _fill(agent, bytes(min(sending.missing, CHUNK_BYTES)), sending.missing)
+    agent.send(Sent(whole))
+
+
+def _send_noise(agent: Taker, nbytes: int) -> None:
+    """Nothing on the way can make less of it."""
+    agent.send(Sending(nbytes))
+    _fill(agent, os.urandom(min(nbytes, NOISE_BYTES)), nbytes)
+    agent.send(Sent(True))
+
+
+def _fill(agent: Taker, block: bytes, nbytes: int) -> None:
+    while nbytes > 0:
+        agent.write(block[:nbytes])
+        nbytes -= min(nbytes, len(block))

@@ -1,0 +1,91 @@
+"""What the daemon has to say to one session, until it is asked. Gathers; decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+from muster.coordinator.protocol.messages import Committed, Drop, Grant, LayerInfo, News, Rejected, Welcome
+
+SAID_AT_ONCE = 4_096  # drops, committed ranges and grants in one answer; the rest comes with the next
+
+
+class Mailbox:
+    """Ordered: what settles or revokes is said before what is granted, so a grant is never taken back by old news."""
+
+    def __init__(self) -> None:
+        self.rejected: Rejected | None = None
+        self.drain = False
+        self._told: set[str] = set()  # layers whose info this session has
+        self._grants: list[tuple[Grant, LayerInfo]] = []
+        self._drops: list[Drop] = []
+        self._committed: list[Committed] = []
+        self._gone: list[str] = []
+        self._something = asyncio.Event()
+
+    def reject(self, rejected: Rejected) -> None:
+        self.rejected = rejected
+        self._something.set()
+
+    def grant(self, grant: Grant, info: LayerInfo) -> None:
+        self._grants.append((grant, info))
+        self._something.set()
+
+    def drop(self, drop: Drop) -> None:
+        self._drops.append(drop)
+        self._something.set()
+
+    def committed(self, committed: Committed) -> None:
+        self._committed.append(committed)
+        self._something.set()
+
+    def gone(self, layer: str) -> None:
+        self._gone.append(layer)
+        self._told.discard(layer)
+        self._something.set()
+
+    def ask_to_drain(self) -> None:
+        self.drain = True
+        self._something.set()
+
+    async def wait(self, seconds: float) -> None:
+        """Until there is something to say, or the time is over."""
+        if seconds > 0 and not self._something.is_set():
+            try:
+                await asyncio.wait_for(self._something.wait(), seconds)
+            except (TimeoutError, asyncio.TimeoutError):
+                return
+
+    def news(self) -> News:
+        """All there is to say, taken out."""
+        grants, self._grants = self._grants[:SAID_AT_ONCE], self._grants[SAID_AT_ONCE:]
+        drops, self._drops = self._drops[:SAID_AT_ONCE], self._drops[SAID_AT_ONCE:]
+        committed, self._committed = self._committed[:SAID_AT_ONCE], self._committed[SAID_AT_ONCE:]
+        gone, self._gone = self._gone, []
+        untold = {info.layer.digest: info for _, info in grants if info.layer.digest not in self._told}
+        self._told.update(untold)
+        if not (self._grants or self._drops or self._committed or self.rejected):
+            self._something.clear()
+        return News(
+            layers=list(untold.values()),
+            grants=[grant for grant, _ in grants],
+            drops=drops,
+            committed=committed,
+            gone=gone,
+            drain=self.drain,
+        )
+
+    def welcome(self, farm: str, boot: int, session: int, lease: float, heartbeat: float) -> Welcome:
+        """The first answer: what is settled and revoked; grants wait for a sync."""
+        drops, self._drops = self._drops, []
+        committed, self._committed = self._committed, []
+        gone, self._gone = self._gone, []
+        return Welcome(
+            farm=farm,
+            boot=boot,
+            session=session,
+            lease=lease,
+            heartbeat=heartbeat,
+            drops=drops,
+            committed=committed,
+            gone=gone,
+        )

@@ -1,0 +1,110 @@
+"""What this life of the daemon has measured: per job, per machine, and over the last minute. Only counts."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from math import log2
+
+from muster.coordinator.api.requests import Window, bounded
+from muster.coordinator.protocol.messages import Finished
+
+RECENT_SECONDS = 60
+BUCKETS = 4  # to each doubling of the seconds a shard took: a median is right to a tenth
+SETTLED_SHARDS = 5  # that a median wants
+MEAN_WEIGHT = 0.2  # of the newest report in the moving mean of seconds per shard
+
+
+@dataclass
+class Done:
+    """What one machine has done of one job."""
+
+    shards: int = 0
+    rows: int = 0
+    in_bytes: int = 0
+    out_bytes: int = 0
+    committed: int = 0
+    busy: float = 0.0
+    seconds: float = 0.0  # per shard, a moving mean
+    peak: int = 0
+
+
+@dataclass
+class _Second:
+    """What happened to a job in one second of its running."""
+
+    finished: int = 0
+    committed: int = 0
+    in_bytes: int = 0
+    out_bytes: int = 0
+
+
+@dataclass
+class JobFigures:
+    """Of one job. `seconds` counts only while it runs."""
+
+    by_agent: dict[str, Done] = field(default_factory=dict)
+    seconds: float = 0.0
+    whole: _Second = field(default_factory=_Second)
+    recent: deque[_Second] = field(default_factory=lambda: deque([_Second()], RECENT_SECONDS))
+    out_committed: int = 0
+    merged_bytes: int = 0
+    merge_seconds: float = 0.0
+    failures: int = 0
+    spread: Counter[int] = field(default_factory=Counter)  # bucket of seconds → shards, transfer included
+
+    def finished(self, agent: str, report: Finished, count: int) -> None:
+        done = self.by_agent.setdefault(agent, Done())
+        done.shards += count
+        done.rows += report.rows
+        done.in_bytes += report.in_bytes
+        done.out_bytes += report.out_bytes
+        done.busy += report.compute
+        done.peak = max(done.peak, report.peak)
+        each = report.compute / count
+        done.seconds += (each - done.seconds) * (MEAN_WEIGHT if done.seconds else 1.0)
+        self.spread[round(BUCKETS * log2(max(each + report.pull / count, 1e-6)))] += count
+        for second in (self.whole, self.recent[-1]):
+            second.finished += count
+            second.in_bytes += report.in_bytes
+
+    def committed(self, agent: str, count: int, nbytes: int) -> None:
+        self.by_agent.setdefault(agent, Done()).committed += count
+        self.out_committed += nbytes
+        for second in (self.whole, self.recent[-1]):
+            second.committed += count
+            second.out_bytes += nbytes
+
+    def median(self) -> float:
+        """Seconds of a finished shard; 0 while too few are known."""
+        left = self.spread.total() / 2
+        if self.spread.total() < SETTLED_SHARDS:
+            return 0.0
+        for bucket in sorted(self.spread):
+            left -= self.spread[bucket]
+            if left <= 0:
+                break
+        return float(2.0 ** (bucket / BUCKETS))
+
+    def tick(self, seconds: float) -> None:
+        """A tick of its running is over."""
+        self.seconds += seconds
+        self.recent.append(_Second())
+
+    def window_recent(self, tick: float) -> Window:
+        """The whole seconds of the last minute; the one under way does not count yet."""
+        past = list(self.recent)[:-1]
+        total = _Second(
+            sum(s.finished for s in past),
+            sum(s.committed for s in past),
+            sum(s.in_bytes for s in past),
+            sum(s.out_bytes for s in past),
+        )
+        return _window(total, len(past) * tick)
+
+    def window_whole(self) -> Window:
+        return _window(self.whole, self.seconds)
+
+
+def _window(total: _Second, seconds: float) -> Window:
+    return bounded(Window(seconds, total.finished, total.committed, total.in_bytes, total.out_bytes))

@@ -1,0 +1,104 @@
+"""The merge helper: a process that merges the layers it is told to, one at a time, and decides nothing.
+
+Orders come as frames on stdin, one reply to each goes to stdout. It ends with its stdin, in the middle of a merge too:
+whatever it wrote is in a tmp folder of a boot that is over.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+import traceback
+from pathlib import Path
+
+import msgspec
+
+from muster.coordinator.protocol.frames import FrameReader, frame
+from muster.jobs.common.durable import is_full, write_all
+from muster.jobs.contract.plan import Layer
+
+READ_BYTES = 1 << 16
+EVIDENCE_CHARS = 8_000  # of a traceback, its end
+MESSAGE_CHARS = 1_000
+MISSING_TOLD = 100_000  # ranges in one reply, which is a frame; the next merge tells of more
+
+
+class MergeOrder(msgspec.Struct, frozen=True):
+    """Merge these bundles into `folder`."""
+
+    job: str
+    layer: Layer
+    bundles: list[str]
+    folder: str
+    items: str = ""  # the layer's list, where it has one
+
+
+class MergeReply(msgspec.Struct, frozen=True):
+    """What came of an order: merged where all else is empty."""
+
+    nbytes: int = 0
+    damaged: str = ""  # the bundle that failed its digest
+    missing: list[tuple[int, int]] = []
+    full: bool = False
+    hopeless: bool = False  # it would fail again and again: what the shards gave does not merge
+    message: str = ""
+    evidence: str = ""  # the traceback of what nobody foresaw
+
+
+def main() -> int:
+    orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(orders,), daemon=True).start()
+    while True:
+        write_all(sys.stdout.fileno(), answer(orders.get()))
+
+
+def answer(raw: bytes) -> bytes:
+    """The reply to an order, as a frame. Nothing that goes wrong with one order ends the helper."""
+    try:
+        return frame(msgspec.msgpack.encode(carry_out(msgspec.msgpack.decode(raw, type=MergeOrder))))
+    except Exception as error:
+        return frame(msgspec.msgpack.encode(_unforeseen(error)))
+
+
+def _unforeseen(error: Exception) -> MergeReply:
+    told = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    why = "memory is short" if isinstance(error, MemoryError) else type(error).__name__
+    return MergeReply(message=f"{why}: {str(error)[:MESSAGE_CHARS]}", evidence=told[-EVIDENCE_CHARS:])
+
+
+def _read(orders: queue.SimpleQueue[bytes]) -> None:
+    """Orders from stdin; its end is ours."""
+    reader = FrameReader()
+    try:
+        while data := os.read(sys.stdin.fileno(), READ_BYTES):
+            for payload in reader.feed(data):
+                orders.put(payload)
+    finally:
+        os._exit(0)
+
+
+def carry_out(order: MergeOrder) -> MergeReply:
+    from muster.jobs.common.errors import MusterError, SpaceError
+    from muster.jobs.parts.manifest import read_manifest
+    from muster.jobs.results.merge import DamagedBundle, Incomplete, merge_layer
+    from muster.jobs.results.outputs import SumTooLarge
+    from muster.jobs.results.result_formats import Collision
+
+    folder = Path(order.folder)
+    try:
+        folder.mkdir(parents=True)
+        items = Path(order.items) if order.items else None
+        merge_layer(order.layer, [Path(bundle) for bundle in order.bundles], folder, job=order.job, items=items)
+    except Incomplete as error:
+        return MergeReply(missing=error.missing.pairs()[:MISSING_TOLD], message=str(error))
+    except DamagedBundle as error:
+        return MergeReply(damaged=str(error.path), message=str(error))
+    except SpaceError as error:
+        return MergeReply(full=True, message=error.message)
+    except (Collision, SumTooLarge) as error:
+        return MergeReply(hopeless=True, message=error.message)
+    except (MusterError, OSError) as error:
+        return MergeReply(full=isinstance(error, OSError) and is_full(error), message=str(error))
+    return MergeReply(nbytes=read_manifest(folder).nbytes)

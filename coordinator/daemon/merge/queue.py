@@ -1,0 +1,225 @@
+"""Merging on the daemon's side: one layer at a time through the helper, then into `result/`. Touches no array.
+
+Order of a merge, each step safe to die after: arrays and manifest durable in tmp → old manifest removed → arrays
+renamed → manifest renamed last → the layer's `merged` row, which drops its bundles' rows → the bundles' files deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import time
+import traceback
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from muster.coordinator.daemon.merge.merge_process import EVIDENCE_CHARS, MESSAGE_CHARS, MergeOrder, MergeReply
+from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.protocol.frames import HEAD, frame, payload_size
+from muster.jobs.common.durable import fsync_folder, is_full, make_folder
+from muster.jobs.common.errors import MusterError, SpaceError
+from muster.jobs.contract.plan import ItemsSource, Layer
+from muster.jobs.parts.manifest import MANIFEST, folders_of_files
+
+log = logging.getLogger("muster.merge")
+
+RETRY_SECONDS = 1.0  # doubled with each try that settled nothing
+PAUSE_LIMIT_SECONDS = 30.0
+FAILURES_TO_HALT = 5  # of one order, in a row, alike
+
+
+Bundles = Callable[[], Awaitable["list[str] | None"]]  # the paths to merge; None: nobody wants it any more
+
+
+class MergeDied(Exception):
+    """The helper ended in the middle of a merge."""
+
+
+class Helper:
+    """The helper process, started when there is a merge and kept for the next."""
+
+    def __init__(self) -> None:
+        self._process: Process | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    async def merge(self, order: MergeOrder) -> MergeReply:
+        process = self._process or await asyncio.create_subprocess_exec(
+            *roots.python("muster.coordinator.daemon.merge.merge_process"), stdin=PIPE, stdout=PIPE, cwd="/"
+        )
+        self._process = process
+        assert process.stdin and process.stdout
+        try:
+            process.stdin.write(frame(msgspec.msgpack.encode(order)))
+            await process.stdin.drain()
+            head = await process.stdout.readexactly(HEAD.size)
+            reply = await process.stdout.readexactly(payload_size(head))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            self._process = None
+            raise MergeDied(f"the merge helper ended with {await process.wait()}") from None
+        return msgspec.msgpack.decode(reply, type=MergeReply)
+
+    async def stop(self) -> None:
+        process, self._process = self._process, None
+        if process:
+            if process.stdin:
+                process.stdin.close()
+            await process.wait()
+
+
+@dataclass
+class Order:
+    """A layer to be merged, and what came of it so far."""
+
+    job: str
+    layer: Layer
+    generation: int
+    bundles: Bundles
+    due: float  # monotonic
+    tries: int = 0  # that settled nothing
+    equal: int = 0  # of the last ones, how many failed alike
+    why: str = ""  # what the last one failed with
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.job, self.layer.digest
+
+    def put_off(self, reply: MergeReply) -> float:
+        """It goes back behind the others; for so many seconds. Only what failed is counted: a full disk is waited for,
+        and its order begins anew once there is room."""
+        self.tries += 1
+        self.equal = 0 if reply.full else self.equal + 1 if reply.message == self.why else 1
+        self.why = reply.message
+        pause = min(PAUSE_LIMIT_SECONDS, RETRY_SECONDS * 2.0 ** min(self.tries - 1, 20))
+        self.due = time.monotonic() + pause
+        return pause
+
+
+class Merging:
+    """The complete layers, and the task that merges one after the other: whichever is due longest."""
+
+    def __init__(
+        self,
+        tmp: Path,
+        items: Callable[[str], Path],
+        outcome: Callable[[str, Layer, int, MergeReply, Path, float], Awaitable[bool]],
+    ) -> None:
+        self._tmp = tmp
+        self._items = items  # where a job's list of items is
+        self._outcome = outcome  # told of every reply; True when that settles it
+        self._orders: dict[tuple[str, str], Order] = {}
+        self._news = asyncio.Event()
+        self._helper = Helper()
+        self._made = 0
+
+    def put(self, job: str, layer: Layer, generation: int, bundles: Bundles) -> None:
+        """In place of an earlier order for the same layer, and all that went wrong with that."""
+        order = Order(job, layer, generation, bundles, time.monotonic())
+        self._orders.pop(order.key, None)
+        self._orders[order.key] = order
+        self._news.set()
+
+    def trouble(self, job: str, digest: str) -> str:
+        """Why a layer that should be merged is not yet; "" where nothing is wrong with it."""
+        order = self._orders.get((job, digest))
+        return order.why if order else ""
+
+    async def run(self) -> None:
+        try:
+            while True:
+                await self._merge(await self._next())
+        finally:
+            await self._helper.stop()
+
+    async def _next(self) -> Order:
+        """It stays where it is until it is settled, or put again."""
+        while True:
+            order = min(self._orders.values(), key=lambda order: order.due, default=None)
+            left = order.due - time.monotonic() if order else None
+            if order is not None and left is not None and left <= 0:
+                return order
+            self._news.clear()
+            with suppress(TimeoutError, asyncio.TimeoutError):
+                await asyncio.wait_for(self._news.wait(), left)
+
+    async def _merge(self, order: Order) -> None:
+        self._made += 1
+        folder = self._tmp / f"merge-{self._made}"
+        try:
+            reply = await self._tried(order, folder)
+            if reply is not None:
+                message = reply.message.replace(str(folder), str(self._tmp))[:MESSAGE_CHARS]  # each try has another
+                reply = await self._failed(order, msgspec.structs.replace(reply, message=message), folder)
+        finally:
+            await asyncio.to_thread(shutil.rmtree, folder, True)
+        if reply is None and self._orders.get(order.key) is order:
+            del self._orders[order.key]
+
+    async def _tried(self, order: Order, folder: Path) -> MergeReply | None:
+        """What went wrong; None where it is settled, whatever came of it. Whatever happens here is this order's own
+        trouble: a merge may begin anew from any step, and what breaks in the scheduler ends the daemon by itself."""
+        began, reply = time.monotonic(), MergeReply()
+        try:
+            paths = await order.bundles()
+            if paths is None:
+                return None
+            items = str(self._items(order.job)) if isinstance(order.layer.source, ItemsSource) else ""
+            reply = await self._helper.merge(MergeOrder(order.job, order.layer, paths, str(folder), items))
+            seconds = time.monotonic() - began
+            settled = await self._outcome(order.job, order.layer, order.generation, reply, folder, seconds)
+            return None if settled else reply
+        except (MergeDied, MusterError) as error:
+            return MergeReply(full=isinstance(error, SpaceError), message=str(error))
+        except OSError as error:
+            return MergeReply(full=is_full(error), message=str(error))
+        except Exception as error:
+            log.exception("%s/%s is not merged, a bug of ours", order.job, order.layer.name)
+            evidence = traceback.format_exc()[-EVIDENCE_CHARS:]
+            return MergeReply(message=f"{type(error).__name__}: {error}", evidence=evidence)
+
+    async def _failed(self, order: Order, reply: MergeReply, folder: Path) -> MergeReply | None:
+        """Back behind the others, or, after so many failures of one kind, no further: None."""
+        pause = order.put_off(reply)
+        name = f"{order.job}/{order.layer.name}"
+        if order.equal < FAILURES_TO_HALT:
+            log.warning("%s is not merged: %s; it is tried again in %.2g s", name, reply.message, pause)
+            return reply
+        why = f"{reply.message} ({order.equal} times in a row)"
+        halt = MergeReply(hopeless=True, message=why, evidence=reply.evidence)
+        await self._outcome(order.job, order.layer, order.generation, halt, folder, 0.0)
+        return None
+
+
+def publish(folder: Path, target: Path) -> None:
+    """Rename a merged layer into place. A reader that finds the manifest finds everything it names."""
+    make_folder(target)
+    (target / MANIFEST).unlink(missing_ok=True)
+    fsync_folder(target)
+    files = sorted(path for path in folder.iterdir() if path.name != MANIFEST)
+    for path in files:
+        if path.is_dir() and (target / path.name).is_dir():  # of a publication that was cut short
+            (target / path.name).rename(folder / f".{path.name}")
+        path.rename(target / path.name)
+    (folder / MANIFEST).rename(target / MANIFEST)
+    fsync_folder(target)
+
+
+def withdraw(target: Path) -> None:
+    """Take a layer's result away, the manifest first. Folders of other layers below it stay."""
+    if not target.is_dir():
+        return
+    (target / MANIFEST).unlink(missing_ok=True)
+    fsync_folder(target)
+    for folder in folders_of_files(target):
+        shutil.rmtree(folder)
+    for path in target.iterdir():
+        if path.is_file():
+            path.unlink(missing_ok=True)

@@ -1,0 +1,294 @@
+"""`coordinator serve`: one process per root that puts the engine, the socket and the clock together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from muster.coordinator.api.requests import FromCommand
+from muster.coordinator.daemon.agents.channel import Channel
+from muster.coordinator.daemon.connection import Wire
+from muster.coordinator.daemon.engine import AgentInfo, Engine, LiveJob, recalled
+from muster.coordinator.daemon.jobs.drivers import Driving
+from muster.coordinator.daemon.notify.queue import Notifying
+from muster.coordinator.daemon.requests import Office, added, first_of
+from muster.coordinator.daemon.store.statements import Store, StoredJob, StoredLayer, StoreThread
+from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.farm_root import plans
+from muster.coordinator.farm_root.paths import Root
+from muster.coordinator.protocol.messages import Attach, Decoder, FromHelper, Message
+from muster.coordinator.scheduler import events as e
+from muster.coordinator.scheduler.state import Timing
+from muster.coordinator.scheduler.state_machine import Scheduler
+from muster.jobs.common.errors import INTERNAL_EXIT, DamagedError, MusterError, ProtocolError, RefusedError
+from muster.jobs.contract.plan import MadeSource, Plan
+
+log = logging.getLogger("muster.daemon")
+
+LOG_BYTES, LOG_FILES = 8 << 20, 3
+_decode = Decoder(FromHelper | FromCommand)
+
+
+def serve(path: Path, timing: Timing | None = None, quiet: bool = False) -> int:
+    """Serve `path` until told to stop; the exit code. `quiet`: nobody reads stderr."""
+    root = roots.prepare(path)
+    with _only_daemon(root):
+        _log_to(root, quiet)
+        return asyncio.run(_Daemon(root, timing or Timing()).run())
+
+
+@contextlib.contextmanager
+def _only_daemon(root: Root) -> Iterator[None]:
+    """One daemon a root: a lock that dies with its holder."""
+    fd = os.open(root.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RefusedError(
+                f"{root.path} is served already", "`coordinator stop` ends that one, `coordinator status` asks it"
+            ) from None
+        yield
+    finally:
+        os.close(fd)
+
+
+def _log_to(root: Root, quiet: bool) -> None:
+    """Everything to daemon.log, which rotates; in the foreground to stderr as well, which may not."""
+    os.close(os.open(root.log, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    form = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    to_file = RotatingFileHandler(root.log, maxBytes=LOG_BYTES, backupCount=LOG_FILES)
+    to_people = logging.StreamHandler(sys.stderr)
+    handlers: list[logging.Handler] = [to_file] if quiet else [to_file, to_people]
+    for handler in handlers:
+        handler.setFormatter(form)
+    for name in ("muster", "asyncio"):
+        logger = logging.getLogger(name)
+        logger.handlers[:] = handlers
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+
+
+class _Daemon:
+    def __init__(self, root: Root, timing: Timing) -> None:
+        self._root = root
+        store = Store(root.store)
+        self._boot = store.next_boot()
+        self._stored = _settle_submissions(root, store)
+        expected = frozenset(name for name, live, _, _ in store.agents() if live)
+        known_agents = store.agents()
+        failures = store.failure_counts()
+        _delete_leftovers(root, store)
+        self._stop = asyncio.Event()
+        scheduler = Scheduler(self._boot, timing, expected)
+        self._engine = Engine(root, self._boot, StoreThread(store, self._store_trouble), scheduler)
+        self._engine.tmp.mkdir(mode=0o700)
+        for name, _, seen, raw in known_agents:
+            self._engine.agents[name] = msgspec.msgpack.decode(raw, type=AgentInfo)
+            self._engine.agents[name].seen = seen
+        self._driving = Driving(self._engine)
+        self._notifying = Notifying(self._engine)
+        self._office = Office(self._engine, self._driving, self._stop.set)
+        self._connections: set[asyncio.Task[None]] = set()
+        self._failures = failures
+
+    def _store_trouble(self, why: str) -> None:
+        if why and why != self._engine.store_trouble:
+            log.error("the root's database cannot be written: %s; it is tried again until it can", why)
+        self._engine.store_trouble = why
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(name, self._stop.set)
+        for stored in self._stored:
+            await self._restore(stored)
+        self._root.socket.unlink(missing_ok=True)
+        with roots.address(self._root.socket) as where:
+            server = await asyncio.start_unix_server(self._connected, where, backlog=2048)
+            self._root.socket.chmod(0o600)
+        tasks: list[asyncio.Task[Any]] = [
+            asyncio.create_task(self._engine.tick_forever()),
+            asyncio.create_task(self._engine.merging.run()),
+            asyncio.create_task(self._office.sweep_forever()),
+            asyncio.create_task(self._notifying.look_forever()),
+        ]
+        for job, live in self._engine.jobs.items():
+            if live.plan.driven:
+                self._engine.background(self._driving.keep(job))
+        log.info("serving %s, farm %s, boot %d", self._root.path, self._engine.farm, self._boot)
+        log.info("machines without `coordinator` on the PATH here join with --command %s", self._root.launcher)
+        ends = [asyncio.create_task(event.wait()) for event in (self._stop, self._engine.broken)]
+        done, _ = await asyncio.wait([*ends, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            if (error := task.exception()) and not self._engine.broken.is_set():
+                self._engine.give_up("a task ended", error)
+        await self._wind_down(server, [*tasks, *ends])
+        return INTERNAL_EXIT if self._engine.broken.is_set() else 0
+
+    async def _wind_down(self, server: asyncio.Server, tasks: list[asyncio.Task[Any]]) -> None:
+        log.info("stopping; jobs go on when this root is served again")
+        server.close()
+        self._root.socket.unlink(missing_ok=True)
+        for task in [*tasks, *self._connections, *self._engine.tasks]:
+            task.cancel()
+        await asyncio.gather(*tasks, *self._connections, *self._engine.tasks, return_exceptions=True)
+        for name, agent in self._engine.scheduler.state.agents.items():
+            self._engine.keep_agent(name, agent.present)
+        await asyncio.to_thread(self._engine.store.stop)
+        shutil.rmtree(self._engine.tmp, ignore_errors=True)
+
+    # --- what the store remembers ------------------------------------------------------------------------
+
+    async def _plan_of(self, stored: StoredJob) -> tuple[Plan, str] | None:
+        """A job's plan and its digest; None where it is damaged, which keeps no other job from being served."""
+        folder = self._root.job(stored.id)
+        try:
+            plan, digest = plans.read(folder, stored.plan)
+        except (DamagedError, OSError) as error:
+            problem = error if isinstance(error, DamagedError) else plans.damaged(folder, str(error.strerror))
+            log.error("%s is not served: %s; %s", stored.id, problem.message, problem.hint)
+            self._engine.damaged[stored.id] = problem
+            return None
+        if stored.plan is None:
+            await self._engine.ask(lambda store: store.set_plan(stored.id, digest))
+        return plan, digest
+
+    async def _restore(self, stored: StoredJob) -> None:
+        """A job as it was, told to the scheduler."""
+        found = await self._plan_of(stored)
+        if found is None:
+            return
+        plan, digest = found
+        live = LiveJob(plan, digest, stored.created, stored.started, stored.ended)
+        live.figures.failures = self._failures.get(stored.id, 0)
+        live.training = recalled(stored.news) or live.training
+        by_digest = {layer.digest: layer for layer in stored.layers}
+        for digest, layer in by_digest.items():
+            if layer.outputs is not None:
+                live.outputs[digest] = layer.outputs
+        if plan.driven:
+            live.bundles = [file for _, file, _ in await self._engine.ask(lambda store: store.bundles_of(stored.id))]
+        self._engine.jobs[stored.id] = live
+        event = added(
+            stored.id,
+            plan,
+            self._boot,
+            layers=_seeds(plan, by_digest, self._boot),
+            state=stored.state,
+            why=stored.why,
+            priority=stored.priority,
+            succeeded=stored.succeeded,
+            cursor=stored.cursor,
+            kernels_fixed=stored.kernels,
+            payloads=stored.layers[0].payloads if plan.driven else {},
+        )
+        self._engine.handle(event)
+
+    # --- connections -------------------------------------------------------------------------------------
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        wire = Wire(reader, writer, _decode)
+        try:
+            await self._converse(wire)
+        except (ProtocolError, ConnectionError, asyncio.IncompleteReadError) as error:
+            log.warning("a connection was closed: %s", error)
+        except asyncio.CancelledError:
+            pass
+        except (OSError, MusterError):
+            log.exception("a connection failed")
+        except Exception:
+            log.exception("a connection was closed, a bug of ours; whoever was there will come again")
+        finally:
+            self._connections.discard(task)
+            self._driving.close(wire)
+            await wire.close()
+
+    async def _converse(self, wire: Wire) -> None:
+        first = await wire.receive()
+        if isinstance(first, Attach):
+            await Channel(self._engine, wire, first).serve()
+            return
+        question: Message | None = first
+        while question is not None:
+            await wire.send(await self._office.answer(question, wire))
+            question = await wire.receive()
+
+
+def _seeds(plan: Plan, stored: dict[str, StoredLayer], boot: int) -> tuple[e.LayerSeed, ...]:
+    seeds = []
+    for layer in plan.layers:
+        known = stored[layer.digest]
+        made = isinstance(layer.source, MadeSource)
+        seeds.append(
+            e.LayerSeed(
+                digest=layer.digest,
+                name=layer.name,
+                count=max(known.payloads, default=-1) + 1 if made else layer.count,
+                in_bytes=layer.in_bytes,
+                out_bytes=max(layer.out_bytes, known.out_bytes),
+                made=made,
+                state=known.state,
+                generation=known.generation,
+                high_water=known.high_water,
+                committed=known.committed,
+                quarantined=known.quarantined,
+                failures=known.failures,
+                closed=known.closed,
+                rounds=bool(layer.rounds),
+                first=first_of(boot) if layer.rounds else 0,
+            )
+        )
+    return tuple(seeds)
+
+
+def _settle_submissions(root: Root, store: Store) -> list[StoredJob]:
+    """A job whose folder is in place is one; without it, it never was."""
+    for job in store.half_submitted():
+        if root.job(job).plan.exists():
+            store.set_ready(job)
+        else:
+            store.remove_job(job)
+    stored = store.jobs()
+    lost = [job.id for job in stored if not root.job(job.id).plan.exists()]
+    if lost:
+        raise RefusedError(
+            f"{root.path} has lost the folder of {', '.join(lost[:3])}",
+            "restore jobs/ from a backup, or use a new root",
+        )
+    return stored
+
+
+def _delete_leftovers(root: Root, store: Store) -> None:
+    """`tmp/` of other boots, what rounds left, and bundles without a row. A row without its bundle shows when it is
+    merged."""
+    for path in root.tmp.iterdir():
+        if path.name.isdecimal():
+            shutil.rmtree(path, ignore_errors=True)
+    for job in store.jobs():
+        shutil.rmtree(root.job(job.id).rounds, ignore_errors=True)
+        folder = root.job(job.id).bundles
+        folder.mkdir(exist_ok=True)
+        named = {file for _, file, _ in store.bundles_of(job.id)}
+        for path in folder.iterdir():
+            if path.name in named:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)

@@ -1,0 +1,640 @@
+"""What survives the daemon: jobs, layers, committed shards, failures, agents, in one SQLite file with one connection.
+
+Plain statements; no decision is taken here. `StoreThread` runs them in order on a thread of its own, in one
+transaction for all that is waiting, so that a thousand commits cost one fsync. UNIQUE (layer, number) alone makes
+counting exact.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from muster.coordinator.protocol.messages import Failure
+from muster.jobs.common.errors import NotFoundError, RefusedError
+from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.plan import Output
+from muster.jobs.contract.resources import apart
+
+LAYOUT = 2
+LATER = (("news", "BLOB"), ("plan", "TEXT"))  # columns of `jobs` that stores from before them get when opened
+RETRY_SECONDS = 1.0  # between tries while the disk is full
+
+SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE names (name TEXT PRIMARY KEY, last INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE jobs (
+    id TEXT PRIMARY KEY, ready INTEGER NOT NULL, state TEXT NOT NULL, why TEXT NOT NULL, priority INTEGER NOT NULL,
+    created REAL NOT NULL, started REAL, ended REAL, succeeded INTEGER NOT NULL DEFAULT 0,
+    cursor INTEGER NOT NULL DEFAULT 0, serial INTEGER NOT NULL, kernels TEXT, news BLOB, plan TEXT
+) WITHOUT ROWID;
+CREATE TABLE layers (
+    id INTEGER PRIMARY KEY, job TEXT NOT NULL, digest TEXT NOT NULL, state TEXT NOT NULL,
+    generation INTEGER NOT NULL DEFAULT 0, high_water INTEGER NOT NULL DEFAULT 0, outputs BLOB,
+    closed INTEGER NOT NULL DEFAULT 0, out_bytes INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (job, digest)
+);
+CREATE TABLE bundles (
+    id INTEGER PRIMARY KEY, layer INTEGER NOT NULL, file TEXT NOT NULL, nbytes INTEGER NOT NULL, agent TEXT NOT NULL,
+    committed REAL NOT NULL
+);
+CREATE INDEX bundles_of ON bundles (layer);
+CREATE TABLE shards (
+    layer INTEGER NOT NULL, number INTEGER NOT NULL, bundle INTEGER NOT NULL, PRIMARY KEY (layer, number)
+) WITHOUT ROWID;
+CREATE TABLE failures (
+    id INTEGER PRIMARY KEY, layer INTEGER NOT NULL, number INTEGER NOT NULL, boot INTEGER NOT NULL,
+    attempt INTEGER NOT NULL, agent TEXT NOT NULL, at REAL NOT NULL, code TEXT NOT NULL, message TEXT NOT NULL,
+    evidence TEXT NOT NULL, seconds REAL NOT NULL, peak INTEGER NOT NULL, counts INTEGER NOT NULL DEFAULT 1
+);
+CREATE INDEX failures_of ON failures (layer, number);
+CREATE TABLE quarantined (
+    layer INTEGER NOT NULL, number INTEGER NOT NULL, why TEXT NOT NULL, PRIMARY KEY (layer, number)
+) WITHOUT ROWID;
+CREATE TABLE made (
+    layer INTEGER NOT NULL, number INTEGER NOT NULL, payload BLOB NOT NULL, PRIMARY KEY (layer, number)
+) WITHOUT ROWID;
+CREATE TABLE agents (
+    name TEXT PRIMARY KEY, live INTEGER NOT NULL, seen REAL NOT NULL, info BLOB NOT NULL
+) WITHOUT ROWID;
+-- Who follows a job reads it in the order of its commits, and longer than bundles last: a row a bundle stays until the
+-- job goes. Its ids are never used twice.
+CREATE TABLE commits (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, job TEXT NOT NULL, layer INTEGER NOT NULL, file TEXT NOT NULL,
+    numbers BLOB NOT NULL
+);
+CREATE INDEX commits_of ON commits (job, id);
+"""
+
+# every stored failure, and a row for each shard that is quarantined for losses alone
+FAILURES_AND_LOSSES = """
+(SELECT * FROM failures UNION ALL
+ SELECT 0, layer, number, 0, 0, '', 0, 'lost', why, '', 0, 0, 1 FROM quarantined WHERE NOT EXISTS
+   (SELECT 1 FROM failures x WHERE x.layer = quarantined.layer AND x.number = quarantined.number AND x.counts)) f
+JOIN layers ON layers.id = f.layer
+LEFT JOIN quarantined q ON q.layer = f.layer AND q.number = f.number
+"""
+
+
+@dataclass(frozen=True)
+class StoredLayer:
+    digest: str
+    state: str
+    generation: int
+    high_water: int
+    outputs: tuple[Output, ...] | None
+    closed: bool
+    out_bytes: int
+    committed: RangeSet
+    quarantined: RangeSet
+    failures: dict[int, frozenset[tuple[str, int, int]]]  # number → (agent, boot, attempt) of those that count
+    payloads: dict[int, bytes]  # every made shard
+
+
+@dataclass(frozen=True)
+class StoredJob:
+    id: str
+    state: str
+    why: str
+    priority: int
+    created: float
+    started: float | None
+    ended: float | None
+    succeeded: bool
+    cursor: int
+    kernels: str  # the one fingerprint of what is committed, where the job wants one alone; "" before there is any
+    news: bytes | None  # what its driver last said for people, with the cursor
+    plan: str | None  # the digest of its plan's file; None in a store from before it, until the plan is read
+    layers: tuple[StoredLayer, ...]
+
+
+@dataclass(frozen=True)
+class FailureRow:
+    """A stored failure, with the layer's digest."""
+
+    layer: str
+    number: int
+    boot: int
+    attempt: int
+    agent: str
+    at: float
+    code: str
+    message: str
+    evidence: str
+    seconds: float
+    peak: int
+    quarantined: bool
+
+
+@dataclass(frozen=True)
+class BundleRow:
+    """Who committed a shard, and when."""
+
+    agent: str
+    committed: float
+
+
+@dataclass(frozen=True)
+class CommitRow:
+    """One bundle's commit."""
+
+    seq: int
+    layer: str  # its digest
+    file: str  # of the bundle, which goes when its layer is merged
+    numbers: list[tuple[int, int]]
+
+
+class AlreadyCommitted(Exception):
+    """The bundle has shards that are in the store already: it is refused whole, and they are named."""
+
+    def __init__(self, numbers: RangeSet) -> None:
+        super().__init__(str(numbers))
+        self.numbers = numbers
+
+
+class LayerGone(NotFoundError):
+    """The store has no such layer: its job was removed. Nothing else raises this."""
+
+
+class OtherKernels(Exception):
+    """The job wants one kernel fingerprint alone, and what is committed of it has another."""
+
+    def __init__(self, here: str, fixed: str) -> None:
+        super().__init__(f"the job's results are of other kernels: {apart(here, fixed)}")
+
+
+class Store:
+    """Every statement. Not thread safe: `StoreThread` owns it once the daemon runs."""
+
+    def __init__(self, path: Path) -> None:
+        self.db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        try:
+            self._set_up(path)
+        except BaseException:
+            self.db.close()
+            raise
+
+    def _set_up(self, path: Path) -> None:
+        path.chmod(0o600)
+        self.db.execute("PRAGMA journal_mode = WAL")
+        self.db.execute("PRAGMA synchronous = FULL")
+        if not self.db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
+            self.db.executescript(f"BEGIN; {SCHEMA} INSERT INTO meta VALUES ('layout', {LAYOUT}), ('boot', 0); COMMIT;")
+        layout = self._value("SELECT value FROM meta WHERE key = 'layout'")
+        if layout != LAYOUT:
+            raise RefusedError(f"{path} has layout {layout}, not {LAYOUT}", "run the version of muster that made it")
+        for column, kind in LATER:
+            if not _has_column(self.db, column):
+                self.db.execute(f"ALTER TABLE jobs ADD COLUMN {column} {kind}")
+
+    def close(self) -> None:
+        self.db.close()
+
+    def _value(self, sql: str, *args: Any) -> Any:
+        row = self.db.execute(sql, args).fetchone()
+        return row[0] if row else None
+
+    def _layer(self, job: str, digest: str) -> int:
+        found = self._value("SELECT id FROM layers WHERE job = ? AND digest = ?", job, digest)
+        if found is None:
+            raise LayerGone(f"{job} has no layer {digest}: the job was removed")
+        return int(found)
+
+    # --- starting -------------------------------------------------------------------------------------
+
+    def next_boot(self) -> int:
+        """Count this start of the daemon."""
+        self.db.execute("UPDATE meta SET value = value + 1 WHERE key = 'boot'")
+        return int(self._value("SELECT value FROM meta WHERE key = 'boot'"))
+
+    def half_submitted(self) -> list[str]:
+        """Jobs whose folder may or may not have been renamed into place when the daemon died."""
+        return [row[0] for row in self.db.execute("SELECT id FROM jobs WHERE NOT ready")]
+
+    def jobs(self) -> list[StoredJob]:
+        columns = (
+            "id, state, why, priority, created, started, ended, succeeded, cursor, coalesce(kernels, ''), news, plan"
+        )
+        rows = self.db.execute(f"SELECT {columns} FROM jobs WHERE ready ORDER BY serial").fetchall()
+        return [self._stored_job(row) for row in rows]
+
+    def _stored_job(self, row: tuple[Any, ...]) -> StoredJob:
+        job, state, why, priority, created, started, ended, succeeded, cursor, kernels, news, plan = row
+        layers = self._layers_of(job)
+        return StoredJob(
+            job, state, why, priority, created, started, ended, bool(succeeded), cursor, kernels, news, plan, layers
+        )
+
+    def _layers_of(self, job: str) -> tuple[StoredLayer, ...]:
+        rows = self.db.execute(
+            "SELECT id, digest, state, generation, high_water, outputs, closed, out_bytes FROM layers"
+            " WHERE job = ? ORDER BY id",
+            (job,),
+        ).fetchall()
+        return tuple(self._stored_layer(row) for row in rows)
+
+    def _stored_layer(self, row: tuple[Any, ...]) -> StoredLayer:
+        layer, digest, state, generation, high_water, outputs, closed, out_bytes = row
+        return StoredLayer(
+            digest=digest,
+            state=state,
+            generation=generation,
+            high_water=high_water,
+            outputs=msgspec.msgpack.decode(outputs, type=tuple[Output, ...]) if outputs else None,
+            closed=bool(closed),
+            out_bytes=out_bytes,
+            committed=self._numbers("shards", layer),
+            quarantined=self._numbers("quarantined", layer),
+            failures=self._failed_runs(layer),
+            payloads=dict(
+                self.db.execute("SELECT number, payload FROM made WHERE layer = ? ORDER BY number", (layer,))
+            ),
+        )
+
+    def _numbers(self, table: str, layer: int) -> RangeSet:
+        """A column of numbers as ranges, gathered by the database: a million rows cost well under a second."""
+        rows = self.db.execute(
+            "SELECT min(number), max(number) + 1 FROM"
+            f" (SELECT number, number - row_number() OVER (ORDER BY number) AS island FROM {table} WHERE layer = ?)"
+            " GROUP BY island ORDER BY 1",
+            (layer,),
+        )
+        return RangeSet(rows)
+
+    def _failed_runs(self, layer: int) -> dict[int, frozenset[tuple[str, int, int]]]:
+        rows = self.db.execute(
+            "SELECT number, agent, boot, attempt FROM failures WHERE layer = ? AND counts ORDER BY number", (layer,)
+        ).fetchall()
+        return {number: frozenset(run[1:] for run in runs) for number, runs in groupby(rows, lambda row: int(row[0]))}
+
+    # --- jobs -----------------------------------------------------------------------------------------
+
+    def add_job(self, name: str, digests: Iterable[tuple[str, int]], priority: int, created: float, plan: str) -> str:
+        """A new job under the next number of its name, not ready before its folder is. `plan`: its plan's digest."""
+        self.db.execute("INSERT INTO names VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET last = last + 1", (name,))
+        job = f"{name}.{self._value('SELECT last FROM names WHERE name = ?', name)}"
+        self.db.execute(
+            "INSERT INTO jobs (id, ready, state, why, priority, created, plan, serial)"
+            " VALUES (?, 0, 'running', '', ?, ?, ?, (SELECT coalesce(max(serial), 0) + 1 FROM jobs))",
+            (job, priority, created, plan),
+        )
+        rows = [(job, digest, out_bytes) for digest, out_bytes in digests]
+        self.db.executemany("INSERT INTO layers (job, digest, state, out_bytes) VALUES (?, ?, 'waiting', ?)", rows)
+        return job
+
+    def adopt_layer(self, job: str, digest: str, outputs: tuple[Output, ...], numbers: list[tuple[int, int]]) -> None:
+        """The layer is merged, by another job: its result was linked."""
+        layer = self._layer(job, digest)
+        raw = msgspec.msgpack.encode(outputs)
+        self.db.execute("UPDATE layers SET state = 'merged', outputs = ? WHERE id = ?", (raw, layer))
+        told = (job, layer, "adopted", msgspec.msgpack.encode(numbers))
+        self.db.execute("INSERT INTO commits (job, layer, file, numbers) VALUES (?, ?, ?, ?)", told)
+
+    def set_ready(self, job: str) -> None:
+        self.db.execute("UPDATE jobs SET ready = 1 WHERE id = ?", (job,))
+
+    def set_plan(self, job: str, digest: str) -> None:
+        """Of a job from before digests of plans were kept."""
+        self.db.execute("UPDATE jobs SET plan = ? WHERE id = ?", (digest, job))
+
+    def remove_job(self, job: str) -> None:
+        for table in ("shards", "bundles", "failures", "quarantined", "made"):
+            self.db.execute(f"DELETE FROM {table} WHERE layer IN (SELECT id FROM layers WHERE job = ?)", (job,))
+        self.db.execute("DELETE FROM layers WHERE job = ?", (job,))
+        self.db.execute("DELETE FROM commits WHERE job = ?", (job,))
+        self.db.execute("DELETE FROM jobs WHERE id = ?", (job,))
+
+    def set_job(self, job: str, state: str, why: str, ended: float | None) -> None:
+        self.db.execute("UPDATE jobs SET state = ?, why = ?, ended = ? WHERE id = ?", (state, why, ended, job))
+
+    def set_started(self, job: str, at: float) -> None:
+        self.db.execute("UPDATE jobs SET started = ? WHERE id = ? AND started IS NULL", (at, job))
+
+    def set_succeeded(self, job: str) -> None:
+        self.db.execute("UPDATE jobs SET succeeded = 1 WHERE id = ?", (job,))
+
+    def set_priority(self, job: str, priority: int) -> None:
+        self.db.execute("UPDATE jobs SET priority = ? WHERE id = ?", (priority, job))
+
+    def advance(self, job: str, from_seq: int, to_seq: int, create: list[tuple[int, bytes]], finish: bool) -> bool:
+        """Move a driver's job on, if and only if `from_seq` is the cursor."""
+        moved = self.db.execute("UPDATE jobs SET cursor = ? WHERE id = ? AND cursor = ?", (to_seq, job, from_seq))
+        if moved.rowcount != 1:
+            return False
+        layer = self._value("SELECT id FROM layers WHERE job = ? ORDER BY id LIMIT 1", job)
+        self.db.executemany("INSERT INTO made VALUES (?, ?, ?)", [(layer, number, raw) for number, raw in create])
+        self.db.execute("UPDATE layers SET closed = max(closed, ?) WHERE id = ?", (finish, layer))
+        return True
+
+    def keep_cursor(self, job: str, to_seq: int, finish: bool, news: bytes | None) -> None:
+        """Where the driver of a job of rounds is: only what is said here outlives the daemon."""
+        self.db.execute("UPDATE jobs SET cursor = ?, news = coalesce(?, news) WHERE id = ?", (to_seq, news, job))
+        self.db.execute("UPDATE layers SET closed = max(closed, ?) WHERE job = ?", (finish, job))
+
+    # --- layers and their shards ----------------------------------------------------------------------
+
+    def set_layer(self, job: str, digest: str, state: str, generation: int) -> None:
+        self.db.execute(
+            "UPDATE layers SET state = ?, generation = ? WHERE id = ?", (state, generation, self._layer(job, digest))
+        )
+
+    def raise_high_water(self, job: str, digest: str, value: int) -> None:
+        self.db.execute(
+            "UPDATE layers SET high_water = max(high_water, ?) WHERE id = ?", (value, self._layer(job, digest))
+        )
+
+    def commit_bundle(
+        self, job: str, digest: str, file: str, nbytes: int, agent: str, at: float, numbers: RangeSet,
+        outputs: tuple[Output, ...], out_bytes: int, kernels: str | None,
+    ) -> None:  # fmt: skip
+        """The one commit: all of a bundle's shards, or AlreadyCommitted and none. With `kernels`, the job's first
+        commit fixes them: OtherKernels for any other."""
+        layer = self._layer(job, digest)
+        if kernels is not None:
+            self._fix_kernels(job, kernels)
+        row = self.db.execute(
+            "INSERT INTO bundles (layer, file, nbytes, agent, committed) VALUES (?, ?, ?, ?, ?)",
+            (layer, file, nbytes, agent, at),
+        )
+        try:
+            self.db.executemany(
+                "INSERT INTO shards VALUES (?, ?, ?)", ((layer, number, row.lastrowid) for number in numbers)
+            )
+        except sqlite3.IntegrityError:
+            raise AlreadyCommitted(self._numbers("shards", layer) & numbers) from None
+        self.db.execute(
+            "INSERT INTO commits (job, layer, file, numbers) VALUES (?, ?, ?, ?)",
+            (job, layer, file, msgspec.msgpack.encode(numbers.pairs())),
+        )
+        self.db.execute(
+            "UPDATE layers SET outputs = coalesce(outputs, ?), out_bytes = max(out_bytes, ?) WHERE id = ?",
+            (msgspec.msgpack.encode(outputs), out_bytes, layer),
+        )
+
+    def _fix_kernels(self, job: str, kernels: str) -> None:
+        self.db.execute("UPDATE jobs SET kernels = coalesce(kernels, ?) WHERE id = ?", (kernels, job))
+        fixed = self._value("SELECT kernels FROM jobs WHERE id = ?", job)
+        if fixed != kernels:
+            raise OtherKernels(kernels, fixed)
+
+    def commits_after(self, job: str, after: int, limit: int) -> list[CommitRow]:
+        """What was committed of a job and still counts, in that order, merged meanwhile or not."""
+        rows = self.db.execute(
+            "SELECT commits.id, layers.digest, file, numbers FROM commits JOIN layers ON layers.id = commits.layer"
+            " WHERE commits.job = ? AND commits.id > ? ORDER BY commits.id LIMIT ?",
+            (job, after, limit),
+        )
+        decode = msgspec.msgpack.Decoder(list[tuple[int, int]]).decode
+        return [CommitRow(seq, digest, file, decode(numbers)) for seq, digest, file, numbers in rows]
+
+    def committed_of(self, job: str, digest: str) -> RangeSet:
+        return self._numbers("shards", self._layer(job, digest))
+
+    def bundles_of(self, job: str, digest: str | None = None) -> list[tuple[int, str, int]]:
+        """(id, file, bytes) of a layer's bundles, or of all the job's, in order of commit."""
+        if digest is None:
+            rows = self.db.execute(
+                "SELECT id, file, nbytes FROM bundles WHERE layer IN (SELECT id FROM layers WHERE job = ?) ORDER BY id",
+                (job,),
+            )
+        else:
+            layer = self._layer(job, digest)
+            rows = self.db.execute("SELECT id, file, nbytes FROM bundles WHERE layer = ? ORDER BY id", (layer,))
+        return rows.fetchall()
+
+    def bundle_of(self, job: str, digest: str, number: int) -> BundleRow | None:
+        """The bundle that has a shard; None once the layer is merged, and before the shard is committed."""
+        row = self.db.execute(
+            "SELECT agent, committed FROM bundles JOIN shards ON shards.bundle = bundles.id"
+            " WHERE shards.layer = ? AND number = ?",
+            (self._layer(job, digest), number),
+        ).fetchone()
+        return BundleRow(*row) if row else None
+
+    def forget_bundle(self, job: str, digest: str, file: str) -> RangeSet:
+        """A damaged bundle loses all its rows; the numbers are to be run again."""
+        layer = self._layer(job, digest)
+        bundle = self._value("SELECT id FROM bundles WHERE layer = ? AND file = ?", layer, file)
+        rows = self.db.execute(
+            "SELECT number FROM shards WHERE layer = ? AND bundle = ? ORDER BY number", (layer, bundle)
+        )
+        numbers = RangeSet.of(row[0] for row in rows)
+        self.db.execute("DELETE FROM shards WHERE layer = ? AND bundle = ?", (layer, bundle))
+        self.db.execute("DELETE FROM bundles WHERE id = ?", (bundle,))
+        self.db.execute("DELETE FROM commits WHERE job = ? AND layer = ? AND file = ?", (job, layer, file))
+        return numbers
+
+    def forget_shards(self, job: str, digest: str, numbers: RangeSet) -> None:
+        """Rows that no bundle bears out."""
+        layer = self._layer(job, digest)
+        self.db.executemany("DELETE FROM shards WHERE layer = ? AND number = ?", ((layer, n) for n in numbers))
+
+    def payloads_of(self, job: str, digest: str, numbers: RangeSet) -> dict[int, bytes]:
+        """What made shards are made of; none where the layer is of an array."""
+        made = "SELECT number, payload FROM made WHERE layer = ? AND number >= ? AND number < ?"
+        layer = self._layer(job, digest)
+        return {n: raw for lo, hi in numbers.pairs() for n, raw in self.db.execute(made, (layer, lo, hi))}
+
+    def set_merged(self, job: str, digest: str, generation: int) -> list[str] | None:
+        """The layer's files are in place: its rows go, and the bundles they named are returned. None: too late."""
+        layer = self._layer(job, digest)
+        if self._value("SELECT generation FROM layers WHERE id = ?", layer) != generation:
+            return None
+        self.db.execute("UPDATE layers SET state = 'merged' WHERE id = ?", (layer,))
+        return self._drop_rows(layer)
+
+    def discard_layer(self, job: str, digest: str, generation: int) -> list[str]:
+        """The layer runs again whole; the bundles to delete are returned."""
+        layer = self._layer(job, digest)
+        self.db.execute(
+            "UPDATE layers SET state = 'waiting', generation = ?, high_water = 0, outputs = NULL WHERE id = ?",
+            (generation, layer),
+        )
+        self.db.execute("DELETE FROM quarantined WHERE layer = ?", (layer,))
+        self.db.execute("UPDATE failures SET counts = 0 WHERE layer = ?", (layer,))
+        self.db.execute("DELETE FROM commits WHERE job = ? AND layer = ?", (job, layer))
+        return self._drop_rows(layer)
+
+    def _drop_rows(self, layer: int) -> list[str]:
+        files = [row[0] for row in self.db.execute("SELECT file FROM bundles WHERE layer = ?", (layer,))]
+        self.db.execute("DELETE FROM shards WHERE layer = ?", (layer,))
+        self.db.execute("DELETE FROM bundles WHERE layer = ?", (layer,))
+        return files
+
+    # --- failures -------------------------------------------------------------------------------------
+
+    def add_failure(
+        self, job: str, agent: str, at: float, failure: Failure, quarantine: bool, counts: bool = True
+    ) -> None:
+        layer = self._layer(job, failure.layer)
+        f = failure
+        self.db.execute(
+            "INSERT INTO failures"
+            " (layer, number, boot, attempt, agent, at, code, message, evidence, seconds, peak, counts)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (layer, f.number, f.boot, f.attempt, agent, at, f.code, f.message, f.evidence, f.seconds, f.peak, counts),
+        )
+        if quarantine:
+            self.add_quarantine(job, failure.layer, failure.number, failure.message)
+
+    def add_quarantine(self, job: str, digest: str, number: int, why: str) -> None:
+        layer = self._layer(job, digest)
+        self.db.execute("INSERT OR REPLACE INTO quarantined VALUES (?, ?, ?)", (layer, number, why))
+
+    def forget_failures(self, job: str, agent: str | None, shards: Iterable[tuple[str, int]]) -> None:
+        """They count no longer; they stay to be read."""
+        if agent is None:
+            of_job = "layer IN (SELECT id FROM layers WHERE job = ?)"
+            self.db.execute(f"UPDATE failures SET counts = 0 WHERE {of_job}", (job,))
+            self.db.execute(f"DELETE FROM quarantined WHERE {of_job}", (job,))
+            return
+        for digest, number in shards:
+            layer = self._layer(job, digest)
+            key = (layer, number)
+            self.db.execute(
+                "UPDATE failures SET counts = 0 WHERE layer = ? AND number = ? AND agent = ?", (*key, agent)
+            )
+            self.db.execute("DELETE FROM quarantined WHERE layer = ? AND number = ?", key)
+
+    def failures(
+        self, job: str, digest: str | None, number: int | None, quarantined: bool, limit: int
+    ) -> tuple[int, list[FailureRow]]:
+        """How many match, and the newest `limit` of them. A quarantine by losses is a row of its own."""
+        where, args = ["layers.job = ?"], [job]
+        if digest is not None:
+            where.append("layers.digest = ?")
+            args.append(digest)
+        if number is not None:
+            where.append("f.number = ?")
+            args.append(str(number))
+        if quarantined:
+            where.append("q.number IS NOT NULL")
+        found = f"{FAILURES_AND_LOSSES} WHERE {' AND '.join(where)}"
+        total = self._value(f"SELECT count(*) FROM {found}", *args)
+        rows = self.db.execute(
+            "SELECT layers.digest, f.number, f.boot, f.attempt, f.agent, f.at, f.code, f.message, f.evidence,"
+            f" f.seconds, f.peak, q.number IS NOT NULL FROM {found} ORDER BY f.at DESC, f.id DESC LIMIT ?",
+            (*args, limit),
+        )
+        return total, [_failure_row(row) for row in rows]
+
+    def failure_counts(self) -> dict[str, int]:
+        rows = self.db.execute("SELECT job, count(*) FROM failures JOIN layers ON layers.id = layer GROUP BY job")
+        return dict(rows)
+
+    # --- agents ---------------------------------------------------------------------------------------
+
+    def set_agent(self, name: str, live: bool, seen: float, info: bytes) -> None:
+        self.db.execute("INSERT OR REPLACE INTO agents VALUES (?, ?, ?, ?)", (name, live, seen, info))
+
+    def agents(self) -> list[tuple[str, bool, float, bytes]]:
+        rows = self.db.execute("SELECT name, live, seen, info FROM agents ORDER BY name")
+        return [(name, bool(live), seen, info) for name, live, seen, info in rows]
+
+
+def _has_column(db: sqlite3.Connection, name: str) -> bool:
+    return db.execute("SELECT 1 FROM pragma_table_info('jobs') WHERE name = ?", (name,)).fetchone() is not None
+
+
+def _failure_row(row: tuple[Any, ...]) -> FailureRow:
+    layer, number, boot, attempt, agent, at, code, message, evidence, seconds, peak, quarantined = row
+    return FailureRow(
+        layer, number, boot, attempt, agent, at, code, message, evidence, seconds, peak, bool(quarantined)
+    )
+
+
+_T = TypeVar("_T")
+_Job = tuple[Callable[[Store], Any], "Future[Any]"]
+
+
+class StoreThread:
+    """Runs statements in the order they were asked for; each batch is one transaction, each request a savepoint.
+
+    A future is done only when its transaction is durable. While the disk is full the batch is tried again: nothing is
+    acknowledged meanwhile, so nothing is lost.
+    """
+
+    def __init__(self, store: Store, on_trouble: Callable[[str], None]) -> None:
+        self._store = store
+        self._on_trouble = on_trouble
+        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="store", daemon=True)
+        self._thread.start()
+
+    def run(self, statement: Callable[[Store], _T]) -> Future[_T]:
+        future: Future[_T] = Future()
+        future.set_running_or_notify_cancel()  # whoever asked may go away: it is done all the same
+        self._queue.put((statement, future))
+        return future
+
+    def stop(self) -> None:
+        """After all that was asked for, unless the disk takes no more."""
+        self._stopping.set()
+        self._queue.put(None)
+        self._thread.join()
+        self._store.close()
+
+    def _loop(self) -> None:
+        while (first := self._queue.get()) is not None:
+            batch, last = [first], False
+            with contextlib.suppress(queue.Empty):
+                while not last:
+                    job = self._queue.get_nowait()
+                    last = job is None
+                    if job is not None:
+                        batch.append(job)
+            self._transact(batch)
+            if last:
+                return
+
+    def _transact(self, batch: list[_Job]) -> None:
+        while True:
+            try:
+                results = self._try(batch)
+            except sqlite3.Error as error:
+                self._on_trouble(str(error))
+                if self._stopping.wait(RETRY_SECONDS):
+                    for _, future in batch:
+                        future.set_exception(error)
+                    return
+                continue
+            self._on_trouble("")
+            for (_, future), (value, error_of_one) in zip(batch, results, strict=True):
+                if error_of_one is not None:
+                    future.set_exception(error_of_one)
+                else:
+                    future.set_result(value)
+            return
+
+    def _try(self, batch: list[_Job]) -> list[tuple[Any, Exception | None]]:
+        db = self._store.db
+        results: list[tuple[Any, Exception | None]] = []
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            for statement, _ in batch:
+                db.execute("SAVEPOINT one")
+                try:
+                    results.append((statement(self._store), None))
+                except sqlite3.OperationalError:
+                    raise
+                except Exception as error:
+                    db.execute("ROLLBACK TO one")
+                    results.append((None, error))
+                db.execute("RELEASE one")
+            db.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                db.execute("ROLLBACK")
+            raise
+        return results

@@ -1,0 +1,211 @@
+"""What `status`, `watch` and `agents` are told: the scheduler's state and the figures as values. Only reads."""
+
+from __future__ import annotations
+
+import time
+
+from muster import VERSION
+from muster.coordinator.api.requests import (
+    AgentRate,
+    Agents,
+    AgentState,
+    AgentStatus,
+    JobStatus,
+    LayerStatus,
+    Status,
+    Tally,
+    bounded,
+)
+from muster.coordinator.daemon.engine import Engine, LiveJob
+from muster.coordinator.daemon.measures import Done
+from muster.coordinator.daemon.views.stragglers import slow_shards
+from muster.coordinator.scheduler import state as s
+from muster.jobs.contract.plan import Layer
+
+
+def status_of(engine: Engine, job: str | None) -> Status:
+    state = engine.scheduler.state
+    wanted = [job] if job else list(state.jobs)
+    notes = [f"the root's database cannot be written: {engine.store_trouble}"] if engine.store_trouble else []
+    notes += [f"{one} is not served: {error.message}; {error.hint}" for one, error in engine.damaged.items()]
+    return Status(
+        now=time.time(),
+        version=VERSION,
+        agents=sum(1 for _ in state.present_agents()),
+        jobs=[_job_status(engine, state.jobs[one], with_layers=job is not None) for one in wanted],
+        notes=notes,
+    )
+
+
+def _job_status(engine: Engine, job: s.Job, *, with_layers: bool) -> JobStatus:
+    live = engine.jobs[job.id]
+    tallies = [_tally(live.layers[layer.digest], layer) for layer in job.layers]
+    figures = live.figures
+    state = engine.scheduler.state
+    return JobStatus(
+        id=job.id,
+        kind=job.kind,
+        state=job.state,  # type: ignore[arg-type]
+        why=job.why,
+        priority=job.priority,
+        created=live.created,
+        started=live.started,
+        ended=live.ended,
+        totals=_total(tallies, figures.out_committed),
+        failures=figures.failures,
+        layers=[
+            LayerStatus(layer.name, layer.state, tally)  # type: ignore[arg-type]
+            for layer, tally in zip(job.layers, tallies, strict=True)
+            if with_layers
+        ],
+        layers_total=len(job.layers),
+        layers_merged=sum(layer.state == "merged" for layer in job.layers),
+        agents=_rates(engine, job, live),
+        recent=figures.window_recent(state.timing.tick),
+        whole=figures.window_whole(),
+        merged_bytes=figures.merged_bytes,
+        merge_seconds=figures.merge_seconds,
+        training=live.training,
+        slow=[] if live.work.timeout else slow_shards(state, job, figures.median(), time.monotonic()),
+        notes=notes_of(engine, job),
+        plan=live.digest,
+    )
+
+
+def _tally(plan: Layer, layer: s.Layer) -> Tally:
+    count = layer.count - layer.first
+    committed, quarantined = len(layer.committed) - layer.first, len(layer.quarantined)
+    running = finished = 0
+    for holding in layer.holdings.values():
+        running += len(holding.open)
+        finished += len(holding.finished)
+    limbo = len(layer.limbo)
+    left = count - committed - quarantined
+    finished = min(finished, left)
+    running = min(running + limbo, left - finished)
+    tally = Tally(
+        shards=count,
+        committed=committed,
+        finished=finished,
+        running=running,
+        pending=left - finished - running,
+        quarantined=quarantined,
+        rows=plan.rows,
+        rows_committed=min(plan.rows, committed * plan.shard_rows),
+        in_bytes=plan.total_in_bytes or count * plan.in_bytes,
+        out_bytes=layer.out_bytes * count,
+    )
+    return bounded(tally)
+
+
+def _total(tallies: list[Tally], out_committed: int) -> Tally:
+    def add(field: str) -> int:
+        return sum(getattr(tally, field) for tally in tallies)
+
+    counted = ("shards", "committed", "finished", "running", "pending", "quarantined", "rows", "rows_committed")
+    sums = {field: add(field) for field in (*counted, "in_bytes", "out_bytes")}
+    return bounded(Tally(**sums, out_committed=out_committed))
+
+
+def _rates(engine: Engine, job: s.Job, live: LiveJob) -> list[AgentRate]:
+    state = engine.scheduler.state
+    names = sorted(live.figures.by_agent.keys() | {agent.name for agent in state.present_agents()})
+    return [_rate(engine, job, name, live.figures.by_agent.get(name, Done())) for name in names]
+
+
+def _rate(engine: Engine, job: s.Job, name: str, done: Done) -> AgentRate:
+    state = engine.scheduler.state
+    agent = state.agents.get(name)
+    mine = [h for h in agent.holdings.values() if h.job == job.id] if agent else []
+    rate = AgentRate(
+        name=name,
+        live=agent is not None and state.eligible(agent, job),
+        slots=agent.slots(job) if agent and agent.present else 0,
+        running=sum(len(holding.open) for holding in mine),
+        finished=sum(len(holding.finished) for holding in mine),
+        shards=done.shards,
+        rows=done.rows,
+        in_bytes=done.in_bytes,
+        out_bytes=done.out_bytes,
+        seconds=done.seconds,
+        busy=done.busy,
+    )
+    return bounded(rate)
+
+
+def obstacles_of(engine: Engine, job: s.Job) -> dict[str, str]:
+    """Present agent → why it may run nothing of the job, "" where it may."""
+    state = engine.scheduler.state
+    return {agent.name: state.obstacle(agent, job) for agent in state.present_agents()}
+
+
+def notes_of(engine: Engine, job: s.Job) -> list[str]:
+    """What keeps a running job from running, and what its user should know."""
+    state = engine.scheduler.state
+    changed = [layer for layer in job.layers if layer.state == "changed"][:5]
+    changes = engine.jobs[job.id].changes
+    notes = [f"source of layer {layer.name} changed" for layer in changed]
+    notes += [changes[layer.digest] for layer in changed if layer.digest in changes]
+    notes += _unmerged(engine, job)[:5]
+    if job.state != "running":
+        return notes
+    obstacles = obstacles_of(engine, job)
+    if not obstacles:
+        return [*notes, "no agent has joined"]
+    if all(obstacles.values()):
+        notes += [f"{name} {why}" for name, why in sorted(obstacles.items())][:5]
+    elif all(agent.paused for agent in state.present_agents()):
+        notes += [f"{agent.name} is {engine.agents[agent.name].note}" for agent in state.present_agents()][:5]
+    elif not any(layer.holdings for layer in job.opened):
+        idle = sorted((agent.name, agent.idle_because) for agent in state.present_agents())
+        notes += [f"{name} is idle: {why}" for name, why in idle if why.startswith(f"{job.id}: a shard needs")][:5]
+    if state.limbo_until is not None:
+        waiting = ", ".join(sorted(state.expected)[:5])
+        notes.append(f"after a restart, shards that may still be running wait for {waiting or 'their agents'}")
+    return notes
+
+
+def _unmerged(engine: Engine, job: s.Job) -> list[str]:
+    """Layers that are complete and did not merge yet, each with what went wrong last."""
+    troubles = [
+        (layer, engine.merging.trouble(job.id, layer.digest)) for layer in job.opened if layer.state == "merging"
+    ]
+    return [f"layer {layer.name} is not merged yet: {why}; it is tried again" for layer, why in troubles if why]
+
+
+def agents_of(engine: Engine) -> Agents:
+    names = sorted(engine.agents)
+    return Agents(now=time.time(), agents=[_agent_status(engine, name) for name in names])
+
+
+def _agent_status(engine: Engine, name: str) -> AgentStatus:
+    state = engine.scheduler.state
+    info = engine.agents[name]
+    agent = state.agents.get(name)
+    done = [live.figures.by_agent[name] for live in engine.jobs.values() if name in live.figures.by_agent]
+    shown: AgentState = agent.state if agent else "gone"  # type: ignore[assignment]
+    idles = agent is not None and agent.present and agent.open_of() == 0 and bool(state.running)
+    idle = agent.idle_because if agent and idles else ""
+    status = AgentStatus(
+        name=name,
+        host=info.host,
+        state=shown,
+        last_seen=info.seen,
+        cpus=info.cpus,
+        running=agent.open_of() if agent else 0,
+        finished=sum(len(holding.finished) for holding in agent.holdings.values()) if agent else 0,
+        done=sum(one.committed for one in done),
+        in_bytes=sum(one.in_bytes for one in done),
+        out_bytes=sum(one.out_bytes for one in done),
+        fingerprint=info.fingerprint,
+        version=info.version,
+        note=info.note or idle,
+        ineligible=_obstacles(engine, agent) if agent and agent.present else {},
+    )
+    return bounded(status)
+
+
+def _obstacles(engine: Engine, agent: s.Agent) -> dict[str, str]:
+    state = engine.scheduler.state
+    running = [job for job in state.jobs.values() if job.state == "running"]
+    return {job.id: why for job in running if (why := state.obstacle(agent, job))}

@@ -1,0 +1,151 @@
+"""The driver of a training: rounds out, sums in, scores, checkpoints, an end. The numerics are elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from muster.coordinator.drivers.session import Drive, run
+from muster.coordinator.drivers.training.participants import Arrival, Crew, Ended
+from muster.coordinator.drivers.training.state import Logbook
+from muster.coordinator.farm_root import plans
+from muster.coordinator.farm_root.paths import Root
+from muster.jobs.common.errors import TrainingError
+from muster.jobs.kinds.train import Order
+from muster.jobs.training.aggregation.asynchronous import Pushes
+from muster.jobs.training.aggregation.contribution import Sum
+from muster.jobs.training.aggregation.synchronous import Outer, Redo, Stepped
+from muster.jobs.training.params import TrainParams
+from muster.jobs.training.steps.models import open_model
+
+
+def main() -> int:
+    return run(_drive)
+
+
+def _drive(drive: Drive) -> None:
+    params = msgspec.convert(drive.state.params, TrainParams)
+    assert params.facts is not None, "planned"
+    model = open_model(params, params.facts, _packed_data(drive))
+    try:
+        book = Logbook(drive, params, model)
+        crew = Crew(drive, params)
+        training: Training = AsyncTraining(book, crew) if params.mode == "async" else RoundTraining(book, crew)
+        training.run()
+        if not drive.over:
+            book.finish()
+    except TrainingError as error:
+        drive.give_up(f"{error.message}; {error.hint.replace('JOB', drive.job)}")
+    except Ended:
+        return
+
+
+def _packed_data(drive: Drive) -> Path | None:
+    """Where the root has the job's data, as one file; None where each machine has it by itself."""
+    described = plans.load(drive.place).work.model
+    return Root(drive.place.path.parents[1]).model(described.digest) if described is not None else None
+
+
+class RoundTraining:
+    """Sync and local: whole rounds, one after the other. Evaluations are off the clock."""
+
+    def __init__(self, book: Logbook, crew: Crew) -> None:
+        assert isinstance(book.outer, Outer)
+        self._book, self._crew, self._outer = book, crew, book.outer
+        self._total = Sum(self._outer.dim, book.params.bits)
+
+    def run(self) -> None:
+        self._evaluate()
+        while not (self._outer.is_over or self._book.course.at_target):
+            self._round()
+            self._book.keep_if_due()
+
+    def _round(self) -> None:
+        before = self._outer.digest
+        with self._book.on_the_clock():
+            step = self._merged()
+        if isinstance(step, Redo):
+            self._book.course.record.redone += 1
+            return
+        self._crew.moved(before, self._outer.digest, step.update, self._outer.stepped)
+        self._book.stepped(step)
+        self._evaluate()
+
+    def _merged(self) -> Stepped | Redo:
+        """All contributions of a round, and the step they make."""
+        outer, total = self._outer, self._total
+        header, wanted = outer.header(), list(range(self._book.params.workers))
+        total.clear()
+        while wanted or self._crew.busy:
+            if wanted:
+                orders = [Order(worker, header) for worker in wanted]
+                self._crew.issue(orders, outer.weights, outer.digest, self._book.news)
+            arrived = self._crew.take()
+            for arrival in arrived.sums:
+                total.add(arrival.part)
+            wanted = arrived.wrong
+        return outer.merge(total)
+
+    def _evaluate(self) -> None:
+        while _ask_for_scores(self._book, self._crew) or self._crew.judging:
+            arrived = self._crew.take()
+            self._book.scored(arrived.scores, arrived.misjudged)
+
+
+class AsyncTraining:
+    """Each contribution moves the weights as it comes; how stale it may be is bounded, and all of it journalled."""
+
+    def __init__(self, book: Logbook, crew: Crew) -> None:
+        assert isinstance(book.outer, Pushes)
+        self._book, self._crew, self._pushes = book, crew, book.outer
+
+    def run(self) -> None:
+        with self._book.on_the_clock():
+            while not (self._pushes.is_over or self._book.course.at_target):
+                self._issue()
+                self._take()
+                self._book.keep_if_due()
+        while self._book.course.waiting and not self._book.course.at_target:
+            _ask_for_scores(self._book, self._crew)
+            self._take()
+
+    def _issue(self) -> None:
+        """Work for whoever is free, unless the test set is too far behind."""
+        _ask_for_scores(self._book, self._crew)
+        if self._book.course.must_wait:
+            return
+        if issued := self._pushes.issue(self._book.params.workers):
+            header, workers = issued
+            orders = [Order(worker, header) for worker in workers]
+            self._crew.issue(orders, self._pushes.weights, self._pushes.digest, self._book.news)
+
+    def _take(self) -> None:
+        arrived = self._crew.take()
+        self._book.scored(arrived.scores, arrived.misjudged)
+        self._pushes.withdraw(arrived.wrong)
+        for arrival in arrived.sums:
+            self._arrive(arrival)
+
+    def _arrive(self, arrival: Arrival) -> None:
+        if self._pushes.is_over:
+            return
+        before = self._pushes.digest
+        step = self._pushes.arrive(arrival.header, arrival.workers, arrival.part)
+        if isinstance(step, Redo):
+            self._book.course.record.redone += 1
+        elif step is not None:
+            self._crew.moved(before, self._pushes.digest, step.update, self._pushes.stepped)
+            self._book.stepped(step)
+
+
+def _ask_for_scores(book: Logbook, crew: Crew) -> bool:
+    """Of all weights that wait for one; whether there were any."""
+    asked = book.unscored()
+    for at, weights in asked:
+        crew.judge(at, weights, book.news)
+    return bool(asked)
+
+
+Training: TypeAlias = RoundTraining | AsyncTraining

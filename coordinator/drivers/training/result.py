@@ -1,0 +1,139 @@
+"""A training's result: the final weights, the curve, the journal, and a manifest with their digests. Trains nothing."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import xxhash
+from safetensors.numpy import save
+
+from muster.coordinator.drivers.session import Drive
+from muster.jobs.common.durable import fsync_folder, naming_space, write_durably
+from muster.jobs.parts.manifest import FORMAT, MANIFEST, SHARDS, File, Merged, Product, encode_manifest
+from muster.jobs.training.aggregation.asynchronous import Pushes
+from muster.jobs.training.aggregation.synchronous import Outer
+from muster.jobs.training.checkpoint import model_text
+from muster.jobs.training.params import TrainParams
+from muster.jobs.training.progress import Course
+from muster.jobs.training.steps.learner import digest_of
+from muster.jobs.training.steps.models import Model
+
+Array = np.ndarray[Any, Any]
+
+WEIGHTS, TENSORS, CURVE, SUMMARY = "weights.npy", "weights.safetensors", "curve.csv", "training.json"
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What a training came to."""
+
+    digest: str  # xxh3_128 of the final weights
+    model: str
+    mode: str
+    rounds: int
+    iteration: int  # whose weights these are: a round, or in `async` a push
+    seconds: float  # of training
+    accuracy: float | None
+    best_accuracy: float | None
+    best_iteration: int | None
+    reached_target: bool
+    redone: int  # rounds done again at another scale
+    params: dict[str, Any]
+    points: list[Any]  # iteration, seconds, loss, samples
+    marks: list[Any]  # iteration, seconds, accuracy, loss on the test set
+    journal: list[Any]  # of `async`: version, workers, scale, buffer scale
+
+
+def publish(
+    drive: Drive, params: TrainParams, model: Model, outer: Outer | Pushes, course: Course, seconds: float
+) -> None:
+    """All files durable in a folder of their own, the manifest last; then that is renamed into the result."""
+    weights = course.reached_weights if course.reached_weights is not None else outer.weights
+    layer = drive.state.layer
+    folder, tmp = drive.place.result / layer, drive.place.result / f".{layer}.tmp"
+    shutil.rmtree(tmp, ignore_errors=True)
+    with naming_space(folder):
+        tmp.mkdir()
+        summary = _summary(params, outer, course, weights, seconds)
+        manifest = _written(tmp, drive, model, weights, course, summary)
+        write_durably(tmp / MANIFEST, encode_manifest(manifest))
+        fsync_folder(tmp)
+        shutil.rmtree(folder, ignore_errors=True)  # of a life that ended before it could say so
+        tmp.rename(folder)
+        fsync_folder(folder.parent)
+
+
+def _written(tmp: Path, drive: Drive, model: Model, weights: Array, course: Course, summary: Summary) -> Merged:
+    flat = np.ascontiguousarray(weights, "<f4")
+    kept = _file(tmp, WEIGHTS, _npy(flat), flat)
+    told = {"digest": summary.digest, "model": summary.model}
+    more = (
+        _file(tmp, TENSORS, save({name: np.ascontiguousarray(one) for name, one in model.arrays(flat).items()}, told)),
+        _file(tmp, CURVE, curve_of(course).encode()),
+        _file(tmp, SUMMARY, msgspec.json.format(msgspec.json.encode(summary), indent=1)),
+    )
+    table = np.zeros(0, "<i8")
+    return Merged(
+        format=FORMAT,
+        job=drive.job,
+        layer=drive.state.layer,
+        digest=drive.state.digest,
+        rows=0,
+        shards=0,
+        outputs=(Product("weights", "sum", (kept,)),),
+        table=_file(tmp, SHARDS, _npy(table), table),
+        fingerprints=(),
+        more=more,
+    )
+
+
+def _npy(array: Array) -> bytes:
+    raw = io.BytesIO()
+    np.save(raw, array)
+    return raw.getvalue()
+
+
+def _file(folder: Path, name: str, raw: bytes, array: Array | None = None) -> File:
+    write_durably(folder / name, raw)
+    digest = xxhash.xxh3_128_hexdigest(raw)
+    return File(
+        name, array.dtype.str if array is not None else "", array.shape if array is not None else (), len(raw), digest
+    )
+
+
+def _summary(params: TrainParams, outer: Outer | Pushes, course: Course, weights: Array, seconds: float) -> Summary:
+    record, reached, best = course.record, course.reached, course.best
+    at = reached.iteration if reached else (outer.round if isinstance(outer, Outer) else outer.version)
+    scored = [mark.accuracy for mark in record.marks if mark.iteration == at]
+    return Summary(
+        digest=digest_of(weights),
+        model=model_text(params, params.facts),
+        mode=params.mode,
+        rounds=outer.round,
+        iteration=at,
+        seconds=seconds,
+        accuracy=scored[-1] if scored else None,
+        best_accuracy=best.accuracy if best else None,
+        best_iteration=best.iteration if best else None,
+        reached_target=reached is not None,
+        redone=record.redone,
+        params=msgspec.to_builtins(params),
+        points=msgspec.to_builtins(record.points),
+        marks=msgspec.to_builtins(record.marks),
+        journal=msgspec.to_builtins(outer.journal) if isinstance(outer, Pushes) else [],
+    )
+
+
+def curve_of(course: Course) -> str:
+    """A line for each iteration; accuracy and loss on the test set where they were taken."""
+    marks = {mark.iteration: mark for mark in course.record.marks}
+    lines = ["iteration,seconds,loss,samples,accuracy,test_loss"]
+    for point in course.record.points:
+        mark = marks.get(point.iteration)
+        scored = f"{mark.accuracy!r},{mark.loss!r}" if mark else ","
+        lines.append(f"{point.iteration},{point.seconds:.6f},{point.loss!r},{point.samples},{scored}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,140 @@
+"""Asking the daemon: one question, one answer, over its unix socket. Never used by the daemon itself."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from muster.coordinator.api.requests import Problem, Status, StatusAsk, ToCommand, Usage, Used
+from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.farm_root.paths import Root
+from muster.coordinator.protocol.frames import FrameReader, frame
+from muster.coordinator.protocol.messages import Bye, Decoder, Message, Rejected, encode
+from muster.jobs.common.errors import LinkError, MusterError, NoDaemonError, ProtocolError, RefusedError
+
+ANSWER_SECONDS = 60.0  # the daemon answers within a tick; beyond this it is stuck or stopped
+RECEIVE_BYTES = 1 << 18
+POLL_SECONDS = 0.25  # between two questions about a job that is followed
+AWAY_SECONDS = 120.0  # how long a coordinator may be away, being started again say
+
+_decode = Decoder(ToCommand | Rejected | Bye)
+_T = TypeVar("_T", bound=Message)
+
+
+class Line:
+    """An open connection to the daemon."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._reader = FrameReader()
+
+    def ask(self, question: Message, answer: type[_T], wait: float = 0.0) -> _T:
+        """The daemon's answer, of the type it must have. `wait`: how long the question lets it take."""
+        self._socket.settimeout(ANSWER_SECONDS + wait)
+        try:
+            self._socket.sendall(frame(encode(question)))
+            got = _decode(self._receive())
+        except TimeoutError:
+            raise LinkError("the coordinator does not answer", "daemon.log in its root may say why") from None
+        except OSError as error:
+            raise _gone(str(error)) from None
+        return _checked(got, answer)
+
+    def _receive(self) -> bytes:
+        while True:
+            data = self._socket.recv(RECEIVE_BYTES)
+            if not data:
+                raise _gone("it closed the connection")
+            for payload in self._reader.feed(data):
+                return payload
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def ask(root: Root, question: Message, answer: type[_T]) -> _T:
+    """One question on a connection of its own."""
+    with line(root) as opened:
+        return opened.ask(question, answer)
+
+
+def room(root: Root) -> int:
+    """Bytes that are free beside what is promised to jobs."""
+    used = ask(root, Usage(), Used)
+    return max(used.free - used.reserved, 0)
+
+
+@contextmanager
+def line(root: Root) -> Iterator[Line]:
+    """A connection for several questions."""
+    opened = Line(connect(root))
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def connect(root: Root) -> socket.socket:
+    """A socket to the daemon of `root`."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.settimeout(ANSWER_SECONDS)
+    try:
+        with roots.address(root.socket) as where:
+            sock.connect(where)
+    except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
+        sock.close()
+        raise _no_daemon(root) from None
+    except OSError as error:
+        sock.close()
+        raise RefusedError(
+            f"{root.socket} cannot be reached: {error.strerror or error}", "ask as the user it belongs to"
+        ) from None
+    return sock
+
+
+def statuses(root: Root, job: str) -> Iterator[Status]:
+    """The job's status, again and again, until one says that it ended or is halted."""
+    away_since: float | None = None
+    while True:
+        try:
+            answer = ask(root, StatusAsk(job), Status)
+        except (NoDaemonError, LinkError):
+            away_since = away_since or time.monotonic()
+            if time.monotonic() - away_since > AWAY_SECONDS:
+                raise
+        else:
+            away_since = None
+            yield answer
+            if answer.jobs[0].is_over:
+                return
+        time.sleep(POLL_SECONDS)
+
+
+def _no_daemon(root: Root) -> NoDaemonError:
+    shown = "" if root.path == roots.find(None).path else f" --root {root.path}"
+    return NoDaemonError(f"no coordinator serves {root.path}", f"start it with `coordinator serve{shown} --detach`")
+
+
+def _gone(why: str) -> LinkError:
+    return LinkError(f"the coordinator went away: {why}", "ask again once `coordinator serve` runs")
+
+
+def _checked(got: Message, answer: type[_T]) -> _T:
+    if isinstance(got, answer):
+        return got
+    if isinstance(got, Problem):
+        raise error_of(got)
+    if isinstance(got, Rejected):
+        raise RefusedError(got.message, got.hint or None)
+    if isinstance(got, Bye):
+        raise _gone(got.reason)
+    raise ProtocolError(f"expected {answer.__name__}, got {type(got).__name__}")
+
+
+def error_of(problem: Problem) -> MusterError:
+    """The error the daemon had, again as its class."""
+    found = {cls.exit_code: cls for cls in MusterError.__subclasses__()}
+    return found.get(problem.exit_code, MusterError)(problem.message, problem.hint)

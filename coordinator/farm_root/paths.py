@@ -1,0 +1,326 @@
+"""The root folder: where it is, what lies where in it, whether it may be used. Reads and writes nothing of any job."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shlex
+import stat
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from muster.jobs.common.durable import fsync_folder, publish
+from muster.jobs.common.errors import MusterError, NoDaemonError, NotFoundError, RefusedError, UsageError
+from muster.jobs.common.names import split_job_id
+from muster.jobs.contract.plan import ITEMS_LIST
+from muster.jobs.sources.items import SUFFIX as ITEMS_SUFFIX
+
+FORMAT = 1  # of everything below a root; another number is another layout
+SOCKET_PATH_LIMIT = 103  # bytes; Linux takes 107, macOS 103
+NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "lustre", "gpfs", "beegfs", "glusterfs"}
+    | {"fuse.sshfs", "fuse.glusterfs", "fuse.ceph"}
+)
+MOUNTS = Path("/proc/self/mountinfo")
+# `-m` would put the current folder, here anybody's, before our own packages
+_START = "import sys; sys.path[:] = [p for p in sys.path if p]; from {0} import {1}; sys.exit({1}())"
+
+
+@dataclass(frozen=True)
+class Root:
+    """The paths of one farm."""
+
+    path: Path
+
+    @property
+    def farm_file(self) -> Path:
+        return self.path / "farm.json"
+
+    @property
+    def socket(self) -> Path:
+        return self.path / "control.sock"
+
+    @property
+    def lock(self) -> Path:
+        return self.path / "lock"
+
+    @property
+    def store(self) -> Path:
+        return self.path / "state.sqlite"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "daemon.log"
+
+    @property
+    def start_log(self) -> Path:
+        """What a detached daemon said before its own log was open."""
+        return self.path / "start.log"
+
+    @property
+    def launcher(self) -> Path:
+        return self.path / "connect"
+
+    @property
+    def tmp(self) -> Path:
+        return self.path / "tmp"
+
+    @property
+    def jobs(self) -> Path:
+        return self.path / "jobs"
+
+    @property
+    def code(self) -> Path:
+        return self.path / "code"
+
+    @property
+    def uploads(self) -> Path:
+        """Arrays that clients sent, by digest."""
+        return self.path / "uploads"
+
+    @property
+    def command(self) -> Path:
+        """A launcher for any command, for who comes over ssh."""
+        return self.path / "coordinator"
+
+    def pack(self, digest: str) -> Path:
+        return self.code / f"{digest}.pack"
+
+    def model(self, digest: str) -> Path:
+        return self.code / f"{digest}.model"
+
+    def items(self, digest: str) -> Path:
+        """A list of items: a link to that of a job, which agents know by its digest alone."""
+        return self.code / f"{digest}.{ITEMS_SUFFIX}"
+
+    def job(self, job: str) -> JobFolder:
+        return JobFolder(self.jobs / job)
+
+    @property
+    def farm(self) -> str:
+        """The farm's uuid, made with the root."""
+        return _read_farm(self.farm_file)
+
+
+@dataclass(frozen=True)
+class JobFolder:
+    """The paths of one job."""
+
+    path: Path
+
+    @property
+    def job_file(self) -> Path:
+        return self.path / "job.yaml"
+
+    @property
+    def plan(self) -> Path:
+        return self.path / "plan.msgpack"
+
+    @property
+    def items(self) -> Path:
+        """The list of the items, of a job that has some."""
+        return self.path / ITEMS_LIST
+
+    @property
+    def bundles(self) -> Path:
+        return self.path / "bundles"
+
+    @property
+    def rounds(self) -> Path:
+        """What rounds need while they last: sheets, and bundles that the driver has not taken. Never synced."""
+        return self.path / "rounds"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Of a training; its driver's."""
+        return self.path / "checkpoints"
+
+    def sheet(self, digest: str) -> Path:
+        return self.rounds / f"{digest}.sheet"
+
+    def patch(self, digest: str) -> Path:
+        """What makes that sheet of the one before."""
+        return self.rounds / f"{digest}.patch"
+
+    @property
+    def result(self) -> Path:
+        return self.path / "result"
+
+    @property
+    def failures(self) -> Path:
+        return self.path / "failures.log"
+
+    @property
+    def printed(self) -> Path:
+        return self.path / "printed.log"
+
+
+def default_root() -> Path:
+    """$MUSTER_ROOT, else ~/.muster."""
+    named = os.environ.get("MUSTER_ROOT")
+    return Path(named).expanduser() if named else Path.home() / ".muster"
+
+
+def find(path: Path | None) -> Root:
+    """The root a command means: `path`, else the default. It need not exist."""
+    return Root((path or default_root()).expanduser().absolute())
+
+
+def existing(path: Path | None) -> Root:
+    """The same where it must exist already."""
+    root = find(path)
+    if not root.farm_file.is_file():
+        raise NoDaemonError(f"{root.path} is not a farm's root", f"make it with `coordinator serve --root {root.path}`")
+    check_safe(root.path)
+    return root
+
+
+def prepare(path: Path) -> Root:
+    """The root at `path`, made where it is missing: private, on local disk, and ours."""
+    root = find(path)
+    try:
+        root.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        check_safe(root.path)
+        if not root.farm_file.exists():
+            _refuse_foreign(root)
+            _write(root.farm_file, json.dumps({"uuid": uuid.uuid4().hex, "format": FORMAT}) + "\n", 0o600)
+        for folder in (root.tmp, root.jobs, root.code, root.uploads):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        fsync_folder(root.path)
+        fsync_folder(root.path.parent)
+        assert root.farm
+        _write(root.launcher, f'#!/bin/sh\nexec {shlex.join(command("connect", root.path))} "$@"\n', 0o700)
+        here = f"export MUSTER_ROOT={shlex.quote(str(root.path))}"
+        _write(root.command, f'#!/bin/sh\n{here}\nexec {shlex.join(python("muster.coordinator.cli"))} "$@"\n', 0o700)
+    except OSError as error:
+        raise _unusable(root.path, error) from None
+    return root
+
+
+def command(name: str, root: Path) -> list[str]:
+    """How a `coordinator` command is started whatever PATH and current folder are."""
+    return python("muster.coordinator.cli", name, "--root", str(root))
+
+
+def python(entry: str, *args: str) -> list[str]:
+    """The command line that runs "module:function" (`main` where none is named) with `args` in this interpreter."""
+    module, _, function = entry.partition(":")
+    return [sys.executable, "-c", _START.format(module, function or "main"), *args]
+
+
+def check_safe(path: Path) -> None:
+    """Refuse a root that others may write to, or that lies on a network file system, where SQLite and locks fail."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise _unusable(path, error) from None
+    if not stat.S_ISDIR(mode):
+        raise RefusedError(f"the root {path} is not a folder", "name a folder with --root or MUSTER_ROOT")
+    if mode & stat.S_IWOTH:
+        raise RefusedError(f"the root {path} is writable by everyone", f"use a private folder: `chmod 700 {path}`")
+    kind = file_system(path)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise RefusedError(
+            f"the root {path} is on a network file system ({kind})",
+            "put it on a local disk of the server, with --root or MUSTER_ROOT",
+        )
+
+
+def file_system(path: Path, mounts: Path = MOUNTS) -> str:
+    """The type of the file system `path` is on; "" where the system does not say."""
+    try:
+        table = mounts.read_text(errors="replace")
+    except OSError:
+        return ""
+    real = os.path.realpath(path)
+    best, kind = "", ""
+    for line in table.splitlines():
+        left, _, right = line.partition(" - ")
+        point = left.split()[4].replace("\\040", " ").replace("\\011", "\t")
+        inside = real == point or real.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):  # a later mount on the same point covers the earlier
+            best, kind = point, right.split()[0]
+    return kind
+
+
+def is_free(root: Root) -> bool:
+    """Whether no daemon holds the root: it keeps the lock to its very end, beyond its socket's."""
+    with root.lock.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return False
+    return True
+
+
+def resolve_job(root: Root, text: str) -> str:
+    """The full id of a job: `weights.2` as it is, `weights` as its latest."""
+    name, number = split_job_id(text)
+    if number is None:
+        numbers = [_number_of(entry.name, name) for entry in _listed(root.jobs)]
+        number = max(numbers, default=0)
+    job = f"{name}.{number}"
+    if not number or not root.job(job).path.is_dir():
+        raise NotFoundError(f"there is no job {text!r} in {root.path}")
+    return job
+
+
+def _number_of(entry: str, name: str) -> int:
+    head, _, tail = entry.rpartition(".")
+    return int(tail) if head == name and tail.isdecimal() else 0
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+@contextmanager
+def address(path: Path) -> Iterator[str]:
+    """What to bind or connect an AF_UNIX socket at `path` to: the system allows about 100 bytes, a root more."""
+    if len(os.fsencode(path)) <= SOCKET_PATH_LIMIT:
+        yield str(path)
+        return
+    if not Path("/proc/self/fd").is_dir():
+        raise UsageError(f"the root's path is too long for a socket: {path}", "use a shorter --root")
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+def _read_farm(file: Path) -> str:
+    try:
+        said = json.loads(file.read_text())
+        farm, layout = str(said["uuid"]), int(said["format"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RefusedError(f"{file} cannot be read: {error}", "restore it, or start a new root") from None
+    if layout != FORMAT:
+        raise RefusedError(f"{file.parent} has layout {layout}, not {FORMAT}", "run the version of muster that made it")
+    return farm
+
+
+def _refuse_foreign(root: Root) -> None:
+    """A folder that is full of something else is not made a root by a slip of the keyboard."""
+    if any(root.path.iterdir()):
+        raise RefusedError(f"{root.path} is full of something else", "name a new or an empty folder with --root")
+
+
+def _write(file: Path, text: str, mode: int) -> None:
+    tmp = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    tmp.write_text(text)
+    tmp.chmod(mode)
+    publish(tmp, file)
+
+
+def _unusable(path: Path, error: OSError) -> MusterError:
+    why = f"the root {path} cannot be used: {error.strerror or error}"
+    return RefusedError(why, "name another with --root or MUSTER_ROOT")

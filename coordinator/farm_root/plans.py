@@ -1,0 +1,69 @@
+"""A job's plan as the root keeps it, held to the digest that the store has of it. One that differs is never used."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from muster.coordinator.api.requests import Status, StatusAsk
+from muster.coordinator.farm_root import ask_daemon
+from muster.coordinator.farm_root.paths import JobFolder, Root
+from muster.jobs.common.errors import DamagedError, LinkError, NoDaemonError, NotFoundError, RefusedError
+from muster.jobs.common.hashing import of_bytes
+from muster.jobs.contract.plan import Plan, decode_plan
+
+_HINT = (
+    "restore the file from a backup, then start the coordinator again; or `coordinator rm {0}`, and submit its job"
+    " file anew"
+)
+
+
+def read(folder: JobFolder, digest: str | None) -> tuple[Plan, str]:
+    """The plan and its digest; a DamagedError unless that is `digest`. None: nobody knows it yet."""
+    raw = folder.plan.read_bytes()
+    found = of_bytes(raw)
+    if digest is not None and found != digest:
+        raise damaged(folder, "it is not what was submitted: its digest is another")
+    try:
+        return decode_plan(raw), found
+    except DamagedError as error:
+        raise damaged(folder, error.message) from None
+
+
+def damaged(folder: JobFolder, why: str) -> DamagedError:
+    """What is said of a plan that cannot be used."""
+    return DamagedError(f"{folder.plan} is damaged: {why}", _HINT.format(folder.path.name))
+
+
+def load(folder: JobFolder) -> Plan:
+    """The plan, for whoever is not the daemon: that one is asked for the digest, or where none serves, the store."""
+    return read(folder, _digest_of(folder))[0]
+
+
+def _digest_of(folder: JobFolder) -> str | None:
+    root, job = Root(folder.path.parents[1]), folder.path.name
+    try:
+        return ask_daemon.ask(root, StatusAsk(job), Status).jobs[0].plan or None
+    except (NoDaemonError, LinkError):  # none is there, or it stands still
+        return _stored_digest(root.store, job)
+    except NotFoundError:  # a folder without a row: nothing is known of it
+        return None
+
+
+def _stored_digest(path: Path, job: str) -> str | None:
+    """The digest of a job's plan by the store at `path`, where no daemon has that open; None where it has none.
+
+    Read-only: such a connection neither writes nor checkpoints, so a daemon that starts meanwhile is not disturbed.
+    """
+    import sqlite3
+
+    if not path.exists():
+        return None
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            if db.execute("SELECT 1 FROM pragma_table_info('jobs') WHERE name = 'plan'").fetchone() is None:
+                return None  # a store of 0.1.0
+            row = db.execute("SELECT plan FROM jobs WHERE id = ?", (job,)).fetchone()
+    except sqlite3.Error as error:
+        raise RefusedError(f"{path} cannot be read: {error}", "restore it from a backup") from None
+    return row[0] if row else None

@@ -1,0 +1,189 @@
+"""What is to be done, in the imperative. Values only; the daemon carries them out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from muster.coordinator.protocol.messages import Failure
+from muster.jobs.common.ranges import RangeSet
+
+
+@dataclass(frozen=True)
+class Reject:
+    """Answer this session with a refusal; `code` is one of messages.REJECTIONS."""
+
+    session: int
+    code: str
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True)
+class NoteMissing:
+    """For people: an agent has had fewer shards of a layer than was believed, for longer than news may take."""
+
+    agent: str
+    layer: str
+    believed: int
+    said: int
+
+
+@dataclass(frozen=True)
+class SendGrant:
+    session: int
+    job: str
+    layer: str
+    attempt: int
+    numbers: RangeSet
+
+
+@dataclass(frozen=True)
+class SendDrop:
+    session: int
+    layer: str
+    boot: int
+    attempt: int
+    numbers: RangeSet
+
+
+@dataclass(frozen=True)
+class SendCommitted:
+    session: int
+    layer: str
+    numbers: RangeSet
+
+
+@dataclass(frozen=True)
+class SendGone:
+    session: int
+    layer: str
+
+
+@dataclass(frozen=True)
+class SendDrain:
+    session: int
+
+
+@dataclass(frozen=True)
+class AcceptOffer:
+    session: int
+    job: str
+    layer: str
+    generation: int
+
+
+@dataclass(frozen=True)
+class RefuseOffer:
+    session: int
+    code: str  # committed | gone | kernels | corrupt | no-session
+    numbers: RangeSet
+
+
+@dataclass(frozen=True)
+class StoreFailure:
+    """Remember a failure that counts, with its evidence; `quarantine` when it was the last one allowed."""
+
+    job: str
+    layer: str
+    agent: str
+    failure: Failure
+    quarantine: bool
+
+
+@dataclass(frozen=True)
+class StoreQuarantine:
+    """A shard is set aside for its losses; `why` is the evidence."""
+
+    job: str
+    layer: str
+    number: int
+    why: str
+
+
+@dataclass(frozen=True)
+class ForgetFailures:
+    """These failures were the machine's, not the shards'; `agent` None: all of the job's, by a retry."""
+
+    job: str
+    agent: str | None
+    shards: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class StoreJob:
+    """The job's state changed."""
+
+    job: str
+    state: str  # running | paused | halted | cancelled | incomplete | complete
+    why: str
+
+
+@dataclass(frozen=True)
+class StoreSuccess:
+    """The job's first success: it may be granted without canaries from now on, after a restart too."""
+
+    job: str
+
+
+@dataclass(frozen=True)
+class StoreLayer:
+    """The layer's state changed."""
+
+    job: str
+    layer: str
+    state: str  # waiting | open | changed
+    generation: int
+
+
+@dataclass(frozen=True)
+class RaiseHighWater:
+    job: str
+    layer: str
+    value: int
+
+
+@dataclass(frozen=True)
+class DiscardLayer:
+    """Take the layer's result and bundles away: it runs again under `generation`."""
+
+    job: str
+    layer: str
+    generation: int
+
+
+@dataclass(frozen=True)
+class StartMerge:
+    job: str
+    layer: str
+    generation: int
+
+
+@dataclass(frozen=True)
+class StoreAgent:
+    """Whether this agent is expected back after a restart of the daemon."""
+
+    agent: str
+    live: bool
+
+
+Command = (
+    Reject
+    | NoteMissing
+    | SendGrant
+    | SendDrop
+    | SendCommitted
+    | SendGone
+    | SendDrain
+    | AcceptOffer
+    | RefuseOffer
+    | StoreFailure
+    | StoreQuarantine
+    | ForgetFailures
+    | StoreJob
+    | StoreSuccess
+    | StoreLayer
+    | RaiseHighWater
+    | DiscardLayer
+    | StartMerge
+    | StoreAgent
+)

@@ -1,0 +1,434 @@
+"""What becomes of granted shards: finished, failed, lost, returned, committed. The rules of blame live here."""
+
+from __future__ import annotations
+
+from muster.coordinator.protocol.messages import Failure, Finished, Loss, Returned
+from muster.coordinator.scheduler import layers, sessions
+from muster.coordinator.scheduler.actions import (
+    AcceptOffer,
+    ForgetFailures,
+    RefuseOffer,
+    SendCommitted,
+    SendDrop,
+    StoreFailure,
+    StoreQuarantine,
+    StoreSuccess,
+)
+from muster.coordinator.scheduler.events import Advanced, BundleCommitted, Kicked, Offered, Run, Uncommitted
+from muster.coordinator.scheduler.state import Agent, Holding, Job, Layer, Rate, State
+from muster.jobs.common.ranges import RangeSet
+
+LOSSES_TO_QUARANTINE = 5
+MACHINES_TO_QUARANTINE = 3
+PACE_WEIGHT = 0.3  # of the newest report
+PACE_LEAST_SECONDS = 1e-6
+LATE_FACTOR = 8
+STRIKES_TO_BAR = 3  # different shards failed in a row on one machine, after the job's first success
+FAILURES_TO_HALT_ALONE = 3  # different shards failed on a lone machine, with no success
+
+
+def claim(state: State, agent: Agent, layer: Layer, boot: int, attempt: int, numbers: RangeSet, now: float) -> Holding:
+    """The agent's holding under (boot, attempt). One from before a restart takes what nobody else claimed."""
+    holding = agent.holdings.get((layer.digest, boot, attempt))
+    if holding is None:
+        holding = Holding(agent.name, layer.job, layer.digest, boot, attempt, now, RangeSet())
+        job = state.jobs[layer.job]
+        if boot < state.boot and job.state in {"running", "paused"} and job.suits(agent.fingerprint):
+            holding.open = numbers & layer.limbo
+            layer.limbo.remove(holding.open)
+            if holding.open:
+                job.work_goes_to(agent.fingerprint)
+        state.add_holding(holding)
+    return holding
+
+
+def take_in(state: State, agent: Agent, holding: Holding, finished: RangeSet) -> None:
+    """These are committed on the agent: nobody else need run them while it lives."""
+    layer = state.open_layers[holding.layer]
+    new = finished - holding.finished
+    others = new - holding.open
+    holding.open.remove(finished)
+    holding.finished.update(finished)
+    if others:
+        layer.copied.update(others - _claimed(state, layer, others))  # somebody else has those too
+    if finished & layer.copied:
+        _supersede(state, layer, holding, finished)
+    if new:
+        state.jobs[layer.job].work_goes_to(agent.fingerprint)
+        _succeeded(state, agent, state.jobs[layer.job])
+
+
+def _claimed(state: State, layer: Layer, numbers: RangeSet) -> RangeSet:
+    """Take those of `numbers` that nobody held from where they waited."""
+    found = RangeSet()
+    with state.counting(layer):
+        for waiting in (layer.fresh, layer.again, layer.limbo, layer.quarantined):
+            free = numbers & waiting
+            waiting.remove(free)
+            found.update(free)
+    return found
+
+
+def _supersede(state: State, layer: Layer, holding: Holding, finished: RangeSet) -> None:
+    """Whoever else has these unfinished need not go on. An agent has one part for a shard: one holding names it."""
+    for other in state.holders(layer, finished, None):
+        if other is not holding:
+            drop(state, layer, other, other.open & finished)
+            if other.agent == holding.agent:
+                other.finished.remove(finished)
+            state.prune(other)
+
+
+def drop(state: State, layer: Layer, holding: Holding, numbers: RangeSet) -> None:
+    """Tell whoever has `numbers` unfinished to forget them."""
+    if numbers:
+        session = state.agents[holding.agent].session
+        state.emit(SendDrop(session, layer.digest, holding.boot, holding.attempt, numbers))
+        holding.open.remove(numbers)
+
+
+def _succeeded(state: State, agent: Agent, job: Job) -> None:
+    agent.strikes.pop(job.id, None)
+    if not job.succeeded:
+        job.succeeded = True
+        job.first_failures.clear()
+        state.work_added = True
+        state.emit(StoreSuccess(job.id))
+
+
+def _measure(agent: Agent, job: Job, count: int, now: float) -> None:
+    """So many shards are known to be done for the first time."""
+    rate = agent.rates.setdefault(job.id, Rate(now))
+    before = rate.per_second
+    rate.finished(count, now)
+    job.speed += rate.per_second - before
+    job.measured += before == 0.0 < rate.per_second
+
+
+def finish(state: State, agent: Agent, report: Finished, now: float) -> None:
+    """A report of finished shards. It counts for those that the agent has by that very grant. Of any other the part
+    may be deleted long ago: the shard was committed, and is wanted anew, be it by another job with the same layer.
+    Where there is a part all the same, it counts once it is pushed."""
+    layer = state.open_layers.get(report.layer)
+    if layer is None:
+        sessions.answer_unknown(state, agent, report.layer)
+        return
+    told = RangeSet(report.numbers) & layer.whole
+    if settled := told & layer.committed:
+        state.emit(SendCommitted(agent.session, layer.digest, settled))
+    if (report.boot, report.attempt) <= layer.opened_after:
+        return
+    job = state.jobs[layer.job]
+    job.used += report.compute * job.cpus / job.priority
+    if layer.rounds and not told & layer.aside:
+        _pace(agent, layer.job, report.compute / max(1, len(told)))
+    holding = agent.holdings.get((layer.digest, report.boot, report.attempt))
+    if holding is not None:
+        if new := told & holding.open:
+            _measure(agent, job, len(new), now)
+        take_in(state, agent, holding, told & holding.everything())
+    _note_overtaken(agent, report, told.top, now)
+
+
+def _note_overtaken(agent: Agent, report: Finished, top: int, now: float) -> None:
+    """Shards of a grant run in order: the lowest left of this one, or of an earlier one, is at work if below `top`."""
+    for holding in agent.holdings.values():
+        if holding.layer != report.layer or (holding.boot, holding.attempt) > (report.boot, report.attempt):
+            continue
+        if holding.open and holding.open.bottom < top and holding.overtaken[0] != holding.open.bottom:
+            holding.overtaken = (holding.open.bottom, now)
+
+
+def _be_late(state: State, holding: Holding, numbers: RangeSet, now: float) -> None:
+    """Another machine was sooner with these of a round: so long its agent took for nothing, up to a point. It may
+    have been the link, and what is far too slow gets nothing to be measured by."""
+    agent, job = state.agents[holding.agent], state.jobs[holding.job]
+    if numbers and job.has_rounds:
+        agent.late = now
+    if numbers and job.has_rounds and (known := agent.paces.get(job.id)):
+        seconds = (now - holding.granted) * agent.slots(job) / len(numbers)
+        _pace(agent, job.id, min(seconds, LATE_FACTOR * known))
+
+
+def _pace(agent: Agent, job: str, seconds: float) -> None:
+    """What a shard takes there. Rates of rounds tell nothing: all wait for the slowest, and then for the driver."""
+    before = agent.paces.get(job)
+    if before is None:  # a worker's first has more to do than any other
+        agent.paces[job] = 0.0
+        return
+    pace = before + PACE_WEIGHT * (seconds - before) if before else seconds
+    agent.paces[job] = max(PACE_LEAST_SECONDS, pace)
+
+
+def fail(state: State, agent: Agent, failure: Failure) -> None:
+    """A shard failed. Only the attempt that really has it may say so; one from before a restart counts once."""
+    layer = state.open_layers.get(failure.layer)
+    one = RangeSet([(failure.number, failure.number + 1)])
+    run = (agent.name, failure.boot, failure.attempt)
+    if layer is None or not _had(state, agent, layer, run, one):
+        return
+    job = state.jobs[layer.job]
+    failures = layer.trouble(failure.number).failures
+    if run in failures:
+        return
+    failures.add(run)
+    poison = len(failures) >= job.attempts and not _elsewhere(layer, failure.number)
+    state.emit(StoreFailure(job.id, layer.digest, agent.name, failure, poison))
+    _let_go(state, agent, layer, run, one, one if poison else RangeSet())
+    _blame(state, agent, job, layer, failure.number)
+    _after_quarantine(state, job, layer, poison)
+
+
+def lose(state: State, agent: Agent, loss: Loss) -> None:
+    """Shards lost through no fault shown to be theirs; only losses while really running are held against them."""
+    layer = state.open_layers.get(loss.layer)
+    if layer is None:
+        return
+    run = (agent.name, loss.boot, loss.attempt)
+    numbers = _had(state, agent, layer, run, RangeSet(loss.numbers) & layer.whole)
+    poison = RangeSet.of(n for n in numbers if loss.running and _lost_too_often(state, layer, run, n))
+    for number in poison:
+        why = f"lost {len(layer.trouble(number).losses)} times while running; last: {loss.reason}"
+        state.emit(StoreQuarantine(layer.job, layer.digest, number, why))
+    _let_go(state, agent, layer, run, numbers, poison)
+    _after_quarantine(state, state.jobs[layer.job], layer, bool(poison))
+
+
+def _had(state: State, agent: Agent, layer: Layer, run: Run, numbers: RangeSet) -> RangeSet:
+    """Those of `numbers` that this run has, or may have had before a restart: then who has them now is not known."""
+    holding = agent.holdings.get((layer.digest, *run[1:]))
+    had = numbers & holding.everything() if holding else RangeSet()
+    if run[1] < state.boot:
+        had.update(numbers & layer.limbo)
+    return had
+
+
+def _let_go(state: State, agent: Agent, layer: Layer, run: Run, numbers: RangeSet, poison: RangeSet) -> None:
+    """The run has `numbers` no more. What waits for its agent after a restart goes on waiting, unless it is poison."""
+    layer.limbo.remove(poison)
+    holding = agent.holdings.get((layer.digest, *run[1:]))
+    if holding is not None:
+        theirs = numbers & holding.everything()
+        holding.discard(theirs)
+        state.prune(holding)
+        state.release(layer, theirs - poison)
+    with state.counting(layer):
+        layer.quarantined.update(poison)
+
+
+def _elsewhere(layer: Layer, number: int) -> bool:
+    """Whether more than one agent has it."""
+    return number in layer.copied and sum(number in h.open or number in h.finished for h in layer.holdings.values()) > 1
+
+
+def _lost_too_often(state: State, layer: Layer, run: Run, number: int) -> bool:
+    losses = layer.trouble(number).losses
+    losses.add(run)
+    lost_on = {agent for agent, _, _ in losses}
+    job = state.jobs[layer.job]
+    known = lost_on | {other.name for other in state.by_session.values() if state.eligible(other, job)}
+    enough = len(losses) >= LOSSES_TO_QUARANTINE and len(lost_on) >= min(MACHINES_TO_QUARANTINE, len(known))
+    return enough and not _elsewhere(layer, number)
+
+
+def _after_quarantine(state: State, job: Job, layer: Layer, happened: bool) -> None:
+    if happened and layer.rounds:
+        layers.halt(state, job, "a shard of a round failed for good, and no round is whole without it")
+    elif happened and job.quarantined >= job.max_failures:
+        layers.halt(state, job, f"{job.quarantined} shards failed for good (max_failures)")
+    if happened:
+        layers.settle_layer(state, layer)
+
+
+def _blame(state: State, agent: Agent, job: Job, layer: Layer, number: int) -> None:
+    """A bug is not a poison shard, nor a bad machine a bad job."""
+    shard = (layer.digest, number)
+    if not job.succeeded:
+        job.first_failures.setdefault(agent.name, set()).add(shard)
+        _halt_if_hopeless(state, job)
+        return
+    strikes = agent.strikes.setdefault(job.id, [])
+    if shard in strikes:
+        strikes.remove(shard)
+    strikes.append(shard)
+    if len(strikes) >= STRIKES_TO_BAR and _others(state, agent, job):
+        _bar(state, agent, job, strikes)
+
+
+def _halt_if_hopeless(state: State, job: Job) -> None:
+    if job.state != "running":
+        return
+    shards = set().union(*job.first_failures.values())
+    machines = len(job.first_failures)
+    alone = sum(state.eligible(agent, job) for agent in state.by_session.values()) <= 1
+    if machines >= 2 and len(shards) >= 2:
+        layers.halt(state, job, f"{len(shards)} different shards failed on {machines} machines, and none succeeded")
+    elif alone and len(shards) >= FAILURES_TO_HALT_ALONE:
+        layers.halt(state, job, f"{len(shards)} different shards failed, and none succeeded")
+
+
+def _others(state: State, agent: Agent, job: Job) -> bool:
+    """Whether another machine could do what this one fails at."""
+    return any(other is not agent and state.eligible(other, job) for other in state.by_session.values())
+
+
+def _bar(state: State, agent: Agent, job: Job, strikes: list[tuple[str, int]]) -> None:
+    """The machine is to blame: it gets no more of this job, and these failures are not the shards'."""
+    agent.ineligible[job.id] = f"{len(strikes)} different shards in a row failed here and not elsewhere"
+    state.emit(ForgetFailures(job.id, agent.name, tuple(strikes)))
+    for digest, number in strikes:
+        _absolve(state, job, digest, number, agent.name)
+    agent.strikes.pop(job.id, None)
+    _hand_back_all(state, agent, job.id)
+
+
+def _absolve(state: State, job: Job, digest: str, number: int, agent: str) -> None:
+    """This shard's failures on that agent count no longer."""
+    layer = next(layer for layer in state.by_digest[digest] if layer.job == job.id)
+    trouble = layer.troubles.get(number)
+    if trouble is None:
+        return
+    trouble.failures = {run for run in trouble.failures if run[0] != agent}
+    if number in layer.quarantined:
+        layers.unquarantine(state, layer, RangeSet([(number, number + 1)]))
+
+
+def _hand_back_all(state: State, agent: Agent, job: str) -> None:
+    """Revoke whatever of the job this agent has not finished."""
+    for holding in [h for h in agent.holdings.values() if h.job == job]:
+        layer = state.open_layers[holding.layer]
+        numbers = holding.open.copy()
+        drop(state, layer, holding, numbers)
+        state.prune(holding)
+        state.release(layer, numbers)
+
+
+def kick(state: State, event: Kicked) -> None:
+    """Whoever has it unfinished forgets it, and it goes behind all untouched ones, to another machine where there is
+    one. Nothing counts against it. Nor is it waited for where it is finished and not pushed; if it comes, it counts."""
+    layer = state.open_layers.get(event.layer)
+    one = RangeSet([(event.number, event.number + 1)])
+    holders = [h for h in layer.holdings.values() if h.has_any(one)] if layer else []
+    if layer is None or not holders:
+        return
+    for holding in holders:
+        layer.trouble(event.number).kicked.add(holding.agent)
+        drop(state, layer, holding, holding.open & one)
+        holding.finished.remove(one)
+        state.prune(holding)
+    state.release(layer, one)
+
+
+def give_back(state: State, agent: Agent, returned: Returned) -> None:
+    """Shards handed back unstarted."""
+    layer = state.open_layers.get(returned.layer)
+    holding = agent.holdings.get((returned.layer, returned.boot, returned.attempt))
+    if layer is None or holding is None:
+        return
+    numbers = RangeSet(returned.numbers) & holding.open
+    holding.open.remove(numbers)
+    state.prune(holding)
+    state.release(layer, numbers)
+
+
+def judge(state: State, event: Offered) -> None:
+    """May this bundle come? A committed shard in it refuses it by name."""
+    agent = state.by_session.get(event.session)
+    layer = state.open_layers.get(event.layer)
+    if agent is None:
+        state.emit(RefuseOffer(event.session, "no-session", RangeSet()))
+    elif layer is None:
+        _refuse_unknown(state, event)
+    elif event.numbers.top > layer.count or not event.numbers:
+        state.emit(RefuseOffer(event.session, "corrupt", RangeSet()))
+    elif event.numbers & layer.committed:
+        state.emit(RefuseOffer(event.session, "committed", event.numbers & layer.committed))
+    elif state.jobs[layer.job].kernels_fixed and not state.jobs[layer.job].suits(event.fingerprint):
+        state.emit(RefuseOffer(event.session, "kernels", event.numbers))
+    else:
+        state.emit(AcceptOffer(event.session, layer.job, layer.digest, layer.generation))
+
+
+def _refuse_unknown(state: State, event: Offered) -> None:
+    merged = any(layer.state == "merged" for layer in state.by_digest.get(event.layer, ()))
+    code = "committed" if merged else "gone"
+    state.emit(RefuseOffer(event.session, code, event.numbers if merged else RangeSet()))
+
+
+def commit(state: State, event: BundleCommitted, now: float) -> None:
+    """The store took a bundle: its shards are settled for everyone."""
+    _fix_kernels(state, event)
+    layer = state.open_layers.get(event.layer)
+    if layer is None or layer.job != event.job:
+        layers.commit_closed(state, event)
+    elif layer.generation == event.generation:
+        _measure_result(state.jobs[layer.job], layer, event)
+        agent = event.agent if event.agent in state.agents else None
+        for holding in state.holders(layer, event.numbers, agent):
+            _settle_holding(state, layer, holding, event, now)
+        with state.counting(layer):
+            layer.settle(event.numbers)
+        layers.settle_layer(state, layer)
+
+
+def _measure_result(job: Job, layer: Layer, event: BundleCommitted) -> None:
+    """How large a result is. By what came, not by what an agent says of it: a wrong number would keep layers shut."""
+    layer.out_bytes = max(layer.out_bytes, -(-event.nbytes // max(len(event.numbers), 1)))
+    job.out_bytes = max(job.out_bytes, layer.out_bytes)
+
+
+def _fix_kernels(state: State, event: BundleCommitted) -> None:
+    """The first commit decides for good on whose machines the job runs. What others have of it is taken back."""
+    job = state.jobs.get(event.job)
+    if job is None or not job.same_kernels or job.kernels_fixed or not event.fingerprint:
+        return
+    job.fingerprint, job.kernels_fixed = event.fingerprint, True
+    for agent in state.present_agents():
+        if not job.suits(agent.fingerprint):
+            _hand_back_all(state, agent, job.id)
+
+
+def _settle_holding(state: State, layer: Layer, holding: Holding, event: BundleCommitted, now: float) -> None:
+    """Its agent is told; the one that sent the bundle hears of what it finished on the push channel."""
+    agent = state.agents[holding.agent]
+    unfinished, finished = holding.open & event.numbers, holding.finished & event.numbers
+    if holding.agent != event.agent:
+        if finished:
+            state.emit(SendCommitted(agent.session, layer.digest, finished))
+        _be_late(state, holding, unfinished, now)
+    elif unfinished:  # the bundle was faster than the report, or than a cancel and a retry that granted them anew
+        _measure(agent, state.jobs[layer.job], len(unfinished), now)
+        _succeeded(state, agent, state.jobs[layer.job])
+    drop(state, layer, holding, unfinished)
+    holding.discard(event.numbers)
+    state.prune(holding)
+
+
+def retire(state: State, event: Advanced) -> None:
+    """Nobody wants these shards of rounds any more: whoever has one forgets it, as if it were committed."""
+    layer = state.jobs[event.job].layers[0]
+    numbers = event.retire - layer.committed
+    if not numbers:
+        return
+    for holding in state.holders(layer, numbers, None):
+        finished = holding.finished & numbers
+        if finished:
+            state.emit(SendCommitted(state.agents[holding.agent].session, layer.digest, finished))
+        drop(state, layer, holding, holding.open & numbers)
+        holding.discard(numbers)
+        state.prune(holding)
+    with state.counting(layer):
+        layer.settle(numbers)
+
+
+def uncommit(state: State, event: Uncommitted) -> None:
+    """Committed bytes turned out damaged: those shards run again."""
+    layer = state.open_layers.get(event.layer)
+    if layer is None or layer.generation != event.generation:
+        return
+    numbers = event.numbers & layer.committed
+    with state.counting(layer):
+        layer.committed.remove(numbers)
+    layer.payloads.update(event.payloads)
+    layer.state = "open"
+    state.release(layer, numbers)

@@ -1,0 +1,103 @@
+"""A job as a client sends it: the job file's text, the user's code packed, its arrays as digests of uploads."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from muster.coordinator.api.requests import Submit, Submitted
+from muster.coordinator.farm_root import ask_daemon, uploads
+from muster.coordinator.farm_root.paths import Root
+from muster.coordinator.farm_root.submission_folders import locked_folder
+from muster.coordinator.submission.submit import ItemsAt, Planned, link_arrays, submission
+from muster.jobs.common.durable import naming_space
+from muster.jobs.common.errors import ProtocolError, RefusedError, UsageError
+from muster.jobs.common.names import is_layer
+from muster.jobs.job_file.make_plan import make_plan
+from muster.jobs.job_file.read import FILE_LIMIT, parse_job
+from muster.jobs.user_code.code_pack import PACK_LIMIT, opened
+
+ARRAYS = "arrays"  # what the source of a job over uploads is called in its job file
+ARRAYS_LIMIT = 65_536
+BYTES_LIMIT = FILE_LIMIT + PACK_LIMIT + ARRAYS_LIMIT * 640
+
+
+class Parcel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`arrays`: layer → digest; then the job file's source is `arrays`. `model`: the name in `params.model`, digest."""
+
+    job: str
+    code: bytes | None = None
+    arrays: dict[str, str] = {}
+    model: tuple[str, str] | None = None
+
+
+def encode(parcel: Parcel) -> bytes:
+    return msgspec.msgpack.encode(parcel)
+
+
+def decode(raw: bytes) -> Parcel:
+    """What another process sent; a ProtocolError for anything else."""
+    if len(raw) > BYTES_LIMIT:
+        raise ProtocolError(f"a parcel of more than {BYTES_LIMIT} bytes", "include less code")
+    try:
+        return msgspec.msgpack.decode(raw, type=Parcel)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise ProtocolError(f"that is no parcel: {error}") from None
+
+
+def submit(root: Root, parcel: Parcel) -> str:
+    """The id of the job."""
+    check_layers(parcel.arrays)
+    uploads.check_there(root, [*parcel.arrays.values(), *([parcel.model[1]] if parcel.model else [])])
+    files = {name: uploads.path_of(root, digest) for name, digest in parcel.arrays.items()}
+    with _scratch(root) as folder:
+        link_arrays(folder / ARRAYS, files)
+        if parcel.model:
+            _link_model(root, folder, *parcel.model)
+        with submission(root, _planned(parcel, folder), files) as taken:
+            return ask_daemon.ask(root, Submit(taken), Submitted).job
+
+
+def check_layers(names: Mapping[str, object]) -> None:
+    """A UsageError for what cannot be a layer's name."""
+    if len(names) > ARRAYS_LIMIT:
+        raise UsageError(f"{len(names)} arrays, a job may have {ARRAYS_LIMIT}", "put more rows into each")
+    for name in names:
+        if not isinstance(name, str) or not is_layer(name) or any(part.startswith(".") for part in name.split("/")):
+            hint = "letters, digits, spaces and `_.+@=,-`, not starting with a dot and not ending in .npy"
+            raise UsageError(f"{str(name)[:80]!r} cannot be a layer's name", hint)
+
+
+def is_model_name(name: str) -> bool:
+    return is_layer(name) and "/" not in name and not name.startswith(".")
+
+
+def _link_model(root: Root, folder: Path, name: str, digest: str) -> None:
+    """Under its own name, which says its format: a symbolic link would be resolved."""
+    if not is_model_name(name):
+        raise UsageError(f"{name[:80]!r} cannot be the name of a model", "use letters, digits and `_.-`")
+    (folder / name).hardlink_to(uploads.path_of(root, digest))
+
+
+def _planned(parcel: Parcel, folder: Path) -> Planned:
+    job = parse_job(parcel.job, "job")
+    code = opened(parcel.code) if parcel.code is not None else None
+    items = ItemsAt()
+    return Planned(make_plan(job, folder, code, items.path), parcel.job.encode(), code, folder, items)
+
+
+@contextmanager
+def _scratch(root: Root) -> Iterator[Path]:
+    """A folder for the time of planning; swept if we are killed."""
+    try:
+        with naming_space(root.tmp), locked_folder(root.tmp) as folder:
+            try:
+                yield folder
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+    except PermissionError as error:
+        raise RefusedError(f"{root.tmp}: {error.strerror}", "submit as the user the root belongs to") from None

@@ -1,0 +1,206 @@
+"""What a planned job would take: shards, bytes, room in the root, time. Pure: a plan and the farm's history in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from muster.coordinator.api.requests import TRAINING, AgentStatus, JobStatus
+from muster.coordinator.submission.eta import MERGE_RATE
+from muster.jobs.contract.plan import ArraySource, ItemsSource, Layer, Plan
+
+OPEN_LAYERS = 2  # at once, per job; an open one has its bundles and its merge in the making
+SPREAD_SAME_NAME = 0.15  # of a forecast from earlier runs of the same job
+SPREAD_SAME_KIND = 0.5  # of one from other jobs of its kind, with other parameters
+
+Bottleneck = Literal["unknown", "compute", "merge"]
+
+
+@dataclass(frozen=True)
+class LayerForecast:
+    """One layer. `out_bytes` is None where only running it can tell."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    shards: int
+    in_bytes: int
+    out_bytes: int | None
+
+
+@dataclass(frozen=True)
+class TrainForecast:
+    """What a training is, as its job file was resolved."""
+
+    model: str
+    parameters: int
+    rows: int
+    test_rows: int
+    mode: str
+    rounds: int
+    workers: int
+    steps: int  # of each worker in a round
+    microbatch: int
+    round_bytes: int  # to each machine and from it, at most
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A job before it runs. None where nobody can know yet."""
+
+    job: str
+    kind: str
+    shards: int
+    rows: int
+    in_bytes: int
+    out_bytes: int | None
+    root_bytes: int | None  # that the root must have free at the worst moment
+    root_free: int | None
+    machines: int
+    slots: int  # shards that run at once
+    seconds: float | None
+    low: float | None
+    high: float | None
+    bottleneck: Bottleneck
+    basis: str  # what the time is taken from, or why there is none
+    layers: tuple[LayerForecast, ...]
+    training: TrainForecast | None = None
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast shards of a kind have gone here."""
+
+    in_bytes: float  # a second, in one slot
+    merge: float  # bytes a second
+    spread: float
+    basis: str
+
+
+def forecast(
+    plan: Plan,
+    agents: Sequence[AgentStatus],
+    history: Sequence[JobStatus],
+    free: int | None,
+    tried: Pace | None = None,
+) -> Forecast:
+    """What `plan` would be on these machines, judged by shards of it that were tried, else by earlier jobs."""
+    layers = tuple(layer_forecast(layer) for layer in plan.layers)
+    in_bytes = sum(layer.in_bytes for layer in layers)
+    out_bytes = _sum_known([layer.out_bytes for layer in layers])
+    live = [agent for agent in agents if agent.state == "live"]
+    slots = sum(agent.cpus // plan.work.cpus for agent in live)
+    pace = tried or pace_of(history, plan.work.kind, plan.name)
+    timed = _timed(pace, in_bytes, out_bytes or 0, slots)
+    likely = timed[0] if timed else None
+    spread = pace.spread if pace else 0.0
+    return Forecast(
+        job=plan.name,
+        kind=plan.work.kind,
+        shards=sum(layer.shards for layer in layers),
+        rows=sum(layer.rows for layer in plan.layers),
+        in_bytes=in_bytes,
+        out_bytes=out_bytes,
+        root_bytes=root_bytes([layer.out_bytes for layer in layers]),
+        root_free=free,
+        machines=len(live),
+        slots=slots,
+        seconds=likely,
+        low=likely * (1 - spread) if likely is not None else None,
+        high=likely * (1 + spread) if likely is not None else None,
+        bottleneck=timed[1] if timed else "unknown",
+        basis=_basis(pace, slots, in_bytes),
+        layers=layers,
+        training=training_forecast(plan) if plan.work.kind == TRAINING else None,
+    )
+
+
+def training_forecast(plan: Plan) -> TrainForecast:
+    """Of a plan that is resolved."""
+    from muster.jobs.training.params import TrainParams
+    from muster.jobs.training.steps.models import open_model
+
+    params = msgspec.convert(plan.work.params, TrainParams)
+    facts = params.facts
+    assert facts is not None, "resolved"
+    model = open_model(params, facts)
+    return TrainForecast(
+        model=plan.work.entry or params.model,
+        parameters=model.stepped,
+        rows=facts.rows,
+        test_rows=facts.test_rows,
+        mode=params.mode,
+        rounds=params.rounds,
+        workers=params.workers,
+        steps=params.steps,
+        microbatch=params.microbatch,
+        round_bytes=model.dim * params.bits // 8,
+    )
+
+
+def layer_forecast(layer: Layer) -> LayerForecast:
+    source = layer.source
+    dtype, shape = (source.dtype, source.shape) if isinstance(source, ArraySource) else ("", ())
+    if isinstance(source, ItemsSource):
+        dtype, shape = ("lines" if source.columns else "files", (layer.rows,))
+    full = layer.shard_rows or 1
+    out_bytes = layer.rows * layer.out_bytes // full if layer.out_bytes else None
+    return LayerForecast(layer.name, dtype, shape, layer.count, layer.total_in_bytes, out_bytes)
+
+
+def root_bytes(outputs: Sequence[int | None]) -> int | None:
+    """The whole result, and a second copy of the largest layers that may be open at once."""
+    known = [size for size in outputs if size is not None]
+    if len(known) < len(outputs):
+        return None
+    return sum(known) + sum(sorted(known)[-OPEN_LAYERS:])
+
+
+def pace_of(history: Sequence[JobStatus], kind: str, name: str) -> Pace | None:
+    """From earlier jobs: those of the same name if there are any, else all of the kind."""
+    of_kind = [
+        job for job in history if job.kind == kind and any(agent.busy and agent.in_bytes for agent in job.agents)
+    ]
+    same = [job for job in of_kind if job.id.rpartition(".")[0] == name]
+    jobs = same[-1:] or of_kind
+    if not jobs:
+        return None
+    agents = [agent for job in jobs for agent in job.agents]
+    merged, seconds = sum(job.merged_bytes for job in jobs), sum(job.merge_seconds for job in jobs)
+    return Pace(
+        in_bytes=sum(agent.in_bytes for agent in agents) / sum(_slot_seconds(job) for job in jobs),
+        merge=merged / seconds if merged and seconds else MERGE_RATE,
+        spread=SPREAD_SAME_NAME if same else SPREAD_SAME_KIND,
+        basis=f"as {jobs[0].id} went" if same else f"as other {kind} jobs went here; parameters change it",
+    )
+
+
+def _slot_seconds(job: JobStatus) -> float:
+    """What a job took of its slots: computing, or also what lay between, where its machines are still there to tell."""
+    took = (job.ended or job.started or 0.0) - (job.started or 0.0)
+    slots = sum(agent.slots for agent in job.agents if agent.shards)
+    return max(sum(agent.busy for agent in job.agents), slots * min(took, job.whole.seconds))
+
+
+def _timed(pace: Pace | None, in_bytes: int, out_bytes: int, slots: int) -> tuple[float, Bottleneck] | None:
+    if pace is None or not slots or not in_bytes:
+        return None
+    compute = in_bytes / (pace.in_bytes * slots)
+    merge = out_bytes / pace.merge
+    return (merge, "merge") if merge > compute else (compute, "compute")
+
+
+def _basis(pace: Pace | None, slots: int, in_bytes: int) -> str:
+    if not in_bytes:
+        return "its shards are made while it runs"
+    if pace is None:
+        return "until the first shards ran"
+    return pace.basis if slots else "no machine is there to run it"
+
+
+def _sum_known(sizes: Sequence[int | None]) -> int | None:
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None

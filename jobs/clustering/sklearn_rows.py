@@ -1,0 +1,58 @@
+"""Clustering rows of several features: sklearn's KMeans on each. Owns only its threads, seeds and dtypes."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+from threadpoolctl import threadpool_limits
+
+from muster.jobs.clustering.initial_centers import stream
+from muster.jobs.clustering.lloyd import Clusters
+from muster.jobs.clustering.sorted_rows import BadRow
+
+if TYPE_CHECKING:
+    from muster.jobs.clustering.params import ClusterParams
+
+__all__ = ["BadRow", "cluster"]
+
+
+def cluster(rows: NDArray[Any], params: ClusterParams, first_row: int, threads: int) -> Clusters:
+    """Each row of `rows` (count, n, features) by itself, on `threads` threads: their number decides sklearn's bits."""
+    count, n, features = rows.shape
+    k = params.n_clusters
+    found = Clusters(
+        centers=np.empty((count, k, features)),
+        counts=np.empty((count, k), np.int64),
+        inertia=np.empty(count),
+        iterations=np.empty(count, np.int32),
+        labels=np.empty((count, n), np.int32),
+    )
+    with threadpool_limits(threads), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct points than clusters: see docs/cluster.md
+        for i, row in enumerate(rows):
+            fitted = _fitted(row, params, first_row + i)
+            found.centers[i], found.labels[i] = fitted.cluster_centers_, fitted.labels_
+            found.counts[i] = np.bincount(fitted.labels_, minlength=k)
+            found.inertia[i], found.iterations[i] = fitted.inertia_, fitted.n_iter_
+    return found
+
+
+def _fitted(row: NDArray[Any], params: ClusterParams, number: int) -> Any:
+    values = row.astype(np.float32 if row.dtype.kind == "f" and row.dtype.itemsize <= 4 else np.float64)
+    if not np.isfinite(values).all():
+        raise BadRow(number, "has NaN or infinity")
+    model = KMeans(
+        n_clusters=params.n_clusters,
+        init=np.array(params.init, values.dtype) if isinstance(params.init, list) else params.init or "k-means++",
+        n_init=1 if isinstance(params.init, list) else params.n_init,
+        max_iter=params.max_iter,
+        tol=params.tol,
+        random_state=stream(params.random_state, number),
+        algorithm=params.algorithm,
+    )
+    return model.fit(values)

@@ -1,0 +1,137 @@
+"""Making files durable: tmp → fsync → close → rename → fsync of the folder. The only place that knows this order."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from muster.jobs.common.errors import SpaceError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer  # the type checker's; nothing to install
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def is_full(error: OSError) -> bool:
+    """Whether the system said that a disk or a quota is full."""
+    return error.errno in FULL
+
+
+@contextmanager
+def naming_space(path: Path) -> Iterator[None]:
+    """Within it, a full disk or quota is a SpaceError that names `path`."""
+    try:
+        yield
+    except OSError as error:
+        if not is_full(error):
+            raise
+        raise SpaceError(f"{path}: {os.strerror(error.errno or 0)}") from error
+
+
+def fsync(fd: int) -> None:
+    """Bytes of an open file onto the medium. After an error the kernel may have dropped them: never ask again."""
+    if sys.platform == "darwin":
+        import fcntl
+
+        with suppress(OSError):  # not every file system has it
+            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+            return
+    os.fsync(fd)
+
+
+def fsync_folder(folder: Path) -> None:
+    """Names in `folder` onto the medium."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_tree(folder: Path) -> None:
+    """Everything below `folder` onto the medium, at once: a sync for each of many small files would take minutes."""
+    if sys.platform == "linux":
+        import ctypes
+
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if ctypes.CDLL(None, use_errno=True).syncfs(fd):
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(folder))
+        finally:
+            os.close(fd)
+        return
+    for root, _, names in os.walk(folder):
+        for name in names:
+            with Path(root, name).open("rb") as file:
+                fsync(file.fileno())
+        fsync_folder(Path(root))
+
+
+def make_folder(folder: Path, mode: int = 0o777) -> None:
+    """`folder` and what is missing above it, each name durable."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent, mode)
+    with naming_space(folder):
+        folder.mkdir(mode, exist_ok=True)
+        fsync_folder(folder.parent)
+
+
+def write_all(fd: int, data: Buffer) -> None:
+    """Every byte of `data` at the file's position."""
+    with memoryview(data) as whole, whole.cast("B") as view:
+        done = 0
+        while done < len(view):
+            done += os.write(fd, view[done:])
+
+
+def write_durably(final: Path, data: bytes | Iterable[Buffer], tmp: Path | None = None) -> None:
+    """`data` under the name `final`, whole or not at all. `tmp` must be on the same file system."""
+    tmp = tmp or final.with_name(f".{final.name}.{os.getpid()}.tmp")
+    with naming_space(final), _removed_on_error(tmp):
+        fd = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        try:
+            for chunk in [data] if isinstance(data, bytes) else data:
+                write_all(fd, chunk)
+            fsync(fd)
+        finally:
+            os.close(fd)
+        _rename(tmp, final)
+
+
+def publish(tmp: Path, final: Path) -> None:
+    """A file somebody else wrote, durable under its final name; `tmp` is gone if that fails."""
+    with naming_space(final), _removed_on_error(tmp):
+        fd = os.open(tmp, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fsync(fd)
+        finally:
+            os.close(fd)
+        _rename(tmp, final)
+
+
+def local_commit(tmp: Path, done: Path) -> None:
+    """Atomic but not durable: outlives any process, not a power cut. For what can be computed again."""
+    with naming_space(done):
+        tmp.replace(done)
+
+
+def _rename(tmp: Path, final: Path) -> None:
+    tmp.replace(final)
+    fsync_folder(final.parent)
+
+
+@contextmanager
+def _removed_on_error(tmp: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            tmp.unlink()
+        raise

@@ -1,0 +1,256 @@
+"""Making a plan: what a job will compute, fixed at submit and never recomputed. Ranges, not objects; runs nothing."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from muster.jobs.common import units
+from muster.jobs.common.errors import JobFileError
+from muster.jobs.common.validation import FieldError
+from muster.jobs.contract.kind import Kind, Listed, Prepared, Shape, Site
+from muster.jobs.contract.plan import CUT, FORMAT, ITEMS_LIST, ItemsSource, Layer, MadeSource, Output, Plan, Work
+from muster.jobs.job_file import read
+from muster.jobs.job_file.digest import layer_digest
+from muster.jobs.job_file.read import DEFAULT_SHARD_BYTES, JobFile
+from muster.jobs.kinds import registry
+from muster.jobs.parts.part_file import Layout, unit_bytes
+from muster.jobs.sources.discover import FoundLayer, SourceSpec, discover
+from muster.jobs.sources.formats import npy
+
+if TYPE_CHECKING:
+    from muster.jobs.user_code.code_pack import CodeBundle
+
+SHARDS_LIMIT = 1 << 31  # of a job
+MADE = "made"
+ITEMS_SHARDS_LIMIT = 1 << 18  # of a list: where each begins is in the plan
+ITEMS_SHARDS = 256  # that a list is cut into where the job does not say, as far as its shards are small
+ITEMS_IN_SHARD = 1000  # at most, where the job does not say
+
+
+def make_plan(job: JobFile, base: Path, code: CodeBundle | None, listed_at: Path | None = None) -> Plan:
+    """The plan of a checked job file whose folder is `base`. Opens every input's header, reads no data.
+
+    `listed_at`: where the list of items is written, where there are some; it belongs to the plan.
+    """
+    kind = registry.load(job.kind)
+    arrays = job.source is not None and not job.source.has_items
+    found = discover(job.source, base) if job.source is not None and arrays else None
+    if job.overrides and found is None:
+        raise JobFileError("overrides: only arrays have layers of their own", "leave it out")
+    given = job
+    job, prepared = _prepared(job, kind, base, found or [])
+    work = _work_of(job, kind, code, prepared, base)
+    if found is not None:
+        layers = _array_layers(_chosen(given, job, prepared, kind, base, found), work, kind, found)
+    elif job.source is not None:
+        layers = (_items_layer(job, job.source, work, kind, base, listed_at),)
+    else:
+        layers = (_made_layer(work, kind, job.params),)
+    if sum(layer.count for layer in layers) > SHARDS_LIMIT:
+        total = sum(layer.count for layer in layers)
+        raise JobFileError(f"shard: {total} shards, a job may have {SHARDS_LIMIT}", "choose larger shards")
+    return Plan(
+        format=FORMAT,
+        name=job.name,
+        work=work,
+        layers=layers,
+        attempts=job.attempts,
+        max_failures=job.max_failures,
+        priority=job.priority,
+        driver=job.kind if kind.driven else None,
+        same_kernels=job.same_kernels == "require" or prepared.same_kernels,
+        notify=job.notify.command if job.notify else "",
+    )
+
+
+def _prepared(job: JobFile, kind: Kind[Any], base: Path, found: list[FoundLayer]) -> tuple[JobFile, Prepared[Any]]:
+    """The job with nothing left open in its parameters, and what they ask for."""
+    shapes = dict.fromkeys(Shape(one.source.shape[1:], one.source.dtype) for one in found)
+    entry = job.code.entry if job.code else None
+    site = Site(base, tuple(shapes), job.resources.cpus, job.code is not None, job.env, entry)
+    prepared = kind.prepare(_typed(kind, job.params), site)
+    return msgspec.structs.replace(job, params=msgspec.to_builtins(prepared.params)), prepared
+
+
+def _work_of(job: JobFile, kind: Kind[Any], code: CodeBundle | None, prepared: Prepared[Any], base: Path) -> Work:
+    from muster.jobs.inference import model_file
+
+    model = prepared.model
+    return Work(
+        model=model_file.described(model_file.find(model, base), model) if model is not None else None,
+        needs=prepared.needs,
+        kind=job.kind,
+        kernel=kind.kernel,
+        params=job.params,
+        code=code.digest if code else None,
+        entry=(code.entry or None) if code else None,
+        env=job.env,
+        cpus=job.resources.cpus,
+        memory=job.resources.memory,
+        timeout=job.timeout,
+        gpus=job.resources.gpus,
+        threads=job.resources.threads,
+        packages=tuple(job.packages),
+    )
+
+
+def _chosen(
+    given: JobFile, job: JobFile, prepared: Prepared[Any], kind: Kind[Any], base: Path, found: list[FoundLayer]
+) -> list[JobFile]:
+    """The job as it is for each layer: with what overrides say of it, each combination of them prepared once."""
+    made: dict[tuple[int, ...], JobFile] = {(): job}
+    chosen = []
+    for one in found:
+        which = tuple(i for i, override in enumerate(job.overrides) if override.is_for(one.name))
+        if which not in made:
+            params = dict(given.params)
+            for i in which:
+                params |= job.overrides[i].params
+            made[which], other = _prepared(msgspec.structs.replace(given, params=params), kind, base, found)
+            if (other.model, other.needs) != (prepared.model, prepared.needs):
+                raise JobFileError("overrides: the model is one for all layers", "submit another job")
+        chosen.append(made[which])
+    idle = next((o for o in job.overrides if not any(o.is_for(one.name) for one in found)), None)
+    if idle:
+        known = ", ".join(one.name for one in found[:8])
+        raise JobFileError(f"overrides: no layer is called {', '.join(idle.layers)}", f"layers: {known}")
+    return chosen
+
+
+def _array_layers(jobs: list[JobFile], work: Work, kind: Kind[Any], found: list[FoundLayer]) -> tuple[Layer, ...]:
+    """Each by the job as it is for it; whose parameters are the work's own says nothing of them."""
+    declared: dict[int, _Declared] = {}
+    layers = []
+    for job, one in zip(jobs, found, strict=True):
+        declared[id(job)] = declared.get(id(job)) or _Declared(kind, job.params)
+        own = job.params if job.params != work.params else None
+        of_layer = work if own is None else msgspec.structs.replace(work, params=own)
+        layers.append(msgspec.structs.replace(_array_layer(job, of_layer, declared[id(job)], one), params=own))
+    return tuple(layers)
+
+
+class _Declared:
+    """What a kind says of each distinct shape: asked once, as thousands of layers often share one."""
+
+    def __init__(self, kind: Kind[Any], params: dict[str, Any]) -> None:
+        self._kind = kind
+        self._params = _typed(kind, params)
+        self.grain = kind.grain(self._params)
+        self.outputs = lru_cache(maxsize=None)(self._ask)
+
+    def _ask(self, shape: Shape | None) -> tuple[Output, ...] | None:
+        self._kind.check(self._params, shape)
+        outputs: tuple[Output, ...] | None = self._kind.declare(self._params, shape)
+        return outputs
+
+
+def _typed(kind: Kind[Any], params: dict[str, Any]) -> Any:
+    try:
+        return read.check_params(kind, params)
+    except FieldError as error:
+        raise error.as_user_error() from None
+
+
+def _array_layer(job: JobFile, work: Work, declared: _Declared, found: FoundLayer) -> Layer:
+    source = found.source
+    try:
+        outputs = declared.outputs(Shape(source.shape[1:], source.dtype))
+    except JobFileError as error:
+        raise JobFileError(f"{error.message} (layer {found.name})", error.hint) from None
+    row_bytes = math.prod(source.shape[1:]) * npy.itemsize(source.dtype)
+    rows = source.shape[0]
+    shard_rows = _shard_rows(job, rows, row_bytes, declared.grain)
+    return Layer(
+        name=found.name,
+        digest=layer_digest(work, found.name, source, shard_rows),
+        source=source,
+        rows=rows,
+        shard_rows=shard_rows,
+        count=-(-rows // shard_rows),
+        in_bytes=shard_rows * row_bytes,
+        out_bytes=_out_bytes(outputs, shard_rows, 1),
+        outputs=outputs,
+    )
+
+
+def _shard_rows(job: JobFile, rows: int, row_bytes: int, grain: int = 1) -> int:
+    """At least one row, at most all; whole grains where only a size was asked for."""
+    wanted = job.shard.rows or (job.shard.size or DEFAULT_SHARD_BYTES) // row_bytes
+    if job.shard.rows is None and wanted > grain:
+        wanted -= wanted % grain
+    return max(1, min(wanted, rows))
+
+
+def _items_layer(
+    job: JobFile, spec: SourceSpec, work: Work, kind: Kind[Any], base: Path, listed_at: Path | None
+) -> Layer:
+    from muster.jobs.sources import items
+    from muster.jobs.sources.list_items import find_items
+
+    with TemporaryDirectory() as scratch:
+        found = find_items(spec, base, listed_at or Path(scratch, ITEMS_LIST))
+        listed = Listed(found.columns, lambda: items.each(found.listed, found.columns))
+        outputs = kind.declare_items(_typed(kind, job.params), listed)
+    cuts, most, in_bytes = items.cut(found.listed, *_items_in_shard(job, len(found.listed)))
+    source = ItemsSource(found.folder, found.columns, found.listed.digest, cuts)
+    count = len(cuts) // CUT.size - 1
+    if count > ITEMS_SHARDS_LIMIT:
+        text = f"shard: {count} shards of files or lines, a job may have {ITEMS_SHARDS_LIMIT}"
+        raise JobFileError(text, "choose larger shards")
+    return Layer(
+        name=items.LAYER,
+        digest=layer_digest(work, items.LAYER, source, most),
+        source=source,
+        rows=len(found.listed),
+        shard_rows=most,
+        count=count,
+        in_bytes=in_bytes,
+        out_bytes=_out_bytes(outputs, most, 1),
+        outputs=outputs,
+    )
+
+
+def _items_in_shard(job: JobFile, total: int) -> tuple[int, int]:
+    """How many a shard has at most, and how many bytes of them."""
+    shard = job.shard
+    if shard.size is not None:
+        return total, shard.size
+    if shard.files or shard.rows:
+        return shard.files or shard.rows or total, units.SIZE_LIMIT
+    return max(1, min(-(-total // ITEMS_SHARDS), ITEMS_IN_SHARD)), DEFAULT_SHARD_BYTES
+
+
+def _made_layer(work: Work, kind: Kind[Any], params: dict[str, Any]) -> Layer:
+    outputs = _Declared(kind, params).outputs(None)
+    source = MadeSource(kind.rounds(_typed(kind, params)))
+    return Layer(
+        name=MADE,
+        digest=layer_digest(work, f"{MADE} {uuid.uuid4().hex}", source, 1),  # payloads come later: like no other job's
+        source=source,
+        rows=0,
+        shard_rows=1,
+        count=0,
+        in_bytes=0,
+        out_bytes=_out_bytes(outputs, 1, 1),
+        outputs=outputs,
+    )
+
+
+def _out_bytes(outputs: tuple[Output, ...] | None, rows: int, shards: int) -> int:
+    """Bytes that `shards` shards of `rows` rows together put out; 0 where a part of it can only be found by running."""
+    if outputs is None or any(output.form in {"ragged", "files"} for output in outputs):
+        return 0
+    per_row = sum(unit_bytes(output) for output in outputs if output.form == "rows")
+    return rows * per_row + shards * sum(Layout(outputs).sum_sizes)
+
+
+def out_bytes_total(plan: Plan) -> int:
+    """As declared; layers whose outputs nobody knows yet count for nothing."""
+    return sum(_out_bytes(layer.outputs, layer.rows, layer.count) for layer in plan.layers)

@@ -1,0 +1,166 @@
+"""The subprocess that runs a job's commands, one after the other: standard library, Python 3.8 or later. Judges none.
+
+Started by the sandbox as the runner is, with the same frames. It stays small, so that a process is started in
+half a millisecond: no numpy, no fork of a large worker. Each command leads a process group, which ends with it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if __name__ == "__main__":  # before any other import: our folder has a code.py, and may come to have others
+    _OURS = os.path.dirname(os.path.realpath(__file__))  # noqa: PTH120
+    sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry or ".") != _OURS]
+
+import errno
+import json
+import resource
+import signal
+import struct
+import threading
+import time
+from array import array
+from typing import Any, NoReturn
+
+LENGTH = struct.Struct("<Q")
+GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL
+LATE = 124  # as timeout(1) has it
+NOT_FOUND, NOT_STARTED = 127, 126  # as a shell has it
+SHELL = "/bin/sh"
+RSS_UNIT = 1 if sys.platform == "darwin" else 1024
+_IGNORED = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGUSR1)  # by Python or by us: commands have them as they were
+_ORDER = "<" if sys.byteorder == "little" else ">"
+
+
+class Spawner:
+    """Runs one command at a time."""
+
+    def __init__(self) -> None:
+        self.pid = 0  # of the command that runs, which is its group's; never one that was waited for
+        self.peak = 0  # bytes: the most that any took
+        self._late = False
+        signal.signal(signal.SIGALRM, self._alarm)
+
+    def run(self, command: Any, timeout: float | None) -> int:
+        """A line for the shell, or words; its exit code, or less than 0 for a signal."""
+        try:
+            pid = _spawn(command)
+        except OSError as error:
+            what = command if isinstance(command, str) else command[0]
+            os.write(2, f"{what[:200]}: {os.strerror(error.errno or 0)}\n".encode(errors="replace"))
+            return NOT_FOUND if error.errno in (errno.ENOENT, errno.ENOTDIR) else NOT_STARTED
+        self.pid, self._late = pid, False
+        if timeout is not None:
+            signal.setitimer(signal.ITIMER_REAL, max(timeout, 1e-6))
+        if hasattr(os, "waitid"):  # its number stays its own until it was waited for
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            self._ended()
+        _, status, used = os.wait4(pid, 0)
+        if self.pid:
+            self._ended()
+        self.peak = max(self.peak, used.ru_maxrss * RSS_UNIT)
+        return LATE if self._late else _code(status)
+
+    def _ended(self) -> None:
+        """No timer any more, and nothing of what it started and left behind."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        self.end()
+        self.pid = 0
+
+    def end(self) -> None:
+        """Kill all of the group; its leader is not waited for yet, so its number is nobody else's."""
+        _kill(self.pid, signal.SIGKILL)
+
+    def _alarm(self, number: int, frame: Any) -> None:
+        """The command is late: asked to end first, then made to."""
+        if not self.pid:
+            return
+        _kill(self.pid, signal.SIGKILL if self._late else signal.SIGTERM)
+        self._late = True
+        signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
+
+
+def _spawn(command: Any) -> int:
+    if isinstance(command, str):
+        return os.posix_spawn(SHELL, [SHELL, "-c", command], os.environ, setpgroup=0, setsigdef=_IGNORED)
+    try:
+        return os.posix_spawnp(command[0], command, os.environ, setpgroup=0, setsigdef=_IGNORED)
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:  # a script that does not name its interpreter: the shell's
+            raise
+    return os.posix_spawn(SHELL, [SHELL, *command], os.environ, setpgroup=0, setsigdef=_IGNORED)
+
+
+def _kill(pgid: int, number: int) -> None:
+    try:
+        if pgid > 0:
+            os.killpg(pgid, number)
+    except OSError:  # nothing of it is left; or, says macOS, zombies alone
+        pass
+
+
+def _code(status: int) -> int:
+    return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+# --- the process ------------------------------------------------------------------------------------------
+
+
+def _read(fd: int, count: int) -> bytes:
+    held = b""
+    while len(held) < count:
+        piece = os.read(fd, count - len(held))
+        if not piece:
+            sys.exit()
+        held += piece
+    return held
+
+
+def _write(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def _await_end(lifeline: int, spawner: Spawner) -> None:
+    """The parent is gone: so is all that it started."""
+    try:
+        os.read(lifeline, 1)
+    except OSError:
+        return
+    spawner.end()
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def run_all(spawner: Spawner, told: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
+    """Every command of a shard, up to the first that fails where that ends it: the reply's header, its arrays."""
+    os.chdir(told["cwd"])
+    codes, seconds = array("i"), array("d")
+    spawner.peak = 0
+    for command in told["commands"]:
+        begun = time.perf_counter()
+        codes.append(spawner.run(command, told["timeout"]))
+        seconds.append(time.perf_counter() - begun)
+        if codes[-1] and told["stop"]:
+            break
+    listed = [["exit", f"{_ORDER}i{codes.itemsize}", [len(codes)]], ["seconds", f"{_ORDER}f8", [len(seconds)]]]
+    return {"peak": spawner.peak, "arrays": listed}, [codes.tobytes(), seconds.tobytes()]
+
+
+def main(argv: list[str]) -> NoReturn:
+    commands, replies, lifeline = map(int, argv)
+    for fd in (commands, replies, lifeline):
+        os.set_inheritable(fd, False)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # asks a runner where it is
+    spawner = Spawner()
+    threading.Thread(target=_await_end, args=(lifeline, spawner), daemon=True).start()
+    while True:
+        told = json.loads(_read(commands, LENGTH.unpack(_read(commands, LENGTH.size))[0]))
+        header, arrays = run_all(spawner, told["run"]) if "run" in told else ({"peak": 0, "arrays": []}, [])
+        raw = json.dumps(header).encode()
+        _write(replies, b"".join([LENGTH.pack(len(raw)), raw, *arrays]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

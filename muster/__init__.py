@@ -1,0 +1,28 @@
+"""The one package that is installed: the front door, and links to the four folders beside it. Loads nothing unasked."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from muster.coordinator.client.farm import Farm
+    from muster.coordinator.client.job import Job
+    from muster.jobs.sources.layer_writer import LayerWriter
+
+VERSION = "0.1.0"  # setup.cfg has the same; a test compares them
+
+_DOORS = {
+    "Farm": "muster.coordinator.client.farm",
+    "Job": "muster.coordinator.client.job",
+    "LayerWriter": "muster.jobs.sources.layer_writer",
+}
+
+__all__ = ["VERSION", "Farm", "Job", "LayerWriter"]
+
+
+def __getattr__(name: str) -> object:
+    """Import what people use when they name it: commands and helpers start without numpy."""
+    if name in _DOORS:
+        return getattr(import_module(_DOORS[name]), name)
+    raise AttributeError(f"module 'muster' has no attribute {name!r}")

@@ -1,0 +1,140 @@
+"""The scheduler with a clock, a store that is always quick and agents in a line each, for its unit tests."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from muster.coordinator.protocol.messages import Failure, Finished, Held, Loss, Returned
+from muster.coordinator.scheduler import actions as c
+from muster.coordinator.scheduler import events as e
+from muster.coordinator.scheduler.state import Job, Layer, Timing
+from muster.coordinator.scheduler.state_machine import Scheduler
+from muster.jobs.common.ranges import RangeSet
+
+KIND = "cluster"
+ROOM = 1 << 40
+C = TypeVar("C")
+
+
+def ranges(numbers: Any) -> list[tuple[int, int]]:
+    return RangeSet.of(sorted(numbers)).pairs()
+
+
+def seed(digest: str = "L", count: int = 100, **more: Any) -> e.LayerSeed:
+    values: dict[str, Any] = {"in_bytes": 0, "out_bytes": 0, "made": False, **more}
+    return e.LayerSeed(digest, digest, count, **values)
+
+
+class World:
+    def __init__(self, boot: int = 1, expected: frozenset[str] = frozenset(), **timing: float) -> None:
+        self.boot, self.now = boot, 0.0
+        self.scheduler = Scheduler(boot, Timing(**timing), expected)
+        self.state = self.scheduler.state
+        self.sessions: dict[str, int] = {}
+        self.said: list[c.Command] = []  # all there was
+        self.grants: dict[str, list[c.SendGrant]] = {}
+        self.handle(e.Ticked())
+
+    # --- events ---
+
+    def handle(self, event: e.Event) -> list[c.Command]:
+        commands = self.scheduler.handle(event, self.now)
+        self.said += commands
+        self.state.check()
+        names = {session: name for name, session in self.sessions.items()}
+        for command in commands:
+            if isinstance(command, c.SendGrant):
+                self.grants.setdefault(names[command.session], []).append(command)
+            if isinstance(command, c.RaiseHighWater):
+                commands += self.handle(e.HighWaterStored(command.job, command.layer, command.value))
+        return commands
+
+    def add(self, *layers: e.LayerSeed, job: str = "j.1", **more: Any) -> Job:
+        values: dict[str, Any] = {
+            "kind": KIND, "kernel": 1, "cpus": 1, "memory": None, "attempts": 3, "max_failures": 20, "priority": 1,
+            **more,
+        }  # fmt: skip
+        self.handle(e.JobAdded(job=job, layers=layers or (seed(),), **values))
+        return self.state.jobs[job]
+
+    def join(self, name: str, cpus: int = 1, room: int = ROOM, kernel: int = 1, **more: Any) -> list[c.Command]:
+        self.sessions[name] = session = max(self.sessions.values(), default=0) + 1
+        values = {"spool": f"{name}'s", "process": f"{name}-1", "memory": 0, "in_place": True, **more}
+        return self.handle(e.Joined(name=name, session=session, cpus=cpus, room=room, kernels={KIND: kernel}, **values))
+
+    def sync(self, name: str, hungry: bool = True, room: int = ROOM, **more: Any) -> list[c.Command]:
+        return self.handle(e.Synced(self.sessions[name], room, hungry, **more))
+
+    def enter(self, *names: str, **more: Any) -> None:
+        """They join and ask for work."""
+        for name in names:
+            self.join(name, **more)
+            self.sync(name)
+
+    def tick(self, count: int = 1) -> list[c.Command]:
+        """So many seconds go by, and nobody says a word."""
+        said: list[c.Command] = []
+        for _ in range(count):
+            self.now += self.state.timing.tick
+            said += self.handle(e.Ticked())
+        return said
+
+    # --- what agents say ---
+
+    def last(self, name: str) -> c.SendGrant:
+        return self.grants[name][-1]
+
+    def finish(self, name: str, grant: c.SendGrant | None = None, seconds: float = 0.0, **more: Any) -> list[c.Command]:
+        """It finished all of a grant, by default its last one, `seconds` later."""
+        grant = grant or self.last(name)
+        self.now += seconds
+        return self.sync(name, finished=(self.finished(grant, compute=seconds),), **more)
+
+    def finished(self, grant: c.SendGrant, compute: float = 1.0) -> Finished:
+        numbers, count = grant.numbers.pairs(), len(grant.numbers)
+        return Finished(grant.job, grant.layer, self.boot, grant.attempt, numbers, count, compute, 0.0, 0, 0, 0)
+
+    def failure(self, grant: c.SendGrant, number: int | None = None) -> Failure:
+        number = grant.numbers.bottom if number is None else number
+        return Failure(grant.job, grant.layer, number, self.boot, grant.attempt, "exit", "no", "", 1.0, 0)
+
+    def fail(self, name: str, grant: c.SendGrant | None = None, **more: Any) -> list[c.Command]:
+        """The first shard of a grant, by default its last one, failed."""
+        return self.sync(name, failures=(self.failure(grant or self.last(name)),), **more)
+
+    def lose(self, name: str, running: bool = True, grant: c.SendGrant | None = None, **more: Any) -> list[c.Command]:
+        """All of a grant, by default its last one, is lost."""
+        grant = grant or self.last(name)
+        loss = Loss(grant.job, grant.layer, self.boot, grant.attempt, grant.numbers.pairs(), running, "killed")
+        return self.sync(name, losses=(loss,), **more)
+
+    def give_back(self, name: str, grant: c.SendGrant, **more: Any) -> list[c.Command]:
+        returned = Returned(grant.layer, self.boot, grant.attempt, grant.numbers.pairs())
+        return self.sync(name, returned=(returned,), **more)
+
+    def commit(self, name: str, grant: c.SendGrant) -> list[c.Command]:
+        generation = self.layer(grant.layer).generation
+        return self.handle(e.BundleCommitted(grant.job, grant.layer, generation, name, grant.numbers, 1))
+
+    def held(self, grant: c.SendGrant, finished: bool = False, boot: int | None = None) -> Held:
+        numbers = grant.numbers.pairs()
+        running, done = ([], numbers) if finished else (numbers, [])
+        return Held(grant.job, grant.layer, self.boot if boot is None else boot, grant.attempt, running, done)
+
+    # --- questions ---
+
+    def layer(self, digest: str = "L") -> Layer:
+        return self.state.by_digest[digest][0]
+
+    def open_of(self, name: str) -> int:
+        return self.state.agents[name].open_of()
+
+
+def only(kind: type[C], commands: list[c.Command]) -> C:
+    """The one command of that kind among these."""
+    (found,) = every(kind, commands)
+    return found
+
+
+def every(kind: type[C], commands: list[c.Command]) -> list[C]:
+    return [command for command in commands if isinstance(command, kind)]

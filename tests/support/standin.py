@@ -1,0 +1,50 @@
+"""A stand-in for the Workbench: does what the batch's job name says, so that tests of the pool need no kind."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from muster.jobs.contract.plan import Layer, MadeSource, Work
+from muster.jobs.workbench.batch import Batch, Outcome
+
+LAYER = Layer("layer", "0" * 32, MadeSource(), 0, 1, 0, 0, 0, None)
+WORK = Work("map", 1, {}, None, None, None, 1, None, None)
+SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+
+def batch(what: str = "nothing", scratch: Path = Path()) -> Batch:
+    return Batch("farm", "agent", what, LAYER, WORK, (), "", "", "", str(scratch), None, None)
+
+
+class Stand:
+    def run(self, order: Batch) -> Outcome:
+        (Path(order.scratch) / f"ran-{order.job}").touch()
+        if order.job == "segfault":
+            ctypes.string_at(0)
+        elif order.job == "raise":
+            raise ValueError("the bench broke\nand this is the second line")
+        elif order.job == "wait":
+            time.sleep(600)
+        elif order.job == "until-told":
+            while not (Path(order.scratch) / "go").exists():
+                time.sleep(0.01)
+        elif order.job == "runner":
+            self._runner(Path(order.scratch))
+        return Outcome((), 0, 0, 0, 0.0, os.getpid(), ())
+
+    def _runner(self, scratch: Path) -> None:
+        """A child that leads a session of its own, as runners do, and then nothing."""
+        child = subprocess.Popen(SLEEP, start_new_session=True)
+        (scratch / "runner.new").write_text(str(child.pid))
+        (scratch / "runner.new").rename(scratch / "runner")
+        time.sleep(600)
+
+
+class Unborn:
+    def __init__(self) -> None:
+        raise RuntimeError("no bench here")

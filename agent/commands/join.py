@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from muster import VERSION
 from muster.agent.channels.bandwidth import LEAST
 from muster.agent.commands.options import place_of, ssh_options
 from muster.agent.host import user_limits as courtesy
@@ -200,8 +201,6 @@ def _join(place: Folder | Host, options: Options, wishes: Wishes) -> int:
 
 
 def _settings(place: Folder | Host, wishes: Wishes, spool: spools.Spool, envs: Mapping[str, Environment]) -> Settings:
-    from importlib.metadata import version
-
     from muster.agent.host import memory as weigh
     from muster.agent.process import Settings
 
@@ -213,7 +212,7 @@ def _settings(place: Folder | Host, wishes: Wishes, spool: spools.Spool, envs: M
         cpus=wishes.cpus or max(1, courtesy.cores() - (wishes.courtesy.leave_cores or 0)),
         memory=wishes.memory or int(MEMORY_SHARE * weigh.total()),
         disk=wishes.disk or int(share * there),
-        version=version("muster"),
+        version=VERSION,
         packs=place.path / "code" if isinstance(place, Folder) else None,
         bandwidth=wishes.bandwidth,
         gpus=wishes.gpus,

@@ -12,9 +12,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from muster import VERSION
 from muster.agent.doctor import link_probe
 from muster.agent.doctor.checklist import Rung, Sheet
 from muster.agent.links import Options, open_link
@@ -141,8 +141,7 @@ class Visit(ABC):
 
     def _greeted(self, sheet: Sheet, link: FarLink, hello: Greeting) -> None:
         self._ran(sheet, link)
-        ours = version("muster")
-        theirs = f"muster {hello.version}{'' if hello.version == ours else f', here {ours}'}"
+        theirs = f"muster {hello.version}{'' if hello.version == VERSION else f', here {VERSION}'}"
         sheet.passed("version", f"{theirs}; protocol {PROTOCOL} at both ends")
 
     def _ran(self, sheet: Sheet, link: FarLink) -> None:

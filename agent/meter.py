@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from muster.agent.core.orders import BatchEnded, Event, Pulled, PushAnswered
+from muster.agent.core.events import BatchEnded, Event, Pulled, PushAnswered
 from muster.coordinator.protocol.messages import Settled
 
 SPAN_SECONDS = 15.0

@@ -23,19 +23,14 @@ from muster.agent.channels.control import Control
 from muster.agent.channels.pull import Pulling
 from muster.agent.channels.push import Pushing
 from muster.agent.channels.rounds import Following
-from muster.agent.core.orders import (
-    Command,
+from muster.agent.core.actions import (
+    Action,
     Delete,
     Discard,
-    DrainAsked,
     DropSheet,
-    Event,
     FollowRounds,
     Freeze,
     Kill,
-    Lent,
-    PoolLost,
-    PoolStarted,
     Pull,
     PullCode,
     Push,
@@ -44,12 +39,11 @@ from muster.agent.core.orders import (
     Redial,
     Run,
     Say,
-    SpaceSeen,
     StopFollowing,
     Tell,
     Thaw,
-    Ticked,
 )
+from muster.agent.core.events import DrainAsked, Event, Lent, PoolLost, PoolStarted, SpaceSeen, Ticked
 from muster.agent.core.session import Who
 from muster.agent.core.state_machine import Desk, Left
 from muster.agent.display import Line, State
@@ -227,34 +221,34 @@ class Agent:
             self._pool_lost = True
         now = time.monotonic()
         self._meter.note(event, now)
-        for command in self._desk.handle(event, now):
-            self._obey(command)
+        for action in self._desk.handle(event, now):
+            self._obey(action)
 
-    def _obey(self, command: Command) -> None:
-        match command:
+    def _obey(self, action: Action) -> None:
+        match action:
             case Run():
-                if command.info.layer.rounds:
+                if action.info.layer.rounds:
                     sys.setswitchinterval(SWITCH_SECONDS)
-                event = self._hands.run(command, self._desk.stock.farm)
+                event = self._hands.run(action, self._desk.stock.farm)
                 if event is not None:
                     self._inbox.put(event)
             case Kill():
-                self._hands.kill(command)
+                self._hands.kill(action)
                 self._weights = {}  # of the worker that was: the next one must not be blamed for it
             case Freeze(slot):
                 self._hands.freeze(slot)
             case Thaw(slot):
                 self._hands.thaw(slot)
             case Say():
-                self._control.say(command)
+                self._control.say(action)
             case Redial():
-                self._control.redial(command)
+                self._control.redial(action)
             case Push() | Recheck():
-                self._pushing.order(command)
+                self._pushing.order(action)
             case Pull() | PullCode():
-                self._pulling.order(command)
+                self._pulling.order(action)
             case FollowRounds() | DropSheet() | StopFollowing():
-                self._following.obey(command)
+                self._following.obey(action)
             case Discard(name, digest):
                 path = self._spool.half(name) if digest is None else self._spool.input(name, digest)
                 path.unlink(missing_ok=True)
@@ -264,7 +258,7 @@ class Agent:
                 log.info("%s", one_line(line))
                 self._line.say(f"{self._settings.name}: {one_line(line)}")
             case Quit():
-                self._quit = command
+                self._quit = action
 
     # --- looking ---
 

@@ -68,7 +68,8 @@ def pull(order: Order) -> None:
     """What a process of ours does: log in and bring the job's code; when told to, bring the shard into the spool."""
     from muster.agent.channels.bandwidth import Bandwidth
     from muster.agent.channels.pull import Pulling
-    from muster.agent.core.orders import Event, Pull, PullCode, Pulled, PullUp
+    from muster.agent.core.actions import Pull, PullCode
+    from muster.agent.core.events import Event, Pulled, PullUp
     from muster.agent.links import Options, open_link
     from muster.agent.spool.paths import Spool
     from muster.jobs.common.locations import Host

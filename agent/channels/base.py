@@ -13,7 +13,7 @@ from typing import ClassVar, Generic, TypeVar
 from muster.agent.channels.backoff import Backoff
 from muster.agent.channels.bandwidth import Bandwidth
 from muster.agent.channels.dialling import Dialling
-from muster.agent.core.orders import Event
+from muster.agent.core.events import Event
 from muster.agent.links.base import Channel, Link
 from muster.coordinator.protocol.messages import Bye, Decoder, Message
 from muster.jobs.common.errors import MusterError, NoDaemonError

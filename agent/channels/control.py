@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import TypeAlias, cast
 
 from muster.agent.channels.backoff import Backoff
-from muster.agent.core.orders import Event, Heard, LinkDown, LinkFailed, LinkUp, Redial, Say
+from muster.agent.core.actions import Redial, Say
+from muster.agent.core.events import Event, Heard, LinkDown, LinkFailed, LinkUp
 from muster.agent.links.base import Channel, Link, greet
 from muster.coordinator.protocol.checks import Ear
 from muster.coordinator.protocol.messages import Bye, Decoder, News, Rejected, ToAgent, Welcome

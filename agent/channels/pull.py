@@ -20,7 +20,8 @@ import xxhash
 
 from muster.agent.channels.bandwidth import Bandwidth
 from muster.agent.channels.base import Bulk
-from muster.agent.core.orders import Event, NotPulled, Pull, PullCode, Pulled, PullUp, Why
+from muster.agent.core.actions import Pull, PullCode
+from muster.agent.core.events import Event, NotPulled, Pulled, PullUp, Why
 from muster.agent.links.base import Channel, Link, Pace
 from muster.agent.spool.paths import Spool
 from muster.coordinator.protocol.messages import (

@@ -13,7 +13,8 @@ import msgspec
 
 from muster.agent.channels.bandwidth import Bandwidth
 from muster.agent.channels.base import Bulk
-from muster.agent.core.orders import Event, PartDamaged, Push, PushAnswered, PushDown, PushUp, Recheck
+from muster.agent.core.actions import Push, Recheck
+from muster.agent.core.events import Event, PartDamaged, PushAnswered, PushDown, PushUp
 from muster.agent.links.base import Channel, Link
 from muster.agent.spool.paths import Spool
 from muster.coordinator.protocol.messages import Accepted, Decoder, Offer, Refused, Rejected, Settled, ToPusher

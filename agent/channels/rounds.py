@@ -15,7 +15,8 @@ import xxhash
 
 from muster.agent.channels.bandwidth import Bandwidth
 from muster.agent.channels.dialling import Dialling
-from muster.agent.core.orders import DropSheet, Event, FollowRounds, SheetCame, StopFollowing, Unfollowed
+from muster.agent.core.actions import DropSheet, FollowRounds, StopFollowing
+from muster.agent.core.events import Event, SheetCame, Unfollowed
 from muster.agent.links.base import Channel, Link
 from muster.agent.spool.paths import Spool
 from muster.coordinator.protocol.messages import Decoder, Follow, NotYet, Refused, Sheet, ToFollower

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from muster.agent.core.actions import Action, Discard, Pull
 from muster.agent.core.disk import SPARE_BYTES, Disk
 from muster.agent.core.inputs import Inputs
 from muster.agent.core.layers import Holding
-from muster.agent.core.orders import Command, Discard, Pull
 from muster.agent.core.slots import Flight, Slots
 from muster.agent.core.state import Stock
 
@@ -77,9 +77,9 @@ class Space:
         cost = max((holding.cost for holding in self.stock.holdings.values() if holding.count), default=0)
         return self.room < cost <= self.room + self.stock.shelf.nbytes
 
-    def make(self, nbytes: int, keep: str = "") -> list[Command]:
+    def make(self, nbytes: int, keep: str = "") -> list[Action]:
         """Delete inputs that nobody waits for until `nbytes` more can be written."""
-        orders: list[Command] = []
+        orders: list[Action] = []
         if self._missing(nbytes) > 0:
             for name, digest in self.inputs.spare(self._kept()):
                 if name != keep:
@@ -88,15 +88,15 @@ class Space:
                     break
         return orders
 
-    def clear(self) -> list[Command]:
+    def clear(self) -> list[Action]:
         """Delete all of those: the disk is fuller than we thought."""
         return [self.discard(name, digest) for name, digest in self.inputs.spare(self._kept())]
 
-    def discard(self, name: str, digest: bytes | None) -> Command:
+    def discard(self, name: str, digest: bytes | None) -> Action:
         self.disk.grew(-self.inputs.forget(name))
         return Discard(name, digest)
 
-    def lose(self, name: str) -> list[Command]:
+    def lose(self, name: str) -> list[Action]:
         """It is not what was pulled, whoever waits for it."""
         copy = self.inputs.whole.get(name)
         for holding in self.stock.holdings.values():

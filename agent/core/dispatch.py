@@ -6,21 +6,10 @@ from collections.abc import Iterable
 
 import msgspec
 
+from muster.agent.core.actions import Action, Delete, Freeze, Kill, Run, Tell, Thaw
 from muster.agent.core.disk_budget import Space
+from muster.agent.core.events import BatchEnded, Kept, SlotsSeen, WorkerDied
 from muster.agent.core.layers import Holding
-from muster.agent.core.orders import (
-    BatchEnded,
-    Command,
-    Delete,
-    Freeze,
-    Kept,
-    Kill,
-    Run,
-    SlotsSeen,
-    Tell,
-    Thaw,
-    WorkerDied,
-)
 from muster.agent.core.slots import Flight, Slot, Slots, needs_of
 from muster.coordinator.protocol.messages import Printed
 from muster.jobs.common.ranges import RangeSet
@@ -49,9 +38,9 @@ class Floor:
 
     # --- placing ---
 
-    def place(self, now: float) -> list[Command]:
+    def place(self, now: float) -> list[Action]:
         """Fill the slots."""
-        placed: list[Command] = []
+        placed: list[Action] = []
         self.slots.widen(self.stock.jobs)
         while self.ready and self.slots.open and self.draining_since is None and not self.disk.closed(now):
             commands = self._next(now)
@@ -62,7 +51,7 @@ class Floor:
                 break
         return placed
 
-    def _next(self, now: float) -> list[Command]:
+    def _next(self, now: float) -> list[Action]:
         queue = [holding for holding in self.stock.holdings.values() if holding.ready and self._has_files(holding)]
         if not queue or (self.disk.full and self.slots.busy):
             return []
@@ -89,7 +78,7 @@ class Floor:
             self.space.let_others_wait(holding)
         return min(count, max(0, self.space.left) // holding.reserve)
 
-    def _launch(self, slot: Slot, holding: Holding, count: int, now: float) -> list[Command]:
+    def _launch(self, slot: Slot, holding: Holding, count: int, now: float) -> list[Action]:
         self._tickets += 1
         ticket = self._tickets
         items = holding.take(count, ticket, now)
@@ -111,7 +100,7 @@ class Floor:
 
     # --- the end of a batch ---
 
-    def ended(self, event: BatchEnded, now: float) -> list[Command]:
+    def ended(self, event: BatchEnded, now: float) -> list[Action]:
         """A call returned: keep its part, report what failed, queue what was not reached."""
         landed = self.slots.land(event.ticket)
         if landed is None:
@@ -135,7 +124,7 @@ class Floor:
         self._after(flight, outcome, hopeless, now)
         return orders
 
-    def _keep(self, flight: Flight, outcome: Outcome, now: float) -> list[Command]:
+    def _keep(self, flight: Flight, outcome: Outcome, now: float) -> list[Action]:
         """Put the part on the shelf, or have it deleted where nobody wants any of it."""
         if not outcome.numbers:
             return []
@@ -171,9 +160,9 @@ class Floor:
         kept = tuple(mishap for mishap in outcome.mishaps if mishap not in short)
         return msgspec.structs.replace(outcome, mishaps=kept)
 
-    def _without_spoilt(self, flight: Flight, outcome: Outcome) -> tuple[Outcome, list[Command]]:
+    def _without_spoilt(self, flight: Flight, outcome: Outcome) -> tuple[Outcome, list[Action]]:
         """Copies that are not what was pulled go; their shards run again with others. The second time they are lost."""
-        orders: list[Command] = []
+        orders: list[Action] = []
         again = set()
         for mishap in outcome.mishaps:
             name = self._spoilt_name(flight, mishap)
@@ -225,7 +214,7 @@ class Floor:
 
     # --- the death of a worker ---
 
-    def died(self, event: WorkerDied, now: float) -> list[Command]:
+    def died(self, event: WorkerDied, now: float) -> list[Action]:
         """A worker is gone: blame the shard in hand, where that is just; the others run again with no report."""
         slot = self.slots.every[event.slot]
         why, victim = slot.killing, slot.victim
@@ -239,7 +228,7 @@ class Floor:
                 self._after(flight, NOTHING, hopeless, now)
         return orders
 
-    def _rescue(self, flight: Flight, kept: dict[int, Kept], now: float) -> list[Command]:
+    def _rescue(self, flight: Flight, kept: dict[int, Kept], now: float) -> list[Action]:
         """Results the worker had committed before it died count like any others."""
         if flight.ticket not in kept:
             return []
@@ -263,9 +252,9 @@ class Floor:
 
     # --- stopping and going on ---
 
-    def balance(self, now: float) -> list[Command]:
+    def balance(self, now: float) -> list[Action]:
         """Stop what runs beyond the processors that are lent; let it go on once there are enough."""
-        orders: list[Command] = []
+        orders: list[Action] = []
         while (slot := self.slots.to_freeze()) is not None:
             slot.frozen_since = now
             orders.append(Freeze(slot.number))
@@ -276,7 +265,7 @@ class Floor:
 
     # --- killing ---
 
-    def seen(self, event: SlotsSeen, now: float) -> list[Command]:
+    def seen(self, event: SlotsSeen, now: float) -> list[Action]:
         """A look at the busy slots: what hangs is killed, and what takes too much memory."""
         for view in event.views:
             self.slots.every[view.slot].see(view.running, now)
@@ -290,7 +279,7 @@ class Floor:
             orders += self._shrink(self.slots.every[max(trees, key=lambda n: trees[n])], trees)
         return orders
 
-    def _shrink(self, slot: Slot, trees: dict[int, int]) -> list[Command]:
+    def _shrink(self, slot: Slot, trees: dict[int, int]) -> list[Action]:
         if any(other.killing for other in self.slots.every) or slot.running is None:
             return []  # memory comes free already, or there is nothing to blame
         line = f"{sum(trees.values()) >> 20} MiB in use, the budget is {self.slots.memory >> 20} MiB"
@@ -299,15 +288,15 @@ class Floor:
         tell = Tell(f"memory: {line}; going on with {self.slots.allowed} cpus")
         return [tell, *self._kill(slot, "crowded", slot.running)]
 
-    def _kill(self, slot: Slot, why: str, victim: tuple[int, int, int] | None) -> list[Command]:
+    def _kill(self, slot: Slot, why: str, victim: tuple[int, int, int] | None) -> list[Action]:
         if slot.killing:
             return []
         slot.killing, slot.victim = why, victim
         return [Kill(slot.number, why)]
 
-    def kill_unwanted(self, now: float) -> list[Command]:
+    def kill_unwanted(self, now: float) -> list[Action]:
         """Kill what counts no more, and runs long: as is expected of it, or as it turns out."""
-        orders: list[Command] = []
+        orders: list[Action] = []
         for slot in self.slots.every:
             for flight in slot.flights[:1]:
                 if self._is_wanted(slot, flight):
@@ -330,11 +319,11 @@ class Floor:
         in_hand = [number] if flight.items.get(number) == tuple(attempt) else list(flight.items)
         return bool(holding.counting(flight.ticket, in_hand))
 
-    def kill_late(self, now: float) -> list[Command]:
+    def kill_late(self, now: float) -> list[Action]:
         """At a drain, what outstayed its time."""
         if self.draining_since is None:
             return []
-        orders: list[Command] = []
+        orders: list[Action] = []
         for slot in self.slots.every:
             for flight in slot.flights[:1]:
                 if now - self.draining_since > (flight.info.work.timeout or DRAIN_SECONDS):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from muster.agent.core.orders import Attempt
+from muster.agent.core.events import Attempt
 from muster.jobs.common.ranges import RangeSet
 
 BUNDLE_BYTES = 256 << 20

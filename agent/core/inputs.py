@@ -10,7 +10,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from muster.agent.core.orders import Copy, Pull
+from muster.agent.core.actions import Copy, Pull
 from muster.jobs.contract.plan import ItemsWindow, Window
 
 _encoder = msgspec.msgpack.Encoder()

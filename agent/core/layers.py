@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from muster.agent.core.orders import Attempt
+from muster.agent.core.events import Attempt
 from muster.coordinator.protocol.messages import LayerInfo
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import ItemsSource

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from muster.agent.core.actions import Action, Pull, PullCode
 from muster.agent.core.disk_budget import Space
 from muster.agent.core.dispatch import in_turn
+from muster.agent.core.events import NotPulled, Pulled, PullUp
 from muster.agent.core.inputs import name_of
 from muster.agent.core.layers import Holding
-from muster.agent.core.orders import Command, NotPulled, Pull, PullCode, Pulled, PullUp
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import ItemsWindow, Window
 
@@ -42,27 +43,27 @@ class Puller:
 
     # --- asking ---
 
-    def next(self, session: int, now: float) -> list[Command]:
+    def next(self, session: int, now: float) -> list[Action]:
         """What to ask for, and what to delete to make room for it."""
         can_ask = self.up and session and session != self.dead_session and now >= self._not_before
         open_now = bool(can_ask) and not self.space.disk.closed(now)
-        orders: list[Command] = [*self._next_codes(session), *self._next_models(session)] if open_now else []
+        orders: list[Action] = [*self._next_codes(session), *self._next_models(session)] if open_now else []
         queue = [holding for holding in self.stock.holdings.values() if holding.pulls and holding.waiting]
         for holding in in_turn(queue, self.space.slots, now) if queue else ():
             if not self._serve(holding, session if open_now else 0, orders):
                 break
         return orders
 
-    def _next_codes(self, session: int) -> Iterator[Command]:
+    def _next_codes(self, session: int) -> Iterator[Action]:
         for holding in self.stock.holdings.values():
             code = holding.info.work.code
             if code and holding.waiting and code not in self.codes and code not in self._codes_coming:
                 self._codes_coming[code] = session
                 yield PullCode(session, code)
 
-    def _next_models(self, session: int) -> list[Command]:
+    def _next_models(self, session: int) -> list[Action]:
         """They come before the inputs, as nothing runs without them."""
-        orders: list[Command] = []
+        orders: list[Action] = []
         for holding in self.stock.holdings.values():
             model, inputs = holding.info.work.model, self.space.inputs
             if model is None or not holding.waiting or model.digest in inputs.coming or self.space.refuses(holding):
@@ -71,7 +72,7 @@ class Puller:
                 orders += self._ask(Pull(session, model.digest, holding.info.layer.digest, 0, model.nbytes, True))
         return orders
 
-    def _serve(self, holding: Holding, session: int, orders: list[Command]) -> bool:
+    def _serve(self, holding: Holding, session: int, orders: list[Action]) -> bool:
         """Find or ask for the inputs of this layer, in order. False where no more can be asked for."""
         looked_at = 0
         for number, window in _lacking(holding):
@@ -90,7 +91,7 @@ class Puller:
                 return False
         return True
 
-    def _is_here(self, name: str, nbytes: int, orders: list[Command]) -> bool:
+    def _is_here(self, name: str, nbytes: int, orders: list[Action]) -> bool:
         copy = self.space.inputs.whole.get(name)
         if copy is not None and copy.nbytes != nbytes:  # cut short while nobody looked
             orders.append(self.space.discard(name, copy.digest))
@@ -103,7 +104,7 @@ class Puller:
             return False
         return self.space.has_room_to_pull(holding, nbytes)
 
-    def _ask(self, pull: Pull) -> list[Command]:
+    def _ask(self, pull: Pull) -> list[Action]:
         known = self.space.inputs.halves.get(pull.name, 0)
         orders = self.space.make(pull.nbytes - known, keep=pull.name)
         self.space.disk.grew(self.space.inputs.start(pull))
@@ -111,7 +112,7 @@ class Puller:
 
     # --- what came of it ---
 
-    def note(self, event: PullUp | Pulled | NotPulled, now: float) -> list[Command]:
+    def note(self, event: PullUp | Pulled | NotPulled, now: float) -> list[Action]:
         """What happened to the pull channel."""
         match event:
             case PullUp():
@@ -136,7 +137,7 @@ class Puller:
             if holding is not None and not pull.model and pull.number in holding.waiting:
                 holding.has_input(pull.number, pull.name)
 
-    def _failed(self, event: NotPulled, now: float) -> list[Command]:
+    def _failed(self, event: NotPulled, now: float) -> list[Action]:
         pull = self.space.inputs.coming.get(event.name)
         session = pull.session if pull else self._codes_coming.pop(event.name, 0)
         if event.code == "cut":

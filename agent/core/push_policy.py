@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from muster.agent.core.orders import Command, Push, PushAnswered, PushDown, PushUp, Recheck, Tell
+from muster.agent.core.actions import Action, Push, Recheck, Tell
+from muster.agent.core.events import PushAnswered, PushDown, PushUp
 from muster.agent.core.reports import EVIDENCE_CHARS
 from muster.agent.core.state import Stock
 from muster.coordinator.protocol.messages import Failure, Loss, Refused, Rejected, Settled
@@ -61,7 +62,7 @@ class Pusher:
         names, self._emptied = self._emptied, []
         return names
 
-    def note(self, event: PushUp | PushDown | PushAnswered, now: float) -> list[Command]:
+    def note(self, event: PushUp | PushDown | PushAnswered, now: float) -> list[Action]:
         """What happened to the push channel."""
         if isinstance(event, PushUp):
             self.up = True
@@ -72,7 +73,7 @@ class Pusher:
             return []
         return self._answered(push, event, now) if push is not None and self._farm == self.stock.farm else []
 
-    def _answered(self, push: Push, event: PushAnswered, now: float) -> list[Command]:
+    def _answered(self, push: Push, event: PushAnswered, now: float) -> list[Action]:
         match event.answer:
             case Settled(numbers):
                 self._accepted(event)
@@ -91,7 +92,7 @@ class Pusher:
 
     def _refused(
         self, push: Push, sent: RangeSet, code: str, numbers: RangeSet, message: str, now: float
-    ) -> list[Command]:
+    ) -> list[Action]:
         match code:
             case "committed" if numbers & sent:
                 self._hurry.add(push.layer)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from muster.agent.core.orders import Attempt
+from muster.agent.core.events import Attempt
 from muster.coordinator.protocol.messages import Failure, Finished, Loss, Printed, Returned
 from muster.jobs.common.ranges import RangeSet
 

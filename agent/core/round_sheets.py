@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from muster.agent.core.actions import Action, DropSheet, FollowRounds, StopFollowing
+from muster.agent.core.events import SheetCame, Unfollowed
 from muster.agent.core.layers import Holding
-from muster.agent.core.orders import Command, DropSheet, FollowRounds, SheetCame, StopFollowing, Unfollowed
 from muster.agent.core.state import Stock
 
 PAUSE_SECONDS = 1.0  # before what ended is tried again
@@ -18,9 +19,9 @@ class Rounds:
         self._followed: dict[str, list[str]] = {}  # layer → its sheets that are here, the newest last
         self._not_before: dict[str, float] = {}
 
-    def next(self, session: int, heartbeat: float, now: float) -> list[Command]:
+    def next(self, session: int, heartbeat: float, now: float) -> list[Action]:
         """What to begin to follow, and to stop, and what to delete."""
-        orders: list[Command] = []
+        orders: list[Action] = []
         for layer, sheets in list(self._followed.items()):
             holding = self.stock.holdings.get(layer)
             if holding is None or holding.here is None:
@@ -39,7 +40,7 @@ class Rounds:
             return False
         return now >= self._not_before.get(layer, now) and bool(holding.waiting - holding.ready)
 
-    def _spare(self, layer: str, holding: Holding, sheets: list[str]) -> list[Command]:
+    def _spare(self, layer: str, holding: Holding, sheets: list[str]) -> list[Action]:
         wanted = set(holding.sheets.values())
         spare = [sheet for sheet in sheets[:-KEPT] if sheet not in wanted]
         for sheet in spare:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from muster.agent.core.orders import Command, Quit, Redial, Say, Tell
+from muster.agent.core.actions import Action, Quit, Redial, Say, Tell
 from muster.agent.core.reports import Letter, trimmed
 from muster.coordinator.protocol.messages import PROTOCOL, Held, Hello, Leave, News, Rejected, Sync, Welcome
 from muster.jobs.common.errors import FencedError, RefusedError
@@ -148,7 +148,7 @@ class Talk:
         """Something changed here that may bring work: ask soon, and do not let the answer be held for long."""
         self._poll, self._next_poll_at = POLL_SECONDS, now
 
-    def rejected(self, answer: Rejected, now: float) -> list[Command]:
+    def rejected(self, answer: Rejected, now: float) -> list[Action]:
         self.asked = None
         self.session = 0
         if answer.code in FINAL:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from muster.agent.core.events import Attempt
 from muster.agent.core.layers import Holding
-from muster.agent.core.orders import Attempt
 from muster.coordinator.protocol.messages import LayerInfo
 
 DEPTH = 2  # batches in flight on a slot: one running, one so that its worker never idles

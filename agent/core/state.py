@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from muster.agent.core.events import Attempt
 from muster.agent.core.finished_parts import Part, Shelf
 from muster.agent.core.layers import Holding
-from muster.agent.core.orders import Attempt
 from muster.agent.core.reports import Reports, Sum
 from muster.coordinator.protocol.messages import Drop, Failure, Grant, Held, LayerInfo, Loss
 from muster.jobs.common.ranges import RangeSet

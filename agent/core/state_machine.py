@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from muster.agent.core.actions import Action, Copy, Delete, Quit, Redial, Tell
 from muster.agent.core.disk import Disk
 from muster.agent.core.disk_budget import Space
 from muster.agent.core.dispatch import Floor
-from muster.agent.core.finished_parts import Part
-from muster.agent.core.inputs import Inputs
-from muster.agent.core.orders import (
+from muster.agent.core.events import (
     BatchEnded,
-    Command,
-    Copy,
-    Delete,
     DrainAsked,
     Event,
     FoundPart,
@@ -32,16 +28,15 @@ from muster.agent.core.orders import (
     PushAnswered,
     PushDown,
     PushUp,
-    Quit,
-    Redial,
     SheetCame,
     SlotsSeen,
     SpaceSeen,
-    Tell,
     Ticked,
     Unfollowed,
     WorkerDied,
 )
+from muster.agent.core.finished_parts import Part
+from muster.agent.core.inputs import Inputs
 from muster.agent.core.pull_policy import Puller
 from muster.agent.core.push_policy import Pusher
 from muster.agent.core.round_sheets import Rounds
@@ -87,14 +82,14 @@ class Desk:
         self._draining = ""  # why; "" while not draining
         self._paused = ""  # why no processor is lent; "" while some are
         self._progress_at = 0.0  # when a drain last got on
-        self._orders: list[Command] = []
+        self._orders: list[Action] = []
         for found in left.parts:
             part = Part(found.name, found.farm, found.layer, found.nbytes, found.attempts, since=0.0)
             self._orders += [] if self.stock.shelf.add(part) else [Delete(part.name)]
         for loss in left.losses:
             self.stock.reports.lose(loss)
 
-    def handle(self, event: Event, now: float) -> list[Command]:
+    def handle(self, event: Event, now: float) -> list[Action]:
         """Take note of what happened; say what to do."""
         if self.ended:
             return []

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from muster.agent.core.orders import BatchEnded, Event, Kept, Kill, PoolLost, Run, SlotsSeen, SlotView, WorkerDied
+from muster.agent.core.actions import Kill, Run
+from muster.agent.core.events import BatchEnded, Event, Kept, PoolLost, SlotsSeen, SlotView, WorkerDied
 from muster.agent.host import memory as weigh
 from muster.agent.host import priority
 from muster.agent.pool import ray_local

@@ -27,7 +27,8 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from muster.agent.core.orders import Attempt, Copy, FoundPart
+from muster.agent.core.actions import Copy
+from muster.agent.core.events import Attempt, FoundPart
 from muster.coordinator.protocol.messages import Loss
 from muster.jobs.common.durable import make_folder
 from muster.jobs.common.errors import DamagedError, RefusedError

@@ -154,9 +154,9 @@ class Engine:
 
     # --- events in, commands out ------------------------------------------------------------------------
 
-    def handle(self, event: e.Event) -> list[c.Command]:
+    def handle(self, event: e.Event) -> list[c.Action]:
         """Let the scheduler react; the commands only the asker can carry out come back."""
-        answers: list[c.Command] = []
+        answers: list[c.Action] = []
         try:
             for command in self.scheduler.handle(event, time.monotonic()):
                 if not self._carry_out(command):
@@ -189,7 +189,7 @@ class Engine:
         )
         self.broken.set()
 
-    def _carry_out(self, command: c.Command) -> bool:
+    def _carry_out(self, command: c.Action) -> bool:
         match command:
             case c.SendGrant() | c.SendDrop() | c.SendCommitted() | c.SendGone() | c.SendDrain() | c.Reject():
                 self._say(command)
@@ -214,7 +214,7 @@ class Engine:
                 self._remember(command)
         return True
 
-    def _say(self, command: c.Command) -> None:
+    def _say(self, command: c.Action) -> None:
         """News for a session goes into its mailbox; a session that is over needs none."""
         mailbox = self.mailboxes.get(command.session)  # type: ignore[union-attr]
         self._chronicle(command)
@@ -235,7 +235,7 @@ class Engine:
             case c.Reject():
                 mailbox.reject(Rejected(command.code, command.message, command.hint))
 
-    def _chronicle(self, command: c.Command) -> None:
+    def _chronicle(self, command: c.Action) -> None:
         match command:
             case c.SendGrant(session, _, layer, attempt, numbers):
                 self.chronicle.note("granted", layer, self._agent_name(session), numbers, self.boot, attempt)
@@ -271,7 +271,7 @@ class Engine:
         layer = live.layers[digest]
         return LayerInfo(job, layer, live.plan.work_of(layer))
 
-    def _remember(self, command: c.Command) -> None:
+    def _remember(self, command: c.Action) -> None:
         """Commands that only the store carries out."""
         match command:
             case c.StoreFailure():

@@ -166,7 +166,7 @@ class StoreAgent:
     live: bool
 
 
-Command = (
+Action = (
     Reject
     | NoteMissing
     | SendGrant

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import exp
 
-from muster.coordinator.scheduler.actions import Command
+from muster.coordinator.scheduler.actions import Action
 from muster.coordinator.scheduler.events import Run
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import Environment
@@ -356,9 +356,9 @@ class State:
         self.layers_wanted = False  # whether more layers should be opened
         self.work_added = False  # whether the agents in `short` should be looked at again
         self.short: dict[str, Agent] = {}  # hungry ones that got less than they should have, the longest waiting first
-        self.commands: list[Command] = []
+        self.commands: list[Action] = []
 
-    def emit(self, command: Command) -> None:
+    def emit(self, command: Action) -> None:
         self.commands.append(command)
 
     def present_agents(self) -> Iterator[Agent]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from muster.coordinator.scheduler import commits, grants, layers, sessions
 from muster.coordinator.scheduler import events as e
-from muster.coordinator.scheduler.actions import Command
+from muster.coordinator.scheduler.actions import Action
 from muster.coordinator.scheduler.state import State, Timing
 
 LATE_TICKS = 3  # a tick later than so many is the daemon's own doing
@@ -16,7 +16,7 @@ class Scheduler:
     def __init__(self, boot: int, timing: Timing | None = None, expected: frozenset[str] = frozenset()) -> None:
         self.state = State(boot, timing or Timing(), expected)
 
-    def handle(self, event: e.Event, now: float) -> list[Command]:
+    def handle(self, event: e.Event, now: float) -> list[Action]:
         state = self.state
         self._react(event, now)
         while state.work_added or state.layers_wanted:

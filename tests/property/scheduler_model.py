@@ -116,7 +116,7 @@ class Disk:
     def layer(self, job: str, digest: str) -> DiskLayer:
         return self.jobs[job].layers[digest]
 
-    def write(self, command: c.Command) -> None:
+    def write(self, command: c.Action) -> None:
         match command:
             case c.StoreFailure(job, digest, agent, failure, quarantine):
                 layer = self.layer(job, digest)
@@ -226,7 +226,7 @@ class Agent:
         self.finished.clear()
         del self.news[:1]
 
-    def hear(self, command: c.Command) -> None:
+    def hear(self, command: c.Action) -> None:
         match command:
             case c.SendGrant(_, _, layer, attempt, numbers):
                 self._granted((layer, self.boot, attempt), set(numbers))

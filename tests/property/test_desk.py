@@ -11,18 +11,28 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from muster.agent.core.inputs import name_of
-from muster.agent.core.orders import (
-    BatchEnded,
-    Command,
+from muster.agent.core.actions import (
+    Action,
     Delete,
     Discard,
+    Freeze,
+    Kill,
+    Pull,
+    PullCode,
+    Push,
+    Quit,
+    Recheck,
+    Redial,
+    Run,
+    Say,
+    Thaw,
+)
+from muster.agent.core.events import (
+    BatchEnded,
     DrainAsked,
     Event,
-    Freeze,
     Heard,
     Kept,
-    Kill,
     Lent,
     LinkDown,
     LinkUp,
@@ -30,26 +40,18 @@ from muster.agent.core.orders import (
     PartDamaged,
     PoolLost,
     PoolStarted,
-    Pull,
-    PullCode,
     Pulled,
     PullUp,
-    Push,
     PushAnswered,
     PushDown,
     PushUp,
-    Quit,
-    Recheck,
-    Redial,
-    Run,
-    Say,
     SlotsSeen,
     SlotView,
     SpaceSeen,
-    Thaw,
     Ticked,
     WorkerDied,
 )
+from muster.agent.core.inputs import name_of
 from muster.agent.core.slots import BACKSTOP_SECONDS
 from muster.agent.core.state_machine import Desk
 from muster.coordinator.protocol.messages import (
@@ -141,7 +143,7 @@ class DeskMachine(RuleBasedStateMachine):
         for order in self.desk.handle(event, self.now):
             self.obey(order)
 
-    def obey(self, order: Command) -> None:
+    def obey(self, order: Action) -> None:
         assert not self.ended, "an order after the end"
         match order:
             case Run():
@@ -777,7 +779,7 @@ class RemoteDeskMachine(DeskMachine):
 
     # --- orders ---
 
-    def obey(self, order: Command) -> None:
+    def obey(self, order: Action) -> None:
         match order:
             case Pull():
                 self.obey_pull(order)

@@ -12,27 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.agent.core.orders import (
+from muster.agent.core.actions import Action, Delete, Discard, Pull, PullCode, Push, Quit, Run, Say
+from muster.agent.core.events import (
     BatchEnded,
-    Command,
-    Delete,
-    Discard,
     Event,
     Heard,
     LinkDown,
     LinkUp,
     NotPulled,
     PoolStarted,
-    Pull,
-    PullCode,
     Pulled,
     PullUp,
-    Push,
     PushAnswered,
     PushUp,
-    Quit,
-    Run,
-    Say,
     Ticked,
 )
 from muster.agent.core.state_machine import Desk
@@ -99,7 +91,7 @@ class World:
         for part in (self.desk.stock, self.desk.floor, self.desk.space.inputs):
             part.sanity_check()
 
-    def obey(self, command: Command) -> list[Event]:
+    def obey(self, command: Action) -> list[Event]:
         match command:
             case Say():
                 m.Decoder(m.FromAgent)(m.encode(command.message))  # what is said can be heard

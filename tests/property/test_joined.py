@@ -10,20 +10,17 @@ from collections.abc import Callable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from muster.agent.core.orders import (
+from muster.agent.core.actions import Action, Push, Run, Say
+from muster.agent.core.events import (
     BatchEnded,
-    Command,
     Event,
     Heard,
     LinkDown,
     LinkUp,
     PoolStarted,
-    Push,
     PushAnswered,
     PushDown,
     PushUp,
-    Run,
-    Say,
     Ticked,
 )
 from muster.agent.core.state_machine import Desk
@@ -76,7 +73,7 @@ class Pair:
 
     # --- the two machines ---
 
-    def handle(self, event: e.Event) -> list[c.Command]:
+    def handle(self, event: e.Event) -> list[c.Action]:
         """The daemon reacts; the answers to an offer come back."""
         said = self.scheduler.handle(event, self.now)
         self.scheduler.state.check()
@@ -84,7 +81,7 @@ class Pair:
             self.obey(command)
         return [command for command in said if isinstance(command, c.AcceptOffer | c.RefuseOffer)]
 
-    def obey(self, command: c.Command) -> None:
+    def obey(self, command: c.Action) -> None:
         box = self.mailboxes.get(getattr(command, "session", 0), Mailbox())
         match command:
             case c.SendGrant(_, job, layer, attempt, numbers):
@@ -109,7 +106,7 @@ class Pair:
             self.take_order(order)
         self.desk.sanity_check()
 
-    def take_order(self, order: Command) -> None:
+    def take_order(self, order: Action) -> None:
         match order:
             case Say():
                 self.asked.append(order)

@@ -60,7 +60,7 @@ class Farm(RuleBasedStateMachine):
         self.agents = {name: Agent(name, f"{name}-1", 1 + i % 3, 1, 40 * MIB) for i, name in enumerate(NAMES)}
         self.agents["c"].budget, self.agents["d"].kernel = 2 * MIB, 2
         self.agents["b"].fingerprint = "k2"
-        self.mail: dict[int, list[c.Command]] = {}
+        self.mail: dict[int, list[c.Action]] = {}
         self.past: list[tuple[str, int, Any]] = []  # every report ever made: by whom, in which session
         self.accepted: list[Bundle] = []
         self.offers: list[tuple[str, set[int]]] = []
@@ -89,7 +89,7 @@ class Farm(RuleBasedStateMachine):
 
     # --- the one door ---
 
-    def handle(self, event: e.Event, must: Iterable[object]) -> list[c.Command]:
+    def handle(self, event: e.Event, must: Iterable[object]) -> list[c.Action]:
         """Let the scheduler react, carry out what it says, and compare everything."""
         told: list[object] = []
         before = self.scheduler.handle(event, self.now)
@@ -121,7 +121,7 @@ class Farm(RuleBasedStateMachine):
         ]
         return layers, held, jobs
 
-    def _obey(self, command: c.Command, told: list[object]) -> bool:
+    def _obey(self, command: c.Action, told: list[object]) -> bool:
         oracle = self.oracle
         if isinstance(command, c.AcceptOffer | c.RefuseOffer):
             return False

@@ -31,13 +31,13 @@ class World:
         self.scheduler = Scheduler(boot, Timing(**timing), expected)
         self.state = self.scheduler.state
         self.sessions: dict[str, int] = {}
-        self.said: list[c.Command] = []  # all there was
+        self.said: list[c.Action] = []  # all there was
         self.grants: dict[str, list[c.SendGrant]] = {}
         self.handle(e.Ticked())
 
     # --- events ---
 
-    def handle(self, event: e.Event) -> list[c.Command]:
+    def handle(self, event: e.Event) -> list[c.Action]:
         commands = self.scheduler.handle(event, self.now)
         self.said += commands
         self.state.check()
@@ -57,12 +57,12 @@ class World:
         self.handle(e.JobAdded(job=job, layers=layers or (seed(),), **values))
         return self.state.jobs[job]
 
-    def join(self, name: str, cpus: int = 1, room: int = ROOM, kernel: int = 1, **more: Any) -> list[c.Command]:
+    def join(self, name: str, cpus: int = 1, room: int = ROOM, kernel: int = 1, **more: Any) -> list[c.Action]:
         self.sessions[name] = session = max(self.sessions.values(), default=0) + 1
         values = {"spool": f"{name}'s", "process": f"{name}-1", "memory": 0, "in_place": True, **more}
         return self.handle(e.Joined(name=name, session=session, cpus=cpus, room=room, kernels={KIND: kernel}, **values))
 
-    def sync(self, name: str, hungry: bool = True, room: int = ROOM, **more: Any) -> list[c.Command]:
+    def sync(self, name: str, hungry: bool = True, room: int = ROOM, **more: Any) -> list[c.Action]:
         return self.handle(e.Synced(self.sessions[name], room, hungry, **more))
 
     def enter(self, *names: str, **more: Any) -> None:
@@ -71,9 +71,9 @@ class World:
             self.join(name, **more)
             self.sync(name)
 
-    def tick(self, count: int = 1) -> list[c.Command]:
+    def tick(self, count: int = 1) -> list[c.Action]:
         """So many seconds go by, and nobody says a word."""
-        said: list[c.Command] = []
+        said: list[c.Action] = []
         for _ in range(count):
             self.now += self.state.timing.tick
             said += self.handle(e.Ticked())
@@ -84,7 +84,7 @@ class World:
     def last(self, name: str) -> c.SendGrant:
         return self.grants[name][-1]
 
-    def finish(self, name: str, grant: c.SendGrant | None = None, seconds: float = 0.0, **more: Any) -> list[c.Command]:
+    def finish(self, name: str, grant: c.SendGrant | None = None, seconds: float = 0.0, **more: Any) -> list[c.Action]:
         """It finished all of a grant, by default its last one, `seconds` later."""
         grant = grant or self.last(name)
         self.now += seconds
@@ -98,21 +98,21 @@ class World:
         number = grant.numbers.bottom if number is None else number
         return Failure(grant.job, grant.layer, number, self.boot, grant.attempt, "exit", "no", "", 1.0, 0)
 
-    def fail(self, name: str, grant: c.SendGrant | None = None, **more: Any) -> list[c.Command]:
+    def fail(self, name: str, grant: c.SendGrant | None = None, **more: Any) -> list[c.Action]:
         """The first shard of a grant, by default its last one, failed."""
         return self.sync(name, failures=(self.failure(grant or self.last(name)),), **more)
 
-    def lose(self, name: str, running: bool = True, grant: c.SendGrant | None = None, **more: Any) -> list[c.Command]:
+    def lose(self, name: str, running: bool = True, grant: c.SendGrant | None = None, **more: Any) -> list[c.Action]:
         """All of a grant, by default its last one, is lost."""
         grant = grant or self.last(name)
         loss = Loss(grant.job, grant.layer, self.boot, grant.attempt, grant.numbers.pairs(), running, "killed")
         return self.sync(name, losses=(loss,), **more)
 
-    def give_back(self, name: str, grant: c.SendGrant, **more: Any) -> list[c.Command]:
+    def give_back(self, name: str, grant: c.SendGrant, **more: Any) -> list[c.Action]:
         returned = Returned(grant.layer, self.boot, grant.attempt, grant.numbers.pairs())
         return self.sync(name, returned=(returned,), **more)
 
-    def commit(self, name: str, grant: c.SendGrant) -> list[c.Command]:
+    def commit(self, name: str, grant: c.SendGrant) -> list[c.Action]:
         generation = self.layer(grant.layer).generation
         return self.handle(e.BundleCommitted(grant.job, grant.layer, generation, name, grant.numbers, 1))
 
@@ -130,11 +130,11 @@ class World:
         return self.state.agents[name].open_of()
 
 
-def only(kind: type[C], commands: list[c.Command]) -> C:
+def only(kind: type[C], commands: list[c.Action]) -> C:
     """The one command of that kind among these."""
     (found,) = every(kind, commands)
     return found
 
 
-def every(kind: type[C], commands: list[c.Command]) -> list[C]:
+def every(kind: type[C], commands: list[c.Action]) -> list[C]:
     return [command for command in commands if isinstance(command, kind)]

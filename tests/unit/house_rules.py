@@ -28,7 +28,7 @@ LIBRARY = JOBS | {"coordinator.protocol", "coordinator.api", "coordinator.farm_r
 CLIENT = LIBRARY | {"coordinator.submission", "coordinator.result_downloads", "coordinator.display"}
 COMMANDS = CLIENT | {"coordinator.client", "coordinator.connect", "coordinator.drivers"}
 SKIN = {"agent.channels", "agent.host", "agent.links", "agent.pool", "agent.spool"}  # of the agent's core
-SAID = {"agent.core.orders", "agent.core.events", "agent.core.actions"}  # to the core, and by it
+SAID = {"agent.core.events", "agent.core.actions"}  # to the core, and by it
 OF_SKIN = JOBS | SKIN | {"coordinator.protocol"}
 
 RULES: dict[str, frozenset[str]] = {
@@ -104,4 +104,3 @@ FOR_NOW = {
     "coordinator.daemon.merge.queue -> coordinator.daemon.merge.merge_process",
 }
 NAMED_FOR_NOW: set[str] = set()  # by `jobs`, in strings
-TO_COME = {"agent.core.events", "agent.core.actions"}  # rooms that nothing is in yet

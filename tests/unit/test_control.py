@@ -9,7 +9,8 @@ import pytest
 
 from muster.agent.channels import control
 from muster.agent.channels.control import Control
-from muster.agent.core.orders import Event, Heard, LinkDown, LinkFailed, LinkUp, Say
+from muster.agent.core.actions import Say
+from muster.agent.core.events import Event, Heard, LinkDown, LinkFailed, LinkUp
 from muster.agent.links.base import Channel, Link, Role
 from muster.coordinator.protocol.frames import frame
 from muster.coordinator.protocol.messages import PROTOCOL, Greeting, Hello, Message, News, Welcome, encode

@@ -7,35 +7,24 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from muster.agent.core.orders import (
+from muster.agent.core.actions import Action, Delete, Freeze, Kill, Push, Quit, Recheck, Redial, Run, Say, Tell, Thaw
+from muster.agent.core.events import (
     BatchEnded,
-    Command,
-    Delete,
     DrainAsked,
     Event,
     FoundPart,
-    Freeze,
     Heard,
-    Kill,
     Lent,
     LinkDown,
     LinkUp,
     PartDamaged,
     PoolStarted,
-    Push,
     PushAnswered,
     PushDown,
     PushUp,
-    Quit,
-    Recheck,
-    Redial,
-    Run,
-    Say,
     SlotsSeen,
     SlotView,
     SpaceSeen,
-    Tell,
-    Thaw,
     Ticked,
     WorkerDied,
 )
@@ -67,7 +56,7 @@ from muster.jobs.contract.plan import Layer, MadeSource, Work
 from muster.jobs.workbench.batch import Mishap, Outcome
 
 A, B = "a" * 32, "b" * 32
-T = TypeVar("T", bound=Command)
+T = TypeVar("T", bound=Action)
 
 
 def who(cpus: int = 2, memory: int = 1 << 30, disk: int = 1 << 30, gpus: tuple[str, ...] = ()) -> Who:
@@ -114,38 +103,38 @@ class World:
     def __init__(self, desk: Desk | None = None, **kwargs: Any) -> None:
         self.now = 100.0
         self.desk = desk or Desk(who(**kwargs))
-        self.orders: list[Command] = []
+        self.orders: list[Action] = []
         self.looked = 0  # how many of the orders `said` has seen
         self.tell(PoolStarted(), LinkUp("farm"), Heard(Welcome("farm", 1, 7, 60.0, 5.0)), PushUp())
 
-    def tell(self, *events: Event) -> list[Command]:
-        new: list[Command] = []
+    def tell(self, *events: Event) -> list[Action]:
+        new: list[Action] = []
         for event in events:
             new += self.desk.handle(event, self.now)
         self.orders += new
         self.desk.sanity_check()
         return new
 
-    def hear(self, *infos: LayerInfo, grants: list[Grant] | None = None, **fields: Any) -> list[Command]:
+    def hear(self, *infos: LayerInfo, grants: list[Grant] | None = None, **fields: Any) -> list[Action]:
         return self.tell(Heard(News(list(infos), grants or [], **fields)))
 
-    def after(self, seconds: float) -> list[Command]:
+    def after(self, seconds: float) -> list[Action]:
         self.now += seconds
         return self.tell(Ticked())
 
-    def ended(self, run: Run, seconds: float = 0.1, **fields: Any) -> list[Command]:
+    def ended(self, run: Run, seconds: float = 0.1, **fields: Any) -> list[Action]:
         numbers = fields.pop("numbers", tuple(n for n, _, _ in run.items))
         outcome = Outcome(numbers, len(numbers), 100 * len(numbers), 8, seconds * len(numbers), 1,
                           fields.pop("mishaps", ()), **fields)  # fmt: skip
         return self.tell(BatchEnded(run.ticket, outcome))
 
-    def died(self, run: Run, running: int | None = None, ours: bool = False) -> list[Command]:
+    def died(self, run: Run, running: int | None = None, ours: bool = False) -> list[Action]:
         at = None if running is None else (running, 1, 1)
         return self.tell(WorkerDied(run.slot, (run.ticket,), at, ours, "signal 9"))
 
     def said(self) -> Sync:
         """All syncs since the last look, with one more said now, as one; each is answered with nothing."""
-        fresh: list[Command] = []
+        fresh: list[Action] = []
         while not of(Say, fresh):
             if self.desk.talk.asked is not None:
                 self.hear()
@@ -158,7 +147,7 @@ class World:
         return msgspec.structs.replace(syncs[-1], **joined)
 
 
-def of(kind: type[T], orders: list[Command]) -> list[T]:
+def of(kind: type[T], orders: list[Action]) -> list[T]:
     return [order for order in orders if isinstance(order, kind)]
 
 
@@ -390,7 +379,7 @@ def test_room_is_what_neither_parts_nor_reservations_take() -> None:
 # --- timeouts, memory, drops ---
 
 
-def seen(world: World, run: Run, tree: int = 0) -> list[Command]:
+def seen(world: World, run: Run, tree: int = 0) -> list[Action]:
     return world.tell(SlotsSeen((SlotView(run.slot, run.items[0], tree),)))
 
 

@@ -13,7 +13,8 @@ import xxhash
 
 from muster.agent.channels.bandwidth import Bandwidth
 from muster.agent.channels.pull import Pulling
-from muster.agent.core.orders import Event, NotPulled, Pull, PullCode, Pulled, PullUp
+from muster.agent.core.actions import Pull, PullCode
+from muster.agent.core.events import Event, NotPulled, Pulled, PullUp
 from muster.agent.links.base import Channel, Link, Role
 from muster.agent.spool.paths import Spool
 from muster.coordinator.protocol.frames import FrameReader, frame

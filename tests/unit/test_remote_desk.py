@@ -7,31 +7,23 @@ from typing import Any
 
 import msgspec
 
-from muster.agent.core.inputs import name_of
-from muster.agent.core.orders import (
+from muster.agent.core.actions import Action, Copy, Discard, FollowRounds, Pull, PullCode, Push, Run, StopFollowing
+from muster.agent.core.events import (
     BatchEnded,
-    Command,
-    Copy,
-    Discard,
     DrainAsked,
-    FollowRounds,
     Heard,
     LinkDown,
     NotPulled,
-    Pull,
-    PullCode,
     Pulled,
     PullUp,
-    Push,
     PushAnswered,
-    Run,
     SheetCame,
     SpaceSeen,
-    StopFollowing,
     Ticked,
     Unfollowed,
     Why,
 )
+from muster.agent.core.inputs import name_of
 from muster.agent.core.state_machine import Desk, Left
 from muster.coordinator.protocol.messages import Drop, Grant, LayerInfo, News, Returned, Settled, Welcome
 from muster.jobs.common.ranges import RangeSet
@@ -58,15 +50,15 @@ def remote(disk: int = 1 << 30, cpus: int = 1, **left: Any) -> World:
     return world
 
 
-def came(world: World, pull: Pull) -> list[Command]:
+def came(world: World, pull: Pull) -> list[Action]:
     return world.tell(Pulled(pull.name, b"d" * 16, pull.nbytes, 0.5))
 
 
-def failed(world: World, pull: Pull, code: Why) -> list[Command]:
+def failed(world: World, pull: Pull, code: Why) -> list[Action]:
     return world.tell(NotPulled(pull.name, code, "no"))
 
 
-def pulls(orders: list[Command]) -> list[int]:
+def pulls(orders: list[Action]) -> list[int]:
     return [pull.number for pull in of(Pull, orders)]
 
 

@@ -11,11 +11,11 @@ OLD, NEW = "numpy 2.4.5 AVX2, openblas 0.3.31 Haswell", "numpy 2.4.6 AVX2, openb
 APART = "has other kernels than the job's first machine: numpy 2.4.6 AVX2 here, numpy 2.4.5 AVX2 there"
 
 
-def offer(world: World, name: str, numbers: RangeSet, fingerprint: str) -> list[c.Command]:
+def offer(world: World, name: str, numbers: RangeSet, fingerprint: str) -> list[c.Action]:
     return world.handle(e.Offered(world.sessions[name], "L", numbers, fingerprint))
 
 
-def commit(world: World, name: str, numbers: RangeSet, fingerprint: str) -> list[c.Command]:
+def commit(world: World, name: str, numbers: RangeSet, fingerprint: str) -> list[c.Action]:
     return world.handle(e.BundleCommitted("j.1", "L", 0, name, numbers, 1, fingerprint))
 
 

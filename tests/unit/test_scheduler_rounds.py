@@ -24,7 +24,7 @@ def world_of(*names: str, **more: int) -> World:
     return world
 
 
-def make(world: World, count: int, retire: RangeSet | None = None, aside: bool = False) -> list[c.Command]:
+def make(world: World, count: int, retire: RangeSet | None = None, aside: bool = False) -> list[c.Action]:
     top = world.layer().count
     create = tuple((top + i, b"") for i in range(count))
     return world.handle(e.Advanced("j.1", 0, create, False, retire or RangeSet(), aside))

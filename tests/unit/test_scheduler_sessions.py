@@ -186,9 +186,9 @@ def test_what_an_agent_says_of_a_layer_before_it_hears_that_it_is_gone_is_void()
 # --- what we think it has, and what it has --------------------------------------------------------------
 
 
-def counted(world: World, seconds: float, counts: dict[str, int] | None, **more: object) -> list[c.Command]:
+def counted(world: World, seconds: float, counts: dict[str, int] | None, **more: object) -> list[c.Action]:
     """It counts out what it has, once a heartbeat for so long, and asks for nothing."""
-    said: list[c.Command] = []
+    said: list[c.Action] = []
     until = world.now + seconds
     while world.now < until:
         world.tick(5)

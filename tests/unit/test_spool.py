@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import xxhash
 
-from muster.agent.core.orders import Copy
+from muster.agent.core.actions import Copy
 from muster.agent.spool import paths as spools
 from muster.agent.spool.paths import At, Spool
 from muster.jobs.common.errors import RefusedError

@@ -14,7 +14,7 @@ from muster.coordinator.commands.options import root_option, say
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
-from muster.coordinator.scheduler.state import Timing
+from muster.coordinator.scheduler.timing import Timing
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import LinkError, NoDaemonError, RefusedError
 

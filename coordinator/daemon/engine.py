@@ -28,7 +28,7 @@ from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.protocol.messages import Committed, Drop, Failure, Grant, Hello, LayerInfo, Rejected, Sync
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
-from muster.coordinator.scheduler.state import Agent
+from muster.coordinator.scheduler.entities import Agent
 from muster.coordinator.scheduler.state_machine import Scheduler
 from muster.jobs.common.errors import MusterError
 from muster.jobs.common.ranges import RangeSet

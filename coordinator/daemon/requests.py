@@ -21,8 +21,8 @@ from muster.coordinator.farm_root import uploads
 from muster.coordinator.farm_root.submission_folders import sweep
 from muster.coordinator.protocol.messages import Message
 from muster.coordinator.scheduler import events as e
+from muster.coordinator.scheduler.entities import Job
 from muster.coordinator.scheduler.layers import reserved
-from muster.coordinator.scheduler.state import Job
 from muster.jobs.common.durable import fsync_folder, is_full
 from muster.jobs.common.errors import INTERNAL_EXIT, MusterError, NotFoundError, RefusedError, SpaceError
 from muster.jobs.common.hashing import of_bytes

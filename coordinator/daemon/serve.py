@@ -30,8 +30,8 @@ from muster.coordinator.farm_root import plans
 from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.protocol.messages import Attach, Decoder, FromHelper, Message
 from muster.coordinator.scheduler import events as e
-from muster.coordinator.scheduler.state import Timing
 from muster.coordinator.scheduler.state_machine import Scheduler
+from muster.coordinator.scheduler.timing import Timing
 from muster.jobs.common.errors import INTERNAL_EXIT, DamagedError, MusterError, ProtocolError, RefusedError
 from muster.jobs.contract.plan import MadeSource, Plan
 

@@ -7,7 +7,8 @@ from math import inf
 
 from muster.coordinator.scheduler import layers
 from muster.coordinator.scheduler.actions import SendGrant
-from muster.coordinator.scheduler.state import Agent, Holding, Job, Layer, State
+from muster.coordinator.scheduler.entities import Agent, Holding, Job, Layer
+from muster.coordinator.scheduler.state import State
 from muster.jobs.common.ranges import RangeSet
 
 GRANT_LIMIT = 65_536  # shards in one grant

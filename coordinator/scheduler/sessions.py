@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections import Counter
 
 from muster.coordinator.protocol.messages import Held
-from muster.coordinator.scheduler import commits
+from muster.coordinator.scheduler import commits, failures
 from muster.coordinator.scheduler.actions import (
     NoteMissing,
     Reject,
     SendCommitted,
     SendDrain,
     SendDrop,
-    SendGone,
     StoreAgent,
 )
+from muster.coordinator.scheduler.commits import answer_unknown
+from muster.coordinator.scheduler.entities import Agent, Holding, Job, Layer
 from muster.coordinator.scheduler.events import Joined
-from muster.coordinator.scheduler.state import Agent, Holding, Job, Layer, State
+from muster.coordinator.scheduler.state import State
 from muster.jobs.common.ranges import RangeSet
 
 FENCED_KEPT = 10_000
+
+
 DOUBT_HEARTBEATS = 3  # so long may an agent have less than we think; then it has to say hello again
 
 
@@ -34,9 +37,9 @@ def join(state: State, event: Joined, now: float) -> None:
         return
     agent = _enter(state, event, old, now)
     for failure in event.failures:
-        commits.fail(state, agent, failure)
+        failures.fail(state, agent, failure)
     for loss in event.losses:
-        commits.lose(state, agent, loss)
+        failures.lose(state, agent, loss)
     _reconcile(state, agent, event.held, now)
     state.expected.discard(event.name)
     release_limbo_if_due(state, now)
@@ -131,15 +134,6 @@ def doubt(state: State, agent: Agent, counts: dict[str, int], told: int, now: fl
         state.short.pop(agent.name, None)
         _reject(state, agent.session, "no-session", "it has fewer shards than this session knows of")
     return bool(lasting)
-
-
-def answer_unknown(state: State, agent: Agent, digest: str) -> None:
-    """Of a layer that is not open: all its shards are committed, or nobody wants them, or it waits for its turn."""
-    merged = next((layer for layer in state.by_digest.get(digest, ()) if layer.state == "merged"), None)
-    if merged:
-        state.emit(SendCommitted(agent.session, digest, merged.whole))
-    else:
-        state.emit(SendGone(agent.session, digest))
 
 
 def _adopt(state: State, agent: Agent, layer: Layer, claim: Held, now: float) -> None:

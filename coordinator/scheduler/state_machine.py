@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from muster.coordinator.scheduler import commits, grants, layers, sessions
+from muster.coordinator.scheduler import commits, failures, grants, job_states, jobs, layers, sessions
 from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.actions import Action
-from muster.coordinator.scheduler.state import State, Timing
+from muster.coordinator.scheduler.state import State
+from muster.coordinator.scheduler.timing import Timing
 
 LATE_TICKS = 3  # a tick later than so many is the daemon's own doing
 
@@ -66,31 +67,31 @@ class Scheduler:
         state = self.state
         match event:
             case e.JobAdded():
-                layers.add(state, event, now)
+                jobs.add(state, event, now)
             case e.Advanced():
                 commits.retire(state, event)
-                layers.advance(state, event)
+                jobs.advance(state, event)
                 grants.even_out(state, state.jobs[event.job])
             case e.DriverFailed():
-                layers.halt(state, state.jobs[event.job], event.why)
+                job_states.halt(state, state.jobs[event.job], event.why)
             case e.MergeRefused():
                 layers.merge_refused(state, event)
             case e.Cancelled():
-                layers.cancel(state, state.jobs[event.job])
+                jobs.cancel(state, state.jobs[event.job])
             case e.Paused():
-                layers.set_state(state, state.jobs[event.job], "paused")
+                job_states.set_state(state, state.jobs[event.job], "paused")
             case e.Resumed():
-                layers.set_state(state, state.jobs[event.job], "running")
+                job_states.set_state(state, state.jobs[event.job], "running")
             case e.Prioritised():
                 state.jobs[event.job].priority = event.priority
             case e.Removed():
-                layers.remove(state, state.jobs[event.job])
+                jobs.remove(state, state.jobs[event.job])
             case e.Retried():
-                layers.retry(state, event)
+                jobs.retry(state, event)
             case e.DrainAsked():
                 sessions.drain(state, state.agents[event.agent])
             case e.Kicked():
-                commits.kick(state, event)
+                failures.kick(state, event)
             case _:
                 raise AssertionError(f"an event the scheduler does not know: {event!r}")
 
@@ -109,13 +110,13 @@ class Scheduler:
         for finished in event.finished:
             commits.finish(state, agent, finished, now)
         for failure in event.failures:
-            commits.fail(state, agent, failure)
+            failures.fail(state, agent, failure)
         for loss in event.losses:
-            commits.lose(state, agent, loss)
+            failures.lose(state, agent, loss)
         for returned in event.returned:
-            commits.give_back(state, agent, returned)
+            failures.give_back(state, agent, returned)
         for digest in event.changed:
-            layers.change(state, digest)
+            jobs.change(state, digest)
         if event.counts is not None and sessions.doubt(state, agent, event.counts, told, now):
             return
         agent.hungry = event.hungry and agent.state == "live"

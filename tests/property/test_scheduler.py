@@ -21,8 +21,8 @@ from muster.coordinator.protocol.messages import Failure, Finished, Loss, Return
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.layers import SPACE_MARGIN_BYTES
-from muster.coordinator.scheduler.state import Timing
 from muster.coordinator.scheduler.state_machine import Scheduler
+from muster.coordinator.scheduler.timing import Timing
 from muster.jobs.common.ranges import RangeSet
 from tests.property.scheduler_model import FIRST, MIB, Agent, Disk, DiskJob, DiskLayer, Key, Oracle, pairs, ranges
 

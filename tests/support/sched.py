@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 from muster.coordinator.protocol.messages import Failure, Finished, Held, Loss, Returned
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
-from muster.coordinator.scheduler.state import Job, Layer, Timing
+from muster.coordinator.scheduler.entities import Job, Layer
 from muster.coordinator.scheduler.state_machine import Scheduler
+from muster.coordinator.scheduler.timing import Timing
 from muster.jobs.common.ranges import RangeSet
 
 KIND = "cluster"

@@ -43,7 +43,7 @@ from muster.coordinator.protocol.messages import (
 )
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
-from muster.coordinator.scheduler.state import Agent
+from muster.coordinator.scheduler.entities import Agent
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.common.validation import one_line
 from muster.jobs.contract.plan import ItemsSource, ItemsWindow, Layer, Output

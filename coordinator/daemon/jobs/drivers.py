@@ -21,7 +21,7 @@ from muster.coordinator.api.requests import (
 from muster.coordinator.daemon.engine import Engine
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.scheduler import events as e
-from muster.coordinator.scheduler.state import Job
+from muster.coordinator.scheduler.entities import Job
 from muster.jobs.common.errors import NotFoundError, RefusedError
 from muster.jobs.common.ranges import RangeSet
 

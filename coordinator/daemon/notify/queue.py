@@ -14,7 +14,7 @@ from muster.coordinator.daemon.engine import Engine
 from muster.coordinator.daemon.notify.conditions import ENDS, Alarm, Alarms
 from muster.coordinator.daemon.notify.sender import Order
 from muster.coordinator.farm_root import paths as roots
-from muster.coordinator.scheduler.state import Job
+from muster.coordinator.scheduler.entities import Job
 
 log = logging.getLogger("muster.daemon")
 

@@ -10,6 +10,7 @@ from muster.coordinator.daemon.store.statements import BundleRow, FailureRow
 from muster.coordinator.daemon.views.shard_history import Entry
 from muster.coordinator.daemon.views.status import notes_of, obstacles_of
 from muster.coordinator.daemon.views.stragglers import slow_shards
+from muster.coordinator.scheduler import entities
 from muster.coordinator.scheduler import state as s
 from muster.jobs.common.errors import NotFoundError
 from muster.jobs.common.units import format_duration, format_size
@@ -52,7 +53,7 @@ def explain_agent(engine: Engine, name: str) -> Explained:
     return Explained(f"{name} ({info.host})", _agent_lines(engine, agent, info.note))
 
 
-def _agent_lines(engine: Engine, agent: s.Agent, note: str) -> list[str]:
+def _agent_lines(engine: Engine, agent: entities.Agent, note: str) -> list[str]:
     now = time.monotonic()
     gpus = f", {_counted(agent.gpus, 'gpu')}" if agent.gpus else ""
     lends = f"lends {_counted(agent.cpus, 'cpu')}{gpus} and {format_size(agent.memory)} of memory"
@@ -68,7 +69,7 @@ def _agent_lines(engine: Engine, agent: s.Agent, note: str) -> list[str]:
     return lines
 
 
-def _why_idle(engine: Engine, agent: s.Agent) -> str:
+def _why_idle(engine: Engine, agent: entities.Agent) -> str:
     if agent.state == "draining":
         return "it is leaving"
     if agent.paused:
@@ -80,7 +81,7 @@ def _why_idle(engine: Engine, agent: s.Agent) -> str:
     return agent.idle_because or "it will be given some with its next question"
 
 
-def _held_line(engine: Engine, holding: s.Holding, now: float) -> str:
+def _held_line(engine: Engine, holding: entities.Holding, now: float) -> str:
     layer = engine.jobs[holding.job].layers[holding.layer]
     parts = []
     if holding.open:
@@ -93,7 +94,7 @@ def _held_line(engine: Engine, holding: s.Holding, now: float) -> str:
     return f"of {holding.job}/{layer.name} it has {' and '.join(parts)} (grant {run}, {granted})"
 
 
-def _takes_line(engine: Engine, agent: s.Agent, job: s.Job) -> str:
+def _takes_line(engine: Engine, agent: entities.Agent, job: entities.Job) -> str:
     obstacle = engine.scheduler.state.obstacle(agent, job)
     if obstacle:
         return f"takes nothing of {job.id}: {obstacle}"
@@ -105,7 +106,7 @@ def _takes_line(engine: Engine, agent: s.Agent, job: s.Job) -> str:
 # --- a job ------------------------------------------------------------------------------------------------
 
 
-def explain_job(engine: Engine, job: s.Job) -> Explained:
+def explain_job(engine: Engine, job: entities.Job) -> Explained:
     """Why nothing of it runs, or what does."""
     lines = [f"is {job.state}" + (f": {job.why}" if job.why else "") + f"; {_left(engine, job)}"]
     if job.state in _STATES:
@@ -117,14 +118,14 @@ def explain_job(engine: Engine, job: s.Job) -> Explained:
     return Explained(job.id, lines)
 
 
-def _left(engine: Engine, job: s.Job) -> str:
+def _left(engine: Engine, job: entities.Job) -> str:
     """Shards, but of a training, which makes them as it goes, rounds."""
     if news := engine.jobs[job.id].training:
         return f"{news.round:,} of {_counted(news.rounds, 'round')} done"
     return f"{job.left:,} of {sum(layer.count - layer.first for layer in job.layers):,} shards left"
 
 
-def _running_lines(engine: Engine, job: s.Job) -> list[str]:
+def _running_lines(engine: Engine, job: entities.Job) -> list[str]:
     state = engine.scheduler.state
     lines = []
     if not job.succeeded:
@@ -142,14 +143,14 @@ def _running_lines(engine: Engine, job: s.Job) -> list[str]:
     return lines
 
 
-def _waiting_line(state: s.State, layer: s.Layer) -> str:
+def _waiting_line(state: s.State, layer: entities.Layer) -> str:
     twin = state.open_layers.get(layer.digest)
     if twin:
         return f"layer {layer.name} waits for {twin.job}, which computes the same one"
     return f"layer {layer.name} waits for earlier ones"
 
 
-def _agent_line(engine: Engine, agent: s.Agent, job: s.Job) -> str:
+def _agent_line(engine: Engine, agent: entities.Agent, job: entities.Job) -> str:
     obstacle = engine.scheduler.state.obstacle(agent, job)
     mine = [h for h in agent.holdings.values() if h.job == job.id]
     held, finished = sum(len(h.open) for h in mine), sum(len(h.finished) for h in mine)
@@ -170,7 +171,7 @@ def _agent_line(engine: Engine, agent: s.Agent, job: s.Job) -> str:
 # --- a shard ----------------------------------------------------------------------------------------------
 
 
-async def explain_shard(engine: Engine, job: s.Job, name: str, number: int) -> Explained:
+async def explain_shard(engine: Engine, job: entities.Job, name: str, number: int) -> Explained:
     """Where it is now, and all that became of it so far."""
     layer = next((layer for layer in job.layers if layer.name == name), None)
     if layer is None:
@@ -192,7 +193,7 @@ async def explain_shard(engine: Engine, job: s.Job, name: str, number: int) -> E
     )
 
 
-def _where_line(engine: Engine, job: s.Job, layer: s.Layer, number: int) -> str:
+def _where_line(engine: Engine, job: entities.Job, layer: entities.Layer, number: int) -> str:
     if layer.state == "changed":
         return "is not run: the source of its layer changed; only a new submit runs it"
     if layer.rounds and number in layer.committed:
@@ -209,7 +210,7 @@ def _where_line(engine: Engine, job: s.Job, layer: s.Layer, number: int) -> str:
     return f"waits: {_why_waiting(engine, job, layer, number)}"
 
 
-def _holder_line(holding: s.Holding, number: int) -> str:
+def _holder_line(holding: entities.Holding, number: int) -> str:
     run = f"attempt {holding.boot}.{holding.attempt}"
     if number in holding.finished:
         return f"is finished on {holding.agent} ({run}), and waits to be pushed"
@@ -218,11 +219,11 @@ def _holder_line(holding: s.Holding, number: int) -> str:
     return f"is {what} on {holding.agent} ({run}, granted {_ago(time.monotonic() - holding.granted)})"
 
 
-def _before(holding: s.Holding, number: int) -> int:
+def _before(holding: entities.Holding, number: int) -> int:
     return sum(min(high, number) - low for low, high in holding.open.pairs() if low < number)
 
 
-def _why_waiting(engine: Engine, job: s.Job, layer: s.Layer, number: int) -> str:
+def _why_waiting(engine: Engine, job: entities.Job, layer: entities.Layer, number: int) -> str:
     state = engine.scheduler.state
     if job.state != "running":
         return f"its job is {job.state}"
@@ -240,7 +241,7 @@ def _why_waiting(engine: Engine, job: s.Job, layer: s.Layer, number: int) -> str
     return f"a machine takes it when it has a slot to spare{elsewhere}"
 
 
-def _trouble_lines(job: s.Job, layer: s.Layer, number: int) -> list[str]:
+def _trouble_lines(job: entities.Job, layer: entities.Layer, number: int) -> list[str]:
     trouble = layer.troubles.get(number)
     if trouble is None:
         return []

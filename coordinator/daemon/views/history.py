@@ -7,7 +7,7 @@ import asyncio
 from muster.coordinator.api.requests import Commit, Commits, CommitsAsk
 from muster.coordinator.daemon.engine import Engine
 from muster.coordinator.daemon.store.statements import CommitRow
-from muster.coordinator.scheduler.state import Job
+from muster.coordinator.scheduler.entities import Job
 from muster.jobs.common.errors import NotFoundError
 
 PAGE = 64  # commits in one answer: each may name thousands of ranges

@@ -19,7 +19,7 @@ from muster.coordinator.api.requests import (
 from muster.coordinator.daemon.engine import Engine, LiveJob
 from muster.coordinator.daemon.measures import Done
 from muster.coordinator.daemon.views.stragglers import slow_shards
-from muster.coordinator.scheduler import state as s
+from muster.coordinator.scheduler import entities as s
 from muster.jobs.contract.plan import Layer
 
 

@@ -7,7 +7,8 @@ its grant has been started by then, and where nothing at all gets finished, the 
 from __future__ import annotations
 
 from muster.coordinator.api.requests import SlowShard
-from muster.coordinator.scheduler.state import Agent, Holding, Job, State
+from muster.coordinator.scheduler.entities import Agent, Holding, Job
+from muster.coordinator.scheduler.state import State
 
 FACTOR = 10  # times the median of the job's finished shards
 BEATS = 2.0  # heartbeats that it takes at least: reports are as old, and short shards come in batches

@@ -1,0 +1,326 @@
+"""What the scheduler knows of one layer, job, machine or holding, and what holds of it. Decides nothing."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from math import exp
+
+from muster.coordinator.scheduler.events import Run
+from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.plan import Environment
+from muster.jobs.contract.resources import lacking
+
+RATE_MEMORY_SECONDS = 5.0  # how fast an agent's measured rate forgets
+
+
+RATE_STEP_SECONDS = 0.05  # shorter spells are added up before they count
+
+
+SETTLED = frozenset({"merged", "changed"})  # states of a layer in which nothing of it is pending
+
+
+@dataclass
+class Rate:
+    """Shards per second of one agent on one job, as seen from here: transfer and overhead included."""
+
+    since: float  # when the spell being measured began
+    count: int = 0  # finished in it
+    per_second: float = 0.0  # 0 until measured
+
+    def finished(self, count: int, now: float) -> None:
+        self.count += count
+        spell = now - self.since
+        if spell < RATE_STEP_SECONDS:
+            return
+        fresh = self.count / spell
+        weight = 1.0 - exp(-spell / RATE_MEMORY_SECONDS) if self.per_second else 1.0
+        self.per_second += weight * (fresh - self.per_second)
+        self.since, self.count = now, 0
+
+
+@dataclass(eq=False)
+class Holding:
+    """What one agent still has of one grant. `open` and `finished` are disjoint; neither has a committed shard."""
+
+    agent: str
+    job: str
+    layer: str
+    boot: int
+    attempt: int
+    granted: float
+    open: RangeSet
+    finished: RangeSet = field(default_factory=RangeSet)
+    overtaken: tuple[int, float] = (-1, 0.0)  # the lowest open one when a later one was first finished, and when
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        return self.layer, self.boot, self.attempt
+
+    def discard(self, numbers: RangeSet) -> None:
+        self.open.remove(numbers)
+        self.finished.remove(numbers)
+
+    def has_any(self, numbers: RangeSet) -> bool:
+        """Cheap where their bounds are apart, as those of most holdings are."""
+        return any(
+            mine.bottom < numbers.top and numbers.bottom < mine.top and bool(mine & numbers)
+            for mine in (self.open, self.finished)
+        )
+
+    def everything(self) -> RangeSet:
+        return self.open | self.finished
+
+
+@dataclass
+class Trouble:
+    """What went wrong with one shard so far. A run is in it at most once, however often it is told of."""
+
+    failures: set[Run] = field(default_factory=set)
+    losses: set[Run] = field(default_factory=set)  # while it was really running
+    kicked: set[str] = field(default_factory=set)  # agents that somebody wanted it off; it counts against nobody
+
+    def machines(self) -> set[str]:
+        """Where it was tried to no avail."""
+        return {agent for agent, _, _ in self.failures | self.losses} | self.kicked
+
+
+@dataclass(eq=False)
+class Layer:
+    """One layer. Every number below `count` is in exactly one of fresh, again, limbo, committed, quarantined, or
+    held by at least one agent. Fresh ones below `high_water` alone may be granted."""
+
+    job: str
+    digest: str
+    name: str
+    count: int
+    in_bytes: int
+    out_bytes: int
+    made: bool
+    state: str  # waiting | open | merging | merged | changed
+    generation: int
+    high_water: int
+    closed: bool
+    fresh: RangeSet = field(default_factory=RangeSet)  # never granted
+    again: RangeSet = field(default_factory=RangeSet)  # lost, failed or handed back: behind all fresh ones
+    limbo: RangeSet = field(default_factory=RangeSet)  # after a restart: perhaps still held by an agent
+    committed: RangeSet = field(default_factory=RangeSet)
+    quarantined: RangeSet = field(default_factory=RangeSet)
+    copied: RangeSet = field(default_factory=RangeSet)  # all that more than one agent holds, and perhaps others
+    troubles: dict[int, Trouble] = field(default_factory=dict)
+    payloads: dict[int, bytes] = field(default_factory=dict)  # of made shards not committed yet
+    holdings: dict[tuple[str, int, int], Holding] = field(default_factory=dict)  # (agent, boot, attempt)
+    raising: int = 0  # the high-water mark on its way to the store; never below high_water
+    rounds: bool = False  # nothing of it is stored: `committed` has what was taken, what was retired, and all of
+    first: int = 0  # other lives of the daemon, which had the numbers below `first`
+    opened_after: tuple[int, int] = (0, 0)  # the last (boot, attempt) there was when it opened: later ones are its own
+    aside: RangeSet = field(
+        default_factory=RangeSet
+    )  # those beside its rounds that are not committed, and perhaps others
+
+    @property
+    def pending(self) -> int:
+        return len(self.fresh) + len(self.again)
+
+    @property
+    def grantable(self) -> int:
+        """How many of the pending ones the stored mark allows to grant, at most."""
+        return len(self.again) + min(len(self.fresh), max(0, self.high_water - self.fresh.bottom))
+
+    @property
+    def left(self) -> int:
+        return 0 if self.state in SETTLED else self.count - len(self.committed) - len(self.quarantined)
+
+    @property
+    def active(self) -> bool:
+        return self.state in {"open", "merging"}
+
+    @property
+    def exhausted(self) -> bool:
+        """Nothing of it is left to do but to merge or to give up."""
+        done = len(self.committed) + len(self.quarantined) == self.count
+        return done and (self.closed or not self.made)
+
+    @property
+    def stuck(self) -> bool:
+        """Only a retry gets it any further."""
+        return bool(self.quarantined) and self.exhausted
+
+    @property
+    def whole(self) -> RangeSet:
+        return RangeSet([(0, self.count)])
+
+    def settle(self, numbers: RangeSet) -> None:
+        """They are committed, and nobody holds them any more."""
+        for pending in (self.fresh, self.again, self.limbo, self.quarantined, self.copied):
+            pending.remove(numbers)
+        self.committed.update(numbers)
+        if self.troubles or self.payloads:
+            for number in numbers:
+                self.troubles.pop(number, None)
+                self.payloads.pop(number, None)
+
+    def trouble(self, number: int) -> Trouble:
+        return self.troubles.setdefault(number, Trouble())
+
+    def failed(self) -> RangeSet:
+        """Those that failed at least once or were kicked, and are not settled."""
+        odd = (number for number, trouble in self.troubles.items() if trouble.failures or trouble.kicked)
+        return RangeSet.of(sorted(odd))
+
+    def has(self, holding: Holding) -> bool:
+        """Whether it is still one of this layer's."""
+        return self.holdings.get((holding.agent, holding.boot, holding.attempt)) is holding
+
+    def held(self) -> RangeSet:
+        """All that some agent has, open or finished."""
+        numbers = RangeSet()
+        for holding in self.holdings.values():
+            numbers.update(holding.open)
+            numbers.update(holding.finished)
+        return numbers
+
+
+@dataclass(eq=False)
+class Job:
+    """One job. `first_failures` empties at its first success."""
+
+    id: str
+    kind: str
+    kernel: int
+    cpus: int
+    memory: int | None
+    attempts: int
+    max_failures: int
+    priority: int
+    state: str  # running | paused | halted | cancelled | incomplete | complete
+    why: str
+    succeeded: bool
+    cursor: int
+    layers: list[Layer]
+    same_kernels: bool = False
+    fingerprint: str = ""  # the only one it is granted to; "" while there is no machine to set it, or none is wanted
+    kernels_fixed: bool = False  # by a commit: it stays; until then it is that of a machine that is here
+    opened: list[Layer] = field(default_factory=list)  # those open or merging
+    supply: dict[str, Layer] = field(default_factory=dict)  # digest → each open layer with something pending, at least
+    queue: deque[Layer] = field(default_factory=deque)  # those waiting, in order
+    left: int = 0  # shards neither committed nor quarantined, of layers not given up
+    quarantined: int = 0
+    speed: float = 0.0  # shards per second of the agents it is known of; made exact again at each tick
+    measured: int = 0  # how many those are
+    out_bytes: int = 0  # of one shard's result, the largest seen
+    least_cost: int = 0  # bytes of input and output of a shard of the layer with the smallest
+    least_output: int = 0  # of output alone
+    needs: tuple[str, ...] = ()  # packages
+    gpus: int = 0
+    env: str | None = None
+    packages: tuple[str, ...] = ()  # that its environment must have
+    model_bytes: int = 0
+    used: float = 0.0  # slot-seconds over priority: the job with the least is served first
+    first_failures: dict[str, set[tuple[str, int]]] = field(default_factory=dict)  # agent → (layer, number)
+    slowest: list[Holding] = field(default_factory=list)  # those that may be copied in the tail, the last to end first
+    ranked_at: float = float("-inf")  # when `slowest` was gathered
+
+    @property
+    def ended(self) -> bool:
+        return self.state in {"cancelled", "incomplete", "complete"}
+
+    @property
+    def has_rounds(self) -> bool:
+        return self.layers[0].rounds
+
+    def suits(self, fingerprint: str) -> bool:
+        """Whether what is computed under this one may be part of its result, as far as is known."""
+        return self.fingerprint in {"", fingerprint}
+
+    def work_goes_to(self, fingerprint: str) -> None:
+        """The first machine decides, unless a commit does."""
+        if self.same_kernels and not self.fingerprint:
+            self.fingerprint = fingerprint
+
+
+@dataclass(eq=False)
+class Agent:
+    """One machine's agent. `session` is 0 unless it is live or draining."""
+
+    name: str
+    spool: str
+    process: str
+    session: int
+    cpus: int
+    memory: int
+    kernels: dict[str, int]
+    room: int
+    heard: float
+    state: str = "live"  # live | draining | gone | left
+    hungry: bool = False  # whether it would take work
+    paused: bool = False  # what it has stands still until its user wills
+    fingerprint: str = ""
+    in_place: bool = False
+    packages: frozenset[str] = frozenset()
+    gpus: int = 0
+    envs: dict[str, Environment] = field(default_factory=dict)  # by name; "" is its own
+    env_obstacles: dict[str, str] = field(default_factory=dict)  # job → what its environment lacks, once looked for
+    disk: int = 0  # bytes its spool may use in all
+    away: bool = False  # it hung up, and did not say hello since
+    told: int = 0  # the last attempt it had heard of when it wrote its last sync, or hello
+    missing: dict[str, float] = field(default_factory=dict)  # layer → since when it has had less of it than it should
+    late: float = float("-inf")  # when another was last sooner with what it had of a round
+    progressed: float = 0.0  # when it last said what became of anything
+    idle_because: str = ""  # why it last got nothing, for people
+    holdings: dict[tuple[str, int, int], Holding] = field(default_factory=dict)  # (layer, boot, attempt)
+    rates: dict[str, Rate] = field(default_factory=dict)  # job → rate
+    paces: dict[str, float] = field(default_factory=dict)  # job of rounds → compute seconds of a shard; 0: unknown
+    strikes: dict[str, list[tuple[str, int]]] = field(default_factory=dict)  # job → shards failed in a row
+    ineligible: dict[str, str] = field(default_factory=dict)  # job → why
+
+    @property
+    def present(self) -> bool:
+        return self.state in {"live", "draining"}
+
+    def slots(self, job: Job) -> int:
+        by_memory = self.memory // job.memory if job.memory and self.memory else self.cpus
+        by_gpus = self.gpus // job.gpus if job.gpus else self.cpus
+        return min(self.cpus // job.cpus, by_memory, by_gpus)
+
+    def env_obstacle(self, job: Job) -> str:
+        """What is wrong with its environment for this job, or ""."""
+        if job.id not in self.env_obstacles:
+            self.env_obstacles[job.id] = _lacks(self.envs, job)
+        return self.env_obstacles[job.id]
+
+    def cost(self, layer: Layer) -> int:
+        """Bytes of its disk that one shard takes, input and output."""
+        return layer.out_bytes + (0 if self.in_place else layer.in_bytes)
+
+    def open_of(self, job: str | None = None) -> int:
+        return sum(len(h.open) for h in self.holdings.values() if job is None or h.job == job)
+
+    def load(self) -> Counter[str]:
+        """Job → shards of it that it has still to run."""
+        counts: Counter[str] = Counter()
+        for holding in self.holdings.values():
+            counts[holding.job] += len(holding.open)
+        return counts
+
+    def rate(self, job: str) -> float:
+        """Shards of it per second, 0 until measured."""
+        rate = self.rates.get(job)
+        return rate.per_second if rate else 0.0
+
+
+def _lacks(envs: dict[str, Environment], job: Job) -> str:
+    """Why code of the job cannot run in any of these, or ""."""
+    if job.env is not None and "/" in job.env:
+        return ""  # a path: whether it is there shows when it is started
+    if job.env is not None and job.env not in envs:
+        return f"has no environment {job.env}: leave, and join it with `--env {job.env}=PYTHON`"
+    if not job.packages:
+        return ""
+    there = envs.get(job.env or "")
+    missing = lacking(there, job.packages) if there else dict.fromkeys(job.packages, "")
+    if not missing:
+        return ""
+    wanted = ", ".join(f"{text} (it has {version})" if version else text for text, version in missing.items())
+    where = f"in its environment {job.env} " if job.env else ""
+    return f"has no {wanted}: {where}`python -m pip install {' '.join(map(repr, missing))}`, then join again"

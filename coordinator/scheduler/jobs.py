@@ -1,0 +1,199 @@
+"""What is ordered of a job: added, cancelled, changed, retried, advanced, removed. Opens and merges no layer."""
+
+from __future__ import annotations
+
+from muster.coordinator.scheduler.actions import (
+    ForgetFailures,
+    StoreLayer,
+)
+from muster.coordinator.scheduler.entities import Job, Layer, Trouble
+from muster.coordinator.scheduler.events import (
+    Advanced,
+    JobAdded,
+    LayerSeed,
+    Retried,
+)
+from muster.coordinator.scheduler.failures import unquarantine
+from muster.coordinator.scheduler.job_states import set_state, settle_job
+from muster.coordinator.scheduler.layers import (
+    MARK_AHEAD,
+    close,
+    discard,
+    open_again,
+    raise_mark,
+    reset_pending,
+    send_back,
+    settle_layer,
+)
+from muster.coordinator.scheduler.state import State
+from muster.jobs.common.ranges import RangeSet
+
+
+def add(state: State, event: JobAdded, now: float) -> None:
+    """A new job, or one from the store: there, what may still be held somewhere waits in limbo."""
+    job = _job(state, event)
+    state.jobs[job.id] = job
+    if job.state == "running":
+        state.running[job.id] = job
+    for layer in job.layers:
+        state.by_digest.setdefault(layer.digest, []).append(layer)
+        if layer.active:
+            open_again(state, job, layer, now)
+        elif layer.state == "waiting":
+            job.queue.append(layer)
+    for layer in list(job.opened):
+        if job.state == "cancelled":
+            send_back(state, job, layer)  # the daemon died while it was cancelled
+        else:
+            settle_layer(state, layer)
+    settle_job(state, job)
+    state.work_added = True
+
+
+def _job(state: State, event: JobAdded) -> Job:
+    job = Job(
+        id=event.job,
+        kind=event.kind,
+        kernel=event.kernel,
+        cpus=event.cpus,
+        memory=event.memory,
+        attempts=event.attempts,
+        max_failures=event.max_failures,
+        priority=event.priority,
+        state=event.state,
+        why=event.why,
+        succeeded=event.succeeded,
+        cursor=event.cursor,
+        needs=event.needs,
+        gpus=event.gpus,
+        env=event.env,
+        packages=event.packages,
+        model_bytes=event.model_bytes,
+        layers=[seeded(event.job, seed) for seed in event.layers],
+        same_kernels=event.same_kernels,
+        fingerprint=event.kernels_fixed,
+        kernels_fixed=bool(event.kernels_fixed),
+        used=min((job.used for job in state.running.values()), default=0.0),
+    )
+    job.left = sum(layer.left for layer in job.layers)
+    job.quarantined = sum(len(layer.quarantined) for layer in job.layers)
+    job.out_bytes = max((layer.out_bytes for layer in job.layers), default=0)
+    job.least_cost = min((layer.in_bytes + layer.out_bytes for layer in job.layers), default=0)
+    job.least_output = min((layer.out_bytes for layer in job.layers), default=0)
+    if event.payloads:
+        settled = job.layers[0].committed
+        job.layers[0].payloads = {n: raw for n, raw in event.payloads.items() if n not in settled}
+    return job
+
+
+def seeded(job: str, seed: LayerSeed) -> Layer:
+    layer = Layer(
+        job=job,
+        digest=seed.digest,
+        name=seed.name,
+        count=seed.count,
+        in_bytes=seed.in_bytes,
+        out_bytes=seed.out_bytes,
+        made=seed.made,
+        state=seed.state,
+        generation=seed.generation,
+        high_water=min(seed.high_water, seed.count),
+        closed=seed.closed,
+        committed=seed.committed.copy(),
+        quarantined=seed.quarantined - seed.committed,
+        rounds=seed.rounds,
+        first=seed.first,
+    )
+    if layer.rounds:
+        layer.count = layer.high_water = seed.first
+        layer.committed, layer.quarantined = RangeSet([(0, seed.first)]), RangeSet()
+    layer.raising = layer.high_water
+    layer.troubles = {number: Trouble(set(runs)) for number, runs in seed.failures.items() if number >= seed.first}
+    if seed.state == "merged":
+        layer.committed = RangeSet([(0, layer.count)])
+    elif seed.state != "changed":
+        reset_pending(layer)
+        if seed.state == "open":
+            layer.limbo, layer.again = layer.again, RangeSet()
+    return layer
+
+
+def cancel(state: State, job: Job) -> None:
+    set_state(state, job, "cancelled")
+    for layer in list(job.opened):
+        send_back(state, job, layer)
+
+
+def change(state: State, digest: str) -> None:
+    """The layer's source is not what was planned: it stops, and only a new submit runs it."""
+    layer = state.open_layers.get(digest)
+    if layer is None or layer.state != "open" or layer.made:
+        return  # where all is committed, all of it came from the source as planned; what is made has none
+    with state.counting(layer):
+        layer.state = "changed"
+    close(state, layer)
+    state.emit(StoreLayer(layer.job, digest, "changed", layer.generation))
+    settle_job(state, state.jobs[layer.job])
+
+
+def retry(state: State, event: Retried) -> None:
+    """Clear the counts and go on; with layers, discard those and run them whole."""
+    job = state.jobs[event.job]
+    job.first_failures.clear()
+    for agent in state.agents.values():
+        agent.ineligible.pop(job.id, None)
+        agent.strikes.pop(job.id, None)
+    state.emit(ForgetFailures(job.id, None))
+    set_state(state, job, "running")
+    for layer in list(job.layers):
+        if layer.digest in event.layers:
+            discard(state, job, layer)
+        else:
+            _forgive(state, layer)
+    for layer in list(job.opened):
+        settle_layer(state, layer)
+    settle_job(state, job)
+
+
+def _forgive(state: State, layer: Layer) -> None:
+    layer.troubles.clear()
+    unquarantine(state, layer, layer.quarantined.copy())
+
+
+def remove(state: State, job: Job) -> None:
+    for layer in list(job.opened):
+        layer.state = "waiting"
+        close(state, layer)
+    for layer in job.layers:
+        state.by_digest[layer.digest].remove(layer)
+        if not state.by_digest[layer.digest]:
+            del state.by_digest[layer.digest]
+    del state.jobs[job.id]
+    state.running.pop(job.id, None)
+    for agent in state.agents.values():
+        for by_job in (agent.rates, agent.paces, agent.strikes, agent.ineligible, agent.env_obstacles):
+            by_job.pop(job.id, None)
+
+
+def advance(state: State, event: Advanced) -> None:
+    """A driver made shards, or said there will be no more."""
+    job = state.jobs[event.job]
+    layer = job.layers[0]
+    job.cursor = event.to_seq
+    for number, payload in event.create:
+        layer.payloads[number] = payload
+    top = max((number + 1 for number, _ in event.create), default=layer.count)
+    if event.aside:
+        layer.aside = layer.aside - layer.committed | RangeSet([(layer.count, top)])
+    with state.counting(layer):
+        layer.fresh.add(layer.count, top)
+        layer.count = top
+    if layer.rounds:
+        layer.high_water = layer.raising = top  # no other life grants them, and none is asked for them
+        state.short.update({agent.name: agent for agent in state.by_session.values() if agent.hungry})
+    layer.closed = layer.closed or event.finish
+    if layer.active:
+        raise_mark(state, layer, MARK_AHEAD)
+        state.supplied(layer)
+        settle_layer(state, layer)
+    state.work_added = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from muster.agent.core.events import BatchEnded, Event, Pulled, PushAnswered
-from muster.coordinator.protocol.messages import Settled
+from muster.coordinator.protocol.transfer import Settled
 
 SPAN_SECONDS = 15.0
 

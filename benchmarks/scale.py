@@ -42,7 +42,7 @@ from benchmarks.served import TIMING
 from muster import VERSION
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
-from muster.coordinator.protocol import messages as m
+from muster.coordinator.protocol import control, transfer, values
 from muster.coordinator.protocol.frames import HEAD, frame, payload_size
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import Output
@@ -68,18 +68,18 @@ class Line:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, types: object) -> None:
         self._reader, self._writer = reader, writer
-        self._decode = m.Decoder(types)
+        self._decode = values.Decoder(types)
 
     @classmethod
     async def to(cls, root: Root, role: str, types: object) -> Line:
         with roots.address(root.socket) as where:
             reader, writer = await asyncio.open_unix_connection(where)
         line = cls(reader, writer, types)
-        line._writer.write(frame(m.encode(m.Attach(role))))
+        line._writer.write(frame(values.encode(transfer.Attach(role))))
         return line
 
-    async def ask(self, message: m.Message) -> Any:
-        self._writer.write(frame(m.encode(message)))
+    async def ask(self, message: values.Message) -> Any:
+        self._writer.write(frame(values.encode(message)))
         await self._writer.drain()
         size = payload_size(await self._reader.readexactly(HEAD.size))
         return self._decode(await self._reader.readexactly(size))
@@ -111,21 +111,24 @@ class Peer:
     def __init__(self, root: Root, name: str, pace: Pace) -> None:
         self.root, self.name, self.pace = root, name, pace
         self.spool, self.process = uuid.uuid4().hex, uuid.uuid4().hex
-        self._granted: list[m.Grant] = []
-        self._finished: list[m.Finished] = []
+        self._granted: list[control.Grant] = []
+        self._finished: list[control.Finished] = []
         self._session = 0
 
     async def join(self) -> None:
-        self._control = await Line.to(self.root, "control", m.ToAgent)
-        self._push = await Line.to(self.root, "push", m.Take | m.Settled | m.Refused | m.Rejected | m.Bye)
+        self._control = await Line.to(self.root, "control", control.ToAgent)
+        self._push = await Line.to(
+            self.root, "push", transfer.Take | transfer.Settled | transfer.Refused | control.Rejected | control.Bye
+        )
         welcome = await self._control.ask(self._hello())
-        if not isinstance(welcome, m.Welcome):
+        if not isinstance(welcome, control.Welcome):
             raise SystemExit(f"{self.name} may not join: {welcome}")
         self._session = welcome.session
 
-    def _hello(self) -> m.Hello:
-        return m.Hello(
-            protocol=m.PROTOCOL, version=VERSION, name=self.name, spool=self.spool, process=self.process, host="here",
+    def _hello(self) -> control.Hello:
+        return control.Hello(
+            protocol=values.PROTOCOL, version=VERSION,
+            name=self.name, spool=self.spool, process=self.process, host="here",
             pid=os.getpid(), cpus=2, memory=1 << 33, disk=1 << 40, kernels=KERNELS, fingerprint=fingerprint(),
             python="3", in_place=True, envs={},
         )  # fmt: skip
@@ -140,14 +143,14 @@ class Peer:
     async def _sync(self, wait: float) -> None:
         finished, self._finished = self._finished, []
         began = time.monotonic()
-        news = await self._control.ask(m.Sync(self._session, 1 << 40, wait, hungry=True, finished=finished))
-        if not isinstance(news, m.News):
+        news = await self._control.ask(control.Sync(self._session, 1 << 40, wait, hungry=True, finished=finished))
+        if not isinstance(news, control.News):
             raise ConnectionResetError(str(news))
         if news.grants and finished:  # others were held until there was work
             self.pace.waits.append((began, time.monotonic() - began))
         self._granted += news.grants
 
-    async def _run(self, grant: m.Grant) -> None:
+    async def _run(self, grant: control.Grant) -> None:
         """Compute, report, push; what the report brings comes after it."""
         numbers = RangeSet(grant.numbers)
         while numbers:
@@ -157,14 +160,14 @@ class Peer:
             await self._sync(wait=0.0)
             await self._offer(grant, some)
 
-    def _report(self, grant: m.Grant, some: RangeSet) -> m.Finished:
+    def _report(self, grant: control.Grant, some: RangeSet) -> control.Finished:
         count = len(some)
-        return m.Finished(
+        return control.Finished(
             grant.job, grant.layer, grant.boot, grant.attempt, some.pairs(), count, SHARD_SECONDS * count, 0.0,
             len(VALUE) * count, len(VALUE) * count, 1 << 20,
         )  # fmt: skip
 
-    async def _offer(self, grant: m.Grant, some: RangeSet) -> None:
+    async def _offer(self, grant: control.Grant, some: RangeSet) -> None:
         now = time.time()
         entries = tuple(
             Entry(number, 1, grant.boot, grant.attempt, self.name, now, SHARD_SECONDS, len(VALUE), VALUE_DIGEST, 0,
@@ -173,15 +176,15 @@ class Peer:
         )  # fmt: skip
         body = len(VALUE) * len(entries)
         raw = encode_index(Index(self.root.farm, grant.layer, OUTPUTS, fingerprint(), entries))
-        offer = m.Offer(self._session, grant.layer, some.pairs(), list(OUTPUTS), b"", body, fingerprint())
+        offer = transfer.Offer(self._session, grant.layer, some.pairs(), list(OUTPUTS), b"", body, fingerprint())
         answer = await self._push.ask(offer)
-        if isinstance(answer, m.Take):
+        if isinstance(answer, transfer.Take):
             tail = tail_of(raw)
             tmp = Path(answer.tmp)
             tmp.write_bytes(VALUE * len(entries) + tail)
             tmp.rename(answer.file)
-            answer = await self._push.ask(m.Stored(answer.token, body + len(tail)))
-        if not isinstance(answer, m.Settled | m.Refused):
+            answer = await self._push.ask(transfer.Stored(answer.token, body + len(tail)))
+        if not isinstance(answer, transfer.Settled | transfer.Refused):
             raise ConnectionResetError(str(answer))
 
     def close(self) -> None:

@@ -15,7 +15,8 @@ from muster.agent.channels.bandwidth import Bandwidth
 from muster.agent.channels.dialling import Dialling
 from muster.agent.core.events import Event
 from muster.agent.links.base import Channel, Link
-from muster.coordinator.protocol.messages import Bye, Decoder, Message
+from muster.coordinator.protocol.control import Bye
+from muster.coordinator.protocol.values import Decoder, Message
 from muster.jobs.common.errors import MusterError, NoDaemonError
 
 ANSWER_SECONDS = 60.0

@@ -14,7 +14,8 @@ from muster.agent.core.actions import Redial, Say
 from muster.agent.core.events import Event, Heard, LinkDown, LinkFailed, LinkUp
 from muster.agent.links.base import Channel, Link, greet
 from muster.coordinator.protocol.checks import Ear
-from muster.coordinator.protocol.messages import Bye, Decoder, News, Rejected, ToAgent, Welcome
+from muster.coordinator.protocol.control import Bye, News, Rejected, ToAgent, Welcome
+from muster.coordinator.protocol.values import Decoder
 from muster.jobs.common.errors import AccessError, MusterError, ProtocolError, VersionError
 
 ANSWER_SECONDS = 30.0  # beyond what the other end may hold its answer: then the channel is dead

@@ -24,17 +24,9 @@ from muster.agent.core.actions import Pull, PullCode
 from muster.agent.core.events import Event, NotPulled, Pulled, PullUp, Why
 from muster.agent.links.base import Channel, Link, Pace
 from muster.agent.spool.paths import Spool
-from muster.coordinator.protocol.messages import (
-    Decoder,
-    Fetch,
-    FetchCode,
-    Message,
-    Refused,
-    Rejected,
-    Sending,
-    Sent,
-    ToPuller,
-)
+from muster.coordinator.protocol.control import Rejected
+from muster.coordinator.protocol.transfer import Fetch, FetchCode, Refused, Sending, Sent, ToPuller
+from muster.coordinator.protocol.values import Decoder, Message
 from muster.jobs.common.durable import is_full, write_all
 from muster.jobs.common.errors import DamagedError, MusterError, ProtocolError
 from muster.jobs.user_code.code_pack import PACK_LIMIT, unpack

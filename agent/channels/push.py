@@ -17,7 +17,9 @@ from muster.agent.core.actions import Push, Recheck
 from muster.agent.core.events import Event, PartDamaged, PushAnswered, PushDown, PushUp
 from muster.agent.links.base import Channel, Link
 from muster.agent.spool.paths import Spool
-from muster.coordinator.protocol.messages import Accepted, Decoder, Offer, Refused, Rejected, Settled, ToPusher
+from muster.coordinator.protocol.control import Rejected
+from muster.coordinator.protocol.transfer import Accepted, Offer, Refused, Settled, ToPusher
+from muster.coordinator.protocol.values import Decoder
 from muster.jobs.common.durable import write_all
 from muster.jobs.common.errors import DamagedError, LinkError, MusterError, NoDaemonError, ProtocolError
 from muster.jobs.parts.part_file import check_body, encode_index, read_index, tail_of

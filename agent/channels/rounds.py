@@ -19,7 +19,8 @@ from muster.agent.core.actions import DropSheet, FollowRounds, StopFollowing
 from muster.agent.core.events import Event, SheetCame, Unfollowed
 from muster.agent.links.base import Channel, Link
 from muster.agent.spool.paths import Spool
-from muster.coordinator.protocol.messages import Decoder, Follow, NotYet, Refused, Sheet, ToFollower
+from muster.coordinator.protocol.transfer import Follow, NotYet, Refused, Sheet, ToFollower
+from muster.coordinator.protocol.values import Decoder
 from muster.jobs.common.errors import MusterError, ProtocolError
 from muster.jobs.kinds import registry
 

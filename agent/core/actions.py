@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from muster.coordinator.protocol.messages import (
-    Hello,
-    LayerInfo,
-    Leave,
-    Sync,
-)
+from muster.coordinator.protocol.control import Hello, LayerInfo, Leave, Sync
 from muster.jobs.common.errors import MusterError
 from muster.jobs.common.ranges import RangeSet
 

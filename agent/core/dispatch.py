@@ -11,7 +11,7 @@ from muster.agent.core.disk_budget import Space
 from muster.agent.core.events import BatchEnded, Kept, SlotsSeen, WorkerDied
 from muster.agent.core.layers import Holding
 from muster.agent.core.slots import Flight, Slot, Slots, needs_of
-from muster.coordinator.protocol.messages import Printed
+from muster.coordinator.protocol.control import Printed
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.workbench.batch import Mishap, Outcome
 

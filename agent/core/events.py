@@ -5,14 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from muster.coordinator.protocol.messages import (
-    Bye,
-    News,
-    Refused,
-    Rejected,
-    Settled,
-    Welcome,
-)
+from muster.coordinator.protocol.control import Bye, News, Rejected, Welcome
+from muster.coordinator.protocol.transfer import Refused, Settled
 from muster.jobs.common.errors import MusterError
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.workbench.batch import Outcome

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from muster.agent.core.events import Attempt
-from muster.coordinator.protocol.messages import LayerInfo
+from muster.coordinator.protocol.control import LayerInfo
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import ItemsSource
 

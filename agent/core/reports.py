@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from muster.agent.core.events import Attempt
-from muster.coordinator.protocol.messages import Failure, Finished, Loss, Printed, Returned
+from muster.coordinator.protocol.control import Failure, Finished, Loss, Printed, Returned
 from muster.jobs.common.ranges import RangeSet
 
 MESSAGE_CHARS = 1_000

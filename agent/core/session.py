@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from muster.agent.core.actions import Action, Quit, Redial, Say, Tell
 from muster.agent.core.reports import Letter, trimmed
-from muster.coordinator.protocol.messages import PROTOCOL, Held, Hello, Leave, News, Rejected, Sync, Welcome
+from muster.coordinator.protocol.control import Held, Hello, Leave, News, Rejected, Sync, Welcome
+from muster.coordinator.protocol.values import PROTOCOL
 from muster.jobs.common.errors import FencedError, RefusedError
 from muster.jobs.contract.plan import Environment
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from muster.agent.core.events import Attempt
 from muster.agent.core.layers import Holding
-from muster.coordinator.protocol.messages import LayerInfo
+from muster.coordinator.protocol.control import LayerInfo
 
 DEPTH = 2  # batches in flight on a slot: one running, one so that its worker never idles
 BATCH_SECONDS = 0.3

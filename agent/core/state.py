@@ -11,7 +11,7 @@ from muster.agent.core.events import Attempt
 from muster.agent.core.finished_parts import Part, Shelf
 from muster.agent.core.layers import Holding
 from muster.agent.core.reports import Reports, Sum
-from muster.coordinator.protocol.messages import Drop, Failure, Grant, Held, LayerInfo, Loss
+from muster.coordinator.protocol.control import Drop, Failure, Grant, Held, LayerInfo, Loss
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import MadeSource
 from muster.jobs.workbench.batch import Mishap

@@ -43,7 +43,7 @@ from muster.agent.core.round_sheets import Rounds
 from muster.agent.core.session import Talk, Who
 from muster.agent.core.slots import Slots
 from muster.agent.core.state import Stock
-from muster.coordinator.protocol.messages import Bye, Leave, Loss, News, Rejected, Sync, Welcome
+from muster.coordinator.protocol.control import Bye, Leave, Loss, News, Rejected, Sync, Welcome
 from muster.jobs.common.errors import LinkError
 from muster.jobs.common.ranges import RangeSet
 

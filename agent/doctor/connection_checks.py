@@ -21,7 +21,8 @@ from muster.agent.links import Options, open_link
 from muster.agent.links import errors as diagnosis
 from muster.agent.links.base import Channel, Link, Role, greet
 from muster.agent.links.far_command import DEFAULT_ROOT, FarLink
-from muster.coordinator.protocol.messages import PROTOCOL, Greeting
+from muster.coordinator.protocol.control import Greeting
+from muster.coordinator.protocol.values import PROTOCOL
 from muster.jobs.common.errors import (
     MusterError,
     NoCommandError,

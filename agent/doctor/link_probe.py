@@ -7,17 +7,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from muster.agent.links.base import Channel
-from muster.coordinator.protocol.messages import (
-    PROBE_LIMIT,
-    Bye,
-    Decoder,
-    Probe,
-    Refused,
-    Rejected,
-    Sending,
-    Sent,
-    ToPuller,
-)
+from muster.coordinator.protocol.control import Bye, Rejected
+from muster.coordinator.protocol.transfer import Probe, Refused, Sending, Sent, ToPuller
+from muster.coordinator.protocol.values import PROBE_LIMIT, Decoder
 from muster.jobs.common.errors import LinkError, NoDaemonError, ProtocolError, RefusedError
 
 ANSWER_SECONDS = 30.0

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+from muster.coordinator.protocol.control import Bye, Greeting
 from muster.coordinator.protocol.frames import HEAD, MAGIC, NOISE_SHOWN, frame, payload_size
-from muster.coordinator.protocol.messages import PROTOCOL, Bye, Decoder, Greeting, Message, encode
+from muster.coordinator.protocol.values import PROTOCOL, Decoder, Message, encode
 from muster.jobs.common.errors import LinkError, MusterError, ProtocolError, VersionError
 
 Role = Literal["control", "push", "pull", "round"]

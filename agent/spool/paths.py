@@ -29,7 +29,7 @@ import psutil
 
 from muster.agent.core.actions import Copy
 from muster.agent.core.events import Attempt, FoundPart
-from muster.coordinator.protocol.messages import Loss
+from muster.coordinator.protocol.control import Loss
 from muster.jobs.common.durable import make_folder
 from muster.jobs.common.errors import DamagedError, RefusedError
 from muster.jobs.common.names import is_digest

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from muster.coordinator.protocol.messages import Count, Message, Name, Ranges, Seconds, Short, Text
+from muster.coordinator.protocol.values import Count, Message, Name, Ranges, Seconds, Short, Text
 from muster.jobs.common.errors import MusterError
 
 JobId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\.[1-9][0-9]{0,8}$")]

@@ -22,7 +22,7 @@ from muster.coordinator.display import tables
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
-from muster.coordinator.protocol.messages import Message
+from muster.coordinator.protocol.values import Message
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import MusterError, NotFoundError
 from muster.jobs.common.names import parse_shard

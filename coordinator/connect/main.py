@@ -15,8 +15,10 @@ from pathlib import Path
 
 from muster import VERSION
 from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.protocol.control import Bye, Greeting
 from muster.coordinator.protocol.frames import HEAD, frame, payload_size
-from muster.coordinator.protocol.messages import PROTOCOL, Attach, Bye, Greeting, Message, encode
+from muster.coordinator.protocol.transfer import Attach
+from muster.coordinator.protocol.values import PROTOCOL, Message, encode
 from muster.jobs.common.errors import LinkError, MusterError, ProtocolError
 
 IDLE_SECONDS = 180.0  # three leases without a byte: whoever was there is gone

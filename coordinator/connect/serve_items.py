@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from typing import Protocol
 
-from muster.coordinator.protocol.messages import ReadableItems
+from muster.coordinator.protocol.transfer import ReadableItems
 from muster.jobs.common.errors import DamagedError
 from muster.jobs.contract.plan import ItemsWindow, Stamp
 from muster.jobs.sources import items

@@ -11,23 +11,20 @@ import time
 from typing import Protocol
 
 from muster.coordinator.connect.serve_items import Changed, ItemsRun
-from muster.coordinator.protocol.messages import (
-    Bye,
-    Decoder,
+from muster.coordinator.protocol.control import Bye, Rejected
+from muster.coordinator.protocol.transfer import (
     Fetch,
     FetchCode,
     FromPuller,
-    Message,
     Moved,
     Probe,
     Readable,
     ReadableItems,
     Refused,
-    Rejected,
     Sending,
     Sent,
-    encode,
 )
+from muster.coordinator.protocol.values import Decoder, Message, encode
 from muster.jobs.contract.plan import Stamp
 
 CHUNK_BYTES = 4 << 20  # one sendfile; between two of them the daemon may hear a sign of life

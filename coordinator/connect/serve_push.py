@@ -17,21 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from muster.coordinator.protocol.messages import (
-    Accepted,
-    Bye,
-    Decoder,
-    Failed,
-    Message,
-    Moved,
-    Offer,
-    Refused,
-    Rejected,
-    Settled,
-    Stored,
-    Take,
-    encode,
-)
+from muster.coordinator.protocol.control import Bye, Rejected
+from muster.coordinator.protocol.transfer import Accepted, Failed, Moved, Offer, Refused, Settled, Stored, Take
+from muster.coordinator.protocol.values import Decoder, Message, encode
 from muster.jobs.common import durable
 from muster.jobs.common.errors import DamagedError, ProtocolError, SpaceError
 from muster.jobs.common.names import is_plain

@@ -5,18 +5,9 @@ from __future__ import annotations
 import os
 
 from muster.coordinator.connect.serve_pull import Asked, Taker
-from muster.coordinator.protocol.messages import (
-    Bye,
-    Decoder,
-    Follow,
-    FromFollower,
-    Laid,
-    Message,
-    NotYet,
-    Refused,
-    Rejected,
-    Sheet,
-)
+from muster.coordinator.protocol.control import Bye, Rejected
+from muster.coordinator.protocol.transfer import Follow, FromFollower, Laid, NotYet, Refused, Sheet
+from muster.coordinator.protocol.values import Decoder, Message
 
 _from_agent = Decoder(FromFollower)
 _from_daemon = Decoder(Laid | NotYet | Refused | Rejected | Bye)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from muster.coordinator.protocol.frames import HEAD, frame, payload_size
-from muster.coordinator.protocol.messages import Decoder, Message, encode
+from muster.coordinator.protocol.values import Decoder, Message, encode
 from muster.jobs.common.errors import ProtocolError
 
 

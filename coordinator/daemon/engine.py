@@ -25,7 +25,7 @@ from muster.coordinator.daemon.store.statements import LayerGone, Store, StoreTh
 from muster.coordinator.daemon.views.shard_history import Chronicle
 from muster.coordinator.farm_root import printed_log
 from muster.coordinator.farm_root.paths import Root
-from muster.coordinator.protocol.messages import Committed, Drop, Failure, Grant, Hello, LayerInfo, Rejected, Sync
+from muster.coordinator.protocol.control import Committed, Drop, Failure, Grant, Hello, LayerInfo, Rejected, Sync
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.entities import Agent

@@ -7,7 +7,7 @@ import os
 from datetime import datetime
 from pathlib import Path
 
-from muster.coordinator.protocol.messages import Failure
+from muster.coordinator.protocol.control import Failure
 from muster.jobs.common.units import format_duration, format_size
 
 log = logging.getLogger("muster.daemon")

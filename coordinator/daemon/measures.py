@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import log2
 
 from muster.coordinator.api.requests import Window, bounded
-from muster.coordinator.protocol.messages import Finished
+from muster.coordinator.protocol.control import Finished
 
 RECENT_SECONDS = 60
 BUCKETS = 4  # to each doubling of the seconds a shard took: a median is right to a tenth

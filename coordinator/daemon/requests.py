@@ -19,7 +19,7 @@ from muster.coordinator.daemon.views.explain import explain_agent, explain_job, 
 from muster.coordinator.daemon.views.status import agents_of, status_of
 from muster.coordinator.farm_root import uploads
 from muster.coordinator.farm_root.submission_folders import sweep
-from muster.coordinator.protocol.messages import Message
+from muster.coordinator.protocol.values import Message
 from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.entities import Job
 from muster.coordinator.scheduler.layers import reserved

@@ -28,7 +28,8 @@ from muster.coordinator.daemon.store.statements import Store, StoredJob, StoredL
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root import plans
 from muster.coordinator.farm_root.paths import Root
-from muster.coordinator.protocol.messages import Attach, Decoder, FromHelper, Message
+from muster.coordinator.protocol.transfer import Attach, FromHelper
+from muster.coordinator.protocol.values import Decoder, Message
 from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.state_machine import Scheduler
 from muster.coordinator.scheduler.timing import Timing

@@ -11,8 +11,9 @@ from typing import TypeVar
 from muster.coordinator.api.requests import Problem, Status, StatusAsk, ToCommand, Usage, Used
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
+from muster.coordinator.protocol.control import Bye, Rejected
 from muster.coordinator.protocol.frames import FrameReader, frame
-from muster.coordinator.protocol.messages import Bye, Decoder, Message, Rejected, encode
+from muster.coordinator.protocol.values import Decoder, Message, encode
 from muster.jobs.common.errors import LinkError, MusterError, NoDaemonError, ProtocolError, RefusedError
 
 ANSWER_SECONDS = 60.0  # the daemon answers within a tick; beyond this it is stuck or stopped

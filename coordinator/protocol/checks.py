@@ -9,18 +9,8 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import PurePosixPath
 
-from muster.coordinator.protocol.messages import (
-    Bye,
-    Grant,
-    Hello,
-    LayerInfo,
-    Leave,
-    Message,
-    News,
-    Rejected,
-    Sync,
-    Welcome,
-)
+from muster.coordinator.protocol.control import Bye, Grant, Hello, LayerInfo, Leave, News, Rejected, Sync, Welcome
+from muster.coordinator.protocol.values import Message
 from muster.jobs.common.errors import ProtocolError
 from muster.jobs.common.names import is_digest, is_job, is_layer, is_plain
 from muster.jobs.common.ranges import RangeSet

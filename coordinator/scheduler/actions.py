@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from muster.coordinator.protocol.messages import Failure
+from muster.coordinator.protocol.control import Failure
 from muster.jobs.common.ranges import RangeSet
 
 

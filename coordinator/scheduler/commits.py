@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.coordinator.protocol.messages import Finished
+from muster.coordinator.protocol.control import Finished
 from muster.coordinator.scheduler import commits, layers
 from muster.coordinator.scheduler.actions import (
     AcceptOffer,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from muster.coordinator.protocol.messages import Failure, Finished, Held, Loss, Returned
+from muster.coordinator.protocol.control import Failure, Finished, Held, Loss, Returned
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import Environment
 

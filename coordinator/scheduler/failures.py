@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.coordinator.protocol.messages import Failure, Loss, Returned
+from muster.coordinator.protocol.control import Failure, Loss, Returned
 from muster.coordinator.scheduler import job_states, layers
 from muster.coordinator.scheduler.actions import (
     ForgetFailures,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from muster.coordinator.protocol.messages import Held
+from muster.coordinator.protocol.control import Held
 from muster.coordinator.scheduler import commits, failures
 from muster.coordinator.scheduler.actions import (
     NoteMissing,

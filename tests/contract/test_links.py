@@ -19,8 +19,9 @@ from muster.agent.links import Options, Ssh, open_link
 from muster.agent.links import base as channels
 from muster.agent.links.base import Channel, Link, greet
 from muster.agent.links.local import PipeLink
+from muster.coordinator.protocol.control import Bye, Greeting, News
 from muster.coordinator.protocol.frames import frame
-from muster.coordinator.protocol.messages import PROTOCOL, Bye, Decoder, Greeting, News, encode
+from muster.coordinator.protocol.values import PROTOCOL, Decoder, encode
 from muster.jobs.common.errors import LinkError, ProtocolError
 from muster.jobs.common.locations import Host
 from tests.support import sshd

@@ -12,7 +12,7 @@ import pytest
 
 from muster.coordinator.api.requests import Cancel, Status, StatusAsk
 from muster.coordinator.api.requests import Done as Answered
-from muster.coordinator.protocol import messages as m
+from muster.coordinator.protocol import transfer as m
 from muster.jobs.common.errors import LinkError, SpaceError
 from tests.support.farm import Farm, Tracer, arrays, running, strace_obstacle, until
 from tests.support.simulated import Cut, SimulatedAgent

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from muster.coordinator.api.requests import Submit, Submitted
-from muster.coordinator.protocol import messages as m
+from muster.coordinator.protocol import transfer, values
 from muster.jobs.common.errors import INTERNAL_EXIT, MusterError, RefusedError
 from tests.support.farm import Farm, arrays, until
 from tests.support.simulated import Cut, Helper, SimulatedAgent
@@ -140,21 +140,23 @@ def test_a_bug_in_an_answer_that_changes_nothing_ends_its_channel_alone(ailing: 
     agent.join()
     until(lambda: agent.sync(wait=0.05) and agent.granted, "a grant")
     [(_, layer, _, _), numbers] = next(iter(agent.granted.items()))
-    question = m.Fetch(agent.session, layer, numbers.bottom, start=1 << 40)  # the answer alone, no bytes after it
+    question = transfer.Fetch(
+        agent.session, layer, numbers.bottom, start=1 << 40
+    )  # the answer alone, no bytes after it
     with pytest.raises(Cut):
         fetched(ailing, question)
     log = ailing.root.log.read_text()
     assert "the bug" in log and "Traceback" in log
-    assert isinstance(fetched(ailing, question), m.Sending)
+    assert isinstance(fetched(ailing, question), transfer.Sending)
     agent.work(lambda: ailing.status(job).state == "complete")
     ailing.check_result(job)
 
 
-def fetched(farm: Farm, question: m.Fetch) -> m.Message:
+def fetched(farm: Farm, question: transfer.Fetch) -> values.Message:
     """The answer to it on a channel of its own."""
-    helper = Helper(farm.root, "pull", m.ToPuller, farm.environment())
+    helper = Helper(farm.root, "pull", transfer.ToPuller, farm.environment())
     try:
-        answer: m.Message = helper.ask(question)
+        answer: values.Message = helper.ask(question)
         return answer
     finally:
         helper.close(kill=True)

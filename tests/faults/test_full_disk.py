@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from muster.coordinator.api.requests import Failures, FailuresAsk, Status, StatusAsk
-from muster.coordinator.protocol import messages as m
+from muster.coordinator.protocol import control, transfer
 from muster.jobs.common.errors import SpaceError
 from tests.support import disks
 from tests.support.farm import Farm, arrays, running, until
@@ -76,7 +76,7 @@ def test_a_full_disk_refuses_results_and_takes_them_later(tight: tuple[Farm, Bal
     until(lambda: agent.sync(wait=0.05) and agent.compute() == 0 and len(agent.computed) == 6, "all to be finished")
     ballast.leave(0)
     answer = agent.push(agent.parts[0])
-    assert isinstance(answer, m.Refused) and answer.code == "full" and "bytes left" in answer.message
+    assert isinstance(answer, transfer.Refused) and answer.code == "full" and "bytes left" in answer.message
     with pytest.raises(SpaceError, match="No space left"):
         farm.submit(arrays())
     ballast.drop()
@@ -101,7 +101,8 @@ def test_a_database_without_room_waits_for_it(tight: tuple[Farm, Ballast]) -> No
         for (named, layer, boot, attempt), numbers in list(agent.granted.items()):
             told += len(numbers)
             agent._failures += [
-                m.Failure(named, layer, n, boot, attempt, "exception", "no", "x" * 16_000, 0.1, 1) for n in numbers
+                control.Failure(named, layer, n, boot, attempt, "exception", "no", "x" * 16_000, 0.1, 1)
+                for n in numbers
             ]
         agent.granted.clear()
         agent.sync()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.coordinator.protocol import messages as m
+from muster.coordinator.protocol import transfer as m
 from tests.support import disks
 from tests.support.farm import Farm, arrays, until
 from tests.support.simulated import SimulatedAgent

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from muster.agent.links.base import greet
-from muster.coordinator.protocol import messages as m
+from muster.coordinator.protocol import control, transfer, values
 from tests.integration.test_ssh import Confined, hello, linked, opened
 from tests.support import sshd
 from tests.support.farm import Farm, arrays, running, until
@@ -123,8 +123,8 @@ def test_it_says_no_others_name(confined: Confined) -> None:
     with linked(confined.server, "paramiko", config=confined.config) as link, opened(link) as channel:
         greet(channel, SOON)
         channel.say(hello("other"))
-        answer = channel.hear(m.Decoder(m.ToAgent), SOON)
-    assert isinstance(answer, m.Rejected) and answer.code == "not-allowed"
+        answer = channel.hear(values.Decoder(control.ToAgent), SOON)
+    assert isinstance(answer, control.Rejected) and answer.code == "not-allowed"
     assert "pinned to lab3 said hello as other: refused" in confined.farm.said()
 
 
@@ -140,24 +140,24 @@ def test_it_touches_no_other_job(confined: Confined) -> None:
     with linked(confined.server, "paramiko", config=confined.config) as link, opened(link) as channel:
         greet(channel, SOON)
         channel.say(hello("lab3"))
-        mine = channel.hear(m.Decoder(m.ToAgent), SOON)
-        assert isinstance(mine, m.Welcome)
-        channel.say(m.Sync(honest.session, 1))
-        answer = channel.hear(m.Decoder(m.ToAgent), SOON)
-        assert isinstance(answer, m.Rejected) and answer.code == "no-session"
+        mine = channel.hear(values.Decoder(control.ToAgent), SOON)
+        assert isinstance(mine, control.Welcome)
+        channel.say(control.Sync(honest.session, 1))
+        answer = channel.hear(values.Decoder(control.ToAgent), SOON)
+        assert isinstance(answer, control.Rejected) and answer.code == "no-session"
         with opened(link, "pull") as pull:
             greet(pull, SOON)
             for session, code in ((honest.session, "no-session"), (mine.session, "gone")):
-                pull.say(m.Fetch(session, layer, number))
-                refused = pull.hear(m.Decoder(m.ToPuller), SOON)
-                assert isinstance(refused, m.Refused) and refused.code == code
-            pull.say(m.FetchCode(mine.session, "f" * 32))
-            assert isinstance(pull.hear(m.Decoder(m.ToPuller), SOON), m.Refused)
+                pull.say(transfer.Fetch(session, layer, number))
+                refused = pull.hear(values.Decoder(transfer.ToPuller), SOON)
+                assert isinstance(refused, transfer.Refused) and refused.code == code
+            pull.say(transfer.FetchCode(mine.session, "f" * 32))
+            assert isinstance(pull.hear(values.Decoder(transfer.ToPuller), SOON), transfer.Refused)
         with opened(link, "push") as push:
             greet(push, SOON)
             push.say(offer)
-            refused = push.hear(m.Decoder(m.ToPusher), SOON)
-            assert isinstance(refused, m.Refused) and refused.code == "no-session"
+            refused = push.hear(values.Decoder(transfer.ToPusher), SOON)
+            assert isinstance(refused, transfer.Refused) and refused.code == "no-session"
     said = farm.said()
     assert "pinned to lab3 used a session of honest: refused" in said
     assert f"lab3 asked for shard {number} of {layer}, which it does not hold: refused" in said
@@ -175,8 +175,8 @@ def test_it_gives_no_command_to_the_coordinator(confined: Confined) -> None:
         with linked(confined.server, "paramiko", config=confined.config) as link, opened(link) as channel:
             greet(channel, SOON)
             channel.say(question)
-            answer = channel.hear(m.Decoder(m.ToAgent), SOON)
-        assert isinstance(answer, m.Rejected | m.Bye)
+            answer = channel.hear(values.Decoder(control.ToAgent), SOON)
+        assert isinstance(answer, control.Rejected | control.Bye)
     assert confined.farm.daemon is not None and confined.farm.daemon.poll() is None
     assert confined.farm.jobs() is not None
 

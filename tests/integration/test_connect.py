@@ -15,14 +15,14 @@ import pytest
 
 from muster import VERSION
 from muster.coordinator.farm_root import paths as roots
-from muster.coordinator.protocol import messages as m
+from muster.coordinator.protocol import control, transfer, values
 from muster.coordinator.protocol.frames import FRAME_LIMIT, HEAD, MAGIC, FrameReader, frame
 from muster.jobs.parts.part_file import Index, decode_index, encode_index
 from tests.support.farm import Farm, arrays, running, until
 from tests.support.simulated import Cut, Helper, SimulatedAgent
 
 ROLES = ("control", "push")
-TYPES = {"control": m.ToAgent, "push": m.ToPusher}
+TYPES = {"control": control.ToAgent, "push": transfer.ToPusher}
 MEMORY_BYTES = 200 << 20  # a helper's peak, whatever it is sent
 # The kernel counts what the process that started one took to its own peak, so a small one has to start it.
 WATCHED = """
@@ -31,7 +31,7 @@ _, status, usage = os.wait4(os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ
 print(usage.ru_maxrss, file=sys.stderr)
 sys.exit(os.waitstatus_to_exitcode(status))
 """
-SAID = m.Decoder(m.Greeting | m.Bye | m.Rejected | m.Refused)
+SAID = values.Decoder(control.Greeting | control.Bye | control.Rejected | transfer.Refused)
 
 NOISE = {
     "half a head": b"mus",
@@ -44,7 +44,7 @@ NOISE = {
     "an empty payload": frame(b""),
     "nested without end": frame(b"\x91" * 1_000_000),
     "a long message of noise": frame(np.random.default_rng(0).bytes(FRAME_LIMIT)),
-    "a helper's own message": frame(m.encode(m.Stored(1, 1))),
+    "a helper's own message": frame(values.encode(transfer.Stored(1, 1))),
     "a command's message": frame(msgspec.msgpack.encode({"t": "stop"})),
 }
 
@@ -73,7 +73,7 @@ def connect(root: roots.Root, role: str, *args: str) -> list[str]:
     return [*roots.command("connect", root.path), "--role", role, *args]
 
 
-def talk(farm: Farm, role: str, raw: bytes) -> tuple[int, list[m.Message], int]:
+def talk(farm: Farm, role: str, raw: bytes) -> tuple[int, list[values.Message], int]:
     """What a helper answers to these bytes and the end of its stdin: exit code, messages, peak memory."""
     watched = [sys.executable, "-c", WATCHED, *connect(farm.root, role)]
     done = subprocess.run(watched, input=raw, capture_output=True, env=farm.environment(), check=False)
@@ -84,7 +84,7 @@ def talk(farm: Farm, role: str, raw: bytes) -> tuple[int, list[m.Message], int]:
 @pytest.mark.parametrize("role", ROLES)
 def test_the_first_frame_says_who_is_there(served: Farm, role: str) -> None:
     helper = Helper(served.root, role, TYPES[role], served.environment())
-    assert helper.greeting == m.Greeting(m.PROTOCOL, VERSION, served.root.farm)
+    assert helper.greeting == control.Greeting(values.PROTOCOL, VERSION, served.root.farm)
     assert helper.close() == 0
 
 
@@ -100,8 +100,8 @@ def test_without_a_coordinator_it_says_so(tmp_path: Path, role: str) -> None:
     done = subprocess.run(connect(root, role), input=b"", capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert [SAID(payload) for payload in FrameReader().feed(done.stdout)] == [
-        m.Greeting(m.PROTOCOL, VERSION, root.farm),
-        m.Bye("no coordinator serves this root now"),
+        control.Greeting(values.PROTOCOL, VERSION, root.farm),
+        control.Bye("no coordinator serves this root now"),
     ]
 
 
@@ -115,8 +115,8 @@ def test_a_role_that_is_none_is_a_usage_error(served: Farm) -> None:
 def test_noise_ends_the_channel_with_a_reason(served: Farm, role: str, name: str) -> None:
     code, said, peak = talk(served, role, NOISE[name])
     assert code == 0
-    assert isinstance(said[0], m.Greeting)
-    assert isinstance(said[-1], m.Bye | m.Rejected) and len(said) == 2, said
+    assert isinstance(said[0], control.Greeting)
+    assert isinstance(said[-1], control.Bye | control.Rejected) and len(said) == 2, said
     assert peak < MEMORY_BYTES
     assert served.daemon is not None and served.daemon.poll() is None
     assert served.jobs() is not None
@@ -128,7 +128,9 @@ def test_a_daemon_that_dies_is_told_at_once(tmp_path: Path) -> None:
         agent = farm.agent()
         agent.join()
         helpers = [agent.control, agent.push_link]
-        assert isinstance(agent.push_link.ask(m.Offer(1, "0" * 32, [], [], b"", 0)), m.Refused)  # so it is attached
+        assert isinstance(
+            agent.push_link.ask(transfer.Offer(1, "0" * 32, [], [], b"", 0)), transfer.Refused
+        )  # so it is attached
         farm.kill()
         for helper in helpers:
             with pytest.raises(Cut, match="went away"):
@@ -143,7 +145,7 @@ def test_a_daemon_that_dies_within_a_body_is_told_at_once(tmp_path: Path) -> Non
         agent.join()
         until(lambda: agent.sync(wait=0.05) and agent.compute(), "a finished shard")
         bundle = agent.bundle_of(agent.parts[0])
-        assert isinstance(agent.push_link.ask(agent.offer_of(bundle)), m.Accepted)
+        assert isinstance(agent.push_link.ask(agent.offer_of(bundle)), transfer.Accepted)
         agent.push_link.send(b"\0" * (bundle.nbytes // 2))
         farm.kill()
         with pytest.raises(Cut, match="went away"):
@@ -163,28 +165,28 @@ def test_an_agent_that_dies_leaves_no_helper(served: Farm, role: str) -> None:
 # --- bundles that are not what they say ---------------------------------------------------------------------
 
 
-def change(agent: SimulatedAgent, **fields: Any) -> m.Offer:
+def change(agent: SimulatedAgent, **fields: Any) -> transfer.Offer:
     offer = agent.offer_of(agent.bundle_of(agent.parts[0]))
     return msgspec.structs.replace(offer, **fields)
 
 
-def with_index(agent: SimulatedAgent, **fields: Any) -> m.Offer:
+def with_index(agent: SimulatedAgent, **fields: Any) -> transfer.Offer:
     """The offer of an index with these fields changed, its header changed alike."""
     index: Index = msgspec.structs.replace(agent.bundle_of(agent.parts[0]).index, **fields)
     return change(agent, index=encode_index(index), outputs=list(index.outputs), layer=index.layer)
 
 
-def with_entry(agent: SimulatedAgent, **fields: Any) -> m.Offer:
+def with_entry(agent: SimulatedAgent, **fields: Any) -> transfer.Offer:
     first, *rest = agent.bundle_of(agent.parts[0]).index.entries
     return with_index(agent, entries=(msgspec.structs.replace(first, **fields), *rest))
 
 
-def renamed(agent: SimulatedAgent, name: str) -> m.Offer:
+def renamed(agent: SimulatedAgent, name: str) -> transfer.Offer:
     first, *rest = agent.parts[0].index.outputs
     return with_index(agent, outputs=(msgspec.structs.replace(first, name=name), *rest))
 
 
-LIES: dict[str, tuple[str, Callable[[SimulatedAgent], m.Offer]]] = {
+LIES: dict[str, tuple[str, Callable[[SimulatedAgent], transfer.Offer]]] = {
     "no index": ("corrupt", lambda agent: change(agent, index=b"")),
     "noise for an index": ("corrupt", lambda agent: change(agent, index=b"\xdd\xff\xff\xff\xff" * 9)),
     "a longer body than the index says": ("corrupt", lambda agent: change(agent, nbytes=1 << 52)),
@@ -206,10 +208,10 @@ def test_a_header_that_lies_is_refused_before_its_body(offered: SimulatedAgent, 
     code, lie = LIES[name]
     before = disk(offered)
     answer = offered.push_link.ask(lie(offered))
-    assert isinstance(answer, m.Refused) and answer.code == code, answer
+    assert isinstance(answer, transfer.Refused) and answer.code == code, answer
     assert disk(offered) == before
     assert peak_bytes(offered.push_link.pid) < MEMORY_BYTES
-    assert isinstance(offered.push(offered.parts[0]), m.Settled), "the channel does not go on"
+    assert isinstance(offered.push(offered.parts[0]), transfer.Settled), "the channel does not go on"
 
 
 def test_a_shard_beyond_the_layer_is_refused(offered: SimulatedAgent) -> None:
@@ -219,7 +221,7 @@ def test_a_shard_beyond_the_layer_is_refused(offered: SimulatedAgent) -> None:
     )
     assert decode_index(moved).entries[0].number == 1 << 52
     answer = offered.push_link.ask(change(offered, index=moved, numbers=[(1 << 52, (1 << 52) + 1)]))
-    assert isinstance(answer, m.Refused) and answer.code == "corrupt"
+    assert isinstance(answer, transfer.Refused) and answer.code == "corrupt"
 
 
 @pytest.mark.parametrize("at", [0, -1])
@@ -229,18 +231,18 @@ def test_a_body_with_a_wrong_bit_is_refused_and_the_channel_goes_on(offered: Sim
     body = bytearray()
     bundle.write_body(body.extend)
     body[at] ^= 1
-    assert isinstance(offered.push_link.ask(offered.offer_of(bundle)), m.Accepted)
+    assert isinstance(offered.push_link.ask(offered.offer_of(bundle)), transfer.Accepted)
     offered.push_link.send(bytes(body))
     answer = offered.push_link.receive()
-    assert isinstance(answer, m.Refused) and answer.code == "corrupt" and "shard" in answer.message
+    assert isinstance(answer, transfer.Refused) and answer.code == "corrupt" and "shard" in answer.message
     assert disk(offered) == before
-    assert isinstance(offered.push(offered.parts[0]), m.Settled)
+    assert isinstance(offered.push(offered.parts[0]), transfer.Settled)
 
 
 def test_a_body_that_is_cut_short_leaves_nothing(offered: SimulatedAgent) -> None:
     before = disk(offered)
     bundle = offered.bundle_of(offered.parts[0])
-    assert isinstance(offered.push_link.ask(offered.offer_of(bundle)), m.Accepted)
+    assert isinstance(offered.push_link.ask(offered.offer_of(bundle)), transfer.Accepted)
     offered.push_link.send(b"\0" * (bundle.nbytes - 1))
     assert offered.push_link.close() == 0
     offered.hang_up()
@@ -252,7 +254,7 @@ def test_a_lost_acknowledgement_ends_well(offered: SimulatedAgent, served: Farm)
     offered.push(part, lose_reply=True)
     assert part in offered.parts
     answer = offered.push(part)
-    assert isinstance(answer, m.Refused) and answer.code == "committed"
+    assert isinstance(answer, transfer.Refused) and answer.code == "committed"
     assert part not in offered.parts
     assert offered.acknowledged[part.index.layer].pairs() == answer.numbers
 
@@ -277,11 +279,11 @@ def test_a_bundle_that_comes_with_its_header_has_one_answer_and_leaves_the_chann
     part = agent.parts[0]
     bundle = agent.bundle_of(part)
     offer = msgspec.structs.replace(agent.offer_of(bundle), eager=True)
-    for answer in (m.Settled, m.Refused):
-        agent.push_link.send(frame(m.encode(offer)))
+    for answer in (transfer.Settled, transfer.Refused):
+        agent.push_link.send(frame(values.encode(offer)))
         bundle.write_body(agent.push_link.send)
         assert isinstance(agent.push_link.receive(), answer)
-    agent.push_link.send(frame(m.encode(msgspec.structs.replace(offer, index=b"nonsense"))))
+    agent.push_link.send(frame(values.encode(msgspec.structs.replace(offer, index=b"nonsense"))))
     bundle.write_body(agent.push_link.send)
     assert agent.push_link.receive().code == "corrupt"
     agent.parts.clear()

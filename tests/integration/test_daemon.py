@@ -22,7 +22,7 @@ import pytest
 from muster.coordinator.api.requests import Done as Answered
 from muster.coordinator.api.requests import Drain, Retry, Submit, Submitted
 from muster.coordinator.farm_root import paths as roots
-from muster.coordinator.protocol import messages as m
+from muster.coordinator.protocol import control, transfer, values
 from muster.coordinator.protocol.frames import FRAME_LIMIT, HEAD, MAGIC, frame
 from muster.jobs.common.hashing import of_bytes
 from muster.jobs.common.ranges import RangeSet
@@ -104,13 +104,13 @@ def test_news_of_a_stale_attempt_changes_nothing(brisk: Farm) -> None:
     wait_gone(brisk, "old")
     new.join()
     until(lambda: new.sync(wait=0.05) and new.granted, "the same shard for another agent")
-    failure = m.Failure(job, layer, 0, boot, attempt, "exception", "late", "", 0.0, 0)
-    loss = m.Loss(job, layer, boot, attempt, [(0, 1)], True, "late")
+    failure = control.Failure(job, layer, 0, boot, attempt, "exception", "late", "", 0.0, 0)
+    loss = control.Loss(job, layer, boot, attempt, [(0, 1)], True, "late")
     old._failures = [failure]
     old.join()
     for _ in range(6):
         old._failures = [failure]
-        old.sync(hungry=False, losses=[loss], returned=[m.Returned(layer, boot, attempt, [(0, 1)])])
+        old.sync(hungry=False, losses=[loss], returned=[control.Returned(layer, boot, attempt, [(0, 1)])])
     status = brisk.status(job)
     assert (status.failures, status.totals.running, status.totals.quarantined) == (0, 1, 0)
     new.work(lambda: brisk.status(job).state == "complete")
@@ -137,7 +137,7 @@ def test_what_an_agent_does_not_have_by_its_own_count_runs_again(brisk: Farm) ->
     finish_some(agent, at_least=1)
     agent.sync(hungry=False)
     agent.parts.pop().path.unlink()
-    rejected = until(lambda: isinstance(answer := agent.sync(counts={}), m.Rejected) and answer, "a refusal")
+    rejected = until(lambda: isinstance(answer := agent.sync(counts={}), control.Rejected) and answer, "a refusal")
     assert rejected.code == "no-session" and "forgetful has 1 shards of" in brisk.said()
     agent.session = 0
     agent.work(lambda: brisk.status(job).state == "complete")
@@ -196,7 +196,7 @@ def test_an_agent_that_was_given_up_is_told_so_on_its_old_channel(brisk: Farm) -
     wait_gone(brisk, "sleeper")
     other.join()
     answer = sleeper.sync()
-    assert isinstance(answer, m.Rejected) and answer.code == "no-session"
+    assert isinstance(answer, control.Rejected) and answer.code == "no-session"
     sleeper.work(lambda: brisk.status(job).state == "complete")
     once_each(sleeper)
 
@@ -213,7 +213,7 @@ def test_a_daemon_that_stood_still_blames_nobody(brisk: Farm) -> None:
     until(lambda: brisk.agent_status(agent.name), "the daemon to answer")
     status = brisk.agent_status(agent.name)
     assert status is not None and (status.state, status.running) == ("live", 1)
-    assert isinstance(agent.sync(), m.News)
+    assert isinstance(agent.sync(), control.News)
 
 
 # --- the daemon dies ----------------------------------------------------------------------------------------
@@ -508,7 +508,7 @@ def test_a_job_that_wants_the_same_kernels_goes_to_no_other_machine(farm: Farm) 
     job = submit(farm, same_kernels="require")
     first, other = farm.agent("first"), farm.agent("other", fingerprint="numpy 0.9")
     finish_some(first)
-    assert isinstance(first.push(first.parts[0]), m.Settled)
+    assert isinstance(first.push(first.parts[0]), transfer.Settled)
     farm.kill()
     farm.start()
     assert farm.stored()[job].kernels == first.fingerprint
@@ -522,7 +522,7 @@ def test_a_job_that_wants_the_same_kernels_goes_to_no_other_machine(farm: Farm) 
     bundle = first.bundle_of(first.parts[0])
     index = encode_index(msgspec.structs.replace(bundle.index, fingerprint="numpy 0.9"))
     refused = first.push_link.ask(msgspec.structs.replace(first.offer_of(bundle), index=index))
-    assert isinstance(refused, m.Refused) and refused.code == "kernels"
+    assert isinstance(refused, transfer.Refused) and refused.code == "kernels"
     first.work(lambda: farm.status(job).state == "complete")
     farm.check_result(job)
     assert farm.status(job).failures == 0 and "1 kernel fingerprint;" in farm.coordinator("verify", job).stdout
@@ -530,7 +530,7 @@ def test_a_job_that_wants_the_same_kernels_goes_to_no_other_machine(farm: Farm) 
 
 def _rejoined(agent: SimulatedAgent) -> bool:
     agent.hang_up()
-    return isinstance(agent.join(), m.Welcome)
+    return isinstance(agent.join(), control.Welcome)
 
 
 # --- drains, poison, retries --------------------------------------------------------------------------------
@@ -546,7 +546,7 @@ def test_a_drain_recomputes_nothing(farm: Farm) -> None:
     leaver.give_back()
     assert leaver.sync(hungry=True).grants == []
     for part in list(leaver.parts):
-        assert isinstance(leaver.push(part), m.Settled)
+        assert isinstance(leaver.push(part), transfer.Settled)
     leaver.leave()
     status = farm.agent_status("leaver")
     assert status is not None and status.state == "left"
@@ -598,10 +598,10 @@ def test_layers_that_run_again_forget_their_results_first(farm: Farm) -> None:
 def test_the_newest_process_fences_the_old(farm: Farm) -> None:
     old, new = farm.agent(), farm.agent()
     old.join()
-    assert isinstance(new.join(), m.Welcome)
+    assert isinstance(new.join(), control.Welcome)
     for answer in (old.sync(), old.join()):
-        assert isinstance(answer, m.Rejected) and answer.code == "fenced" and answer.hint
-    assert isinstance(new.sync(), m.News)
+        assert isinstance(answer, control.Rejected) and answer.code == "fenced" and answer.hint
+    assert isinstance(new.sync(), control.News)
 
 
 def test_a_name_with_another_live_spool_is_refused(brisk: Farm) -> None:
@@ -610,25 +610,25 @@ def test_a_name_with_another_live_spool_is_refused(brisk: Farm) -> None:
     brisk.agents.append(second)
     first.join()
     answer = second.join()
-    assert isinstance(answer, m.Rejected) and answer.code == "name-taken"
+    assert isinstance(answer, control.Rejected) and answer.code == "name-taken"
     first.hang_up()
     wait_gone(brisk, "same")
-    assert isinstance(second.join(), m.Welcome)
+    assert isinstance(second.join(), control.Welcome)
 
 
 def test_a_pinned_key_speaks_for_its_own_name_alone(farm: Farm) -> None:
     job = submit(farm)
     honest, liar = farm.agent("honest"), farm.agent("liar", pinned="liar")
     finish_some(honest)
-    assert isinstance(liar.join(), m.Welcome)
+    assert isinstance(liar.join(), control.Welcome)
     liar.name = "honest"
     answer = liar.join()
-    assert isinstance(answer, m.Rejected) and answer.code == "not-allowed"
+    assert isinstance(answer, control.Rejected) and answer.code == "not-allowed"
     liar.session, liar.parts = honest.session, honest.parts
     answer = liar.push(honest.parts[0])
-    assert isinstance(answer, m.Refused) and answer.code == "no-session"
+    assert isinstance(answer, transfer.Refused) and answer.code == "no-session"
     assert farm.status(job).totals.committed == 0
-    assert isinstance(honest.sync(), m.News)
+    assert isinstance(honest.sync(), control.News)
 
 
 # --- hostile bytes ------------------------------------------------------------------------------------------
@@ -644,15 +644,18 @@ HOSTILE = {
     "no message": frame(b"\x81\xa1t\xa5bogus"),
     "an empty payload": frame(b""),
     "nested without end": frame(b"\x91" * 1_000_000),
-    "a message of the other side": frame(m.encode(m.Bye("so there"))),
+    "a message of the other side": frame(values.encode(control.Bye("so there"))),
     "a long message of noise": frame(np.random.default_rng(0).bytes(FRAME_LIMIT)),
-    "work before it said who it is": frame(m.encode(m.Sync(1, 1))),
-    "an unknown role": frame(m.encode(m.Attach("root"))) + frame(m.encode(m.Sync(1, 1))),
-    "control on a push channel": frame(m.encode(m.Attach("push"))) + frame(m.encode(m.Sync(1, 1))),
-    "a bundle nobody accepted": frame(m.encode(m.Attach("push"))) + frame(m.encode(m.Stored(7, 1))),
-    "a sync of nobody's session": frame(m.encode(m.Attach("control"))) + frame(m.encode(m.Sync(1, 1))),
-    "ranges out of order": frame(m.encode(m.Attach("push")))
-    + frame(m.encode(m.Offer(1, "0" * 32, [(5, 2)], [], b"", 0))),
+    "work before it said who it is": frame(values.encode(control.Sync(1, 1))),
+    "an unknown role": frame(values.encode(transfer.Attach("root"))) + frame(values.encode(control.Sync(1, 1))),
+    "control on a push channel": frame(values.encode(transfer.Attach("push")))
+    + frame(values.encode(control.Sync(1, 1))),
+    "a bundle nobody accepted": frame(values.encode(transfer.Attach("push")))
+    + frame(values.encode(transfer.Stored(7, 1))),
+    "a sync of nobody's session": frame(values.encode(transfer.Attach("control")))
+    + frame(values.encode(control.Sync(1, 1))),
+    "ranges out of order": frame(values.encode(transfer.Attach("push")))
+    + frame(values.encode(transfer.Offer(1, "0" * 32, [(5, 2)], [], b"", 0))),
 }
 
 

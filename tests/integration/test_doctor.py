@@ -17,18 +17,10 @@ from muster.agent import cli
 from muster.agent.links.base import greet
 from muster.agent.links.local import PipeLink
 from muster.agent.links.paramiko_ssh import known_hosts
+from muster.coordinator.protocol.control import Greeting
 from muster.coordinator.protocol.frames import frame
-from muster.coordinator.protocol.messages import (
-    PROBE_LIMIT,
-    PROTOCOL,
-    Decoder,
-    Greeting,
-    Probe,
-    Sending,
-    Sent,
-    ToPuller,
-    encode,
-)
+from muster.coordinator.protocol.transfer import Probe, Sending, Sent, ToPuller
+from muster.coordinator.protocol.values import PROBE_LIMIT, PROTOCOL, Decoder, encode
 from tests.support import sshd
 from tests.support.farm import Farm, running
 from tests.support.sshd import HOST, Sshd

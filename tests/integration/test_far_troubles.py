@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from muster.coordinator.protocol.control import Greeting
 from muster.coordinator.protocol.frames import frame
-from muster.coordinator.protocol.messages import PROTOCOL, Greeting, encode
+from muster.coordinator.protocol.values import PROTOCOL, encode
 from tests.integration.test_remote import Remote
 from tests.support import disks, sshd
 from tests.support.farm import Array, Farm, running, until
@@ -177,7 +178,8 @@ def test_an_agent_of_another_protocol_is_told_which_side_to_upgrade(farm: Farm, 
     import msgspec
 
     from muster.agent.links.base import greet
-    from muster.coordinator.protocol.messages import Decoder, Rejected, ToAgent
+    from muster.coordinator.protocol.control import Rejected, ToAgent
+    from muster.coordinator.protocol.values import Decoder
     from muster.jobs.common.locations import Host
     from tests.integration.test_ssh import hello, linked, opened
 

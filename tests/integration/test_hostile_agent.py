@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from muster.coordinator.connect.serve_pull import send_windows
 from muster.coordinator.connect.serve_push import receive_bundles
 from muster.coordinator.farm_root import paths as roots
-from muster.coordinator.protocol import messages as m
+from muster.coordinator.protocol import control as talk
+from muster.coordinator.protocol import transfer, values
 from muster.coordinator.protocol.frames import FrameReader, frame
 from muster.jobs.common.errors import MusterError
 from muster.jobs.contract.plan import Output
@@ -43,22 +44,23 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
         yield farm
 
 
-def samples(layer: str, job: str) -> dict[str, list[m.Message]]:
+def samples(layer: str, job: str) -> dict[str, list[values.Message]]:
     """By role, what a good agent might say."""
-    failure = m.Failure(job, layer, 3, 1, 1, "exception", "no", "because", 0.5, 1)
-    loss = m.Loss(job, layer, 1, 1, RANGES, True, "killed")
-    finished = m.Finished(job, layer, 1, 1, RANGES, 4, 0.1, 0.2, 3, 4, 5)
-    hello = m.Hello(
-        m.PROTOCOL, "0.1.0", "bad", "s" * 32, "p" * 32, "h", 7, 2, 1 << 30, 1 << 30, {"cluster": 1}, "fp", "3.11", True,
-        [m.Held(job, layer, 1, 1, RANGES, [(7, 8)])], [failure], [loss],
+    failure = talk.Failure(job, layer, 3, 1, 1, "exception", "no", "because", 0.5, 1)
+    loss = talk.Loss(job, layer, 1, 1, RANGES, True, "killed")
+    finished = talk.Finished(job, layer, 1, 1, RANGES, 4, 0.1, 0.2, 3, 4, 5)
+    hello = talk.Hello(
+        values.PROTOCOL,
+        "0.1.0", "bad", "s" * 32, "p" * 32, "h", 7, 2, 1 << 30, 1 << 30, {"cluster": 1}, "fp", "3.11", True,
+        [talk.Held(job, layer, 1, 1, RANGES, [(7, 8)])], [failure], [loss],
     )  # fmt: skip
-    sync = m.Sync(1, 1 << 30, 0.0, True, [finished], [failure], [loss], [m.Returned(layer, 1, 1, RANGES)], [])
-    offer = m.Offer(1, layer, RANGES, [Output("centers", "rows", "<f4", (4,))], b"index", 99)
+    sync = talk.Sync(1, 1 << 30, 0.0, True, [finished], [failure], [loss], [talk.Returned(layer, 1, 1, RANGES)], [])
+    offer = transfer.Offer(1, layer, RANGES, [Output("centers", "rows", "<f4", (4,))], b"index", 99)
     return {
-        "control": [hello, sync, sync, m.Leave(1)],
-        "push": [offer, m.Stored(1, 99), m.Failed(1, "full", "no room"), m.Moved(1)],
-        "pull": [m.Fetch(1, layer, 0), m.FetchCode(1, layer), m.Moved(1)],
-        "round": [m.Follow(1, layer, [layer]), m.Moved(1)],
+        "control": [hello, sync, sync, talk.Leave(1)],
+        "push": [offer, transfer.Stored(1, 99), transfer.Failed(1, "full", "no room"), transfer.Moved(1)],
+        "pull": [transfer.Fetch(1, layer, 0), transfer.FetchCode(1, layer), transfer.Moved(1)],
+        "round": [transfer.Follow(1, layer, [layer]), transfer.Moved(1)],
     }
 
 
@@ -71,7 +73,7 @@ class Peer:
         with roots.address(farm.root.socket) as where:
             self.socket.connect(where)
         self._reader = FrameReader()
-        self.say(m.encode(m.Attach(role)))
+        self.say(values.encode(transfer.Attach(role)))
 
     def close(self) -> None:
         self.socket.close()
@@ -102,11 +104,11 @@ def test_the_daemon_outlives_whatever_an_agent_says(target: Farm, role: str, dat
     layer = target.plan(job).layers[0].digest
     good = samples(layer, job)
     with closing(Peer(target, "control")) as control, closing(Peer(target, role)) as other:
-        welcome = control.ask(m.encode(as_nobody_else(good["control"][0])))
+        welcome = control.ask(values.encode(as_nobody_else(good["control"][0])))
         assert welcome["t"] == "welcome", welcome
         session = welcome["session"]
         sync = msgspec.structs.replace(good["control"][1], session=session, finished=[], failures=[], losses=[])
-        control.ask(m.encode(sync))  # so that there is a grant
+        control.ask(values.encode(sync))  # so that there is a grant
         peer = control if role == "control" else other
         known = {"session": [session], "layer": [layer], "boot": [1], "attempt": [1, 2], "job": [job]}
         spoken = hostile.spoilt(good[role]) | hostile.messages(tuple_of(good[role]), **known)
@@ -124,12 +126,12 @@ def test_the_daemon_outlives_whatever_an_agent_says(target: Farm, role: str, dat
     assert target.jobs() is not None
 
 
-def as_nobody_else(hello: m.Message) -> m.Message:
+def as_nobody_else(hello: values.Message) -> values.Message:
     """What was said in an earlier example may have fenced whoever says the same again."""
     return msgspec.structs.replace(hello, name=f"bad-{uuid4().hex}", spool=uuid4().hex, process=uuid4().hex)
 
 
-def tuple_of(messages: list[m.Message]) -> Any:
+def tuple_of(messages: list[values.Message]) -> Any:
     union: Any = type(messages[0])
     for one in messages[1:]:
         union = union | type(one)
@@ -149,7 +151,7 @@ def only_in_its_root(target: Farm) -> Iterator[None]:
     assert peak_bytes(target) - peak < MEMORY_BYTES
     assert "bug of ours" not in target.said() and "Traceback" not in target.said()
     agent = target.agent("good")
-    assert isinstance(agent.join(), m.Welcome) and isinstance(agent.sync(), m.News), "a good one is not let in"
+    assert isinstance(agent.join(), talk.Welcome) and isinstance(agent.sync(), talk.News), "a good one is not let in"
 
 
 def outside(farm: Farm) -> list[str]:
@@ -173,7 +175,7 @@ class Agent:
 
     def __init__(self, raw: bytes) -> None:
         self._in = io.BytesIO(raw)
-        self.said: list[m.Message] = []
+        self.said: list[values.Message] = []
 
     def read_frame(self) -> bytes | None:
         from muster.coordinator.protocol.frames import HEAD, payload_size
@@ -192,7 +194,7 @@ class Agent:
     def read_some(self, limit: int) -> bytes:
         return self._in.read(limit)
 
-    def send(self, message: m.Message) -> None:
+    def send(self, message: values.Message) -> None:
         self.said.append(message)
 
     def write(self, data: bytes) -> None:
@@ -209,16 +211,18 @@ class Daemon:
         self._folder, self._durable = folder, durable
 
     def ask(self, payload: bytes) -> bytes:
-        said = m.Decoder(m.FromHelper)(payload)
-        if isinstance(said, m.Offer):
-            take = m.Take(1, str(self._folder / "tmp"), str(self._folder / "file"), 100, 10, [], self._durable)
-            return m.encode(take)
-        if isinstance(said, m.Fetch | m.FetchCode):
-            return m.encode(m.Readable(str(self._folder / "source"), 0, 10, None))
-        return m.encode(m.Settled([(0, 1)]) if isinstance(said, m.Stored) else m.Refused("corrupt"))
+        said = values.Decoder(transfer.FromHelper)(payload)
+        if isinstance(said, transfer.Offer):
+            take = transfer.Take(1, str(self._folder / "tmp"), str(self._folder / "file"), 100, 10, [], self._durable)
+            return values.encode(take)
+        if isinstance(said, transfer.Fetch | transfer.FetchCode):
+            return values.encode(transfer.Readable(str(self._folder / "source"), 0, 10, None))
+        return values.encode(
+            transfer.Settled([(0, 1)]) if isinstance(said, transfer.Stored) else transfer.Refused("corrupt")
+        )
 
     def tell(self, payload: bytes) -> None:
-        m.Decoder(m.Moved)(payload)
+        values.Decoder(transfer.Moved)(payload)
 
 
 @st.composite
@@ -243,7 +247,7 @@ def test_a_helper_ends_with_an_answer_or_an_error(tmp_path: Path, raw: bytes) ->
     assert threading.active_count() < 50
 
 
-def handed(folder: Path, change: str) -> tuple[list[m.Message], Path]:
+def handed(folder: Path, change: str) -> tuple[list[values.Message], Path]:
     """What a helper says of a bundle handed over as a file, after some mischief; and where it would be."""
     files, rounds = folder / "files", folder / "rounds"
     for one in (files, rounds):
@@ -260,15 +264,17 @@ def handed(folder: Path, change: str) -> tuple[list[m.Message], Path]:
         file.symlink_to(folder / "elsewhere")
     name = {"above": "../files/handed", "missing": "other"}.get(change, "handed")
     outputs, eager = list(bundle.index.outputs), change != "asked"
-    offer = m.Offer(1, layer.digest, [(0, 2)], outputs, encode_index(bundle.index), bundle.nbytes, "", eager, name)
-    agent = Agent(frame(m.encode(offer)))
+    offer = transfer.Offer(
+        1, layer.digest, [(0, 2)], outputs, encode_index(bundle.index), bundle.nbytes, "", eager, name
+    )
+    agent = Agent(frame(values.encode(offer)))
     receive_bundles(agent, Daemon(rounds, change == "kept"), "farm", None if change == "far" else files)
     return agent.said, rounds / "file"
 
 
 def test_a_bundle_handed_over_as_a_file_is_checked_and_renamed(tmp_path: Path) -> None:
     said, file = handed(tmp_path, "")
-    assert said == [m.Settled([(0, 1)])]
+    assert said == [transfer.Settled([(0, 1)])]
     index = read_index(file)
     check_body(file, index)
     assert [entry.number for entry in index.entries] == [0, 1]
@@ -278,7 +284,7 @@ def test_a_bundle_handed_over_as_a_file_is_checked_and_renamed(tmp_path: Path) -
 @pytest.mark.parametrize("change", ["bits", "short", "link", "missing", "kept"])
 def test_a_file_that_is_not_what_its_header_says_is_not_taken(tmp_path: Path, change: str) -> None:
     said, file = handed(tmp_path, change)
-    assert said == [m.Refused("corrupt")]
+    assert said == [transfer.Refused("corrupt")]
     assert not file.exists()
 
 

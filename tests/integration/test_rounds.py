@@ -12,7 +12,7 @@ from muster.coordinator.api.requests import Advance, Advanced, Cancel, DriveOpen
 from muster.coordinator.api.requests import Done as Answered
 from muster.coordinator.drivers.session import Drive
 from muster.coordinator.farm_root import ask_daemon
-from muster.coordinator.protocol import messages as m
+from muster.coordinator.protocol import transfer as m
 from muster.jobs.common.errors import RefusedError
 from tests.plugin.muster_chain import DEATHS
 from tests.support.farm import Farm, running, until, usurp

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from muster.coordinator.commands.submit import submit
-from muster.coordinator.protocol.messages import Sync
+from muster.coordinator.protocol.control import Sync
 from tests.support.farm import Farm, arrays, until
 
 FILES, TIMES = 4, 10

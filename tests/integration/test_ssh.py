@@ -28,7 +28,8 @@ from muster.agent.links.paramiko_ssh.link import ParamikoLink
 from muster.agent.links.ssh_config import Config
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
-from muster.coordinator.protocol.messages import Decoder, Greeting, Hello, Rejected, ToAgent, Welcome
+from muster.coordinator.protocol.control import Greeting, Hello, Rejected, ToAgent, Welcome
+from muster.coordinator.protocol.values import Decoder
 from muster.jobs.common.errors import AccessError, LinkError, MusterError, NoCommandError, ProtocolError, SpaceError
 from muster.jobs.common.locations import Host, parse
 from tests.support import sshd
@@ -826,7 +827,7 @@ def test_a_forced_role_is_the_only_one(farm: Farm, server: Sshd, tmp_path: Path)
 
 
 def hello(name: str) -> Hello:
-    from muster.coordinator.protocol.messages import PROTOCOL
+    from muster.coordinator.protocol.values import PROTOCOL
 
     return Hello(PROTOCOL, "1", name, "s" * 32, "p" * 32, "host", 1, 1, 1 << 30, 1 << 30, {}, "x", "3.11")
 

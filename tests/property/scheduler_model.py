@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from muster.coordinator.protocol.messages import Failure, Finished, Held, Loss, Returned
+from muster.coordinator.protocol.control import Failure, Finished, Held, Loss, Returned
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
 from muster.jobs.common.ranges import RangeSet

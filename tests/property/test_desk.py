@@ -54,7 +54,7 @@ from muster.agent.core.events import (
 from muster.agent.core.inputs import name_of
 from muster.agent.core.slots import BACKSTOP_SECONDS
 from muster.agent.core.state_machine import Desk
-from muster.coordinator.protocol.messages import (
+from muster.coordinator.protocol.control import (
     Bye,
     Committed,
     Drop,
@@ -63,12 +63,11 @@ from muster.coordinator.protocol.messages import (
     LayerInfo,
     Leave,
     News,
-    Refused,
     Rejected,
-    Settled,
     Sync,
     Welcome,
 )
+from muster.coordinator.protocol.transfer import Refused, Settled
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import ArraySource, Layer, MadeSource, Stamp, Work
 from muster.jobs.workbench.batch import Mishap, Outcome

@@ -30,7 +30,8 @@ from muster.agent.core.events import (
 from muster.agent.core.state_machine import Desk
 from muster.agent.links.base import Channel, greet
 from muster.agent.spool.paths import Spool
-from muster.coordinator.protocol import messages as m
+from muster.coordinator.protocol import control as talk
+from muster.coordinator.protocol import transfer, values
 from muster.coordinator.protocol.checks import Ear
 from muster.coordinator.protocol.frames import frame
 from muster.jobs.common.errors import MusterError, ProtocolError
@@ -46,28 +47,50 @@ SOURCE = ArraySource("/data/x.npy", 128, "<f4", (100, 25), Stamp(1, 2, 3, 4))
 OUTPUTS = (Output("centers", "rows", "<f4", (4,)),)
 MODEL = ModelFile("net.npz", "d" * 32, 10)
 WORK = Work("map", 1, {"a": 1}, C, "work.py:f", "python3", 1, None, None, MODEL, ("torch",))
-ARRAY = m.LayerInfo("j.1", Layer("a/x", A, SOURCE, 100, 10, 10, 1000, 16, OUTPUTS), WORK)
-MADE = m.LayerInfo("j.1", Layer("y", B, MadeSource(), 0, 1, 0, 0, 8, None), WORK)
+ARRAY = talk.LayerInfo("j.1", Layer("a/x", A, SOURCE, 100, 10, 10, 1000, 16, OUTPUTS), WORK)
+MADE = talk.LayerInfo("j.1", Layer("y", B, MadeSource(), 0, 1, 0, 0, 8, None), WORK)
 CUTS = b"".join(CUT.pack(*cut) for cut in [(0, 0, 0), (3, 90, 900), (4, 120, 1000)])
-ITEMS = m.LayerInfo("j.1", Layer("items", D, ItemsSource("/data", ("a",), "e" * 32, CUTS), 4, 3, 2, 900, 0, None), WORK)
-WELCOME = m.Welcome(
-    FARM, 1, 7, 60.0, 5.0, [m.Drop(A, 1, 1, [(0, 1)])], [m.Committed(A, [(0, 2)])], ["1" * 32]
+ITEMS = talk.LayerInfo(
+    "j.1", Layer("items", D, ItemsSource("/data", ("a",), "e" * 32, CUTS), 4, 3, 2, 900, 0, None), WORK
+)
+WELCOME = talk.Welcome(
+    FARM, 1, 7, 60.0, 5.0, [talk.Drop(A, 1, 1, [(0, 1)])], [talk.Committed(A, [(0, 2)])], ["1" * 32]
 )  # fmt: skip
-NEWS = m.News(
+NEWS = talk.News(
     [ARRAY, MADE, ITEMS],
-    [m.Grant("j.1", A, 1, 1, [(0, 6), (7, 9)]), m.Grant("j.1", B, 1, 2, [(0, 2)], {0: b"x", 1: b"y"})],
-    [m.Drop(A, 1, 1, [(5, 6)])],
-    [m.Committed(A, [(4, 5)])],
+    [
+        talk.Grant("j.1", A, 1, 1, [(0, 6), (7, 9)]),
+        talk.Grant("j.1", B, 1, 2, [(0, 2)], {0: b"x", 1: b"y"}),
+    ],
+    [talk.Drop(A, 1, 1, [(5, 6)])],
+    [talk.Committed(A, [(4, 5)])],
     ["1" * 32],
 )
-TO_AGENT: list[m.Message] = [WELCOME, NEWS, NEWS, m.Rejected("no-session", "what", "why"), m.Bye("so long")]
-TO_PUSHER: list[m.Message] = [m.Settled([(0, 3)]), m.Refused("committed", [(0, 1)], "no"), m.Rejected("stopping", "x")]
-OTHER: list[m.Message] = [m.Greeting(1, "0.1.0", FARM), m.Refused("gone", [(0, 1)], "no"), m.Rejected("x", "y", "z")]
+TO_AGENT: list[values.Message] = [
+    WELCOME,
+    NEWS,
+    NEWS,
+    talk.Rejected("no-session", "what", "why"),
+    talk.Bye("so long"),
+]
+TO_PUSHER: list[values.Message] = [
+    transfer.Settled([(0, 3)]),
+    transfer.Refused("committed", [(0, 1)], "no"),
+    talk.Rejected("stopping", "x"),
+]
+OTHER: list[values.Message] = [
+    talk.Greeting(1, "0.1.0", FARM),
+    transfer.Refused("gone", [(0, 1)], "no"),
+    talk.Rejected("x", "y", "z"),
+]
 # Shown to people, escaped, and compared; or told to whoever runs the code, which is the coordinator's in any case.
 SHOWN = {"version", "reason", "message", "hint", "params", "env", "path", "dtype", "needs", "folder", "columns"}
 SHOWN_WAYS = {("model", "name")}  # elsewhere a name is more than that
 
-hear, hear_push = m.Decoder(m.ToAgent), m.Decoder(m.Settled | m.Refused | m.Rejected)
+hear, hear_push = (
+    values.Decoder(talk.ToAgent),
+    values.Decoder(transfer.Settled | transfer.Refused | talk.Rejected),
+)
 
 
 class World:
@@ -94,7 +117,7 @@ class World:
     def obey(self, command: Action) -> list[Event]:
         match command:
             case Say():
-                m.Decoder(m.FromAgent)(m.encode(command.message))  # what is said can be heard
+                values.Decoder(talk.FromAgent)(values.encode(command.message))  # what is said can be heard
                 self.asked = command
             case Run():
                 inside(SPOOL.part(command.part), SPOOL.part_tmp(command.part))
@@ -103,11 +126,13 @@ class World:
             case Pull():
                 digest = bytes.fromhex(command.name) if command.model else b"d" * 16
                 inside(SPOOL.half(command.name), SPOOL.input(command.name, digest))
-                m.Decoder(m.Fetch)(m.encode(m.Fetch(command.session, command.layer, command.number)))
+                values.Decoder(transfer.Fetch)(
+                    values.encode(transfer.Fetch(command.session, command.layer, command.number))
+                )
                 return [Pulled(command.name, digest, command.nbytes, 0.1)]
             case PullCode():
                 inside(SPOOL.code(command.name))
-                m.Decoder(m.FetchCode)(m.encode(m.FetchCode(command.session, command.name)))
+                values.Decoder(transfer.FetchCode)(values.encode(transfer.FetchCode(command.session, command.name)))
                 return [Pulled(command.name, b"", 10, 0.1)]
             case Push():
                 self.pushing = command
@@ -162,8 +187,8 @@ def pack(plain: Any) -> bytes:
     return msgspec.msgpack.encode(plain)
 
 
-control = hostile.spoilt(TO_AGENT) | hostile.messages(m.ToAgent, layer=[A, B], farm=[FARM], attempt=[1, 2])
-pushed = hostile.spoilt(TO_PUSHER) | hostile.messages(m.Settled | m.Refused | m.Rejected)
+control = hostile.spoilt(TO_AGENT) | hostile.messages(talk.ToAgent, layer=[A, B], farm=[FARM], attempt=[1, 2])
+pushed = hostile.spoilt(TO_PUSHER) | hostile.messages(transfer.Settled | transfer.Refused | talk.Rejected)
 
 
 @settings(deadline=None, max_examples=150)
@@ -187,8 +212,8 @@ def test_the_good_answers_are_obeyed() -> None:
 
 
 @pytest.mark.parametrize("text", hostile.ESCAPES)
-@pytest.mark.parametrize("kind", [type(one) for one in [WELCOME, NEWS, m.Rejected("", ""), m.Bye("")]])
-def test_a_name_that_leads_elsewhere_is_refused_in_every_field(kind: type[m.Message], text: str) -> None:
+@pytest.mark.parametrize("kind", [type(one) for one in [WELCOME, NEWS, talk.Rejected("", ""), talk.Bye("")]])
+def test_a_name_that_leads_elsewhere_is_refused_in_every_field(kind: type[values.Message], text: str) -> None:
     """Each text of each message is one that is shown, or must be refused; a new field has to be put among either."""
     sample = next(one for one in TO_AGENT if type(one) is kind)
     for way in hostile.texts_of(kind):
@@ -196,7 +221,7 @@ def test_a_name_that_leads_elsewhere_is_refused_in_every_field(kind: type[m.Mess
         for found in places(plain, way[1:]):
             hostile.put(plain, found, text)
         world = World()
-        if kind is not m.Welcome:
+        if kind is not talk.Welcome:
             world.hear(pack(WELCOME))
         world.tell(Ticked())
         world.hear(pack(plain))
@@ -224,7 +249,7 @@ WRONG_CUTS = [
 ]
 
 
-def cut_otherwise(*cuts: tuple[int, int, int]) -> m.LayerInfo:
+def cut_otherwise(*cuts: tuple[int, int, int]) -> talk.LayerInfo:
     source = ItemsSource("/data", (), "e" * 32, b"".join(CUT.pack(*cut) for cut in cuts))
     return msgspec.structs.replace(ITEMS, layer=msgspec.structs.replace(ITEMS.layer, source=source))
 
@@ -232,21 +257,21 @@ def cut_otherwise(*cuts: tuple[int, int, int]) -> m.LayerInfo:
 @pytest.mark.parametrize(
     "news",
     [
-        m.News([ARRAY], [m.Grant("j.1", A, 1, 1, [(0, 11)])]),
-        m.News([ARRAY], [m.Grant("j.1", A, 1, 1, [(3, 2)])]),
-        m.News([ARRAY], [m.Grant("j.1", A, 1, 1, [(0, 3), (2, 4)])]),
-        m.News([MADE], [m.Grant("j.1", B, 1, 1, [(0, 1 << 53)], {0: b""})]),
-        m.News([msgspec.structs.replace(ARRAY, work=msgspec.structs.replace(WORK, entry="../x.py:f"))]),
-        m.News([msgspec.structs.replace(ARRAY, work=msgspec.structs.replace(WORK, timeout=float("nan")))]),
-        m.News([msgspec.structs.replace(ARRAY, work=msgspec.structs.replace(WORK, cpus=0))]),
-        m.News([msgspec.structs.replace(ARRAY, layer=msgspec.structs.replace(ARRAY.layer, shard_rows=0))]),
-        *(m.News([cut_otherwise(*cuts)]) for cuts in WRONG_CUTS),
-        m.Welcome(FARM, 1, 7, 60.0, 5.0),
+        talk.News([ARRAY], [talk.Grant("j.1", A, 1, 1, [(0, 11)])]),
+        talk.News([ARRAY], [talk.Grant("j.1", A, 1, 1, [(3, 2)])]),
+        talk.News([ARRAY], [talk.Grant("j.1", A, 1, 1, [(0, 3), (2, 4)])]),
+        talk.News([MADE], [talk.Grant("j.1", B, 1, 1, [(0, 1 << 53)], {0: b""})]),
+        talk.News([msgspec.structs.replace(ARRAY, work=msgspec.structs.replace(WORK, entry="../x.py:f"))]),
+        talk.News([msgspec.structs.replace(ARRAY, work=msgspec.structs.replace(WORK, timeout=float("nan")))]),
+        talk.News([msgspec.structs.replace(ARRAY, work=msgspec.structs.replace(WORK, cpus=0))]),
+        talk.News([msgspec.structs.replace(ARRAY, layer=msgspec.structs.replace(ARRAY.layer, shard_rows=0))]),
+        *(talk.News([cut_otherwise(*cuts)]) for cuts in WRONG_CUTS),
+        talk.Welcome(FARM, 1, 7, 60.0, 5.0),
     ],
 )
-def test_what_cannot_be_is_no_answer(news: m.Message) -> None:
+def test_what_cannot_be_is_no_answer(news: values.Message) -> None:
     with pytest.raises(ProtocolError):
-        Ear().check(m.Sync(1, 1), hear(m.encode(news)))
+        Ear().check(talk.Sync(1, 1), hear(values.encode(news)))
 
 
 def test_a_huge_grant_costs_no_more_than_a_small_one() -> None:
@@ -258,9 +283,9 @@ def test_a_huge_grant_costs_no_more_than_a_small_one() -> None:
     tracemalloc.start()
     try:
         info = msgspec.structs.replace(ARRAY, layer=layer)
-        world.hear(pack(m.News([info], [m.Grant("j.1", A, 1, 1, [(0, 1 << 22)])])))
+        world.hear(pack(talk.News([info], [talk.Grant("j.1", A, 1, 1, [(0, 1 << 22)])])))
         assert world.refused == 0
-        world.hear(pack(m.News(drops=[m.Drop(A, 1, 1, [(0, 1 << 22)])])))
+        world.hear(pack(talk.News(drops=[talk.Drop(A, 1, 1, [(0, 1 << 22)])])))
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()
@@ -297,7 +322,10 @@ class Stream(Channel):
         return ""
 
 
-FRAMES = [frame(m.encode(one)) for one in [*TO_AGENT, *TO_PUSHER, *OTHER, m.Sending(5), m.Sent(True), m.Accepted(1)]]
+FRAMES = [
+    frame(values.encode(one))
+    for one in [*TO_AGENT, *TO_PUSHER, *OTHER, transfer.Sending(5), transfer.Sent(True), transfer.Accepted(1)]
+]
 
 
 @st.composite
@@ -309,10 +337,10 @@ def streams(draw: st.DrawFn) -> bytes:
     return bytes(raw[: draw(st.integers(0, len(raw)))])
 
 
-@pytest.mark.parametrize("types", [m.ToAgent, m.ToPusher, m.ToPuller], ids=["control", "push", "pull"])
+@pytest.mark.parametrize("types", [talk.ToAgent, transfer.ToPusher, transfer.ToPuller], ids=["control", "push", "pull"])
 @given(raw=streams())
 def test_any_bytes_are_messages_or_an_error(types: object, raw: bytes) -> None:
-    channel, decode = Stream(raw), m.Decoder(types)
+    channel, decode = Stream(raw), values.Decoder(types)
     try:
         greet(channel, 1.0)
         while channel.at < len(raw):

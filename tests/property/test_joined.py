@@ -25,18 +25,8 @@ from muster.agent.core.events import (
 )
 from muster.agent.core.state_machine import Desk
 from muster.coordinator.daemon.agents.outbox import Mailbox
-from muster.coordinator.protocol.messages import (
-    Committed,
-    Drop,
-    Grant,
-    Hello,
-    News,
-    Refused,
-    Rejected,
-    Settled,
-    Sync,
-    Welcome,
-)
+from muster.coordinator.protocol.control import Committed, Drop, Grant, Hello, News, Rejected, Sync, Welcome
+from muster.coordinator.protocol.transfer import Refused, Settled
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.state_machine import Scheduler

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.coordinator.api import requests as a
-from muster.coordinator.protocol import messages as m
+from muster.coordinator.protocol import control, transfer, values
 from muster.jobs.common.errors import DamagedError, ProtocolError
 from muster.jobs.contract.plan import Output
 from muster.jobs.parts.part_file import decode_index
@@ -18,34 +18,34 @@ from muster.jobs.parts.part_file import decode_index
 DIGEST = "0123456789abcdef" * 2
 GROWTH_LIMIT = 24  # bytes of memory for each byte of a message, at most
 
-decode = m.Decoder(m.FromHelper | a.FromCommand)
+decode = values.Decoder(transfer.FromHelper | a.FromCommand)
 
 RANGES = [(0, 3), (5, 6)]
-FAILURE = m.Failure("job.1", DIGEST, 3, 1, 2, "exception", "no", "because", 0.5, 1)
-LOSS = m.Loss("job.1", DIGEST, 1, 2, RANGES, True, "killed")
-SAMPLES: list[m.Message] = [
-    m.Attach("control", "lab3"),
-    m.Hello(
+FAILURE = control.Failure("job.1", DIGEST, 3, 1, 2, "exception", "no", "because", 0.5, 1)
+LOSS = control.Loss("job.1", DIGEST, 1, 2, RANGES, True, "killed")
+SAMPLES: list[values.Message] = [
+    transfer.Attach("control", "lab3"),
+    control.Hello(
         1, "0.1.0", "lab3", "s", "p", "h", 7, 2, 1, 1, {"cluster": 1}, "fp", "3.11", True,
-        [m.Held("job.1", DIGEST, 1, 2, RANGES, [])], [FAILURE], [LOSS],
+        [control.Held("job.1", DIGEST, 1, 2, RANGES, [])], [FAILURE], [LOSS],
     ),
-    m.Sync(
-        5, 1, 0.5, True, [m.Finished("job.1", DIGEST, 1, 2, RANGES, 4, 0.1, 0.2, 3, 4, 5)], [FAILURE], [LOSS],
-        [m.Returned(DIGEST, 1, 2, RANGES)], [DIGEST],
+    control.Sync(
+        5, 1, 0.5, True, [control.Finished("job.1", DIGEST, 1, 2, RANGES, 4, 0.1, 0.2, 3, 4, 5)], [FAILURE], [LOSS],
+        [control.Returned(DIGEST, 1, 2, RANGES)], [DIGEST],
     ),
-    m.Leave(5),
-    m.Offer(5, DIGEST, RANGES, [Output("centers", "rows", "<f4", (4,))], b"index", 99),
-    m.Stored(1, 99),
-    m.Failed(1, "full", "no room"),
-    m.Moved(5),
-    m.Probe(1 << 20, "lab3"),
+    control.Leave(5),
+    transfer.Offer(5, DIGEST, RANGES, [Output("centers", "rows", "<f4", (4,))], b"index", 99),
+    transfer.Stored(1, 99),
+    transfer.Failed(1, "full", "no room"),
+    transfer.Moved(5),
+    transfer.Probe(1 << 20, "lab3"),
     a.Submit("submit-0123456789abcdef"),
     a.Retry("job.1", ["a/b"]),
     a.Advance("job.1", 0, 1, [(0, b"payload")]),
 ]  # fmt: skip
 
 
-def outcome(raw: bytes) -> m.Message | None:
+def outcome(raw: bytes) -> values.Message | None:
     try:
         return decode(raw)
     except ProtocolError as error:
@@ -54,13 +54,13 @@ def outcome(raw: bytes) -> m.Message | None:
 
 
 @pytest.mark.parametrize("message", SAMPLES, ids=lambda message: type(message).__name__)
-def test_what_is_said_is_what_is_heard(message: m.Message) -> None:
-    assert decode(m.encode(message)) == message
+def test_what_is_said_is_what_is_heard(message: values.Message) -> None:
+    assert decode(values.encode(message)) == message
 
 
 @pytest.mark.parametrize("message", SAMPLES, ids=lambda message: type(message).__name__)
-def test_cut_short_anywhere_is_an_error(message: m.Message) -> None:
-    raw = m.encode(message)
+def test_cut_short_anywhere_is_an_error(message: values.Message) -> None:
+    raw = values.encode(message)
     for cut in range(len(raw)):
         with pytest.raises(ProtocolError):
             decode(raw[:cut])
@@ -72,13 +72,13 @@ def test_arbitrary_bytes(raw: bytes) -> None:
 
 
 @given(st.sampled_from(SAMPLES), st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=6))
-def test_mutated_messages(message: m.Message, changes: list[tuple[int, int]]) -> None:
-    raw = bytearray(m.encode(message))
+def test_mutated_messages(message: values.Message, changes: list[tuple[int, int]]) -> None:
+    raw = bytearray(values.encode(message))
     for at, byte in changes:
         raw[at % len(raw)] = byte
     heard = outcome(bytes(raw))
     if heard is not None:
-        assert decode(m.encode(heard)) == heard
+        assert decode(values.encode(heard)) == heard
 
 
 JSONISH = st.recursive(
@@ -95,7 +95,7 @@ JSONISH = st.recursive(
 
 @given(st.sampled_from(SAMPLES), st.data())
 @settings(max_examples=200)
-def test_any_value_in_any_field(message: m.Message, data: st.DataObject) -> None:
+def test_any_value_in_any_field(message: values.Message, data: st.DataObject) -> None:
     fields = msgspec.to_builtins(message, builtin_types=(bytes,))
     name = data.draw(st.sampled_from(sorted(fields)))
     outcome(msgspec.msgpack.encode({**fields, name: data.draw(JSONISH)}))
@@ -104,14 +104,14 @@ def test_any_value_in_any_field(message: m.Message, data: st.DataObject) -> None
 def test_nesting_without_end_is_an_error() -> None:
     for opening in (b"\x91", b"\x81\xa1t"):
         assert outcome(opening * 100_000) is None
-        raw = m.encode(SAMPLES[1])
+        raw = values.encode(SAMPLES[1])
         at = raw.index(b"kernels") + len(b"kernels")
         assert outcome(raw[:at] + opening * 100_000) is None
 
 
 @pytest.mark.parametrize("field", ["held", "failures", "losses", "kernels"])
 def test_a_length_that_lies_costs_nothing(field: str) -> None:
-    raw = m.encode(SAMPLES[1])
+    raw = values.encode(SAMPLES[1])
     at = raw.index(field.encode()) + len(field)
     claim = b"\xdf\xff\xff\xff\xff" if field == "kernels" else b"\xdd\xff\xff\xff\xff"
     tracemalloc.start()
@@ -125,19 +125,19 @@ def test_a_length_that_lies_costs_nothing(field: str) -> None:
 def long_messages() -> dict[str, bytes]:
     """The messages that grow most in memory, of about 1 MiB each."""
     count = 1 << 14
-    tiny = m.Failure("", DIGEST, 0, 0, 0, "", "", "", 0, 0)
-    finished = m.Finished("", DIGEST, 0, 0, [], 0, 0, 0, 0, 0, 0)
+    tiny = control.Failure("", DIGEST, 0, 0, 0, "", "", "", 0, 0)
+    finished = control.Finished("", DIGEST, 0, 0, [], 0, 0, 0, 0, 0, 0)
     kernels = {f"{i:x}": 0 for i in range(10 * count)}
     ranges = [(2 * i, 2 * i + 1) for i in range(65_536)]
     hello = msgspec.to_builtins(SAMPLES[1])
     return {
-        "failures": m.encode(m.Sync(1, 0, failures=[tiny] * count)),
-        "finished": m.encode(m.Sync(1, 0, finished=[finished] * count)),
-        "returned": m.encode(m.Sync(1, 0, returned=[m.Returned(DIGEST, 0, 0, [])] * count)),
-        "ranges": m.encode(m.Sync(1, 0, returned=[m.Returned(DIGEST, 0, 0, ranges)] * 2)),
+        "failures": values.encode(control.Sync(1, 0, failures=[tiny] * count)),
+        "finished": values.encode(control.Sync(1, 0, finished=[finished] * count)),
+        "returned": values.encode(control.Sync(1, 0, returned=[control.Returned(DIGEST, 0, 0, [])] * count)),
+        "ranges": values.encode(control.Sync(1, 0, returned=[control.Returned(DIGEST, 0, 0, ranges)] * 2)),
         "kernels": msgspec.msgpack.encode({**hello, "kernels": kernels}),
-        "outputs": m.encode(m.Offer(1, DIGEST, [], [Output("", "sum", "")] * count, b"", 0)),
-        "changed": m.encode(m.Sync(1, 0, changed=[DIGEST] * 2 * count)),
+        "outputs": values.encode(transfer.Offer(1, DIGEST, [], [Output("", "sum", "")] * count, b"", 0)),
+        "changed": values.encode(control.Sync(1, 0, changed=[DIGEST] * 2 * count)),
     }
 
 

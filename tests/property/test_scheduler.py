@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from muster.coordinator.protocol.messages import Failure, Finished, Loss, Returned
+from muster.coordinator.protocol.control import Failure, Finished, Loss, Returned
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.layers import SPACE_MARGIN_BYTES

@@ -37,7 +37,7 @@ from muster.coordinator.commands.submit import submit
 from muster.coordinator.daemon.store.statements import Store, StoredJob
 from muster.coordinator.farm_root import ask_daemon as ask
 from muster.coordinator.farm_root import paths as roots
-from muster.coordinator.protocol.messages import Message
+from muster.coordinator.protocol.values import Message
 from muster.jobs.common.errors import LinkError, NoDaemonError, RefusedError
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import ItemsSource, Layer, Plan, decode_plan

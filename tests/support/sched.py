@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from muster.coordinator.protocol.messages import Failure, Finished, Held, Loss, Returned
+from muster.coordinator.protocol.control import Failure, Finished, Held, Loss, Returned
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.entities import Job, Layer

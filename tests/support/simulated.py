@@ -21,7 +21,7 @@ import msgspec
 from muster import VERSION
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
-from muster.coordinator.protocol import messages as m
+from muster.coordinator.protocol import control, transfer, values
 from muster.coordinator.protocol.frames import FrameReader, frame
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import MadeSource
@@ -55,9 +55,9 @@ class Helper:
         self._in, self._out = self.process.stdin.fileno(), self.process.stdout.fileno()
         self._reader = FrameReader()
         self._frames: list[bytes] = []
-        self._decode = m.Decoder(types)
+        self._decode = values.Decoder(types)
         try:
-            self.greeting = m.Decoder(m.Greeting)(self._frame())
+            self.greeting = values.Decoder(control.Greeting)(self._frame())
         except BaseException:
             self.close(kill=True)
             raise
@@ -66,9 +66,9 @@ class Helper:
     def pid(self) -> int:
         return self.process.pid
 
-    def ask(self, message: m.Message) -> Any:
+    def ask(self, message: values.Message) -> Any:
         """The answer to `message`. Cut if the helper says Bye or nothing more."""
-        self.send(frame(m.encode(message)))
+        self.send(frame(values.encode(message)))
         return self.receive()
 
     def send(self, raw: bytes) -> None:
@@ -82,7 +82,7 @@ class Helper:
 
     def receive(self) -> Any:
         answer = self._decode(self._frame())
-        if isinstance(answer, m.Bye):
+        if isinstance(answer, control.Bye):
             raise Cut(answer.reason)
         return answer
 
@@ -145,7 +145,7 @@ class SimulatedAgent:
         self.granted: dict[Key, RangeSet] = {}
         self.payloads: dict[tuple[str, int], bytes] = {}
         self.sheets: dict[tuple[str, int], str] = {}
-        self.layers: dict[str, m.LayerInfo] = {}
+        self.layers: dict[str, control.LayerInfo] = {}
         self.acknowledged: defaultdict[str, RangeSet] = defaultdict(RangeSet)
         self.computed: list[tuple[str, int]] = []
         self.fails: set[tuple[str, int]] = set()
@@ -155,9 +155,9 @@ class SimulatedAgent:
         self._args = ["--as", pinned] if pinned else []
         self._control: Helper | None = None
         self._push: Helper | None = None
-        self._finished: list[m.Finished] = []
-        self._failures: list[m.Failure] = []
-        self._losses: list[m.Loss] = []
+        self._finished: list[control.Finished] = []
+        self._failures: list[control.Failure] = []
+        self._losses: list[control.Loss] = []
         self._bench = Workbench()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -179,14 +179,14 @@ class SimulatedAgent:
     @property
     def control(self) -> Helper:
         if self._control is None:
-            self._control = Helper(self.root, "control", m.ToAgent, self._env, self._args)
+            self._control = Helper(self.root, "control", control.ToAgent, self._env, self._args)
         return self._control
 
     @property
     def push_link(self) -> Helper:
         if self._push is None:
             files = ["--files", str(self.spool / "tmp")]
-            self._push = Helper(self.root, "push", m.ToPusher, self._env, [*self._args, *files])
+            self._push = Helper(self.root, "push", transfer.ToPusher, self._env, [*self._args, *files])
         return self._push
 
     def hang_up(self, kill: bool = False) -> None:
@@ -210,41 +210,42 @@ class SimulatedAgent:
     def join(self) -> Any:
         """Say hello with all that is held; the answer, a Welcome or a Rejected."""
         answer = self.control.ask(self.hello())
-        if isinstance(answer, m.Welcome):
+        if isinstance(answer, control.Welcome):
             self.session = answer.session
             self._finished.clear()
             self._take(answer.drops, answer.committed, answer.gone)
         return answer
 
-    def hello(self) -> m.Hello:
-        return m.Hello(
-            protocol=m.PROTOCOL, version=VERSION, name=self.name, spool=self.uuid, process=self.process, host="here",
+    def hello(self) -> control.Hello:
+        return control.Hello(
+            protocol=values.PROTOCOL, version=VERSION,
+            name=self.name, spool=self.uuid, process=self.process, host="here",
             pid=os.getpid(), cpus=self.cpus, memory=1 << 33, disk=1 << 40, kernels=self.kinds,
             fingerprint=self.fingerprint, python="3", in_place=True, held=self.held(), failures=list(self._failures),
             packages=installed(),
         )  # fmt: skip
 
-    def held(self) -> list[m.Held]:
+    def held(self) -> list[control.Held]:
         running = {key: numbers for key, numbers in self.granted.items() if numbers}
         finished: dict[Key, RangeSet] = {}
         for part in self.parts:
             finished.setdefault(part.key, RangeSet()).update(part.numbers)
         return [
-            m.Held(*key, running.get(key, RangeSet()).pairs(), finished.get(key, RangeSet()).pairs())
+            control.Held(*key, running.get(key, RangeSet()).pairs(), finished.get(key, RangeSet()).pairs())
             for key in sorted(running.keys() | finished.keys())
         ]
 
     def sync(self, hungry: bool = True, wait: float = 0.0, **more: Any) -> Any:
         """Tell what is new, take in what is; the answer, News or a Rejected."""
         news = {"finished": self._finished, "failures": self._failures, "losses": self._losses, **more}
-        told = m.Sync(self.session, 1 << 40, wait, hungry, **news)
+        told = control.Sync(self.session, 1 << 40, wait, hungry, **news)
         answer = self.control.ask(told)
-        if isinstance(answer, m.News):
+        if isinstance(answer, control.News):
             self._finished, self._failures, self._losses = [], [], []
             self._heard(answer)
         return answer
 
-    def _heard(self, news: m.News) -> None:
+    def _heard(self, news: control.News) -> None:
         self.layers.update({info.layer.digest: info for info in news.layers})
         self.drained = self.drained or news.drain
         self._take(news.drops, news.committed, news.gone)
@@ -255,7 +256,7 @@ class SimulatedAgent:
             for sheet, numbers in grant.sheets.items():
                 self.sheets.update({(grant.layer, number): sheet for number in RangeSet(numbers)})
 
-    def _take(self, drops: list[m.Drop], committed: list[m.Committed], gone: list[str]) -> None:
+    def _take(self, drops: list[control.Drop], committed: list[control.Committed], gone: list[str]) -> None:
         for drop in drops:
             for key in [key for key in self.granted if key[1:] == (drop.layer, drop.boot, drop.attempt)]:
                 self.granted[key].remove(RangeSet(drop.numbers))
@@ -285,13 +286,13 @@ class SimulatedAgent:
     def leave(self) -> None:
         """Say goodbye; the helper ends."""
         with contextlib.suppress(Cut):
-            self.control.ask(m.Leave(self.session))
+            self.control.ask(control.Leave(self.session))
         self.hang_up()
 
     def give_back(self) -> Any:
         """Hand back all that was not started, as a drain does."""
         returned = [
-            m.Returned(layer, boot, attempt, numbers.pairs())
+            control.Returned(layer, boot, attempt, numbers.pairs())
             for (_, layer, boot, attempt), numbers in self.granted.items()
             if numbers
         ]
@@ -317,7 +318,8 @@ class SimulatedAgent:
         name = self.layers[digest].layer.name
         bad = RangeSet.of(number for number in numbers if (name, number) in self.fails)
         self._failures += [
-            m.Failure(job, digest, n, boot, attempt, "exception", "it is poison", "the evidence", 0.1, 1) for n in bad
+            control.Failure(job, digest, n, boot, attempt, "exception", "it is poison", "the evidence", 0.1, 1)
+            for n in bad
         ]
         good = numbers - bad
         if good:
@@ -346,7 +348,7 @@ class SimulatedAgent:
         )  # fmt: skip
         lost = RangeSet.of(sorted(mishap.number for mishap in outcome.mishaps if mishap.lost))
         if lost:  # a sheet went while it was read: nobody wants that round any more
-            self._losses.append(m.Loss(job, digest, boot, attempt, lost.pairs(), True, "its sheet is gone"))
+            self._losses.append(control.Loss(job, digest, boot, attempt, lost.pairs(), True, "its sheet is gone"))
             numbers = numbers - lost
         assert list(outcome.numbers) == list(numbers), outcome
         if not numbers:
@@ -354,13 +356,13 @@ class SimulatedAgent:
         self.computed += [(digest, number) for number in numbers]
         self.parts.append(Part(job, done, read_index(done), numbers.copy()))
         self._finished.append(
-            m.Finished(
+            control.Finished(
                 job, digest, boot, attempt, numbers.pairs(), outcome.rows, outcome.seconds, 0.0, outcome.in_bytes,
                 outcome.nbytes, outcome.peak,
             )
         )  # fmt: skip
 
-    def _code(self, info: m.LayerInfo) -> str | None:
+    def _code(self, info: control.LayerInfo) -> str | None:
         digest = info.work.code
         if digest is None:
             return None
@@ -374,10 +376,10 @@ class SimulatedAgent:
     def bundle_of(self, part: Part) -> Bundle:
         return Bundle([Held(part.path, part.index, part.numbers)])
 
-    def offer_of(self, bundle: Bundle) -> m.Offer:
+    def offer_of(self, bundle: Bundle) -> transfer.Offer:
         index = bundle.index
         raw, pairs = encode_index(index), bundle.numbers.pairs()
-        return m.Offer(self.session, index.layer, pairs, list(index.outputs), raw, bundle.nbytes)
+        return transfer.Offer(self.session, index.layer, pairs, list(index.outputs), raw, bundle.nbytes)
 
     def push(self, part: Part, lose_reply: bool = False) -> Any:
         """Offer a part, send its body, take in the answer. With `lose_reply` the channel dies before it is read."""
@@ -386,7 +388,7 @@ class SimulatedAgent:
         if known is not None and known.layer.rounds and not lose_reply:
             return self._hand_over(part, bundle)
         answer = self.push_link.ask(self.offer_of(bundle))
-        if isinstance(answer, m.Accepted):
+        if isinstance(answer, transfer.Accepted):
             bundle.write_body(self.push_link.send)
             if lose_reply:
                 self.push_link.await_answer()
@@ -409,9 +411,9 @@ class SimulatedAgent:
         return answer
 
     def _answered(self, part: Part, answer: Any) -> None:
-        if isinstance(answer, m.Settled):
+        if isinstance(answer, transfer.Settled):
             self._settle(part.index.layer, RangeSet(answer.numbers))
-        elif isinstance(answer, m.Refused):
+        elif isinstance(answer, transfer.Refused):
             self.refusals.append(answer.code)
             if answer.code == "committed":
                 self._settle(part.index.layer, RangeSet(answer.numbers))
@@ -424,8 +426,8 @@ class SimulatedAgent:
         """Sync, run, push all there is."""
         if not self.session:
             answer = self.join()
-            assert isinstance(answer, m.Welcome), answer
-        if isinstance(self.sync(hungry=not self.drained, wait=wait), m.Rejected):
+            assert isinstance(answer, control.Welcome), answer
+        if isinstance(self.sync(hungry=not self.drained, wait=wait), control.Rejected):
             self.session = 0
             return
         if not self.paused.is_set():

@@ -21,7 +21,7 @@ from muster.coordinator.api import requests
 from muster.coordinator.commands import logs, verify
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.protocol.frames import FrameReader, frame
-from muster.coordinator.protocol.messages import Decoder, Message, encode
+from muster.coordinator.protocol.values import Decoder, Message, encode
 from muster.jobs.common.errors import INTERNAL_EXIT, INTERRUPTED_EXIT, MusterError, RefusedError, UsageError
 from muster.jobs.common.names import parse_shard
 from muster.jobs.common.program import BROKEN_PIPE_EXIT

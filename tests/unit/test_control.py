@@ -12,8 +12,9 @@ from muster.agent.channels.control import Control
 from muster.agent.core.actions import Say
 from muster.agent.core.events import Event, Heard, LinkDown, LinkFailed, LinkUp
 from muster.agent.links.base import Channel, Link, Role
+from muster.coordinator.protocol.control import Greeting, Hello, News, Welcome
 from muster.coordinator.protocol.frames import frame
-from muster.coordinator.protocol.messages import PROTOCOL, Greeting, Hello, Message, News, Welcome, encode
+from muster.coordinator.protocol.values import PROTOCOL, Message, encode
 from muster.jobs.common.errors import AccessError, LinkError, MusterError, ProtocolError, VersionError
 from tests.property.test_hostile_coordinator import Stream
 

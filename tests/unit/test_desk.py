@@ -31,7 +31,7 @@ from muster.agent.core.events import (
 from muster.agent.core.reports import PRINTED_KEPT
 from muster.agent.core.session import Who
 from muster.agent.core.state_machine import Desk, Left
-from muster.coordinator.protocol.messages import (
+from muster.coordinator.protocol.control import (
     Bye,
     Committed,
     Drop,
@@ -43,13 +43,12 @@ from muster.coordinator.protocol.messages import (
     Loss,
     News,
     Printed,
-    Refused,
     Rejected,
     Returned,
-    Settled,
     Sync,
     Welcome,
 )
+from muster.coordinator.protocol.transfer import Refused, Settled
 from muster.jobs.common.errors import FencedError, LinkError, RefusedError
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import Layer, MadeSource, Work

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from muster.coordinator.connect.serve_items import Changed, ItemsRun
-from muster.coordinator.protocol.messages import ReadableItems
+from muster.coordinator.protocol.transfer import ReadableItems
 from muster.jobs.contract.plan import ITEMS_LIST, ItemsSource, ItemsWindow
 from muster.jobs.sources import items
 from muster.jobs.sources.discover import SourceSpec

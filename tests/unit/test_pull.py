@@ -17,20 +17,10 @@ from muster.agent.core.actions import Pull, PullCode
 from muster.agent.core.events import Event, NotPulled, Pulled, PullUp
 from muster.agent.links.base import Channel, Link, Role
 from muster.agent.spool.paths import Spool
+from muster.coordinator.protocol.control import Bye, Greeting
 from muster.coordinator.protocol.frames import FrameReader, frame
-from muster.coordinator.protocol.messages import (
-    PROTOCOL,
-    Bye,
-    Decoder,
-    Fetch,
-    FetchCode,
-    Greeting,
-    Message,
-    Refused,
-    Sending,
-    Sent,
-    encode,
-)
+from muster.coordinator.protocol.transfer import Fetch, FetchCode, Refused, Sending, Sent
+from muster.coordinator.protocol.values import PROTOCOL, Decoder, Message, encode
 from muster.jobs.common.errors import LinkError
 from muster.jobs.user_code.code_pack import CodeBundle, pack
 

@@ -25,7 +25,8 @@ from muster.agent.core.events import (
 )
 from muster.agent.core.inputs import name_of
 from muster.agent.core.state_machine import Desk, Left
-from muster.coordinator.protocol.messages import Drop, Grant, LayerInfo, News, Returned, Settled, Welcome
+from muster.coordinator.protocol.control import Drop, Grant, LayerInfo, News, Returned, Welcome
+from muster.coordinator.protocol.transfer import Settled
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import ArraySource, Layer, MadeSource, ModelFile, Stamp, Work
 from muster.jobs.workbench.batch import Mishap, Outcome

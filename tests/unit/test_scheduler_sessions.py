@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.coordinator.protocol.messages import Loss
+from muster.coordinator.protocol.control import Loss
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
 from muster.jobs.common.ranges import RangeSet

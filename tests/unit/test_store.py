@@ -13,7 +13,7 @@ import pytest
 
 from muster.coordinator.daemon.store import statements as stores
 from muster.coordinator.daemon.store.statements import AlreadyCommitted, LayerGone, OtherKernels, Store, StoreThread
-from muster.coordinator.protocol.messages import Failure
+from muster.coordinator.protocol.control import Failure
 from muster.jobs.common.errors import RefusedError
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import Output

@@ -8,7 +8,7 @@ from muster.coordinator.api.requests import AgentRate, JobStatus, SlowShard, Tal
 from muster.coordinator.daemon.measures import JobFigures
 from muster.coordinator.daemon.views.stragglers import slow_shards
 from muster.coordinator.display import tables
-from muster.coordinator.protocol.messages import Finished
+from muster.coordinator.protocol.control import Finished
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.submission.eta import Trace
 from muster.jobs.common.ranges import RangeSet

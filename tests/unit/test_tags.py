@@ -12,13 +12,13 @@ from pathlib import Path
 import msgspec
 
 from muster.coordinator.api import requests
-from muster.coordinator.protocol import messages
+from muster.coordinator.protocol import control, transfer, values
 from muster.coordinator.result_downloads import shard_stream
 from muster.jobs.contract import plan
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("jobs", "coordinator", "agent", "deploy")
-MODULES = (messages, requests, shard_stream, plan)
+MODULES = (values, control, transfer, requests, shard_stream, plan)
 
 TAGS = {
     "Message": "message",

@@ -15,19 +15,14 @@ from muster.coordinator.daemon.connection import Wire
 from muster.coordinator.daemon.engine import Engine
 from muster.coordinator.daemon.store.statements import AlreadyCommitted, LayerGone, OtherKernels
 from muster.coordinator.farm_root.paths import JobFolder
-from muster.coordinator.protocol.messages import (
-    PROBE_LIMIT,
-    PROTOCOL,
+from muster.coordinator.protocol.control import Bye, Hello, Leave, Rejected, Sync
+from muster.coordinator.protocol.transfer import (
     Attach,
-    Bye,
     Failed,
     Fetch,
     FetchCode,
     Follow,
-    Hello,
     Laid,
-    Leave,
-    Message,
     Moved,
     NotYet,
     Offer,
@@ -35,12 +30,11 @@ from muster.coordinator.protocol.messages import (
     Readable,
     ReadableItems,
     Refused,
-    Rejected,
     Settled,
     Stored,
-    Sync,
     Take,
 )
+from muster.coordinator.protocol.values import PROBE_LIMIT, PROTOCOL, Message
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.entities import Agent

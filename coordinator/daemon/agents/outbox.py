@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from muster.coordinator.protocol.messages import Committed, Drop, Grant, LayerInfo, News, Rejected, Welcome
+from muster.coordinator.protocol.control import Committed, Drop, Grant, LayerInfo, News, Rejected, Welcome
 
 SAID_AT_ONCE = 4_096  # drops, committed ranges and grants in one answer; the rest comes with the next
 

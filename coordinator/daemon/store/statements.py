@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from muster.coordinator.protocol.messages import Failure
+from muster.coordinator.protocol.control import Failure
 from muster.jobs.common.errors import NotFoundError, RefusedError
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import Output

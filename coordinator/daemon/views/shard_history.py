@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Literal
 
-from muster.coordinator.protocol.messages import Range
+from muster.coordinator.protocol.values import Range
 from muster.jobs.common.ranges import RangeSet
 
 LIMIT = 50_000  # entries; a grant, a report or a commit is one, of however many shards

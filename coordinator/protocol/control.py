@@ -1,0 +1,251 @@
+"""What agent and coordinator say on the control channel, typed and bounded. Values only: no I/O, no decisions."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from muster.coordinator.protocol.values import (
+    Count,
+    Digest,
+    Farm,
+    Interval,
+    Message,
+    Name,
+    Ranges,
+    Seconds,
+    Short,
+    Text,
+)
+from muster.jobs.contract.plan import Environment, Layer, Work
+
+REJECTIONS = frozenset({"protocol", "name-taken", "fenced", "no-session", "bad-message", "not-allowed", "stopping"})
+
+
+# --- what the helper says first, and last ---------------------------------------------------------------
+
+
+class Greeting(Message, frozen=True, tag="greeting"):
+    """The first frame of every channel, sent before the daemon is asked anything."""
+
+    protocol: int
+    version: Short
+    farm: Farm
+
+
+class Bye(Message, frozen=True, tag="bye"):
+    """The last frame: the helper exits now, and why."""
+
+    reason: Text
+
+
+class Rejected(Message, frozen=True, tag="rejected"):
+    """An answer to anything: no. `code` is one of REJECTIONS."""
+
+    code: Short
+    message: Text
+    hint: Text = ""
+
+
+# --- control: agent → daemon ----------------------------------------------------------------------------
+
+
+class Held(Message, frozen=True, tag="held"):
+    """What an agent still has of one grant when it says hello."""
+
+    job: Short
+    layer: Digest
+    boot: Count
+    attempt: Count
+    running: Ranges  # granted, not finished: started or waiting
+    finished: Ranges  # committed locally, not acknowledged
+
+
+class Failure(Message, frozen=True, tag="failure"):
+    """One shard that failed here: `code` is exception, exit, signal, timeout, memory or output."""
+
+    job: Short
+    layer: Digest
+    number: Count
+    boot: Count
+    attempt: Count
+    code: Short
+    message: Text  # one line
+    evidence: Text  # traceback and the last lines of output
+    seconds: Seconds
+    peak: Count  # bytes
+
+
+class Loss(Message, frozen=True, tag="loss"):
+    """Shards an agent lost through no fault shown to be theirs."""
+
+    job: Short
+    layer: Digest
+    boot: Count
+    attempt: Count
+    numbers: Ranges
+    running: bool  # whether they were really running, and so may be to blame
+    reason: Text
+
+
+class Finished(Message, frozen=True, tag="finished"):
+    """Shards of one grant committed locally, with what the report needs, summed over them."""
+
+    job: Short
+    layer: Digest
+    boot: Count
+    attempt: Count
+    numbers: Ranges
+    rows: Count
+    compute: Seconds
+    pull: Seconds
+    in_bytes: Count
+    out_bytes: Count
+    peak: Count  # bytes, the largest
+
+
+class Returned(Message, frozen=True, tag="returned"):
+    """Shards handed back unstarted: a drain, or no room for them."""
+
+    layer: Digest
+    boot: Count
+    attempt: Count
+    numbers: Ranges
+
+
+class Printed(msgspec.Struct, frozen=True):
+    """What the user's code printed for a shard that is finished, cut to size."""
+
+    layer: Digest
+    number: Count
+    boot: Count
+    attempt: Count
+    text: Text
+
+
+class Hello(Message, frozen=True, tag="hello"):
+    """Says who this is and all that it holds; the answer is `Welcome`. What a hello does not name is not held."""
+
+    protocol: int
+    version: Short
+    name: Name
+    spool: Short  # uuid of the spool
+    process: Short  # uuid of this process; the same on every reconnection
+    host: Short
+    pid: Count
+    cpus: Annotated[int, Meta(ge=1, le=4096)]
+    memory: Count  # bytes its shards may use
+    disk: Count  # bytes its spool may use
+    kernels: dict[Name, Count]  # kind → kernel version
+    fingerprint: Text
+    python: Short
+    in_place: bool = False  # reads sources where they are: inputs take none of its disk
+    held: list[Held] = []
+    failures: list[Failure] = []
+    losses: list[Loss] = []
+    packages: list[Short] = []  # those of `muster.jobs.contract.resources` that can be imported there
+    gpus: Annotated[list[Short], Meta(max_length=1024)] = []  # labels of those it lends
+    envs: Annotated[dict[Short, Environment], Meta(max_length=64)] = {}  # by name; "" is the agent's own
+
+
+class Sync(Message, frozen=True, tag="sync"):
+    """News since the last one, and a question for more work; the answer is `News`."""
+
+    session: Count
+    room: Count  # bytes of the disk budget not used and not reserved
+    wait: Seconds = 0.0  # how long the daemon may hold its answer while it has nothing to say
+    hungry: bool = True  # whether grants are wanted now
+    finished: list[Finished] = []
+    failures: list[Failure] = []
+    losses: list[Loss] = []
+    returned: list[Returned] = []
+    changed: list[Digest] = []  # layers whose source is not what was planned
+    change: Text = ""  # which file it was, of one of those
+    busy: Seconds = 0.0  # core-seconds of work since the last one
+    pushed: Count = 0  # bytes acknowledged since the last one
+    pulled: Count = 0
+    push_seconds: Seconds = 0.0
+    note: Text = ""  # one line for people: why it takes no work, say
+    printed: Annotated[list[Printed], Meta(max_length=1024)] = []
+    unprinted: Count = 0  # shards whose prints are left out: there was too much to say
+    lent: Annotated[int, Meta(ge=-1, le=4096)] = -1  # cpus that may be used now; 0: it is paused; -1: as its hello said
+    counts: dict[Digest, Count] | None = None  # layer → how many shards of it are here, after what this says of them,
+
+    # held or finished and not acknowledged; None: not said this time
+
+
+class Leave(Message, frozen=True, tag="leave"):
+    """Nothing is held any more, and no more is wanted; the answer is `Bye`."""
+
+    session: Count
+
+
+# --- control: daemon → agent ----------------------------------------------------------------------------
+
+
+class LayerInfo(Message, frozen=True, tag="layerinfo"):
+    """All an agent needs to run shards of a layer. Sent once per session, before its first grant."""
+
+    job: Short
+    layer: Layer
+    work: Work
+
+
+class Grant(Message, frozen=True, tag="grant"):
+    """Run these. `payloads` has an entry per shard for layers whose shards are made."""
+
+    job: Short
+    layer: Digest
+    boot: Count
+    attempt: Count
+    numbers: Ranges
+    payloads: dict[int, bytes] = {}
+    sheets: dict[Digest, Ranges] = {}  # what shards of rounds read beside their payloads: digest → which
+
+
+class Drop(Message, frozen=True, tag="drop"):
+    """Forget these of that attempt unless they are finished: revoked, cancelled or superseded."""
+
+    layer: Digest
+    boot: Count
+    attempt: Count
+    numbers: Ranges
+
+
+class Committed(Message, frozen=True, tag="committed"):
+    """These are committed, by whomever: their parts may go."""
+
+    layer: Digest
+    numbers: Ranges
+
+
+class Welcome(Message, frozen=True, tag="welcome"):
+    """The session's number and its timing; then the same news a `Sync` would get."""
+
+    farm: Farm
+    boot: Count
+    session: Count
+    lease: Interval
+    heartbeat: Interval
+    drops: list[Drop] = []
+    committed: list[Committed] = []
+    gone: list[Digest] = []  # layers of no job any more: whatever is held of them may go
+
+
+class News(Message, frozen=True, tag="news"):
+    """What changed for this agent. Everything in it may be said twice without harm."""
+
+    layers: list[LayerInfo] = []
+    grants: list[Grant] = []
+    drops: list[Drop] = []
+    committed: list[Committed] = []
+    gone: list[Digest] = []
+    drain: bool = False  # hand back, finish, push, leave
+
+
+FromAgent = Hello | Sync | Leave
+
+
+ToAgent = Welcome | News | Rejected | Bye

@@ -1,0 +1,206 @@
+"""What is said on the channels that move bytes: push, pull, rounds, and helpers with the daemon. Values only."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from muster.coordinator.protocol.control import Bye, Hello, Leave, Rejected, Sync
+from muster.coordinator.protocol.values import Count, Digest, Farm, Message, Ranges, Short, Text
+from muster.jobs.contract.plan import Output, Stamp
+
+# --- push ------------------------------------------------------------------------------------------------
+
+
+class Offer(Message, frozen=True, tag="offer"):
+    """A bundle's header, judged before its body. `index` is the encoded `muster.jobs.parts.part_file.Index`."""
+
+    session: Count
+    layer: Digest
+    numbers: Ranges
+    outputs: list[Output]
+    index: bytes
+    nbytes: Count  # of the body that will follow
+    fingerprint: Text = ""  # of the index, as the helper read it there
+    eager: bool = False  # the body follows at once, and the one answer comes after it
+    file: Text = ""  # where body, index and tail lie instead, in the folder that the helper was started with; if eager
+
+
+class Accepted(Message, frozen=True, tag="accepted"):
+    """Send the body now."""
+
+    token: Count
+
+
+class Settled(Message, frozen=True, tag="settled"):
+    """Committed and durable: the parts may go."""
+
+    numbers: Ranges
+
+
+class Refused(Message, frozen=True, tag="refused"):
+    """No. `code`: committed (rebuild without `numbers`), gone, full, outputs, kernels, corrupt, no-session; changed
+    (of a pull: the source is not what was planned)."""
+
+    code: Short
+    numbers: Ranges = []
+    message: Text = ""
+
+
+# --- pull ------------------------------------------------------------------------------------------------
+
+
+class Fetch(Message, frozen=True, tag="fetch"):
+    """The input of one shard, from byte `start` of it on; the answer is `Sending` or `Refused`."""
+
+    session: Count
+    layer: Digest
+    number: Count
+    start: Count = 0
+    limit: Count = 0  # how many bytes at most, where not all the rest is wanted at once; 0: all
+
+
+class FetchCode(Message, frozen=True, tag="fetchcode"):
+    """The pack of a user's files, or a model, for any job this session was told of."""
+
+    session: Count
+    code: Digest
+    start: Count = 0
+    limit: Count = 0  # as in `Fetch`
+
+
+class Follow(Message, frozen=True, tag="follow"):
+    """What do this session's shards of rounds read that it does not have? The answer is a `Sheet`, once there is one,
+    or a `NotYet` before the heartbeat is over."""
+
+    session: Count
+    layer: Digest
+    have: Annotated[list[Digest], Meta(max_length=256)] = []
+
+
+class NotYet(Message, frozen=True, tag="notyet"):
+    """Ask again."""
+
+
+class Sheet(Message, frozen=True, tag="sheet"):
+    """Exactly so many raw bytes follow: the sheet of that digest, or with `base` what makes it of that one."""
+
+    sheet: Digest
+    nbytes: Count
+    base: Farm = ""
+
+
+class Laid(Message, frozen=True, tag="laid"):
+    """The daemon's answer to a helper's `Follow`: the file that it may send."""
+
+    path: Text
+    sheet: Digest
+    base: Farm = ""
+
+
+class Probe(Message, frozen=True, tag="probe"):
+    """How fast is the link, and does the coordinator answer: so many bytes that mean nothing, as with `Fetch`. Wants no
+    session. `name`: who would join, if it is to be known whether this key may speak for it. Between helper and daemon
+    the answer is a `Probe` of as many bytes as may be sent."""
+
+    nbytes: Count = 0
+    name: Short = ""
+
+
+class Sending(Message, frozen=True, tag="sending"):
+    """Exactly so many raw bytes follow, and then a `Sent`."""
+
+    nbytes: Count
+
+
+class Sent(Message, frozen=True, tag="sent"):
+    """Whether the file was, before and after, what the plan says it is; else what came is worth nothing."""
+
+    unchanged: bool
+
+
+# --- push helper → daemon --------------------------------------------------------------------------------
+
+
+class Attach(Message, frozen=True, tag="attach"):
+    """First frame of a helper on the daemon's socket: what it is, and the name sshd's forced command pins it to."""
+
+    role: Short  # control | push | pull | round
+    pinned: Short = ""
+
+
+class Stored(Message, frozen=True, tag="stored"):
+    """The bundle of `token` is in `bundles/`, synced; its rows may be inserted."""
+
+    token: Count
+    nbytes: Count  # of the file
+
+
+class Failed(Message, frozen=True, tag="failed"):
+    """The bundle of `token` did not arrive whole, or could not be written."""
+
+    token: Count
+    code: Short
+    message: Text
+
+
+class Take(Message, frozen=True, tag="take"):
+    """The daemon's answer to a helper's `Offer`: write the body to `tmp`, rename it to `file`, say `Stored`."""
+
+    token: Count
+    tmp: Text
+    file: Text
+    rows: Count  # of the layer; 0 where shards are made
+    shard_rows: Count
+    counts: list[Count] = []  # rows of each shard offered, where they follow no rule
+    durable: bool = True  # else written as `file` at once, and never synced
+
+
+class Readable(Message, frozen=True, tag="readable"):
+    """The daemon's answer to a helper's `Fetch`: the run of bytes it may send."""
+
+    path: Text
+    offset: Count
+    nbytes: Count
+    stamp: Stamp | None  # None: a file of ours, which nobody changes
+
+
+class ReadableItems(Message, frozen=True, tag="readableitems"):
+    """The same where it is items: records of the list, then the files below `folder` that they name; of all of that
+    `limit` bytes from byte `start` on."""
+
+    path: Text  # of the list
+    offset: Count
+    listed: Count  # bytes of the records
+    nbytes: Count  # of everything
+    folder: Text  # "" for lines of a table
+    start: Count
+    limit: Count
+
+
+class Moved(Message, frozen=True, tag="moved"):
+    """Bytes are still moving on this session's bulk channel; no answer."""
+
+    session: Count
+
+
+FromPusher = Offer
+
+
+FromFollower = Follow
+
+
+ToFollower = Sheet | NotYet | Refused | Rejected | Bye
+
+
+FromPuller = Fetch | FetchCode | Probe
+
+
+ToPuller = Sending | Sent | Refused | Rejected | Bye
+
+
+ToPusher = Accepted | Settled | Refused | Rejected | Bye
+
+
+FromHelper = Attach | Hello | Sync | Leave | Offer | Stored | Failed | Moved | Fetch | FetchCode | Probe | Follow

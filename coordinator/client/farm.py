@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from muster.coordinator.api.requests import AgentStatus
+from muster.coordinator.api.status import AgentStatus
 from muster.coordinator.client import job_draft as drafts
 from muster.coordinator.client.arrays import send
 from muster.coordinator.client.backends.base import Place

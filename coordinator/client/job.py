@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 
-from muster.coordinator.api.requests import FAILURES_LIMIT, FailureRecord, FailuresAsk, JobStatus
+from muster.coordinator.api.requests import FailuresAsk
+from muster.coordinator.api.status import FailureRecord, JobStatus
+from muster.coordinator.api.values import FAILURES_LIMIT
 from muster.coordinator.client.backends.base import Place
 from muster.coordinator.client.backends.retry import Patience
 from muster.coordinator.client.results import Result

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from muster.coordinator.api.requests import Agents, AgentsAsk
+from muster.coordinator.api.requests import AgentsAsk
+from muster.coordinator.api.status import Agents
 from muster.coordinator.commands.options import json_option, root_option, say, say_json
 from muster.coordinator.display import tables
 from muster.coordinator.farm_root import ask_daemon

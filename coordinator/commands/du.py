@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import click
 
-from muster.coordinator.api.requests import Usage, Used
+from muster.coordinator.api.requests import Usage
+from muster.coordinator.api.status import Used
 from muster.coordinator.commands.options import json_option, root_option, say, say_json
 from muster.coordinator.display import tables
 from muster.coordinator.farm_root import ask_daemon

@@ -6,16 +6,8 @@ from pathlib import Path
 
 import click
 
-from muster.coordinator.api.requests import (
-    Agents,
-    AgentsAsk,
-    ExplainAgent,
-    Explained,
-    ExplainJob,
-    ExplainShard,
-    Status,
-    StatusAsk,
-)
+from muster.coordinator.api.requests import AgentsAsk, ExplainAgent, ExplainJob, ExplainShard, StatusAsk
+from muster.coordinator.api.status import Agents, Explained, Status
 from muster.coordinator.commands.logs import split
 from muster.coordinator.commands.options import json_option, plain, root_option, say, say_json
 from muster.coordinator.display import tables

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import click
 
-from muster.coordinator.api.requests import FAILURES_LIMIT, Failures, FailuresAsk, Status, StatusAsk
+from muster.coordinator.api.requests import FailuresAsk, StatusAsk
+from muster.coordinator.api.status import Failures, Status
+from muster.coordinator.api.values import FAILURES_LIMIT
 from muster.coordinator.commands.options import json_option, plain, root_option, say, say_json
 from muster.coordinator.display import tables
 from muster.coordinator.farm_root import ask_daemon, printed_log

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from muster.coordinator.api.requests import Agents, AgentsAsk, AgentStatus, JobStatus, Status, StatusAsk
+from muster.coordinator.api.requests import AgentsAsk, StatusAsk
+from muster.coordinator.api.status import Agents, AgentStatus, JobStatus, Status
 from muster.coordinator.commands.options import json_option, plain, reuse_options, root_option, say, say_json
 from muster.coordinator.display import tables
 from muster.coordinator.farm_root import ask_daemon

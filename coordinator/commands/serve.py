@@ -9,7 +9,8 @@ from pathlib import Path
 
 import click
 
-from muster.coordinator.api.requests import Status, StatusAsk
+from muster.coordinator.api.requests import StatusAsk
+from muster.coordinator.api.status import Status
 from muster.coordinator.commands.options import root_option, say
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots

@@ -8,7 +8,8 @@ from typing import Any
 import click
 import msgspec
 
-from muster.coordinator.api.requests import JobStatus, Status, StatusAsk
+from muster.coordinator.api.requests import StatusAsk
+from muster.coordinator.api.status import JobStatus, Status
 from muster.coordinator.commands.options import json_option, plain, root_option, say, say_json
 from muster.coordinator.display import tables
 from muster.coordinator.farm_root import ask_daemon

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 import click
 import msgspec
 
-from muster.coordinator.api.requests import ENDED, JobStatus, Status
+from muster.coordinator.api.status import JobStatus, Status
+from muster.coordinator.api.values import ENDED
 from muster.coordinator.commands.options import job_argument, json_option, plain, root_option, say
 from muster.coordinator.display import tables
 from muster.coordinator.farm_root import ask_daemon

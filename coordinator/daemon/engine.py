@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from muster.coordinator.api.requests import DRIVER, MERGE, TRAINING, TrainNews
+from muster.coordinator.api.status import TrainNews
+from muster.coordinator.api.values import DRIVER, MERGE, TRAINING
 from muster.coordinator.daemon.agents.outbox import Mailbox
 from muster.coordinator.daemon.job_logs import append_failure, append_quarantine
 from muster.coordinator.daemon.measures import JobFigures

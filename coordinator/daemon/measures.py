@@ -6,7 +6,8 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from math import log2
 
-from muster.coordinator.api.requests import Window, bounded
+from muster.coordinator.api.status import Window
+from muster.coordinator.api.values import bounded
 from muster.coordinator.protocol.control import Finished
 
 RECENT_SECONDS = 60

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from contextlib import nullcontext
 from pathlib import Path
 
+from muster.coordinator.api import driver, status
 from muster.coordinator.api import requests as a
 from muster.coordinator.daemon.engine import Engine, LiveJob
 from muster.coordinator.daemon.jobs.drivers import Driving
@@ -33,7 +34,7 @@ log = logging.getLogger("muster.daemon")
 UPLOADS_SWEEP_SECONDS = 3600.0
 QUESTIONS = (  # that change nothing
     a.StatusAsk, a.AgentsAsk, a.FailuresAsk, a.CommitsAsk, a.Usage, a.ExplainAgent, a.ExplainJob, a.ExplainShard,
-    a.DriveWait,
+    driver.DriveWait,
 )  # fmt: skip
 SWEEP_TICKS = 10  # between two looks for what killed submitters left
 _AS_SUBMITTED = "\nits code is what was submitted; `coordinator submit job.yaml --from {}` takes what was edited since"
@@ -87,16 +88,16 @@ class Office:
                 return await explain_shard(self._engine, self._known(question.job), question.layer, question.number)
             case a.Usage():
                 layers = self._engine.scheduler.state.open_layers.values()
-                return a.Used(self._engine.free_bytes(), sum(reserved(layer) for layer in layers))
-            case a.DriveOpen():
+                return status.Used(self._engine.free_bytes(), sum(reserved(layer) for layer in layers))
+            case driver.DriveOpen():
                 return self._driving.open(question, connection)
-            case a.DriveWait():
+            case driver.DriveWait():
                 return await self._driving.wait(question)
-            case a.DriveDamaged():
+            case driver.DriveDamaged():
                 return await self._driving.damaged(question, connection)
-            case a.DriveGivenUp():
+            case driver.DriveGivenUp():
                 return self._driving.give_up(question, connection)
-            case a.Advance():
+            case driver.Advance():
                 return await self._driving.advance(question, connection)
             case a.Stop():
                 asyncio.get_running_loop().call_later(0.05, self._stop)
@@ -352,7 +353,7 @@ class Office:
 
     # --- failures ----------------------------------------------------------------------------------------
 
-    async def _failures(self, question: a.FailuresAsk) -> a.Failures:
+    async def _failures(self, question: a.FailuresAsk) -> status.Failures:
         job = self._known(question.job)
         by_digest = {layer.digest: layer.name for layer in job.layers}
         digest = next((d for d, name in by_digest.items() if name == question.layer), None)
@@ -364,7 +365,7 @@ class Office:
         total, rows = await self._engine.ask(
             lambda store: store.failures(job.id, digest, q.number, q.quarantined, q.limit)
         )
-        return a.Failures(total, [_record(row, by_digest[row.layer]) for row in rows])
+        return status.Failures(total, [_record(row, by_digest[row.layer]) for row in rows])
 
 
 def _lists_of(plan: Plan) -> set[str]:
@@ -390,9 +391,11 @@ def _trouble(error: OSError) -> MusterError:
     return SpaceError(why) if is_full(error) else RefusedError(why, "see what ails the root's disk, then ask again")
 
 
-def _record(row: object, layer: str) -> a.FailureRecord:
-    fields = {name: getattr(row, name) for name in a.FailureRecord.__struct_fields__ if name not in {"layer", "when"}}
-    return a.FailureRecord(layer=layer, when=row.at, **fields)  # type: ignore[attr-defined]
+def _record(row: object, layer: str) -> status.FailureRecord:
+    fields = {
+        name: getattr(row, name) for name in status.FailureRecord.__struct_fields__ if name not in {"layer", "when"}
+    }
+    return status.FailureRecord(layer=layer, when=row.at, **fields)  # type: ignore[attr-defined]
 
 
 def first_of(boot: int) -> int:

@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from muster.coordinator.api.requests import DRIVER, MERGE, AgentStatus, FailureRecord, JobStatus, LayerStatus, Tally
+from muster.coordinator.api.status import AgentStatus, FailureRecord, JobStatus, LayerStatus, Tally
+from muster.coordinator.api.values import DRIVER, MERGE
 from muster.coordinator.display import training
 from muster.coordinator.submission import eta as progress
 from muster.coordinator.submission.eta import Eta, Speed, Trace

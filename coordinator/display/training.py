@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from muster.coordinator.api.requests import JobStatus, TrainNews
+from muster.coordinator.api.status import JobStatus, TrainNews
 from muster.jobs.common.units import format_duration, format_size
 
 if TYPE_CHECKING:

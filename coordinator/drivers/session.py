@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, TypeVar
 
 import xxhash
 
-from muster.coordinator.api.requests import (
+from muster.coordinator.api.driver import (
     Advance,
     Advanced,
-    Done,
     DriveDamaged,
     DriveGivenUp,
     DriveOpen,
     DriveState,
     DriveWait,
-    TrainNews,
 )
+from muster.coordinator.api.requests import Done
+from muster.coordinator.api.status import TrainNews
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root

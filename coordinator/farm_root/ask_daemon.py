@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from muster.coordinator.api.requests import Problem, Status, StatusAsk, ToCommand, Usage, Used
+from muster.coordinator.api.requests import Problem, StatusAsk, ToCommand, Usage
+from muster.coordinator.api.status import Status, Used
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.protocol.control import Bye, Rejected

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from muster.coordinator.api.requests import Status, StatusAsk
+from muster.coordinator.api.requests import StatusAsk
+from muster.coordinator.api.status import Status
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root.paths import JobFolder, Root
 from muster.jobs.common.errors import DamagedError, LinkError, NoDaemonError, NotFoundError, RefusedError

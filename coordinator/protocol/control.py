@@ -1,4 +1,8 @@
-"""What agent and coordinator say on the control channel, typed and bounded. Values only: no I/O, no decisions."""
+"""What agent and coordinator say on the control channel, typed and bounded. Values only: no I/O, no decisions.
+
+A strict loop: the agent asks (`Hello`, `Sync`, `Leave`), the daemon answers one message to each. Shard numbers travel
+as sorted, disjoint, half-open ranges; an attempt is the (boot, attempt) pair a grant carries.
+"""
 
 from __future__ import annotations
 

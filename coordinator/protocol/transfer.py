@@ -1,4 +1,7 @@
-"""What is said on the channels that move bytes: push, pull, rounds, and helpers with the daemon. Values only."""
+"""What is said on the channels that move bytes: push, pull, rounds, and helpers with the daemon. Values only.
+
+Push is a strict loop: `Offer` → `Accepted` → the body's raw bytes → `Settled`, or a `Refused` at either step.
+"""
 
 from __future__ import annotations
 

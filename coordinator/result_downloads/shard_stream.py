@@ -15,7 +15,8 @@ from typing import BinaryIO
 
 import msgspec
 
-from muster.coordinator.api.requests import Commit, Commits, CommitsAsk
+from muster.coordinator.api.requests import CommitsAsk
+from muster.coordinator.api.status import Commit, Commits
 from muster.coordinator.farm_root import ask_daemon, plans
 from muster.coordinator.farm_root.paths import JobFolder, Root
 from muster.coordinator.protocol.frames import frame

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Literal
 
-from muster.coordinator.api.requests import AgentRate, JobStatus, Tally, Window
+from muster.coordinator.api.status import AgentRate, JobStatus, Tally, Window
 
 MERGE_RATE = 200 << 20  # bytes a second, assumed until a merge has been measured
 PUSH_LAG_SECONDS = 12.0  # finished shards younger than this are not a backlog: a bundle waits up to 10 s

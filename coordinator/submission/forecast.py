@@ -8,7 +8,8 @@ from typing import Literal
 
 import msgspec
 
-from muster.coordinator.api.requests import TRAINING, AgentStatus, JobStatus
+from muster.coordinator.api.status import AgentStatus, JobStatus
+from muster.coordinator.api.values import TRAINING
 from muster.coordinator.submission.eta import MERGE_RATE
 from muster.jobs.contract.plan import ArraySource, ItemsSource, Layer, Plan
 

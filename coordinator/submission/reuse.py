@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from muster.coordinator.api.requests import TRAINING
+from muster.coordinator.api.values import TRAINING
 from muster.coordinator.farm_root import plans
 from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.submission.submit import ItemsAt, Planned, plan_file

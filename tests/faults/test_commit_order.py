@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from muster.coordinator.api.requests import Cancel, Status, StatusAsk
+from muster.coordinator.api.requests import Cancel, StatusAsk
 from muster.coordinator.api.requests import Done as Answered
+from muster.coordinator.api.status import Status
 from muster.coordinator.protocol import transfer as m
 from muster.jobs.common.errors import LinkError, SpaceError
 from tests.support.farm import Farm, Tracer, arrays, running, strace_obstacle, until

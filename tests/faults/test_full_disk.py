@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.coordinator.api.requests import Failures, FailuresAsk, Status, StatusAsk
+from muster.coordinator.api.requests import FailuresAsk, StatusAsk
+from muster.coordinator.api.status import Failures, Status
 from muster.coordinator.protocol import control, transfer
 from muster.jobs.common.errors import SpaceError
 from tests.support import disks

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from muster.coordinator.api.requests import Done as Answered
-from muster.coordinator.api.requests import Explained, ExplainJob, Retry
+from muster.coordinator.api.requests import ExplainJob, Retry
+from muster.coordinator.api.status import Explained
 from muster.coordinator.daemon.merge.merge_process import MergeOrder, MergeReply
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.protocol.frames import HEAD, frame, payload_size

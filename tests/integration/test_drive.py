@@ -15,18 +15,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from muster.coordinator.api.requests import (
-    Advance,
-    Advanced,
-    Cancel,
-    DriveOpen,
-    DriveState,
-    DriveWait,
-    Remove,
-    Retry,
-    Submit,
-    Submitted,
-)
+from muster.coordinator.api.driver import Advance, Advanced, DriveOpen, DriveState, DriveWait
+from muster.coordinator.api.requests import Cancel, Remove, Retry, Submit, Submitted
 from muster.coordinator.api.requests import Done as Answered
 from muster.coordinator.drivers.session import driving
 from muster.coordinator.farm_root import ask_daemon

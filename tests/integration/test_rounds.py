@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.coordinator.api.requests import Advance, Advanced, Cancel, DriveOpen, DriveState, Retry
+from muster.coordinator.api.driver import Advance, Advanced, DriveOpen, DriveState
+from muster.coordinator.api.requests import Cancel, Retry
 from muster.coordinator.api.requests import Done as Answered
 from muster.coordinator.drivers.session import Drive
 from muster.coordinator.farm_root import ask_daemon

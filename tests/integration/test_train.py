@@ -15,7 +15,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from muster.coordinator.api.requests import Done as Answered
-from muster.coordinator.api.requests import Drain, Explained, ExplainJob, ExplainShard
+from muster.coordinator.api.requests import Drain, ExplainJob, ExplainShard
+from muster.coordinator.api.status import Explained
 from muster.jobs.training import checkpoint
 from muster.jobs.training.aggregation.asynchronous import Push
 from muster.jobs.training.aggregation.synchronous import Outer

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from muster.coordinator.api import driver
 from muster.coordinator.api import requests as a
 from muster.coordinator.protocol import control, transfer, values
 from muster.jobs.common.errors import DamagedError, ProtocolError
@@ -41,7 +42,7 @@ SAMPLES: list[values.Message] = [
     transfer.Probe(1 << 20, "lab3"),
     a.Submit("submit-0123456789abcdef"),
     a.Retry("job.1", ["a/b"]),
-    a.Advance("job.1", 0, 1, [(0, b"payload")]),
+    driver.Advance("job.1", 0, 1, [(0, b"payload")]),
 ]  # fmt: skip
 
 

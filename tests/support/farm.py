@@ -18,21 +18,10 @@ from typing import Any, TypeVar
 import numpy as np
 import yaml
 
-from muster.coordinator.api.requests import (
-    Agents,
-    AgentsAsk,
-    AgentStatus,
-    DriveOpen,
-    DriveState,
-    FailureRecord,
-    Failures,
-    FailuresAsk,
-    JobStatus,
-    Status,
-    StatusAsk,
-    Stop,
-)
+from muster.coordinator.api.driver import DriveOpen, DriveState
+from muster.coordinator.api.requests import AgentsAsk, FailuresAsk, StatusAsk, Stop
 from muster.coordinator.api.requests import Done as Answered
+from muster.coordinator.api.status import Agents, AgentStatus, FailureRecord, Failures, JobStatus, Status
 from muster.coordinator.commands.submit import submit
 from muster.coordinator.daemon.store.statements import Store, StoredJob
 from muster.coordinator.farm_root import ask_daemon as ask

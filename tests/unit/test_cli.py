@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from muster.coordinator import cli
-from muster.coordinator.api import requests
+from muster.coordinator.api import requests, status
 from muster.coordinator.commands import logs, verify
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.protocol.frames import FrameReader, frame
@@ -110,12 +110,12 @@ def assert_two_lines(err: str) -> None:
 
 
 RUNNING = job(
-    tally(committed=300, running=4, finished=10), agents=[agent()], recent=requests.Window(60.0, 120, 100, 1 << 27)
+    tally(committed=300, running=4, finished=10), agents=[agent()], recent=status.Window(60.0, 120, 100, 1 << 27)
 )
 
 
-def status_of(*jobs: requests.JobStatus, agents: int = 1) -> requests.Status:
-    return requests.Status(100.0, "0.1", agents, list(jobs))
+def status_of(*jobs: status.JobStatus, agents: int = 1) -> status.Status:
+    return status.Status(100.0, "0.1", agents, list(jobs))
 
 
 # --- finding commands, and errors -------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def test_a_problem_comes_back_as_its_error(daemon: FixedDaemon, run: Callable[..
 
 
 def test_an_answer_of_the_wrong_kind(daemon: FixedDaemon, run: Callable[..., Ran]) -> None:
-    daemon.answers[requests.Cancel] = requests.Used(1, 2)
+    daemon.answers[requests.Cancel] = status.Used(1, 2)
     assert run("cancel", "weights").code == 10
 
 
@@ -234,7 +234,7 @@ def test_an_interrupt_is_quiet(root: roots.Root, run: Callable[..., Ran], monkey
 
 
 def test_a_terminal_without_a_character_is_no_error(daemon: FixedDaemon) -> None:
-    layers = [requests.LayerStatus("x" * 60, "open", tally(10))]
+    layers = [status.LayerStatus("x" * 60, "open", tally(10))]
     daemon.answers[requests.StatusAsk] = status_of(job(tally(), layers=layers))
     command = [sys.executable, "-m", "coordinator", "status", "weights"]
     env = {**os.environ, "PYTHONIOENCODING": "ascii"}
@@ -275,7 +275,7 @@ def test_status_lists_jobs(daemon: FixedDaemon, run: Callable[..., Ran]) -> None
 
 
 def test_status_of_one_job_has_its_layers_and_machines(daemon: FixedDaemon, run: Callable[..., Ran]) -> None:
-    layers = [requests.LayerStatus(f"encoder/block{i}/attention.weight", "open", tally(10)) for i in range(50)]
+    layers = [status.LayerStatus(f"encoder/block{i}/attention.weight", "open", tally(10)) for i in range(50)]
     halted = job(tally(), state="halted", why="2 shards failed on two machines", layers=layers, agents=[agent("lab3")])
     daemon.answers[requests.StatusAsk] = status_of(halted)
     ran = run("status", "weights")
@@ -295,9 +295,9 @@ def test_status_as_json_has_the_eta(daemon: FixedDaemon, run: Callable[..., Ran]
 
 
 def test_agents_say_why_they_take_nothing(daemon: FixedDaemon, run: Callable[..., Ran]) -> None:
-    one = requests.AgentStatus("lab3", "lab3.local", "live", 90.0, 8, 4, 1, 30, 0, 0, "print", "0.1", "spool full")
-    far = requests.AgentStatus("far", "far", "gone", 40.0, 8, 0, 0, 0, 0, 0, "", "0.1", "", {"weights.1": "no GPU"})
-    daemon.answers[requests.AgentsAsk] = requests.Agents(100.0, [far, one])
+    one = status.AgentStatus("lab3", "lab3.local", "live", 90.0, 8, 4, 1, 30, 0, 0, "print", "0.1", "spool full")
+    far = status.AgentStatus("far", "far", "gone", 40.0, 8, 0, 0, 0, 0, 0, "", "0.1", "", {"weights.1": "no GPU"})
+    daemon.answers[requests.AgentsAsk] = status.Agents(100.0, [far, one])
     said = run("agents").out
     assert "lab3: spool full" in said
     assert "far: takes nothing of weights.1: no GPU" in said
@@ -307,8 +307,8 @@ def test_agents_say_why_they_take_nothing(daemon: FixedDaemon, run: Callable[...
 
 def test_logs_show_evidence_and_tame_it(daemon: FixedDaemon, run: Callable[..., Ran]) -> None:
     evidence = "Traceback\nValueError: \x1b[2Jbad"
-    record = requests.FailureRecord("conv1", 17, 3, 9, "lab3", 50.0, "exception", "bad", evidence, 2.5, 1 << 20, True)
-    daemon.answers[requests.FailuresAsk] = requests.Failures(3, [record])
+    record = status.FailureRecord("conv1", 17, 3, 9, "lab3", 50.0, "exception", "bad", evidence, 2.5, 1 << 20, True)
+    daemon.answers[requests.FailuresAsk] = status.Failures(3, [record])
     said = run("logs", "weights", "conv1/17").out
     assert daemon.asked == [requests.FailuresAsk("weights.1", "conv1", 17)]
     assert "… 2 earlier failures" in said
@@ -517,7 +517,7 @@ def test_verify_claims_no_more_than_it_knows(prints: int, problems: int, serial:
 
 
 def test_du_adds_up(merged: roots.JobFolder, daemon: FixedDaemon, run: Callable[..., Ran]) -> None:
-    daemon.answers[requests.Usage] = requests.Used(1 << 30, 1 << 20)
+    daemon.answers[requests.Usage] = status.Used(1 << 30, 1 << 20)
     assert "of that reserved 1 MiB" in run("du").out
     said = json.loads(run("du", "--json").out)
     assert said["jobs"][0]["result"] == sum(path.stat().st_size for path in (merged.result / "fc").iterdir())

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from muster.coordinator.api.requests import TrainNews
+from muster.coordinator.api.status import TrainNews
 from muster.coordinator.drivers.session import Drive, Landed
 from muster.coordinator.drivers.training.participants import WRONG_MOST, Crew
 from muster.jobs.common.errors import TrainingError

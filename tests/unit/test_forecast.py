@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from muster.coordinator.api.requests import AgentStatus
+from muster.coordinator.api.status import AgentStatus
 from muster.coordinator.display import tables
 from muster.coordinator.submission.forecast import forecast, root_bytes
 from muster.coordinator.submission.submit import plan_file

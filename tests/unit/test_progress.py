@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from muster.coordinator.api.requests import AgentRate, JobStatus, LayerStatus, Tally, Window
+from muster.coordinator.api.status import AgentRate, JobStatus, LayerStatus, Tally, Window
 from muster.coordinator.submission import eta as progress
 
 MIB = 1 << 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from muster.coordinator.api.requests import AgentRate, JobStatus, Tally, TrainNews
+from muster.coordinator.api.status import AgentRate, JobStatus, Tally, TrainNews
 from muster.coordinator.display import tables
 from muster.coordinator.submission.eta import Trace
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster.coordinator.api.requests import AgentRate, JobStatus, SlowShard, Tally
+from muster.coordinator.api.status import AgentRate, JobStatus, SlowShard, Tally
 from muster.coordinator.daemon.measures import JobFigures
 from muster.coordinator.daemon.views.stragglers import slow_shards
 from muster.coordinator.display import tables

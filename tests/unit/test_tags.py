@@ -11,14 +11,14 @@ from pathlib import Path
 
 import msgspec
 
-from muster.coordinator.api import requests
+from muster.coordinator.api import driver, requests, status
 from muster.coordinator.protocol import control, transfer, values
 from muster.coordinator.result_downloads import shard_stream
 from muster.jobs.contract import plan
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("jobs", "coordinator", "agent", "deploy")
-MODULES = (values, control, transfer, requests, shard_stream, plan)
+MODULES = (values, control, transfer, requests, status, driver, shard_stream, plan)
 
 TAGS = {
     "Message": "message",

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from muster.coordinator.api.requests import AgentStatus, FailureRecord, FailuresAsk, Status
+from muster.coordinator.api.requests import FailuresAsk
+from muster.coordinator.api.status import AgentStatus, FailureRecord, Status
 from muster.coordinator.farm_root.uploads import Upload
 from muster.coordinator.result_downloads.shard_stream import Cursor, Items
 from muster.coordinator.submission.client_job import Parcel

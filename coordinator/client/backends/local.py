@@ -5,18 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from muster.coordinator.api.requests import (
-    Agents,
-    AgentsAsk,
-    AgentStatus,
-    Cancel,
-    Done,
-    FailureRecord,
-    Failures,
-    FailuresAsk,
-    Status,
-    StatusAsk,
-)
+from muster.coordinator.api.requests import AgentsAsk, Cancel, Done, FailuresAsk, StatusAsk
+from muster.coordinator.api.status import Agents, AgentStatus, FailureRecord, Failures, Status
 from muster.coordinator.client.backends.base import Layers
 from muster.coordinator.farm_root import ask_daemon, uploads
 from muster.coordinator.farm_root import paths as roots

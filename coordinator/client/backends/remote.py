@@ -8,7 +8,8 @@ from typing import TypeVar
 
 import msgspec
 
-from muster.coordinator.api.requests import Agents, AgentStatus, FailureRecord, Failures, FailuresAsk, Status, Submitted
+from muster.coordinator.api.requests import FailuresAsk, Submitted
+from muster.coordinator.api.status import Agents, AgentStatus, FailureRecord, Failures, Status
 from muster.coordinator.client.backends.base import Layers
 from muster.coordinator.client.backends.download import Download
 from muster.coordinator.client.backends.retry import Patience

@@ -8,16 +8,16 @@ from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 
 import msgspec
 
-from muster.coordinator.api.requests import (
+from muster.coordinator.api.driver import (
     Advance,
     Advanced,
-    Done,
     DriveDamaged,
     DriveGivenUp,
     DriveOpen,
     DriveState,
     DriveWait,
 )
+from muster.coordinator.api.requests import Done
 from muster.coordinator.daemon.engine import Engine
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.scheduler import events as e

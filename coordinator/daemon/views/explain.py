@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from muster.coordinator.api.requests import Explained, Happening
+from muster.coordinator.api.status import Explained, Happening
 from muster.coordinator.daemon.engine import Engine
 from muster.coordinator.daemon.store.statements import BundleRow, FailureRow
 from muster.coordinator.daemon.views.shard_history import Entry

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from muster.coordinator.api.requests import Commit, Commits, CommitsAsk
+from muster.coordinator.api.requests import CommitsAsk
+from muster.coordinator.api.status import Commit, Commits
 from muster.coordinator.daemon.engine import Engine
 from muster.coordinator.daemon.store.statements import CommitRow
 from muster.coordinator.scheduler.entities import Job

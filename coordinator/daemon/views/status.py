@@ -5,17 +5,8 @@ from __future__ import annotations
 import time
 
 from muster import VERSION
-from muster.coordinator.api.requests import (
-    AgentRate,
-    Agents,
-    AgentState,
-    AgentStatus,
-    JobStatus,
-    LayerStatus,
-    Status,
-    Tally,
-    bounded,
-)
+from muster.coordinator.api.status import AgentRate, Agents, AgentStatus, JobStatus, LayerStatus, Status, Tally
+from muster.coordinator.api.values import AgentState, bounded
 from muster.coordinator.daemon.engine import Engine, LiveJob
 from muster.coordinator.daemon.measures import Done
 from muster.coordinator.daemon.views.stragglers import slow_shards

@@ -6,7 +6,7 @@ its grant has been started by then, and where nothing at all gets finished, the 
 
 from __future__ import annotations
 
-from muster.coordinator.api.requests import SlowShard
+from muster.coordinator.api.status import SlowShard
 from muster.coordinator.scheduler.entities import Agent, Holding, Job
 from muster.coordinator.scheduler.state import State
 

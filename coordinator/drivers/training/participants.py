@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from muster.coordinator.api.requests import TrainNews
+from muster.coordinator.api.status import TrainNews
 from muster.coordinator.drivers.session import Drive, Landed
 from muster.jobs.common.errors import TrainingError
 from muster.jobs.kinds.train import Order

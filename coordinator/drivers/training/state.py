@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from muster.coordinator.api.requests import TrainNews
+from muster.coordinator.api.status import TrainNews
 from muster.coordinator.drivers.session import Drive
 from muster.coordinator.drivers.training.result import publish
 from muster.jobs.common.errors import RefusedError, TrainingError

@@ -1,0 +1,83 @@
+"""What a job's driver asks of the daemon, and its answers. Values: no I/O, no decisions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from muster.coordinator.api.status import TrainNews
+from muster.coordinator.api.values import BundleFile, Created, JobId, LayerName, Sheet
+from muster.coordinator.protocol.values import Count, Message, Ranges, Seconds, Short, Text
+
+# --- questions of drivers ---------------------------------------------------------------------------------
+
+
+class DriveOpen(Message, frozen=True, tag="driveopen"):
+    """Become the driver of `job`; refused while another connection is. The answer is `DriveState` with every bundle's
+    first page; the driver is one until its connection closes."""
+
+    job: JobId
+
+
+class DriveWait(Message, frozen=True, tag="drivewait"):
+    """Answered with `DriveState` once there are bundles after `known`, the job has ended, or `wait` has passed."""
+
+    job: JobId
+    known: Count  # `DriveState.seen` of the last answer
+    wait: Seconds = 0.0
+
+
+class DriveGivenUp(Message, frozen=True, tag="drivegivenup"):
+    """There is no going on, and another driver would find it so too: the job is halted. The answer is `Done`."""
+
+    job: JobId
+    why: Text
+
+
+class DriveDamaged(Message, frozen=True, tag="drivedamaged"):
+    """A committed bundle cannot be read as its digests say: its shards run again. The answer is `Done`."""
+
+    job: JobId
+    bundle: BundleFile
+
+
+class Advance(Message, frozen=True, tag="advance"):
+    """Apply, at once, if and only if `from_seq` is the job's cursor; the answer is `Advanced`."""
+
+    job: JobId
+    from_seq: Count
+    to_seq: Count
+    create: Created = msgspec.field(default_factory=list)
+    finish: bool = False  # no shard will be made after these
+    durable: bool = True  # False, of a job of rounds: nothing is stored, and the cursor stays where it is
+    sheet: Sheet = ""  # digest of a file below jobs/JOB/rounds/ that each of these reads, whole before this is said
+    base: Sheet = ""  # a sheet that jobs/JOB/rounds/SHEET.patch makes this one of, for machines that have it
+    retire: Ranges = msgspec.field(default_factory=list)  # shards of rounds that nobody wants any more
+    news: TrainNews | None = None  # for people
+    aside: bool = False  # these are beside the rounds: how long they take tells nothing of what a round's shards do
+
+
+class DriveState(Message, frozen=True, tag="drivestate"):
+    """All that a driver needs to go on from wherever the last one was."""
+
+    kind: Short
+    params: dict[str, Any]
+    layer: LayerName
+    cursor: Count
+    created: Ranges  # shard numbers
+    committed: Ranges
+    quarantined: Ranges
+    finished: bool  # no more shards will be made
+    ended: bool  # the job was cancelled or has ended: the driver exits
+    bundles: list[Text]  # files under jobs/JOB/bundles/, of rounds jobs/JOB/rounds/, after `known`, in order of commit
+    seen: Count  # what to pass as `known`
+    more: bool = False  # there are further bundles already
+    next: Count = 0  # the number of the shard to be made next
+    digest: Text = ""  # the layer's
+    rounds: bool = False  # nothing that is made is stored, and bundles are the driver's to delete
+
+
+class Advanced(Message, frozen=True, tag="advanced"):
+    seq: Count  # the cursor now
+    accepted: bool

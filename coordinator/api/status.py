@@ -1,0 +1,199 @@
+"""What the daemon tells of jobs, layers, machines and failures. Values: no I/O, no decisions."""
+
+from __future__ import annotations
+
+import msgspec
+
+from muster.coordinator.api.values import ENDED, AgentState, JobId, JobState, LayerName, LayerState
+from muster.coordinator.protocol.values import Count, Message, Name, Ranges, Seconds, Short, Text
+
+
+class TrainNews(msgspec.Struct, frozen=True):
+    """How far a training is, as its driver says with each advance."""
+
+    round: Count
+    rounds: Count  # in all
+    loss: float | None = None  # of the last round; None before the first, and for what is no number
+    accuracy: float | None = None  # the last score
+    best: float | None = None
+    target: float | None = None
+    rate: float = 0.0  # rounds a second, evaluations left out
+    seconds: Seconds = 0.0  # of training so far
+    target_seconds: float | None = None  # until the target, as scores go; None while nobody can tell
+
+
+class Tally(msgspec.Struct, frozen=True):
+    """Shards counted by what they are now. shards = committed + finished + running + pending + quarantined."""
+
+    shards: Count = 0
+    committed: Count = 0
+    finished: Count = 0  # on agents, not committed yet
+    running: Count = 0  # granted: in a slot or waiting on its agent
+    pending: Count = 0
+    quarantined: Count = 0
+    rows: Count = 0
+    rows_committed: Count = 0
+    in_bytes: Count = 0  # of all shards
+    out_bytes: Count = 0  # of all shards where that is known, else 0
+    out_committed: Count = 0  # bytes of output in committed bundles
+
+
+class LayerStatus(msgspec.Struct, frozen=True):
+    name: LayerName
+    state: LayerState
+    tally: Tally
+
+
+class AgentRate(msgspec.Struct, frozen=True):
+    """What one machine has done of one job, in this life of the daemon."""
+
+    name: Name
+    live: bool  # granted more of it if there is more: a live session, not draining, eligible
+    slots: Count  # how many of its shards it can run at once
+    running: Count  # granted to it, unfinished
+    finished: Count  # finished on it, not committed
+    shards: Count  # finished by it, in total
+    rows: Count
+    in_bytes: Count
+    out_bytes: Count
+    seconds: Seconds  # of compute per shard, a moving mean; 0 while unknown
+    busy: Seconds  # compute seconds in total
+
+
+class Window(msgspec.Struct, frozen=True):
+    """What happened to a job during the last `seconds` while it was running (not paused): the ETA's rates."""
+
+    seconds: Seconds = 0.0  # 0: nothing measured yet
+    finished: Count = 0  # shards reported finished
+    committed: Count = 0  # shards
+    in_bytes: Count = 0  # of the finished
+    out_bytes: Count = 0  # of the committed
+
+
+class SlowShard(msgspec.Struct, frozen=True):
+    """A shard that runs far longer than its job's finished ones, and that no timeout will end."""
+
+    layer: LayerName
+    number: Count
+    agent: Name
+    seconds: Seconds  # at work for so long, at least
+    median: Seconds  # of the finished ones
+
+
+class JobStatus(msgspec.Struct, frozen=True):
+    id: JobId
+    kind: Short
+    state: JobState
+    why: Text  # one line for any state but running and complete, else ""
+    priority: int
+    created: Seconds  # wall clock, since the epoch; so all times here
+    started: Seconds | None  # the first grant
+    ended: Seconds | None
+    totals: Tally
+    failures: Count  # stored attempts that failed
+    layers: list[LayerStatus] = []  # only where one job was asked for
+    layers_total: Count = 0
+    layers_merged: Count = 0
+    agents: list[AgentRate] = []
+    recent: Window = Window()  # about the last minute
+    whole: Window = Window()  # since the daemon started, or the job if later
+    merged_bytes: Count = 0  # output merged, in this life of the daemon
+    merge_seconds: Seconds = 0.0  # that it took
+    training: TrainNews | None = None  # where it is one that has begun
+    slow: list[SlowShard] = []  # at most one a machine, the longest at work first
+    notes: list[Text] = []  # lines for people: nobody is eligible and why, the root is full, a source changed
+    plan: Short = ""  # the digest of its plan
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it will not go on by itself."""
+        return self.state in ENDED or self.state == "halted"
+
+
+class Status(Message, frozen=True, tag="status"):
+    now: Seconds  # the daemon's clock, to which all times compare
+    version: Short
+    agents: Count  # live ones
+    jobs: list[JobStatus]  # oldest first
+    notes: list[Text] = msgspec.field(default_factory=list)  # of the farm: the root is full, say
+
+
+class AgentStatus(msgspec.Struct, frozen=True):
+    name: Name
+    host: Short
+    state: AgentState
+    last_seen: Seconds  # wall clock
+    cpus: Count
+    running: Count  # shards granted, unfinished
+    finished: Count  # finished, not committed
+    done: Count  # shards committed from it, in this life of the daemon
+    in_bytes: Count
+    out_bytes: Count
+    fingerprint: Text
+    version: Short
+    note: Text = ""
+    ineligible: dict[JobId, Text] = {}  # running jobs it takes no part in, and why
+
+
+class Agents(Message, frozen=True, tag="agents"):
+    now: Seconds
+    agents: list[AgentStatus]  # by name
+
+
+class FailureRecord(msgspec.Struct, frozen=True):
+    """One attempt that failed, or a loss that quarantined."""
+
+    layer: LayerName
+    number: Count
+    boot: Count
+    attempt: Count
+    agent: Short
+    when: Seconds
+    code: Short
+    message: Text
+    evidence: Text
+    seconds: Seconds
+    peak: Count
+    quarantined: bool  # the shard is, now
+
+
+class Happening(msgspec.Struct, frozen=True):
+    """Something that became of a shard."""
+
+    when: Seconds  # wall clock
+    said: Text  # one line
+    evidence: Text = ""
+
+
+class Explained(Message, frozen=True, tag="explained"):
+    """How things stand with a machine, a job or a shard, and how they came to."""
+
+    about: Text
+    lines: list[Text]
+    happenings: list[Happening] = msgspec.field(default_factory=list)  # oldest first
+    since: Seconds = 0.0  # before that, only failures and commits are remembered
+    merged: bool = False  # the table beside the layer's result says who computed it
+
+
+class Failures(Message, frozen=True, tag="failures"):
+    total: Count  # that match; `items` may be fewer
+    items: list[FailureRecord]
+
+
+class Used(Message, frozen=True, tag="used"):
+    free: Count  # bytes, of the root's file system
+    reserved: Count  # bytes promised to open layers and not written yet
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """Shards that were committed together."""
+
+    seq: Count  # grows with every commit of the farm
+    layer: LayerName
+    file: Short  # their bundle, below jobs/JOB/bundles/ until the layer is merged
+    numbers: Ranges
+
+
+class Commits(Message, frozen=True, tag="commits"):
+    items: list[Commit]  # in order of commit, at most a page
+    over: bool  # there will be no more unless the job is retried

@@ -12,7 +12,7 @@ from muster.coordinator.client.backends.base import Place
 from muster.coordinator.client.backends.retry import Patience
 from muster.coordinator.client.results import Result
 from muster.coordinator.client.shards import Shard, assemble, parse_cursor
-from muster.coordinator.display import tables
+from muster.coordinator.display import jobs
 from muster.coordinator.result_downloads.shard_stream import Cursor, Record
 from muster.jobs.common.errors import IncompleteError, MusterError, NotFoundError
 from muster.jobs.common.names import parse_shard
@@ -44,12 +44,12 @@ class Job:
         with tqdm(desc=self.id, total=0, unit="shard", disable=not progress) as bar:
             for answer in self._place.follow(self.id):
                 status = answer.jobs[0]
-                bar.total, done = tables.bar_counts(status)
+                bar.total, done = jobs.bar_counts(status)
                 bar.unit = "shard" if status.training is None else "round"
-                bar.set_postfix_str(tables.bar_note(status, answer.now), refresh=False)
+                bar.set_postfix_str(jobs.bar_note(status, answer.now), refresh=False)
                 bar.update(done - bar.n)
         if status.state != "complete":
-            raise tables.incomplete(status)
+            raise jobs.incomplete(status)
         return status
 
     def result(self, layers: Sequence[str] | None = None, progress: bool = True) -> Result:
@@ -87,7 +87,7 @@ class Job:
                 patience.endure(error)
         status = self.status()
         if status.state != "complete":
-            raise tables.incomplete(status)
+            raise jobs.incomplete(status)
 
     def _shards(self, after: Cursor) -> Iterator[tuple[Shard, Cursor]]:
         with closing(self._place.records(self.id, after)) as items:

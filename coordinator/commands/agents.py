@@ -9,7 +9,7 @@ import click
 from muster.coordinator.api.requests import AgentsAsk
 from muster.coordinator.api.status import Agents
 from muster.coordinator.commands.options import json_option, root_option, say, say_json
-from muster.coordinator.display import tables
+from muster.coordinator.display import agents
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.jobs.common.cli import example
@@ -25,6 +25,6 @@ def command(root: Path | None, as_json: bool) -> None:
     if as_json:
         say_json(answer)
     elif answer.agents:
-        say(tables.agents_table(answer.agents, answer.now))
+        say(agents.agents_table(answer.agents, answer.now))
     else:
-        say(tables.no_machines(found.path))
+        say(agents.no_machines(found.path))

@@ -10,6 +10,7 @@ from muster.coordinator.api.requests import AgentsAsk, ExplainAgent, ExplainJob,
 from muster.coordinator.api.status import Agents, Explained, Status
 from muster.coordinator.commands.logs import split
 from muster.coordinator.commands.options import json_option, plain, root_option, say, say_json
+from muster.coordinator.display import agents as display_agents
 from muster.coordinator.display import tables
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
@@ -39,7 +40,7 @@ def command(what: str | None, root: Path | None, as_json: bool) -> None:
     elif answers:
         say("\n\n".join(page(answer) for answer in answers))
     else:
-        say(tables.no_machines(found.path))
+        say(display_agents.no_machines(found.path))
 
 
 def _asked(root: Root, what: str) -> Explained:

@@ -12,7 +12,7 @@ from muster.coordinator.api.requests import FailuresAsk, StatusAsk
 from muster.coordinator.api.status import Failures, Status
 from muster.coordinator.api.values import FAILURES_LIMIT
 from muster.coordinator.commands.options import json_option, plain, root_option, say, say_json
-from muster.coordinator.display import tables
+from muster.coordinator.display import jobs, tables
 from muster.coordinator.farm_root import ask_daemon, printed_log
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
@@ -99,7 +99,7 @@ def page(
         pages.append(f"… {tables.counted(hidden, 'earlier failure')}; --limit shows more")
     if len(sayings) > limit:
         pages.append(f"… {tables.counted(len(sayings) - limit, 'earlier shard')} printed something; --limit shows more")
-    found = [(record.when, tables.failure_page(job, record)) for record in answer.items]
+    found = [(record.when, jobs.failure_page(job, record)) for record in answer.items]
     found += [(one.when, saying_page(job, one)) for one in sayings[-limit:]]
     return "\n\n".join([*pages, *(text for _, text in sorted(found, key=lambda pair: pair[0]))])
 
@@ -163,7 +163,7 @@ class _Follower:
         q = self._question
         for record in reversed(ask_daemon.ask(self._root, q, Failures).items):
             if self._is_new(record.layer, record.number, record.boot, record.attempt, record.when):
-                yield tables.failure_page(q.job, record)
+                yield jobs.failure_page(q.job, record)
         for place, one in printed_log.read(self._root.job(q.job).printed, self._place):
             self._place = place
             if _fits(one, q.layer, q.number) and (one.left_out or self._is_new(*one.run)):

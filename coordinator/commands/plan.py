@@ -11,7 +11,7 @@ import click
 from muster.coordinator.api.requests import AgentsAsk, StatusAsk
 from muster.coordinator.api.status import Agents, AgentStatus, JobStatus, Status
 from muster.coordinator.commands.options import json_option, plain, reuse_options, root_option, say, say_json
-from muster.coordinator.display import tables
+from muster.coordinator.display import forecasts, tables
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
@@ -67,7 +67,7 @@ def command(
     if as_json:
         say_json(seen)
     else:
-        say(tables.forecast_page(seen))
+        say(forecasts.forecast_page(seen))
 
 
 def _plan_from(root: Root, old: str, job_file: Path | None, wish: Wish, as_json: bool) -> None:
@@ -87,7 +87,7 @@ def _plan_from(root: Root, old: str, job_file: Path | None, wish: Wish, as_json:
         say_json({**plain(seen), "fates": [plain(fate) for fate in fates]})
         return
     rows = [(tables.short(one.layer), "reused" if one.reused else "computed", one.why) for one in fates]
-    say(tables.table(("LAYER", "IS", "BECAUSE"), rows) + "\n\n" + tables.forecast_page(seen))
+    say(tables.table(("LAYER", "IS", "BECAUSE"), rows) + "\n\n" + forecasts.forecast_page(seen))
 
 
 def ask_farm(root: Root) -> Known:

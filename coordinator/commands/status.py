@@ -11,7 +11,7 @@ import msgspec
 from muster.coordinator.api.requests import StatusAsk
 from muster.coordinator.api.status import JobStatus, Status
 from muster.coordinator.commands.options import json_option, plain, root_option, say, say_json
-from muster.coordinator.display import tables
+from muster.coordinator.display import agents, jobs, tables
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
@@ -30,9 +30,9 @@ def command(job: str | None, root: Path | None, as_json: bool) -> None:
     if as_json:
         say_json(as_plain(answer))
     elif job:
-        say("\n\n".join(tables.job_page(each, answer.now) for each in answer.jobs))
+        say("\n\n".join(jobs.job_page(each, answer.now) for each in answer.jobs))
     else:
-        say(tables.jobs_table(answer.jobs, answer.now))
+        say(jobs.jobs_table(answer.jobs, answer.now))
         say(farm_line(found, answer))
 
 
@@ -40,7 +40,7 @@ def farm_line(root: Root, answer: Status) -> str:
     """What holds for all jobs."""
     machines = f"{tables.counted(answer.agents, 'machine')} at work"
     if not answer.agents:
-        machines = tables.no_machines(root.path)
+        machines = agents.no_machines(root.path)
     return "\n".join(["", machines, *answer.notes])
 
 

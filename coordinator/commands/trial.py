@@ -9,7 +9,7 @@ import click
 
 from muster.coordinator.commands.options import job_file_argument, json_option, plain, root_option, say, say_json
 from muster.coordinator.commands.plan import ask_farm
-from muster.coordinator.display import tables
+from muster.coordinator.display import forecasts
 from muster.coordinator.farm_root import paths as roots
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import IncompleteError, RefusedError, UsageError
@@ -52,7 +52,7 @@ def command(job_file: Path, shards: int, env: str | None, root: Path | None, as_
         say_json({"shards": [plain(one) for one in tried], "forecast": plain(seen), "seconds_here": here})
     elif not tried[-1].mishap:
         alone = f"all of it would take one slot of this machine {format_duration(here)}" if here is not None else ""
-        say("\n".join(["", *([alone] if alone else []), tables.forecast_page(seen)]))
+        say("\n".join(["", *([alone] if alone else []), forecasts.forecast_page(seen)]))
     if tried[-1].mishap:
         raise IncompleteError(f"{tried[-1].layer}/{tried[-1].number} failed", "correct it, and try again")
 

@@ -15,7 +15,7 @@ import msgspec
 from muster.coordinator.api.status import JobStatus, Status
 from muster.coordinator.api.values import ENDED
 from muster.coordinator.commands.options import job_argument, json_option, plain, root_option, say
-from muster.coordinator.display import tables
+from muster.coordinator.display import agents, jobs, tables
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
@@ -92,7 +92,7 @@ def conclude(status: JobStatus) -> None:
         took = f" in {format_duration(status.ended - status.started)}" if status.ended and status.started else ""
         say(f"{status.id} is complete{took}; `coordinator result {status.id}` has the result")
         return
-    raise tables.incomplete(status)
+    raise jobs.incomplete(status)
 
 
 def _is_wide(stream: TextIO) -> bool:
@@ -116,13 +116,13 @@ class Lines:
         self._next = 0.0
 
     def show(self, job: JobStatus, now: float, trace: Trace) -> None:
-        line = tables.progress_line(job, now)
+        line = jobs.progress_line(job, now)
         due = time.monotonic() >= self._next or job.state in ENDED
         if not due or line == self._last:
             return
         self._last, self._next = line, time.monotonic() + PLAIN_SECONDS
         say(line)
-        for machine in tables.machine_lines(job, trace):
+        for machine in agents.machine_lines(job, trace):
             say(machine)
 
     def close(self) -> None:
@@ -143,9 +143,9 @@ class Bars:
         if self._bar is None:
             self._bar = self._made(BAR, tables.short(job.id))
         bar = self._bar
-        bar.total, bar.n = tables.bar_counts(job)
-        bar.set_postfix_str(tables.bar_note(job, now), refresh=True)
-        lines = tables.machine_lines(job, trace)[:MACHINES_SHOWN]
+        bar.total, bar.n = jobs.bar_counts(job)
+        bar.set_postfix_str(jobs.bar_note(job, now), refresh=True)
+        lines = agents.machine_lines(job, trace)[:MACHINES_SHOWN]
         while len(self._machines) < len(lines):
             self._machines.append(self._made("{desc}", lines[len(self._machines)]))
         for i, machine in enumerate(self._machines):

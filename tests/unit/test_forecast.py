@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from muster.coordinator.api.status import AgentStatus
-from muster.coordinator.display import tables
+from muster.coordinator.display import forecasts
 from muster.coordinator.submission.forecast import forecast, root_bytes
 from muster.coordinator.submission.submit import plan_file
 from muster.jobs.contract.plan import FORMAT, ArraySource, Layer, Plan, Stamp, Work
@@ -47,7 +47,7 @@ def test_no_time_is_guessed_without_history() -> None:
     seen = forecast(plan(layer("a")), [machine()], [], None)
     assert seen.seconds is None
     assert seen.bottleneck == "unknown"
-    assert "unknown until the first shards ran" in tables.forecast_page(seen)
+    assert "unknown until the first shards ran" in forecasts.forecast_page(seen)
 
 
 def test_earlier_jobs_and_all_slots_give_the_time() -> None:
@@ -73,15 +73,15 @@ def test_a_large_output_is_bound_by_its_merge() -> None:
 
 
 def test_unknown_output_and_too_little_room_are_said() -> None:
-    unknown = tables.forecast_page(forecast(plan(layer("a", out_bytes=0)), [], [], None))
+    unknown = forecasts.forecast_page(forecast(plan(layer("a", out_bytes=0)), [], [], None))
     assert "unknown until the first shards ran" in unknown
-    small = tables.forecast_page(forecast(plan(layer("a")), [], [], 5 * MIB))
+    small = forecasts.forecast_page(forecast(plan(layer("a")), [], [], 5 * MIB))
     assert "needs 200 MiB, 5 MiB free: not enough" in small
 
 
 def test_the_page_fits_a_terminal() -> None:
     layers = [layer(f"encoder.layers.{i}.attention.output.dense.weight") for i in range(40)]
-    page = tables.forecast_page(forecast(plan(*layers), [machine()], [job(tally(), agents=[agent()])], 1 << 40))
+    page = forecasts.forecast_page(forecast(plan(*layers), [machine()], [job(tally(), agents=[agent()])], 1 << 40))
     assert max(len(line) for line in page.splitlines()) <= 100
     assert "… and 10 layers more" in page
 
@@ -90,7 +90,7 @@ def test_of_a_training_it_says_model_data_rounds_and_bytes(tmp_path: Path) -> No
     file = tmp_path / "job.yaml"
     file.write_text("name: digits\nkind: train\nparams: {rounds: 7, layers: [8], bits: 16}\n")
     seen = forecast(plan_file(file).plan, [machine()], [], None)
-    assert tables.forecast_page(seen).splitlines() == [
+    assert forecasts.forecast_page(seen).splitlines() == [
         "digits: train, mlp with 610 parameters",
         "  data     1,437 rows, 360 to test on",
         "  rounds   7, sync; each of 12 × 64 = 768 rows",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from muster.coordinator.api.status import AgentRate, JobStatus, Tally, TrainNews
-from muster.coordinator.display import tables
+from muster.coordinator.display import agents, jobs
 from muster.coordinator.submission.eta import Trace
 
 NEWS = TrainNews(round=120, rounds=1000, loss=0.45678, accuracy=0.9, best=0.91, rate=40.0, seconds=3.0)
@@ -17,7 +17,7 @@ def status(news: TrainNews, state: str = "running") -> JobStatus:
 
 
 def test_a_line_has_round_loss_accuracy_rate_machines_and_time() -> None:
-    said = tables.progress_line(status(NEWS), 10.0)
+    said = jobs.progress_line(status(NEWS), 10.0)
     assert said == (
         "digits.1 running: round 120/1,000, loss 0.4568, accuracy 0.9000, best 0.9100, 40 rounds/s, 1 machine,"
         " left: 22 s"
@@ -27,36 +27,36 @@ def test_a_line_has_round_loss_accuracy_rate_machines_and_time() -> None:
 def test_time_is_to_the_target_where_it_can_be_told() -> None:
     near = msgspec.structs.replace(NEWS, target=0.95, target_seconds=7.4)
     far = msgspec.structs.replace(NEWS, target=0.95)
-    assert "left: about 7.0 s to 0.95" in tables.progress_line(status(near), 10.0)
+    assert "left: about 7.0 s to 0.95" in jobs.progress_line(status(near), 10.0)
     slow = msgspec.structs.replace(near, target_seconds=40.0)
-    assert "left: at most 22 s" in tables.progress_line(status(slow), 10.0)
-    assert "left: at most 22 s" in tables.progress_line(status(far), 10.0)
+    assert "left: at most 22 s" in jobs.progress_line(status(slow), 10.0)
+    assert "left: at most 22 s" in jobs.progress_line(status(far), 10.0)
 
 
 def test_the_page_and_the_table_speak_of_rounds() -> None:
-    page = tables.job_page(status(NEWS), 10.0)
+    page = jobs.job_page(status(NEWS), 10.0)
     assert "rounds    120/1,000 (12%)" in page and "LAYER" not in page and "shards" not in page
-    assert "120/1,000" in tables.jobs_table([status(NEWS)], 10.0)
-    assert tables.bar_counts(status(NEWS)) == (1000, 120)
+    assert "120/1,000" in jobs.jobs_table([status(NEWS)], 10.0)
+    assert jobs.bar_counts(status(NEWS)) == (1000, 120)
 
 
 def test_one_that_reached_its_target_is_whole() -> None:
     done = status(msgspec.structs.replace(NEWS, target=0.9), "complete")
-    assert " 100% " in tables.jobs_table([done], 10.0)
-    assert "120/1,000 (100%)" in tables.job_page(done, 10.0) and "target 0.9 reached" in tables.job_page(done, 10.0)
+    assert " 100% " in jobs.jobs_table([done], 10.0)
+    assert "120/1,000 (100%)" in jobs.job_page(done, 10.0) and "target 0.9 reached" in jobs.job_page(done, 10.0)
 
 
 def test_before_the_first_round_nothing_is_made_up() -> None:
-    said = tables.progress_line(status(TrainNews(0, 50)), 10.0)
+    said = jobs.progress_line(status(TrainNews(0, 50)), 10.0)
     assert said == "digits.1 running: round 0/50, 1 machine, left: measuring"
-    assert "measuring left" not in tables.jobs_table([status(TrainNews(0, 50))], 10.0)
+    assert "measuring left" not in jobs.jobs_table([status(TrainNews(0, 50))], 10.0)
 
 
 def test_of_machines_what_they_read_is_not_told() -> None:
     job, trace = status(NEWS), Trace()
-    assert "READ" not in tables.job_page(job, 10.0)
+    assert "READ" not in jobs.job_page(job, 10.0)
     trace.add(job, 10.0)
     later = msgspec.structs.replace(job.agents[0], shards=29, in_bytes=5000)
     job = msgspec.structs.replace(job, agents=[later])
     trace.add(job, 12.0)
-    assert tables.machine_lines(job, trace) == ["  a: 10.0 shards/s, 29 finished"]
+    assert agents.machine_lines(job, trace) == ["  a: 10.0 shards/s, 29 finished"]

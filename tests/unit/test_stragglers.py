@@ -7,7 +7,7 @@ from typing import Any
 from muster.coordinator.api.status import AgentRate, JobStatus, SlowShard, Tally
 from muster.coordinator.daemon.measures import JobFigures
 from muster.coordinator.daemon.views.stragglers import slow_shards
-from muster.coordinator.display import tables
+from muster.coordinator.display import agents, jobs
 from muster.coordinator.protocol.control import Finished
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.submission.eta import Trace
@@ -92,9 +92,9 @@ def test_the_median_is_that_of_shards_to_a_tenth() -> None:
 def test_it_is_said_in_a_line() -> None:
     stuck = SlowShard("conv1", 17, "left", 312.4, 10.0)
     job = JobStatus("w.1", "map", "running", "", 1, 1.0, 2.0, None, Tally(), 0, slow=[stuck])
-    (line,) = tables.remarks(job)
+    (line,) = jobs.remarks(job)
     assert line == "w.1/conv1/17 has been at work on left for 5 min 12 s, others take 10 s; there is no `timeout`"
-    assert line in tables.job_page(job, 3.0)
+    assert line in jobs.job_page(job, 3.0)
 
 
 def test_who_watches_sees_it_with_its_machine() -> None:
@@ -103,5 +103,5 @@ def test_who_watches_sees_it_with_its_machine() -> None:
     job = JobStatus("w.1", "map", "running", "", 1, 1.0, 2.0, None, Tally(), 0, agents=[left, right], slow=[stuck])
     trace = Trace()
     trace.add(job, 3.0)
-    first, second = tables.machine_lines(job, trace)
+    first, second = agents.machine_lines(job, trace)
     assert first.endswith("conv1/17 runs for 5 min 12 s") and "runs" not in second

@@ -20,7 +20,7 @@ from muster.agent.host import user_limits as courtesy
 from muster.agent.host.user_limits import Courtesy
 from muster.agent.links import Options, Ssh, open_link
 from muster.agent.spool import paths as spools
-from muster.jobs.common import units
+from muster.jobs.common import launch, units
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import LinkError, RefusedError, UsageError
 from muster.jobs.common.locations import Folder, Host, check_root
@@ -36,8 +36,6 @@ DISK_SHARE = 0.9  # of what is free, by default, where it is for results alone
 PULL_DISK_SHARE = 0.5  # where inputs are pulled: what is not needed of it is filled with them all the same
 DETACH_SECONDS = 60.0
 _GPU = re.compile(r"[A-Za-z0-9_:./-]{1,64}", re.ASCII)
-# `-m` would put the current folder, here anybody's, before our own packages
-_START = "import sys; sys.path[:] = [p for p in sys.path if p]; from muster.agent.cli import main; sys.exit(main())"
 
 
 def _size(context: click.Context, option: click.Parameter, value: str | None) -> int | None:
@@ -228,7 +226,7 @@ def _detach(folder: Path, name: str) -> int:
     said = folder / "start.log"
     with said.open("wb") as out:
         child = subprocess.Popen(
-            [sys.executable, "-c", _START, *args], stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+            launch.python("muster.agent.cli", *args), stdin=subprocess.DEVNULL, stdout=out, stderr=out,
             start_new_session=True,
         )  # fmt: skip
     deadline = time.monotonic() + DETACH_SECONDS

@@ -12,8 +12,6 @@ from muster.jobs.common.ranges import RangeSet
 from muster.jobs.workbench.batch import Outcome
 
 Attempt = tuple[int, int]  # (boot, attempt) of a grant; a later grant of a shard has a greater one
-
-
 Why = Literal["cut", "full", "changed", "gone", "no-session", "refused"]
 
 

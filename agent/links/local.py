@@ -13,14 +13,11 @@ from pathlib import Path
 
 from muster.agent.links.base import SEND_SECONDS, Channel, Link, Pace, Role
 from muster.jobs.common.errors import LinkError
+from muster.jobs.common.launch import python
 
 PIPE_BYTES = 1 << 20
 WORDS_BYTES = 4096
 END_SECONDS = 2.0  # for the child to end by itself once its stdin is closed
-# `-m` would put the current folder, here anybody's, before our own packages
-_START = (
-    "import sys; sys.path[:] = [p for p in sys.path if p]; from muster.coordinator.cli import main; sys.exit(main())"
-)
 
 
 class PipeLink(Link):
@@ -28,7 +25,7 @@ class PipeLink(Link):
 
     def __init__(self, root: Path, connect: list[str] | None = None) -> None:
         self.root = root
-        self._connect = connect or [sys.executable, "-c", _START, "connect", "--root", str(root)]
+        self._connect = connect or python("muster.coordinator.cli", "connect", "--root", str(root))
         self._files: Path | None = None
 
     def hand_over(self, folder: Path) -> None:

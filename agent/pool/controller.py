@@ -11,7 +11,7 @@ from muster.agent.core.actions import Kill, Run
 from muster.agent.core.events import BatchEnded, Event, Kept, PoolLost, SlotsSeen, SlotView, WorkerDied
 from muster.agent.host import memory as weigh
 from muster.agent.host import priority
-from muster.agent.pool import ray_local
+from muster.agent.pool import interface, ray_local
 from muster.agent.spool.paths import At, Spool
 from muster.jobs.common.durable import is_full
 from muster.jobs.common.errors import DamagedError, MusterError, SpaceError
@@ -29,7 +29,7 @@ log = logging.getLogger("muster.pool")
 class PoolNews:
     """An event of the pool, with the dead worker's mark as it was then: the next worker writes its own over it."""
 
-    event: ray_local.PoolEvent
+    event: interface.PoolEvent
     marked: slot_marker.Marked | None = None
 
 
@@ -56,10 +56,10 @@ class Hands:
         self._kind: dict[int, tuple[object, ...]] = {}  # slot → worker, nice and ionice it has
         self.pool = ray_local.Pool(spool.run, slots, self._on_event, spool.log)
 
-    def _on_event(self, event: ray_local.PoolEvent) -> None:
+    def _on_event(self, event: interface.PoolEvent) -> None:
         """On the pool's thread."""
         marked = None
-        if isinstance(event, ray_local.WorkerDied):
+        if isinstance(event, interface.WorkerDied):
             marked = slot_marker.read(self._spool.mark(event.slot))
             reaper.sweep(self._spool.scratch(event.slot))
         self._put(PoolNews(event, marked))
@@ -182,15 +182,15 @@ class Hands:
     def translate(self, news: PoolNews) -> Event | None:
         """As the desk knows it."""
         match news.event:
-            case ray_local.BatchDone(_, ticket, outcome):
+            case interface.BatchDone(_, ticket, outcome):
                 run = self._flying.pop(ticket, None)
                 return BatchEnded(run.ticket, outcome) if run else None
-            case ray_local.WorkerDied():
+            case interface.WorkerDied():
                 return self._death(news.event, news.marked)
-            case ray_local.PoolLost(reason):
+            case interface.PoolLost(reason):
                 return PoolLost(reason)
 
-    def _death(self, died: ray_local.WorkerDied, marked: slot_marker.Marked | None) -> WorkerDied:
+    def _death(self, died: interface.WorkerDied, marked: slot_marker.Marked | None) -> WorkerDied:
         log.warning("the worker of slot %d died: %s", died.slot, died.reason)
         runs = [run for ticket in died.tickets if (run := self._flying.pop(ticket, None))]
         kept = {run.ticket: found for run in runs if (found := self._kept(run))}

@@ -22,12 +22,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 import psutil
 
 from muster.agent.pool import authentication, cleanup, ray_environment
+from muster.agent.pool.interface import BatchDone, PoolEvent, PoolLost, WorkerDied
 from muster.agent.pool.worker import Done, Order, Ready, Seat
 from muster.agent.pool.worker_socket import Lane, Switchboard
 from muster.jobs.common.errors import MusterError
@@ -42,38 +43,7 @@ HELPERS = ("/monitor.py", "/log_monitor.py", "/dashboard.py")
 LOG_TAIL_BYTES = 16384
 AHEAD_BYTES = 64 << 10  # of batches a worker has not run yet: what its socket holds, so that nobody waits for it
 SILENT_DEATH = "its process ended without a word: kill -9, the out-of-memory killer, or an exit in its code"
-
-
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class BatchDone:
-    """A batch ran to its end, whatever became of its shards."""
-
-    slot: int
-    ticket: int
-    outcome: Outcome
-
-
-@dataclass(frozen=True)
-class WorkerDied:
-    """A slot's worker is gone; of its batches the first was running. Told before another runs anything in that slot."""
-
-    slot: int
-    tickets: tuple[int, ...]
-    reason: str
-    killed_by_us: bool
-
-
-@dataclass(frozen=True)
-class PoolLost:
-    """Ray itself is gone; a WorkerDied for each slot that had batches came before. `stop` it; `start` begins anew."""
-
-    reason: str
-
-
-PoolEvent: TypeAlias = BatchDone | WorkerDied | PoolLost
 
 
 @dataclass(eq=False)

@@ -180,8 +180,6 @@ FromCommand = (
     | DriveGivenUp
     | Advance
 )
-
-
 ToCommand = Problem | Done | Submitted | Status | Agents | Explained | Failures | Used | Commits | DriveState | Advanced
 
 

@@ -10,59 +10,23 @@ from msgspec import Meta
 from muster.coordinator.protocol.values import Count
 
 JobId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\.[1-9][0-9]{0,8}$")]
-
-
 LayerName = Annotated[str, Meta(max_length=512)]
-
-
 LayerNames = Annotated[list[LayerName], Meta(max_length=65_536)]
-
-
 Created = Annotated[list[tuple[Count, bytes]], Meta(max_length=65_536)]  # shard number, payload
-
-
 Submission = Annotated[str, Meta(pattern=r"^submit-[0-9a-f]{8,64}$")]
-
-
 BundleFile = Annotated[str, Meta(pattern=r"^[0-9]{1,12}-[0-9]{1,12}\.part$")]
-
-
 Weight = Annotated[int, Meta(ge=1, le=1000)]
-
-
 Sheet = Annotated[str, Meta(pattern=r"\A([0-9a-f]{32})?\Z")]
-
-
 JobState = Literal["running", "paused", "halted", "cancelled", "incomplete", "complete"]
-
-
 LayerState = Literal["waiting", "open", "merging", "merged", "changed"]
-
-
 AgentState = Literal["live", "draining", "gone", "left"]
-
-
 ENDED: frozenset[JobState] = frozenset({"cancelled", "incomplete", "complete"})
-
-
 DRIVER = "driver"  # a failure of this code is of a job's driver, and of no shard
-
-
 MERGE = "merge"  # and one of this code of the merging of a layer
-
-
 TRAINING = "train"  # the kind whose drivers have news for people
-
-
 FAILURES_LIMIT = 500  # in one answer: with the evidence's own limit it stays below a frame's
-
-
 LARGEST = 1 << 53  # of a Count
-
-
 LONGEST = 1e10  # of Seconds
-
-
 _S = TypeVar("_S", bound=msgspec.Struct)
 
 

@@ -15,14 +15,16 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from muster.coordinator.api.process_messages import MergeReply
 from muster.coordinator.api.status import TrainNews
 from muster.coordinator.api.values import DRIVER, MERGE, TRAINING
 from muster.coordinator.daemon.agents.outbox import Mailbox
 from muster.coordinator.daemon.job_logs import append_failure, append_quarantine
 from muster.coordinator.daemon.measures import JobFigures
-from muster.coordinator.daemon.merge.merge_process import MergeReply
-from muster.coordinator.daemon.merge.queue import Merging, publish, withdraw
-from muster.coordinator.daemon.store.statements import LayerGone, Store, StoreThread
+from muster.coordinator.daemon.merge.publish import publish, withdraw
+from muster.coordinator.daemon.merge.queue import Merging
+from muster.coordinator.daemon.store.statements import LayerGone, Store
+from muster.coordinator.daemon.store.thread import StoreThread
 from muster.coordinator.daemon.views.shard_history import Chronicle
 from muster.coordinator.farm_root import printed_log
 from muster.coordinator.farm_root.paths import Root

@@ -24,7 +24,8 @@ from muster.coordinator.daemon.engine import AgentInfo, Engine, LiveJob, recalle
 from muster.coordinator.daemon.jobs.drivers import Driving
 from muster.coordinator.daemon.notify.queue import Notifying
 from muster.coordinator.daemon.requests import Office, added, first_of
-from muster.coordinator.daemon.store.statements import Store, StoredJob, StoredLayer, StoreThread
+from muster.coordinator.daemon.store.statements import Store, StoredJob, StoredLayer
+from muster.coordinator.daemon.store.thread import StoreThread
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root import plans
 from muster.coordinator.farm_root.paths import Root

@@ -16,11 +16,7 @@ if TYPE_CHECKING:  # planning alone needs what this imports
 
 
 NAME_WIDTH = 28  # columns a name may take in a table
-
-
 GAP = "  "
-
-
 NO_ETA = {  # in short, and in full
     "measuring": ("measuring", "measuring"),
     "no agents": ("no agents", "no machine works on it"),

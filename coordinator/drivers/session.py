@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 FULL_SECONDS = 1.0  # between tries while the disk is full
 WAIT_SECONDS = 20.0  # for one answer; `Drive.wait` asks again by itself
-
-
 _T = TypeVar("_T")
 
 

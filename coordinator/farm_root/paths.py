@@ -7,7 +7,6 @@ import json
 import os
 import shlex
 import stat
-import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from muster.jobs.common.durable import fsync_folder, publish
 from muster.jobs.common.errors import MusterError, NoDaemonError, NotFoundError, RefusedError, UsageError
+from muster.jobs.common.launch import python
 from muster.jobs.common.names import split_job_id
 from muster.jobs.contract.plan import ITEMS_LIST
 from muster.jobs.sources.items import SUFFIX as ITEMS_SUFFIX
@@ -27,8 +27,6 @@ NETWORK_FILE_SYSTEMS = frozenset(
     | {"fuse.sshfs", "fuse.glusterfs", "fuse.ceph"}
 )
 MOUNTS = Path("/proc/self/mountinfo")
-# `-m` would put the current folder, here anybody's, before our own packages
-_START = "import sys; sys.path[:] = [p for p in sys.path if p]; from {0} import {1}; sys.exit({1}())"
 
 
 @dataclass(frozen=True)
@@ -203,14 +201,8 @@ def prepare(path: Path) -> Root:
 
 
 def command(name: str, root: Path) -> list[str]:
-    """How a `coordinator` command is started whatever PATH and current folder are."""
+    """How a `coordinator` command is started for a root."""
     return python("muster.coordinator.cli", name, "--root", str(root))
-
-
-def python(entry: str, *args: str) -> list[str]:
-    """The command line that runs "module:function" (`main` where none is named) with `args` in this interpreter."""
-    module, _, function = entry.partition(":")
-    return [sys.executable, "-c", _START.format(module, function or "main"), *args]
 
 
 def check_safe(path: Path) -> None:

@@ -250,6 +250,4 @@ class News(Message, frozen=True, tag="news"):
 
 
 FromAgent = Hello | Sync | Leave
-
-
 ToAgent = Welcome | News | Rejected | Bye

@@ -189,21 +189,9 @@ class Moved(Message, frozen=True, tag="moved"):
 
 
 FromPusher = Offer
-
-
 FromFollower = Follow
-
-
 ToFollower = Sheet | NotYet | Refused | Rejected | Bye
-
-
 FromPuller = Fetch | FetchCode | Probe
-
-
 ToPuller = Sending | Sent | Refused | Rejected | Bye
-
-
 ToPusher = Accepted | Settled | Refused | Rejected | Bye
-
-
 FromHelper = Attach | Hello | Sync | Leave | Offer | Stored | Failed | Moved | Fetch | FetchCode | Probe | Follow

@@ -11,44 +11,18 @@ from muster.jobs.common.errors import ProtocolError
 from muster.jobs.common.validation import one_line
 
 PROTOCOL = 1
-
-
 PROBE_LIMIT = 64 << 20  # bytes one `Probe` may ask for
-
-
 Count = Annotated[int, Meta(ge=0, le=1 << 53)]
-
-
 Seconds = Annotated[float, Meta(ge=0.0, le=1e10)]
-
-
 Short = Annotated[str, Meta(max_length=256)]
-
-
 Text = Annotated[str, Meta(max_length=16_384)]
-
-
 Interval = Annotated[float, Meta(gt=0.0, le=86_400.0)]  # seconds; each is waited for, so none may be without end
-
-
 Digest = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]  # `$` would let a newline follow
-
-
 Farm = Annotated[str, Meta(pattern=r"\A([0-9a-f]{32})?\Z")]  # uuid of a root, "" where there is none yet
-
-
 Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z")]
-
-
 Range = tuple[Count, Count]
-
-
 Ranges = Annotated[list[Range], Meta(max_length=65_536)]
-
-
 _encoder = msgspec.msgpack.Encoder()
-
-
 _T = TypeVar("_T")
 
 

@@ -18,11 +18,7 @@ from muster.coordinator.scheduler.state import State
 from muster.jobs.common.ranges import RangeSet
 
 PACE_WEIGHT = 0.3  # of the newest report
-
-
 PACE_LEAST_SECONDS = 1e-6
-
-
 LATE_FACTOR = 8
 
 

@@ -12,11 +12,7 @@ from muster.jobs.contract.plan import Environment
 from muster.jobs.contract.resources import lacking
 
 RATE_MEMORY_SECONDS = 5.0  # how fast an agent's measured rate forgets
-
-
 RATE_STEP_SECONDS = 0.05  # shorter spells are added up before they count
-
-
 SETTLED = frozenset({"merged", "changed"})  # states of a layer in which nothing of it is pending
 
 

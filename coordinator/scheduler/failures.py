@@ -19,14 +19,8 @@ from muster.coordinator.scheduler.state import State
 from muster.jobs.common.ranges import RangeSet
 
 LOSSES_TO_QUARANTINE = 5
-
-
 MACHINES_TO_QUARANTINE = 3
-
-
 STRIKES_TO_BAR = 3  # different shards failed in a row on one machine, after the job's first success
-
-
 FAILURES_TO_HALT_ALONE = 3  # different shards failed on a lone machine, with no success
 
 

@@ -21,17 +21,9 @@ from muster.coordinator.scheduler.state import State
 from muster.jobs.common.ranges import RangeSet
 
 LAYERS_AHEAD = 2  # layers of one job open with shards still to be granted, at least
-
-
 SHARDS_AHEAD = 256  # shards in them, at least: many small layers open together
-
-
 LAYERS_OPEN = 512  # of one job, at most, those being merged included
-
-
 MARK_AHEAD = 64  # shards the high-water mark is kept ahead of the grants, at least
-
-
 SPACE_MARGIN_BYTES = 64 << 20  # of the root's disk, left alone
 
 

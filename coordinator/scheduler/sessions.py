@@ -21,8 +21,6 @@ from muster.coordinator.scheduler.state import State
 from muster.jobs.common.ranges import RangeSet
 
 FENCED_KEPT = 10_000
-
-
 DOUBT_HEARTBEATS = 3  # so long may an agent have less than we think; then it has to say hello again
 
 

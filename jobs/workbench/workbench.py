@@ -22,16 +22,16 @@ import xxhash
 from muster.jobs.common.durable import is_full, local_commit
 from muster.jobs.common.errors import DamagedError, SpaceError
 from muster.jobs.contract.kind import Bench, Runner, RunnerLost, Shard, ShardFailure
-from muster.jobs.contract.plan import ItemsWindow, Layer, MadeSource, Output, Work
+from muster.jobs.contract.plan import ItemsWindow, Layer, Output
 from muster.jobs.kinds import registry
 from muster.jobs.parts.part_file import Entry, Index, Layout, PartWriter
-from muster.jobs.sources.items import located
 from muster.jobs.workbench.batch import Batch, Item, Mishap, Outcome
 from muster.jobs.workbench.slot_marker import Mark
 
 if TYPE_CHECKING:
     from muster.jobs.results.outputs import Array
     from muster.jobs.sources.stage_files import LaidOut
+
 
 EVIDENCE_LIMIT = 8_000  # characters of a traceback, its end
 MESSAGE_LIMIT = 500
@@ -310,55 +310,6 @@ class _Part:
             printed=tuple(self._printed) if entries else (),
             unprinted=self._unprinted if entries else 0,
         )
-
-
-def run_serially(
-    layer: Layer,
-    work: Work,
-    folder: Path,
-    code: str | None = None,
-    python: str | None = None,
-    model: str | None = None,
-    items: Path | None = None,
-) -> Path:
-    """Every shard of a layer, one after the other, in this process: the part all others are judged by. `items`: its
-    list, where it has one."""
-    assert not isinstance(layer.source, MadeSource), "a made layer has no shards of its own"
-    batch = Batch(
-        farm="serial",
-        agent="serial",
-        job="serial",
-        layer=layer,
-        work=work,
-        items=tuple(Item(number, 0, 0, located(layer.window(number), items)) for number in range(layer.count)),
-        tmp=str(folder / "serial.tmp"),
-        done=str(folder / "serial.part"),
-        mark=str(folder / "serial.mark"),
-        scratch=str(folder),
-        code=code,
-        python=python,
-        model=model,
-    )
-    bench = Workbench()
-    try:
-        outcome = bench.run(batch)
-    finally:
-        bench.close()
-    _check_whole(layer, outcome)
-    return Path(batch.done)
-
-
-def _check_whole(layer: Layer, outcome: Outcome) -> None:
-    """A serial run is whole, or an exception says what came between."""
-    if outcome.full:
-        raise SpaceError(outcome.full)
-    for mishap in outcome.mishaps:
-        raise ShardFailure(mishap.code, f"shard {mishap.number}: {mishap.message}", mishap.evidence)
-    if outcome.changed:
-        raise RuntimeError(f"{layer.name}: its source is not what was planned")
-    if len(outcome.numbers) < layer.count:
-        number = len(outcome.numbers)
-        raise ShardFailure("output", f"shard {number}: its outputs are not what those before it gave")
 
 
 def _open(batch: Batch) -> Runner:

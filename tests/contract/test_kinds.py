@@ -20,7 +20,7 @@ from muster.jobs.parts.part_file import read_index
 from muster.jobs.results.merge import merge_layer
 from muster.jobs.results.open_result import open_result, verify_layer
 from muster.jobs.sources.discover import stamp_of
-from muster.jobs.workbench.workbench import run_serially
+from muster.jobs.workbench.serial import run_serially
 from tests.plugin.muster_chain import Chain, ChainParams
 from tests.support import networks
 
@@ -93,8 +93,6 @@ EXAMPLES = [
         ),
     ),
 ]
-
-
 ITEMS_ALONE = {"command"}  # tests/unit/test_command_kind.py has the same promises of it
 
 

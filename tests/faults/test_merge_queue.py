@@ -16,12 +16,12 @@ import msgspec
 import numpy as np
 import pytest
 
+from muster.coordinator.api.process_messages import MergeOrder, MergeReply
 from muster.coordinator.api.requests import Done as Answered
 from muster.coordinator.api.requests import ExplainJob, Retry
 from muster.coordinator.api.status import Explained
-from muster.coordinator.daemon.merge.merge_process import MergeOrder, MergeReply
-from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.protocol.frames import HEAD, frame, payload_size
+from muster.jobs.common import launch
 from muster.jobs.contract.plan import Layer, Output
 from muster.jobs.results.open_result import verify_layer
 from tests.support.farm import Farm, arrays, until
@@ -42,7 +42,7 @@ class Helper:
     """A merge helper with limits of its own, asked as the daemon asks it."""
 
     def __init__(self) -> None:
-        command = roots.python("muster.coordinator.daemon.merge.merge_process")
+        command = launch.python("muster.coordinator.daemon.merge.merge_process")
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
         resource.prlimit(self.process.pid, resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from muster.coordinator import cli
-from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.farm_root import paths
 from muster.jobs.common.errors import INTERRUPTED_EXIT
 from tests.support.farm import DEADLINE_SECONDS, Farm, arrays, until
 
@@ -232,7 +232,7 @@ def test_a_second_daemon_is_refused(farm: Farm) -> None:
 
 def test_a_root_that_everyone_may_write_to_is_refused(farm: Farm, tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
-    for command in (roots.command("serve", tmp_path), roots.command("status", tmp_path)):
+    for command in (paths.command("serve", tmp_path), paths.command("status", tmp_path)):
         (tmp_path / "farm.json").write_text("{}")
         done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False)
         assert done.returncode == 7 and is_two_lines(done.stderr) and "chmod 700" in done.stderr, done
@@ -259,7 +259,7 @@ def test_an_interrupted_wait_leaves_the_job_running(farm: Farm, command: str) ->
     file = halves(farm, nap=1.0)  # longer than it takes to interrupt it on a busy machine
     args = ["submit", "--wait", str(file)] if command == "submit" else ["watch", submit(farm, file)]
     out = farm.folder / f"interrupted-{command}"
-    process = farm.run([*roots.command(args[0], farm.root.path), *args[1:]], out.name)
+    process = farm.run([*paths.command(args[0], farm.root.path), *args[1:]], out.name)
     until(lambda: "running" in out.read_text(), "the first line")
     job = farm.jobs()[-1].id
     assert interrupted(process) == INTERRUPTED_EXIT

@@ -20,8 +20,8 @@ from muster.coordinator.api.requests import Cancel, Remove, Retry, Submit, Submi
 from muster.coordinator.api.requests import Done as Answered
 from muster.coordinator.drivers.session import driving
 from muster.coordinator.farm_root import ask_daemon
-from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.submission.submit import plan_file, submission
+from muster.jobs.common import launch
 from muster.jobs.common.errors import NotFoundError, RefusedError
 from tests.plugin.muster_chain import DEATHS, following
 from tests.support.farm import Farm, Tracer, running, strace_obstacle, until, usurp
@@ -148,7 +148,7 @@ def test_a_twin_changes_nothing(chains: Farm) -> None:
     until(lambda: chains.status(job).totals.committed > 1, "it to drive")
     with pytest.raises(RefusedError, match="has a driver"), driving(chains.root, job):
         pass
-    twin = chains.run(roots.python("muster_chain:drive", str(chains.root.path), job), "twin.out")
+    twin = chains.run(launch.python("muster_chain:drive", str(chains.root.path), job), "twin.out")
     assert twin.wait(30) == RefusedError.exit_code
     with ask_daemon.line(chains.root) as line, pytest.raises(RefusedError, match="another process drives"):
         line.ask(Advance(job, 0, 1), Advanced)

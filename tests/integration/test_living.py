@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
-from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.farm_root import paths
 from tests.support.farm import DEADLINE_SECONDS, Farm, arrays, running, until
 
 pytestmark = pytest.mark.ray
@@ -132,7 +132,7 @@ def test_what_shards_print_is_in_the_logs(farm: Farm) -> None:
 
 def test_logs_are_followed_until_the_job_ends(farm: Farm) -> None:
     job = mapped(farm, "fails", name="followed", attempts=1)
-    command = [*roots.command("logs", farm.root.path), job, "-f"]
+    command = [*paths.command("logs", farm.root.path), job, "-f"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=True)
     assert done.stdout.count(f"{job}/a/7 printed, on ") == 1
     assert "ValueError: not this one" in done.stdout and farm.status(job).state == "incomplete"

@@ -14,7 +14,7 @@ import pytest
 
 from muster.agent.commands.status import state_of
 from muster.agent.display import State
-from muster.coordinator.farm_root import paths as roots
+from muster.jobs.common import launch
 from tests.support import netns, sshd
 from tests.support.farm import Farm, until
 from tests.support.netns import Machine, Net
@@ -96,7 +96,7 @@ class Guest:
         where = f"{HOST}:{self.site.farm.root.path}"
         options = ["--name", self.name, "--cpus", "1", "--spool", str(self.spool)]
         config = ["--ssh-config", str(self.site.sshd.ssh_config())]
-        agent = roots.python("muster.agent.cli", "join", where, *options, *config)
+        agent = launch.python("muster.agent.cli", "join", where, *options, *config)
         self.site.farm.real[self.name] = self.site.farm.run([*self.machine.enter, *within, *agent], f"{self.name}.out")
 
     @property

@@ -18,7 +18,8 @@ import psutil
 import pytest
 
 from muster.agent.pool import authentication, cleanup, ray_environment
-from muster.agent.pool.ray_local import BatchDone, Pool, PoolEvent, WorkerDied
+from muster.agent.pool.interface import BatchDone, PoolEvent, WorkerDied
+from muster.agent.pool.ray_local import Pool
 from tests import stranger
 from tests.support.standin import batch
 

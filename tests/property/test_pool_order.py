@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.agent.pool import cleanup
-from muster.agent.pool.ray_local import BatchDone, Pool, PoolEvent, WorkerDied, _Worker
+from muster.agent.pool.interface import BatchDone, PoolEvent, WorkerDied
+from muster.agent.pool.ray_local import Pool, _Worker
 from muster.agent.pool.worker import Done
 from muster.agent.pool.worker_socket import Lane
 from muster.jobs.workbench.batch import Outcome

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from muster.agent.pool import ray_environment
-from muster.agent.pool.ray_local import Pool, PoolEvent
+from muster.agent.pool.interface import PoolEvent
+from muster.agent.pool.ray_local import Pool
 from muster.jobs.common.errors import MusterError
 from tests.support.standin import batch
 

@@ -27,13 +27,14 @@ from muster.coordinator.daemon.store.statements import Store, StoredJob
 from muster.coordinator.farm_root import ask_daemon as ask
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.protocol.values import Message
+from muster.jobs.common import launch
 from muster.jobs.common.errors import LinkError, NoDaemonError, RefusedError
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import ItemsSource, Layer, Plan, decode_plan
 from muster.jobs.parts.part_file import check_body, read_index
 from muster.jobs.results.merge import merge_layer
 from muster.jobs.user_code.code_pack import unpack
-from muster.jobs.workbench.workbench import run_serially
+from muster.jobs.workbench.serial import run_serially
 from tests.support.simulated import SimulatedAgent
 
 MARK = "MUSTER_TEST_FARM"
@@ -158,7 +159,7 @@ class Farm:
 
     def agent_command(self, *args: str) -> subprocess.CompletedProcess[str]:
         """An `agent` command, run to its end."""
-        command = roots.python("muster.agent.cli", *args)
+        command = launch.python("muster.agent.cli", *args)
         return subprocess.run(
             command, env=self.environment(), capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
         )
@@ -356,7 +357,7 @@ class Farm:
         spool = self.folder / "spools" / name
         spool.mkdir(parents=True, exist_ok=True)
         options = ["--name", name, "--spool", str(spool), *args]
-        command = [*prefix, *roots.python("muster.agent.cli", "join", where or str(self.root.path)), *options]
+        command = [*prefix, *launch.python("muster.agent.cli", "join", where or str(self.root.path)), *options]
         self.real[name] = self.run(command, f"agent-{name}.out")
         return self.real[name]
 

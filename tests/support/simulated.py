@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from muster import VERSION
-from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.farm_root import paths
 from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.protocol import control, transfer, values
 from muster.coordinator.protocol.frames import FrameReader, frame
@@ -47,7 +47,7 @@ class Helper:
     """One `coordinator connect` process and the frames to and from it."""
 
     def __init__(self, root: Root, role: str, types: object, env: Mapping[str, str], args: Sequence[str] = ()) -> None:
-        command = [*roots.command("connect", root.path), "--role", role, *args]
+        command = [*paths.command("connect", root.path), "--role", role, *args]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(env), start_new_session=True, cwd="/"
         )

@@ -26,7 +26,7 @@ from muster.jobs.kinds.command import Command, CommandParams
 from muster.jobs.results.merge import merge_layer
 from muster.jobs.results.open_result import WrittenFiles, open_result
 from muster.jobs.user_code.code_pack import collect, opened, pack
-from muster.jobs.workbench.workbench import run_serially
+from muster.jobs.workbench.serial import run_serially
 from tests.support.farm import until
 from tests.support.odd_names import fill
 

@@ -22,7 +22,7 @@ from muster.jobs.results.merge import merge_layer
 from muster.jobs.results.open_result import open_result
 from muster.jobs.user_code.code_pack import collect
 from muster.jobs.user_code.runner import models
-from muster.jobs.workbench.workbench import run_serially
+from muster.jobs.workbench.serial import run_serially
 from tests.support import networks
 
 Array = np.ndarray[Any, Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from muster.coordinator.daemon.merge.merge_process import MergeReply
+from muster.coordinator.api.process_messages import MergeReply
 from muster.coordinator.daemon.merge.queue import PAUSE_LIMIT_SECONDS, Order
 from tests.support.shards import layer_of
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from muster.coordinator.daemon.store import statements as stores
-from muster.coordinator.daemon.store.statements import AlreadyCommitted, LayerGone, OtherKernels, Store, StoreThread
+from muster.coordinator.daemon.store.statements import AlreadyCommitted, LayerGone, OtherKernels, Store
+from muster.coordinator.daemon.store.thread import StoreThread
 from muster.coordinator.protocol.control import Failure
 from muster.jobs.common.errors import RefusedError
 from muster.jobs.common.ranges import RangeSet
@@ -262,7 +262,7 @@ def test_whoever_asked_may_go_away(thread: StoreThread) -> None:
 @pytest.fixture
 def full(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[StoreThread, Troubles]]:
     """A store with no room for another page."""
-    monkeypatch.setattr(stores, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr("muster.coordinator.daemon.store.thread.RETRY_SECONDS", 0.02)
     troubles = Troubles()
     pages = store.db.execute("PRAGMA page_count").fetchone()[0]
     store.db.execute(f"PRAGMA max_page_count = {pages}")

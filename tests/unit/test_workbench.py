@@ -28,8 +28,9 @@ from muster.jobs.results.open_result import open_result
 from muster.jobs.sources.discover import stamp_of
 from muster.jobs.user_code.code_pack import CodeBundle, pack, unpack
 from muster.jobs.workbench.batch import Batch, Item, Outcome
+from muster.jobs.workbench.serial import run_serially
 from muster.jobs.workbench.slot_marker import read
-from muster.jobs.workbench.workbench import Workbench, run_serially
+from muster.jobs.workbench.workbench import Workbench
 
 Act = Callable[[Shard], Result]
 

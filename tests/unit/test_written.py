@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from muster.coordinator.commands.result import copy
-from muster.coordinator.daemon.merge.queue import publish, withdraw
+from muster.coordinator.daemon.merge.publish import publish, withdraw
 from muster.jobs.common.errors import DamagedError
 from muster.jobs.contract.kind import ShardFailure, Written
 from muster.jobs.contract.plan import Layer, Output

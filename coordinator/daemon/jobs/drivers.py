@@ -19,9 +19,9 @@ from muster.coordinator.api.driver import (
 )
 from muster.coordinator.api.requests import Done
 from muster.coordinator.daemon.engine import Engine
-from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.entities import Job
+from muster.jobs.common import launch
 from muster.jobs.common.errors import NotFoundError, RefusedError
 from muster.jobs.common.ranges import RangeSet
 
@@ -91,7 +91,7 @@ class Driving:
         """One life of a driver; its exit code, and the end of what it said."""
         entry = await asyncio.to_thread(entry_of, self._engine.jobs[job].plan.work.kind)
         process = await asyncio.create_subprocess_exec(
-            *roots.python(entry, str(self._engine.root.path), job), stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, cwd="/"
+            *launch.python(entry, str(self._engine.root.path), job), stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, cwd="/"
         )
         assert process.stdout is not None
         said = bytearray()

@@ -15,36 +15,12 @@ from pathlib import Path
 
 import msgspec
 
+from muster.coordinator.api.process_messages import EVIDENCE_CHARS, MESSAGE_CHARS, MergeOrder, MergeReply
 from muster.coordinator.protocol.frames import FrameReader, frame
 from muster.jobs.common.durable import is_full, write_all
-from muster.jobs.contract.plan import Layer
 
 READ_BYTES = 1 << 16
-EVIDENCE_CHARS = 8_000  # of a traceback, its end
-MESSAGE_CHARS = 1_000
 MISSING_TOLD = 100_000  # ranges in one reply, which is a frame; the next merge tells of more
-
-
-class MergeOrder(msgspec.Struct, frozen=True):
-    """Merge these bundles into `folder`."""
-
-    job: str
-    layer: Layer
-    bundles: list[str]
-    folder: str
-    items: str = ""  # the layer's list, where it has one
-
-
-class MergeReply(msgspec.Struct, frozen=True):
-    """What came of an order: merged where all else is empty."""
-
-    nbytes: int = 0
-    damaged: str = ""  # the bundle that failed its digest
-    missing: list[tuple[int, int]] = []
-    full: bool = False
-    hopeless: bool = False  # it would fail again and again: what the shards gave does not merge
-    message: str = ""
-    evidence: str = ""  # the traceback of what nobody foresaw
 
 
 def main() -> int:

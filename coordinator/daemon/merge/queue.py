@@ -19,21 +19,17 @@ from pathlib import Path
 
 import msgspec
 
-from muster.coordinator.daemon.merge.merge_process import EVIDENCE_CHARS, MESSAGE_CHARS, MergeOrder, MergeReply
-from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.api.process_messages import EVIDENCE_CHARS, MESSAGE_CHARS, MergeOrder, MergeReply
 from muster.coordinator.protocol.frames import HEAD, frame, payload_size
-from muster.jobs.common.durable import fsync_folder, is_full, make_folder
+from muster.jobs.common import launch
+from muster.jobs.common.durable import is_full
 from muster.jobs.common.errors import MusterError, SpaceError
 from muster.jobs.contract.plan import ItemsSource, Layer
-from muster.jobs.parts.manifest import MANIFEST, folders_of_files
 
 log = logging.getLogger("muster.merge")
-
 RETRY_SECONDS = 1.0  # doubled with each try that settled nothing
 PAUSE_LIMIT_SECONDS = 30.0
 FAILURES_TO_HALT = 5  # of one order, in a row, alike
-
-
 Bundles = Callable[[], Awaitable["list[str] | None"]]  # the paths to merge; None: nobody wants it any more
 
 
@@ -53,7 +49,7 @@ class Helper:
 
     async def merge(self, order: MergeOrder) -> MergeReply:
         process = self._process or await asyncio.create_subprocess_exec(
-            *roots.python("muster.coordinator.daemon.merge.merge_process"), stdin=PIPE, stdout=PIPE, cwd="/"
+            *launch.python("muster.coordinator.daemon.merge.merge_process"), stdin=PIPE, stdout=PIPE, cwd="/"
         )
         self._process = process
         assert process.stdin and process.stdout
@@ -196,30 +192,3 @@ class Merging:
         halt = MergeReply(hopeless=True, message=why, evidence=reply.evidence)
         await self._outcome(order.job, order.layer, order.generation, halt, folder, 0.0)
         return None
-
-
-def publish(folder: Path, target: Path) -> None:
-    """Rename a merged layer into place. A reader that finds the manifest finds everything it names."""
-    make_folder(target)
-    (target / MANIFEST).unlink(missing_ok=True)
-    fsync_folder(target)
-    files = sorted(path for path in folder.iterdir() if path.name != MANIFEST)
-    for path in files:
-        if path.is_dir() and (target / path.name).is_dir():  # of a publication that was cut short
-            (target / path.name).rename(folder / f".{path.name}")
-        path.rename(target / path.name)
-    (folder / MANIFEST).rename(target / MANIFEST)
-    fsync_folder(target)
-
-
-def withdraw(target: Path) -> None:
-    """Take a layer's result away, the manifest first. Folders of other layers below it stay."""
-    if not target.is_dir():
-        return
-    (target / MANIFEST).unlink(missing_ok=True)
-    fsync_folder(target)
-    for folder in folders_of_files(target):
-        shutil.rmtree(folder)
-    for path in target.iterdir():
-        if path.is_file():
-            path.unlink(missing_ok=True)

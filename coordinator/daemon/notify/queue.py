@@ -13,8 +13,8 @@ import msgspec
 from muster.coordinator.daemon.engine import Engine
 from muster.coordinator.daemon.notify.conditions import ENDS, Alarm, Alarms
 from muster.coordinator.daemon.notify.sender import Order
-from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.scheduler.entities import Job
+from muster.jobs.common import launch
 
 log = logging.getLogger("muster.daemon")
 
@@ -71,7 +71,7 @@ class Notifying:
         async with self._free:
             log.info("telling that %s: %s", order.event["job"], order.event["event"])
             process = await asyncio.create_subprocess_exec(
-                *roots.python("muster.coordinator.daemon.notify.sender"),
+                *launch.python("muster.coordinator.daemon.notify.sender"),
                 stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL, cwd="/",
                 start_new_session=True,
             )  # fmt: skip

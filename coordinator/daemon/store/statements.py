@@ -7,16 +7,12 @@ counting exact.
 
 from __future__ import annotations
 
-import contextlib
-import queue
 import sqlite3
-import threading
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -28,8 +24,6 @@ from muster.jobs.contract.resources import apart
 
 LAYOUT = 2
 LATER = (("news", "BLOB"), ("plan", "TEXT"))  # columns of `jobs` that stores from before them get when opened
-RETRY_SECONDS = 1.0  # between tries while the disk is full
-
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE names (name TEXT PRIMARY KEY, last INTEGER NOT NULL) WITHOUT ROWID;
@@ -75,6 +69,7 @@ CREATE TABLE commits (
 );
 CREATE INDEX commits_of ON commits (job, id);
 """
+
 
 # every stored failure, and a row for each shard that is quarantined for losses alone
 FAILURES_AND_LOSSES = """
@@ -551,90 +546,3 @@ def _failure_row(row: tuple[Any, ...]) -> FailureRow:
     return FailureRow(
         layer, number, boot, attempt, agent, at, code, message, evidence, seconds, peak, bool(quarantined)
     )
-
-
-_T = TypeVar("_T")
-_Job = tuple[Callable[[Store], Any], "Future[Any]"]
-
-
-class StoreThread:
-    """Runs statements in the order they were asked for; each batch is one transaction, each request a savepoint.
-
-    A future is done only when its transaction is durable. While the disk is full the batch is tried again: nothing is
-    acknowledged meanwhile, so nothing is lost.
-    """
-
-    def __init__(self, store: Store, on_trouble: Callable[[str], None]) -> None:
-        self._store = store
-        self._on_trouble = on_trouble
-        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name="store", daemon=True)
-        self._thread.start()
-
-    def run(self, statement: Callable[[Store], _T]) -> Future[_T]:
-        future: Future[_T] = Future()
-        future.set_running_or_notify_cancel()  # whoever asked may go away: it is done all the same
-        self._queue.put((statement, future))
-        return future
-
-    def stop(self) -> None:
-        """After all that was asked for, unless the disk takes no more."""
-        self._stopping.set()
-        self._queue.put(None)
-        self._thread.join()
-        self._store.close()
-
-    def _loop(self) -> None:
-        while (first := self._queue.get()) is not None:
-            batch, last = [first], False
-            with contextlib.suppress(queue.Empty):
-                while not last:
-                    job = self._queue.get_nowait()
-                    last = job is None
-                    if job is not None:
-                        batch.append(job)
-            self._transact(batch)
-            if last:
-                return
-
-    def _transact(self, batch: list[_Job]) -> None:
-        while True:
-            try:
-                results = self._try(batch)
-            except sqlite3.Error as error:
-                self._on_trouble(str(error))
-                if self._stopping.wait(RETRY_SECONDS):
-                    for _, future in batch:
-                        future.set_exception(error)
-                    return
-                continue
-            self._on_trouble("")
-            for (_, future), (value, error_of_one) in zip(batch, results, strict=True):
-                if error_of_one is not None:
-                    future.set_exception(error_of_one)
-                else:
-                    future.set_result(value)
-            return
-
-    def _try(self, batch: list[_Job]) -> list[tuple[Any, Exception | None]]:
-        db = self._store.db
-        results: list[tuple[Any, Exception | None]] = []
-        db.execute("BEGIN IMMEDIATE")
-        try:
-            for statement, _ in batch:
-                db.execute("SAVEPOINT one")
-                try:
-                    results.append((statement(self._store), None))
-                except sqlite3.OperationalError:
-                    raise
-                except Exception as error:
-                    db.execute("ROLLBACK TO one")
-                    results.append((None, error))
-                db.execute("RELEASE one")
-            db.execute("COMMIT")
-        except BaseException:
-            with contextlib.suppress(sqlite3.Error):
-                db.execute("ROLLBACK")
-            raise
-        return results

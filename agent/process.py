@@ -46,11 +46,10 @@ from muster.agent.core.actions import (
 from muster.agent.core.events import DrainAsked, Event, Lent, PoolLost, PoolStarted, SpaceSeen, Ticked
 from muster.agent.core.session import Who
 from muster.agent.core.state_machine import Desk, Left
-from muster.agent.display import Line, State
+from muster.agent.display import Line, Meter, State
 from muster.agent.host import user_limits
 from muster.agent.links.base import Link
 from muster.agent.logs import close_log, open_log
-from muster.agent.meter import Meter
 from muster.agent.pool import cleanup
 from muster.agent.pool.controller import Hands, PoolNews
 from muster.agent.spool.paths import Spool, free_bytes

@@ -12,17 +12,49 @@ from typing import ClassVar, Generic, TypeVar
 
 from muster.agent.channels.backoff import Backoff
 from muster.agent.channels.bandwidth import Bandwidth
-from muster.agent.channels.dialling import Dialling
 from muster.agent.core.events import Event
-from muster.agent.links.base import Channel, Link
+from muster.agent.links.base import Channel, Link, Role, greet
 from muster.coordinator.protocol.control import Bye
 from muster.coordinator.protocol.values import Decoder, Message
 from muster.jobs.common.errors import MusterError, NoDaemonError
 
 ANSWER_SECONDS = 60.0
-
 log = logging.getLogger("muster.bulk")
 _Order = TypeVar("_Order")
+
+
+class Dialling:
+    """What the threads that move bytes share. `_lock` is over `_channel`."""
+
+    role: ClassVar[Role]
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._channel: Channel | None = None
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+
+    def _dial(self) -> Channel:
+        channel = self._link.open(self.role)
+        with self._lock:
+            self._channel = channel
+        if self._stopping.is_set():
+            channel.abort()
+        greet(channel)
+        return channel
+
+    def _hang_up(self) -> None:
+        with self._lock:
+            channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+
+    def _abort(self) -> None:
+        """From any thread: what waits on the channel ends, and another that is made."""
+        self._stopping.set()
+        with self._lock:
+            if self._channel is not None:
+                self._channel.abort()
 
 
 class Bulk(Dialling, ABC, Generic[_Order]):

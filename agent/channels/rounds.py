@@ -14,7 +14,7 @@ import msgspec
 import xxhash
 
 from muster.agent.channels.bandwidth import Bandwidth
-from muster.agent.channels.dialling import Dialling
+from muster.agent.channels.base import Dialling
 from muster.agent.core.actions import DropSheet, FollowRounds, StopFollowing
 from muster.agent.core.events import Event, SheetCame, Unfollowed
 from muster.agent.links.base import Channel, Link

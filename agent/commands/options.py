@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,11 @@ from typing import Any, TypeVar
 
 import click
 
-from muster.jobs.common.errors import UsageError
+from muster.agent.commands.status import state_of, the_one
+from muster.agent.display import State
+from muster.agent.host import user_limits
+from muster.agent.host.user_limits import Courtesy
+from muster.jobs.common.errors import LinkError, UsageError
 from muster.jobs.common.locations import Folder, Host, parse
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -34,6 +39,8 @@ _SSH = (
         help="File in place of ~/.ssh/config, as with `ssh -F`.",
     ),
 )
+ANSWER_SECONDS = 15.0  # a pool that is starting takes the agent's attention
+POLL_SECONDS = 0.05
 
 
 def ssh_options(command: _Command) -> _Command:
@@ -51,3 +58,24 @@ def place_of(where: str, port: int | None) -> Folder | Host:
     if port and found.port not in (None, port):
         raise UsageError(f"{where} and --port {port} name two ports", "leave one of them out")
     return replace(found, port=port or found.port)
+
+
+def agent_options(command: _Command) -> _Command:
+    """Which agent is meant, where several run."""
+    command = click.option("--spool", type=click.Path(path_type=Path), default=None, help="Which agent, by its spool.")(
+        command
+    )
+    return click.option("--name", default=None, help="Which agent, where several run.")(command)
+
+
+def wish(spool: Path | None, name: str | None, change: Callable[[Courtesy], Courtesy]) -> State:
+    """Change what is wished of the agent; how it is once it goes by it."""
+    folder, owner = the_one(spool, name)
+    stamp = user_limits.write(folder, change(user_limits.read(folder)))
+    deadline = time.monotonic() + ANSWER_SECONDS
+    while time.monotonic() < deadline:
+        state = state_of(folder)
+        if state is not None and state.pid == owner.pid and state.wishes == stamp:
+            return state
+        time.sleep(POLL_SECONDS)
+    raise LinkError(f"agent {owner.name} does not answer", "it will as soon as it looks; `agent status` shows it")

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from muster.agent.commands.wishing import agent_options, wish
+from muster.agent.commands.options import agent_options, wish
 from muster.jobs.common.cli import example
 
 

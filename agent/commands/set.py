@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from muster.agent.commands.wishing import agent_options, wish
+from muster.agent.commands.options import agent_options, wish
 from muster.agent.host import user_limits
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import UsageError

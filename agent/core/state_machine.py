@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from muster.agent.core.actions import Action, Copy, Delete, Quit, Redial, Tell
-from muster.agent.core.disk import Disk
-from muster.agent.core.disk_budget import Space
+from muster.agent.core.disk_budget import Disk, Space
 from muster.agent.core.dispatch import Floor
 from muster.agent.core.events import (
     BatchEnded,

@@ -10,7 +10,7 @@ from muster.agent.links import errors
 from muster.agent.links.base import GREETING_SECONDS, Channel, Link, Role
 from muster.jobs.common.errors import MusterError, NoCommandError
 from muster.jobs.common.locations import Host
-from muster.jobs.common.shellword import quote
+from muster.jobs.common.ssh import quote
 
 COMMAND = "coordinator"
 LAUNCHER = "connect"  # what `coordinator serve` writes into its root

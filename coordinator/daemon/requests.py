@@ -15,9 +15,8 @@ from muster.coordinator.api import requests as a
 from muster.coordinator.daemon.engine import Engine, LiveJob
 from muster.coordinator.daemon.jobs.drivers import Driving
 from muster.coordinator.daemon.jobs.reuse import adopt
-from muster.coordinator.daemon.views import history
 from muster.coordinator.daemon.views.explain import explain_agent, explain_job, explain_shard
-from muster.coordinator.daemon.views.status import agents_of, status_of
+from muster.coordinator.daemon.views.status import agents_of, commits, status_of
 from muster.coordinator.farm_root import uploads
 from muster.coordinator.farm_root.submission_folders import sweep
 from muster.coordinator.protocol.values import Message
@@ -79,7 +78,7 @@ class Office:
             case a.FailuresAsk():
                 return await self._failures(question)
             case a.CommitsAsk():
-                return await history.commits(self._engine, self._known(question.job), question)
+                return await commits(self._engine, self._known(question.job), question)
             case a.ExplainAgent():
                 return explain_agent(self._engine, question.agent)
             case a.ExplainJob():

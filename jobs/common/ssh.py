@@ -21,6 +21,7 @@ QUIET = {
     "ServerAliveInterval": "15",
 }
 _OURS = re.compile(r"^error: (.+)\nhint: (.+)$", re.M)
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./_-")
 
 
 def as_arguments(options: Mapping[str, str]) -> list[str]:
@@ -37,3 +38,17 @@ def last_line(words: str) -> str:
     """The last that is not blank, cut."""
     lines = [line.strip() for line in words.splitlines() if line.strip()]
     return lines[-1][:SHOWN] if lines else ""
+
+
+def quote(word: str) -> str:
+    """One word to sh, csh and fish alike: `'` and `!` are not the same within quotes in all of them, nor is `\\`."""
+    if word and all(letter in _PLAIN for letter in word):
+        return word
+    quoted, run = [], ""
+    for letter in word:
+        if letter in "'!\\":
+            quoted += [f"'{run}'" if run else "", f"\\{letter}"]
+            run = ""
+        else:
+            run += letter
+    return "".join(quoted) + (f"'{run}'" if run or not quoted else "")

@@ -8,7 +8,7 @@ import msgspec
 
 from muster.jobs.contract.kind import Bench, Kind, Prepared, Result, Runner, RunnerLost, Shape, Shard, Site
 from muster.jobs.contract.plan import Output
-from muster.jobs.training.aggregation.header import Header
+from muster.jobs.training.aggregation.contribution import Header
 from muster.jobs.training.params import TORCH_MODELS, TrainParams, check
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Train(Kind[TrainParams]):
         return not has_code and params.model not in TORCH_MODELS and params.mode != "async"
 
     def patched(self, params: TrainParams, sheet: bytes, patch: bytes) -> bytes:
-        from muster.jobs.training.aggregation import patch as patches
+        from muster.jobs.training.aggregation import weights_delta as patches
 
         return patches.patched(sheet, patch)
 

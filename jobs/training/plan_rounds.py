@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import shutil
 import tempfile
@@ -15,7 +16,7 @@ import numpy as np
 
 from muster.jobs.common.errors import JobFileError
 from muster.jobs.contract.kind import Prepared, ShardFailure, Site
-from muster.jobs.training import pace
+from muster.jobs.training import plan_rounds
 from muster.jobs.training.aggregation.synchronous import Outer
 from muster.jobs.training.data import dataset
 from muster.jobs.training.data.dataset import Born, Data
@@ -28,6 +29,12 @@ TRIED_ROWS = 8
 TIMED = 3  # steps, of which the fastest counts
 TRIAL_SECONDS = 300.0
 TORCH_HINT = "the module is made once where the job is submitted, with torch there or in the `env` that is a path"
+WAITING_SHARE = 0.15  # of a round
+STEPS_MOST = 10_000
+ASSUMED_MACHINES = 4
+ASSUMED_RATE = 117e6  # bytes a second: what a link of 1 Gbit/s carries
+ASSUMED_OVERHEAD = 0.025  # seconds a round, beside the bytes
+COMPRESSED = 0.13  # of 8-bit values, once packed
 
 
 def prepare(params: TrainParams, site: Site) -> Prepared[TrainParams]:
@@ -103,7 +110,7 @@ def _steps(params: TrainParams, learner: Learner) -> int:
         begun = time.perf_counter()
         learner.contribute(outer.weights, outer.header(), 0)
         seconds.append(time.perf_counter() - begun)
-    return pace.planned_steps(one, learner.dim, min(seconds))
+    return plan_rounds.planned_steps(one, learner.dim, min(seconds))
 
 
 def _laid_ready(found: Data) -> Path:
@@ -112,3 +119,23 @@ def _laid_ready(found: Data) -> Path:
     atexit.register(shutil.rmtree, folder, True)
     dataset.write(found, folder / "data.safetensors")
     return folder / "data.safetensors"
+
+
+def smallest_steps(step_seconds: float, exchange_seconds: float) -> int:
+    """The fewest steps of which a round's exchange is at most WAITING_SHARE."""
+    if not (step_seconds > 0 and exchange_seconds > 0):
+        return 1
+    wanted = exchange_seconds * (1 - WAITING_SHARE) / WAITING_SHARE / step_seconds
+    return max(1, min(math.ceil(wanted), STEPS_MOST))
+
+
+def assumed_exchange(params: TrainParams, dim: int) -> float:
+    """Seconds a round spends moving its values up and its update down, over a link of 1 Gbit/s."""
+    share = COMPRESSED if params.bits == 8 else params.bits / 32
+    return ASSUMED_OVERHEAD + 2 * 4 * dim * share / ASSUMED_RATE
+
+
+def planned_steps(params: TrainParams, dim: int, step_seconds: float) -> int:
+    """For `local_steps: auto`, where all that is known is how long one virtual worker's step takes here."""
+    workers = math.ceil(params.workers / ASSUMED_MACHINES)
+    return smallest_steps(step_seconds * workers, assumed_exchange(params, dim))

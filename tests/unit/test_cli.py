@@ -236,7 +236,7 @@ def test_an_interrupt_is_quiet(root: roots.Root, run: Callable[..., Ran], monkey
 def test_a_terminal_without_a_character_is_no_error(daemon: FixedDaemon) -> None:
     layers = [status.LayerStatus("x" * 60, "open", tally(10))]
     daemon.answers[requests.StatusAsk] = status_of(job(tally(), layers=layers))
-    command = [sys.executable, "-m", "coordinator", "status", "weights"]
+    command = [sys.executable, "-m", "muster.coordinator", "status", "weights"]
     env = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     assert (done.returncode, done.stderr) == (0, "")
@@ -246,7 +246,7 @@ def test_a_terminal_without_a_character_is_no_error(daemon: FixedDaemon) -> None
 def test_a_closed_pipe_is_quiet(root: roots.Root) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "coordinator", "--help"]
+    command = [sys.executable, "-m", "muster.coordinator", "--help"]
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr) == (BROKEN_PIPE_EXIT, "")
@@ -254,8 +254,8 @@ def test_a_closed_pipe_is_quiet(root: roots.Root) -> None:
 
 @pytest.mark.parametrize("package", ["agent", "coordinator"])
 def test_nothing_is_imported_from_where_a_command_is_typed(package: str, tmp_path: Path) -> None:
-    planted = traps.plant(tmp_path / "planted", *(name for name in traps.NAMES if name != package))
-    command = [sys.executable, "-m", package, "status", "--help"]
+    planted = traps.plant(tmp_path / "planted", *traps.NAMES)
+    command = [sys.executable, "-m", f"muster.{package}", "status", "--help"]
     done = subprocess.run(command, cwd=planted, capture_output=True, text=True, check=False)
     assert traps.sprung(planted) == []
     assert (done.returncode, done.stderr) == (0, "")

@@ -17,7 +17,7 @@ from muster.jobs.common.errors import TrainingError
 from muster.jobs.contract.plan import Output
 from muster.jobs.kinds.train import Order
 from muster.jobs.parts.part_file import Entry, Index
-from muster.jobs.training.aggregation.header import Header
+from muster.jobs.training.aggregation.contribution import Header
 from muster.jobs.training.params import Facts, TrainParams
 from muster.jobs.training.steps.learner import digest_of
 

@@ -19,7 +19,7 @@ from muster.agent.links.paramiko_ssh.transport import Arrived
 from muster.agent.links.ssh_config import Config, Target
 from muster.jobs.common.errors import AccessError, LinkError, MusterError, NoCommandError, SpaceError, UsageError
 from muster.jobs.common.locations import Host
-from muster.jobs.common.shellword import quote
+from muster.jobs.common.ssh import quote
 
 
 def target(tmp_path: Path, text: str, host: Host | None = None) -> Target:

@@ -6,7 +6,7 @@ from typing import Any
 
 from muster.coordinator.api.status import AgentRate, JobStatus, SlowShard, Tally
 from muster.coordinator.daemon.measures import JobFigures
-from muster.coordinator.daemon.views.stragglers import slow_shards
+from muster.coordinator.daemon.views.status import slow_shards
 from muster.coordinator.display import agents, jobs
 from muster.coordinator.protocol.control import Finished
 from muster.coordinator.scheduler import actions as c

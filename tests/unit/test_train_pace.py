@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from muster.jobs.training.pace import WAITING_SHARE, assumed_exchange, planned_steps, smallest_steps
 from muster.jobs.training.params import TrainParams
+from muster.jobs.training.plan_rounds import WAITING_SHARE, assumed_exchange, planned_steps, smallest_steps
 
 
 @pytest.mark.parametrize(("step", "exchange"), [(0.001, 0.05), (0.02, 0.05), (0.3, 0.05), (5.0, 0.05)])

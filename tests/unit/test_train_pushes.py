@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from muster.jobs.training.aggregation.asynchronous import Pushes
-from muster.jobs.training.aggregation.contribution import Sum
-from muster.jobs.training.aggregation.header import Header
+from muster.jobs.training.aggregation.contribution import Header, Sum
 from muster.jobs.training.aggregation.synchronous import Redo, Stepped
 from muster.jobs.training.data.dataset import Data, load
 from muster.jobs.training.params import TrainParams, check, settled

@@ -16,7 +16,7 @@ from typing import IO
 from muster.jobs.common import ssh
 from muster.jobs.common.errors import AccessError, LinkError, MusterError, NoCommandError, ProtocolError, UsageError
 from muster.jobs.common.locations import Host
-from muster.jobs.common.shellword import quote
+from muster.jobs.common.ssh import quote
 
 COMMAND = "coordinator"
 DEFAULT_ROOT = ".muster"  # relative to the home folder, where a command starts

@@ -8,8 +8,7 @@ from muster.coordinator.api.status import Explained, Happening
 from muster.coordinator.daemon.engine import Engine
 from muster.coordinator.daemon.store.statements import BundleRow, FailureRow
 from muster.coordinator.daemon.views.shard_history import Entry
-from muster.coordinator.daemon.views.status import notes_of, obstacles_of
-from muster.coordinator.daemon.views.stragglers import slow_shards
+from muster.coordinator.daemon.views.status import notes_of, obstacles_of, slow_shards
 from muster.coordinator.scheduler import entities
 from muster.coordinator.scheduler import state as s
 from muster.jobs.common.errors import NotFoundError

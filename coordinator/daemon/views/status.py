@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 from muster import VERSION
-from muster.coordinator.api.status import AgentRate, Agents, AgentStatus, JobStatus, LayerStatus, Status, Tally
+from muster.coordinator.api.requests import CommitsAsk
+from muster.coordinator.api.status import (
+    AgentRate,
+    Agents,
+    AgentStatus,
+    Commit,
+    Commits,
+    JobStatus,
+    LayerStatus,
+    SlowShard,
+    Status,
+    Tally,
+)
 from muster.coordinator.api.values import AgentState, bounded
 from muster.coordinator.daemon.engine import Engine, LiveJob
 from muster.coordinator.daemon.measures import Done
-from muster.coordinator.daemon.views.stragglers import slow_shards
+from muster.coordinator.daemon.store.statements import CommitRow
 from muster.coordinator.scheduler import entities as s
+from muster.coordinator.scheduler.entities import Agent, Holding, Job
+from muster.coordinator.scheduler.state import State
+from muster.jobs.common.errors import NotFoundError
 from muster.jobs.contract.plan import Layer
+
+PAGE = 64  # commits in one answer: each may name thousands of ranges
+WAIT_LIMIT_SECONDS = 30.0
+FACTOR = 10  # times the median of the job's finished shards
+BEATS = 2.0  # heartbeats that it takes at least: reports are as old, and short shards come in batches
 
 
 def status_of(engine: Engine, job: str | None) -> Status:
@@ -200,3 +221,53 @@ def _obstacles(engine: Engine, agent: s.Agent) -> dict[str, str]:
     state = engine.scheduler.state
     running = [job for job in state.jobs.values() if job.state == "running"]
     return {job.id: why for job in running if (why := state.obstacle(agent, job))}
+
+
+async def commits(engine: Engine, job: Job, question: CommitsAsk) -> Commits:
+    """The next page, as soon as there is something to say."""
+    deadline = asyncio.get_running_loop().time() + min(question.wait, WAIT_LIMIT_SECONDS)
+    while True:
+        news, over = engine.something_for_drivers, job.ended or job.state == "halted"  # before the store is asked
+        rows = await engine.ask(lambda store: store.commits_after(job.id, question.after, PAGE))
+        if job.id not in engine.jobs:
+            raise NotFoundError(f"{job.id} was removed")
+        left = deadline - asyncio.get_running_loop().time()
+        if rows or over or left <= 0:
+            return Commits([_commit(engine, job.id, row) for row in rows], over and len(rows) < PAGE)
+        try:
+            await asyncio.wait_for(news.wait(), left)
+        except (TimeoutError, asyncio.TimeoutError):
+            continue
+
+
+def _commit(engine: Engine, job: str, row: CommitRow) -> Commit:
+    return Commit(row.seq, engine.jobs[job].layers[row.layer].name, row.file, row.numbers)
+
+
+def slow_shards(state: State, job: Job, median: float, now: float) -> list[SlowShard]:
+    """The longest at work of each machine, where that is too long. `median`: seconds; 0 while unknown."""
+    if job.state != "running" or median <= 0:
+        return []
+    limit = max(FACTOR * median, BEATS * state.timing.heartbeat)
+    found = []
+    for agent in state.present_agents():
+        oldest = _oldest(agent, job, now)
+        silent = now - agent.heard > state.timing.lease / 2  # then its link is what ails it
+        if oldest and oldest[0] > limit and not silent:
+            seconds, holding = oldest
+            layer = state.open_layers[holding.layer].name
+            found.append(SlowShard(layer, holding.open.bottom, agent.name, seconds, median))
+    return sorted(found, key=lambda one: -one.seconds)
+
+
+def _oldest(agent: Agent, job: Job, now: float) -> tuple[float, Holding] | None:
+    """Seconds that a shard has certainly been at work, the most of this agent's, and the holding whose lowest it is."""
+    unfinished = [holding for holding in agent.holdings.values() if holding.open]
+    known = [(h.overtaken[1], h) for h in unfinished if h.job == job.id and h.overtaken[0] == h.open.bottom]
+    if unfinished and all(holding.job == job.id for holding in unfinished):
+        first = min(unfinished, key=lambda holding: (holding.boot, holding.attempt))
+        known.append((max(first.granted, agent.progressed), first))
+    if not known:
+        return None
+    since, holding = min(known, key=lambda one: one[0])
+    return now - since, holding

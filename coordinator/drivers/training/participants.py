@@ -16,11 +16,9 @@ from muster.jobs.common.errors import TrainingError
 from muster.jobs.kinds.train import Order
 from muster.jobs.parts.part_file import Entry
 from muster.jobs.training.aggregation import contribution, fixed_point
-from muster.jobs.training.aggregation.contribution import Contribution, Tally
+from muster.jobs.training.aggregation.contribution import Contribution, Header, Tally
 from muster.jobs.training.aggregation.fixed_point import BadValues
-from muster.jobs.training.aggregation.header import Header
-from muster.jobs.training.aggregation.patch import patch_of
-from muster.jobs.training.aggregation.weights_delta import Update
+from muster.jobs.training.aggregation.weights_delta import Update, patch_of
 from muster.jobs.training.params import TrainParams
 from muster.jobs.training.steps.learner import Score, digest_of
 

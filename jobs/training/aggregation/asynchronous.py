@@ -9,8 +9,7 @@ import msgspec
 import numpy as np
 
 from muster.jobs.common.errors import TrainingError
-from muster.jobs.training.aggregation.contribution import Contribution, Sum
-from muster.jobs.training.aggregation.header import Header
+from muster.jobs.training.aggregation.contribution import Contribution, Header, Sum
 from muster.jobs.training.aggregation.synchronous import Redo, Stepped
 from muster.jobs.training.aggregation.weights import Mastered
 from muster.jobs.training.params import TrainParams

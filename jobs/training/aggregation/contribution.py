@@ -13,7 +13,6 @@ from muster.jobs.training.aggregation.fixed_point import BadValues
 from muster.jobs.training.params import TrainParams
 
 Array = np.ndarray[Any, Any]
-
 LOSS_UNIT = 1 << 20  # of one sample's loss
 LOSS_MOST = 1 << 24  # what one sample's can count for
 INFINITY = 0x7F800000  # its bits
@@ -118,3 +117,15 @@ def check(tally: Tally, params: TrainParams, workers: int) -> None:
         raise BadValues("more workers in trouble than there are")
     if not (0 <= tally.peak <= INFINITY and 0 <= tally.buffer_peak <= INFINITY):
         raise BadValues("a largest value that is no number")
+
+
+class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Goes down with each round. With a virtual worker's number it decides every bit of that worker's contribution."""
+
+    round: int  # the version of the weights; in `async` the number of pushes they have seen
+    redo: int  # how often this round had to be done again
+    steps: int
+    scale: float  # fixed-point units of 1.0, for the sum over a contribution's samples
+    rate: float  # learning rate of local steps
+    weights: str  # xxh3_128 of the weights, in hex
+    buffer_scale: float = 1.0  # the same for a model's buffers

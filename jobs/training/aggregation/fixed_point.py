@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from muster.jobs.training.aggregation import fixed_point
 
+Array = np.ndarray[Any, Any]
 DTYPES: dict[int, np.dtype[Any]] = {8: np.dtype("i1"), 16: np.dtype("<i2"), 32: np.dtype("<i4")}
 COMPRESSION = 1  # zlib's level: 2 and more cost more time than a 1 Gbit/s link takes for what they save
 HEADROOM = {8: 1.25, 16: 2.0, 32: 4.0}  # room above the largest value seen of late
@@ -16,6 +17,7 @@ GUESS = {8: 1.0, 16: 4.0, 32: 16.0}  # that the first scale has room for, in the
 COARSE = {8: 4, 16: 64, 32: 4096}  # a first guess that wastes more than this factor of the range is not worth a round
 EXPONENTS = 96  # of two: scales beyond would leave float32
 NOISE_UNIT = np.float32(2.0**-16)
+REMEMBERED = 8  # rounds, or pushes
 
 
 class BadValues(ValueError):
@@ -113,3 +115,24 @@ def _inflated(data: bytes | memoryview, length: int) -> bytes:
     if not inflater.eof or inflater.unused_data:
         raise BadValues("a zlib stream that is cut, or has something behind it")
     return raw
+
+
+class Scale:
+    """One segment's scale. The first is a guess, and the work done again where it turns out coarse or saturated."""
+
+    def __init__(self, bits: int, limit: int, samples: int) -> None:
+        """`samples`: rows behind one virtual worker's sum."""
+        self.peaks: list[float] = []
+        self.value = fixed_point.finest_scale(limit / (samples * fixed_point.GUESS[bits]), bits)
+        self._bits = bits
+        self._limit = limit
+
+    def is_coarse(self, peak: float, guess: float) -> bool:
+        """Whether a guess wasted too much of the range."""
+        return 0 < peak * guess < self._limit / fixed_point.COARSE[self._bits]
+
+    def learn(self, peak: float) -> None:
+        """For what comes next."""
+        self.peaks = [*self.peaks, peak][-REMEMBERED:]
+        if max(self.peaks) > 0:
+            self.value = fixed_point.scale_for(max(self.peaks), self._bits, self._limit)

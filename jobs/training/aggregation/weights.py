@@ -9,10 +9,8 @@ import numpy as np
 
 from muster.jobs.common.errors import TrainingError
 from muster.jobs.training.aggregation import optimizers
-from muster.jobs.training.aggregation.contribution import Contribution, Sum, float_of
-from muster.jobs.training.aggregation.fixed_point import peak_of
-from muster.jobs.training.aggregation.header import Header
-from muster.jobs.training.aggregation.scales import Scale
+from muster.jobs.training.aggregation.contribution import Contribution, Header, Sum, float_of
+from muster.jobs.training.aggregation.fixed_point import Scale, peak_of
 from muster.jobs.training.aggregation.weights_delta import Compressor, Update
 from muster.jobs.training.params import TrainParams
 from muster.jobs.training.steps.learner import digest_of

@@ -81,3 +81,23 @@ def _floats(values: Array, update: Update, stepped: int) -> Array:
     for part, scale in zip(_parts(stepped), (update.scale, update.buffer_scale), strict=True):
         floats[part] *= np.float32(1 / scale)
     return floats
+
+
+class Patch(msgspec.Struct, frozen=True, array_like=True):
+    """Leads from one round's weights to the next."""
+
+    stepped: int  # how many of them are parameters
+    update: Update
+
+
+def patch_of(update: Update, stepped: int) -> bytes:
+    return msgspec.msgpack.encode(Patch(stepped, update))
+
+
+def patched(sheet: bytes, patch: bytes) -> bytes:
+    """The weights it leads to, as bytes; a ValueError where it does not fit."""
+    try:
+        found = msgspec.msgpack.decode(patch, type=Patch)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"no patch: {error}") from None
+    return apply(found.update, np.frombuffer(sheet, "<f4"), found.stepped).tobytes()

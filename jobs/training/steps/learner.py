@@ -11,8 +11,7 @@ import threadpoolctl
 import xxhash
 
 from muster.jobs.training.aggregation import fixed_point
-from muster.jobs.training.aggregation.contribution import LOSS_MOST, LOSS_UNIT, Contribution, Tally, bits_of
-from muster.jobs.training.aggregation.header import Header
+from muster.jobs.training.aggregation.contribution import LOSS_MOST, LOSS_UNIT, Contribution, Header, Tally, bits_of
 from muster.jobs.training.data import sampling
 from muster.jobs.training.data.dataset import Data
 from muster.jobs.training.params import TORCH_MODELS, TrainParams

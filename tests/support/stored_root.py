@@ -28,7 +28,7 @@ from muster.jobs.kinds.registry import kernels
 from tests.support.farm import Farm, until
 from tests.support.simulated import SimulatedAgent
 
-ARCHIVE = Path(__file__).parent / "integration" / "root-0.1.0.tar.gz"
+ARCHIVE = Path(__file__).with_name("root-0.1.0.tar.gz")
 MADE_AT = Path("/tmp/muster-0.1.0")  # what the stored plans' paths begin with
 LEFT_OUT = ("*.log", "*.out", "connect", "coordinator", "control.sock", "spools", "__pycache__")  # said anew, or of us
 

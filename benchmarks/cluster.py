@@ -134,7 +134,8 @@ class Ours:
         job = submit(self.farm.root, self.job_file)
         plan = decode_plan(self.farm.root.job(job).plan.read_bytes())
         self.farm.coordinator("cancel", job)
-        return [layer.window(number) for layer in plan.layers for number in range(layer.count)]
+        every = (layer.window(number) for layer in plan.layers for number in range(layer.count))
+        return [window for window in every if isinstance(window, Window)]
 
 
 _buffer: Any = None

@@ -55,7 +55,7 @@ class Commands(Counted):
         job = submit(self.farm.root, self.farm.job_file({}, files={"t.csv": table}, name="true", **fields))
         finish(self.farm, job)
         exits = open_result(self.farm.root.job(job).result / "items").outputs["exit"]
-        assert len(exits) == count and not np.any(exits)
+        assert len(exits) == count and not np.any(np.array(exits))
         self.farm.coordinator("rm", job)
 
 

@@ -13,6 +13,7 @@ what the cores had, from submit to merged result.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import shutil
 import tempfile
@@ -190,9 +191,10 @@ class Plain:
     def _run(self, batch: int, count: int | None) -> float:
         """Rows per second of the first `count` windows, or of all."""
         tasks = [
-            Task(layer.window(number), number * layer.shard_rows, target, batch)
+            Task(window, number * layer.shard_rows, target, batch)
             for layer, target in zip(self._plan.layers, self._targets, strict=True)
             for number in range(layer.count)
+            if isinstance(window := layer.window(number), Window)
         ][:count]
         began = time.monotonic()
         rows = sum(self._pool.map(_compute_plain, tasks))
@@ -207,7 +209,7 @@ def ray_running(cpus: int) -> Iterator[Any]:
     os.environ.update(RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0", RAY_USAGE_STATS_ENABLED="0")
     import ray
 
-    ray.init(address="local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level="error")
+    ray.init(address="local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     try:
         yield ray
     finally:

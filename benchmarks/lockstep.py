@@ -61,9 +61,9 @@ def spent(farm: Farm) -> Counter[str]:
         with suppress(psutil.Error):
             times = process.cpu_times()
             if process.pid == farm.daemon.pid:
-                seconds["driver"] += times.children_user + times.children_system
+                seconds["driver"] += times.children_user + times.children_system  # type: ignore[assignment]
             who = "daemon" if process.pid == farm.daemon.pid else "machines" if process == me else "helpers"
-            seconds[who] += times.user + times.system
+            seconds[who] += times.user + times.system  # type: ignore[assignment]
     return seconds
 
 

@@ -90,7 +90,7 @@ def weigh(roots: list[int]) -> dict[str, Counter[str]]:
         with contextlib.suppress(psutil.NoSuchProcess, OSError):
             kind = kind_of(process)
             side = "coordinator" if kind in OF_COORDINATOR else "agent" if kind == "agent" else "pool"
-            found[side][kind] += proportional_mib(process.pid)
+            found[side][kind] += proportional_mib(process.pid)  # type: ignore[assignment]
     return found
 
 
@@ -125,7 +125,7 @@ def measure(farm: Farm, server: Sshd | None, source: Path, given: argparse.Names
     """A job over the source, weighed until its last commit."""
     assert farm.daemon is not None
     roots = [farm.daemon.pid, join(farm, server, given), *([server.pid] if server is not None else [])]
-    work = {"kind": "map", "code": "work.py:total", "params": PARAMS}
+    work: dict[str, Any] = {"kind": "map", "code": "work.py:total", "params": PARAMS}
     job = farm.submit({}, work=WORK, source=str(source), shard={"size": given.shard}, **work)
     sides = {name: Side() for name in SIDES}
     began = time.monotonic()
@@ -144,7 +144,8 @@ def join(farm: Farm, server: Sshd | None, given: argparse.Namespace) -> int:
     options = ["--cpus", str(CORES), "--disk", given.disk]
     if server is not None:
         options += ["--ssh-config", str(server.ssh_config())]
-    process = farm.join("bench", *options, where=server and f"{HOST}:{farm.root.path}")
+    where = f"{HOST}:{farm.root.path}" if server is not None else None
+    process = farm.join("bench", *options, where=where)
     until(lambda: farm.agent_status("bench"), "the agent to join", 60)
     return process.pid
 

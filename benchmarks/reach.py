@@ -52,8 +52,11 @@ MOST_STEPS = 2000
 LOCAL = {"mode": "local", "momentum": 0.9, "nesterov": True, "bits": 16, "eval_every": 1}
 FAR = {**LOCAL, "local_steps": 48, "microbatch": 1024, "lr": 0.3}
 NEAR = {**LOCAL, "local_steps": 100, "microbatch": 64, "lr": 0.05}
-SYNC = {"microbatch": 1024, "lr": 0.25, "momentum": 0.9, "eval_every": 5}
-ALONE = {1: {"microbatch": 128, "lr": 0.05, "momentum": 0.9}, CORES: {"microbatch": 256, "lr": 0.15, "momentum": 0.9}}
+SYNC: dict[str, Any] = {"microbatch": 1024, "lr": 0.25, "momentum": 0.9, "eval_every": 5}
+ALONE: dict[int, dict[str, Any]] = {
+    1: {"microbatch": 128, "lr": 0.05, "momentum": 0.9},
+    CORES: {"microbatch": 256, "lr": 0.15, "momentum": 0.9},
+}
 ALONE_JUDGED_EVERY = 10  # steps
 H1 = "ours, H = 1"
 

@@ -236,7 +236,7 @@ def measure_scaling(folder: Path, given: argparse.Namespace) -> None:
             return found
 
         rates = alternate(given.runs, ours=lambda: rate("ours", CORES), one=lambda: rate("one", 1))
-    parts = {}
+    parts: dict[str, float] = {}
     for name, those in spent.items():
         round_ms, compute_ms = min(those)
         parts |= {f"{name} round ms": round(round_ms, 2), f"{name} compute ms": round(compute_ms, 2)}

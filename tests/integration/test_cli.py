@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ def half(rows, nap=0.0, fail=False):
         raise ValueError("no")
     return rows / 2
 """
-SLOW = {"nap": 0.1}
+SLOW: dict[str, Any] = {"nap": 0.1}
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +120,7 @@ def test_all_json_can_be_read(farm: Farm) -> None:
     assert json.loads(agents.stdout)[0]["name"] == "left"
 
 
-MAP_F = {"kind": "map", "code": "work.py:f", "name": "draws"}
+MAP_F: dict[str, Any] = {"kind": "map", "code": "work.py:f", "name": "draws"}
 DRAWS = """
 import numpy as np, time
 def f(rows):

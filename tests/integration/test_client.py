@@ -142,7 +142,7 @@ def test_a_job_file_and_a_path_of_this_machine(farm: Farm, processes: Processes,
 
 def test_a_model_of_this_machine_goes_along(farm: Farm, tmp_path: Path, monkeypatch: Any) -> None:
     random = np.random.default_rng(3)
-    weights = {"w0": random.normal(size=(6, 3)).astype("f4"), "b0": np.ones(3, "f4")}
+    weights: dict[str, Any] = {"w0": random.normal(size=(6, 3)).astype("f4"), "b0": np.ones(3, "f4")}
     np.savez(tmp_path / "net.npz", **weights)
     monkeypatch.chdir(tmp_path)
     params = {"model": "net.npz", "activation": "none"}

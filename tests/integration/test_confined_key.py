@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from docs.examples.own_sshd import LOOPBACK
 from muster.agent.links.base import greet
 from muster.coordinator.protocol import control, transfer, values
 from tests.integration.test_ssh import Confined, hello, linked, opened
 from tests.support import sshd
 from tests.support.farm import Farm, arrays, running, until
-from tests.support.sshd import HOST, LOOPBACK, Sshd
+from tests.support.sshd import HOST, Sshd
 
 SOON = 20.0
 LETTER = b"a letter for nobody"
@@ -162,7 +163,7 @@ def test_it_touches_no_other_job(confined: Confined) -> None:
     assert "pinned to lab3 used a session of honest: refused" in said
     assert f"lab3 asked for shard {number} of {layer}, which it does not hold: refused" in said
     assert f"lab3 asked for the file {'f' * 32}, which no job has: refused" in said
-    assert farm.agent_status("honest").state == "live"  # type: ignore[union-attr]
+    assert farm.agent_status("honest").state == "live"
     honest.die()
     farm.agents.remove(honest)
 

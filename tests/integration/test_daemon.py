@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -389,7 +390,7 @@ def test_a_job_with_a_damaged_plan_can_be_deleted(farm: Farm) -> None:
 
 
 def test_what_a_job_with_a_damaged_plan_shares_stays_until_it_is_whole_again(farm: Farm) -> None:
-    fields = {"work": "def f(rows): return rows * 2\n", "kind": "map", "code": "work.py:f"}
+    fields: dict[str, Any] = {"work": "def f(rows): return rows * 2\n", "kind": "map", "code": "work.py:f"}
     spoilt, other = submit(farm, **fields), submit(farm, **fields)
     farm.stop()
     raw = farm.root.job(spoilt).plan.read_bytes()
@@ -478,7 +479,8 @@ def test_what_a_killed_submitter_left_is_swept_and_a_live_ones_is_not(brisk: Far
 
 @pytest.mark.parametrize("timeout", [None, "1h"])
 def test_a_shard_that_runs_ten_times_the_median_is_named(brisk: Farm, timeout: str | None) -> None:
-    job = submit(brisk, **({"timeout": timeout} if timeout else {}))
+    fields: dict[str, Any] = {"timeout": timeout} if timeout else {}
+    job = submit(brisk, **fields)
     agent = brisk.agent()
     finish_some(agent, SHARDS - 2)
     until(lambda: agent.sync() and agent.granted, "a grant")
@@ -560,7 +562,7 @@ def test_a_poison_shard_stops_after_its_attempts_and_all_else_completes(farm: Fa
         agent = farm.agent(name)
         agent.fails.add(("b", 3))
         agent.go()
-        until(lambda name=name: farm.agent_status(name), "it to join")  # else one alone may be given all attempts
+        until(partial(farm.agent_status, name), "it to join")  # else one alone may be given all attempts
     job = farm.submit(arrays(2), attempts=2)
     status = farm.wait(job, "incomplete")
     assert status.why == "1 shards quarantined"

@@ -231,7 +231,8 @@ def test_a_file_that_vanishes_after_the_plan(field: Field, tmp_path: Path) -> No
     """The far agent cannot pull it, the near one cannot read it; a copy in a spool would do."""
     for i in range(4):
         (tmp_path / f"m{i}").write_bytes(b"1")
-    farm, job_file = field.farm, {"kind": "map", "work": WORK, "code": "work.py:look", "name": "gone"}
+    farm = field.farm
+    job_file: dict[str, Any] = {"kind": "map", "work": WORK, "code": "work.py:look", "name": "gone"}
     planned = plan_file(farm.job_file({}, source={"files": f"{tmp_path}/m*"}, **job_file))
     (tmp_path / "m2").unlink()
     with submission(farm.root, planned) as folder:

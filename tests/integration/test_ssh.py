@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 
@@ -212,7 +212,12 @@ def test_a_passphrase_is_asked_for_once(server: Sshd, root: Root, tmp_path: Path
     config = Config(server.ssh_config(key=key, name="locked"))
     link = ParamikoLink(Host(HOST, root=str(root.path)), config)
     asked: list[str] = []
-    link._ask = lambda prompt: (asked.append(prompt), "wrong" if len(asked) == 1 else "open sesame")[1]
+
+    def ask(prompt: str = "", stream: TextIO | None = None) -> str:
+        asked.append(prompt)
+        return "wrong" if len(asked) == 1 else "open sesame"
+
+    link._ask = ask
     link.prepare()
     assert len(asked) == 2
     assert str(key) in asked[0]
@@ -263,7 +268,7 @@ link.close()
 def test_fast_ciphers_come_first(server: Sshd) -> None:
     link = ParamikoLink(Host(HOST), Config(server.ssh_config()))
     link.prepare()
-    assert link._living()[0].transport.remote_cipher == "aes128-gcm@openssh.com"
+    assert link._living()[0].transport.remote_cipher == "aes128-gcm@openssh.com"  # type: ignore[attr-defined]
     link.close()
 
 
@@ -632,7 +637,7 @@ def test_a_close_ends_an_open_under_way(server: Sshd) -> None:
 
     with listener(mute) as port:
         link = ParamikoLink(Host(HOST), Config(server.ssh_config(f"Port {port}", name="under_way")))
-        closing = threading.Thread(target=lambda: (reached.wait(SOON), link.close()))
+        closing = threading.Thread(target=lambda: (reached.wait(SOON), link.close()))  # type: ignore[func-returns-value]
         closing.start()
         with pytest.raises(LinkError):
             link.open("control")

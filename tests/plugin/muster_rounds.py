@@ -61,7 +61,7 @@ def part_of(values: np.ndarray, v: int) -> np.ndarray:
 def serially(params: RoundsParams) -> bytes:
     values = np.arange(WIDTH, dtype="<i4")
     for _ in range(params.rounds):
-        values = after(sum(part_of(values, v) for v in range(params.workers)))
+        values = after(sum((part_of(values, v) for v in range(params.workers)), np.zeros(WIDTH, "<i4")))
     return values.tobytes()
 
 
@@ -91,7 +91,7 @@ def _drive(job: Drive) -> None:
 
 
 def _one_round(job: Drive, params: RoundsParams, values: np.ndarray) -> np.ndarray:
-    sheet, wanted = job.lay_out(values), RangeSet([(job.next, job.next + params.workers)])
+    sheet, wanted = job.lay_out(values.data), RangeSet([(job.next, job.next + params.workers)])
     create = [(number, str(v).encode()) for v, number in enumerate(wanted)]
     assert job.advance(job.cursor, create, durable=False, sheet=sheet)
     total = np.zeros(WIDTH, "<i4")

@@ -346,9 +346,9 @@ class Oracle:
         self.opened_after: dict[str, tuple[int, int]] = {}  # layer → the last attempt before it opened, in this boot
         self.merging: set[str] = set()
         self.limbo: defaultdict[str, set[int]] = defaultdict(set)
-        self.committed: defaultdict[Shard, set[int]] = defaultdict(set)  # (job, layer) → numbers
-        self.quarantined: defaultdict[Shard, set[int]] = defaultdict(set)
-        self.touched: defaultdict[Shard, set[int]] = defaultdict(set)  # perhaps granted before
+        self.committed: defaultdict[tuple[str, str], set[int]] = defaultdict(set)  # (job, layer) → numbers
+        self.quarantined: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
+        self.touched: defaultdict[tuple[str, str], set[int]] = defaultdict(set)  # perhaps granted before
         self.failures: defaultdict[tuple[str, str, int], set[Run]] = defaultdict(set)
         self.losses: defaultdict[tuple[str, str, int], set[Run]] = defaultdict(set)
         self.kicked: defaultdict[tuple[str, str, int], set[str]] = defaultdict(set)  # agents it was taken from

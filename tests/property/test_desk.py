@@ -237,7 +237,7 @@ class DeskMachine(RuleBasedStateMachine):
         attempt = self.open.pop(shard)
         self.flying.pop(shard, None)
         if how:
-            self.owed[(how, *shard, attempt)] += 1
+            self.owed.update([(how, *shard, attempt)])
 
     def give_back_waiting(self) -> None:
         for shard in [s for s in self.open if s not in self.flying]:
@@ -295,7 +295,7 @@ class DeskMachine(RuleBasedStateMachine):
         if shard in self.done:
             before, part = self.done[shard]
             self.done[shard] = (max(before, attempt), part)
-            self.owed[("finished", *shard, attempt)] += 1
+            self.owed.update([("finished", *shard, attempt)])
         elif self.open.get(shard, 0) < attempt:
             self.open[shard] = attempt
             self.flying.pop(shard, None)
@@ -351,11 +351,7 @@ class DeskMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.asked is not None and isinstance(self.asked.message, Hello))
     @rule(gone=st.sets(layers, max_size=1), dropped=st.lists(numbers, max_size=1))
     def welcome(self, gone: set[str], dropped: list[list[int]]) -> None:
-        drops = [
-            Drop(h.layer, h.boot, h.attempt, pairs(d))
-            for h in self.asked.message.held
-            for d in dropped  # type: ignore[union-attr]
-        ]
+        drops = [Drop(h.layer, h.boot, h.attempt, pairs(d)) for h in self.asked.message.held for d in dropped]
         self.attempts += 1
         self.session = self.attempts
         message = Welcome(FARM, 1, self.session, 60.0, 5.0, drops, [], sorted(gone))
@@ -593,7 +589,7 @@ class DeskMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.push is not None)
     @rule()
     def push_settled(self) -> None:
-        sent, layer = self.sent(), self.push.layer  # type: ignore[union-attr]
+        sent, layer = self.sent(), self.push.layer
         self.settle(layer, self.answers_for(layer, sent))
         self.push = None
         self.tell(PushAnswered(Settled(sent.pairs()), sent, 10, 0.1))
@@ -601,7 +597,7 @@ class DeskMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.push is not None)
     @rule(count=st.integers(0, 3))
     def push_refused_as_committed(self, count: int) -> None:
-        sent, layer = self.sent(), self.push.layer  # type: ignore[union-attr]
+        sent, layer = self.sent(), self.push.layer
         named = sent.copy().take(count)
         self.settle(layer, self.answers_for(layer, named))
         self.push = None
@@ -635,7 +631,7 @@ class DeskMachine(RuleBasedStateMachine):
             return
         for shard in [s for s, (_, part) in self.done.items() if part == name]:
             attempt, _ = self.done.pop(shard)
-            self.owed[("lost", *shard, attempt)] += 1
+            self.owed.update([("lost", *shard, attempt)])
         del self.parts[name]
         self.tell(PartDamaged(name))
 
@@ -739,7 +735,7 @@ class DeskMachine(RuleBasedStateMachine):
         self.tell(BatchEnded(run.ticket, outcome))
 
     def answer_kindly(self) -> None:
-        message = self.asked.message  # type: ignore[union-attr]
+        message = self.asked.message
         if isinstance(message, Hello):
             self.welcome(set(), [])
         elif isinstance(message, Leave):
@@ -859,7 +855,7 @@ class RemoteDeskMachine(DeskMachine):
         for layer, number in [shard for shard in self.open if shard not in self.flying]:
             whole = code == "changed" or isinstance(pull, PullCode)
             same = LAYERS[layer] == 2 if isinstance(pull, PullCode) else layer == pull.layer
-            if same and (whole or number == pull.number):  # type: ignore[union-attr]
+            if same and (whole or number == pull.number):
                 self.end((layer, number), "returned")
 
     @precondition(lambda self: self.busy())

@@ -103,7 +103,8 @@ class World:
         self.pushing: Push | None = None
         self.ear = Ear()
         self.refused = 0
-        for event in (*([PoolStarted()] if ready else []), PushUp(), PullUp(), LinkUp(FARM)):
+        pool: list[Event] = [PoolStarted()] if ready else []
+        for event in (*pool, PushUp(), PullUp(), LinkUp(FARM)):
             self.tell(event)
 
     def tell(self, event: Event) -> None:
@@ -153,7 +154,7 @@ class World:
             return
         try:
             answer = hear(raw)
-            self.ear.check(self.asked.message, answer)  # type: ignore[arg-type]
+            self.ear.check(self.asked.message, answer)
         except ProtocolError as error:
             assert "\n" not in error.message and len(error.message) < 2000
             self.refused += 1
@@ -364,4 +365,4 @@ def test_a_refused_pull_of_any_code_is_an_event() -> None:
     world = World()
     world.hear(pack(WELCOME))
     for code in ("cut", "full", "changed", "gone", "no-session", "refused"):
-        world.tell(NotPulled("x" * 32, code, "no"))  # type: ignore[arg-type]
+        world.tell(NotPulled("x" * 32, code, "no"))

@@ -6,6 +6,7 @@ import itertools
 import random
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,7 +81,7 @@ def test_bundles_cut_to_a_limit_take_every_shard_once(seed: int, nbytes: int, sh
     with TemporaryDirectory() as name:
         folder = Path(name)
         left = parts_of(layer, folder, random.Random(seed))
-        bundles = []
+        bundles: list[Path] = []
         while taken := take(left, nbytes, shards):
             bundle = Bundle(taken)
             assert len(bundle.numbers) == 1 or (bundle.nbytes <= nbytes and len(bundle.numbers) <= shards)
@@ -93,15 +94,15 @@ def test_the_merge_has_what_the_shards_gave(tmp_path: Path) -> None:
     layer = layer_of(23, 4)
     serial(layer, tmp_path)
     found = open_result(tmp_path / "serial")
-    results = [result_of(n, layer.rows_of(n)) for n in range(layer.count)]
+    results: list[dict[str, Any]] = [dict(result_of(n, layer.rows_of(n))) for n in range(layer.count)]
     for name in ("means", "flag"):
-        assert np.array_equal(found.outputs[name], np.concatenate([result[name] for result in results]))
+        assert np.array_equal(np.array(found.outputs[name]), np.concatenate([result[name] for result in results]))
     words = found.outputs["words"]
     assert isinstance(words, RaggedRows)
     expected = [row for r in results for row in np.split(r["words"].values, np.cumsum(r["words"].lengths)[:-1])]
     assert len(words) == layer.rows and all(np.array_equal(words[i], row) for i, row in enumerate(expected))
     assert found.outputs["hits"] == sum(int(result["hits"]) for result in results)
-    assert np.allclose(found.outputs["total"], sum(result["total"] for result in results), atol=1e-5)
+    assert np.allclose(np.array(found.outputs["total"]), sum(result["total"] for result in results), atol=1e-5)
     assert found.shards["shard"].tolist() == list(range(6)) and found.shards["rows"].tolist() == [4, 4, 4, 4, 4, 3]
     assert found.shards["agent"].tolist() == [f"agent-{n % 3}" for n in range(6)]
     assert found.manifest.rows == 23 and found.manifest.shards == 6 and found.manifest.fingerprints == ("fp",)

@@ -1132,8 +1132,9 @@ def failure(key: Key, number: int) -> Failure:
 
 
 def synced(session: int, one: Any) -> e.Synced:
-    kinds = {Finished: "finished", Failure: "failures", Loss: "losses", Returned: "returned"}
-    return e.Synced(session, 40 * MIB, False, **{kinds[type(one)]: (one,)})
+    kinds: dict[type, str] = {Finished: "finished", Failure: "failures", Loss: "losses", Returned: "returned"}
+    news: dict[str, Any] = {kinds[type(one)]: (one,)}
+    return e.Synced(session, 40 * MIB, False, **news)
 
 
 SETTINGS = settings(

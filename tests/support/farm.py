@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import yaml
@@ -50,7 +50,7 @@ Array = np.ndarray[Any, Any]
 _T = TypeVar("_T")
 
 
-def until(ask_: Callable[[], _T], what: str, seconds: float = DEADLINE_SECONDS) -> _T:
+def until(ask_: Callable[[], _T | Literal[False] | None], what: str, seconds: float = DEADLINE_SECONDS) -> _T:
     """The first true answer of `ask_`; an AssertionError that says `what` was waited for if none comes in time."""
     deadline = time.monotonic() + seconds
     while not (answer := ask_()):

@@ -103,7 +103,7 @@ def spoilt(draw: st.DrawFn, samples: Sequence[msgspec.Struct]) -> Any:
     return message
 
 
-ANYTHING = (
+ANYTHING: st.SearchStrategy[Any] = (
     TEXTS
     | st.sampled_from([None, True, 0, -1, 1, 2, BIG, -(1 << 63), 0.0, -1.0, 1e10, 1e308, b"", [], {}])
     | (st.floats() | st.integers(-3, 300) | st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=3))

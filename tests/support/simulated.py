@@ -22,6 +22,8 @@ from muster import VERSION
 from muster.coordinator.farm_root import paths
 from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.protocol import control, transfer, values
+from muster.coordinator.protocol.control import Committed, Drop, Hello, LayerInfo, News
+from muster.coordinator.protocol.control import Held as HeldShards
 from muster.coordinator.protocol.frames import FrameReader, frame
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import MadeSource
@@ -71,7 +73,7 @@ class Helper:
         self.send(frame(values.encode(message)))
         return self.receive()
 
-    def send(self, raw: bytes) -> None:
+    def send(self, raw: bytes | memoryview) -> None:
         view = memoryview(raw)
         try:
             while view:
@@ -216,8 +218,8 @@ class SimulatedAgent:
             self._take(answer.drops, answer.committed, answer.gone)
         return answer
 
-    def hello(self) -> control.Hello:
-        return control.Hello(
+    def hello(self) -> Hello:
+        return Hello(
             protocol=values.PROTOCOL, version=VERSION,
             name=self.name, spool=self.uuid, process=self.process, host="here",
             pid=os.getpid(), cpus=self.cpus, memory=1 << 33, disk=1 << 40, kernels=self.kinds,
@@ -225,13 +227,13 @@ class SimulatedAgent:
             packages=installed(),
         )  # fmt: skip
 
-    def held(self) -> list[control.Held]:
+    def held(self) -> list[HeldShards]:
         running = {key: numbers for key, numbers in self.granted.items() if numbers}
         finished: dict[Key, RangeSet] = {}
         for part in self.parts:
             finished.setdefault(part.key, RangeSet()).update(part.numbers)
         return [
-            control.Held(*key, running.get(key, RangeSet()).pairs(), finished.get(key, RangeSet()).pairs())
+            HeldShards(*key, running.get(key, RangeSet()).pairs(), finished.get(key, RangeSet()).pairs())
             for key in sorted(running.keys() | finished.keys())
         ]
 
@@ -245,7 +247,7 @@ class SimulatedAgent:
             self._heard(answer)
         return answer
 
-    def _heard(self, news: control.News) -> None:
+    def _heard(self, news: News) -> None:
         self.layers.update({info.layer.digest: info for info in news.layers})
         self.drained = self.drained or news.drain
         self._take(news.drops, news.committed, news.gone)
@@ -256,7 +258,7 @@ class SimulatedAgent:
             for sheet, numbers in grant.sheets.items():
                 self.sheets.update({(grant.layer, number): sheet for number in RangeSet(numbers)})
 
-    def _take(self, drops: list[control.Drop], committed: list[control.Committed], gone: list[str]) -> None:
+    def _take(self, drops: list[Drop], committed: list[Committed], gone: list[str]) -> None:
         for drop in drops:
             for key in [key for key in self.granted if key[1:] == (drop.layer, drop.boot, drop.attempt)]:
                 self.granted[key].remove(RangeSet(drop.numbers))
@@ -362,7 +364,7 @@ class SimulatedAgent:
             )
         )  # fmt: skip
 
-    def _code(self, info: control.LayerInfo) -> str | None:
+    def _code(self, info: LayerInfo) -> str | None:
         digest = info.work.code
         if digest is None:
             return None

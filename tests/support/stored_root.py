@@ -35,7 +35,7 @@ LEFT_OUT = ("*.log", "*.out", "connect", "coordinator", "control.sock", "spools"
 COMPLETE, TRAINING, MERGE, CLUSTERING, LINES = "whole.1", "training.1", "merge.1", "clustering.1", "lines.1"
 ROWS = 4  # a shard's
 HALF = 5  # shards of each half
-CLUSTERS = {"kind": "cluster", "params": {"n_clusters": 4}}
+CLUSTERS: dict[str, Any] = {"kind": "cluster", "params": {"n_clusters": 4}}
 
 SUMS = """
 import numpy as np
@@ -108,7 +108,12 @@ def _with_a_real_agent(farm: Farm) -> None:
     assert job == TRAINING
     until(lambda: len(list(farm.root.job(job).checkpoints.glob("round-*"))) > 2, "checkpoints")
     table = "a,b\n" + "".join(f"{i},{i * 3}\n" for i in range(2 * HALF * ROWS))
-    lines = {"kind": "map", "code": "work.py:products", "source": {"table": "t.csv"}, "shard": {"rows": ROWS}}
+    lines: dict[str, Any] = {
+        "kind": "map",
+        "code": "work.py:products",
+        "source": {"table": "t.csv"},
+        "shard": {"rows": ROWS},
+    }
     (farm.folder / "hold").touch()
     given = farm.job_file({}, work=PRODUCTS, files={"t.csv": table.encode()}, name="lines", **lines)
     assert submit(farm.root, given) == LINES

@@ -16,24 +16,24 @@ class Inner(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     start: Literal["density", "random"] | list[list[float]] = "density"
 
 
-class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TinyParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     n_clusters: Annotated[int, Meta(ge=1)] = 8
     tol: float = 1
     inner: Inner = Inner()
     named: Annotated[dict[str, Inner], Meta(min_length=1)] | None = None
 
 
-class Tiny(Kind[Params]):
+class Tiny(Kind[TinyParams]):
     name = "tiny"
     kernel = 3
-    Params = Params
+    Params = TinyParams
     asked: ClassVar[list[Shape | None]] = []
 
-    def check(self, params: Params, shape: Shape | None) -> None:
+    def check(self, params: TinyParams, shape: Shape | None) -> None:
         if shape is not None and params.n_clusters > 1000:
             raise JobFileError("params.n_clusters: more than there are values in a row", "choose fewer")
 
-    def declare(self, params: Params, shape: Shape | None) -> tuple[Output, ...] | None:
+    def declare(self, params: TinyParams, shape: Shape | None) -> tuple[Output, ...] | None:
         self.asked.append(shape)
         return (Output("centers", "rows", "<f4", (params.n_clusters,)), Output("seen", "sum", "<i8"))
 
@@ -45,7 +45,7 @@ class Coded(Tiny):
     name = "coded"
     wants_code = True
 
-    def declare(self, params: Params, shape: Shape | None) -> tuple[Output, ...] | None:
+    def declare(self, params: TinyParams, shape: Shape | None) -> tuple[Output, ...] | None:
         return None
 
 
@@ -64,7 +64,7 @@ class Listing(Tiny):
 
     name = "listing"
 
-    def declare_items(self, params: Params, listed: Listed) -> tuple[Output, ...] | None:
+    def declare_items(self, params: TinyParams, listed: Listed) -> tuple[Output, ...] | None:
         return None
 
 

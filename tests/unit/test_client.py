@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +148,11 @@ def record(**changed: Any) -> Record:
 
 def test_records_come_over_a_pipe_as_arrays() -> None:
     pipe = io.BytesIO()
-    sent = [(record(), iter([b"".join(BODY)])), (Beat(), iter(())), (record(number=3), iter(BODY))]
+    sent: list[tuple[Record | Beat, Iterator[bytes]]] = [
+        (record(), iter([b"".join(BODY)])),
+        (Beat(), iter(())),
+        (record(number=3), iter(BODY)),
+    ]
     shard_stream.send(sent, pipe.write, pipe.flush)
     pipe.seek(0)
     shards = [assemble(news, pieces) for news, pieces in shard_stream.receive(pipe.read) if isinstance(news, Record)]

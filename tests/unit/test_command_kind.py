@@ -310,6 +310,10 @@ def test_items_split_anyhow_merge_to_the_same_bytes(tmp_path: Path) -> None:
         assert {name.removeprefix("x/") for name in files} == {name for name in contents if "/." not in name}
         texts = (folder / "out/files.csv").read_bytes(), (folder / "out/items.csv").read_bytes()
         found.append(
-            (texts, {name: path.read_bytes() for name, path in files.items()}, result.outputs["exit"][:].tolist())
+            (
+                texts,
+                {name: path.read_bytes() for name, path in files.items()},
+                np.array(result.outputs["exit"]).tolist(),
+            )
         )
     assert found[0] == found[1] == found[2]

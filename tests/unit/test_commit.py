@@ -53,7 +53,8 @@ def test_write_durably_syncs_the_file_then_renames_then_syncs_the_folder(tmp_pat
 
 def test_write_durably_takes_chunks_and_replaces(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"old")
-    durable.write_durably(tmp_path / "a", iter([b"ab", memoryview(b"cd"), bytearray(3 << 20)]))
+    pieces: list[bytes | memoryview | bytearray] = [b"ab", memoryview(b"cd"), bytearray(3 << 20)]
+    durable.write_durably(tmp_path / "a", iter(pieces))
     assert (tmp_path / "a").read_bytes() == b"abcd" + bytes(3 << 20) and os.listdir(tmp_path) == ["a"]
 
 

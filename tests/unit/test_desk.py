@@ -775,7 +775,7 @@ def test_a_hello_names_the_latest_grant_of_what_was_finished_by_an_earlier_one()
     world.hear(grants=[grant(0, 1, attempt=2)])
     world.tell(LinkDown("cut"), LinkUp("farm"))
     *_, say = of(Say, [*world.orders, *world.after(1.1)])
-    (held,) = say.message.held  # type: ignore[union-attr]
+    (held,) = say.message.held
     assert (held.attempt, held.finished) == (2, [(0, 1)])
 
 

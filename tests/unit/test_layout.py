@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from muster.coordinator.connect.serve_items import Changed, ItemsRun
 from muster.coordinator.protocol.transfer import ReadableItems
-from muster.jobs.contract.plan import ITEMS_LIST, ItemsSource, ItemsWindow
+from muster.jobs.contract.plan import ITEMS_LIST, ItemsSource, ItemsWindow, Stamp
 from muster.jobs.sources import items
 from muster.jobs.sources.discover import SourceSpec
 from muster.jobs.sources.items import Listed, located
@@ -46,7 +47,7 @@ def base(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def window_of(base: Path, **source: str) -> ItemsWindow:
+def window_of(base: Path, **source: Any) -> ItemsWindow:
     """All of a source as one shard."""
     folder, columns, listed = find_items(SourceSpec(**source), base, base / ITEMS_LIST)
     return located(ItemsSource(folder, columns, listed.digest, cuts_of(listed)).window(0), listed.path)
@@ -155,7 +156,7 @@ def test_a_copy_that_is_not_what_was_pulled(base: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../out", "/etc/passwd", "a/../../b", "", ".", "a//b", "a\0b", "y" * 256])
 def test_a_list_cannot_lead_elsewhere(base: Path, name: str) -> None:
-    item = items.FileItem(name, items.Stamp(0, 0, 0, 0))
+    item = items.FileItem(name, Stamp(0, 0, 0, 0))
     listed = items.write_list(base / ITEMS_LIST, [item])
     window = located(ItemsSource("/", (), listed.digest, cuts_of(listed)).window(0), listed.path)
     with pytest.raises(SourceChanged, match="a list with a file called"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from muster.jobs.sources.list_items import Found, find_items
 from tests.support.odd_names import fill
 
 
-def found(base: Path, **source: str) -> Found:
+def found(base: Path, **source: Any) -> Found:
     return find_items(SourceSpec(**source), base, base / f"list-{len(list(base.glob('list-*')))}")
 
 
@@ -33,7 +34,7 @@ def names(base: Path, pattern: str) -> list[str]:
     return [file.name for file in listed(found(base, files=pattern)) if isinstance(file, FileItem)]
 
 
-def refused(base: Path, **source: str) -> SourceError:
+def refused(base: Path, **source: Any) -> SourceError:
     with pytest.raises(SourceError) as caught:
         found(base, **source)
     assert caught.value.hint and caught.value.message.isprintable()

@@ -88,7 +88,7 @@ def test_runs_the_function_with_its_args(tmp_path: Path) -> None:
     with opened(tmp_path, source, args={"scale": 10}) as runner:
         result = runner.run(Shard("layer", 3, 6, ROWS))
         assert runner.peak > 1 << 20
-        assert runner.printed == "row 6\n"  # type: ignore[attr-defined]
+        assert runner.printed == "row 6\n"
     declared, [raw] = settle(result, None, 2)
     assert declared == (Output("sum", "rows", "<f4"),)
     assert np.frombuffer(raw, "<f4").tolist() == [30, 120]
@@ -240,7 +240,7 @@ def test_an_item_that_fails_is_recorded_and_the_others_count(tmp_path: Path) -> 
         assert result["files"].files == [(0, "a"), (2, "c"), (4, "e")]
     assert result["ok"].tolist() == [True, False, True, False, True, False]
     assert result["len"].tolist() == [2, 0, 1, 0, 0, 0]
-    assert np.array_equal(result["mean"], [10, np.nan, 12, np.nan, 14, np.nan], equal_nan=True)
+    assert np.array_equal(np.array(result["mean"]), [10, np.nan, 12, np.nan, 14, np.nan], equal_nan=True)
     assert ragged(result["each"]) == [[0, 1], [], [0], [], [], []] and result["n"] == 3
 
 

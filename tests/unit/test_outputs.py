@@ -28,7 +28,11 @@ def segments_of(result: Result, *outputs: Output) -> list[bytes]:
 
 def test_the_first_result_declares() -> None:
     values = np.zeros((4, 2), ">f8")
-    result = {"a": np.zeros((ROWS, 5), "f4"), "b": Ragged(np.array([1, 0, 3]), values), "c": np.zeros(ROWS, bool)}
+    result: Result = {
+        "a": np.zeros((ROWS, 5), "f4"),
+        "b": Ragged(np.array([1, 0, 3]), values),
+        "c": np.zeros(ROWS, bool),
+    }
     declared, segments = settle(result, None, ROWS)
     assert declared == (
         Output("a", "rows", "<f4", (5,)),

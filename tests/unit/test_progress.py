@@ -68,7 +68,8 @@ def test_shards_left_over_the_rate_of_all_machines() -> None:
     seen = eta(job(tally(committed=200, out=1), agents=[agent("a"), agent("b", seconds=2.0)]))
     assert seen.bottleneck == "compute"
     assert seen.likely == pytest.approx(800 / 3, rel=0.02)  # 2 + 1 shards a second
-    assert seen.low is not None and seen.high is not None and seen.low < seen.likely < seen.high
+    assert seen.low is not None and seen.likely is not None and seen.high is not None
+    assert seen.low < seen.likely < seen.high
 
 
 def test_an_unmeasured_machine_counts_as_fast_as_the_others() -> None:

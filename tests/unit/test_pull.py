@@ -185,7 +185,7 @@ def test_a_source_that_changed_meanwhile_leaves_nothing(start: Callable[..., Ben
 
 @pytest.mark.parametrize("code", ["changed", "gone", "no-session"])
 def test_a_refusal_is_told_and_the_channel_goes_on(start: Callable[..., Bench], code: str) -> None:
-    bench = start(lambda message: [Refused(code)] if message.number == 3 else serve(message))  # type: ignore[attr-defined]
+    bench = start(lambda message: [Refused(code)] if message.number == 3 else serve(message))
     event = bench.pull()
     assert isinstance(event, NotPulled) and event.code == code
     bench.pulling.order(Pull(7, "c" * 32, LAYER, 4, len(CONTENT)))

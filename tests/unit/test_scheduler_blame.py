@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
 from tests.support.sched import World, every, only, seed
 
 
-def started(*names: str, count: int = 100, **job: object) -> World:
+def started(*names: str, count: int = 100, **job: Any) -> World:
     """Everybody's first shard succeeded."""
     world = World()
     world.add(seed(count=count), **job)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.layers import SPACE_MARGIN_BYTES
@@ -9,7 +11,7 @@ from muster.jobs.common.ranges import RangeSet
 from tests.support.sched import World, every, only, seed
 
 
-def all_done(*layers: e.LayerSeed, **job: object) -> World:
+def all_done(*layers: e.LayerSeed, **job: Any) -> World:
     """One agent, and everything is committed."""
     world = World()
     world.add(*layers, **job)

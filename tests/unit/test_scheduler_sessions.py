@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from muster.coordinator.protocol.control import Loss
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
@@ -186,7 +188,7 @@ def test_what_an_agent_says_of_a_layer_before_it_hears_that_it_is_gone_is_void()
 # --- what we think it has, and what it has --------------------------------------------------------------
 
 
-def counted(world: World, seconds: float, counts: dict[str, int] | None, **more: object) -> list[c.Action]:
+def counted(world: World, seconds: float, counts: dict[str, int] | None, **more: Any) -> list[c.Action]:
     """It counts out what it has, once a heartbeat for so long, and asks for nothing."""
     said: list[c.Action] = []
     until = world.now + seconds
@@ -317,7 +319,7 @@ def test_an_agent_that_left_is_not_expected_back() -> None:
 # --- restarts -------------------------------------------------------------------------------------------
 
 
-def restarted(expected: frozenset[str], committed: RangeSet | None = None, **layer: object) -> World:
+def restarted(expected: frozenset[str], committed: RangeSet | None = None, **layer: Any) -> World:
     """A second boot: ten of a hundred shards may have been granted in the first."""
     world = World(boot=2, expected=expected)
     known = seed(state="open", high_water=10, committed=committed or RangeSet(), **layer)
@@ -382,7 +384,7 @@ def test_a_failure_stored_before_a_restart_is_not_counted_again() -> None:
     assert only(c.StoreFailure, said).failure.number == 4
 
 
-def _fields(one: object) -> dict[str, object]:
+def _fields(one: object) -> dict[str, Any]:
     return {name: getattr(one, name) for name in one.__struct_fields__}  # type: ignore[attr-defined]
 
 

@@ -67,7 +67,7 @@ def odd(n: int) -> bool:
 
 
 def many(rows: Array, offset: float = PI) -> list[float]:
-    found = [float(exp(0.0)), float(math.floor(offset)), float(helper(np.ones(1))[0]), float(Scaler()(1.0))]
+    found = [float(exp(0.0)), float(math.floor(offset)), float(helper(np.ones(1))[0]), float(Scaler()(1.0))]  # type: ignore[arg-type]
     tree = xml.etree.ElementTree.fromstring("<a/>")
     found += [float(len(TABLE["a"])), float(even(4)), float(LIMITS[0]), float(DTYPE(1.5))]
     return [*found, float(tree.tag == "a"), float(len(os.path.sep))]

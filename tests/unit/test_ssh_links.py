@@ -109,7 +109,7 @@ def test_a_missing_configuration_is_none_but_for_a_named_one(tmp_path: Path, mon
 
 @pytest.mark.parametrize("shell", ["sh", "bash", "dash", "fish", "tcsh"])
 @settings(deadline=None, max_examples=50)
-@given(word=st.text(st.characters(blacklist_characters="\0\n\r", blacklist_categories=("Cs",)), max_size=40))
+@given(word=st.text(st.characters(exclude_characters="\0\n\r", exclude_categories=["Cs"]), max_size=40))
 def test_a_word_is_a_word_in_any_shell(shell: str, word: str) -> None:
     program = shutil.which(shell)
     if program is None:

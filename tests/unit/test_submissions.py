@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 
 import pytest
 
-from muster.coordinator.farm_root import submission_folders
 from muster.coordinator.farm_root.submission_folders import locked_folder, sweep
 
 
@@ -37,7 +37,7 @@ def test_what_the_daemon_is_taking_over_stays(tmp_path: Path, target: Path) -> N
 def test_a_sweep_between_making_and_locking_costs_the_maker_nothing(
     tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    module = os if moment == "open" else submission_folders.fcntl
+    module = os if moment == "open" else fcntl
     real, swept = getattr(module, moment), []
 
     def late(*args: object, **more: object) -> object:

@@ -37,7 +37,7 @@ def start() -> Iterator[Start]:
         def start_one(**options: object) -> subprocess.Popen[bytes]:
             process = stack.enter_context(subprocess.Popen(SLEEP, **options))  # type: ignore[call-overload]
             stack.callback(process.kill)
-            return process  # type: ignore[no-any-return]
+            return process
 
         yield start_one
 

@@ -108,4 +108,4 @@ def test_an_output_is_no_input() -> None:
 )
 def test_what_needs_no_shell_is_taken_apart(text: str, expected: list[list[str]] | None) -> None:
     words = parse_command(text, (), "params.run").words()
-    assert (words and [[piece.text for piece in word] for word in words]) == expected
+    assert (None if words is None else [[piece.text for piece in word] for word in words]) == expected

@@ -163,7 +163,8 @@ def test_results_that_are_the_input_itself_are_kept(desk: Desk) -> None:
     (desk.folder / "out").mkdir()
     merge_layer(desk.layer, [desk.done], desk.folder / "out", job="job.1")
     found = open_result(desk.folder / "out").outputs
-    assert np.array_equal(found["same"], desk.rows) and np.array_equal(found["twice"], desk.rows * 2)
+    assert np.array_equal(np.array(found["same"]), desk.rows)
+    assert np.array_equal(np.array(found["twice"]), desk.rows * 2)
 
 
 def test_the_serial_run_is_the_whole_layer(desk: Desk) -> None:

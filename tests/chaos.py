@@ -181,7 +181,7 @@ class Chaos:
     def _leave(self) -> None:
         """Everyone goes in good order, and nothing is left."""
         for name in AGENTS:
-            until(partial(self._is_live, name), f"{name} to be back", BACK_SECONDS)
+            until(partial(self.farm.is_live, name), f"{name} to be back", BACK_SECONDS)
             self.farm.real[name].send_signal(signal.SIGTERM)
         for name in AGENTS:
             code = self.farm.real[name].wait(BACK_SECONDS)
@@ -201,10 +201,6 @@ class Chaos:
             pool = cleanup.read(self.farm.folder / "spools" / name / "run")
             if pool and pool.temp:
                 self.folders.add(Path(pool.temp))
-
-    def _is_live(self, name: str) -> bool:
-        status = self.farm.agent_status(name)
-        return status is not None and status.state == "live"
 
 
 def _signal(pid: int, number: int) -> bool:

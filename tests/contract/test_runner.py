@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 
 from muster.jobs.contract.kind import RunnerLost, ShardFailure
@@ -23,6 +22,8 @@ from muster.jobs.user_code import reaper
 from muster.jobs.user_code.pipes import PRINTED_KEPT
 from muster.jobs.user_code.runner import runner
 from muster.jobs.user_code.sandbox import EVIDENCE_LIMIT, Sandbox, sweep
+from tests.support.farm import until
+from tests.support.processes import is_running
 
 DEADLINE_SECONDS = 20.0
 PYTHON = os.environ.get("MUSTER_TEST_RUNNER", sys.executable)  # another one, to test old versions
@@ -65,20 +66,6 @@ def failure(sandbox: Sandbox, timeout: float | None = DEADLINE_SECONDS) -> Shard
     assert "\n" not in caught.value.message
     assert len(caught.value.evidence) <= EVIDENCE_LIMIT
     return caught.value
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    until = time.monotonic() + DEADLINE_SECONDS
-    while not true():
-        assert time.monotonic() < until, "it never came true"
-        time.sleep(0.01)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 # --- what works -------------------------------------------------------------------------------------------
@@ -355,11 +342,11 @@ def test_while_its_agent_keeps_it_stopped_no_time_goes_by(make: Make, tmp_path: 
     sandbox.start()
     caller = threading.Thread(target=lambda: out.append(call(sandbox, timeout=0.6)))
     caller.start()
-    wait_until(begun.exists)
+    until(begun.exists, "the function to run")
     scratch = sandbox._scratch
     reaper.freeze(scratch)
-    until = time.monotonic() + 1.0  # longer than its timeout
-    wait_until(lambda: time.monotonic() > until)
+    over = time.monotonic() + 1.0  # longer than its timeout
+    until(lambda: time.monotonic() > over, "its timeout to be over")
     assert not out
     reaper.thaw(scratch)
     caller.join()
@@ -373,7 +360,7 @@ def test_sigkill_from_outside_is_a_loss(make: Make, tmp_path: Path) -> None:
     assert pid
 
     def kill() -> None:
-        wait_until((tmp_path / "runs").exists)
+        until((tmp_path / "runs").exists, "the function to run")
         os.kill(pid, signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
@@ -390,7 +377,7 @@ def test_dead_between_calls_is_nobodys_fault(make: Make) -> None:
     first = sandbox.pid
     assert first
     os.kill(first, signal.SIGKILL)
-    wait_until(lambda: os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None)
+    until(lambda: os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None, "its end")
     call(sandbox)
     assert sandbox.pid != first
 
@@ -451,14 +438,14 @@ def test_children_end_with_their_runner(make: Make) -> None:
     pids = call(sandbox)["out"][:2].tolist()
     assert all(map(is_running, pids))
     sandbox.close()
-    wait_until(lambda: not any(map(is_running, pids)))
+    until(lambda: not any(map(is_running, pids)), "their end")
 
 
 def test_children_end_with_a_crash(make: Make) -> None:
     sandbox = make(FORKER.replace("    return", "    print(same.pid, apart.pid); os._exit(1)\n    return"))
     failed = failure(sandbox)
     pids = [int(pid) for pid in failed.evidence.split()[-2:]]
-    wait_until(lambda: not any(map(is_running, pids)))
+    until(lambda: not any(map(is_running, pids)), "their end")
 
 
 PARENT = """
@@ -477,7 +464,7 @@ def parent_of(source: str, tmp_path: Path) -> tuple[subprocess.Popen[bytes], Pat
     code.mkdir()
     (code / "work.py").write_text(source.replace("RUNS", repr(str(runs))))
     parent = subprocess.Popen([sys.executable, "-c", PARENT, str(code), str(scratch)])
-    wait_until(runs.exists)
+    until(runs.exists, "the function to run")
     parent.kill()
     parent.wait()
     return parent, scratch
@@ -489,7 +476,7 @@ def test_parents_kill_9_leaves_no_runner(tmp_path: Path, doing: str) -> None:
     source = f"import time\ndef f(rows):\n open(RUNS, 'w').close()\n {doing}\n"
     _, scratch = parent_of(source, tmp_path)
     [path] = scratch.glob("runner-*.json")
-    wait_until(lambda: not is_running(json.loads(path.read_bytes())["pid"]))
+    until(lambda: not is_running(json.loads(path.read_bytes())["pid"]), "its end")
     assert sweep(scratch) == 0
     assert list(scratch.glob("runner-*.json")) == []
 
@@ -497,7 +484,7 @@ def test_parents_kill_9_leaves_no_runner(tmp_path: Path, doing: str) -> None:
 def test_sweep_kills_what_escaped_and_nothing_else(tmp_path: Path, make: Make) -> None:
     source = FORKER.replace("    return", "    open(RUNS, 'w').write(str(apart.pid)); time.sleep(1000)\n    return")
     _, scratch = parent_of(source, tmp_path)
-    wait_until(lambda: (tmp_path / "runs").read_text() != "")
+    until(lambda: (tmp_path / "runs").read_text() != "", "the number of what escaped")
     escaped = int((tmp_path / "runs").read_text())
     assert is_running(escaped)
     bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], start_new_session=True)

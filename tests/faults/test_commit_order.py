@@ -3,7 +3,6 @@ dies by SIGKILL before any step of the durable commit, or the disk refuses that 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from threading import Thread
 from typing import Any
@@ -16,6 +15,7 @@ from muster.coordinator.api.status import Status
 from muster.coordinator.protocol import transfer as m
 from muster.jobs.common.errors import LinkError, SpaceError
 from tests.support.farm import Farm, Tracer, arrays, running, strace_obstacle, until
+from tests.support.needs import skip_for
 from tests.support.simulated import Cut, SimulatedAgent
 
 SHARDS = 6
@@ -74,10 +74,7 @@ STORE_FAULTS = {
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
     """One farm for all steps: each leaves it as it was, with one more complete job."""
-    obstacle = strace_obstacle()
-    if obstacle:
-        assert os.environ.get("CI") != "true", obstacle
-        pytest.skip(obstacle)
+    skip_for(strace_obstacle())
     with running(tmp_path_factory.mktemp("commit")) as farm:
         yield farm
 

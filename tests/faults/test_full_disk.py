@@ -50,8 +50,7 @@ class Ballast:
 @pytest.fixture
 def tight(tmp_path: Path) -> Iterator[tuple[Farm, Ballast]]:
     """A farm on a disk of 100 MB, and what fills it up."""
-    if obstacle := disks.obstacle("mount"):
-        pytest.skip(obstacle)
+    disks.require("mount")
     with disks.small(tmp_path / "root", DISK_MEGABYTES) as disk, running(tmp_path) as farm:
         yield farm, Ballast(disk)
 

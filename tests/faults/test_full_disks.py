@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,17 +43,10 @@ def parts_bytes(farm: Farm) -> int:
     return sum(path.stat().st_size for path in (farm.folder / "spools" / "one" / "done").rglob("*.part"))
 
 
-def need_disks() -> None:
-    if obstacle := disks.obstacle("mount"):
-        if os.environ.get("CI") == "true" and os.geteuid() == 0:
-            pytest.fail(obstacle)
-        pytest.skip(obstacle)
-
-
 @pytest.fixture
 def full_spool(tmp_path: Path) -> Iterator[Farm]:
     """A farm whose agent's spool is on a disk of 12 MB: of one shard in four it has room for the result."""
-    need_disks()
+    disks.require("mount")
     with disks.small(tmp_path / "spools" / "one", 12), running(tmp_path) as farm:
         yield farm
 
@@ -122,7 +114,7 @@ def test_a_budget_too_small_for_one_shard_says_so(tmp_path: Path) -> None:
 
 
 def test_a_full_root_waits_says_so_and_goes_on(tmp_path: Path) -> None:
-    need_disks()
+    disks.require("mount")
     with disks.small(tmp_path / "root", 100) as disk, running(tmp_path) as farm:
         farm.join("one", "--cpus", "1")
         job = submit(farm, SLOWLY)

@@ -117,9 +117,9 @@ def wait_ready(farm: Farm, name: str) -> None:
 
 
 def is_ready(farm: Farm, name: str) -> bool:
-    said, state = farm.agent_status(name), state_of(farm.folder / "spools" / name)
+    state = state_of(farm.folder / "spools" / name)
     ready = state is not None and state.pid == farm.real[name].pid and state.ready
-    return ready and said is not None and said.state == "live"
+    return ready and farm.is_live(name)
 
 
 def halves(farm: Farm, log: Path, shards: int = 60, nap: float = 0.05, **fields: Any) -> str:

@@ -19,6 +19,7 @@ from muster.coordinator.protocol import control, transfer, values
 from muster.coordinator.protocol.frames import FRAME_LIMIT, HEAD, MAGIC, FrameReader, frame
 from muster.jobs.parts.part_file import Index, decode_index, encode_index
 from tests.support.farm import Farm, arrays, running, until
+from tests.support.processes import peak_bytes
 from tests.support.simulated import Cut, Helper, SimulatedAgent
 
 ROLES = ("control", "push")
@@ -263,11 +264,6 @@ def disk(agent: SimulatedAgent) -> list[str]:
     """Bundles, committed or half there."""
     found = [*agent.root.tmp.glob("*/push-*"), *agent.root.jobs.glob("*/bundles/*")]
     return sorted(str(path) for path in found)
-
-
-def peak_bytes(pid: int) -> int:
-    [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM")]
-    return int(line.split()[1]) * 1024
 
 
 def test_a_bundle_that_comes_with_its_header_has_one_answer_and_leaves_the_channel_clean(farm: Farm) -> None:

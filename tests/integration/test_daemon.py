@@ -29,6 +29,7 @@ from muster.jobs.common.hashing import of_bytes
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.parts.part_file import encode_index, read_index
 from tests.support.farm import Farm, arrays, running, until
+from tests.support.processes import peak_bytes
 from tests.support.simulated import Cut, SimulatedAgent
 
 SHARDS = 12
@@ -707,8 +708,3 @@ def test_the_socket_and_the_store_are_private(target: Farm) -> None:
     for path in (target.root.socket, target.root.store, target.root.log):
         assert path.stat().st_mode & 0o077 == 0, path
     assert target.root.path.stat().st_uid == os.getuid()
-
-
-def peak_bytes(pid: int) -> int:
-    [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM")]
-    return int(line.split()[1]) * 1024

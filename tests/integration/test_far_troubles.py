@@ -5,7 +5,6 @@ on by themselves once it is put right. Pauses are shorter than a user's: they ar
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -218,10 +217,7 @@ def test_a_connection_that_trickles_is_given_up(farm: Farm, server: Sshd, proxy:
 
 
 def test_a_full_disk_of_the_server_is_said_and_waited_for(server: Sshd, tmp_path: Path) -> None:
-    if obstacle := disks.obstacle("mount"):
-        if os.environ.get("CI") == "true" and os.geteuid() == 0:
-            pytest.fail(obstacle)
-        pytest.skip(obstacle)
+    disks.require("mount")
     outputs = {"out": {"dtype": "float32", "shape": [1 << 16]}}
     with disks.small(tmp_path / "farm" / "root", 100) as disk, running(tmp_path / "farm") as farm:
         far = Hasty(farm, server).join()

@@ -28,6 +28,7 @@ from muster.jobs.parts.part_file import check_body, encode_index, read_index
 from muster.jobs.results.bundle import Bundle
 from tests.support import hostile
 from tests.support.farm import Farm, arrays, running
+from tests.support.processes import peak_bytes
 from tests.support.shards import layer_of, result_of, store, write_part
 
 FARM = "f" * 32
@@ -144,11 +145,12 @@ def only_in_its_root(target: Farm) -> Iterator[None]:
     marks = [Path("/tmp/mark"), target.root.path.parent / "mark", target.folder.parent / "mark"]
     assert not any(path.exists() for path in marks)
     before = outside(target)
-    peak = peak_bytes(target)
+    assert target.daemon is not None
+    peak = peak_bytes(target.daemon.pid)
     yield
     assert not any(path.exists() for path in marks)
     assert outside(target) == before
-    assert peak_bytes(target) - peak < MEMORY_BYTES
+    assert peak_bytes(target.daemon.pid) - peak < MEMORY_BYTES
     assert "bug of ours" not in target.said() and "Traceback" not in target.said()
     agent = target.agent("good")
     assert isinstance(agent.join(), talk.Welcome) and isinstance(agent.sync(), talk.News), "a good one is not let in"
@@ -158,13 +160,6 @@ def outside(farm: Farm) -> list[str]:
     """All files of the farm's folder beside its root, and names in its root."""
     found = [path for path in farm.folder.rglob("*") if farm.root.path not in path.parents]
     return sorted(map(str, [*found, *farm.root.path.iterdir(), *farm.root.jobs.iterdir(), *farm.root.code.iterdir()]))
-
-
-def peak_bytes(farm: Farm) -> int:
-    assert farm.daemon is not None
-    status = Path(f"/proc/{farm.daemon.pid}/status").read_text().splitlines()
-    [line] = [line for line in status if line.startswith("VmHWM")]
-    return int(line.split()[1]) * 1024
 
 
 # --- the helpers, between the two ---

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,13 +94,8 @@ def farm(tmp_path_factory: pytest.TempPathFactory, python: Path) -> Iterator[Far
         made.join("left", "--cpus", "1")
         made.join("right", "--cpus", "1", "--env", f"nlp={python}", "--gpus", "3,5")
         for name in NAMES:
-            until(lambda name=name: _is_live(made, name), f"{name} to be there")  # type: ignore[misc]
+            until(partial(made.is_live, name), f"{name} to be there")
         yield made
-
-
-def _is_live(farm: Farm, name: str) -> bool:
-    status = farm.agent_status(name)
-    return status is not None and status.state == "live"
 
 
 def mapped(farm: Farm, function: str, rows: int = 8, args: dict[str, Any] | None = None, **fields: Any) -> str:
@@ -400,7 +396,7 @@ def test_layers_that_stay_the_same_are_taken_over(farm: Farm) -> None:
     farm.wait(third)
     assert said(farm, "diff", second, third).count("the same; the same bytes") == 3
     farm.restart()
-    until(lambda: _is_live(farm, "left"), "an agent to be back")
+    until(lambda: farm.is_live("left"), "an agent to be back")
     assert farm.status(third).state == "complete"
     said(farm, "retry", third, "--layers", "a")
     farm.wait(third)

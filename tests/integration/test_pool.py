@@ -9,8 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -21,6 +20,8 @@ from muster.agent.pool import authentication, cleanup, ray_environment
 from muster.agent.pool.interface import BatchDone, PoolEvent, WorkerDied
 from muster.agent.pool.ray_local import Pool
 from tests import stranger
+from tests.support.farm import until
+from tests.support.processes import is_running
 from tests.support.standin import batch
 
 pytestmark = pytest.mark.ray
@@ -50,24 +51,7 @@ class Rig:
         return event
 
     def pid(self, slot: int) -> int:
-        until(lambda: self.pool.worker_pid(slot) is not None)
-        pid = self.pool.worker_pid(slot)
-        assert pid is not None
-        return pid
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+        return until(lambda: self.pool.worker_pid(slot), "the worker to be there", DEADLINE_SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +63,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     yield rig
     tree = psutil.Process().children(recursive=True)
     rig.pool.stop()
-    assert not [process for process in tree if is_alive(process.pid)]
+    assert not [process for process in tree if is_running(process.pid)]
     assert not list(rig.folder.iterdir())
 
 
@@ -119,22 +103,22 @@ def test_what_is_submitted_while_a_worker_starts_is_run(rig: Rig, tmp_path: Path
 
 def test_a_kill_from_outside_takes_the_runner_along(rig: Rig, tmp_path: Path) -> None:
     ticket = rig.pool.submit(1, batch("runner", tmp_path))
-    until((tmp_path / "runner").exists)
+    until((tmp_path / "runner").exists, "the runner to be there", DEADLINE_SECONDS)
     runner = int((tmp_path / "runner").read_text())
     os.kill(rig.pid(1), signal.SIGKILL)
     death = rig.died()
     assert (death.slot, death.tickets, death.killed_by_us) == (1, (ticket,), False)
     assert "ended without a word" in death.reason
-    until(lambda: not is_alive(runner))
+    until(lambda: not is_running(runner), "the end of the runner", DEADLINE_SECONDS)
 
 
 def test_our_kill_takes_the_runner_along(rig: Rig, tmp_path: Path) -> None:
     tickets = (rig.pool.submit(1, batch("runner", tmp_path)), rig.pool.submit(1, batch("second", tmp_path)))
-    until((tmp_path / "runner").exists)
+    until((tmp_path / "runner").exists, "the runner to be there", DEADLINE_SECONDS)
     runner = int((tmp_path / "runner").read_text())
     rig.pool.kill(1)
     assert rig.died() == WorkerDied(1, tickets, "killed by the agent", killed_by_us=True)
-    until(lambda: not is_alive(runner))
+    until(lambda: not is_running(runner), "the end of the runner", DEADLINE_SECONDS)
     assert not (tmp_path / "ran-second").exists()
 
 
@@ -151,7 +135,7 @@ def test_an_exception_of_the_bench_replaces_the_worker(rig: Rig, tmp_path: Path)
     assert rig.died() == WorkerDied(0, tickets, "ValueError: the bench broke", killed_by_us=False)
     assert not (tmp_path / "ran-second").exists()
     assert rig.pid(0) != before
-    until(lambda: not is_alive(before))
+    until(lambda: not is_running(before), "the end of the worker", DEADLINE_SECONDS)
 
 
 def test_the_record_follows_the_workers(rig: Rig) -> None:
@@ -163,7 +147,7 @@ def test_the_record_follows_the_workers(rig: Rig) -> None:
         record = cleanup.read(rig.folder)
         return record is not None and pid in {mark.pid for mark in record.processes}
 
-    until(recorded)
+    until(recorded, "the worker to be in the record", DEADLINE_SECONDS)
 
 
 def test_nothing_listens_beyond_loopback(rig: Rig) -> None:
@@ -171,7 +155,7 @@ def test_nothing_listens_beyond_loopback(rig: Rig) -> None:
     listening = [
         connection.laddr.ip
         for process in [us, *us.children(recursive=True)]
-        if is_alive(process.pid)
+        if is_running(process.pid)
         for connection in process.net_connections("inet")
         if connection.status in {psutil.CONN_LISTEN, psutil.CONN_NONE}
     ]
@@ -255,7 +239,7 @@ def start_agent(what: str, folder: Path) -> subprocess.Popen[str]:
 
 def test_an_agent_prints_nothing_of_rays_and_keeps_its_workers_at_ctrl_c(tmp_path: Path) -> None:
     agent = start_agent("calm", tmp_path)
-    until(lambda: (tmp_path / "ran-until-told").exists() or agent.poll() is not None)
+    until(lambda: (tmp_path / "ran-until-told").exists() or agent.poll() is not None, "a batch", DEADLINE_SECONDS)
     os.killpg(agent.pid, signal.SIGINT)
     (tmp_path / "go").touch()
     assert agent.communicate(timeout=DEADLINE_SECONDS) == ("WorkerDied\nBatchDone\n", "")
@@ -265,7 +249,7 @@ def test_an_agent_prints_nothing_of_rays_and_keeps_its_workers_at_ctrl_c(tmp_pat
 
 def test_a_killed_agent_leaves_nothing_after_a_sweep(tmp_path: Path) -> None:
     agent = start_agent("wait", tmp_path)
-    until(lambda: (tmp_path / "runner").exists() or agent.poll() is not None)
+    until(lambda: (tmp_path / "runner").exists() or agent.poll() is not None, "the runner", DEADLINE_SECONDS)
     pids = [process.pid for process in psutil.Process(agent.pid).children(recursive=True)]
     pids.append(int((tmp_path / "runner").read_text()))
     record = cleanup.read(tmp_path)
@@ -274,7 +258,7 @@ def test_a_killed_agent_leaves_nothing_after_a_sweep(tmp_path: Path) -> None:
     agent.kill()
     agent.communicate(timeout=DEADLINE_SECONDS)
     assert cleanup.sweep(tmp_path)
-    until(lambda: not any(is_alive(pid) for pid in pids))
+    until(lambda: not any(map(is_running, pids)), "their end", DEADLINE_SECONDS)
     assert not list(cleanup.naming(Path(record.temp).name))
     assert not Path(record.temp).exists()
     assert cleanup.sweep(tmp_path) == []
@@ -290,7 +274,7 @@ def test_an_agent_that_crashes_takes_its_pool_along(tmp_path: Path) -> None:
 
 def test_a_dead_ray_is_said_and_started_again(tmp_path: Path) -> None:
     agent = start_agent("lose", tmp_path)
-    until(lambda: (tmp_path / "ran-wait").exists() or agent.poll() is not None)
+    until(lambda: (tmp_path / "ran-wait").exists() or agent.poll() is not None, "a batch", DEADLINE_SECONDS)
     for process in psutil.Process(agent.pid).children():
         if process.name() == "raylet":
             process.kill()

@@ -190,8 +190,7 @@ def test_a_shard_above_the_budget_is_refused_with_both_numbers(farm: Farm, serve
 
 def test_a_full_spool_makes_room_and_goes_on(farm: Farm, server: Sshd) -> None:
     """The budget promises more than the disk has, so that the system is the first to say that it is full."""
-    if obstacle := disks.obstacle("mount"):
-        pytest.skip(obstacle)
+    disks.require("mount")
     far = Remote(farm, server)
     with disks.small(far.spool, 6):
         far.join("--disk", "1GiB")

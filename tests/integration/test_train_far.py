@@ -21,7 +21,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, server: Sshd) -> Iterator[t
     with running(tmp_path_factory.mktemp("farm")) as farm:
         farm.join("near", "--cpus", "1")
         far = Remote(farm, server).join()
-        until(lambda: (near := farm.agent_status("near")) is not None and near.state == "live", "the near agent")
+        until(lambda: farm.is_live("near"), "the near agent")
         until(far.is_at_work, "the far agent to work")
         yield farm, far
 

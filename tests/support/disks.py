@@ -12,6 +12,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.needs import skip_for
+
 EXT4_SHUTDOWN = 0x8004587D
 NO_LOG_FLUSH = 2  # what was not synced is lost, as when the power goes
 
@@ -22,6 +24,11 @@ def obstacle(*programs: str) -> str:
         return "needs to be root on Linux"
     missing = [name for name in programs if shutil.which(name) is None]
     return f"{', '.join(missing)} is not installed" if missing else ""
+
+
+def require(*programs: str) -> None:
+    """Skip where there can be none; a program that is not there for root in CI is a failure."""
+    skip_for(obstacle(*programs), fails_in_ci=os.geteuid() == 0)
 
 
 @contextlib.contextmanager

@@ -235,6 +235,11 @@ class Farm:
         found = [one for one in self.ask(AgentsAsk(), Agents).agents if one.name == name]
         return found[0] if found else None
 
+    def is_live(self, name: str) -> bool:
+        """Whether an agent of that name is connected and takes work."""
+        found = self.agent_status(name)
+        return found is not None and found.state == "live"
+
     def wait(self, job: str, *states: str, seconds: float = DEADLINE_SECONDS) -> JobStatus:
         """Until the job is in one of `states`, "complete" if none is named."""
         wanted = states or ("complete",)
@@ -292,30 +297,26 @@ class Farm:
     # --- what is on disk ---------------------------------------------------------------------------------
 
     def stored(self) -> dict[str, StoredJob]:
-        """The jobs in the store. Reads a copy: only the daemon may have its database open."""
-        copy = self.folder / f"store-{uuid.uuid4().hex}"
-        copy.mkdir()
-        for path in self.root.path.glob("state.sqlite*"):
-            shutil.copy(path, copy)
-        store = Store(copy / "state.sqlite")
-        try:
+        """The jobs in the store."""
+        with self._store() as store:
             return {job.id: job for job in store.jobs()}
-        finally:
-            store.close()
 
     def found(self, job: str) -> dict[str, RangeSet]:
         """Per layer's digest, the shards that are durably there: merged, or in bundles that are whole. Call it while no
         daemon runs. Asserts that each committed shard is in exactly one bundle with a row."""
+        with self._store() as store:
+            [stored] = [one for one in store.jobs() if one.id == job]
+            return {layer.digest: self._found(store, job, layer.digest, layer.state) for layer in stored.layers}
+
+    @contextlib.contextmanager
+    def _store(self) -> Iterator[Store]:
+        """A copy of the store: only the daemon may have its database open."""
         copy = self.folder / f"store-{uuid.uuid4().hex}"
         copy.mkdir()
         for path in self.root.path.glob("state.sqlite*"):
             shutil.copy(path, copy)
-        store = Store(copy / "state.sqlite")
-        try:
-            [stored] = [one for one in store.jobs() if one.id == job]
-            return {layer.digest: self._found(store, job, layer.digest, layer.state) for layer in stored.layers}
-        finally:
-            store.close()
+        with contextlib.closing(Store(copy / "state.sqlite")) as store:
+            yield store
 
     def _found(self, store: Store, job: str, digest: str, state: str) -> RangeSet:
         [layer] = [layer for layer in self.plan(job).layers if layer.digest == digest]

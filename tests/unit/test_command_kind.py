@@ -29,6 +29,7 @@ from muster.jobs.user_code.code_pack import collect, opened, pack
 from muster.jobs.workbench.serial import run_serially
 from tests.support.farm import until
 from tests.support.odd_names import fill
+from tests.support.processes import is_running
 
 SITE = Site(Path(), (), 1, False, None)
 
@@ -160,7 +161,7 @@ def test_what_a_command_leaves_running_ends_with_it(tmp_path: Path) -> None:
     with running(tmp_path, run="sleep 60 & echo $!") as runner:
         runner.run(shard(tmp_path, a=b""))
         pid = int(runner.printed)
-        until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, "its end")
+        until(lambda: not is_running(pid), "its end")
 
 
 def test_the_timeout_of_the_shard_ends_everything(tmp_path: Path) -> None:
@@ -219,10 +220,10 @@ runner.run(Shard("items", 0, 0, None, items=Items(folder / "items", names=["a"])
 def test_a_kill_of_the_worker_ends_the_command(tmp_path: Path) -> None:
     parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)])
     until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "the command to run")
-    command = psutil.Process(int((tmp_path / "pid").read_text()))
+    command = int((tmp_path / "pid").read_text())
     parent.kill()
     parent.wait()
-    until(lambda: not command.is_running() or command.status() == psutil.STATUS_ZOMBIE, "its end")
+    until(lambda: not is_running(command), "its end")
 
 
 # --- what is refused at submit ------------------------------------------------------------------------------

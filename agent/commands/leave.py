@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import click
@@ -13,6 +12,7 @@ from muster.agent.commands.status import the_one
 from muster.agent.spool import paths as spools
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import IncompleteError, RefusedError
+from muster.jobs.common.processes import await_end
 
 POLL_SECONDS = 0.1
 NOW_SECONDS = 30.0  # for an agent told to stop at once
@@ -49,9 +49,4 @@ def _signal(owner: spools.Owner, number: signal.Signals) -> None:
 
 def _wait(owner: spools.Owner, seconds: float) -> bool:
     """Whether it ended in time."""
-    deadline = time.monotonic() + seconds
-    while owner.process() is not None:
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(POLL_SECONDS)
-    return True
+    return await_end(filter(None, [owner.process()]), seconds, POLL_SECONDS)

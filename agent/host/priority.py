@@ -9,25 +9,19 @@ from pathlib import Path
 
 import psutil
 
+from muster.jobs.common import processes
+
 log = logging.getLogger("muster.pool")
 
 
 def be_kind(pid: int, nice: int | None, ionice: str | None) -> None:
     """Set what a process and its descendants take of processors and disks, as far as the system lets us."""
-    for one in _tree(pid):
+    for one in processes.trees([pid])[pid]:
         if nice is not None:
-            _renice(one.pid, nice)
-        if ionice is not None and hasattr(one, "ionice"):
+            _renice(one, nice)
+        if ionice is not None and hasattr(psutil.Process, "ionice"):
             with suppress(psutil.Error, OSError):
-                one.ionice(psutil.IOPRIO_CLASS_IDLE if ionice == "idle" else psutil.IOPRIO_CLASS_NONE)
-
-
-def _tree(pid: int) -> list[psutil.Process]:
-    try:
-        process = psutil.Process(pid)
-        return [process, *process.children(recursive=True)]
-    except psutil.Error:
-        return []
+                psutil.Process(one).ionice(psutil.IOPRIO_CLASS_IDLE if ionice == "idle" else psutil.IOPRIO_CLASS_NONE)
 
 
 def _renice(pid: int, nice: int) -> None:

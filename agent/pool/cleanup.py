@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import stat
 import time
 from collections.abc import Iterable, Iterator
@@ -16,43 +15,21 @@ import msgspec
 import psutil
 
 from muster.jobs.common.errors import RefusedError
+from muster.jobs.common.processes import ProcessId, identify, is_alive, kill
 from muster.jobs.user_code import reaper
 
 RECORD = "pool.json"
 TEMP_NAME = re.compile(r"mst-[0-9a-f]{8}")
 SWEEP_SECONDS = 10.0  # for killed processes to be gone
 LOOK_SECONDS = 0.02
-CLOCK_SECONDS = 2.0  # start times shift this much when the wall clock is set; a pid is not used again that soon
-
-
-class Mark(msgspec.Struct, frozen=True):
-    """One process for good: a pid alone is used again."""
-
-    pid: int
-    started: float  # seconds since the epoch
 
 
 class Record(msgspec.Struct, frozen=True):
     """A pool on disk: who started it, its temp folder ("" before there is one) and its processes."""
 
-    owner: Mark
+    owner: ProcessId
     temp: str
-    processes: tuple[Mark, ...] = ()
-
-
-def mark_of(process: psutil.Process) -> Mark:
-    return Mark(process.pid, process.create_time())
-
-
-def find(mark: Mark) -> psutil.Process | None:
-    """The process of this mark if it is still alive."""
-    try:
-        process = psutil.Process(mark.pid)
-        if abs(process.create_time() - mark.started) > CLOCK_SECONDS or process.status() == psutil.STATUS_ZOMBIE:
-            return None
-        return process
-    except psutil.Error:
-        return None
+    processes: tuple[ProcessId, ...] = ()
 
 
 def record(folder: Path, temp: Path) -> None:
@@ -62,8 +39,8 @@ def record(folder: Path, temp: Path) -> None:
     for process in us.children(recursive=True):
         with suppress(psutil.Error):
             if _names(process, temp.name):
-                marks.append(mark_of(process))
-    _write(folder / RECORD, Record(mark_of(us), str(temp), tuple(marks)))
+                marks.append(identify(process.pid))
+    _write(folder / RECORD, Record(identify(), str(temp), tuple(marks)))
 
 
 def sweep(folder: Path, scratch: Path | None = None) -> list[str]:
@@ -79,7 +56,7 @@ def sweep(folder: Path, scratch: Path | None = None) -> list[str]:
 
 
 def _sweep_pool(left: Record) -> list[str]:
-    if left.owner.pid != os.getpid() and find(left.owner) is not None:
+    if left.owner.pid != os.getpid() and left.owner.process() is not None:
         raise RefusedError(
             f"the pool of this spool belongs to process {left.owner.pid}, which is running",
             "let it end first, or give this agent a `--spool` of its own",
@@ -102,7 +79,7 @@ def read(folder: Path) -> Record | None:
 
 def kill_until_gone(left: Record) -> list[str]:
     """Kill the record's processes, and all that name its temp folder, until a look finds none; say which."""
-    found: dict[Mark, str] = {}
+    found: dict[psutil.Process, str] = {}
     deadline = time.monotonic() + SWEEP_SECONDS
     while time.monotonic() < deadline:
         victims = list(_members(left))
@@ -110,35 +87,17 @@ def kill_until_gone(left: Record) -> list[str]:
             break
         for process in victims:
             with suppress(psutil.Error):
-                found.setdefault(mark_of(process), f"process {process.pid} {process.name()}")
+                found.setdefault(process, f"process {process.pid} {process.name()}")
         kill(victims)
         time.sleep(LOOK_SECONDS)
     return list(found.values())
-
-
-def kill(processes: Iterable[psutil.Process]) -> None:
-    """SIGKILL, with the whole group where one leads its own. Does not wait for them to be gone."""
-    for process in processes:
-        with suppress(OSError, psutil.Error):
-            if os.getpgid(process.pid) == process.pid != os.getpgrp():
-                os.killpg(process.pid, signal.SIGKILL)
-            process.kill()  # psutil looks at the start time first
-
-
-def kill_tree(root: Mark) -> None:
-    """SIGKILL a process and its descendants; stopped first, so that it starts no more of them meanwhile."""
-    process = find(root)
-    if process is not None:
-        with suppress(psutil.Error):
-            process.suspend()
-            kill([process, *process.children(recursive=True)])
 
 
 def _members(left: Record) -> Iterator[psutil.Process]:
     """Living processes of the record, and any that name its temp folder; never ourselves."""
     seen = {os.getpid()}
     for mark in left.processes:
-        process = find(mark)
+        process = mark.process()
         if process is not None and process.pid not in seen:
             seen.add(process.pid)
             yield process
@@ -149,7 +108,7 @@ def _members(left: Record) -> Iterator[psutil.Process]:
 def naming(text: str, seen: Iterable[int] = ()) -> Iterator[psutil.Process]:
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if process.pid not in seen and process.status() != psutil.STATUS_ZOMBIE and _names(process, text):
+            if process.pid not in seen and _names(process, text) and is_alive(process):
                 yield process
 
 

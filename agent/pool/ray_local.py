@@ -31,7 +31,9 @@ from muster.agent.pool import authentication, cleanup, ray_environment
 from muster.agent.pool.interface import BatchDone, PoolEvent, PoolLost, WorkerDied
 from muster.agent.pool.worker import Done, Order, Ready, Seat
 from muster.agent.pool.worker_socket import Lane, Switchboard
+from muster.jobs.common import processes
 from muster.jobs.common.errors import MusterError
+from muster.jobs.common.processes import ProcessId
 from muster.jobs.workbench.batch import Batch, Outcome
 
 START_SECONDS = 120.0  # for Ray and all workers; it sometimes hangs
@@ -55,7 +57,7 @@ class _Worker:
     actor: Any
     deaths: int = 0  # of its forerunners in this slot, in a row, before they were ready
     forerunner: _Worker | None = None  # whose death is told before anything runs here
-    mark: cleanup.Mark | None = None  # of its process, once it is ready
+    mark: ProcessId | None = None  # of its process, once it is ready
     batches: dict[int, bytes] = field(default_factory=dict)  # by ticket, in order; until its outcome is told
     sent: dict[int, int] = field(default_factory=dict)  # the first of those, passed to it → their bytes
     is_open: bool = False  # ready, and its forerunner's death told: batches go straight to it
@@ -291,7 +293,7 @@ class Pool:
             worker = next((one for one in self._workers if one.seat == ready.seat), None)
             if worker is None or self._lost:  # it died meanwhile
                 return
-            worker.mark, worker.lane = cleanup.Mark(ready.pid, ready.began), lane
+            worker.mark, worker.lane = ProcessId(ready.pid, ready.began), lane
             self._open(worker)
             everyone = all(each.mark for each in self._workers)
         self._when_gone(ready.pid, lambda: self._retire(worker, ""))
@@ -329,7 +331,7 @@ class Pool:
             return
         worker.reason = "killed by the agent" if worker.killed else self._last_words(worker) or reason or SILENT_DEATH
         self._kill_process(worker)
-        cleanup.kill(cleanup.naming(worker.seat))  # runners it left behind when it ended by itself
+        processes.kill(cleanup.naming(worker.seat))  # runners it left behind when it ended by itself
         stillborn = not worker.mark and not worker.killed
         if stillborn and worker.deaths + 1 >= DEATHS_BEFORE_READY:
             self._lose(f"workers do not start: {worker.reason}")
@@ -386,7 +388,7 @@ class Pool:
     def _kill_process(self, worker: _Worker) -> None:
         """The worker and its descendants."""
         if worker.mark is not None:
-            cleanup.kill_tree(worker.mark)
+            processes.kill_tree(worker.mark)
         elif self._ray is not None:
             self._ray.kill(worker.actor)
 

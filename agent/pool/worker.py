@@ -8,9 +8,9 @@ import os
 import signal
 
 import msgspec
-import psutil
 
 from muster.agent.pool import worker_socket
+from muster.jobs.common.processes import identify
 from muster.jobs.workbench.batch import Batch
 
 SEAT_VARIABLE = "MUSTER_SEAT"  # in a worker's environment and so its runners': finds those that outlive it
@@ -55,7 +55,8 @@ class Seat:
     def serve(self, address: str) -> None:
         """Run what comes, in order, until the agent hangs up."""
         opened = worker_socket.call(address)
-        opened.send(msgspec.msgpack.encode(Ready(self._seat, os.getpid(), psutil.Process().create_time())))
+        us = identify()
+        opened.send(msgspec.msgpack.encode(Ready(self._seat, us.pid, us.started)))
         while (raw := opened.receive()) is not None:
             order = msgspec.msgpack.decode(raw, type=Order)
             opened.send(msgspec.msgpack.encode(Done(order.ticket, *self._run(order.batch))))

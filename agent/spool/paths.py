@@ -33,6 +33,7 @@ from muster.coordinator.protocol.control import Loss
 from muster.jobs.common.durable import make_folder
 from muster.jobs.common.errors import DamagedError, RefusedError
 from muster.jobs.common.names import is_digest
+from muster.jobs.common.processes import ProcessId, identify
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.parts.part_file import Index, check_body, read_index
 from muster.jobs.workbench import slot_marker as mark
@@ -42,27 +43,15 @@ NETWORK_FILE_SYSTEMS = frozenset(
     | {"fuse.sshfs", "fuse.glusterfs", "fuse.ceph"}
 )
 _INPUT = re.compile(r"[0-9a-f]{32}-[0-9a-f]{32}", re.ASCII)
-CLOCK_SECONDS = 2.0  # start times are of the wall clock, which may be set between two looks
 
 log = logging.getLogger("muster.spool")
 
 
-class Owner(msgspec.Struct, frozen=True):
-    """The process that has a spool: a pid alone is used again."""
+class Owner(ProcessId, frozen=True):
+    """The process that has a spool."""
 
-    pid: int
-    started: float
     name: str
     where: str
-
-    def process(self) -> psutil.Process | None:
-        """Itself, if it is still alive."""
-        try:
-            process = psutil.Process(self.pid)
-            same = abs(process.create_time() - self.started) < CLOCK_SECONDS
-            return process if same and process.status() != psutil.STATUS_ZOMBIE else None
-        except psutil.Error:
-            return None
 
 
 class At(msgspec.Struct, frozen=True):
@@ -340,7 +329,8 @@ def _by_attempt(index: Index) -> dict[Attempt, RangeSet]:
 
 
 def _owner(name: str, where: str) -> Owner:
-    return Owner(os.getpid(), psutil.Process().create_time(), name, where)
+    us = identify()
+    return Owner(us.pid, us.started, name, where)
 
 
 def _read_at(file: Path) -> At | None:

@@ -8,27 +8,24 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 import psutil
 
+from muster.jobs.common.processes import ProcessId, await_end, identify, signal_group
+
 TOKEN = "MUSTER_RUNNER"  # the environment variable
 FROZEN = "frozen"  # a file in a scratch folder whose runners are stopped on purpose
 DEATH_SECONDS = 5.0
-LOOK_SECONDS = 0.005
-_CLOCK_SECONDS = 2.0  # start times are of the wall clock, which may be set between two looks
 _ROUNDS = 5
 
 
-class Record(msgspec.Struct, frozen=True):
+class Record(ProcessId, frozen=True):
     """A runner as its file says it."""
 
-    pid: int
-    started: float  # psutil's create_time
     pgid: int
     token: str
 
@@ -36,7 +33,7 @@ class Record(msgspec.Struct, frozen=True):
 def record(scratch: Path, pid: int, token: str) -> Path:
     """Write down that `pid` runs from here, so that a sweep finds it should we be killed. The file."""
     try:
-        started = psutil.Process(pid).create_time()
+        started = identify(pid).started
     except psutil.Error:  # dead already
         started = 0.0
     path = scratch / f"runner-{pid}.json"
@@ -55,7 +52,7 @@ def sweep(folder: Path) -> int:
     for leader in leaders.values():
         kill_group(leader.pid)
     marked = kill_marked({found.token for found in records}) if records else set()
-    _await_death(leaders.values())
+    await_end(leaders.values(), DEATH_SECONDS)
     for path in paths:
         path.unlink(missing_ok=True)
     return len(marked | leaders.keys())
@@ -80,21 +77,16 @@ def _signal_all(folder: Path, number: signal.Signals, *, thorough: bool) -> None
     living = [found for found in records if _living(found) is not None]
     tokens = {found.token for found in living}
     for found in living:
-        _signal_group(found.pgid, number)
+        signal_group(found.pgid, number)
     for process in psutil.process_iter() if tokens and thorough else ():
         if _token_of(process) in tokens:
             with suppress(psutil.Error):
                 process.send_signal(number)
 
 
-def _signal_group(pgid: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError, PermissionError):  # macOS says the latter of a group of zombies
-        os.killpg(pgid, number)
-
-
 def kill_group(pgid: int) -> None:
     """SIGKILL to a whole group, should there be one."""
-    _signal_group(pgid, signal.SIGKILL)
+    signal_group(pgid, signal.SIGKILL)
 
 
 def kill_marked(tokens: Collection[str]) -> set[str]:
@@ -105,8 +97,9 @@ def kill_marked(tokens: Collection[str]) -> set[str]:
         if not strays:
             break
         for process in strays:
-            _kill(process)
-        _await_death(strays)
+            with suppress(psutil.Error):
+                process.kill()
+        await_end(strays, DEATH_SECONDS)
         found |= {token for token in strays.values() if token}
     return found
 
@@ -120,27 +113,11 @@ def _read(path: Path) -> Record | None:
 
 def _living(found: Record) -> psutil.Process | None:
     """The recorded process, if it is alive and no other that got its number since."""
-    try:
-        process = psutil.Process(found.pid)
-        same = abs(process.create_time() - found.started) < _CLOCK_SECONDS and os.getpgid(found.pid) == found.pgid
-    except (psutil.Error, OSError):
-        return None
-    return process if same and not _is_dead(process) else None
-
-
-def _is_dead(process: psutil.Process) -> bool:
-    """A zombie is dead, whenever its parent may come to see to it."""
-    try:
-        return process.status() == psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return True
-
-
-def _await_death(processes: Iterable[psutil.Process]) -> None:
-    until = time.monotonic() + DEATH_SECONDS
-    for process in processes:
-        while not _is_dead(process) and time.monotonic() < until:
-            time.sleep(LOOK_SECONDS)
+    process = found.process()
+    with suppress(OSError):
+        if process is not None and os.getpgid(found.pid) == found.pgid:
+            return process
+    return None
 
 
 def _token_of(process: psutil.Process) -> str | None:
@@ -148,10 +125,3 @@ def _token_of(process: psutil.Process) -> str | None:
         return process.environ().get(TOKEN)
     except (psutil.Error, OSError):  # gone, a zombie, or another user's
         return None
-
-
-def _kill(process: psutil.Process) -> None:
-    try:
-        process.kill()
-    except psutil.Error:
-        pass

@@ -9,11 +9,11 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.agent.pool import cleanup
 from muster.agent.pool.interface import BatchDone, PoolEvent, WorkerDied
 from muster.agent.pool.ray_local import Pool, _Worker
 from muster.agent.pool.worker import Done
 from muster.agent.pool.worker_socket import Lane
+from muster.jobs.common.processes import ProcessId
 from muster.jobs.workbench.batch import Outcome
 
 BATCHES = 6
@@ -30,7 +30,7 @@ def test_outcomes_are_told_in_the_order_they_ran_and_a_death_after_them(good: in
         lane.name = "seat"
         events: list[PoolEvent] = []
         pool = Pool(Path(), 1, events.append)
-        worker = _Worker(0, "seat", None, mark=cleanup.Mark(0, 0.0), is_open=True, lane=lane)
+        worker = _Worker(0, "seat", None, mark=ProcessId(0, 0.0), is_open=True, lane=lane)
         worker.batches = dict.fromkeys(range(BATCHES), b"")
         pool._workers = [worker]
         pool._pass_on(worker)

@@ -15,8 +15,9 @@ import psutil
 import pytest
 
 from muster.agent.pool import cleanup
-from muster.agent.pool.cleanup import Mark, Record
+from muster.agent.pool.cleanup import Record
 from muster.jobs.common.errors import RefusedError
+from muster.jobs.common.processes import ProcessId, identify
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 LEADER = [
@@ -25,7 +26,7 @@ LEADER = [
     "import subprocess, sys; child = subprocess.Popen(sys.argv[1:]); print(child.pid, flush=True); child.wait()",
     *SLEEP,
 ]
-US = cleanup.mark_of(psutil.Process())
+US = identify()
 Start = Callable[..., subprocess.Popen[bytes]]
 
 
@@ -52,7 +53,7 @@ def temp() -> Iterator[Path]:
     folder.parent.rmdir()
 
 
-def write(folder: Path, temp: Path, *marks: Mark, owner: Mark = US) -> None:
+def write(folder: Path, temp: Path, *marks: ProcessId, owner: ProcessId = US) -> None:
     (folder / cleanup.RECORD).write_bytes(msgspec.json.encode(Record(owner, str(temp), marks)))
 
 
@@ -69,7 +70,7 @@ def test_a_recorded_process_and_its_group_are_killed(tmp_path: Path, temp: Path,
     with subprocess.Popen(LEADER, stdout=subprocess.PIPE, start_new_session=True) as leader:
         assert leader.stdout is not None
         member = psutil.Process(int(leader.stdout.readline()))
-        write(tmp_path, temp, cleanup.mark_of(psutil.Process(leader.pid)))
+        write(tmp_path, temp, identify(leader.pid))
         assert len(cleanup.sweep(tmp_path)) == 2
         leader.wait(10)
         assert leader.stdout.read() == b""  # its last writer, the member, is gone too
@@ -93,7 +94,7 @@ def test_the_folder_of_an_agent_of_before_goes_with_all_that_is_in_it(tmp_path: 
 
 def test_a_pid_used_again_is_left_alone(tmp_path: Path, temp: Path, start: Start) -> None:
     other = start()
-    write(tmp_path, temp, Mark(other.pid, psutil.Process(other.pid).create_time() - 60))
+    write(tmp_path, temp, ProcessId(other.pid, psutil.Process(other.pid).create_time() - 60))
     assert cleanup.sweep(tmp_path) == [f"folder {temp}"]
     assert is_alive(other)
 
@@ -111,7 +112,7 @@ def test_what_names_the_temp_folder_is_killed(tmp_path: Path, temp: Path, start:
 
 def test_a_pool_whose_owner_runs_is_refused(tmp_path: Path, temp: Path, start: Start) -> None:
     owner = start()
-    write(tmp_path, temp, owner=cleanup.mark_of(psutil.Process(owner.pid)))
+    write(tmp_path, temp, owner=identify(owner.pid))
     with pytest.raises(RefusedError, match=str(owner.pid)):
         cleanup.sweep(tmp_path)
     assert temp.exists()

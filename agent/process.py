@@ -6,6 +6,7 @@ import logging
 import os
 import platform
 import queue
+import shutil
 import signal
 import sys
 import time
@@ -52,7 +53,7 @@ from muster.agent.links.base import Link
 from muster.agent.logs import close_log, open_log
 from muster.agent.pool import cleanup
 from muster.agent.pool.controller import Hands, PoolNews
-from muster.agent.spool.paths import Spool, free_bytes
+from muster.agent.spool.paths import Spool
 from muster.jobs.common.errors import INTERRUPTED_EXIT
 from muster.jobs.common.validation import one_line
 from muster.jobs.contract.plan import Environment
@@ -271,7 +272,7 @@ class Agent:
         if busy and self._is_due("look", LOOK_SECONDS, now):
             self._handle(self._hands.look(busy, self._weights))
         if self._is_due("space", SPACE_SECONDS, now):
-            self._handle(SpaceSeen(free_bytes(self._spool.path)))
+            self._handle(SpaceSeen(shutil.disk_usage(self._spool.path).free))
         if self._is_due("state", STATE_SECONDS, now):
             self._show(now)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ from muster.agent.host import user_limits as courtesy
 from muster.agent.host.user_limits import Courtesy
 from muster.agent.links import Options, Ssh, open_link
 from muster.agent.spool import paths as spools
-from muster.jobs.common import launch, units
+from muster.jobs.common import filesystems, launch, units
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import LinkError, RefusedError, UsageError
 from muster.jobs.common.locations import Folder, Host, check_root
@@ -168,10 +169,9 @@ def _pythons(texts: tuple[str, ...]) -> dict[str, str]:
 
 def _check_spool(folder: Path, asked_for: bool) -> None:
     """Network file systems lose locks and renames: only for who insists."""
-    kind = spools.file_system(folder)
     if not asked_for and (shared := spools.network_home()):
         click.echo(f"the home is on a network file system ({shared}): the spool is {folder}", err=True)
-    if kind not in spools.NETWORK_FILE_SYSTEMS:
+    if not (kind := filesystems.network_file_system(folder)):
         return
     if not asked_for:
         raise RefusedError(f"the spool {folder} is on a network file system ({kind})", "name a local one with --spool")
@@ -203,7 +203,7 @@ def _settings(place: Folder | Host, wishes: Wishes, spool: spools.Spool, envs: M
     from muster.agent.process import Settings
 
     share = DISK_SHARE if isinstance(place, Folder) else PULL_DISK_SHARE
-    there = spools.free_bytes(wishes.folder) + spool.part_bytes() + spool.input_bytes()
+    there = shutil.disk_usage(wishes.folder).free + spool.part_bytes() + spool.input_bytes()
     return Settings(
         name=wishes.name,
         host=spools.host(),

@@ -15,6 +15,7 @@ from types import FrameType
 
 from muster.agent.doctor.checklist import Rung, Sheet
 from muster.agent.spool import paths as spools
+from muster.jobs.common import filesystems
 from muster.jobs.common.durable import is_full
 from muster.jobs.common.errors import MusterError, RefusedError, SpaceError
 from muster.jobs.common.units import format_size
@@ -35,8 +36,8 @@ class Place:
 
 def try_disk(sheet: Sheet, place: Place) -> None:
     """As `agent join` looks at it, and then some."""
-    kind = spools.file_system(place.folder)
-    shared = kind in spools.NETWORK_FILE_SYSTEMS
+    kind = filesystems.file_system(place.folder)
+    shared = kind in filesystems.NETWORK_FILE_SYSTEMS
     if shared and not place.asked_for:
         why = f"the spool {place.folder} is on a network file system ({kind})"
         return sheet.failed("disk", RefusedError(why, "name a local one with --spool"))
@@ -45,7 +46,7 @@ def try_disk(sheet: Sheet, place: Place) -> None:
         _take_room(there)
     except OSError as error:
         return sheet.failed("disk", _no_room(place.folder, there, error))
-    free = spools.free_bytes(there)
+    free = shutil.disk_usage(there).free
     budget = int(free * place.share)
     text = (
         f"{place.folder} on {kind or 'a disk'}: {format_size(free)} free, of which a join takes {format_size(budget)}"
@@ -106,7 +107,7 @@ def _take_room(folder: Path) -> None:
 
 def _no_room(folder: Path, there: Path, error: OSError) -> MusterError:
     if is_full(error):
-        left = format_size(spools.free_bytes(there))
+        left = format_size(shutil.disk_usage(there).free)
         why = f"{there} has no room for {format_size(TRIED_BYTES)}, with {left} free: {error.strerror}"
         return SpaceError(why, "make room, raise the quota, or name another disk with --spool")
     return RefusedError(f"the spool {folder} cannot be used: {error.strerror}", "name another folder with --spool")

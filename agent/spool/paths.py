@@ -25,11 +25,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from muster.agent.core.actions import Copy
 from muster.agent.core.events import Attempt, FoundPart
 from muster.coordinator.protocol.control import Loss
+from muster.jobs.common import filesystems
 from muster.jobs.common.durable import make_folder
 from muster.jobs.common.errors import DamagedError, RefusedError
 from muster.jobs.common.names import is_digest
@@ -38,10 +38,6 @@ from muster.jobs.common.ranges import RangeSet
 from muster.jobs.parts.part_file import Index, check_body, read_index
 from muster.jobs.workbench import slot_marker as mark
 
-NETWORK_FILE_SYSTEMS = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "lustre", "gpfs", "beegfs", "glusterfs"}
-    | {"fuse.sshfs", "fuse.glusterfs", "fuse.ceph"}
-)
 _INPUT = re.compile(r"[0-9a-f]{32}-[0-9a-f]{32}", re.ASCII)
 
 log = logging.getLogger("muster.spool")
@@ -271,14 +267,13 @@ def base() -> Path:
     if not network_home():
         return _home() / "muster" / host()
     places = [Path("/var/tmp"), Path(os.environ.get("TMPDIR") or "/tmp"), Path("/tmp")]
-    local = [place for place in places if file_system(place) not in NETWORK_FILE_SYSTEMS]
+    local = [place for place in places if not filesystems.network_file_system(place)]
     return (local or places)[0] / f"muster-{os.getuid()}" / host()
 
 
 def network_home() -> str:
     """The network file system that spools would be on if they were in the home, "" if it is a local one."""
-    kind = file_system(_home())
-    return kind if kind in NETWORK_FILE_SYSTEMS else ""
+    return filesystems.network_file_system(_home())
 
 
 def _home() -> Path:
@@ -288,23 +283,6 @@ def _home() -> Path:
 def host() -> str:
     """This machine's name, made safe for a path and a name."""
     return re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname().partition(".")[0])[:64] or "host"
-
-
-def file_system(path: Path) -> str:
-    """The type of the file system `path` is or would be on; "" where the system does not say."""
-    real = os.path.realpath(path)
-    best, kind = "", ""
-    for disk in psutil.disk_partitions(all=True):
-        point = disk.mountpoint.rstrip("/")
-        if (real == point or real.startswith(point + "/")) and len(point) >= len(best):
-            best, kind = point, disk.fstype
-    return kind
-
-
-def free_bytes(path: Path) -> int:
-    """What the file system has left for us."""
-    info = os.statvfs(path)
-    return info.f_bavail * info.f_frsize
 
 
 def _remove(path: Path) -> None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from muster.jobs.common import filesystems
 from muster.jobs.common.durable import fsync_folder, publish
 from muster.jobs.common.errors import MusterError, NoDaemonError, NotFoundError, RefusedError, UsageError
 from muster.jobs.common.launch import python
@@ -22,11 +23,6 @@ from muster.jobs.sources.items import SUFFIX as ITEMS_SUFFIX
 
 FORMAT = 1  # of everything below a root; another number is another layout
 SOCKET_PATH_LIMIT = 103  # bytes; Linux takes 107, macOS 103
-NETWORK_FILE_SYSTEMS = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "lustre", "gpfs", "beegfs", "glusterfs"}
-    | {"fuse.sshfs", "fuse.glusterfs", "fuse.ceph"}
-)
-MOUNTS = Path("/proc/self/mountinfo")
 
 
 @dataclass(frozen=True)
@@ -215,29 +211,11 @@ def check_safe(path: Path) -> None:
         raise RefusedError(f"the root {path} is not a folder", "name a folder with --root or MUSTER_ROOT")
     if mode & stat.S_IWOTH:
         raise RefusedError(f"the root {path} is writable by everyone", f"use a private folder: `chmod 700 {path}`")
-    kind = file_system(path)
-    if kind in NETWORK_FILE_SYSTEMS:
+    if kind := filesystems.network_file_system(path):
         raise RefusedError(
             f"the root {path} is on a network file system ({kind})",
             "put it on a local disk of the server, with --root or MUSTER_ROOT",
         )
-
-
-def file_system(path: Path, mounts: Path = MOUNTS) -> str:
-    """The type of the file system `path` is on; "" where the system does not say."""
-    try:
-        table = mounts.read_text(errors="replace")
-    except OSError:
-        return ""
-    real = os.path.realpath(path)
-    best, kind = "", ""
-    for line in table.splitlines():
-        left, _, right = line.partition(" - ")
-        point = left.split()[4].replace("\\040", " ").replace("\\011", "\t")
-        inside = real == point or real.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best):  # a later mount on the same point covers the earlier
-            best, kind = point, right.split()[0]
-    return kind
 
 
 def is_free(root: Root) -> bool:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -17,6 +19,7 @@ from muster.agent.doctor.checklist import Check, Rung, Sheet
 from muster.agent.doctor.machine_checks import Place
 from muster.agent.links import Options
 from muster.agent.spool import paths as spools
+from muster.jobs.common import filesystems
 from muster.jobs.common.errors import AccessError, LinkError, MusterError
 from muster.jobs.common.locations import Host
 
@@ -149,7 +152,7 @@ def disk(folder: Path, asked_for: bool = False) -> Check:
 
 
 def test_a_disk_with_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spools, "free_bytes", lambda path: 100 << 30)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100 << 30))
     found = disk(tmp_path / "not" / "there yet")
     assert found.outcome == "pass"
     assert "100 GiB free, of which a join takes 50 GiB" in found.detail
@@ -157,7 +160,7 @@ def test_a_disk_with_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_little_room_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spools, "free_bytes", lambda path: 100 << 20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100 << 20))
     assert disk(tmp_path).outcome == "warn"
 
 
@@ -181,7 +184,7 @@ def test_a_spool_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_a_network_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spools, "file_system", lambda path: "nfs4")
+    monkeypatch.setattr(filesystems, "file_system", lambda path: "nfs4")
     assert disk(tmp_path).outcome == "fail"
     assert disk(tmp_path, asked_for=True).outcome == "warn"
     assert "nfs4" in disk(tmp_path).detail

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from muster.coordinator.farm_root import paths as roots
+from muster.jobs.common import filesystems
 from muster.jobs.common.errors import NoDaemonError, NotFoundError, RefusedError, UsageError
 
 
@@ -60,10 +61,10 @@ def test_a_root_on_nfs_is_refused(root: roots.Root, monkeypatch: pytest.MonkeyPa
     table = tmp_path / "mountinfo"
     where = str(root.path).replace(" ", "\\040")
     table.write_text(f"1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:30 / {where} rw shared:5 - nfs4 srv:/home rw\n")
-    assert roots.file_system(root.path, table) == "nfs4"
-    assert roots.file_system(root.path.parent, table) == "ext4"
-    assert roots.file_system(Path(f"{root.path}2"), table) == "ext4"
-    monkeypatch.setattr(roots, "file_system", lambda path: "nfs4")
+    assert filesystems.file_system(root.path, table) == "nfs4"
+    assert filesystems.file_system(root.path.parent, table) == "ext4"
+    assert filesystems.file_system(Path(f"{root.path}2"), table) == "ext4"
+    monkeypatch.setattr(filesystems, "file_system", lambda path: "nfs4")
     with pytest.raises(RefusedError, match="network file system"):
         roots.existing(root.path)
 
@@ -71,8 +72,8 @@ def test_a_root_on_nfs_is_refused(root: roots.Root, monkeypatch: pytest.MonkeyPa
 def test_the_mount_on_top_counts(tmp_path: Path) -> None:
     table = tmp_path / "mountinfo"
     table.write_text("1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:3 / / rw - overlay none rw\n")
-    assert roots.file_system(tmp_path, table) == "overlay"
-    assert roots.file_system(tmp_path, tmp_path / "missing") == ""
+    assert filesystems.file_system(tmp_path, table) == "overlay"
+    assert filesystems.file_system(tmp_path, tmp_path / "missing") == ""
 
 
 def test_a_root_that_is_none_yet(tmp_path: Path) -> None:

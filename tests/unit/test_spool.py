@@ -14,6 +14,7 @@ import xxhash
 from muster.agent.core.actions import Copy
 from muster.agent.spool import paths as spools
 from muster.agent.spool.paths import At, Spool
+from muster.jobs.common import filesystems
 from muster.jobs.common.errors import RefusedError
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import Output
@@ -176,7 +177,7 @@ def test_the_default_spool_is_keyed_by_host(monkeypatch: pytest.MonkeyPatch, tmp
 
 def test_the_default_spool_is_never_on_a_network_file_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(spools, "file_system", lambda path: "nfs4")
+    monkeypatch.setattr(filesystems, "file_system", lambda path: "nfs4")
     assert not spools.base().is_relative_to(tmp_path)
 
 
@@ -199,9 +200,9 @@ def test_whole_inputs_are_found_again_the_oldest_first_and_halves_go(spool: Spoo
 def test_a_home_on_a_network_is_not_where_spools_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert spools.base() == tmp_path / "muster" / spools.host()
-    monkeypatch.setattr(spools, "file_system", lambda path: "nfs4" if path == tmp_path else "ext4")
+    monkeypatch.setattr(filesystems, "file_system", lambda path: "nfs4" if path == tmp_path else "ext4")
     assert spools.base() == Path("/var/tmp") / f"muster-{os.getuid()}" / spools.host()
-    monkeypatch.setattr(spools, "file_system", lambda path: "ext4" if path == Path("/tmp") else "nfs4")
+    monkeypatch.setattr(filesystems, "file_system", lambda path: "ext4" if path == Path("/tmp") else "nfs4")
     assert spools.base() == Path("/tmp") / f"muster-{os.getuid()}" / spools.host()
 
 

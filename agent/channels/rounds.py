@@ -21,6 +21,7 @@ from muster.agent.links.base import Channel, Link
 from muster.agent.spool.paths import Spool
 from muster.coordinator.protocol.transfer import Follow, NotYet, Refused, Sheet, ToFollower
 from muster.coordinator.protocol.values import Decoder
+from muster.jobs.common.durable import write_private
 from muster.jobs.common.errors import MusterError, ProtocolError
 from muster.jobs.kinds import registry
 
@@ -156,8 +157,6 @@ class Follower(Dialling):
             raise ProtocolError(f"a patch that does not fit: {error}") from None
 
     def _keep(self, sheet: str, raw: bytes) -> None:
-        tmp = self._path(sheet).with_suffix(".tmp")
-        tmp.write_bytes(raw)
-        tmp.replace(self._path(sheet))
+        write_private(self._path(sheet), raw)
         with self._lock:
             self._have.append(sheet)

@@ -12,6 +12,7 @@ import msgspec
 from muster.agent.display import State
 from muster.agent.spool import paths as spools
 from muster.jobs.common.cli import example
+from muster.jobs.common.durable import read_json
 from muster.jobs.common.errors import NotFoundError, RefusedError
 
 STALE_SECONDS = 10.0
@@ -58,10 +59,7 @@ def the_one(spool: Path | None, name: str | None) -> tuple[Path, spools.Owner]:
 
 def state_of(folder: Path) -> State | None:
     """What the agent last wrote of itself."""
-    try:
-        return msgspec.json.decode((folder / "state.json").read_bytes(), type=State)
-    except (OSError, msgspec.DecodeError):
-        return None
+    return read_json(folder / "state.json", State)
 
 
 def _line(folder: Path, state: State | None) -> str:

@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from muster.jobs.common.durable import read_json, write_private
 from muster.jobs.common.errors import UsageError
 
 FILE = "courtesy.json"
@@ -81,18 +82,12 @@ def changed(wish: Courtesy, words: Mapping[str, str]) -> Courtesy:
 
 
 def read(spool: Path) -> Courtesy:
-    try:
-        return msgspec.json.decode((spool / FILE).read_bytes(), type=Courtesy)
-    except (OSError, msgspec.DecodeError):
-        return Courtesy()
+    return read_json(spool / FILE, Courtesy) or Courtesy()
 
 
 def write(spool: Path, wish: Courtesy) -> int:
     """Atomic; the stamp of the file, by which the agent says that it has read it."""
-    tmp = spool / f".{FILE}.{os.getpid()}.tmp"
-    tmp.write_bytes(msgspec.json.encode(wish))
-    tmp.chmod(0o600)
-    tmp.replace(spool / FILE)
+    write_private(spool / FILE, msgspec.json.encode(wish))
     return stamp(spool)
 
 

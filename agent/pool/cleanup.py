@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from muster.jobs.common.durable import read_json, write_private
 from muster.jobs.common.errors import RefusedError
 from muster.jobs.common.processes import ProcessId, identify, is_alive, kill
 from muster.jobs.user_code import reaper
@@ -40,7 +41,8 @@ def record(folder: Path, temp: Path) -> None:
         with suppress(psutil.Error):
             if _names(process, temp.name):
                 marks.append(identify(process.pid))
-    _write(folder / RECORD, Record(identify(), str(temp), tuple(marks)))
+    said = Record(identify(), str(temp), tuple(marks))
+    write_private(folder / RECORD, msgspec.json.encode(said))  # after a power cut there is no process left to sweep
 
 
 def sweep(folder: Path, scratch: Path | None = None) -> list[str]:
@@ -71,10 +73,7 @@ def _sweep_pool(left: Record) -> list[str]:
 
 def read(folder: Path) -> Record | None:
     """The record in `folder`; None if there is none, or none that can be read."""
-    try:
-        return msgspec.json.decode((folder / RECORD).read_bytes(), type=Record)
-    except (FileNotFoundError, msgspec.DecodeError):
-        return None
+    return read_json(folder / RECORD, Record)
 
 
 def kill_until_gone(left: Record) -> list[str]:
@@ -133,10 +132,3 @@ def _is_ours(temp: Path) -> bool:
         return False
     ours = info.st_uid == os.getuid() and stat.S_ISDIR(info.st_mode)
     return ours and temp.is_absolute() and TEMP_NAME.fullmatch(temp.name) is not None
-
-
-def _write(path: Path, value: Record) -> None:
-    """Atomic, not durable: after a power cut there is no process left to sweep."""
-    fresh = path.with_suffix(".new")
-    fresh.write_bytes(msgspec.json.encode(value))
-    fresh.replace(path)

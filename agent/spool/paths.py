@@ -30,7 +30,7 @@ from muster.agent.core.actions import Copy
 from muster.agent.core.events import Attempt, FoundPart
 from muster.coordinator.protocol.control import Loss
 from muster.jobs.common import filesystems
-from muster.jobs.common.durable import make_folder
+from muster.jobs.common.durable import make_folder, read_json, write_private
 from muster.jobs.common.errors import DamagedError, RefusedError
 from muster.jobs.common.names import is_digest
 from muster.jobs.common.processes import ProcessId, identify
@@ -127,7 +127,7 @@ class Spool:
         return self.path / "code" / f"{digest}.pack"
 
     def keep_pack(self, digest: str, raw: bytes) -> None:
-        _write(self.pack(digest), raw)
+        write_private(self.pack(digest), raw)
 
     # --- taking it ---
 
@@ -140,8 +140,8 @@ class Spool:
         except OSError:
             raise self._taken() from None
         self.uuid = self._read_uuid()
-        _write(self.path / "pid.json", msgspec.json.encode(_owner(name, where)))
-        _write(self.log, b"") if not self.log.exists() else self.log.chmod(0o600)
+        write_private(self.path / "pid.json", msgspec.json.encode(_owner(name, where)))
+        write_private(self.log, b"") if not self.log.exists() else self.log.chmod(0o600)
 
     def release(self) -> None:
         """At a good end: nothing says that we are here."""
@@ -178,7 +178,7 @@ class Spool:
             text = file.read_text(errors="replace").strip()
             if re.fullmatch(r"[0-9a-f]{32}", text):
                 return text
-        _write(file, uuid.uuid4().hex.encode())
+        write_private(file, uuid.uuid4().hex.encode())
         return file.read_text()
 
     # --- what an earlier process left ---
@@ -247,19 +247,16 @@ class Spool:
 
     def write_state(self, raw: bytes) -> None:
         """For whoever asks how we are."""
-        _write(self.state, raw)
+        write_private(self.state, raw)
 
     def set_at(self, slot: int, at: At) -> None:
         """Say what a slot is at, before it is."""
-        _write(self.run / f"slot-{slot}.json", msgspec.json.encode(at))
+        write_private(self.run / f"slot-{slot}.json", msgspec.json.encode(at))
 
 
 def owner(path: Path) -> Owner | None:
     """Who last took the spool at `path`; None if nobody, or it left in good order."""
-    try:
-        return msgspec.json.decode((path / "pid.json").read_bytes(), type=Owner)
-    except (OSError, msgspec.DecodeError):
-        return None
+    return read_json(path / "pid.json", Owner)
 
 
 def base() -> Path:
@@ -312,16 +309,5 @@ def _owner(name: str, where: str) -> Owner:
 
 
 def _read_at(file: Path) -> At | None:
-    try:
-        at = msgspec.json.decode(file.read_bytes(), type=At)
-    except (OSError, msgspec.DecodeError):
-        return None
-    return at if is_digest(at.layer) else None
-
-
-def _write(file: Path, raw: bytes) -> None:
-    """Atomic, and for us alone; not durable."""
-    tmp = file.with_name(f".{file.name}.tmp")
-    tmp.write_bytes(raw)
-    tmp.chmod(0o600)
-    tmp.replace(file)
+    at = read_json(file, At)
+    return at if at and is_digest(at.layer) else None

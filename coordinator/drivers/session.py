@@ -29,7 +29,7 @@ from muster.coordinator.api.status import TrainNews
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
-from muster.jobs.common.durable import is_full
+from muster.jobs.common.durable import is_full, write_private
 from muster.jobs.common.errors import DamagedError, MusterError, SpaceError, report
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.parts.part_file import BodyCheck, Entry, Index, index_of, read_index
@@ -153,11 +153,7 @@ class Drive:
         digest = xxhash.xxh3_128_hexdigest(data)
         if patch:
             self.place.patch(digest).write_bytes(patch)
-        path = self.place.sheet(digest)
-        tmp = path.with_suffix(".tmp")
-        with tmp.open("wb") as file:
-            file.write(data)
-        tmp.replace(path)
+        write_private(self.place.sheet(digest), data)
         return digest
 
     def patiently(self, write: Callable[[], _T]) -> _T:

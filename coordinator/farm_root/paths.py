@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from muster.jobs.common import filesystems
-from muster.jobs.common.durable import fsync_folder, publish
+from muster.jobs.common.durable import fsync_folder, write_durably
 from muster.jobs.common.errors import MusterError, NoDaemonError, NotFoundError, RefusedError, UsageError
 from muster.jobs.common.launch import python
 from muster.jobs.common.names import split_job_id
@@ -182,15 +182,16 @@ def prepare(path: Path) -> Root:
         check_safe(root.path)
         if not root.farm_file.exists():
             _refuse_foreign(root)
-            _write(root.farm_file, json.dumps({"uuid": uuid.uuid4().hex, "format": FORMAT}) + "\n", 0o600)
+            said = json.dumps({"uuid": uuid.uuid4().hex, "format": FORMAT})
+            write_durably(root.farm_file, f"{said}\n".encode(), mode=0o600)
         for folder in (root.tmp, root.jobs, root.code, root.uploads):
             folder.mkdir(mode=0o700, exist_ok=True)
         fsync_folder(root.path)
         fsync_folder(root.path.parent)
         assert root.farm
-        _write(root.launcher, f'#!/bin/sh\nexec {shlex.join(command("connect", root.path))} "$@"\n', 0o700)
+        _write_script(root.launcher, command("connect", root.path))
         here = f"export MUSTER_ROOT={shlex.quote(str(root.path))}"
-        _write(root.command, f'#!/bin/sh\n{here}\nexec {shlex.join(python("muster.coordinator.cli"))} "$@"\n', 0o700)
+        _write_script(root.command, python("muster.coordinator.cli"), f"{here}\n")
     except OSError as error:
         raise _unusable(root.path, error) from None
     return root
@@ -284,11 +285,9 @@ def _refuse_foreign(root: Root) -> None:
         raise RefusedError(f"{root.path} is full of something else", "name a new or an empty folder with --root")
 
 
-def _write(file: Path, text: str, mode: int) -> None:
-    tmp = file.with_name(f"{file.name}.{os.getpid()}.tmp")
-    tmp.write_text(text)
-    tmp.chmod(mode)
-    publish(tmp, file)
+def _write_script(file: Path, words: list[str], first: str = "") -> None:
+    """A program of our user's that runs `words` with its own arguments."""
+    write_durably(file, f'#!/bin/sh\n{first}exec {shlex.join(words)} "$@"\n'.encode(), mode=0o700)
 
 
 def _unusable(path: Path, error: OSError) -> MusterError:

@@ -1,4 +1,7 @@
-"""Making files durable: tmp → fsync → close → rename → fsync of the folder. The only place that knows this order."""
+"""Files that are whole or not there, and durable: tmp → fsync → close → rename → fsync of the folder.
+
+The only place that knows this order; where a power cut does no harm, it is tmp → close → rename.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,16 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
 
 from muster.jobs.common.errors import SpaceError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer  # the type checker's; nothing to install
 
+_T = TypeVar("_T")
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -91,11 +97,11 @@ def write_all(fd: int, data: Buffer) -> None:
             done += os.write(fd, view[done:])
 
 
-def write_durably(final: Path, data: bytes | Iterable[Buffer], tmp: Path | None = None) -> None:
+def write_durably(final: Path, data: bytes | Iterable[Buffer], tmp: Path | None = None, mode: int = 0o666) -> None:
     """`data` under the name `final`, whole or not at all. `tmp` must be on the same file system."""
-    tmp = tmp or final.with_name(f".{final.name}.{os.getpid()}.tmp")
+    tmp = tmp or _beside(final)
     with naming_space(final), _removed_on_error(tmp):
-        fd = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        fd = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
         try:
             for chunk in [data] if isinstance(data, bytes) else data:
                 write_all(fd, chunk)
@@ -103,6 +109,23 @@ def write_durably(final: Path, data: bytes | Iterable[Buffer], tmp: Path | None 
         finally:
             os.close(fd)
         _rename(tmp, final)
+
+
+def write_private(final: Path, data: Buffer) -> None:
+    """`data` under the name `final`, whole or not at all, for us alone. It outlives any process, not a power cut."""
+    tmp = _beside(final)
+    with _removed_on_error(tmp):
+        tmp.touch(0o600)
+        tmp.write_bytes(data)
+        tmp.replace(final)
+
+
+def read_json(file: Path, kind: type[_T]) -> _T | None:
+    """What a small file says; None where there is none, or none that can be read: torn by its writer's death."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError):
+        return None
 
 
 def publish(tmp: Path, final: Path) -> None:
@@ -120,6 +143,10 @@ def local_commit(tmp: Path, done: Path) -> None:
     """Atomic but not durable: outlives any process, not a power cut. For what can be computed again."""
     with naming_space(done):
         tmp.replace(done)
+
+
+def _beside(final: Path) -> Path:
+    return final.with_name(f".{final.name}.{os.getpid()}.tmp")
 
 
 def _rename(tmp: Path, final: Path) -> None:

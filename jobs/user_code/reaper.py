@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from muster.jobs.common.durable import read_json
 from muster.jobs.common.processes import ProcessId, await_end, identify, signal_group
 
 TOKEN = "MUSTER_RUNNER"  # the environment variable
@@ -47,7 +48,7 @@ def sweep(folder: Path) -> int:
     Looks in `folder` and in the folders right below it.
     """
     paths = [*folder.glob("runner-*.json"), *folder.glob("*/runner-*.json")]
-    records = [found for path in paths if (found := _read(path)) is not None]
+    records = [found for path in paths if (found := read_json(path, Record)) is not None]
     leaders = {found.token: leader for found in records if (leader := _living(found)) is not None}
     for leader in leaders.values():
         kill_group(leader.pid)
@@ -73,7 +74,7 @@ def thaw(folder: Path) -> None:
 
 def _signal_all(folder: Path, number: signal.Signals, *, thorough: bool) -> None:
     """To the groups of all living runners; thorough: to what left those, too."""
-    records = [found for path in folder.glob("runner-*.json") if (found := _read(path)) is not None]
+    records = [found for path in folder.glob("runner-*.json") if (found := read_json(path, Record)) is not None]
     living = [found for found in records if _living(found) is not None]
     tokens = {found.token for found in living}
     for found in living:
@@ -102,13 +103,6 @@ def kill_marked(tokens: Collection[str]) -> set[str]:
         await_end(strays, DEATH_SECONDS)
         found |= {token for token in strays.values() if token}
     return found
-
-
-def _read(path: Path) -> Record | None:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Record)
-    except (OSError, msgspec.DecodeError):  # torn by its writer's death
-        return None
 
 
 def _living(found: Record) -> psutil.Process | None:

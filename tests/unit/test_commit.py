@@ -71,6 +71,21 @@ def test_local_commit_is_a_rename_alone(tmp_path: Path, calls: list[str]) -> Non
     assert calls == ["rename tmp done"]
 
 
+def test_what_is_private_is_renamed_alone_and_for_us_alone(tmp_path: Path, calls: list[str]) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    durable.write_private(tmp_path / "a", memoryview(b"text"))
+    assert calls == [f"rename .a.{os.getpid()}.tmp a"]
+    assert (tmp_path / "a").read_bytes() == b"text" and os.listdir(tmp_path) == ["a"]
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(("raw", "said"), [(b"[1,2]", [1, 2]), (b"[1,", None), (b'{"a": 1}', None), (b"", None)])
+def test_a_small_file_that_cannot_be_read_says_nothing(tmp_path: Path, raw: bytes, said: list[int] | None) -> None:
+    assert durable.read_json(tmp_path / "a", list[int]) is None
+    (tmp_path / "a").write_bytes(raw)
+    assert durable.read_json(tmp_path / "a", list[int]) == said
+
+
 def test_make_folder_makes_each_name_durable(tmp_path: Path, calls: list[str]) -> None:
     durable.make_folder(tmp_path / "a" / "b")
     assert calls == [f"fsync {tmp_path.name}", "fsync a"]

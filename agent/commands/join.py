@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
 MEMORY_SHARE = 0.8  # of the machine's, by default
 DISK_SHARE = 0.9  # of what is free, by default, where it is for results alone
 PULL_DISK_SHARE = 0.5  # where inputs are pulled: what is not needed of it is filled with them all the same
-DETACH_SECONDS = 60.0
 _GPU = re.compile(r"[A-Za-z0-9_:./-]{1,64}", re.ASCII)
 
 
@@ -224,22 +221,13 @@ def _detach(folder: Path, name: str) -> int:
     args = [arg for arg in sys.argv[1:] if arg != "--detach"]
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     said = folder / "start.log"
-    with said.open("wb") as out:
-        child = subprocess.Popen(
-            launch.python("muster.agent.cli", *args), stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-            start_new_session=True,
-        )  # fmt: skip
-    deadline = time.monotonic() + DETACH_SECONDS
-    while time.monotonic() < deadline:
-        if child.poll() is not None:
-            sys.stderr.write(said.read_text(errors="replace"))
-            return child.returncode
-        if _works(folder, child.pid):
-            child.returncode = 0  # it is on its own now: nobody waits for it
-            click.echo(f"{name} works (process {child.pid}); `agent status` shows it, `agent leave` ends it")
-            return 0
-        time.sleep(0.05)
-    raise LinkError(f"the agent did not start within {DETACH_SECONDS:.0f} s", f"see {said}; `agent leave` ends it")
+    hint = f"see {said}; `agent leave` ends it"
+    late = LinkError(f"the agent did not start within {launch.START_SECONDS:.0f} s", hint)
+    command = launch.python("muster.agent.cli", *args)
+    pid, code = launch.detach(command, said, lambda pid: _works(folder, pid), late)
+    if code is None:
+        click.echo(f"{name} works (process {pid}); `agent status` shows it, `agent leave` ends it")
+    return code or 0
 
 
 def _works(folder: Path, pid: int) -> bool:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import click
@@ -16,11 +13,10 @@ from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.scheduler.timing import Timing
+from muster.jobs.common import launch
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import LinkError, NoDaemonError, RefusedError
 
-START_SECONDS = 60.0
-POLL_SECONDS = 0.05
 _LAUNCHER = "over ssh, where `coordinator` is not on the PATH there: `agent join HOST --command {}`"
 SHORTEST = click.FloatRange(min=0.01)
 
@@ -48,35 +44,13 @@ def command(root: Path | None, detach: bool, quiet: bool, lease: float, heartbea
 def _detach(found: Root, options: list[str]) -> int:
     if _answers(found):
         raise RefusedError(f"{found.path} is served already", "`coordinator stop` ends it")
-    with found.start_log.open("wb") as log:
-        daemon = subprocess.Popen(
-            [*roots.command("serve", found.path), *options],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            cwd="/",
-            start_new_session=True,
-        )
-    code = _await_start(daemon, found)
+    late = LinkError(f"the coordinator did not answer within {launch.START_SECONDS:.0f} s", f"see {found.log}")
+    command = [*roots.command("serve", found.path), *options]
+    pid, code = launch.detach(command, found.start_log, lambda _: _answers(found), late, cwd="/")
     if code is None:
-        say(f"serving {found.path} (process {daemon.pid}); machines join it with `agent join {found.path}`")
+        say(f"serving {found.path} (process {pid}); machines join it with `agent join {found.path}`")
         say(_LAUNCHER.format(found.launcher))
-        return 0
-    sys.stderr.write(found.start_log.read_text(errors="replace"))
-    return code
-
-
-def _await_start(daemon: subprocess.Popen[bytes], found: Root) -> int | None:
-    """None once it answers, else the exit code it ended with."""
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        if daemon.poll() is not None:
-            return daemon.returncode
-        if _answers(found):
-            daemon.returncode = 0  # it is on its own now: nobody waits for it
-            return None
-        time.sleep(POLL_SECONDS)
-    raise LinkError(f"the coordinator did not answer within {START_SECONDS:.0f} s", f"see {found.log}")
+    return code or 0
 
 
 def _answers(found: Root) -> bool:

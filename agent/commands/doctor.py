@@ -13,10 +13,9 @@ from muster.agent.commands.options import place_of, ssh_options
 from muster.agent.doctor import connection_checks, machine_checks, render
 from muster.agent.doctor.checklist import Check, Sheet
 from muster.agent.links import Options, Ssh
-from muster.agent.spool import paths as spools
+from muster.agent.spool import owner as owners
 from muster.jobs.common.cli import example
 from muster.jobs.common.locations import Folder, Host
-from muster.jobs.common.names import check_name
 
 
 @click.command(
@@ -52,8 +51,7 @@ def command(
     """
     logging.getLogger().addHandler(logging.NullHandler())  # what is said in the log is said by the checks too
     there = place_of(where, port)
-    name = check_name(name or spools.host(), "agent")
-    folder = (spool or spools.base() / name).expanduser().absolute()
+    name, folder = owners.name_and_folder(name, spool)
     share = DISK_SHARE if isinstance(there, Folder) else PULL_DISK_SHARE
     options = Options(ssh, accept_new_host_key, program, ssh_config, interactive=sys.stdin.isatty())
     sheet = _examine(there, options, name, machine_checks.Place(folder, spool is not None, share), no_ray, as_json)

@@ -18,12 +18,12 @@ from muster.agent.commands.options import place_of, ssh_options
 from muster.agent.host import user_limits as courtesy
 from muster.agent.host.user_limits import Courtesy
 from muster.agent.links import Options, Ssh, open_link
+from muster.agent.spool import owner as owners
 from muster.agent.spool import paths as spools
 from muster.jobs.common import filesystems, launch, units
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import LinkError, RefusedError, UsageError
 from muster.jobs.common.locations import Folder, Host, check_root
-from muster.jobs.common.names import check_name
 from muster.jobs.contract.plan import Environment
 from muster.jobs.user_code import environments
 
@@ -122,8 +122,7 @@ def command(
         raise UsageError(
             f"--bandwidth {bandwidth} is too little", f"allow at least {units.format_size(LEAST)} a second"
         )
-    name = check_name(name or spools.host(), "agent")
-    folder = (spool or spools.base() / name).expanduser().absolute()
+    name, folder = owners.name_and_folder(name, spool)
     _check_spool(folder, spool is not None)
     pythons = _pythons(envs)
     wish = courtesy.checked(Courtesy(leave_cores=leave_cores, hours=hours, nice=nice, ionice=ionice))
@@ -166,7 +165,7 @@ def _pythons(texts: tuple[str, ...]) -> dict[str, str]:
 
 def _check_spool(folder: Path, asked_for: bool) -> None:
     """Network file systems lose locks and renames: only for who insists."""
-    if not asked_for and (shared := spools.network_home()):
+    if not asked_for and (shared := owners.network_home()):
         click.echo(f"the home is on a network file system ({shared}): the spool is {folder}", err=True)
     if not (kind := filesystems.network_file_system(folder)):
         return
@@ -203,7 +202,7 @@ def _settings(place: Folder | Host, wishes: Wishes, spool: spools.Spool, envs: M
     there = shutil.disk_usage(wishes.folder).free + spool.part_bytes() + spool.input_bytes()
     return Settings(
         name=wishes.name,
-        host=spools.host(),
+        host=owners.host(),
         cpus=wishes.cpus or max(1, courtesy.cores() - (wishes.courtesy.leave_cores or 0)),
         memory=wishes.memory or int(MEMORY_SHARE * weigh.total()),
         disk=wishes.disk or int(share * there),

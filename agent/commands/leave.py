@@ -8,8 +8,7 @@ from pathlib import Path
 
 import click
 
-from muster.agent.commands.status import the_one
-from muster.agent.spool import paths as spools
+from muster.agent.spool import owner as owners
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import IncompleteError, RefusedError
 from muster.jobs.common.processes import await_end
@@ -27,7 +26,7 @@ def command(name: str | None, spool: Path | None, now: bool) -> int:
 
     It finishes what runs, pushes what is finished and hands back the rest; this command waits for it.
     """
-    folder, owner = the_one(spool, name)
+    folder, owner = owners.the_one(spool, name)
     _signal(owner, signal.SIGTERM)
     if now:
         _wait(owner, POLL_SECONDS)
@@ -36,17 +35,17 @@ def command(name: str | None, spool: Path | None, now: bool) -> int:
             raise RefusedError(f"agent {owner.name} (process {owner.pid}) does not stop", f"`kill -9 {owner.pid}`")
         return 0
     _wait(owner, float("inf"))
-    if spools.owner(folder) == owner:  # it says so itself when it leaves in good order
+    if owners.owner_of(folder) == owner:  # it says so itself when it leaves in good order
         raise IncompleteError(f"agent {owner.name} left with work it could not push", f"its log is {folder}/agent.log")
     click.echo(f"{owner.name} left")
     return 0
 
 
-def _signal(owner: spools.Owner, number: signal.Signals) -> None:
+def _signal(owner: owners.Owner, number: signal.Signals) -> None:
     if owner.process() is not None:
         os.kill(owner.pid, number)
 
 
-def _wait(owner: spools.Owner, seconds: float) -> bool:
+def _wait(owner: owners.Owner, seconds: float) -> bool:
     """Whether it ended in time."""
     return await_end(filter(None, [owner.process()]), seconds, POLL_SECONDS)

@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 
 import click
 
-from muster.agent.commands.status import state_of, the_one
+from muster.agent.commands.status import state_of
 from muster.agent.display import State
 from muster.agent.host import user_limits
 from muster.agent.host.user_limits import Courtesy
+from muster.agent.spool import owner as owners
 from muster.jobs.common.errors import LinkError, UsageError
 from muster.jobs.common.locations import Folder, Host, parse
 
@@ -70,7 +71,7 @@ def agent_options(command: _Command) -> _Command:
 
 def wish(spool: Path | None, name: str | None, change: Callable[[Courtesy], Courtesy]) -> State:
     """Change what is wished of the agent; how it is once it goes by it."""
-    folder, owner = the_one(spool, name)
+    folder, owner = owners.the_one(spool, name)
     stamp = user_limits.write(folder, change(user_limits.read(folder)))
     deadline = time.monotonic() + ANSWER_SECONDS
     while time.monotonic() < deadline:

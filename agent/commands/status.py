@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import msgspec
 
 from muster.agent.display import State
-from muster.agent.spool import paths as spools
+from muster.agent.spool import owner as owners
 from muster.jobs.common.cli import example
 from muster.jobs.common.durable import read_json
-from muster.jobs.common.errors import NotFoundError, RefusedError
 
 STALE_SECONDS = 10.0
 
@@ -23,7 +21,7 @@ STALE_SECONDS = 10.0
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(spool: Path | None, as_json: bool) -> int:
     """Show this machine's agents."""
-    found = [(folder, state_of(folder)) for folder, _ in running(spool)]
+    found = [(folder, state_of(folder)) for folder, _ in owners.running(spool)]
     if as_json:
         states = [{"spool": str(folder), **(msgspec.to_builtins(state) if state else {})} for folder, state in found]
         click.echo(msgspec.json.encode(states).decode())
@@ -33,28 +31,6 @@ def command(spool: Path | None, as_json: bool) -> int:
     if not found:
         click.echo("no agent runs on this machine")
     return 0
-
-
-def running(spool: Path | None, name: str | None = None) -> Iterator[tuple[Path, spools.Owner]]:
-    """Spools whose owner is alive: the one named, or all in the default place."""
-    base = spools.base()
-    folders = [spool.expanduser().absolute()] if spool else sorted(base.iterdir()) if base.is_dir() else []
-    for folder in folders:
-        owner = spools.owner(folder)
-        if owner and owner.process() and (name is None or owner.name == name):
-            yield folder, owner
-
-
-def the_one(spool: Path | None, name: str | None) -> tuple[Path, spools.Owner]:
-    """The agent that is meant; an error that says how to name it otherwise."""
-    found = list(running(spool, name))
-    if len(found) > 1:
-        names = ", ".join(owner.name for _, owner in found)
-        raise RefusedError(f"several agents run on this machine: {names}", "name one with --name")
-    if not found:
-        what = f"no agent uses the spool {spool}" if spool else f"no agent {name or ''} runs on this machine"
-        raise NotFoundError(" ".join(what.split()), "`agent status` shows those that do; --spool names another spool")
-    return found[0]
 
 
 def state_of(folder: Path) -> State | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from muster.agent.doctor.checklist import Rung, Sheet
-from muster.agent.spool import paths as spools
+from muster.agent.spool import owner as owners
 from muster.jobs.common import filesystems
 from muster.jobs.common.durable import is_full
 from muster.jobs.common.errors import MusterError, RefusedError, SpaceError
@@ -53,7 +53,7 @@ def try_disk(sheet: Sheet, place: Place) -> None:
     )
     if problem := _problem(place.folder, shared, budget):
         return sheet.warned("disk", f"{text}; {problem[0]}", problem[1])
-    if home := "" if place.asked_for else spools.network_home():
+    if home := "" if place.asked_for else owners.network_home():
         text += f"; the home is on a network file system ({home})"
     return sheet.passed("disk", text, free_bytes=free, budget_bytes=budget)
 
@@ -81,7 +81,7 @@ def try_ray(sheet: Sheet) -> None:
 
 def _problem(folder: Path, shared: bool, budget: int) -> tuple[str, str] | None:
     """What is not as it should be, and what to do."""
-    owner = spools.owner(folder)
+    owner = owners.owner_of(folder)
     if owner and owner.process():
         return (
             f"agent {owner.name} (process {owner.pid}) works in it",

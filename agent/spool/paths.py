@@ -1,4 +1,4 @@
-"""The spool, the agent's folder on local disk: what lies where, who owns it, what an earlier process left.
+"""The spool, the agent's folder on local disk: what lies where, and what an earlier process left.
 
 lock, uuid, pid.json, state.json, agent.log
 done/FARM/LAYER/*.part   finished work; outlives any process
@@ -12,12 +12,10 @@ code/DIGEST.pack         what they are unpacked from, where it was pulled
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import re
 import shutil
-import socket
 import stat
 import uuid
 from collections.abc import Iterator
@@ -28,12 +26,11 @@ import msgspec
 
 from muster.agent.core.actions import Copy
 from muster.agent.core.events import Attempt, FoundPart
+from muster.agent.spool.owner import RECORD, is_anothers, lock, sign
 from muster.coordinator.protocol.control import Loss
-from muster.jobs.common import filesystems
 from muster.jobs.common.durable import make_folder, read_json, write_private
 from muster.jobs.common.errors import DamagedError, RefusedError
 from muster.jobs.common.names import is_digest
-from muster.jobs.common.processes import ProcessId, identify
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.parts.part_file import Index, check_body, read_index
 from muster.jobs.workbench import slot_marker as mark
@@ -41,13 +38,6 @@ from muster.jobs.workbench import slot_marker as mark
 _INPUT = re.compile(r"[0-9a-f]{32}-[0-9a-f]{32}", re.ASCII)
 
 log = logging.getLogger("muster.spool")
-
-
-class Owner(ProcessId, frozen=True):
-    """The process that has a spool."""
-
-    name: str
-    where: str
 
 
 class At(msgspec.Struct, frozen=True):
@@ -134,18 +124,14 @@ class Spool:
     def take(self, name: str, where: str) -> None:
         """Make it ours; a RefusedError where another process has it."""
         self._make()
-        self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise self._taken() from None
+        self._lock = lock(self.path)
         self.uuid = self._read_uuid()
-        write_private(self.path / "pid.json", msgspec.json.encode(_owner(name, where)))
+        sign(self.path, name, where)
         write_private(self.log, b"") if not self.log.exists() else self.log.chmod(0o600)
 
     def release(self) -> None:
         """At a good end: nothing says that we are here."""
-        for name in ("pid.json", "state.json"):
+        for name in (RECORD, "state.json"):
             (self.path / name).unlink(missing_ok=True)
         if self._lock >= 0:
             os.close(self._lock)
@@ -155,7 +141,7 @@ class Spool:
         try:
             make_folder(self.path, 0o700)
             info = self.path.stat()
-            if _is_anothers(self.path):
+            if is_anothers(self.path):
                 raise RefusedError(f"the spool {self.path} belongs to another user", "name another with --spool")
             if stat.S_IMODE(info.st_mode) & 0o077:
                 self.path.chmod(0o700)
@@ -164,13 +150,6 @@ class Spool:
         except OSError as error:
             why = f"the spool {self.path} cannot be used: {error.strerror or error}"
             raise RefusedError(why, "name another folder with --spool") from None
-
-    def _taken(self) -> RefusedError:
-        other = owner(self.path)
-        who = f"agent {other.name} (process {other.pid})" if other else "another agent"
-        return RefusedError(
-            f"{who} uses the spool {self.path}", "`agent leave` ends it; or join under another `--name`"
-        )
 
     def _read_uuid(self) -> str:
         file = self.path / "uuid"
@@ -254,34 +233,6 @@ class Spool:
         write_private(self.run / f"slot-{slot}.json", msgspec.json.encode(at))
 
 
-def owner(path: Path) -> Owner | None:
-    """Who last took the spool at `path`; None if nobody, or it left in good order."""
-    return read_json(path / "pid.json", Owner)
-
-
-def base() -> Path:
-    """Where spools go by default: on this machine's own disk, keyed by host: homes may be shared."""
-    if not network_home():
-        return _home() / "muster" / host()
-    places = [Path("/var/tmp"), Path(os.environ.get("TMPDIR") or "/tmp"), Path("/tmp")]
-    local = [place for place in places if not filesystems.network_file_system(place)]
-    return (local or places)[0] / f"muster-{os.getuid()}" / host()
-
-
-def network_home() -> str:
-    """The network file system that spools would be on if they were in the home, "" if it is a local one."""
-    return filesystems.network_file_system(_home())
-
-
-def _home() -> Path:
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-
-
-def host() -> str:
-    """This machine's name, made safe for a path and a name."""
-    return re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname().partition(".")[0])[:64] or "host"
-
-
 def _remove(path: Path) -> None:
     with suppress(OSError):
         if path.is_dir() and not path.is_symlink():
@@ -290,22 +241,11 @@ def _remove(path: Path) -> None:
             path.unlink()
 
 
-def _is_anothers(path: Path) -> bool:
-    """Whether another user owns it, or a folder of ours above it: whoever owns that may put another in its place."""
-    ours = [path, *(parent for parent in path.parents if parent.name == f"muster-{os.getuid()}")]
-    return any(folder.stat().st_uid != os.getuid() for folder in ours)
-
-
 def _by_attempt(index: Index) -> dict[Attempt, RangeSet]:
     grouped: dict[Attempt, RangeSet] = {}
     for entry in index.entries:
         grouped.setdefault((entry.boot, entry.attempt), RangeSet()).add(entry.number, entry.number + 1)
     return grouped
-
-
-def _owner(name: str, where: str) -> Owner:
-    us = identify()
-    return Owner(us.pid, us.started, name, where)
 
 
 def _read_at(file: Path) -> At | None:

@@ -12,7 +12,7 @@ import pytest
 import xxhash
 
 from muster.agent.core.actions import Copy
-from muster.agent.spool import paths as spools
+from muster.agent.spool import owner as owners
 from muster.agent.spool.paths import At, Spool
 from muster.jobs.common import filesystems
 from muster.jobs.common.errors import RefusedError
@@ -87,17 +87,17 @@ def test_a_spool_whose_owner_was_killed_can_be_taken(tmp_path: Path) -> None:
     names = "from muster.agent.spool.paths import Spool; from pathlib import Path"
     take = f"{names}; Spool(Path({str(tmp_path)!r})).take('x', 'y')"
     subprocess.run([sys.executable, "-c", f"{take}; import os; os._exit(9)"], check=False)
-    left = spools.owner(tmp_path)
+    left = owners.owner_of(tmp_path)
     assert left is not None
     assert left.process() is None
     Spool(tmp_path).take("one", "/farm")
 
 
 def test_an_owner_is_found_by_pid_and_start_time(spool: Spool) -> None:
-    owner = spools.owner(spool.path)
+    owner = owners.owner_of(spool.path)
     assert owner is not None
     assert owner.process() is not None
-    later = spools.Owner(owner.pid, owner.started + 60, owner.name, owner.where)
+    later = owners.Owner(owner.pid, owner.started + 60, owner.name, owner.where)
     assert later.process() is None, "another process with the same pid"
 
 
@@ -172,13 +172,13 @@ def test_clearing_leaves_finished_work(spool: Spool) -> None:
 
 def test_the_default_spool_is_keyed_by_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert spools.base() == tmp_path / "muster" / spools.host()
+    assert owners.base() == tmp_path / "muster" / owners.host()
 
 
 def test_the_default_spool_is_never_on_a_network_file_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setattr(filesystems, "file_system", lambda path: "nfs4")
-    assert not spools.base().is_relative_to(tmp_path)
+    assert not owners.base().is_relative_to(tmp_path)
 
 
 # --- inputs that were pulled ---
@@ -199,16 +199,16 @@ def test_whole_inputs_are_found_again_the_oldest_first_and_halves_go(spool: Spoo
 
 def test_a_home_on_a_network_is_not_where_spools_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert spools.base() == tmp_path / "muster" / spools.host()
+    assert owners.base() == tmp_path / "muster" / owners.host()
     monkeypatch.setattr(filesystems, "file_system", lambda path: "nfs4" if path == tmp_path else "ext4")
-    assert spools.base() == Path("/var/tmp") / f"muster-{os.getuid()}" / spools.host()
+    assert owners.base() == Path("/var/tmp") / f"muster-{os.getuid()}" / owners.host()
     monkeypatch.setattr(filesystems, "file_system", lambda path: "ext4" if path == Path("/tmp") else "nfs4")
-    assert spools.base() == Path("/tmp") / f"muster-{os.getuid()}" / spools.host()
+    assert owners.base() == Path("/tmp") / f"muster-{os.getuid()}" / owners.host()
 
 
 def test_machines_with_one_home_have_each_a_spool(monkeypatch: pytest.MonkeyPatch) -> None:
     places = set()
     for name in ("one", "two.lab", "three"):
         monkeypatch.setattr("socket.gethostname", lambda name=name: name)
-        places.add(spools.base())
+        places.add(owners.base())
     assert len(places) == 3

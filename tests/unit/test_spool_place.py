@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from muster.agent.commands import join
-from muster.agent.spool import paths as spools
+from muster.agent.spool import owner as owners
 from muster.jobs.common import filesystems
 from muster.jobs.common.errors import RefusedError
 
@@ -16,7 +16,7 @@ LOCAL = Path("/var/tmp/muster/one")
 
 def on(monkeypatch: pytest.MonkeyPatch, home: str, spool: str) -> None:
     """The file systems of the home, and of wherever the spool is."""
-    monkeypatch.setattr(filesystems, "file_system", lambda path: home if path == spools._home() else spool)
+    monkeypatch.setattr(filesystems, "file_system", lambda path: home if path == owners._home() else spool)
 
 
 def test_a_home_on_a_network_is_said_with_where_the_spool_is_instead(

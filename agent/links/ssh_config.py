@@ -11,7 +11,7 @@ from pathlib import Path
 import paramiko
 
 from muster.jobs.common.errors import UsageError
-from muster.jobs.common.locations import Folder, Host, parse
+from muster.jobs.common.locations import Folder, Host, expand, parse
 
 USER_CONFIG = Path("~/.ssh/config")
 SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
@@ -129,7 +129,7 @@ def _yes(said: Mapping[str, str], key: str) -> bool:
 
 def _keys(said: Mapping[str, object]) -> tuple[Path, ...]:
     named = said.get("identityfile")
-    paths = [Path(path).expanduser() for path in (named if isinstance(named, list) else DEFAULT_KEYS)]
+    paths = [expand(path) for path in (named if isinstance(named, list) else DEFAULT_KEYS)]
     return tuple(path for path in paths if path.is_file())
 
 
@@ -138,7 +138,7 @@ def _known_hosts(said: Mapping[str, str]) -> tuple[Path, ...]:
     system = said.get("globalknownhostsfile", SYSTEM_KNOWN_HOSTS)
     home = str(Path.home())
     words = [word.strip('"').replace("%d", home) for word in f"{user} {system}".split()]
-    return tuple(Path(word).expanduser() for word in words if word.lower() != "none")
+    return tuple(expand(word) for word in words if word.lower() != "none")
 
 
 def _jumps(text: str, alias: str) -> tuple[Host, ...]:

@@ -14,6 +14,7 @@ import msgspec
 from muster.jobs.common import filesystems
 from muster.jobs.common.durable import read_json, write_private
 from muster.jobs.common.errors import NotFoundError, RefusedError
+from muster.jobs.common.locations import expand
 from muster.jobs.common.names import check_name
 from muster.jobs.common.processes import ProcessId, identify
 
@@ -50,7 +51,7 @@ def sign(folder: Path, name: str, where: str) -> None:
 def running(spool: Path | None, name: str | None = None) -> Iterator[tuple[Path, Owner]]:
     """Spools whose owner is alive: the one named, or all in the default place."""
     default = base()
-    folders = [spool.expanduser().absolute()] if spool else sorted(default.iterdir()) if default.is_dir() else []
+    folders = [expand(spool).absolute()] if spool else sorted(default.iterdir()) if default.is_dir() else []
     for folder in folders:
         owner = owner_of(folder)
         if owner and owner.process() and (name is None or owner.name == name):
@@ -77,7 +78,7 @@ def owner_of(path: Path) -> Owner | None:
 def name_and_folder(name: str | None, spool: Path | None) -> tuple[str, Path]:
     """What an agent of this machine is called and where its spool is, by default or as told."""
     name = check_name(name or host(), "agent")
-    return name, (spool or base() / name).expanduser().absolute()
+    return name, expand(spool or base() / name).absolute()
 
 
 def base() -> Path:

@@ -21,7 +21,7 @@ from muster.coordinator.client.job_draft import Draft
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.uploads import Upload
 from muster.jobs.common.errors import SourceError, UsageError
-from muster.jobs.common.locations import Folder, parse
+from muster.jobs.common.locations import Folder, expand, parse
 from muster.jobs.common.names import NAME_LIMIT
 from muster.jobs.job_file.read import JobFile
 
@@ -136,7 +136,7 @@ def _place(where: str | Path | None, cache: str | Path | None, config: str | Pat
         return Local(roots.existing(Path(where) if where is not None else None))
     ssh = Ssh(found, Path(config) if config else None, command)
     ssh.find()
-    return Remote(ssh, Path(cache).expanduser().absolute() if cache else _cache())
+    return Remote(ssh, expand(cache).absolute() if cache else _cache())
 
 
 def _is_root(where: str) -> bool:

@@ -17,6 +17,7 @@ from muster.jobs.common import filesystems
 from muster.jobs.common.durable import fsync_folder, write_durably
 from muster.jobs.common.errors import MusterError, NoDaemonError, NotFoundError, RefusedError, UsageError
 from muster.jobs.common.launch import python
+from muster.jobs.common.locations import expand
 from muster.jobs.common.names import split_job_id
 from muster.jobs.contract.plan import ITEMS_LIST
 from muster.jobs.sources.items import SUFFIX as ITEMS_SUFFIX
@@ -157,12 +158,12 @@ class JobFolder:
 def default_root() -> Path:
     """$MUSTER_ROOT, else ~/.muster."""
     named = os.environ.get("MUSTER_ROOT")
-    return Path(named).expanduser() if named else Path.home() / ".muster"
+    return Path(named) if named else Path.home() / ".muster"
 
 
 def find(path: Path | None) -> Root:
     """The root a command means: `path`, else the default. It need not exist."""
-    return Root((path or default_root()).expanduser().absolute())
+    return Root(expand(path or default_root()).absolute())
 
 
 def existing(path: Path | None) -> Root:

@@ -1,7 +1,8 @@
-"""WHERE a farm is: a folder on this machine or a host reached by ssh. Parses; connects to nothing."""
+"""WHERE a farm is, a folder on this machine or a host reached by ssh, and what `~` means. Connects to nothing."""
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,12 +40,25 @@ class Host:
         return f"{user}{self.host}{port}{':' + self.root if self.root else ''}"
 
 
+def expand(path: str | Path) -> Path:
+    """A path with its `~` as a home folder. A UsageError where there is no such user, so that none makes a `./~ana`."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise UsageError(f"{path}: there is no such user on this machine", "write out the folder's path") from None
+
+
+def located(base: Path, text: str) -> Path:
+    """What a job file in `base` names, links resolved. Where there is no such user, `~ana` is a folder's name."""
+    return Path(os.path.realpath(base / os.path.expanduser(text)))  # noqa: PTH111 Path's own raises for ~nobody
+
+
 def parse(text: str) -> Folder | Host:
     """What WHERE means: a folder if it has a `/` before any `:`, or starts with `.` or `~`."""
     if text.startswith("ssh://"):
         return _url(text)
     if text.startswith((".", "~")) or "/" in text.partition(":")[0]:
-        return Folder(Path(text).expanduser().resolve())
+        return Folder(expand(text).resolve())
     return _scp_like(text)
 
 

@@ -12,6 +12,7 @@ import xxhash
 
 from muster.jobs.common import hashing
 from muster.jobs.common.errors import DamagedError, JobFileError, RefusedError
+from muster.jobs.common.locations import located
 from muster.jobs.common.validation import nearest, one_line
 from muster.jobs.contract.plan import ModelFile
 
@@ -52,7 +53,7 @@ _HINTS = {
 
 def find(name: str, base: Path) -> Path:
     """The file that `params.model` names; relative to the job file's folder."""
-    path = Path(os.path.realpath(base / os.path.expanduser(name)))  # noqa: PTH111 Path's own raises for ~nobody
+    path = located(base, name)
     if path.is_file():
         return path
     near = nearest(path.name, (other.name for other in path.parent.glob("*"))) if path.parent.is_dir() else None

@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from muster.jobs.common import names
 from muster.jobs.common.errors import SourceError
+from muster.jobs.common.locations import located
 from muster.jobs.common.validation import nearest, one_line
 from muster.jobs.contract.plan import ArraySource, Stamp
 from muster.jobs.sources.formats import npy
@@ -56,7 +57,7 @@ def stamp_of(status: os.stat_result) -> Stamp:
 def discover(spec: SourceSpec, base: Path) -> list[FoundLayer]:
     """Every layer of the source, by name. Relative paths start at `base`, the job file's folder."""
     assert spec.path is not None, "items are found by `muster.jobs.sources.list_items`"
-    path = _located(spec.path, base)
+    path = _reachable(spec.path, base)
     folder = path.is_dir()
     if spec.dtype is not None and (folder or path.suffix.lower() == SUFFIX):
         raise SourceError(
@@ -68,8 +69,8 @@ def discover(spec: SourceSpec, base: Path) -> list[FoundLayer]:
     return [FoundLayer(name, _opened(files[name], spec)) for name in sorted(files)]
 
 
-def _located(text: str, base: Path) -> Path:
-    path = Path(os.path.realpath(base / os.path.expanduser(text)))  # noqa: PTH111 Path's own raises for ~nobody
+def _reachable(text: str, base: Path) -> Path:
+    path = located(base, text)
     try:
         path.stat()
         str(path).encode("utf-8")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from muster.jobs.common.errors import SourceError
+from muster.jobs.common.locations import located
 from muster.jobs.common.validation import one_line
 from muster.jobs.sources import globs
 from muster.jobs.sources.discover import SourceSpec
@@ -31,20 +31,16 @@ def find_items(spec: SourceSpec, base: Path, path: Path) -> Found:
     if spec.files is not None:
         return _files(spec.files, base, path)
     assert spec.table is not None, "the job file was checked"
-    return _table(Path(_located(base, spec.table)), path)
-
-
-def _located(base: Path, text: str) -> str:
-    return os.path.realpath(base / os.path.expanduser(text))  # noqa: PTH111 Path's own raises for ~nobody
+    return _table(located(base, spec.table), path)
 
 
 def _files(pattern: str, base: Path, path: Path) -> Found:
     start, parts = globs.split(pattern)
-    folder = _located(base, start)
+    folder = str(located(base, start))
     listed = write_list(path, globs.find(Path(folder), parts))
     if not len(listed):
         hint = "`*` stops at a `/`; `**/*.jpg` looks in all folders below"
-        if Path(_located(base, pattern)).is_dir():
+        if located(base, pattern).is_dir():
             hint = f"it is a folder; did you mean `{pattern.rstrip('/')}/**/*`?"
         raise SourceError(f"source.files: {one_line(pattern)!r} matches no file", hint)
     return Found(folder, (), listed)

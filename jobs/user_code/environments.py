@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from muster.jobs.common.errors import RefusedError, UsageError
+from muster.jobs.common.locations import expand
 from muster.jobs.common.names import is_environment
 from muster.jobs.contract.plan import Environment
 from muster.jobs.contract.resources import PIP, canonical
@@ -50,7 +51,7 @@ def parse(text: str) -> tuple[str, str]:
     name, equals, python = text.partition("=")
     if not equals or not is_environment(name) or not python:
         raise UsageError(f"--env {text!r}: expected NAME=PYTHON", "such as --env nlp=/opt/conda/envs/nlp/bin/python")
-    path = Path(python).expanduser()
+    path = expand(python)
     found = shutil.which(path / "bin" / "python" if path.is_dir() else path)
     if found is None:
         raise UsageError(f"--env {name}: there is no program {python}", "name the environment's Python interpreter")

@@ -146,9 +146,10 @@ def test_files_that_are_not_whole(tmp_path: Path, raw: bytes, said: str) -> None
         load(DataSpec("x", "y"), tmp_path)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"params\.data\.x: gone\.npy: No such file"):
-        load(DataSpec("gone.npy", "y.npy"), tmp_path)
+@pytest.mark.parametrize("name", ["gone.npy", "~nobody-of-that-name/x.npy"])
+def test_a_file_that_is_not_there(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SourceError, match=rf"params\.data\.x: {name}: No such file"):
+        load(DataSpec(name, "y.npy"), tmp_path)
 
 
 def test_one_file_holds_it_all(tmp_path: Path, images: tuple[Array, Array]) -> None:

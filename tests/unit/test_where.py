@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from muster.agent.spool import owner as owners
+from muster.coordinator.farm_root import paths as roots
 from muster.jobs.common.errors import UsageError
 from muster.jobs.common.locations import Folder, Host, parse
+from muster.jobs.user_code import environments
 
 
 @pytest.mark.parametrize(
@@ -22,6 +25,17 @@ def test_a_folder_has_a_slash_before_any_colon_or_starts_with_a_dot_or_tilde(tex
 def test_a_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert parse("~/farm") == Folder(tmp_path / "farm")
+
+
+def test_a_tilde_of_a_user_who_is_not_there_is_the_users_slip() -> None:
+    with pytest.raises(UsageError, match="~nobody-of-that-name/farm: there is no such user"):
+        parse("~nobody-of-that-name/farm")
+    with pytest.raises(UsageError, match="no such user"):
+        roots.find(Path("~nobody-of-that-name/farm"))
+    with pytest.raises(UsageError, match="no such user"):
+        list(owners.running(Path("~nobody-of-that-name")))
+    with pytest.raises(UsageError, match="no such user"):
+        environments.parse("nlp=~nobody-of-that-name/bin/python")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from safetensors.numpy import save
 
 from muster.jobs.common import durable
 from muster.jobs.common.errors import DamagedError, JobFileError, SourceError
+from muster.jobs.common.locations import located
 from muster.jobs.common.validation import nearest, one_line
 from muster.jobs.training.data import array_files, sampling
 from muster.jobs.training.params import DataSpec, Facts
@@ -169,7 +170,7 @@ def _split(x: Array, y: Array, share: float, unit: float, seed: int) -> Data:
 
 
 def _array(name: str, base: Path, field: str) -> Array:
-    return array_files.read(base / Path(name).expanduser(), f"params.data.{field}: {one_line(name)}")
+    return array_files.read(located(base, name), f"params.data.{field}: {one_line(name)}")
 
 
 def _rows_of(name: str, base: Path, field: str) -> tuple[Array, float]:

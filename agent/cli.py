@@ -26,13 +26,14 @@ HELP = "Lend this machine's processors to a farm."
 def main(argv: list[str] | None = None) -> int:
     """The exit code of `agent ARGV`."""
     args = sys.argv[1:] if argv is None else argv
-    return exit_code(lambda: _run(args))
+    return exit_code(lambda: invoke(group(), args))
 
 
-def _run(args: list[str]) -> int:
+def group() -> click.Group:
+    """All commands in one, which may stand below another."""
     from muster.jobs.common.cli import LazyGroup
 
-    return invoke(LazyGroup("agent", HELP, COMMANDS, load), args)
+    return LazyGroup("agent", HELP, COMMANDS, load)
 
 
 def load(name: str) -> click.Command:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -50,8 +51,15 @@ Jobs have the id NAME.N (`weights.1`); NAME alone is its latest.
 
 def main(argv: list[str] | None = None) -> int:
     """The exit code of `coordinator ARGV`."""
+    return run("coordinator", COMMANDS, load, argv)
+
+
+def run(name: str, commands: Mapping[str, str], load: Callable[[str], click.Command], argv: list[str] | None) -> int:
+    """The exit code of `NAME ARGV`, a program with these commands; `argv` is None for what it was started with."""
     args = sys.argv[1:] if argv is None else argv
-    return exit_code(lambda: _connect(args[1:]) if args[:1] == ["connect"] else _run(args))
+    if args[:1] == ["connect"]:
+        return exit_code(lambda: _connect(args[1:]))
+    return exit_code(lambda: _call(name, commands, load, args))
 
 
 def _connect(args: list[str]) -> int:
@@ -61,14 +69,10 @@ def _connect(args: list[str]) -> int:
     return connect.run(args)
 
 
-def _run(args: list[str]) -> int:
-    import click
-
-    from muster import VERSION
+def _call(name: str, commands: Mapping[str, str], load: Callable[[str], click.Command], args: list[str]) -> int:
     from muster.jobs.common.cli import LazyGroup
 
-    group = LazyGroup("coordinator", HELP, COMMANDS, load)
-    return invoke(click.version_option(VERSION, message="muster %(version)s")(group), args)
+    return invoke(LazyGroup(name, HELP, commands, load), args)
 
 
 def load(name: str) -> click.Command:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -26,3 +28,13 @@ def __getattr__(name: str) -> object:
     if name in _DOORS:
         return getattr(import_module(_DOORS[name]), name)
     raise AttributeError(f"module 'muster' has no attribute {name!r}")
+
+
+def forget_current_folder() -> None:
+    """Take the current folder, which may be anybody's, from before all others, where `python -m` put it.
+
+    It stays where we lie in it ourselves.
+    """
+    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+    if sys.path[0] != home and not getattr(sys.flags, "safe_path", sys.flags.isolated):
+        del sys.path[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-NAMES = ("agent", "coordinator", "jobs", "click", "msgspec", "numpy", "psutil", "ray", "signal", "yaml")
+NAMES = ("agent", "coordinator", "deploy", "jobs", "click", "msgspec", "numpy", "psutil", "ray", "signal", "yaml")
 _TRAP = 'open(__file__ + ".sprung", "w").close()\nraise ImportError("planted")\n'
 
 

@@ -216,8 +216,8 @@ def _settings(place: Folder | Host, wishes: Wishes, spool: spools.Spool, envs: M
 
 
 def _detach(folder: Path, name: str) -> int:
-    """The same command again, on its own."""
-    args = [arg for arg in sys.argv[1:] if arg != "--detach"]
+    """The same command again, on its own: typed as `agent join`, or behind another program's name."""
+    args = [arg for arg in sys.argv[sys.argv.index("join", 1) :] if arg != "--detach"]
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     said = folder / "start.log"
     hint = f"see {said}; `agent leave` ends it"

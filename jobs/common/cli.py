@@ -7,6 +7,8 @@ from difflib import get_close_matches
 
 import click
 
+from muster import VERSION
+
 
 class LazyGroup(click.Group):
     """`shorts`: every command's name and its line of help; `load` imports one of them."""
@@ -15,6 +17,10 @@ class LazyGroup(click.Group):
         super().__init__(name, help=help, context_settings={"help_option_names": ["-h", "--help"]})
         self._shorts = shorts
         self._load = load
+        click.version_option(VERSION, message="muster %(version)s")(self)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, args or ["--help"])
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._shorts)
@@ -30,7 +36,7 @@ class LazyGroup(click.Group):
             return super().resolve_command(ctx, args)
         error = click.UsageError(f"there is no command {name!r}", ctx)
         if near := get_close_matches(name, self._shorts, 1):
-            error.hint = f"did you mean `{self.name} {near[0]}`?"  # type: ignore[attr-defined]
+            error.hint = f"did you mean `{ctx.command_path} {near[0]}`?"  # type: ignore[attr-defined]
         raise error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -39,7 +39,7 @@ def invoke(group: click.Group, args: list[str]) -> int:
     name = group.name or ""
     _never_fail_to_print()
     try:
-        with group.make_context(name, args or ["--help"]) as context:
+        with group.make_context(name, args) as context:
             made = group.invoke(context)
     except click.exceptions.Exit as done:
         return done.exit_code

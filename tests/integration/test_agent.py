@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from io import BytesIO
@@ -15,10 +16,11 @@ import pytest
 
 from muster.agent.commands.status import state_of
 from muster.agent.pool import cleanup
+from muster.jobs.common import launch
 from muster.jobs.common.errors import MusterError
 from muster.jobs.parts.part_file import read_index
 from tests import traps
-from tests.support.farm import Array, Farm, arrays, running, until
+from tests.support.farm import DEADLINE_SECONDS, Array, Farm, arrays, running, until
 
 pytestmark = pytest.mark.ray
 
@@ -151,6 +153,18 @@ def test_nothing_is_imported_from_where_an_agent_is_started(pair: Farm) -> None:
         pair.wait(job)
         pair.check_result(job)
     assert traps.sprung(pair.cwd) == []
+
+
+def test_an_agent_that_was_typed_behind_another_name_is_detached(pair: Farm) -> None:
+    spool = str(pair.folder / "spools" / "typed")
+    command = launch.python("muster.__main__", "agent", "join", str(pair.root.path), "--cpus", "1", "--detach")
+    command += ["--name", "typed", "--spool", spool]
+    done = subprocess.run(
+        command, env=pair.environment(), capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "typed works (process " in done.stdout
+    assert pair.agent_command("leave", "--now", "--spool", spool).returncode == 0
 
 
 # --- promise 1: the same bytes ------------------------------------------------------------------------------

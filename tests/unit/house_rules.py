@@ -1,6 +1,6 @@
 """Which rooms there are, and which rooms a room may import: the tables that `test_house` holds the tree to.
 
-Names are those below `muster`.
+Names are those below `muster`; `muster` is that package's own module, of which all may have VERSION.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ RULES: dict[str, frozenset[str]] = {
     "coordinator.commands": COMMANDS,
     "coordinator.commands.serve": COMMANDS | {"coordinator.commands", "coordinator.daemon", "coordinator.scheduler"},
     "coordinator.cli": JOBS | {"coordinator.commands"},
-    "coordinator.__main__": frozenset({"coordinator.cli"}),
+    "coordinator.__main__": frozenset({"coordinator.cli", "muster.forget_current_folder"}),
     "agent.core": TALK | SAID | {"jobs.workbench.batch"},
     **dict.fromkeys(SAID, TALK | SAID | {"jobs.workbench.batch"}),
     **dict.fromkeys(SKIN, OF_SKIN | SAID),
@@ -60,8 +60,12 @@ RULES: dict[str, frozenset[str]] = {
     "agent.process": OF_SKIN | SAID | {"agent.core", "agent.display", "agent.logs"},
     "agent.commands": OF_SKIN | {"agent.display", "agent.doctor", "agent.process"},
     "agent.cli": frozenset({"jobs.common", "agent.commands"}),
-    "agent.__main__": frozenset({"agent.cli"}),
+    "agent.__main__": frozenset({"agent.cli", "muster.forget_current_folder"}),
     "deploy": JOBS | {"coordinator.farm_root", "agent.links"},
+    "muster": frozenset({"coordinator.client", "jobs.sources.layer_writer"}),  # for types; else by name, when asked
+    "muster.__main__": frozenset(
+        {"coordinator.cli", "agent.cli", "muster.forget_current_folder"}
+    ),  # alone knows both programs
 }
 
 # What stands in these does no I/O, reads no clock and needs no numpy: a closed list.
@@ -81,6 +85,7 @@ NO_NUMPY = (
     "coordinator.daemon",
     "coordinator.commands",
     "agent",
+    "muster",
 )
 
 # Who may import a library that is dear to start or to be bound to: rooms, or single modules.
@@ -91,7 +96,6 @@ USERS = {
     "click": {
         "jobs.common.cli",
         "jobs.common.program",
-        "coordinator.cli",
         "coordinator.commands",
         "agent.commands",
     },

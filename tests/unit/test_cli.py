@@ -252,10 +252,10 @@ def test_a_closed_pipe_is_quiet(root: roots.Root) -> None:
     assert (done.returncode, done.stderr) == (BROKEN_PIPE_EXIT, "")
 
 
-@pytest.mark.parametrize("package", ["agent", "coordinator"])
+@pytest.mark.parametrize("package", ["muster", "muster.agent", "muster.coordinator"])
 def test_nothing_is_imported_from_where_a_command_is_typed(package: str, tmp_path: Path) -> None:
     planted = traps.plant(tmp_path / "planted", *traps.NAMES)
-    command = [sys.executable, "-m", f"muster.{package}", "status", "--help"]
+    command = [sys.executable, "-m", package, "status", "--help"]
     done = subprocess.run(command, cwd=planted, capture_output=True, text=True, check=False)
     assert traps.sprung(planted) == []
     assert (done.returncode, done.stderr) == (0, "")

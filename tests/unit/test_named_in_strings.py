@@ -51,6 +51,7 @@ NO_MODULES = {
     "coordinator.py": "a file of a user",
     "jobs.kernels": "a column of the store",
     "jobs.py": "a file of a user",
+    "jobs:MINE": "something in it",
     "muster": "what a user's code finds none of",
     "muster.drivers": "a group of entry points",
     "muster.kinds": "a group of entry points",

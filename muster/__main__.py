@@ -1,0 +1,36 @@
+"""`muster`, and `python -m muster`: the coordinator's commands, the agent's beside them. Alone knows both programs."""
+
+from __future__ import annotations
+
+import sys
+
+from muster import forget_current_folder
+
+if __name__ == "__main__":
+    forget_current_folder()
+
+from typing import TYPE_CHECKING
+
+from muster.agent import cli as agent
+from muster.coordinator import cli as coordinator
+
+if TYPE_CHECKING:
+    import click
+
+COMMANDS = {"join": agent.COMMANDS["join"], "agent": agent.HELP, **coordinator.COMMANDS}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The exit code of `muster ARGV`."""
+    return coordinator.run("muster", COMMANDS, load, argv)
+
+
+def load(name: str) -> click.Command:
+    """The click command called `name`."""
+    if name == "agent":
+        return agent.group()
+    return agent.load(name) if name == "join" else coordinator.load(name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

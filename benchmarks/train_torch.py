@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import importlib.util
 import json
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -140,7 +141,7 @@ def main() -> None:
     options.add_argument("--runs", type=int, default=2)
     given = options.parse_args()
     if importlib.util.find_spec("torch") is None:
-        give_up("torch is not installed: `pip install 'muster[torch]'`")
+        give_up(f"torch is not installed: `{sys.executable} -m pip install torch`")
     print(machine(), flush=True)
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as made, contextlib.ExitStack() as stack:
         folder = Path(made)

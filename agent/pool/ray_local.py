@@ -12,6 +12,7 @@ import logging
 import os
 import secrets
 import select
+import sys
 import threading
 import time
 import warnings
@@ -34,6 +35,7 @@ from muster.agent.pool.worker_socket import Lane, Switchboard
 from muster.jobs.common import processes
 from muster.jobs.common.errors import MusterError
 from muster.jobs.common.processes import ProcessId
+from muster.jobs.contract.resources import pip_line
 from muster.jobs.workbench.batch import Batch, Outcome
 
 START_SECONDS = 120.0  # for Ray and all workers; it sometimes hangs
@@ -430,7 +432,7 @@ def _check_closed(ray: Any) -> None:
     address = ray.get_runtime_context().gcs_address
     if authentication.answers(address):
         why = f"Ray {ray.__version__} obeys every user of this machine: it asks for no token"
-        raise MusterError(why, "python -m pip install 'ray>=2.52'")
+        raise MusterError(why, pip_line("'ray>=2.52'", sys.executable))
     if not authentication.answers(address, ray_environment.TOKEN):
         logger.warning("Ray %s does not say whether it refuses who has no token", ray.__version__)
 

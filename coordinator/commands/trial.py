@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from muster.jobs.common.cli import example
 from muster.jobs.common.errors import IncompleteError, RefusedError, UsageError
 from muster.jobs.common.units import format_duration, format_size
 from muster.jobs.contract.plan import Output, Work
-from muster.jobs.contract.resources import lacking
+from muster.jobs.contract.resources import lacking, pip_line
 from muster.jobs.user_code import environments
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ def _python(work: Work, env: str | None) -> str | None:
     else:
         there, shown = environments.probe(work.env or "", python), python
     if missing := lacking(there, work.packages):
-        raise RefusedError(f"{shown} has no {', '.join(missing)}", f"{python or 'python'} -m pip install it there")
+        hint = pip_line(" ".join(map(repr, missing)), python or sys.executable)
+        raise RefusedError(f"{shown} has no {', '.join(missing)}", hint)
     return python
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from muster.jobs.contract.plan import Environment
 
-PIP = {"onnxruntime": "muster[onnx]", "torch": "muster[torch]"}  # packages that some jobs need, not every machine has
+OPTIONAL = ("onnxruntime", "torch")  # packages that some jobs need, not every machine has
 
 
 def canonical(name: str) -> str:
@@ -54,9 +54,9 @@ def _is_in(version: str, requirement: str) -> bool:
         return False
 
 
-def pip_line(package: str) -> str:
-    """The command that installs a package."""
-    return f"pip install '{PIP.get(package, package)}'"
+def pip_line(package: str, python: str = "python") -> str:
+    """The command that installs a package for the interpreter `python`; by its own name, as ours may be another's."""
+    return f"{python} -m pip install {package}"
 
 
 def apart(here: str, there: str) -> str:

@@ -141,7 +141,7 @@ def _trial(
         try:
             found = tried.call(0, 0, np.zeros((params.batch, *row), dtype), TRIAL_SECONDS)
         except (ShardFailure, RunnerLost) as error:
-            raise JobFileError(f"params.model: {params.model}: {_said(error)}", _hint(error, form)) from None
+            raise JobFileError(f"params.model: {params.model}: {_said(error)}", _hint(error, form, python)) from None
         finally:
             tried.close()
     return {name: Declared(array.dtype.str, list(array.shape[1:])) for name, array in found.items()}
@@ -151,10 +151,10 @@ def _said(error: Exception) -> str:
     return str(error).removeprefix("BadModelError: ").removeprefix("MissingPackageError: ")
 
 
-def _hint(error: Exception, form: str) -> str:
+def _hint(error: Exception, form: str, python: str) -> str:
     text = str(error)
     if "not installed" in text:
-        return next((resources.pip_line(name) for name in NEEDS.get(form, ())), "install it")
+        return next((resources.pip_line(name, python) for name in NEEDS.get(form, ())), "install it")
     if "not trusted" in text:
         return "where you made the file yourself, name these types in `params.trusted`"
     if "dtype" in text and form in ("skops", "pickle"):

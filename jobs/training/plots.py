@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from muster.jobs.common.durable import write_durably
 from muster.jobs.common.errors import NotFoundError
+from muster.jobs.contract.resources import pip_line
 from muster.jobs.training import report
 from muster.jobs.training.report import Run, Speedup
 
@@ -47,7 +49,7 @@ def write(folder: Path, runs: Sequence[Run], target: float | None = None) -> lis
         write_durably(written[-1], table.csv().encode())
     if find_spec("matplotlib") is None:
         raise NotFoundError(
-            "matplotlib is not installed: only the CSV files were written", "pip install 'muster[report]'"
+            "matplotlib is not installed: only the CSV files were written", pip_line("matplotlib", sys.executable)
         )
     return written + _draw(folder, runs, target)
 

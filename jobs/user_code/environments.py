@@ -16,7 +16,7 @@ from muster.jobs.common.errors import RefusedError, UsageError
 from muster.jobs.common.locations import expand
 from muster.jobs.common.names import is_environment
 from muster.jobs.contract.plan import Environment
-from muster.jobs.contract.resources import PIP, canonical
+from muster.jobs.contract.resources import OPTIONAL, canonical
 
 PROBE_SECONDS = 120.0  # a conda environment on a cold disk takes long to import numpy
 LEAST_PYTHON = (3, 8)
@@ -85,7 +85,7 @@ def installed() -> list[str]:
     """The packages that some jobs need, and not every machine has, that can be imported here. Imports none."""
     from importlib.util import find_spec
 
-    return [name for name in sorted(PIP) if find_spec(name) is not None]
+    return [name for name in OPTIONAL if find_spec(name) is not None]
 
 
 def probe(name: str, python: str) -> Environment:

@@ -166,6 +166,7 @@ def test_a_trial_wants_to_know_where_the_environment_is_here(farm: Farm, python:
     assert all("/nlp, and nothing of ours" in one["printed"] for one in json.loads(done.stdout)["shards"])
     lacks = tried(farm, "where", "--env", f"nlp={python}", env="nlp", packages=["torch"])
     assert lacks.returncode == 7 and "has no torch" in lacks.stderr
+    assert f"{python} -m pip install 'torch'" in lacks.stderr
 
 
 # --- environments -------------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,10 +38,14 @@ def has(module: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(find_spec(module) is None, reason=f"{module} is not installed")
 
 
-def planned(folder: Path, text: str, rows: Array = ROWS, shard: int = 20, code: str | None = None) -> Plan:
+def planned(
+    folder: Path, text: str, rows: Array = ROWS, shard: int = 20, code: str | None = None, env: str | None = None
+) -> Plan:
     """The plan of a job over `rows`. `text`: its parameters in yaml's short form."""
     np.save(folder / "rows.npy", rows)
     lines = ["name: i", "kind: infer", "source: rows.npy", f"shard: {{rows: {shard}}}", f"params: {{{text}}}"]
+    if env is not None:
+        lines.append(f"env: {env}")
     if code is not None:
         (folder / "work.py").write_text(code)
         lines.append("code: work.py:Net")
@@ -350,16 +356,22 @@ def test_without_the_library_here_the_machines_that_have_it_find_out(
 
 def test_a_library_that_is_missing_is_named_with_its_machine_and_its_pip_line() -> None:
     with pytest.raises(models.MissingPackageError) as caught:
-        models._library("no_such_library", resources.PIP["onnxruntime"])
-    assert socket.gethostname() in str(caught.value) and resources.pip_line("onnxruntime") in str(caught.value)
+        models._library("no_such.library")
+    line = resources.pip_line("no_such", sys.executable)
+    assert str(caught.value) == f"no_such is not installed on {socket.gethostname()}: `{line}`"
 
 
-def test_the_lines_that_install_a_library_are_the_same_everywhere() -> None:
-    extras = (Path(__file__).parents[2] / "setup.cfg").read_text()
-    source = Path(models.__file__).read_text()
-    for name, line in resources.PIP.items():
-        extra = line.removeprefix("muster[").removesuffix("]")
-        assert f'_library("{name}", "{line}")' in source and f"\n{extra} =\n    {name}" in extras
+@has("onnx")
+def test_an_environment_without_the_library_is_named_in_the_line_that_installs_it(tmp_path: Path) -> None:
+    bare = tmp_path / "bare" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
+    [site] = (tmp_path / "bare").glob("lib/*/site-packages")
+    for found in Path(np.__file__).parents[1].glob("numpy*"):  # and nothing else
+        (site / found.name).symlink_to(found)
+    networks.save_onnx(tmp_path / "net.onnx", networks.weights())
+    error = refused(tmp_path, "model: net.onnx", env=str(bare))
+    assert "onnxruntime is not installed" in error.message
+    assert error.hint == f"{bare} -m pip install onnxruntime"
 
 
 # --- NaN, and bits ---------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import sys
 from pathlib import Path
 
 import pytest
@@ -81,8 +82,9 @@ def test_a_csv_beside_every_picture(tmp_path: Path) -> None:
 
 def test_without_matplotlib_the_numbers_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plots, "find_spec", lambda name: None)
-    with pytest.raises(NotFoundError, match="only the CSV files"):
+    with pytest.raises(NotFoundError, match="only the CSV files") as refused:
         plots.write(tmp_path, RUNS, 0.8)
+    assert refused.value.hint == f"{sys.executable} -m pip install matplotlib"
     assert len(list(tmp_path.glob("*.csv"))) == 4
 
 

@@ -10,6 +10,7 @@ import importlib
 import os
 import re
 import socket
+import sys
 from typing import Any, Dict  # noqa: UP035 (3.8)
 
 import numpy as np
@@ -27,14 +28,15 @@ class BadModelError(ValueError):
     """The file is not what its name says, or does not fit the rows."""
 
 
-def _library(name: str, pip: str) -> Any:
+def _library(name: str) -> Any:
+    package = name.partition(".")[0]
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        if error.name is not None and error.name.split(".")[0] != name.partition(".")[0]:
+        if error.name is not None and error.name.split(".")[0] != package:
             raise  # it is there, and lacks something itself
-        line = f"pip install '{pip}'"
-        raise MissingPackageError(f"{name} is not installed on {socket.gethostname()}: `{line}`") from None
+        line = f"{sys.executable} -m pip install {package}"
+        raise MissingPackageError(f"{package} is not installed on {socket.gethostname()}: `{line}`") from None
 
 
 def _threads() -> int:
@@ -66,7 +68,7 @@ class Skops(_Estimator):
     """Only types that skops knows to be safe are made, and those the job file names; nothing in the file is run."""
 
     def __init__(self, path: str, device: str, method: str = "predict", trusted: tuple[str, ...] = ()) -> None:
-        io = _library("skops.io", "skops")
+        io = _library("skops.io")
         unknown = sorted(set(io.get_untrusted_types(file=path)) - set(trusted))
         if unknown:
             raise BadModelError(f"holds types that are not trusted: {', '.join(unknown)}")
@@ -77,14 +79,14 @@ class Pickle(_Estimator):
     """Opening it runs whatever is in it: only where the job file says `trust_pickle: true`."""
 
     def __init__(self, path: str, device: str, method: str = "predict") -> None:
-        super().__init__(_library("joblib", "joblib").load(path), method)
+        super().__init__(_library("joblib").load(path), method)
 
 
 class Onnx:
     """On the CPU, with as many threads as the plan gives."""
 
     def __init__(self, path: str, device: str) -> None:
-        ort = _library("onnxruntime", "muster[onnx]")
+        ort = _library("onnxruntime")
         options = ort.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = _threads(), 1
         options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
@@ -131,7 +133,7 @@ class TorchScript:
     """An archive of `torch.jit.save`, on `device`."""
 
     def __init__(self, path: str, device: str) -> None:
-        self._torch = _library("torch", "muster[torch]")
+        self._torch = _library("torch")
         self._torch.set_num_threads(_threads())
         self._device = self._torch.device(device)
         self._model = self._torch.jit.load(path, map_location=self._device).eval()

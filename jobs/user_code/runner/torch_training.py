@@ -190,7 +190,7 @@ def _torch() -> Any:
     except ImportError as error:
         if error.name is not None and error.name.split(".")[0] != "torch":
             raise  # it is there, and lacks something itself
-        line = "pip install 'muster[torch]'"
+        line = f"{sys.executable} -m pip install torch"
         raise MissingPackageError(f"torch is not installed on {socket.gethostname()}: `{line}`") from None
 
 

@@ -14,7 +14,7 @@ PIP := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --disable-pip-version-ch
 # The oldest Python that may run users' code, where this machine has it
 OLD ?= $(firstword $(shell python3.8 -c "print('python3.8')" 2>/dev/null) $(wildcard $(HOME)/.pyenv/versions/3.8.*/bin/python))
 
-.PHONY: help setup demo test check lint types bench chaos large old clean
+.PHONY: help setup demo test check lint types bench chaos large old wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ else
 	@PYTHONWARNINGS=ignore $(VENV)/old/bin/pip install --quiet --disable-pip-version-check numpy
 	MUSTER_TEST_RUNNER=$(CURDIR)/$(VENV)/old/bin/python $(BIN)/python -m pytest -q tests/contract/test_runner.py
 endif
+
+wheel: $(VENV)/.tested  ## sdist and wheel into dist, tried in an empty environment
+	@$(BIN)/python -m tests.wheel
 
 clean:  ## remove .venv, the demo and what tools left
 	rm -rf $(VENV) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info build dist

@@ -1,7 +1,9 @@
-"""The example of docs/api.md, run as people would: as a script over ssh, and cell by cell in a notebook."""
+"""The examples of README.md and docs/api.md, run as people would: as a script, and cell by cell in a notebook."""
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +18,17 @@ from tests.support.farm import Farm, running
 pytestmark = pytest.mark.ray
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "api.py"
+README = Path(__file__).parents[2] / "README.md"
 SECONDS = 120
+USERS_OWN = """\
+import numpy as np
+
+images = np.arange(5120.0).reshape(80, 64)
+
+def embed(rows, size):
+    return rows[:, :size]
+
+"""
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +43,18 @@ def test_as_a_script_by_folder(farm: Farm) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     assert "{'conv1': (200, 8), 'fc': (100, 8)}" in done.stdout
+
+
+def test_the_readme_to_the_letter(farm: Farm, tmp_path: Path) -> None:
+    (tmp_path / ".muster").symlink_to(farm.root.path)
+    [block] = re.findall(r"^```python\n(from muster import .*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "script.py").write_text(USERS_OWN + block)
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, env={**os.environ, "HOME": str(tmp_path)}, capture_output=True,
+        text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "0 (80, 32)\n"
 
 
 def test_as_a_notebook_over_ssh(farm: Farm, tmp_path: Path, monkeypatch: Any) -> None:

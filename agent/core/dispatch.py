@@ -154,7 +154,7 @@ class Floor:
 
     def _without_crowded(self, slot: Slot, flight: Flight, outcome: Outcome) -> Outcome:
         """A shard that found no memory beside others runs again, with fewer of them: that costs it no attempt."""
-        short = [mishap for mishap in outcome.mishaps if mishap.code == "memory" and not mishap.lost]
+        short = [mishap for mishap in outcome.mishaps if mishap.code == "memory"]
         if not short or not self.slots.narrow(slot, flight.info):
             return outcome
         kept = tuple(mishap for mishap in outcome.mishaps if mishap not in short)
@@ -356,12 +356,11 @@ def in_turn(queue: list[Holding], slots: Slots, now: float) -> Iterable[Holding]
 def _verdict(number: int, event: WorkerDied, why: str, flight: Flight) -> tuple[Mishap, bool]:
     """What to report of the shard in hand, and whether its running counts against it."""
     if not event.ours:
-        return Mishap(number, True, "lost", event.reason, "", 0.0, 0), True
+        return Mishap(number, "lost", event.reason, "", 0.0, 0), True
     if why == "timeout":
         line = f"it ran longer than its timeout of {flight.info.work.timeout:g} s"
-        return Mishap(number, False, "timeout", line, "", flight.info.work.timeout or 0.0, 0), True
+        return Mishap(number, "timeout", line, "", flight.info.work.timeout or 0.0, 0), True
     if why == "memory":
-        return Mishap(
-            number, False, "memory", "alone on this machine it takes more than the memory budget", "", 0.0, 0
-        ), True
-    return Mishap(number, True, "lost", why, "", 0.0, 0), False
+        line = "alone on this machine it takes more than the memory budget"
+        return Mishap(number, "memory", line, "", 0.0, 0), True
+    return Mishap(number, "lost", why, "", 0.0, 0), False

@@ -74,7 +74,7 @@ class Hands:
         except (MusterError, OSError) as error:
             if isinstance(error, SpaceError) or (isinstance(error, OSError) and is_full(error)):
                 return BatchEnded(run.ticket, Outcome((), 0, 0, 0, 0.0, 0, (), full=str(error)))
-            mishaps = tuple(Mishap(n, False, "exception", str(error), "", 0.0, 0) for n, _, _ in run.items)
+            mishaps = tuple(Mishap(n, "exception", str(error), "", 0.0, 0) for n, _, _ in run.items)
             return BatchEnded(run.ticket, Outcome((), 0, 0, 0, 0.0, 0, mishaps))
         try:
             self._flying[self.pool.submit(run.slot, batch)] = run

@@ -17,7 +17,7 @@ import msgspec
 
 from muster.coordinator.api.process_messages import MergeReply
 from muster.coordinator.api.status import TrainNews
-from muster.coordinator.api.values import DRIVER, MERGE, TRAINING
+from muster.coordinator.api.values import TRAINING
 from muster.coordinator.daemon.agents.outbox import Mailbox
 from muster.coordinator.daemon.job_logs import append_failure, append_quarantine
 from muster.coordinator.daemon.measures import JobFigures
@@ -36,6 +36,7 @@ from muster.coordinator.scheduler.state_machine import Scheduler
 from muster.jobs.common.errors import MusterError
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.common.validation import one_line
+from muster.jobs.contract.failure_codes import JobCode
 from muster.jobs.contract.plan import Layer, Output, Plan, Work
 
 log = logging.getLogger("muster.daemon")
@@ -307,7 +308,7 @@ class Engine:
         """A driver that cannot go on: the job is halted, with the evidence where that of shards is, under the shard it
         was to make next. It counts against none."""
         layer = self.jobs[job].plan.layers[0].digest
-        self._store_own_failure(job, layer, number, DRIVER, message, evidence)
+        self._store_own_failure(job, layer, number, "driver", message, evidence)
         self.handle(e.DriverFailed(job, message))
 
     def _merge_refused(self, job: str, layer: Layer, generation: int, message: str, evidence: str) -> None:
@@ -315,10 +316,10 @@ class Engine:
         that there is not. It counts against none."""
         why = f"{layer.name} does not merge: {message}"
         log.error("%s/%s", job, why)
-        self._store_own_failure(job, layer.digest, layer.count, MERGE, why, evidence)
+        self._store_own_failure(job, layer.digest, layer.count, "merge", why, evidence)
         self.handle(e.MergeRefused(job, layer.digest, generation, why))
 
-    def _store_own_failure(self, job: str, layer: str, number: int, code: str, message: str, evidence: str) -> None:
+    def _store_own_failure(self, job: str, layer: str, number: int, code: JobCode, message: str, evidence: str) -> None:
         """What failed here, on the server."""
         failure = Failure(job, layer, number, self.boot, 0, code, message, evidence, 0.0, 0)
         at = time.time()

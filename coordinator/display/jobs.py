@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from muster.coordinator.api.status import FailureRecord, JobStatus, LayerStatus, Tally
-from muster.coordinator.api.values import DRIVER, MERGE
 from muster.coordinator.display import training
 from muster.coordinator.submission import eta as progress
 from muster.coordinator.submission.eta import Eta
 from muster.jobs.common.errors import IncompleteError
 from muster.jobs.common.units import format_duration, format_size
+from muster.jobs.contract.failure_codes import whose_fault
 
 if TYPE_CHECKING:  # planning alone needs what this imports
     pass
@@ -196,8 +196,8 @@ def _hint_of(status: JobStatus) -> str:
 def failure_page(job: str, record: FailureRecord) -> str:
     """One failure: whose, where, when, and its evidence indented."""
     state = ", quarantined" if record.quarantined else ""
-    if record.code in {DRIVER, MERGE}:  # of no shard
-        whose = job if record.code == DRIVER else f"{job}/{record.layer}"
+    if whose_fault(record.code) == "job":
+        whose = job if record.code == "driver" else f"{job}/{record.layer}"
         where = f"  at {moment(record.when)}"
     else:
         whose = f"{job}/{record.layer}/{record.number}{state}"

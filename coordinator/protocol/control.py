@@ -6,7 +6,7 @@ as sorted, disjoint, half-open ranges; an attempt is the (boot, attempt) pair a 
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -25,7 +25,7 @@ from muster.coordinator.protocol.values import (
 )
 from muster.jobs.contract.plan import Environment, Layer, Work
 
-REJECTIONS = frozenset({"protocol", "name-taken", "fenced", "no-session", "bad-message", "not-allowed", "stopping"})
+RejectionCode = Literal["protocol", "name-taken", "fenced", "no-session", "bad-message", "not-allowed", "stopping"]
 
 
 # --- what the helper says first, and last ---------------------------------------------------------------
@@ -46,7 +46,7 @@ class Bye(Message, frozen=True, tag="bye"):
 
 
 class Rejected(Message, frozen=True, tag="rejected"):
-    """An answer to anything: no. `code` is one of REJECTIONS."""
+    """An answer to anything: no. `code` is a RejectionCode, or a newer peer's."""
 
     code: Short
     message: Text
@@ -68,7 +68,7 @@ class Held(Message, frozen=True, tag="held"):
 
 
 class Failure(Message, frozen=True, tag="failure"):
-    """One shard that failed here: `code` is exception, exit, signal, timeout, memory or output."""
+    """One shard that failed here: `code` is one of `muster.jobs.contract.failure_codes`, or a newer peer's."""
 
     job: Short
     layer: Digest

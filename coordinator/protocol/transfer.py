@@ -5,13 +5,25 @@ Push is a strict loop: `Offer` → `Accepted` → the body's raw bytes → `Sett
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from muster.coordinator.protocol.control import Bye, Hello, Leave, Rejected, Sync
 from muster.coordinator.protocol.values import Count, Digest, Farm, Message, Ranges, Short, Text
 from muster.jobs.contract.plan import Output, Stamp
+
+RefusalCode = Literal[
+    "changed",  # of a pull: the source is not what was planned
+    "committed",  # of a bundle: to be built again without `numbers`
+    "corrupt",  # it is not what it says, or was never to be
+    "disk",  # it could not be written
+    "full",  # there is no room for it
+    "gone",  # nobody wants it, or has it, any more
+    "kernels",  # the job's results are of other kernels
+    "no-session",  # this session has ended
+    "outputs",  # they are not what the layer's first ones were
+]
 
 # --- push ------------------------------------------------------------------------------------------------
 
@@ -43,8 +55,7 @@ class Settled(Message, frozen=True, tag="settled"):
 
 
 class Refused(Message, frozen=True, tag="refused"):
-    """No. `code`: committed (rebuild without `numbers`), gone, full, outputs, kernels, corrupt, no-session; changed
-    (of a pull: the source is not what was planned)."""
+    """No. `code` is a RefusalCode, or a newer peer's."""
 
     code: Short
     numbers: Ranges = []

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from muster.coordinator.protocol.control import Failure
+from muster.coordinator.protocol.control import Failure, RejectionCode
+from muster.coordinator.protocol.transfer import RefusalCode
 from muster.jobs.common.ranges import RangeSet
 
 
 @dataclass(frozen=True)
 class Reject:
-    """Answer this session with a refusal; `code` is one of messages.REJECTIONS."""
+    """Answer this session with a refusal."""
 
     session: int
-    code: str
+    code: RejectionCode
     message: str
     hint: str
 
@@ -75,7 +76,7 @@ class AcceptOffer:
 @dataclass(frozen=True)
 class RefuseOffer:
     session: int
-    code: str  # committed | gone | kernels | corrupt | no-session
+    code: RefusalCode
     numbers: RangeSet
 
 

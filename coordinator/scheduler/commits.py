@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from muster.coordinator.protocol.control import Finished
+from muster.coordinator.protocol.transfer import RefusalCode
 from muster.coordinator.scheduler import commits, layers
 from muster.coordinator.scheduler.actions import (
     AcceptOffer,
@@ -198,7 +199,7 @@ def judge(state: State, event: Offered) -> None:
 
 def _refuse_unknown(state: State, event: Offered) -> None:
     merged = any(layer.state == "merged" for layer in state.by_digest.get(event.layer, ()))
-    code = "committed" if merged else "gone"
+    code: RefusalCode = "committed" if merged else "gone"
     state.emit(RefuseOffer(event.session, code, event.numbers if merged else RangeSet()))
 
 

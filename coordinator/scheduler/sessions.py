@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from muster.coordinator.protocol.control import Held
+from muster.coordinator.protocol.control import Held, RejectionCode
 from muster.coordinator.scheduler import commits, failures
 from muster.coordinator.scheduler.actions import (
     NoteMissing,
@@ -43,8 +43,8 @@ def join(state: State, event: Joined, now: float) -> None:
     release_limbo_if_due(state, now)
 
 
-def _reject(state: State, session: int, code: str, message: str) -> None:
-    hints = {
+def _reject(state: State, session: int, code: RejectionCode, message: str) -> None:
+    hints: dict[RejectionCode, str] = {
         "fenced": "let one process own a name and a spool; give this one another --name",
         "name-taken": "give this agent another --name, or stop the other one first",
         "no-session": "say hello again",

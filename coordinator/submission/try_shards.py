@@ -109,7 +109,7 @@ def _tried(bench: Workbench, batch: Batch) -> Tried:
     outcome = bench.run(batch)
     if outcome.mishaps or not outcome.numbers:
         why = outcome.full or (f"its source changed: {outcome.change}" if outcome.changed else "it gave no result")
-        mishap = next(iter(outcome.mishaps), Mishap(item.number, True, "lost", why, "", 0.0, 0))
+        mishap = next(iter(outcome.mishaps), Mishap(item.number, "lost", why, "", 0.0, 0))
         return Tried(batch.layer.name, item.number, 0, 0, 0, mishap.seconds, mishap.peak, (), bench.printed, mishap)
     index = read_index(Path(batch.done))
     Path(batch.done).unlink()

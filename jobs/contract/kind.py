@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 import msgspec
 
 from muster.jobs.common.errors import JobFileError
+from muster.jobs.contract.failure_codes import ShardCode
 from muster.jobs.contract.plan import Output
 
 if TYPE_CHECKING:
@@ -198,9 +199,9 @@ class Kind(ABC, Generic[P]):
 class ShardFailure(Exception):
     """A shard that failed by itself: an exception, a bad exit, a timeout, a wrong output. Never a lost machine."""
 
-    def __init__(self, code: str, message: str, evidence: str = "") -> None:
+    def __init__(self, code: ShardCode, message: str, evidence: str = "") -> None:
         super().__init__(message)
-        self.code = code  # exception | exit | signal | timeout | memory | output
+        self.code: ShardCode = code
         self.message = message
         self.evidence = evidence
 

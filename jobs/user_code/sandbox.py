@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from muster.jobs.contract.failure_codes import ShardCode, shard_code
 from muster.jobs.contract.kind import RunnerLost, ShardFailure
 from muster.jobs.user_code.environments import variables
 from muster.jobs.user_code.pipes import Array, Garbled, Gone, Late, Pipes, widen
@@ -117,7 +118,7 @@ class Sandbox:
             self._ask({"open": opened}, {}, seconds, f"importing {self._entry}")
         except ShardFailure as failure:
             self.close()
-            code = "exception" if failure.code == "exit" else failure.code
+            code: ShardCode = "exception" if failure.code == "exit" else failure.code
             raise CannotStart(code, failure.message, failure.evidence) from None
 
     def call(self, number: int, first_row: int, rows: Array, timeout: float | None) -> dict[str, Array]:
@@ -203,7 +204,8 @@ class Sandbox:
         self.printed = self._pipes.printed.text()
         self.peak = max(self.peak, int(answer["peak"]))
         if "failure" in answer:
-            raise ShardFailure(answer["failure"], _one_line(answer["message"]), self.evidence(answer["trace"]))
+            code, message = shard_code(answer["failure"]), _one_line(answer["message"])
+            raise ShardFailure(code, message, self.evidence(answer["trace"]))
         return Reply(answer, outputs)
 
     def _timed_out(self, message: str) -> NoReturn:

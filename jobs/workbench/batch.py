@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from muster.jobs.contract.failure_codes import is_loss
 from muster.jobs.contract.plan import ItemsWindow, Layer, Window, Work
 
 
@@ -39,15 +40,19 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Mishap(msgspec.Struct, frozen=True):
-    """A shard of a batch that gave no result. `lost` tells a loss from a failure."""
+    """A shard of a batch that gave no result, with its code of `muster.jobs.contract.failure_codes`."""
 
     number: int
-    lost: bool
     code: str
     message: str
     evidence: str
     seconds: float
     peak: int
+
+    @property
+    def lost(self) -> bool:
+        """Whether it was lost, and did not fail."""
+        return is_loss(self.code)
 
 
 class Outcome(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muster.jobs.common.errors import SpaceError
+from muster.jobs.contract.failure_codes import shard_code
 from muster.jobs.contract.kind import ShardFailure
 from muster.jobs.contract.plan import Layer, MadeSource, Work
 from muster.jobs.sources.items import located
@@ -57,7 +58,7 @@ def _check_whole(layer: Layer, outcome: Outcome) -> None:
     if outcome.full:
         raise SpaceError(outcome.full)
     for mishap in outcome.mishaps:
-        raise ShardFailure(mishap.code, f"shard {mishap.number}: {mishap.message}", mishap.evidence)
+        raise ShardFailure(shard_code(mishap.code), f"shard {mishap.number}: {mishap.message}", mishap.evidence)
     if outcome.changed:
         raise RuntimeError(f"{layer.name}: its source is not what was planned")
     if len(outcome.numbers) < layer.count:

@@ -21,6 +21,7 @@ import xxhash
 
 from muster.jobs.common.durable import is_full, local_commit
 from muster.jobs.common.errors import DamagedError, SpaceError
+from muster.jobs.contract.failure_codes import CopyCode
 from muster.jobs.contract.kind import Bench, Runner, RunnerLost, Shard, ShardFailure
 from muster.jobs.contract.plan import ItemsWindow, Layer, Output
 from muster.jobs.kinds import registry
@@ -389,18 +390,18 @@ def _digest_of(segments: Sequence[memoryview]) -> bytes:
     return digest.digest()
 
 
-_LOST: dict[type[Exception], str] = {InputLost: "input", ModelLost: "model", CodeLost: "code"}
+_LOST: dict[type[Exception], CopyCode] = {InputLost: "input", ModelLost: "model", CodeLost: "code"}
 
 
 def _mishap(number: int, error: Exception, seconds: float, peak: int) -> Mishap:
     if isinstance(error, RunnerLost):
-        code = next((code for lost, code in _LOST.items() if isinstance(error, lost)), "killed")
-        return Mishap(number, True, code, str(error) or "its process was killed", "", seconds, peak)
+        lost = next((code for kind, code in _LOST.items() if isinstance(error, kind)), "killed")
+        return Mishap(number, lost, str(error) or "its process was killed", "", seconds, peak)
     if isinstance(error, ShardFailure):
-        return Mishap(number, False, error.code, error.message, error.evidence, seconds, peak)
+        return Mishap(number, error.code, error.message, error.evidence, seconds, peak)
     code = "memory" if isinstance(error, MemoryError) else "exception"
     message = f"{type(error).__name__}: {error}".splitlines()[0][:MESSAGE_LIMIT]
-    return Mishap(number, False, code, message, _trace(error), seconds, peak)
+    return Mishap(number, code, message, _trace(error), seconds, peak)
 
 
 def _trace(error: Exception) -> str:

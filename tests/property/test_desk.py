@@ -447,7 +447,7 @@ class DeskMachine(RuleBasedStateMachine):
         fates = data.draw(st.lists(st.sampled_from(["ok", "ok", "bad", "lost"]), min_size=reached, max_size=reached))
         good = tuple(n for n, fate in zip(ran, fates, strict=False) if fate == "ok")
         mishaps = tuple(
-            Mishap(n, fate == "lost", "exception", "m", "e", 0.1, 5)
+            Mishap(n, "killed" if fate == "lost" else "exception", "m", "e", 0.1, 5)
             for n, fate in zip(ran, fates, strict=False)
             if fate != "ok"
         )
@@ -872,7 +872,7 @@ class RemoteDeskMachine(DeskMachine):
                 del self.flying[layer, number]
                 if not again or self.draining or not self.lent:
                     self.end((layer, number), "returned" if again else "lost")
-        mishaps = tuple(Mishap(n, True, "input", "not what was pulled", "", 0.1, 5) for n, _, _ in run.items)
+        mishaps = tuple(Mishap(n, "input", "not what was pulled", "", 0.1, 5) for n, _, _ in run.items)
         self.tell(BatchEnded(run.ticket, Outcome((), 0, 0, 0, 0.0, 0, mishaps)))
 
     def one_step_to_the_end(self) -> None:

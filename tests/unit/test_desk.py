@@ -243,7 +243,7 @@ def test_memory_of_the_job_before_is_not_held_against_the_next() -> None:
 def test_a_shard_that_found_no_memory_beside_others_runs_again_with_fewer() -> None:
     world = World(cpus=2)
     one, two = of(Run, world.hear(info(), grants=[grant(0, 2)]))
-    short = Mishap(0, False, "memory", "MemoryError", "", 1.0, 1)
+    short = Mishap(0, "memory", "MemoryError", "", 1.0, 1)
     assert not of(Run, world.ended(one, numbers=(), mishaps=(short,))), "it waits for the other one's end"
     assert not world.desk.stock.reports.next.failures
     (again,) = of(Run, world.ended(two))
@@ -279,7 +279,7 @@ def test_a_failure_and_a_loss_are_told_apart_and_the_rest_runs_again() -> None:
     (first,) = of(Run, world.hear(info(), grants=[grant(0, 21)]))
     (run, _) = of(Run, world.ended(first, seconds=0.02))
     a, b, c, *rest = (n for n, _, _ in run.items)
-    mishaps = (Mishap(b, False, "exit", "m", "e", 0.1, 5), Mishap(c, True, "killed", "k", "", 0.1, 5))
+    mishaps = (Mishap(b, "exit", "m", "e", 0.1, 5), Mishap(c, "killed", "k", "", 0.1, 5))
     world.ended(run, numbers=(a,), mishaps=mishaps)
     sync = world.said()
     assert [(f.number, f.code, f.attempt) for f in sync.failures] == [(b, "exit", 1)]
@@ -537,7 +537,7 @@ def test_what_was_not_answered_is_said_again_in_the_next_hello() -> None:
     (run,) = of(Run, world.hear(info(), grants=[grant(0, 3)]))
     world.said()
     world.now += 1
-    (say,) = of(Say, world.ended(run, numbers=(), mishaps=(Mishap(0, False, "exit", "m", "e", 0.1, 5),)))
+    (say,) = of(Say, world.ended(run, numbers=(), mishaps=(Mishap(0, "exit", "m", "e", 0.1, 5),)))
     assert isinstance(say.message, Sync)
     assert len(say.message.failures) == 1
     world.tell(LinkDown("cut"))
@@ -554,7 +554,7 @@ def test_much_evidence_still_fits_a_frame() -> None:
     runs = of(Run, world.ended(run, seconds=1e-4))
     world.tell(LinkDown("cut"))
     for run in runs:
-        mishaps = tuple(Mishap(n, False, "exit", "m" * 9000, "e" * 90_000, 0.1, 5) for n, _, _ in run.items)
+        mishaps = tuple(Mishap(n, "exit", "m" * 9000, "e" * 90_000, 0.1, 5) for n, _, _ in run.items)
         runs += of(Run, world.ended(run, numbers=(), mishaps=mishaps))
     world.now += 2
     (say,) = of(Say, world.tell(LinkUp("farm")))
@@ -920,7 +920,7 @@ def test_failures_are_what_the_wire_takes() -> None:
     """A worker's negative times or sizes must not make a message that the other end refuses."""
     world = World(cpus=1)
     (run,) = of(Run, world.hear(info(), grants=[grant(0, 1)]))
-    world.ended(run, numbers=(), mishaps=(Mishap(0, False, "exit", "m", "e", -1.0, -1),))
+    world.ended(run, numbers=(), mishaps=(Mishap(0, "exit", "m", "e", -1.0, -1),))
     (failure,) = world.said().failures
     assert failure == Failure("j.1", A, 0, 1, 1, "exit", "m", "e", 0.0, 0)
 

@@ -123,7 +123,7 @@ def test_a_model_an_earlier_process_pulled_is_used_and_stays_while_it_is_wanted(
         orders = came(world, pull)
         for run in of(Run, orders):
             ran += 1
-            orders += world.ended(run, numbers=(), mishaps=(Mishap(run.items[0][0], False, "exit", "no", "", 0.1, 0),))
+            orders += world.ended(run, numbers=(), mishaps=(Mishap(run.items[0][0], "exit", "no", "", 0.1, 0),))
         to_come += of(Pull, orders)
         assert all(order.name != MODEL for order in of(Discard, orders))
     assert ran == 4
@@ -140,7 +140,7 @@ def test_a_model_that_is_spoilt_is_pulled_again_once() -> None:
     orders = world.hear(with_model(), grants=[grant(0, 1)])
     (pull,) = of(Pull, orders)
     (run,) = of(Run, came(world, pull))
-    lost = Mishap(0, True, "model", "not what was submitted", "", 0.0, 0)
+    lost = Mishap(0, "model", "not what was submitted", "", 0.0, 0)
     orders = world.tell(BatchEnded(run.ticket, Outcome((), 0, 0, 0, 0.0, 0, (lost,))))
     assert of(Discard, orders) == [Discard(MODEL, bytes.fromhex(MODEL))]
     assert of(Pull, orders) == [Pull(7, MODEL, A, 0, 5000, True)]
@@ -151,7 +151,7 @@ def test_code_that_is_spoilt_is_pulled_again_once() -> None:
     world = remote(codes=[CODE])
     (pull,) = of(Pull, world.hear(info(code=CODE), grants=[grant(0, 1)]))
     (run,) = of(Run, came(world, pull))
-    lost = Mishap(0, True, "code", "the pack does not match its digest", "", 0.0, 0)
+    lost = Mishap(0, "code", "the pack does not match its digest", "", 0.0, 0)
     orders = world.tell(BatchEnded(run.ticket, Outcome((), 0, 0, 0, 0.0, 0, (lost,))))
     assert of(PullCode, orders) == [PullCode(7, CODE)] and not of(Run, orders)
     (run,) = of(Run, world.tell(Pulled(CODE, b"", 99, 1.0)))
@@ -308,7 +308,7 @@ def test_a_spoilt_copy_is_pulled_again_and_the_second_time_lost() -> None:
     world = remote()
     (pull,) = of(Pull, world.hear(info(), grants=[grant(0, 1)]))
     (run,) = of(Run, came(world, pull))
-    spoilt = (Mishap(0, True, "input", "not what was pulled", "", 0.1, 5),)
+    spoilt = (Mishap(0, "input", "not what was pulled", "", 0.1, 5),)
     orders = world.ended(run, numbers=(), mishaps=spoilt)
     assert of(Discard, orders) == [Discard(pull.name, b"d" * 16)]
     assert pulls(orders) == [0]

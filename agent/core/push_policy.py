@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from muster.agent.core.actions import Action, Push, Recheck, Tell
 from muster.agent.core.events import PushAnswered, PushDown, PushUp
-from muster.agent.core.reports import EVIDENCE_CHARS
 from muster.agent.core.state import Stock
 from muster.coordinator.protocol.control import Failure, Loss, Rejected
 from muster.coordinator.protocol.transfer import Refused, Settled
 from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.text_limits import EVIDENCE_CHARS
 
 RETRY_SECONDS = 2.0  # after a refusal that may pass, doubled each time
 RETRY_LIMIT_SECONDS = 60.0

@@ -9,10 +9,8 @@ import msgspec
 from muster.agent.core.events import Attempt
 from muster.coordinator.protocol.control import Failure, Finished, Loss, Printed, Returned
 from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.text_limits import EVIDENCE_CHARS, EVIDENCE_TOTAL_CHARS, MESSAGE_CHARS
 
-MESSAGE_CHARS = 1_000
-EVIDENCE_CHARS = 8_000
-EVIDENCE_TOTAL = 6 << 20  # characters in one message; a frame holds 16 MiB
 FAILURES_AT_ONCE = 200
 PRINTED_AT_ONCE = 128  # shards whose prints go with one message
 PRINTED_KEPT = 1_024  # shards whose prints wait to be said; of more they are left out, and counted
@@ -164,7 +162,7 @@ class Reports:
 
 def trimmed(failures: list[Failure]) -> list[Failure]:
     """The same failures with no more evidence than one message may carry."""
-    each = EVIDENCE_TOTAL // max(1, len(failures))
+    each = EVIDENCE_TOTAL_CHARS // max(1, len(failures))
     return [msgspec.structs.replace(failure, evidence=failure.evidence[-each:]) for failure in failures]
 
 

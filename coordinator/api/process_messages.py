@@ -6,9 +6,6 @@ import msgspec
 
 from muster.jobs.contract.plan import Layer
 
-EVIDENCE_CHARS = 8_000  # of a traceback, its end
-MESSAGE_CHARS = 1_000
-
 
 class MergeOrder(msgspec.Struct, frozen=True):
     """Merge these bundles into `folder`."""

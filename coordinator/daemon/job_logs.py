@@ -9,10 +9,9 @@ from pathlib import Path
 
 from muster.coordinator.protocol.control import Failure
 from muster.jobs.common.units import format_duration, format_size
+from muster.jobs.contract.text_limits import LOG_BYTES
 
 log = logging.getLogger("muster.daemon")
-
-LOG_LIMIT = 64 << 20  # bytes; beyond it only the store keeps the evidence
 
 
 def append_failure(path: Path, shard: str, agent: str, host: str, failure: Failure, quarantined: bool) -> None:
@@ -43,7 +42,7 @@ def _now() -> str:
 def _append(path: Path, lines: list[str]) -> None:
     """Evidence must never stop the daemon: a full disk costs the text, which the store has too."""
     try:
-        if path.exists() and path.stat().st_size > LOG_LIMIT:
+        if path.exists() and path.stat().st_size > LOG_BYTES:
             return
         with open(path, "a", opener=_private) as file:
             file.write("\n".join(lines) + "\n")

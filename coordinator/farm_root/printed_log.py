@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-log = logging.getLogger("muster.daemon")
+from muster.jobs.contract.text_limits import LOG_BYTES
 
-LOG_LIMIT = 64 << 20  # bytes; beyond it nothing more is kept of the job
+log = logging.getLogger("muster.daemon")
 
 
 class Saying(msgspec.Struct, frozen=True):
@@ -39,7 +39,7 @@ def append(path: Path, sayings: Iterable[Saying]) -> None:
     """What was printed must never stop the daemon: a full disk costs the text."""
     raw = b"".join(msgspec.json.encode(saying) + b"\n" for saying in sayings)
     try:
-        if path.exists() and path.stat().st_size + len(raw) > LOG_LIMIT:
+        if path.exists() and path.stat().st_size + len(raw) > LOG_BYTES:
             return
         with open(path, "ab", opener=_private) as file:
             file.write(raw)
@@ -67,7 +67,7 @@ def read(path: Path, start: int = 0) -> Iterator[tuple[int, Saying]]:
 
 def is_full(path: Path) -> bool:
     """Whether so much was printed that later lines may be missing."""
-    return path.exists() and path.stat().st_size > LOG_LIMIT - (1 << 20)
+    return path.exists() and path.stat().st_size > LOG_BYTES - (1 << 20)
 
 
 def _private(name: str, flags: int) -> int:

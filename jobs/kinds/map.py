@@ -16,6 +16,7 @@ from msgspec import Meta
 from muster.jobs.common.errors import JobFileError
 from muster.jobs.contract.kind import Bench, Items, Kind, Listed, Result, Runner, Shape, Shard, ShardFailure
 from muster.jobs.contract.plan import Output
+from muster.jobs.contract.text_limits import ROWS_CHARS
 from muster.jobs.results import output_declarations
 from muster.jobs.results.output_declarations import Declared
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 OK = "ok"  # the output that says which rows gave a result, where failures are recorded
 FILES = "files"  # what written files are called, where no name is declared
 OUT = "written"  # folder a function may write to, below the scratch folder
-PRINTED_LIMIT = 32 << 10  # characters of what was printed while rows were taken one by one
 FORMS = ("rows", "ragged", "sum")
 ITEM_FORMS = (*FORMS, "files")
 
@@ -199,7 +199,7 @@ class RecordingRunner(MapRunner):
                     note = f"{_called(shard, position)} is left out: {error.message}\n"
                 self.peak = max(self.peak, self._function.peak)
                 said += [self._function.printed, note]
-            self.printed = clip("".join(said), PRINTED_LIMIT)
+            self.printed = clip("".join(said), ROWS_CHARS)
             return {**recorded.result(), OK: recorded.ok}
         finally:
             recorded.close()

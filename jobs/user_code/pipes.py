@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from muster.jobs.contract.text_limits import RUNNER_BYTES
 from muster.jobs.user_code.runner import runner
 
 Array = np.ndarray[Any, Any]
 Answer = tuple[dict[str, Any], dict[str, Array]]
 
 TICK_SECONDS = 0.25
-PRINTED_KEPT = 16 << 10  # bytes of what a runner prints, at each end
 QUIET_SECONDS = 0.05
 _DRAIN = 1 << 16
 _DRAINS = 64  # reads after a reply: a thread of the user's may print for ever
@@ -63,9 +63,9 @@ class Printed:
 
     def feed(self, data: bytes) -> None:
         self._count += len(data)
-        room = PRINTED_KEPT - len(self._head)
+        room = RUNNER_BYTES - len(self._head)
         self._head += data[:room]
-        self._tail = (self._tail + data[room:])[-PRINTED_KEPT:]
+        self._tail = (self._tail + data[room:])[-RUNNER_BYTES:]
 
     def text(self) -> str:
         left_out = self._count - len(self._head) - len(self._tail)

@@ -17,6 +17,7 @@ import numpy as np
 
 from muster.jobs.contract.failure_codes import ShardCode, shard_code
 from muster.jobs.contract.kind import RunnerLost, ShardFailure
+from muster.jobs.contract.text_limits import EVIDENCE_CHARS, LINE_CHARS
 from muster.jobs.user_code.environments import variables
 from muster.jobs.user_code.pipes import Array, Garbled, Gone, Late, Pipes, widen
 from muster.jobs.user_code.reaper import FROZEN, TOKEN, kill_group, kill_marked, record, sweep
@@ -28,9 +29,7 @@ START_SECONDS = 600.0  # for the user's imports, which the timeout of a shard do
 END_SECONDS = 1.0  # for the user's atexit handlers
 DEATH_SECONDS = 5.0
 WHERE_SECONDS = 0.5  # for a hanging runner to print where it is
-EVIDENCE_LIMIT = 16_000  # characters
-MARGIN = 200  # of them, for headings and marks
-MESSAGE_LIMIT = 500
+MARGIN = 200  # characters of the evidence, for headings and marks
 CWD = "cwd"  # in the scratch folder, emptied before each call
 THREADS = (
     "OMP_NUM_THREADS",
@@ -251,7 +250,7 @@ class Sandbox:
     def evidence(self, trace: str) -> str:
         """The traceback and what was printed, as far as a report has room. The user's files by their own names."""
         trace, printed = (text.replace(f"{self._folder}{os.sep}", "").strip("\n") for text in (trace, self.printed))
-        printed = runner.clip(printed, EVIDENCE_LIMIT - len(trace) - MARGIN)
+        printed = runner.clip(printed, EVIDENCE_CHARS - len(trace) - MARGIN)
         return _shown("\n".join(part for part in (trace, printed and f"--- printed:\n{printed}") if part))
 
 
@@ -278,4 +277,4 @@ def _shown(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    return _shown(" ".join(text.split()))[:MESSAGE_LIMIT]
+    return _shown(" ".join(text.split()))[:LINE_CHARS]

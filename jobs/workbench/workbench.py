@@ -24,6 +24,7 @@ from muster.jobs.common.errors import DamagedError, SpaceError
 from muster.jobs.contract.failure_codes import CopyCode
 from muster.jobs.contract.kind import Bench, Runner, RunnerLost, Shard, ShardFailure
 from muster.jobs.contract.plan import ItemsWindow, Layer, Output
+from muster.jobs.contract.text_limits import BATCH_CHARS, EVIDENCE_CHARS, LINE_CHARS, PRINTED_CHARS
 from muster.jobs.kinds import registry
 from muster.jobs.parts.part_file import Entry, Index, Layout, PartWriter
 from muster.jobs.workbench.batch import Batch, Item, Mishap, Outcome
@@ -34,12 +35,8 @@ if TYPE_CHECKING:
     from muster.jobs.sources.stage_files import LaidOut
 
 
-EVIDENCE_LIMIT = 8_000  # characters of a traceback, its end
-MESSAGE_LIMIT = 500
 ITEMS = "items"  # folder of a shard's files, below the scratch folder
 GPUS = "CUDA_VISIBLE_DEVICES"
-PRINTED_LIMIT = 4_000  # characters of what one shard's code printed
-PRINTED_TOTAL = 256 << 10  # characters, of a batch
 RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
@@ -238,7 +235,7 @@ class _Part:
         self._entries: list[Entry] = []
         self._mishaps: list[Mishap] = []
         self._printed: list[tuple[int, str]] = []
-        self._printed_room = PRINTED_TOTAL
+        self._printed_room = BATCH_CHARS
         self._unprinted = 0
 
     def layout_of(self, outputs: tuple[Output, ...]) -> Layout:
@@ -262,7 +259,7 @@ class _Part:
             return
         from muster.jobs.user_code.runner.runner import clip
 
-        text = clip(text, PRINTED_LIMIT)
+        text = clip(text, PRINTED_CHARS)
         if len(text) > self._printed_room:
             self._unprinted += 1
             return
@@ -400,9 +397,9 @@ def _mishap(number: int, error: Exception, seconds: float, peak: int) -> Mishap:
     if isinstance(error, ShardFailure):
         return Mishap(number, error.code, error.message, error.evidence, seconds, peak)
     code = "memory" if isinstance(error, MemoryError) else "exception"
-    message = f"{type(error).__name__}: {error}".splitlines()[0][:MESSAGE_LIMIT]
+    message = f"{type(error).__name__}: {error}".splitlines()[0][:LINE_CHARS]
     return Mishap(number, code, message, _trace(error), seconds, peak)
 
 
 def _trace(error: Exception) -> str:
-    return "".join(traceback.format_exception(error))[-EVIDENCE_LIMIT:]
+    return "".join(traceback.format_exception(error))[-EVIDENCE_CHARS:]

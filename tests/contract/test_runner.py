@@ -17,13 +17,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from muster.agent.core.reports import Reports
+from muster.coordinator.protocol.control import Failure
 from muster.jobs.contract.kind import RunnerLost, ShardFailure
+from muster.jobs.contract.text_limits import EVIDENCE_CHARS, RUNNER_BYTES
 from muster.jobs.user_code import reaper
-from muster.jobs.user_code.pipes import PRINTED_KEPT
 from muster.jobs.user_code.runner import runner
 from muster.jobs.user_code.sandbox import EVIDENCE_LIMIT, Sandbox, sweep
 from tests.support.farm import until
 from tests.support.processes import is_running
+from muster.jobs.user_code.sandbox import Sandbox, sweep
 
 DEADLINE_SECONDS = 20.0
 PYTHON = os.environ.get("MUSTER_TEST_RUNNER", sys.executable)  # another one, to test old versions
@@ -64,7 +67,7 @@ def failure(sandbox: Sandbox, timeout: float | None = DEADLINE_SECONDS) -> Shard
     with pytest.raises(ShardFailure) as caught:
         call(sandbox, timeout)
     assert "\n" not in caught.value.message
-    assert len(caught.value.evidence) <= EVIDENCE_LIMIT
+    assert len(caught.value.evidence) <= EVIDENCE_CHARS
     return caught.value
 
 
@@ -260,8 +263,17 @@ def test_printing_much_neither_blocks_nor_fills(make: Make) -> None:
     sandbox = make(source)
     call(sandbox)
     assert sandbox.printed.startswith("first words") and sandbox.printed.endswith("last words")
-    assert len(sandbox.printed) < 3 * PRINTED_KEPT
-    assert f"{(200 << 20) + 22 - 2 * PRINTED_KEPT} bytes left out" in sandbox.printed
+    assert len(sandbox.printed) < 3 * RUNNER_BYTES
+    assert f"{(200 << 20) + 22 - 2 * RUNNER_BYTES} bytes left out" in sandbox.printed
+
+
+def test_the_traceback_of_who_printed_much_is_reported_whole(make: Make) -> None:
+    failed = failure(make("def f(rows):\n print('word ' * 10_000)\n raise ValueError('no luck')"))
+    reports = Reports()
+    reports.fail(Failure("job", "layer", 0, 1, 1, failed.code, failed.message, failed.evidence, 0.0, 0))
+    (told,) = reports.post().failures
+    assert told.evidence.startswith('Traceback (most recent call last):\n  File "work.py", line 3, in f')
+    assert "--- printed:\nword " in told.evidence and told.evidence.endswith("word ")
 
 
 def test_closing_stdout_and_stderr_is_allowed(make: Make) -> None:

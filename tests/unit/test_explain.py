@@ -8,6 +8,7 @@ from muster.coordinator.daemon.views.shard_history import Chronicle
 from muster.coordinator.farm_root import printed_log
 from muster.coordinator.farm_root.printed_log import Saying
 from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.text_limits import LOG_BYTES
 
 
 def test_a_shards_story_is_what_names_it_in_order() -> None:
@@ -49,6 +50,6 @@ def test_a_log_that_is_full_takes_no_more(tmp_path: Path) -> None:
     log = tmp_path / "printed.log"
     log.touch()
     with log.open("ab") as file:
-        file.truncate(printed_log.LOG_LIMIT)
+        file.truncate(LOG_BYTES)
     printed_log.append(log, [Saying(1.0, "a", text="more")])
-    assert log.stat().st_size == printed_log.LOG_LIMIT and printed_log.is_full(log)
+    assert log.stat().st_size == LOG_BYTES and printed_log.is_full(log)

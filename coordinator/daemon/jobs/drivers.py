@@ -24,13 +24,13 @@ from muster.coordinator.scheduler.entities import Job
 from muster.jobs.common import launch
 from muster.jobs.common.errors import NotFoundError, RefusedError
 from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.text_limits import EVIDENCE_CHARS
 
 log = logging.getLogger("muster.daemon")
 
 GROUP = "muster.drivers"  # of entry points, so that another package can add one
 RESTART_SECONDS = 0.25  # doubled with each life that moved nothing
 CRASHES_TO_HALT = 5  # lives in a row that did not move the job's cursor
-EVIDENCE_BYTES = 8_000  # of what it said last
 LAST_WORDS_SECONDS = 1.0  # after its end
 PAGE = 4_096  # bundles named in one answer
 
@@ -243,6 +243,6 @@ class Driving:
 
 async def _keep_end(stream: asyncio.StreamReader, said: bytearray) -> None:
     """Read to the end, so that the writer never stands still; the last of it is kept."""
-    while piece := await stream.read(EVIDENCE_BYTES):
+    while piece := await stream.read(EVIDENCE_CHARS):
         said += piece
-        del said[:-EVIDENCE_BYTES]
+        del said[:-EVIDENCE_CHARS]

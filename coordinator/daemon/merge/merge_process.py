@@ -15,9 +15,10 @@ from pathlib import Path
 
 import msgspec
 
-from muster.coordinator.api.process_messages import EVIDENCE_CHARS, MESSAGE_CHARS, MergeOrder, MergeReply
+from muster.coordinator.api.process_messages import MergeOrder, MergeReply
 from muster.coordinator.protocol.frames import FrameReader, frame
 from muster.jobs.common.durable import is_full, write_all
+from muster.jobs.contract.text_limits import EVIDENCE_CHARS, MESSAGE_CHARS
 
 READ_BYTES = 1 << 16
 MISSING_TOLD = 100_000  # ranges in one reply, which is a frame; the next merge tells of more

@@ -19,12 +19,13 @@ from pathlib import Path
 
 import msgspec
 
-from muster.coordinator.api.process_messages import EVIDENCE_CHARS, MESSAGE_CHARS, MergeOrder, MergeReply
+from muster.coordinator.api.process_messages import MergeOrder, MergeReply
 from muster.coordinator.protocol.frames import HEAD, frame, payload_size
 from muster.jobs.common import launch
 from muster.jobs.common.durable import is_full
 from muster.jobs.common.errors import MusterError, SpaceError
 from muster.jobs.contract.plan import ItemsSource, Layer
+from muster.jobs.contract.text_limits import EVIDENCE_CHARS, MESSAGE_CHARS
 
 log = logging.getLogger("muster.merge")
 RETRY_SECONDS = 1.0  # doubled with each try that settled nothing

@@ -57,7 +57,7 @@ class Line:
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stderr
         self._bar: tqdm[Any] | None = None
-        self._shown_at = -1e9
+        self._shown_at = float("-inf")
         self._key: tuple[object, ...] = ()
         if self._out.isatty():
             from tqdm import tqdm

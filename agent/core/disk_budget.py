@@ -7,9 +7,8 @@ from muster.agent.core.inputs import Inputs
 from muster.agent.core.layers import Holding
 from muster.agent.core.slots import Flight, Slots
 from muster.agent.core.state import Stock
+from muster.jobs.common.retry_delay import RetryDelay
 
-RETRY_SECONDS = 2.0  # after a full disk, doubled each time it is full again
-RETRY_LIMIT_SECONDS = 60.0
 SPARE_BYTES = 4 << 20  # left for logs and the state file
 
 
@@ -163,22 +162,21 @@ class Disk:
         self.budget = budget
         self.free: int | None = None
         self.full = ""  # what the system said when it was last full; "" since something was written
-        self._fulls = 0
-        self._retry_at = 0.0
+        self._retry = RetryDelay()
 
     def filled(self, why: str, now: float) -> None:
         """A batch met a full disk or quota."""
         self.full = why
-        self._retry_at = now + min(RETRY_LIMIT_SECONDS, RETRY_SECONDS * 2 ** min(self._fulls, 10))
-        self._fulls += 1
+        self._retry.failed(now)
 
     def written(self) -> None:
         """A batch was committed: there is room."""
-        self.full, self._fulls = "", 0
+        self.full = ""
+        self._retry.reset()
 
     def closed(self, now: float) -> bool:
         """Whether nothing should be tried for now."""
-        return bool(self.full) and now < self._retry_at
+        return not self._retry.is_over(now)
 
     def grew(self, nbytes: int) -> None:
         """So much was written since the file system was asked; less than 0 where files were deleted."""

@@ -11,13 +11,12 @@ from muster.agent.core.events import NotPulled, Pulled, PullUp
 from muster.agent.core.inputs import name_of
 from muster.agent.core.layers import Holding
 from muster.jobs.common.ranges import RangeSet
+from muster.jobs.common.retry_delay import RetryDelay
 from muster.jobs.contract.plan import ItemsWindow, Window
 
 AHEAD = 8  # small inputs asked for at once, so that the link never waits for us
 AHEAD_BYTES = 16 << 20
 LOOKED_AT = 64  # shards without an input that are looked at while nothing can be pulled
-RETRY_SECONDS = 2.0  # after a refusal that may pass, doubled each time
-RETRY_LIMIT_SECONDS = 60.0
 
 
 class Puller:
@@ -31,21 +30,20 @@ class Puller:
         self.stuck = ""  # why nothing comes; "" while it does
         self.dead_session = 0  # one the coordinator does not know
         self._codes_coming: dict[str, int] = {}  # digest → the session it was asked for in
-        self._refusals = 0
-        self._not_before = -1e9
+        self._retry = RetryDelay()  # of refusals that may pass
 
     @property
     def idle(self) -> bool:
         return not self.space.inputs.coming and not self._codes_coming
 
     def welcomed(self) -> None:
-        self._refusals, self._not_before = 0, -1e9
+        self._retry.reset()
 
     # --- asking ---
 
     def next(self, session: int, now: float) -> list[Action]:
         """What to ask for, and what to delete to make room for it."""
-        can_ask = self.up and session and session != self.dead_session and now >= self._not_before
+        can_ask = self.up and session and session != self.dead_session and self._retry.is_over(now)
         open_now = bool(can_ask) and not self.space.disk.closed(now)
         orders: list[Action] = [*self._next_codes(session), *self._next_models(session)] if open_now else []
         queue = [holding for holding in self.stock.holdings.values() if holding.pulls and holding.waiting]
@@ -124,7 +122,7 @@ class Puller:
         return []
 
     def _came(self, event: Pulled) -> None:
-        self._refusals, self.stuck = 0, ""
+        self._retry.failures, self.stuck = 0, ""
         if event.name in self._codes_coming:
             del self._codes_coming[event.name]
             self.codes.add(event.name)
@@ -175,8 +173,7 @@ class Puller:
 
     def _later(self, why: str, now: float) -> None:
         self.stuck = why
-        self._not_before = now + min(RETRY_LIMIT_SECONDS, RETRY_SECONDS * 2 ** min(self._refusals, 10))
-        self._refusals += 1
+        self._retry.failed(now)
 
 
 def _lacking(holding: Holding) -> Iterator[tuple[int, Window | ItemsWindow]]:

@@ -8,10 +8,8 @@ from muster.agent.core.state import Stock
 from muster.coordinator.protocol.control import Failure, Loss, Rejected
 from muster.coordinator.protocol.transfer import Refused, Settled
 from muster.jobs.common.ranges import RangeSet
+from muster.jobs.common.retry_delay import RetryDelay
 from muster.jobs.contract.text_limits import EVIDENCE_CHARS
-
-RETRY_SECONDS = 2.0  # after a refusal that may pass, doubled each time
-RETRY_LIMIT_SECONDS = 60.0
 
 
 class Pusher:
@@ -26,16 +24,16 @@ class Pusher:
         self._emptied: list[str] = []  # parts nobody needs, kept for the bundle under way alone
         self._hurry: set[str] = set()  # layers whose rest is to be offered at once
         self.dead_session = 0  # one the coordinator does not know
-        self._refusals = 0
-        self._not_before = -1e9
+        self._retry = RetryDelay()  # of refusals that may pass
 
     def welcomed(self) -> None:
         """A new session: everything may be offered again."""
-        self._refusals, self._not_before = 0, -1e9
+        self._retry.reset()
 
     def next(self, session: int, flush: bool, now: float) -> Push | None:
         """The bundle to offer now, if there is one; `flush`: do not wait for more."""
-        if not self.up or self.under_way or not session or session == self.dead_session or now < self._not_before:
+        idle = self.up and not self.under_way and self._retry.is_over(now)
+        if not idle or not session or session == self.dead_session:
             return None
         farm, shelf = self.stock.farm, self.stock.shelf
         stock, eager = self.stock, self.stock.eager_layers()
@@ -89,7 +87,7 @@ class Pusher:
         letter = self.stock.reports.next
         letter.pushed += event.nbytes
         letter.push_seconds += event.seconds
-        self._refusals, self.stuck = 0, ""
+        self._retry.failures, self.stuck = 0, ""
 
     def _refused(
         self, push: Push, sent: RangeSet, code: str, numbers: RangeSet, message: str, now: float
@@ -114,13 +112,12 @@ class Pusher:
                 return [Recheck(tuple(name for name, _ in push.pieces))]
             case _:
                 self._later(message or f"the coordinator takes no results: {code}", now)
-                return [Tell(self.stuck)] if self._refusals == 1 else []
+                return [Tell(self.stuck)] if self._retry.failures == 1 else []
         return []
 
     def _later(self, why: str, now: float) -> None:
         self.stuck = why
-        self._not_before = now + min(RETRY_LIMIT_SECONDS, RETRY_SECONDS * 2 ** min(self._refusals, 10))
-        self._refusals += 1
+        self._retry.failed(now)
 
     def _fail(self, layer: str, numbers: RangeSet, message: str) -> list[str]:
         """Their outputs are not what the layer's first ones were: the shards failed."""

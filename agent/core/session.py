@@ -61,11 +61,11 @@ class Talk:
         self.note = ""  # the one line that was last told
         self.hungry = False  # what was last told
         self.lent = who.cpus  # what was last told
-        self._said_at = -1e9
-        self._hello_at = -1e9  # no hello before
-        self._counted_at = -1e9  # when what is here was last counted out
+        self._said_at = float("-inf")
+        self._hello_at = float("-inf")  # no hello before
+        self._counted_at = float("-inf")  # when what is here was last counted out
         self._poll = POLL_SECONDS
-        self._next_poll_at = -1e9
+        self._next_poll_at = float("-inf")
 
     # --- the channel ---
 
@@ -135,7 +135,7 @@ class Talk:
         self.ever = True
         self.lent = self.who.cpus  # as the hello said
         self.session, self.lease, self.heartbeat = welcome.session, welcome.lease, welcome.heartbeat
-        self._poll, self._next_poll_at = POLL_SECONDS, -1e9
+        self._poll, self._next_poll_at = POLL_SECONDS, float("-inf")
 
     def heard(self, news: News, now: float) -> None:
         """An empty answer before its time is no reason to ask again before that."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from muster.agent.core.events import Attempt
 from muster.agent.core.layers import Holding
 from muster.coordinator.protocol.control import LayerInfo
+from muster.jobs.common.retry_delay import RetryDelay
 
 DEPTH = 2  # batches in flight on a slot: one running, one so that its worker never idles
 BATCH_SECONDS = 0.3
@@ -55,8 +56,7 @@ class Slot:
     victim: tuple[int, int, int] | None = None  # the shard that is to blame for it
     running: tuple[int, int, int] | None = None  # (number, boot, attempt), as last seen
     running_since: float = 0.0
-    barren: int = 0  # deaths and empty calls in a row with no shard to show for them
-    rest_until: float = 0.0
+    rest: RetryDelay = field(default_factory=lambda: RetryDelay(REST_SECONDS, REST_LIMIT_SECONDS))
     gpus: tuple[str, ...] = ()  # that its flights have, or had: nobody else's while there are any
     job: str = ""  # of the last flight
     job_since: float = 0.0  # when the first of that job in a row was launched
@@ -65,6 +65,11 @@ class Slot:
     @property
     def cpus(self) -> int:
         return max((flight.info.work.cpus for flight in self.flights), default=0)
+
+    @property
+    def barren(self) -> int:
+        """Deaths and empty calls in a row with no shard to show for them."""
+        return self.rest.failures
 
     def see(self, running: tuple[int, int, int] | None, now: float) -> None:
         """What its worker is at."""
@@ -86,12 +91,11 @@ class Slot:
             self.frozen_since = None
 
     def fruitful(self) -> None:
-        self.barren, self.rest_until = 0, 0.0
+        self.rest.reset()
 
     def fruitless(self, now: float) -> bool:
         """Rest, longer each time: a worker that cannot start must not spin. True where it was once too often."""
-        self.barren += 1
-        self.rest_until = now + min(REST_LIMIT_SECONDS, REST_SECONDS * 2 ** min(self.barren - 1, 10))
+        self.rest.failed(now)
         return self.barren >= BARREN_LIMIT
 
 
@@ -171,7 +175,7 @@ class Slots:
         return min(fitting, key=lambda s: (len(s.flights), s.last_layer != layer, s.number), default=None)
 
     def _open(self, slot: Slot, holding: Holding, now: float) -> bool:
-        if slot.killing or now < slot.rest_until or len(slot.flights) >= DEPTH:
+        if slot.killing or not slot.rest.is_over(now) or len(slot.flights) >= DEPTH:
             return False
         if not slot.flights:
             return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from muster.jobs.common.errors import LinkError, MusterError, NoDaemonError
+from muster.jobs.common.retry_delay import RetryDelay
 
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 10.0
@@ -20,7 +21,7 @@ class Patience:
     def progress(self) -> None:
         """It got somewhere: the clock starts anew."""
         self._since: float | None = None
-        self._pause = FIRST_PAUSE_SECONDS
+        self._delay = RetryDelay(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
 
     def endure(self, error: MusterError) -> None:
         """Sleep before the next try; `error` itself where one would be in vain."""
@@ -29,5 +30,4 @@ class Patience:
         self._since = self._since or now
         if not passing or now - self._since > AWAY_SECONDS:
             raise error
-        time.sleep(self._pause)
-        self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
+        time.sleep(self._delay.failed(now))

@@ -14,7 +14,7 @@ import traceback
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -24,6 +24,7 @@ from muster.coordinator.protocol.frames import HEAD, frame, payload_size
 from muster.jobs.common import launch
 from muster.jobs.common.durable import is_full
 from muster.jobs.common.errors import MusterError, SpaceError
+from muster.jobs.common.retry_delay import RetryDelay
 from muster.jobs.contract.plan import ItemsSource, Layer
 from muster.jobs.contract.text_limits import EVIDENCE_CHARS, MESSAGE_CHARS
 
@@ -81,9 +82,9 @@ class Order:
     generation: int
     bundles: Bundles
     due: float  # monotonic
-    tries: int = 0  # that settled nothing
     equal: int = 0  # of the last ones, how many failed alike
     why: str = ""  # what the last one failed with
+    retry: RetryDelay = field(default_factory=lambda: RetryDelay(RETRY_SECONDS, PAUSE_LIMIT_SECONDS))
 
     @property
     def key(self) -> tuple[str, str]:
@@ -92,11 +93,11 @@ class Order:
     def put_off(self, reply: MergeReply) -> float:
         """It goes back behind the others; for so many seconds. Only what failed is counted: a full disk is waited for,
         and its order begins anew once there is room."""
-        self.tries += 1
         self.equal = 0 if reply.full else self.equal + 1 if reply.message == self.why else 1
         self.why = reply.message
-        pause = min(PAUSE_LIMIT_SECONDS, RETRY_SECONDS * 2.0 ** min(self.tries - 1, 20))
-        self.due = time.monotonic() + pause
+        now = time.monotonic()
+        pause = self.retry.failed(now)
+        self.due = now + pause
         return pause
 
 

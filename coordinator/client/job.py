@@ -17,7 +17,7 @@ from muster.coordinator.result_downloads.shard_stream import Cursor, Record
 from muster.jobs.common.errors import IncompleteError, MusterError, NotFoundError
 from muster.jobs.common.names import parse_shard
 from muster.jobs.common.ranges import RangeSet
-from muster.jobs.sources.discover import matches
+from muster.jobs.sources.globs import matches
 
 
 class Job:
@@ -114,7 +114,7 @@ def _chosen(names: list[str], globs: Sequence[str] | None) -> list[str]:
         return names
     chosen: dict[str, None] = {}
     for glob in [globs] if isinstance(globs, str) else globs:
-        found = [name for name in names if name == glob or matches(name, glob)]
+        found = [name for name in names if matches(name, glob)]
         if not found:
             raise NotFoundError(f"no layer is called {glob!r}", f"the layers: {', '.join(names[:8])}")
         chosen.update(dict.fromkeys(found))

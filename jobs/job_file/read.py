@@ -18,8 +18,9 @@ from muster.jobs.contract import resources
 from muster.jobs.contract.kind import Kind
 from muster.jobs.job_file import yaml_text
 from muster.jobs.kinds import registry
-from muster.jobs.sources.discover import PathText, SourceSpec, matches
+from muster.jobs.sources.discover import PathText, SourceSpec
 from muster.jobs.sources.formats import npy
+from muster.jobs.sources.globs import matches
 
 FILE_LIMIT = 1 << 20  # bytes
 DEFAULT_SHARD_BYTES = 128 << 20
@@ -64,7 +65,7 @@ class Override(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     params: dict[str, Any]
 
     def is_for(self, layer: str) -> bool:
-        return any(layer == glob or matches(layer, glob) for glob in self.layers)
+        return any(matches(layer, glob) for glob in self.layers)
 
 
 class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

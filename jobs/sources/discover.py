@@ -6,7 +6,6 @@ import math
 import os
 import stat
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -19,6 +18,7 @@ from muster.jobs.common.locations import located
 from muster.jobs.common.validation import nearest, one_line
 from muster.jobs.contract.plan import ArraySource, Stamp
 from muster.jobs.sources.formats import npy
+from muster.jobs.sources.globs import matches
 
 SUFFIX = ".npy"
 
@@ -173,20 +173,6 @@ def _chosen(files: dict[str, Path], globs: list[str]) -> dict[str, Path]:
 
 def _listed(known: list[str]) -> str:
     return ", ".join(known[:8]) + (f" and {len(known) - 8} more" if len(known) > 8 else "")
-
-
-def matches(name: str, glob: str) -> bool:
-    """Part by part, so `*` stops at a `/`; `**` is any number of parts. Never more than parts times globs steps."""
-    parts = name.split("/")
-    reached = {0}  # how many parts the globs so far may have used up
-    for piece in glob.split("/"):
-        if piece == "**":
-            reached = set(range(min(reached), len(parts) + 1))
-        else:
-            reached = {i + 1 for i in reached if i < len(parts) and fnmatchcase(parts[i], piece)}
-        if not reached:
-            return False
-    return len(parts) in reached
 
 
 # --- headers -----------------------------------------------------------------------------------------------

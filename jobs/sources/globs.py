@@ -1,4 +1,4 @@
-"""Files that a pattern names: found folder by folder, in order of the bytes of their names. Opens none of them."""
+"""What a pattern names: layers by their names; files, folder by folder, in order of the bytes. Opens none of them."""
 
 from __future__ import annotations
 
@@ -38,6 +38,23 @@ def split(pattern: str) -> tuple[str, tuple[str, ...]]:
 def find(folder: Path, pattern: tuple[str, ...]) -> Iterator[FileItem]:
     """Every regular file below `folder` that matches, by the bytes of its name. Memory: the largest folder's names."""
     yield from _Tree(pattern).files(str(folder), "", _closed(frozenset([0]), pattern))
+
+
+def matches(name: str, glob: str) -> bool:
+    """Whether a layer's name is one of a pattern's, dots and all.
+
+    Part by part, so `*` stops at a `/`; `**` is any number of parts. Never more than parts times globs steps.
+    """
+    parts = name.split("/")
+    reached = {0}  # how many parts the globs so far may have used up
+    for piece in glob.split("/"):
+        if piece == ANY:
+            reached = set(range(min(reached), len(parts) + 1))
+        else:
+            reached = {i + 1 for i in reached if i < len(parts) and _compiled(piece).match(parts[i])}
+        if not reached:
+            return False
+    return len(parts) in reached
 
 
 def _closed(places: Places, pattern: tuple[str, ...]) -> Places:

@@ -11,7 +11,8 @@ import pytest
 
 from muster.jobs.common.errors import SourceError
 from muster.jobs.contract.plan import Stamp
-from muster.jobs.sources.discover import SourceSpec, discover, matches
+from muster.jobs.sources.discover import SourceSpec, discover
+from muster.jobs.sources.globs import matches
 
 
 def save(path: Path, rows: int = 3) -> Path:

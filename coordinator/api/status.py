@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from muster.coordinator.api.values import ENDED, AgentState, JobId, JobState, LayerName, LayerState
+from muster.coordinator.api.values import JobId, LayerName
 from muster.coordinator.protocol.values import Count, Message, Name, Ranges, Seconds, Short, Text
+from muster.jobs.contract.states import ENDED, AgentState, JobState, LayerState
 
 
 class TrainNews(msgspec.Struct, frozen=True):

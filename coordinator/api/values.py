@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -17,10 +17,6 @@ Submission = Annotated[str, Meta(pattern=r"^submit-[0-9a-f]{8,64}$")]
 BundleFile = Annotated[str, Meta(pattern=r"^[0-9]{1,12}-[0-9]{1,12}\.part$")]
 Weight = Annotated[int, Meta(ge=1, le=1000)]
 Sheet = Annotated[str, Meta(pattern=r"\A([0-9a-f]{32})?\Z")]
-JobState = Literal["running", "paused", "halted", "cancelled", "incomplete", "complete"]
-LayerState = Literal["waiting", "open", "merging", "merged", "changed"]
-AgentState = Literal["live", "draining", "gone", "left"]
-ENDED: frozenset[JobState] = frozenset({"cancelled", "incomplete", "complete"})
 TRAINING = "train"  # the kind whose drivers have news for people
 FAILURES_LIMIT = 500  # in one answer: with the evidence's own limit it stays below a frame's
 LARGEST = 1 << 53  # of a Count

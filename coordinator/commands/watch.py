@@ -13,7 +13,6 @@ import click
 import msgspec
 
 from muster.coordinator.api.status import JobStatus, Status
-from muster.coordinator.api.values import ENDED
 from muster.coordinator.commands.options import job_argument, json_option, plain, root_option, say
 from muster.coordinator.display import agents, jobs, tables
 from muster.coordinator.farm_root import ask_daemon
@@ -23,6 +22,7 @@ from muster.coordinator.submission.eta import Trace
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import INTERRUPTED_EXIT
 from muster.jobs.common.units import format_duration
+from muster.jobs.contract.states import ENDED
 
 if TYPE_CHECKING:
     from tqdm import tqdm

@@ -38,6 +38,7 @@ from muster.jobs.common.ranges import RangeSet
 from muster.jobs.common.validation import one_line
 from muster.jobs.contract.failure_codes import JobCode
 from muster.jobs.contract.plan import Layer, Output, Plan, Work
+from muster.jobs.contract.states import ENDED, JobState
 
 log = logging.getLogger("muster.daemon")
 
@@ -146,7 +147,7 @@ class Engine:
         self.agents: dict[str, AgentInfo] = {}
         self.mailboxes: dict[int, Mailbox] = {}
         self.chronicle = Chronicle()
-        self.on_job_state: Callable[[str, str, str], None] = lambda job, state, why: None
+        self.on_job_state: Callable[[str, JobState, str], None] = lambda job, state, why: None
         self.merging = Merging(self.tmp, lambda job: root.job(job).items, self._merge_outcome)
         self.store_trouble = ""  # what keeps the store from writing, for people
         self.something_for_rounds = asyncio.Event()  # set and replaced when shards with a sheet are granted
@@ -333,7 +334,7 @@ class Engine:
     def _store_job(self, command: c.StoreJob) -> None:
         job, state, why = command.job, command.state, command.why
         live = self.jobs[job]
-        live.ended = time.time() if state in {"cancelled", "incomplete", "complete"} else None
+        live.ended = time.time() if state in ENDED else None
         log.info("%s is %s%s", job, state, f": {why}" if why else "")
         self.write(lambda store: store.set_job(job, state, why, live.ended))
         self.on_job_state(job, state, why)

@@ -27,6 +27,7 @@ from muster.jobs.common.durable import fsync_folder, is_full
 from muster.jobs.common.errors import INTERNAL_EXIT, MusterError, NotFoundError, RefusedError, SpaceError
 from muster.jobs.common.hashing import of_bytes
 from muster.jobs.contract.plan import ITEMS_LIST, ItemsSource, Layer, MadeSource, Plan, Work, decode_plan
+from muster.jobs.contract.states import LayerState
 
 log = logging.getLogger("muster.daemon")
 
@@ -402,7 +403,7 @@ def first_of(boot: int) -> int:
     return boot << 32
 
 
-def _seed(layer: Layer, boot: int, state: str) -> e.LayerSeed:
+def _seed(layer: Layer, boot: int, state: LayerState) -> e.LayerSeed:
     return e.LayerSeed(
         layer.digest,
         layer.name,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from muster.coordinator.protocol.control import Failure, RejectionCode
 from muster.coordinator.protocol.transfer import RefusalCode
 from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.states import JobState, LayerState
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class StoreJob:
     """The job's state changed."""
 
     job: str
-    state: str  # running | paused | halted | cancelled | incomplete | complete
+    state: JobState
     why: str
 
 
@@ -132,7 +133,7 @@ class StoreLayer:
 
     job: str
     layer: str
-    state: str  # waiting | open | changed
+    state: LayerState
     generation: int
 
 

@@ -10,10 +10,10 @@ from muster.coordinator.scheduler.events import Run
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import Environment
 from muster.jobs.contract.resources import lacking
+from muster.jobs.contract.states import ENDED, SETTLED, AgentState, JobState, LayerState
 
 RATE_MEMORY_SECONDS = 5.0  # how fast an agent's measured rate forgets
 RATE_STEP_SECONDS = 0.05  # shorter spells are added up before they count
-SETTLED = frozenset({"merged", "changed"})  # states of a layer in which nothing of it is pending
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Layer:
     in_bytes: int
     out_bytes: int
     made: bool
-    state: str  # waiting | open | merging | merged | changed
+    state: LayerState
     generation: int
     high_water: int
     closed: bool
@@ -189,7 +189,7 @@ class Job:
     attempts: int
     max_failures: int
     priority: int
-    state: str  # running | paused | halted | cancelled | incomplete | complete
+    state: JobState
     why: str
     succeeded: bool
     cursor: int
@@ -219,7 +219,7 @@ class Job:
 
     @property
     def ended(self) -> bool:
-        return self.state in {"cancelled", "incomplete", "complete"}
+        return self.state in ENDED
 
     @property
     def has_rounds(self) -> bool:
@@ -248,7 +248,7 @@ class Agent:
     kernels: dict[str, int]
     room: int
     heard: float
-    state: str = "live"  # live | draining | gone | left
+    state: AgentState = "live"
     hungry: bool = False  # whether it would take work
     paused: bool = False  # what it has stands still until its user wills
     fingerprint: str = ""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from muster.coordinator.protocol.control import Failure, Finished, Held, Loss, Returned
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import Environment
+from muster.jobs.contract.states import JobState, LayerState
 
 Run = tuple[str, int, int]  # one run of a shard: on which agent, by which (boot, attempt)
 
@@ -21,7 +22,7 @@ class LayerSeed:
     in_bytes: int
     out_bytes: int
     made: bool
-    state: str = "waiting"  # waiting | open | merged | changed
+    state: LayerState = "waiting"
     generation: int = 0
     high_water: int = 0
     committed: RangeSet = field(default_factory=RangeSet)
@@ -45,7 +46,7 @@ class JobAdded:
     max_failures: int
     priority: int
     layers: tuple[LayerSeed, ...]
-    state: str = "running"
+    state: JobState = "running"
     why: str = ""
     succeeded: bool = False
     cursor: int = 0

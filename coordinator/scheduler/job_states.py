@@ -9,6 +9,7 @@ from muster.coordinator.scheduler.actions import (
 from muster.coordinator.scheduler.entities import Job, Layer
 from muster.coordinator.scheduler.state import State
 from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.states import JobState
 
 
 def settle_job(state: State, job: Job) -> None:
@@ -26,14 +27,14 @@ def settle_job(state: State, job: Job) -> None:
         _end(state, job, "complete", "")
 
 
-def _end(state: State, job: Job, as_state: str, why: str) -> None:
+def _end(state: State, job: Job, as_state: JobState, why: str) -> None:
     if job.state == "halted" and as_state == "incomplete":
         return  # a halt says more
     if (job.state, job.why) != (as_state, why):
         set_state(state, job, as_state, why)
 
 
-def set_state(state: State, job: Job, as_state: str, why: str = "") -> None:
+def set_state(state: State, job: Job, as_state: JobState, why: str = "") -> None:
     job.state, job.why = as_state, why
     state.running.pop(job.id, None)
     if as_state == "running":  # with no credit for the time it stood still

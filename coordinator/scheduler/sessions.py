@@ -19,6 +19,7 @@ from muster.coordinator.scheduler.entities import Agent, Holding, Job, Layer
 from muster.coordinator.scheduler.events import Joined
 from muster.coordinator.scheduler.state import State
 from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.states import AgentState
 
 FENCED_KEPT = 10_000
 DOUBT_HEARTBEATS = 3  # so long may an agent have less than we think; then it has to say hello again
@@ -155,7 +156,7 @@ def expire(state: State, now: float) -> None:
             part(state, agent, "gone")
 
 
-def part(state: State, agent: Agent, as_state: str) -> None:
+def part(state: State, agent: Agent, as_state: AgentState) -> None:
     """End a session, for good or until its next hello."""
     state.by_session.pop(agent.session, None)
     agent.state, agent.session, agent.hungry = as_state, 0, False

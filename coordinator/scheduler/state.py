@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from muster.coordinator.scheduler.actions import Action
-from muster.coordinator.scheduler.entities import SETTLED, Agent, Holding, Job, Layer
+from muster.coordinator.scheduler.entities import Agent, Holding, Job, Layer
 from muster.coordinator.scheduler.timing import Timing
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.resources import apart, pip_line
+from muster.jobs.contract.states import SETTLED
 
 
 class State:

@@ -15,6 +15,7 @@ from muster.coordinator.daemon.notify.conditions import ENDS, Alarm, Alarms
 from muster.coordinator.daemon.notify.sender import Order
 from muster.coordinator.scheduler.entities import Job
 from muster.jobs.common import launch
+from muster.jobs.contract.states import JobState
 
 log = logging.getLogger("muster.daemon")
 
@@ -31,7 +32,7 @@ class Notifying:
         self._free = asyncio.Semaphore(AT_ONCE)
         engine.on_job_state = self.job_is
 
-    def job_is(self, job: str, state: str, why: str) -> None:
+    def job_is(self, job: str, state: JobState, why: str) -> None:
         if state in ENDS and self._wanted(job):
             self._engine.background(self._tell(self._order(Alarm(job, ENDS[state], why))))
 

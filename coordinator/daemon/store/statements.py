@@ -21,6 +21,7 @@ from muster.jobs.common.errors import NotFoundError, RefusedError
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import Output
 from muster.jobs.contract.resources import apart
+from muster.jobs.contract.states import JobState, LayerState
 
 LAYOUT = 2
 LATER = (("news", "BLOB"), ("plan", "TEXT"))  # columns of `jobs` that stores from before them get when opened
@@ -84,7 +85,7 @@ LEFT JOIN quarantined q ON q.layer = f.layer AND q.number = f.number
 @dataclass(frozen=True)
 class StoredLayer:
     digest: str
-    state: str
+    state: LayerState
     generation: int
     high_water: int
     outputs: tuple[Output, ...] | None
@@ -99,7 +100,7 @@ class StoredLayer:
 @dataclass(frozen=True)
 class StoredJob:
     id: str
-    state: str
+    state: JobState
     why: str
     priority: int
     created: float
@@ -309,7 +310,7 @@ class Store:
         self.db.execute("DELETE FROM commits WHERE job = ?", (job,))
         self.db.execute("DELETE FROM jobs WHERE id = ?", (job,))
 
-    def set_job(self, job: str, state: str, why: str, ended: float | None) -> None:
+    def set_job(self, job: str, state: JobState, why: str, ended: float | None) -> None:
         self.db.execute("UPDATE jobs SET state = ?, why = ?, ended = ? WHERE id = ?", (state, why, ended, job))
 
     def set_started(self, job: str, at: float) -> None:
@@ -338,7 +339,7 @@ class Store:
 
     # --- layers and their shards ----------------------------------------------------------------------
 
-    def set_layer(self, job: str, digest: str, state: str, generation: int) -> None:
+    def set_layer(self, job: str, digest: str, state: LayerState, generation: int) -> None:
         self.db.execute(
             "UPDATE layers SET state = ?, generation = ? WHERE id = ?", (state, generation, self._layer(job, digest))
         )

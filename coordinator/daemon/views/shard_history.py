@@ -9,6 +9,7 @@ from typing import Literal
 
 from muster.coordinator.protocol.values import Range
 from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.states import AgentState
 
 LIMIT = 50_000  # entries; a grant, a report or a commit is one, of however many shards
 
@@ -38,7 +39,7 @@ class Parting:
 
     when: float
     agent: str
-    state: str  # gone | left
+    state: AgentState  # gone or left
 
 
 class Chronicle:
@@ -64,7 +65,7 @@ class Chronicle:
             self.since = self._entries[0].when
         self._entries.append(Entry(time.time(), what, layer, agent, boot, attempt, pairs, why))
 
-    def note_parting(self, agent: str, state: str) -> None:
+    def note_parting(self, agent: str, state: AgentState) -> None:
         self._partings.append(Parting(time.time(), agent, state))
 
     def of(self, layer: str, number: int) -> list[Entry]:

@@ -19,7 +19,7 @@ from muster.coordinator.api.status import (
     Status,
     Tally,
 )
-from muster.coordinator.api.values import AgentState, bounded
+from muster.coordinator.api.values import bounded
 from muster.coordinator.daemon.engine import Engine, LiveJob
 from muster.coordinator.daemon.measures import Done
 from muster.coordinator.daemon.store.statements import CommitRow
@@ -28,6 +28,7 @@ from muster.coordinator.scheduler.entities import Agent, Holding, Job
 from muster.coordinator.scheduler.state import State
 from muster.jobs.common.errors import NotFoundError
 from muster.jobs.contract.plan import Layer
+from muster.jobs.contract.states import AgentState
 
 PAGE = 64  # commits in one answer: each may name thousands of ranges
 WAIT_LIMIT_SECONDS = 30.0
@@ -57,7 +58,7 @@ def _job_status(engine: Engine, job: s.Job, *, with_layers: bool) -> JobStatus:
     return JobStatus(
         id=job.id,
         kind=job.kind,
-        state=job.state,  # type: ignore[arg-type]
+        state=job.state,
         why=job.why,
         priority=job.priority,
         created=live.created,
@@ -66,7 +67,7 @@ def _job_status(engine: Engine, job: s.Job, *, with_layers: bool) -> JobStatus:
         totals=_total(tallies, figures.out_committed),
         failures=figures.failures,
         layers=[
-            LayerStatus(layer.name, layer.state, tally)  # type: ignore[arg-type]
+            LayerStatus(layer.name, layer.state, tally)
             for layer, tally in zip(job.layers, tallies, strict=True)
             if with_layers
         ],
@@ -195,7 +196,7 @@ def _agent_status(engine: Engine, name: str) -> AgentStatus:
     info = engine.agents[name]
     agent = state.agents.get(name)
     done = [live.figures.by_agent[name] for live in engine.jobs.values() if name in live.figures.by_agent]
-    shown: AgentState = agent.state if agent else "gone"  # type: ignore[assignment]
+    shown: AgentState = agent.state if agent else "gone"
     idles = agent is not None and agent.present and agent.open_of() == 0 and bool(state.running)
     idle = agent.idle_because if agent and idles else ""
     status = AgentStatus(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from math import exp
+from typing import Literal
 
 from muster.coordinator.scheduler.events import Run
 from muster.jobs.common.ranges import RangeSet
@@ -235,6 +236,18 @@ class Job:
             self.fingerprint = fingerprint
 
 
+@dataclass(frozen=True)
+class Idle:
+    """Why an agent got nothing: `text` is for people."""
+
+    code: Literal["no-job", "obstacle", "room", "unproven", "round", "job", "granted"]
+    text: str
+    job: str | None = None  # that it is about
+
+    def __str__(self) -> str:
+        return self.text if self.job is None else f"{self.job}: {self.text}"
+
+
 @dataclass(eq=False)
 class Agent:
     """One machine's agent. `session` is 0 unless it is live or draining."""
@@ -263,7 +276,7 @@ class Agent:
     missing: dict[str, float] = field(default_factory=dict)  # layer → since when it has had less of it than it should
     late: float = float("-inf")  # when another was last sooner with what it had of a round
     progressed: float = 0.0  # when it last said what became of anything
-    idle_because: str = ""  # why it last got nothing, for people
+    idle_because: Idle | None = None  # of the last time it asked; None: it got something
     holdings: dict[tuple[str, int, int], Holding] = field(default_factory=dict)  # (layer, boot, attempt)
     rates: dict[str, Rate] = field(default_factory=dict)  # job → rate
     paces: dict[str, float] = field(default_factory=dict)  # job of rounds → compute seconds of a shard; 0: unknown

@@ -7,7 +7,7 @@ from math import inf
 
 from muster.coordinator.scheduler import layers
 from muster.coordinator.scheduler.actions import SendGrant
-from muster.coordinator.scheduler.entities import Agent, Holding, Job, Layer
+from muster.coordinator.scheduler.entities import Agent, Holding, Idle, Job, Layer
 from muster.coordinator.scheduler.state import State
 from muster.jobs.common.ranges import RangeSet
 
@@ -35,39 +35,40 @@ def feed(state: State, agent: Agent, now: float) -> int:
         return 0
     load = agent.load()
     jobs = sorted(state.running.values(), key=lambda job: job.used - (OWED_SECONDS if load[job.id] else 0.0))
-    total, reason = 0, "no job has anything to do"
+    total, reason = 0, Idle("no-job", "no job has anything to do")
     for job in jobs:
         wanted = _wanted(state, agent, job, load)
         if wanted == 0:
-            agent.idle_because = ""
+            agent.idle_because = None
             if job.has_rounds:
                 state.short[agent.name] = agent  # its share may be larger before it asks again
             return total
         granted = _grant_from(state, agent, job, wanted, now) if wanted > 0 else 0
         total, load[job.id] = total + granted, load[job.id] + granted
         if granted == wanted and job.succeeded:  # a canary leaves slots for other jobs
-            agent.idle_because = ""
+            agent.idle_because = None
             return total
         reason = _why_nothing(state, agent, job)
-    agent.idle_because = "" if total else reason
+    agent.idle_because = None if total else reason
     state.short[agent.name] = agent
     if not any(load.values()):
         _copy_tail(state, agent, jobs, now)
     return total
 
 
-def _why_nothing(state: State, agent: Agent, job: Job) -> str:
+def _why_nothing(state: State, agent: Agent, job: Job) -> Idle:
     obstacle = state.obstacle(agent, job)
     if obstacle:
-        return f"{job.id}: {obstacle}"
+        return Idle("obstacle", obstacle, job.id)
     for layer in job.supply.values():
         if layer.pending and agent.cost(layer) > agent.room:
-            return f"{job.id}: a shard needs {agent.cost(layer)} bytes of disk, {max(agent.room, 0)} are left"
+            text = f"a shard needs {agent.cost(layer)} bytes of disk, {max(agent.room, 0)} are left"
+            return Idle("room", text, job.id)
     if not job.succeeded:
-        return f"{job.id}: none of its shards has succeeded yet"
+        return Idle("unproven", "none of its shards has succeeded yet", job.id)
     if job.has_rounds and not job.why:
-        return f"it waits for the next round of {job.id}"
-    return job.why or f"{job.id}: every shard is granted"
+        return Idle("round", f"it waits for the next round of {job.id}")
+    return Idle("job", job.why) if job.why else Idle("granted", "every shard is granted", job.id)
 
 
 def _wanted(state: State, agent: Agent, job: Job, load: Counter[str]) -> int:

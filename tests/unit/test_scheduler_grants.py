@@ -109,7 +109,7 @@ def test_an_agent_without_room_is_told_why_it_idles() -> None:
     world.add(seed(out_bytes=1000))
     world.join("a")
     world.sync("a", room=10)
-    assert "1000 bytes" in world.state.agents["a"].idle_because
+    assert "1000 bytes" in str(world.state.agents["a"].idle_because)
 
 
 def test_nothing_is_granted_above_the_stored_mark() -> None:
@@ -225,7 +225,7 @@ def test_gpus_limit_the_slots_and_who_lends_none_gets_nothing() -> None:
     world = World()
     job = world.add(gpus=2)
     world.enter("none", cpus=8)
-    assert "lends 0 gpus, a shard wants 2" in world.state.agents["none"].idle_because and not world.grants
+    assert "lends 0 gpus, a shard wants 2" in str(world.state.agents["none"].idle_because) and not world.grants
     world.enter("a", cpus=8, gpus=5)
     assert world.state.agents["a"].slots(job) == 2 and world.open_of("a") == 1
 
@@ -235,9 +235,9 @@ def test_an_agent_without_the_jobs_environment_gets_nothing_and_is_told_how_to_g
     own, nlp = Environment("3.11.2", {"numpy": "2.1"}), Environment("3.9.1", {"torch": "1.13"})
     world.add(env="nlp", packages=("torch>=2",))
     world.enter("bare", envs={"": own})
-    assert "has no environment nlp" in world.state.agents["bare"].idle_because
+    assert "has no environment nlp" in str(world.state.agents["bare"].idle_because)
     world.enter("old", envs={"": own, "nlp": nlp})
-    assert "torch>=2 (it has 1.13): in its environment nlp `python -m" in world.state.agents["old"].idle_because
+    assert "torch>=2 (it has 1.13): in its environment nlp `python -m" in str(world.state.agents["old"].idle_because)
     assert not world.grants
     world.enter("old", envs={"nlp": Environment("3.9.1", {"torch": "2.4"})}, process="old-2")
     assert world.open_of("old") == 1 and not world.open_of("bare")
@@ -248,7 +248,7 @@ def test_packages_without_an_environment_are_the_agents_own() -> None:
     world.add(packages=("numpy>=2",))
     world.enter("a", envs={"": Environment("3.11.2", {"numpy": "1.26"})})
     world.enter("silent")
-    assert not world.grants and "has no numpy>=2: `python" in world.state.agents["silent"].idle_because
+    assert not world.grants and "has no numpy>=2: `python" in str(world.state.agents["silent"].idle_because)
     world.enter("b", envs={"": Environment("3.11.2", {"numpy": "2.1"})})
     assert world.open_of("b") == 1
 
@@ -367,7 +367,7 @@ def test_fewer_or_more_processors_are_heard_of_at_once() -> None:
     world.add(cpus=2)
     world.enter("a", cpus=2)
     world.finish("a", lent=1)
-    assert "has 1 cpus, a shard wants 2" in world.state.agents["a"].idle_because
+    assert "has 1 cpus, a shard wants 2" in str(world.state.agents["a"].idle_because)
     world.sync("a", lent=8)
     assert world.state.agents["a"].slots(world.state.jobs["j.1"]) == 4 and world.open_of("a") == 5
 

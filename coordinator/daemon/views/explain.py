@@ -77,7 +77,7 @@ def _why_idle(engine: Engine, agent: entities.Agent) -> str:
         return "no job is running"
     if not agent.hungry:
         return "it asks for no work now"
-    return agent.idle_because or "it will be given some with its next question"
+    return str(agent.idle_because or "it will be given some with its next question")
 
 
 def _held_line(engine: Engine, holding: entities.Holding, now: float) -> str:
@@ -133,8 +133,7 @@ def _running_lines(engine: Engine, job: entities.Job) -> list[str]:
     if len(job.queue) > LAYERS_SHOWN:
         lines.append(f"and {_counted(len(job.queue) - LAYERS_SHOWN, 'more layer')} wait")
     lines += [f"layer {layer.name} is complete and being merged" for layer in job.opened if layer.state == "merging"]
-    said = {f"{name} {why}" for name, why in obstacles_of(engine, job).items()}  # again below, machine by machine
-    lines += [note for note in notes_of(engine, job) if note not in said]
+    lines += notes_of(engine, job, machines=False)  # these are below, one by one
     lines += [_agent_line(engine, agent, job) for agent in state.present_agents()]
     for slow in slow_shards(state, job, engine.jobs[job.id].figures.median(), time.monotonic()):
         took = format_duration(round(slow.seconds))

@@ -152,8 +152,8 @@ def obstacles_of(engine: Engine, job: s.Job) -> dict[str, str]:
     return {agent.name: state.obstacle(agent, job) for agent in state.present_agents()}
 
 
-def notes_of(engine: Engine, job: s.Job) -> list[str]:
-    """What keeps a running job from running, and what its user should know."""
+def notes_of(engine: Engine, job: s.Job, machines: bool = True) -> list[str]:
+    """What keeps a running job from running, and what its user should know; `machines`: why each takes nothing, too."""
     state = engine.scheduler.state
     changed = [layer for layer in job.layers if layer.state == "changed"][:5]
     changes = engine.jobs[job.id].changes
@@ -166,12 +166,13 @@ def notes_of(engine: Engine, job: s.Job) -> list[str]:
     if not obstacles:
         return [*notes, "no agent has joined"]
     if all(obstacles.values()):
-        notes += [f"{name} {why}" for name, why in sorted(obstacles.items())][:5]
+        notes += [f"{name} {why}" for name, why in sorted(obstacles.items()) if machines][:5]
     elif all(agent.paused for agent in state.present_agents()):
         notes += [f"{agent.name} is {engine.agents[agent.name].note}" for agent in state.present_agents()][:5]
     elif not any(layer.holdings for layer in job.opened):
-        idle = sorted((agent.name, agent.idle_because) for agent in state.present_agents())
-        notes += [f"{name} is idle: {why}" for name, why in idle if why.startswith(f"{job.id}: a shard needs")][:5]
+        idle = ((agent.name, agent.idle_because) for agent in state.present_agents())
+        short = [(name, str(why)) for name, why in idle if why and (why.code, why.job) == ("room", job.id)]
+        notes += [f"{name} is idle: {why}" for name, why in sorted(short)][:5]
     if state.limbo_until is not None:
         waiting = ", ".join(sorted(state.expected)[:5])
         notes.append(f"after a restart, shards that may still be running wait for {waiting or 'their agents'}")
@@ -198,7 +199,7 @@ def _agent_status(engine: Engine, name: str) -> AgentStatus:
     done = [live.figures.by_agent[name] for live in engine.jobs.values() if name in live.figures.by_agent]
     shown: AgentState = agent.state if agent else "gone"
     idles = agent is not None and agent.present and agent.open_of() == 0 and bool(state.running)
-    idle = agent.idle_because if agent and idles else ""
+    idle = str(agent.idle_because or "") if agent and idles else ""
     status = AgentStatus(
         name=name,
         host=info.host,

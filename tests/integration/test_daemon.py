@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import sqlite3
@@ -21,7 +22,8 @@ import numpy as np
 import pytest
 
 from muster.coordinator.api.requests import Done as Answered
-from muster.coordinator.api.requests import Drain, Retry, Submit, Submitted
+from muster.coordinator.api.requests import Drain, ExplainAgent, ExplainJob, Retry, Submit, Submitted
+from muster.coordinator.api.status import Explained
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.protocol import control, transfer, values
 from muster.coordinator.protocol.frames import FRAME_LIMIT, HEAD, MAGIC, frame
@@ -502,6 +504,26 @@ def test_a_shard_that_runs_ten_times_the_median_is_named(brisk: Farm, timeout: s
     agent.work(lambda: brisk.status(job).state == "complete")
     assert brisk.status(job).slow == []
     brisk.check_result(job)
+
+
+def test_status_names_the_machine_that_has_no_room_for_a_shard(farm: Farm) -> None:
+    job, agent = submit(farm), farm.agent()
+    agent.join()
+    news = agent.control.ask(control.Sync(agent.session, 10, 0.0))
+    assert isinstance(news, control.News) and not news.grants
+    [note] = farm.status(job).notes
+    assert re.fullmatch(rf"one is idle: {job}: a shard needs \d+ bytes of disk, 10 are left", note)
+    assert note.removeprefix("one is idle: ") in "".join(farm.ask(ExplainAgent("one"), Explained).lines)
+
+
+def test_why_a_machine_takes_nothing_of_a_job_is_explained_once(farm: Farm) -> None:
+    job, agent = submit(farm), farm.agent("bare", kinds={"chain": 1})
+    agent.join()
+    [note] = farm.status(job).notes
+    assert note.startswith("bare has no kind ")
+    why = note.removeprefix("bare ")
+    lines = [line for line in farm.ask(ExplainJob(job), Explained).lines if why in line]
+    assert lines == [f"bare takes nothing of it: {why}"]
 
 
 # --- machines that compute other bits -----------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from muster.coordinator.protocol.control import Hello, LayerInfo, Leave, Sync
 from muster.jobs.common.errors import MusterError
@@ -53,12 +54,15 @@ class Run:
     gpus: tuple[str, ...] | None = None  # for this slot alone; None: there are none here
 
 
+KillReason = Literal["timeout", "memory", "crowded", "dropped", "drain"]
+
+
 @dataclass(frozen=True)
 class Kill:
     """Kill a slot's worker, and all that it runs; a WorkerDied follows."""
 
     slot: int
-    why: str
+    why: KillReason
 
 
 @dataclass(frozen=True)

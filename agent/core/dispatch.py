@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from muster.agent.core.actions import Action, Delete, Freeze, Kill, Run, Tell, Thaw
+from muster.agent.core.actions import Action, Delete, Freeze, Kill, KillReason, Run, Tell, Thaw
 from muster.agent.core.disk_budget import Space
 from muster.agent.core.events import BatchEnded, Kept, SlotsSeen, WorkerDied
 from muster.agent.core.layers import Holding
@@ -236,7 +236,9 @@ class Floor:
         seconds = flight.expected or 0.0
         return self._keep(flight, Outcome(part.numbers, part.rows, part.nbytes, 0, seconds, 0, ()), now)
 
-    def _blame(self, flight: Flight, event: WorkerDied, why: str, victim: tuple[int, int, int] | None) -> bool:
+    def _blame(
+        self, flight: Flight, event: WorkerDied, why: KillReason | None, victim: tuple[int, int, int] | None
+    ) -> bool:
         """Report the shard the worker was running. False where there is none, or it is not to blame."""
         holding = self.stock.holdings.get(flight.layer)
         if event.running is None or holding is None:
@@ -288,7 +290,7 @@ class Floor:
         tell = Tell(f"memory: {line}; going on with {self.slots.allowed} cpus")
         return [tell, *self._kill(slot, "crowded", slot.running)]
 
-    def _kill(self, slot: Slot, why: str, victim: tuple[int, int, int] | None) -> list[Action]:
+    def _kill(self, slot: Slot, why: KillReason, victim: tuple[int, int, int] | None) -> list[Action]:
         if slot.killing:
             return []
         slot.killing, slot.victim = why, victim
@@ -353,10 +355,10 @@ def in_turn(queue: list[Holding], slots: Slots, now: float) -> Iterable[Holding]
     return sorted(queue, key=lambda h: (h.info.layer.digest not in at, h.waiting_since))
 
 
-def _verdict(number: int, event: WorkerDied, why: str, flight: Flight) -> tuple[Mishap, bool]:
+def _verdict(number: int, event: WorkerDied, why: KillReason | None, flight: Flight) -> tuple[Mishap, bool]:
     """What to report of the shard in hand, and whether its running counts against it."""
-    if not event.ours:
-        return Mishap(number, "lost", event.reason, "", 0.0, 0), True
+    if not event.ours or why is None:
+        return Mishap(number, "lost", event.reason, "", 0.0, 0), not event.ours
     if why == "timeout":
         line = f"it ran longer than its timeout of {flight.info.work.timeout:g} s"
         return Mishap(number, "timeout", line, "", flight.info.work.timeout or 0.0, 0), True

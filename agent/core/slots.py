@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from muster.agent.core.actions import KillReason
 from muster.agent.core.events import Attempt
 from muster.agent.core.layers import Holding
 from muster.coordinator.protocol.control import LayerInfo
@@ -52,7 +53,7 @@ class Slot:
     number: int
     flights: list[Flight] = field(default_factory=list)
     last_layer: str = ""
-    killing: str = ""  # why we are having its worker killed; "" while we are not
+    killing: KillReason | None = None  # why we are having its worker killed; None while we are not
     victim: tuple[int, int, int] | None = None  # the shard that is to blame for it
     running: tuple[int, int, int] | None = None  # (number, boot, attempt), as last seen
     running_since: float = 0.0
@@ -250,7 +251,7 @@ class Slots:
         dead = set(tickets)
         flights = [flight for flight in slot.flights if flight.ticket in dead]
         slot.flights = [flight for flight in slot.flights if flight.ticket not in dead]
-        slot.killing, slot.victim, slot.running = "", None, None
+        slot.killing, slot.victim, slot.running = None, None, None
         return flights
 
     def narrow(self, slot: Slot, info: LayerInfo) -> bool:

@@ -269,7 +269,7 @@ class Agent:
     packages: frozenset[str] = frozenset()
     gpus: int = 0
     envs: dict[str, Environment] = field(default_factory=dict)  # by name; "" is its own
-    env_obstacles: dict[str, str] = field(default_factory=dict)  # job → what its environment lacks, once looked for
+    env_obstacles: dict[str, str | None] = field(default_factory=dict)  # job → what its own lacks, once looked at
     disk: int = 0  # bytes its spool may use in all
     away: bool = False  # it hung up, and did not say hello since
     told: int = 0  # the last attempt it had heard of when it wrote its last sync, or hello
@@ -292,8 +292,8 @@ class Agent:
         by_gpus = self.gpus // job.gpus if job.gpus else self.cpus
         return min(self.cpus // job.cpus, by_memory, by_gpus)
 
-    def env_obstacle(self, job: Job) -> str:
-        """What is wrong with its environment for this job, or ""."""
+    def env_obstacle(self, job: Job) -> str | None:
+        """What is wrong with its environment for this job, if anything."""
         if job.id not in self.env_obstacles:
             self.env_obstacles[job.id] = _lacks(self.envs, job)
         return self.env_obstacles[job.id]
@@ -318,18 +318,18 @@ class Agent:
         return rate.per_second if rate else 0.0
 
 
-def _lacks(envs: dict[str, Environment], job: Job) -> str:
-    """Why code of the job cannot run in any of these, or ""."""
+def _lacks(envs: dict[str, Environment], job: Job) -> str | None:
+    """Why code of the job cannot run in any of these, if it cannot."""
     if job.env is not None and "/" in job.env:
-        return ""  # a path: whether it is there shows when it is started
+        return None  # a path: whether it is there shows when it is started
     if job.env is not None and job.env not in envs:
         return f"has no environment {job.env}: leave, and join it with `--env {job.env}=PYTHON`"
     if not job.packages:
-        return ""
+        return None
     there = envs.get(job.env or "")
     missing = lacking(there, job.packages) if there else dict.fromkeys(job.packages, "")
     if not missing:
-        return ""
+        return None
     wanted = ", ".join(f"{text} (it has {version})" if version else text for text, version in missing.items())
     where = f"in its environment {job.env} " if job.env else ""
     return f"has no {wanted}: {where}`python -m pip install {' '.join(map(repr, missing))}`, then join again"

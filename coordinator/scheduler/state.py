@@ -43,7 +43,7 @@ class State:
         return (agent for agent in self.agents.values() if agent.present)
 
     def eligible(self, agent: Agent, job: Job) -> bool:
-        return agent.state == "live" and not agent.paused and self.obstacle(agent, job) == ""
+        return agent.state == "live" and not agent.paused and self.obstacle(agent, job) is None
 
     def able(self, agent: Agent, job: Job) -> bool:
         """Whether it can be expected to take a shard of this job sooner or later: it is at work, or free to be."""
@@ -51,8 +51,8 @@ class State:
             return False
         return bool(agent.holdings) or (agent.hungry and any(agent.cost(one) <= agent.room for one in job.opened))
 
-    def obstacle(self, agent: Agent, job: Job) -> str:
-        """Why this agent may run nothing of this job, or ""."""
+    def obstacle(self, agent: Agent, job: Job) -> str | None:
+        """Why this agent may run nothing of this job, if it may not."""
         if job.id in agent.ineligible:
             return agent.ineligible[job.id]
         if job.kind not in agent.kernels:
@@ -75,7 +75,7 @@ class State:
         wanted = job.least_output if agent.in_place else job.least_cost + job.model_bytes
         if agent.disk < wanted:
             return f"may use {agent.disk} bytes of disk, a shard wants {wanted}"
-        return ""
+        return None
 
     def add_holding(self, holding: Holding) -> None:
         self.agents[holding.agent].holdings[holding.key] = holding

@@ -23,10 +23,9 @@ from muster.jobs.contract.kind import RunnerLost, ShardFailure
 from muster.jobs.contract.text_limits import EVIDENCE_CHARS, RUNNER_BYTES
 from muster.jobs.user_code import reaper
 from muster.jobs.user_code.runner import runner
-from muster.jobs.user_code.sandbox import EVIDENCE_LIMIT, Sandbox, sweep
+from muster.jobs.user_code.sandbox import Sandbox, sweep
 from tests.support.farm import until
 from tests.support.processes import is_running
-from muster.jobs.user_code.sandbox import Sandbox, sweep
 
 DEADLINE_SECONDS = 20.0
 PYTHON = os.environ.get("MUSTER_TEST_RUNNER", sys.executable)  # another one, to test old versions

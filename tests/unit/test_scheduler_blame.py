@@ -128,7 +128,7 @@ def test_three_shards_in_a_row_bar_a_machine_and_count_as_losses() -> None:
     assert (forgotten.agent, len(forgotten.shards)) == ("a", 3)
     assert not world.layer().quarantined
     assert world.open_of("a") == 0
-    assert "in a row" in world.state.obstacle(world.state.agents["a"], world.state.jobs["j.1"])
+    assert "in a row" in str(world.state.obstacle(world.state.agents["a"], world.state.jobs["j.1"]))
 
 
 def test_a_success_between_them_breaks_the_row() -> None:

@@ -206,7 +206,7 @@ def test_an_agent_with_another_kernel_gets_nothing() -> None:
     job = world.add()
     world.enter("a", kernel=2)
     assert "a" not in world.grants
-    assert "version 2" in world.state.obstacle(world.state.agents["a"], job)
+    assert "version 2" in str(world.state.obstacle(world.state.agents["a"], job))
 
 
 def test_an_agent_without_a_package_gets_nothing_and_is_told_how_to_get_it() -> None:
@@ -214,9 +214,8 @@ def test_an_agent_without_a_package_gets_nothing_and_is_told_how_to_get_it() -> 
     job = world.add(needs=("onnxruntime",))
     world.enter("a")
     assert not world.grants.get("a")
-    assert "has no onnxruntime: `python -m pip install onnxruntime` there" in world.state.obstacle(
-        world.state.agents["a"], job
-    )
+    needed = world.state.obstacle(world.state.agents["a"], job)
+    assert "has no onnxruntime: `python -m pip install onnxruntime` there" in str(needed)
     world.enter("b", packages=frozenset({"onnxruntime"}))
     assert world.grants["b"]
 

@@ -146,8 +146,8 @@ def _rate(engine: Engine, job: s.Job, name: str, done: Done) -> AgentRate:
     return bounded(rate)
 
 
-def obstacles_of(engine: Engine, job: s.Job) -> dict[str, str]:
-    """Present agent → why it may run nothing of the job, "" where it may."""
+def obstacles_of(engine: Engine, job: s.Job) -> dict[str, str | None]:
+    """Present agent → why it may run nothing of the job, None where it may."""
     state = engine.scheduler.state
     return {agent.name: state.obstacle(agent, job) for agent in state.present_agents()}
 

@@ -28,7 +28,7 @@ class Puller:
         self.codes = codes
         self.up = False
         self.stuck = ""  # why nothing comes; "" while it does
-        self.dead_session = 0  # one the coordinator does not know
+        self.dead_session: int | None = None  # one the coordinator does not know
         self._codes_coming: dict[str, int] = {}  # digest → the session it was asked for in
         self._retry = RetryDelay()  # of refusals that may pass
 
@@ -41,14 +41,14 @@ class Puller:
 
     # --- asking ---
 
-    def next(self, session: int, now: float) -> list[Action]:
+    def next(self, session: int | None, now: float) -> list[Action]:
         """What to ask for, and what to delete to make room for it."""
-        can_ask = self.up and session and session != self.dead_session and self._retry.is_over(now)
-        open_now = bool(can_ask) and not self.space.disk.closed(now)
-        orders: list[Action] = [*self._next_codes(session), *self._next_models(session)] if open_now else []
+        can_ask = self.up and session != self.dead_session and self._retry.is_over(now)
+        asked_in = session if can_ask and not self.space.disk.closed(now) else None
+        orders: list[Action] = [*self._next_codes(asked_in), *self._next_models(asked_in)] if asked_in else []
         queue = [holding for holding in self.stock.holdings.values() if holding.pulls and holding.waiting]
         for holding in in_turn(queue, self.space.slots, now) if queue else ():
-            if not self._serve(holding, session if open_now else 0, orders):
+            if not self._serve(holding, asked_in, orders):
                 break
         return orders
 
@@ -70,7 +70,7 @@ class Puller:
                 orders += self._ask(Pull(session, model.digest, holding.info.layer.digest, 0, model.nbytes, True))
         return orders
 
-    def _serve(self, holding: Holding, session: int, orders: list[Action]) -> bool:
+    def _serve(self, holding: Holding, session: int | None, orders: list[Action]) -> bool:
         """Find or ask for the inputs of this layer, in order. False where no more can be asked for."""
         looked_at = 0
         for number, window in _lacking(holding):
@@ -137,7 +137,7 @@ class Puller:
 
     def _failed(self, event: NotPulled, now: float) -> list[Action]:
         pull = self.space.inputs.coming.get(event.name)
-        session = pull.session if pull else self._codes_coming.pop(event.name, 0)
+        session = pull.session if pull else self._codes_coming.pop(event.name, None)
         if event.code == "cut":
             self.up, self.stuck = False, event.message
             if pull:

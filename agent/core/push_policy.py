@@ -23,14 +23,14 @@ class Pusher:
         self._farm = ""  # of the bundle under way
         self._emptied: list[str] = []  # parts nobody needs, kept for the bundle under way alone
         self._hurry: set[str] = set()  # layers whose rest is to be offered at once
-        self.dead_session = 0  # one the coordinator does not know
+        self.dead_session: int | None = None  # one the coordinator does not know
         self._retry = RetryDelay()  # of refusals that may pass
 
     def welcomed(self) -> None:
         """A new session: everything may be offered again."""
         self._retry.reset()
 
-    def next(self, session: int, flush: bool, now: float) -> Push | None:
+    def next(self, session: int | None, flush: bool, now: float) -> Push | None:
         """The bundle to offer now, if there is one; `flush`: do not wait for more."""
         idle = self.up and not self.under_way and self._retry.is_over(now)
         if not idle or not session or session == self.dead_session:

@@ -19,7 +19,7 @@ class Rounds:
         self._followed: dict[str, list[str]] = {}  # layer → its sheets that are here, the newest last
         self._not_before: dict[str, float] = {}
 
-    def next(self, session: int, heartbeat: float, now: float) -> list[Action]:
+    def next(self, session: int | None, heartbeat: float, now: float) -> list[Action]:
         """What to begin to follow, and to stop, and what to delete."""
         orders: list[Action] = []
         for layer, sheets in list(self._followed.items()):

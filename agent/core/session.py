@@ -47,13 +47,13 @@ class Who:
 
 
 class Talk:
-    """The state of the conversation. `session` is 0 without one; `asked` is None while nothing is awaited."""
+    """The state of the conversation. `session` is None without one; `asked` is None while nothing is awaited."""
 
     def __init__(self, who: Who) -> None:
         self.who = who
         self.up = False
         self.why_down = "not connected yet"
-        self.session = 0
+        self.session: int | None = None
         self.heartbeat = 5.0
         self.lease = 60.0
         self.ever = False  # whether there ever was a session
@@ -70,10 +70,10 @@ class Talk:
     # --- the channel ---
 
     def opened(self) -> None:
-        self.up, self.session, self.asked = True, 0, None
+        self.up, self.session, self.asked = True, None, None
 
     def closed(self, why: str) -> None:
-        self.up, self.session, self.asked, self.why_down = False, 0, None, why
+        self.up, self.session, self.asked, self.why_down = False, None, None, why
 
     @property
     def free(self) -> bool:
@@ -122,6 +122,7 @@ class Talk:
         return self._say(Say(message, wait), now)
 
     def leave(self, now: float) -> Say:
+        assert self.session is not None, "who leaves was welcomed"
         return self._say(Say(Leave(self.session), 0.0), now)
 
     def _say(self, say: Say, now: float) -> Say:
@@ -151,7 +152,7 @@ class Talk:
 
     def rejected(self, answer: Rejected, now: float) -> list[Action]:
         self.asked = None
-        self.session = 0
+        self.session = None
         if answer.code in FINAL:
             error = FencedError if answer.code == "fenced" else RefusedError
             return [Quit(error(answer.message, answer.hint or None))]
@@ -164,4 +165,4 @@ class Talk:
 
     def lost_track(self) -> None:
         """The coordinator spoke of something unknown here: a new hello makes it start over."""
-        self.session = 0
+        self.session = None

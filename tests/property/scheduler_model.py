@@ -11,6 +11,7 @@ from muster.coordinator.protocol.control import Failure, Finished, Held, Loss, R
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
 from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.states import JobState, LayerState
 
 MIB = 1 << 20
 FIRST = 400  # more shards of rounds than one life of the daemon sees
@@ -39,7 +40,7 @@ class DiskLayer:
     made: bool
     out_bytes: int
     in_bytes: int = 0
-    state: str = "waiting"
+    state: LayerState = "waiting"
     generation: int = 0
     high_water: int = 0
     closed: bool = False
@@ -88,7 +89,7 @@ class DiskJob:
     max_failures: int
     layers: dict[str, DiskLayer]
     priority: int = 1
-    state: str = "running"
+    state: JobState = "running"
     why: str = ""
     succeeded: bool = False
     cursor: int = 0

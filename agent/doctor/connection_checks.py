@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from muster.agent.links.openssh import OpensshLink
     from muster.agent.links.paramiko_ssh.link import ParamikoLink
 
-ROLES = 4  # channels of an agent: control, push and pull, and round where it trains
+ROLES = 4  # channels of an agent: control, push and pull, and round where a job has them
 AT_ONCE = 4  # connections made together
 ADDRESSES_SHOWN = 3
 SHARD_BYTES = 128 << 20

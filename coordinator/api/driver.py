@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from muster.coordinator.api.status import TrainNews
+from muster.coordinator.api.status import Progress
 from muster.coordinator.api.values import BundleFile, Created, JobId, LayerName, Sheet
 from muster.coordinator.protocol.values import Count, Message, Ranges, Seconds, Short, Text
 
@@ -54,7 +54,7 @@ class Advance(Message, frozen=True, tag="advance"):
     sheet: Sheet = ""  # digest of a file below jobs/JOB/rounds/ that each of these reads, whole before this is said
     base: Sheet = ""  # a sheet that jobs/JOB/rounds/SHEET.patch makes this one of, for machines that have it
     retire: Ranges = msgspec.field(default_factory=list)  # shards of rounds that nobody wants any more
-    news: TrainNews | None = None  # for people
+    progress: Progress | None = None  # for people
     aside: bool = False  # these are beside the rounds: how long they take tells nothing of what a round's shards do
 
 

@@ -9,18 +9,19 @@ from muster.coordinator.protocol.values import Count, Message, Name, Ranges, Sec
 from muster.jobs.contract.states import ENDED, AgentState, JobState, LayerState
 
 
-class TrainNews(msgspec.Struct, frozen=True):
-    """How far a training is, as its driver says with each advance."""
+class Progress(msgspec.Struct, frozen=True):
+    """How far a job is in what its driver counts, as that says with each advance: all that others know of it."""
 
-    round: Count
-    rounds: Count  # in all
-    loss: float | None = None  # of the last round; None before the first, and for what is no number
-    accuracy: float | None = None  # the last score
-    best: float | None = None
-    target: float | None = None
-    rate: float = 0.0  # rounds a second, evaluations left out
-    seconds: Seconds = 0.0  # of training so far
-    target_seconds: float | None = None  # until the target, as scores go; None while nobody can tell
+    done: Count
+    total: Count
+    unit: Short  # one of what is counted: "round"
+    rate: float = 0.0  # of them a second; 0 while unknown
+    left: Seconds | None = None  # until the end; None while nobody can tell
+    left_text: Text = ""  # the same in words, where the time alone would not be true: "about 7.0 s to 0.95"
+    took: Text = ""  # what the count took, in words: "3.0 s of training"
+    facts: list[Text] = []  # in short, to stand in a line: "loss 0.4568"
+    lines: list[Text] = []  # of the job's page, each with its label: "scores    loss 0.4568"
+    numbers: dict[Short, float | None] = {}  # for programs
 
 
 class Tally(msgspec.Struct, frozen=True):
@@ -100,7 +101,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     whole: Window = Window()  # since the daemon started, or the job if later
     merged_bytes: Count = 0  # output merged, in this life of the daemon
     merge_seconds: Seconds = 0.0  # that it took
-    training: TrainNews | None = None  # where it is one that has begun
+    progress: Progress | None = None  # where its driver counts something else than shards
     slow: list[SlowShard] = []  # at most one a machine, the longest at work first
     notes: list[Text] = []  # lines for people: nobody is eligible and why, the root is full, a source changed
     plan: Short = ""  # the digest of its plan

@@ -45,7 +45,7 @@ class Job:
             for answer in self._place.follow(self.id):
                 status = answer.jobs[0]
                 bar.total, done = jobs.bar_counts(status)
-                bar.unit = "shard" if status.training is None else "round"
+                bar.unit = status.progress.unit if status.progress else "shard"
                 bar.set_postfix_str(jobs.bar_note(status, answer.now), refresh=False)
                 bar.update(done - bar.n)
         if status.state != "complete":

@@ -49,7 +49,7 @@ def command(job: str, target: Path | None, root: Path | None, as_json: bool) -> 
 
 
 def nothing_merged(job: str, folder: JobFolder) -> IncompleteError:
-    """A training may have checkpoints by then."""
+    """A job with a driver may have checkpoints by then."""
     if folder.checkpoints.is_dir():
         return IncompleteError(f"{job} has no result yet", f"its checkpoints are in {folder.checkpoints}")
     return IncompleteError(f"no layer of {job} is merged yet", f"`coordinator status {job}` says how far it is")

@@ -18,6 +18,8 @@ import msgspec
 from muster.coordinator.api.process_messages import MergeReply
 from muster.coordinator.api.status import TrainNews
 from muster.coordinator.api.values import TRAINING
+from muster.coordinator.api.status import Progress
+from muster.coordinator.api.values import DRIVER, MERGE
 from muster.coordinator.daemon.agents.outbox import Mailbox
 from muster.coordinator.daemon.job_logs import append_failure, append_quarantine
 from muster.coordinator.daemon.measures import JobFigures
@@ -74,7 +76,7 @@ class LiveJob:
         self.figures = JobFigures()
         self.changes: dict[str, str] = {}  # layer whose source changed → who says so, and of which file
         self.bundles: list[str] = []  # files in order of commit, where a driver reads them; "" for a damaged one
-        self.training = _unbegun(plan)  # what its driver last said of it
+        self.progress = Progress(0, *plan.counted) if plan.counted else None  # what its driver last said of it
         self.taken = 0  # bundles of rounds that came before those: drivers count by places
         self.sheets: dict[int, str] = {}  # shard of a round not committed yet → the digest of its sheet
         self.bases: dict[str, str] = {}  # sheet → the one that there is a patch of; the last few
@@ -115,21 +117,6 @@ class LiveJob:
         if self.sheets:
             for number in numbers:
                 self.sheets.pop(number, None)
-
-
-def _unbegun(plan: Plan) -> TrainNews | None:
-    """Of a training whose driver has not said anything yet."""
-    if plan.work.kind != TRAINING:
-        return None
-    return TrainNews(0, plan.work.params.get("rounds", 0), target=plan.work.params.get("target"))
-
-
-def recalled(news: bytes | None) -> TrainNews | None:
-    """What the store has of a driver's news; nothing where another version wrote it otherwise."""
-    try:
-        return msgspec.msgpack.decode(news, type=TrainNews) if news is not None else None
-    except msgspec.MsgspecError:
-        return None
 
 
 class Engine:

@@ -20,8 +20,8 @@ import msgspec
 from muster.coordinator.api.requests import FromCommand
 from muster.coordinator.daemon.agents.channel import Channel
 from muster.coordinator.daemon.connection import Wire
-from muster.coordinator.daemon.engine import AgentInfo, Engine, LiveJob, recalled
-from muster.coordinator.daemon.jobs.drivers import Driving
+from muster.coordinator.daemon.engine import AgentInfo, Engine, LiveJob
+from muster.coordinator.daemon.jobs.drivers import Driving, recalled
 from muster.coordinator.daemon.notify.queue import Notifying
 from muster.coordinator.daemon.requests import Office, added, first_of
 from muster.coordinator.daemon.store.statements import Store, StoredJob, StoredLayer
@@ -176,7 +176,7 @@ class _Daemon:
         plan, digest = found
         live = LiveJob(plan, digest, stored.created, stored.started, stored.ended)
         live.figures.failures = self._failures.get(stored.id, 0)
-        live.training = recalled(stored.news) or live.training
+        live.progress = recalled(stored.news) or live.progress
         by_digest = {layer.digest: layer for layer in stored.layers}
         for digest, layer in by_digest.items():
             if layer.outputs is not None:

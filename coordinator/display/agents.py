@@ -17,8 +17,8 @@ from muster.coordinator.display.tables import ago, count, counted, rate, short, 
 
 
 def machines_table(job: JobStatus) -> str:
-    """A training reads nothing worth telling: its rows are on each machine."""
-    reads = job.training is None
+    """What is read is told where shards are what counts: a driver's may read next to nothing."""
+    reads = job.progress is None
     rows = [
         (
             short(agent.name),
@@ -46,8 +46,8 @@ def machine_lines(job: JobStatus, trace: Trace) -> list[str]:
 
 
 def _machine_rate(job: JobStatus, speed: Speed) -> str:
-    """What a training reads says nothing of how fast it is."""
-    return rate(speed if job.training is None else replace(speed, in_bytes=0.0))
+    """In bytes only where shards are what counts."""
+    return rate(speed if job.progress is None else replace(speed, in_bytes=0.0))
 
 
 # --- machines and failures --------------------------------------------------------------------------------

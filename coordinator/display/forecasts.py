@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from muster.coordinator.display import training
 from muster.jobs.common.units import format_duration, format_size
 
 if TYPE_CHECKING:  # planning alone needs what this imports
@@ -19,8 +18,9 @@ from muster.coordinator.display.tables import count, counted, short, spread, tab
 
 def forecast_page(seen: Forecast) -> str:
     """What `plan` prints."""
-    if seen.training is not None:
-        return "\n".join([*training.planned(seen.job, seen.training), farm_line(seen)])
+    if seen.of_kind is not None:
+        lines = [f"{seen.job}: {seen.kind}, {seen.of_kind.head}", *(f"  {line}" for line in seen.of_kind.lines)]
+        return "\n".join([*lines, farm_line(seen)])
     lines = [
         f"{seen.job}: {seen.kind}, {counted(len(seen.layers), 'layer')}, {counted(seen.shards, 'shard')},"
         f" {counted(seen.rows, 'row')}",

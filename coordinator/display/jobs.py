@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 from muster.coordinator.api.status import FailureRecord, JobStatus, LayerStatus, Tally
 from muster.coordinator.display import training
 from muster.coordinator.submission import eta as progress
+from muster.coordinator.api.status import FailureRecord, JobStatus, LayerStatus, Progress, Tally
+from muster.coordinator.api.values import DRIVER, MERGE
+from muster.coordinator.submission import eta
 from muster.coordinator.submission.eta import Eta
 from muster.jobs.common.errors import IncompleteError
 from muster.jobs.common.units import format_duration, format_size
@@ -32,8 +35,8 @@ def jobs_table(jobs: Sequence[JobStatus], now: float) -> str:
             short(job.id),
             job.kind,
             job.state,
-            training.rounds(job.training) if job.training else _shards(job.totals),
-            training.percent(job, job.training) if job.training else percent(job.totals),
+            _counts(job),
+            _percent(job),
             _job_rate(job, now),
             _when(job, now),
         )
@@ -43,28 +46,43 @@ def jobs_table(jobs: Sequence[JobStatus], now: float) -> str:
     return "\n".join(lines + [f"{job.id}: {line}" for job in jobs for line in remarks(job)])
 
 
+def _counts(job: JobStatus) -> str:
+    total, done = bar_counts(job)
+    return f"{done:,}/{total:,}"
+
+
+def _percent(job: JobStatus) -> str:
+    """A job may be complete before all that its driver might have done."""
+    total, done = bar_counts(job)
+    return "100%" if job.state == "complete" else f"{100 * done // max(total, 1)}%"
+
+
 def _shards(tally: Tally) -> str:
     return f"{tally.committed:,}/{tally.shards:,}"
 
 
 def _job_rate(job: JobStatus, now: float) -> str:
     at_work = job.state == "running" and any(agent.live for agent in job.agents)
-    if job.training is not None:
-        return training.rate(job.training) if at_work else "-"
-    return rate(progress.speed(job, now)) if at_work else "-"
+    if job.progress is not None:
+        return _rate(job.progress) if at_work else "-"
+    return rate(eta.speed(job, now)) if at_work else "-"
 
 
 def _when(job: JobStatus, now: float) -> str:
     """What is left of a running job; what an ended one took."""
-    if job.state == "running" and job.training is not None:
-        until = training.left(job.training)
-        return until if job.training.rate <= 0 else f"{until} left"
     if job.state == "running":
-        eta = progress.eta(job, now)
-        return left(eta) if eta.likely is None else f"{left(eta)} left"
+        return _time_left(job, now)
     if job.ended and job.started:
         return f"took {format_duration(job.ended - job.started)}"
     return "-"
+
+
+def _time_left(job: JobStatus, now: float) -> str:
+    """How long it goes on, or why nobody can tell."""
+    if job.progress is not None:
+        return _left(job.progress) if job.progress.left is None else f"{_left(job.progress)} left"
+    end = eta.eta(job, now)
+    return left(end) if end.likely is None else f"{left(end)} left"
 
 
 def remarks(job: JobStatus) -> list[str]:
@@ -85,22 +103,22 @@ def job_page(job: JobStatus, now: float) -> str:
     """All about one job."""
     totals = job.totals
     lines = [f"{job.id}: {job.kind}, {job.state}" + (f" ({job.why})" if job.why else "")]
-    if job.training is None:
-        lines.append(f"  shards    {_shards(totals)} committed ({percent(totals)}), {_rest(totals)}")
+    if job.progress is None:
+        lines.append(f"  shards    {_counts(job)} committed ({_percent(job)}), {_rest(totals)}")
         lines.append(f"  layers    {job.layers_merged:,}/{job.layers_total:,} merged")
     lines.append(f"  time      submitted {moment(job.created)}{_took(job, now)}")
-    if job.training is not None:
-        lines += training.page_lines(job, job.training)
+    if job.progress is not None:
+        lines += _progress_lines(job, job.progress)
     elif job.state == "running":
         lines.append(f"  rate      {_job_rate(job, now)}")
-        lines.append(f"  left      {eta_line(progress.eta(job, now))}")
+        lines.append(f"  left      {eta_line(eta.eta(job, now))}")
     if job.failures or totals.quarantined:
         only = " --failed" if totals.quarantined else ""
         lines.append(f"  failures  {counted(job.failures, 'attempt')}; see `coordinator logs {job.id}{only}`")
     if job.priority != 1:
         lines.append(f"  priority  {job.priority}")
     lines += [f"  note      {note}" for note in [*job.notes, *slow_lines(job)]]
-    blocks = ["\n".join(lines), "" if job.training else layers_table(job.layers), machines_table(job)]
+    blocks = ["\n".join(lines), "" if job.progress else layers_table(job.layers), machines_table(job)]
     return "\n\n".join(block for block in blocks if block)
 
 
@@ -118,11 +136,11 @@ def _took(job: JobStatus, now: float) -> str:
     return f", running for {format_duration(max(0.0, now - job.started))}" if job.state == "running" else ""
 
 
-def eta_line(eta: Eta) -> str:
+def eta_line(end: Eta) -> str:
     """An ETA with its range and its bottleneck."""
-    if eta.likely is None:
-        return NO_ETA[eta.bottleneck][1]
-    return f"{format_duration(eta.likely)} ({left(eta)}), bound by {eta.bottleneck}"
+    if end.likely is None:
+        return NO_ETA[end.bottleneck][1]
+    return f"{format_duration(end.likely)} ({left(end)}), bound by {end.bottleneck}"
 
 
 def layers_table(layers: Sequence[LayerStatus]) -> str:
@@ -145,10 +163,11 @@ def _open_counts(tally: Tally) -> tuple[str, str]:
 
 def progress_line(job: JobStatus, now: float) -> str:
     """One line for watchers where there is no terminal."""
-    if job.training is not None:
-        return training.line(job, job.training)
+    if job.progress is not None:
+        head = f"{job.id} {job.state}: {job.progress.unit} {_counts(job)}"
+        return ", ".join([head, *_in_short(job, job.progress, "left: ")])
     totals = job.totals
-    parts = [f"{job.id} {job.state}: {_shards(totals)} shards ({percent(totals)})"]
+    parts = [f"{job.id} {job.state}: {_counts(job)} shards ({_percent(job)})"]
     if totals.finished:
         parts.append(f"{totals.finished:,} to push")
     if totals.quarantined:
@@ -156,28 +175,63 @@ def progress_line(job: JobStatus, now: float) -> str:
     if job.layers_total > 1 or totals.committed == totals.shards:
         parts.append(f"{job.layers_merged:,}/{job.layers_total:,} layers merged")
     if job.state == "running":
-        parts += [_job_rate(job, now), f"left: {eta_line(progress.eta(job, now))}"]
+        parts += [_job_rate(job, now), f"left: {eta_line(eta.eta(job, now))}"]
     return ", ".join(part for part in parts if part != "-")
 
 
 def bar_counts(job: JobStatus) -> tuple[int, int]:
     """How long a bar is, and how much of it is done."""
-    if job.training is not None:
-        return job.training.rounds, job.training.round
+    if job.progress is not None:
+        return job.progress.total, job.progress.done
     return job.totals.shards, job.totals.committed
 
 
 def bar_note(job: JobStatus, now: float) -> str:
     """What stands behind a bar: rate and time left, or why there are none."""
-    if job.training is not None:
-        return training.bar_note(job, job.training)
+    if job.progress is not None:
+        return ", ".join([*([job.state] if job.state != "running" else []), *_in_short(job, job.progress)])
     if job.state != "running":
         return job.state
     if job.totals.shards and job.totals.committed == job.totals.shards:
         return f"merging {job.layers_merged:,}/{job.layers_total:,}"
-    eta = progress.eta(job, now)
-    until = left(eta) if eta.likely is None else f"{left(eta)} left"
-    return ", ".join(part for part in (_job_rate(job, now), until) if part != "-")
+    return ", ".join(part for part in (_job_rate(job, now), _time_left(job, now)) if part != "-")
+
+
+# --- jobs whose driver counts something else than shards -----------------------------------------------------
+
+
+def _rate(progress: Progress) -> str:
+    return f"{progress.rate:.3g} {progress.unit}s/s" if progress.rate > 0 else "-"
+
+
+def _left(progress: Progress) -> str:
+    """The time left, in the driver's words where it has some."""
+    if progress.left is None:
+        return "measuring"
+    return progress.left_text or format_duration(round(progress.left))
+
+
+def _at_work(job: JobStatus) -> str:
+    return counted(sum(agent.live for agent in job.agents), "machine")
+
+
+def _in_short(job: JobStatus, progress: Progress, label: str = "") -> list[str]:
+    """What stands behind the count; `label`: before the time left."""
+    going_on = [_rate(progress), _at_work(job), f"{label}{_left(progress)}"] if job.state == "running" else []
+    return [part for part in [*progress.facts, *going_on] if part != "-"]
+
+
+def _progress_lines(job: JobStatus, progress: Progress) -> list[str]:
+    """What a job's page says in place of shards, layers and rate."""
+    took = f", {progress.took}" if progress.took else ""
+    count = f"  {progress.unit + 's':<9} {_counts(job)} ({_percent(job)}){took}"
+    lines = [count, *(f"  {line}" for line in progress.lines)]
+    if job.state == "running":
+        lines += [f"  rate      {_rate(progress)}, {_at_work(job)} at work", f"  left      {_left(progress)}"]
+    return lines
+
+
+# --- how jobs end --------------------------------------------------------------------------------------------
 
 
 def incomplete(status: JobStatus) -> IncompleteError:

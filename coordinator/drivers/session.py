@@ -25,7 +25,7 @@ from muster.coordinator.api.driver import (
     DriveWait,
 )
 from muster.coordinator.api.requests import Done
-from muster.coordinator.api.status import TrainNews
+from muster.coordinator.api.status import Progress
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
@@ -131,7 +131,7 @@ class Drive:
 
     def advance(
         self, to_seq: int, create: Sequence[tuple[int, bytes]] = (), finish: bool = False, durable: bool = True,
-        sheet: str = "", base: str = "", retire: RangeSet | None = None, news: TrainNews | None = None,
+        sheet: str = "", base: str = "", retire: RangeSet | None = None, progress: Progress | None = None,
         aside: bool = False,
     ) -> bool:  # fmt: skip
         """Make shards and move the cursor, at once, from where this driver knows it to be. False: it is elsewhere.
@@ -140,7 +140,9 @@ class Drive:
         patch; `retire`: nobody wants those any more; `aside`: these shards are beside the rounds; and where it is
         `durable`, the cursor alone is stored; it moves then only."""
         retired = retire.pairs() if retire is not None else []
-        asked = Advance(self.job, self.cursor, to_seq, list(create), finish, durable, sheet, base, retired, news, aside)
+        asked = Advance(
+            self.job, self.cursor, to_seq, list(create), finish, durable, sheet, base, retired, progress, aside
+        )
         answer = self._line.ask(asked, Advanced)
         self.cursor = answer.seq
         if answer.accepted:

@@ -132,7 +132,7 @@ class JobFolder:
 
     @property
     def checkpoints(self) -> Path:
-        """Of a training; its driver's."""
+        """Where a driver keeps what another one goes on from."""
         return self.path / "checkpoints"
 
     def sheet(self, digest: str) -> Path:

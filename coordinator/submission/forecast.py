@@ -9,9 +9,10 @@ from typing import Literal
 import msgspec
 
 from muster.coordinator.api.status import AgentStatus, JobStatus
-from muster.coordinator.api.values import TRAINING
 from muster.coordinator.submission.eta import MERGE_RATE
-from muster.jobs.contract.plan import ArraySource, ItemsSource, Layer, Plan
+from muster.jobs.contract.kind import KindForecast
+from muster.jobs.contract.plan import ArraySource, ItemsSource, Layer, Plan, Work
+from muster.jobs.kinds import registry
 
 OPEN_LAYERS = 2  # at once, per job; an open one has its bundles and its merge in the making
 SPREAD_SAME_NAME = 0.15  # of a forecast from earlier runs of the same job
@@ -30,22 +31,6 @@ class LayerForecast:
     shards: int
     in_bytes: int
     out_bytes: int | None
-
-
-@dataclass(frozen=True)
-class TrainForecast:
-    """What a training is, as its job file was resolved."""
-
-    model: str
-    parameters: int
-    rows: int
-    test_rows: int
-    mode: str
-    rounds: int
-    workers: int
-    steps: int  # of each worker in a round
-    microbatch: int
-    round_bytes: int  # to each machine and from it, at most
 
 
 @dataclass(frozen=True)
@@ -68,7 +53,7 @@ class Forecast:
     bottleneck: Bottleneck
     basis: str  # what the time is taken from, or why there is none
     layers: tuple[LayerForecast, ...]
-    training: TrainForecast | None = None
+    of_kind: KindForecast | None = None  # what the kind says itself, where it does
 
 
 @dataclass(frozen=True)
@@ -115,31 +100,13 @@ def forecast(
         bottleneck=timed[1] if timed else "unknown",
         basis=_basis(pace, slots, in_bytes),
         layers=layers,
-        training=training_forecast(plan) if plan.work.kind == TRAINING else None,
+        of_kind=_of_kind(plan.work) if plan.counted else None,
     )
 
 
-def training_forecast(plan: Plan) -> TrainForecast:
-    """Of a plan that is resolved."""
-    from muster.jobs.training.params import TrainParams
-    from muster.jobs.training.steps.models import open_model
-
-    params = msgspec.convert(plan.work.params, TrainParams)
-    facts = params.facts
-    assert facts is not None, "resolved"
-    model = open_model(params, facts)
-    return TrainForecast(
-        model=plan.work.entry or params.model,
-        parameters=model.stepped,
-        rows=facts.rows,
-        test_rows=facts.test_rows,
-        mode=params.mode,
-        rounds=params.rounds,
-        workers=params.workers,
-        steps=params.steps,
-        microbatch=params.microbatch,
-        round_bytes=model.dim * params.bits // 8,
-    )
+def _of_kind(work: Work) -> KindForecast | None:
+    kind = registry.load(work.kind)
+    return kind.forecast(msgspec.convert(work.params, kind.Params), work.entry)
 
 
 def layer_forecast(layer: Layer) -> LayerForecast:

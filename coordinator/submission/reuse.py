@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import yaml
 
-from muster.coordinator.api.values import TRAINING
 from muster.coordinator.farm_root import plans
 from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.submission.submit import ItemsAt, Planned, plan_file
@@ -19,6 +18,7 @@ from muster.jobs.contract.plan import ArraySource, Layer, ModelFile, Plan
 from muster.jobs.job_file import yaml_text
 from muster.jobs.job_file.make_plan import make_plan
 from muster.jobs.job_file.read import parse_job
+from muster.jobs.kinds import registry
 from muster.jobs.parts.manifest import read_manifest
 from muster.jobs.user_code.code_pack import opened
 
@@ -138,7 +138,7 @@ def layer_changes(old: Plan, before: Layer, new: Plan, layer: Layer) -> list[str
     if first.code != second.code:
         found.append("the code changed")
     if _digest(first.model) != _digest(second.model):
-        found.append("the data changed" if second.kind == TRAINING else "the model changed")
+        found.append(f"the {registry.load(second.kind).model_is} changed")
     return found + _source_changes(before, layer)
 
 

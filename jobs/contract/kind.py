@@ -131,6 +131,17 @@ class Prepared(Generic[P]):
     same_kernels: bool = False  # whether machines of other kernels are left out, as if the job file said so
 
 
+@dataclass(frozen=True)
+class KindForecast:
+    """What a kind says of a job before it runs, in place of shards and layers. Its driver is to report in this unit."""
+
+    total: int
+    unit: str  # one of what its driver counts: "round"
+    head: str  # in a few words: "mlp with 610 parameters"
+    lines: tuple[str, ...]  # for people, each with its label: "data     1,437 rows"
+    numbers: Mapping[str, float | str]  # the same for programs
+
+
 class Runner(ABC):
     """A kind, opened once per worker and job."""
 
@@ -155,6 +166,7 @@ class Kind(ABC, Generic[P]):
     may_have_code: ClassVar[bool] = False  # whether it may
     has_entry: ClassVar[bool] = True  # whether code has a function that is called
     sourceless: ClassVar[bool] = False  # all its shards are made, by a driver, and a job file has no `source`
+    model_is: ClassVar[str] = "model"  # what the file is that its machines get a copy of, in a word
     driven: ClassVar[bool] = False  # whether a driver makes shards as results arrive: a process, found by our name
 
     def check(self, params: P, shape: Shape | None) -> None:
@@ -178,6 +190,10 @@ class Kind(ABC, Generic[P]):
         any result is that of a serial run. To be said only where all that computes is the kind's own: users' code and
         others' libraries may draw numbers, read the clock, or add in whatever order their threads come."""
         return False
+
+    def forecast(self, params: P, entry: str | None) -> KindForecast | None:
+        """What a job will be, where its driver counts something else than shards, else None. `entry`: of its code."""
+        return None
 
     def grain(self, params: P) -> int:
         """Rows a shard had better be a multiple of, where its size is ours to choose."""

@@ -252,6 +252,7 @@ class Plan(msgspec.Struct, frozen=True):
     same_kernels: bool = False  # only on machines with the kernel fingerprint of its first result
     notify: str = ""  # a shell command that is told of its end, of halts and standstills
     base: str = ""  # the folder that paths in its job file start at; "": the job's own
+    counted: tuple[int, str] | None = None  # how many of what its driver counts: (1000, "round"); None: shards
 
     @property
     def driven(self) -> bool:

@@ -56,6 +56,7 @@ def make_plan(job: JobFile, base: Path, code: CodeBundle | None, listed_at: Path
     if sum(layer.count for layer in layers) > SHARDS_LIMIT:
         total = sum(layer.count for layer in layers)
         raise JobFileError(f"shard: {total} shards, a job may have {SHARDS_LIMIT}", "choose larger shards")
+    ahead = kind.forecast(_typed(kind, job.params), work.entry)
     return Plan(
         format=FORMAT,
         name=job.name,
@@ -67,6 +68,7 @@ def make_plan(job: JobFile, base: Path, code: CodeBundle | None, listed_at: Path
         driver=job.kind if kind.driven else None,
         same_kernels=job.same_kernels == "require" or prepared.same_kernels,
         notify=job.notify.command if job.notify else "",
+        counted=(ahead.total, ahead.unit) if ahead else None,
     )
 
 

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from muster.jobs.contract.kind import Bench, Kind, Prepared, Result, Runner, RunnerLost, Shape, Shard, Site
+from muster.jobs.common.units import format_size
+from muster.jobs.contract.kind import (
+    Bench,
+    Kind,
+    KindForecast,
+    Prepared,
+    Result,
+    Runner,
+    RunnerLost,
+    Shape,
+    Shard,
+    Site,
+)
 from muster.jobs.contract.plan import Output
 from muster.jobs.training.aggregation.contribution import Header
 from muster.jobs.training.params import TORCH_MODELS, TrainParams, check
@@ -22,6 +35,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 VALUES, TALLY = "values", "tally"
+ROUND = "round"  # what is counted of a training
 TALLIED = 7  # numbers: those of a `Tally`, or of a `Score` and then zeros
 SHEETS_KEPT = 4  # mapped weights: as many versions may be in the same batch
 
@@ -42,6 +56,7 @@ class Train(Kind[TrainParams]):
     driven = True
     sourceless = True
     may_have_code = True
+    model_is = "data"
 
     def check(self, params: TrainParams, shape: Shape | None) -> None:
         check(params)
@@ -58,6 +73,38 @@ class Train(Kind[TrainParams]):
     def repeats(self, params: TrainParams, shape: Shape | None, threads: int, has_code: bool) -> bool:
         """Numpy's models do, in rounds; without rounds it counts in which order contributions came."""
         return not has_code and params.model not in TORCH_MODELS and params.mode != "async"
+
+    def forecast(self, params: TrainParams, entry: str | None) -> KindForecast:
+        from muster.jobs.training.steps.models import open_model
+
+        facts = params.facts
+        assert facts is not None, "prepared"
+        model = open_model(params, facts)
+        nbytes = model.dim * params.bits // 8  # of a round, to each machine and from it, at most
+        factors = [params.workers, *([params.steps] if params.steps > 1 else []), params.microbatch]
+        rows = f"{' × '.join(f'{one:,}' for one in factors)} = {prod(factors):,} rows"
+        return KindForecast(
+            params.rounds,
+            ROUND,
+            head=f"{entry or params.model} with {model.stepped:,} parameters",
+            lines=(
+                f"data     {facts.rows:,} rows, {facts.test_rows:,} to test on",
+                f"rounds   {params.rounds:,}, {params.mode}; each of {rows}",
+                f"link     about {format_size(nbytes)} a round to each machine, and as much from it",
+            ),
+            numbers={
+                "model": entry or params.model,
+                "parameters": model.stepped,
+                "rows": facts.rows,
+                "test_rows": facts.test_rows,
+                "mode": params.mode,
+                "rounds": params.rounds,
+                "workers": params.workers,
+                "steps": params.steps,
+                "microbatch": params.microbatch,
+                "round_bytes": nbytes,
+            },
+        )
 
     def patched(self, params: TrainParams, sheet: bytes, patch: bytes) -> bytes:
         from muster.jobs.training.aggregation import weights_delta as patches

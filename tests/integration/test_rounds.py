@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from muster.coordinator.api.driver import Advance, Advanced, DriveOpen, DriveState
-from muster.coordinator.api.requests import Cancel, Retry
+from muster.coordinator.api.requests import Cancel, ExplainJob, Retry
 from muster.coordinator.api.requests import Done as Answered
+from muster.coordinator.api.status import Explained
 from muster.coordinator.drivers.session import Drive
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.protocol import transfer as m
@@ -67,6 +69,32 @@ def test_rounds_run_to_their_end(farm: Farm) -> None:
     totals = farm.status(job).totals
     assert (totals.shards, totals.committed) == (120, 120)
     assert farm.coordinator("status", job).returncode == 0 and farm.coordinator("watch", job).returncode == 0
+
+
+def test_what_a_driver_counts_is_what_people_are_shown(farm: Farm) -> None:
+    from muster_rounds import RoundsParams, serially
+
+    file = farm.job_file({}, kind="rounds", params={})
+    planned = farm.coordinator("plan", str(file)).stdout.splitlines()
+    assert planned[:2] == ["job: rounds, 6 workers", "  values   1,000"]
+    for agent in farm.agents:
+        agent.paused.set()
+    job = submit(farm)
+    begun = farm.status(job).progress
+    assert begun is not None and (begun.done, begun.total, begun.unit) == (0, 20, "turn")
+    for agent in farm.agents:
+        agent.paused.clear()
+    check(farm, job)
+    first = int.from_bytes(serially(RoundsParams())[:4], "little")
+    assert farm.ask(ExplainJob(job), Explained).lines == ["is complete; 20 of 20 turns done"]
+    page = farm.coordinator("status", job).stdout.splitlines()
+    assert {"  turns     20/20 (100%)", f"  first     is {first} now"} <= set(page)
+    assert f"{job} complete: turn 20/20, first {first}" in farm.coordinator("watch", job).stdout.splitlines()
+    [told] = json.loads(farm.coordinator("status", job, "--json").stdout)["jobs"]
+    assert (told["progress"]["unit"], told["progress"]["numbers"]) == ("turn", {"first": first})
+    farm.restart()
+    known = farm.status(job).progress
+    assert known is not None and (known.done, known.facts) == (20, [f"first {first}"])
 
 
 def test_a_driver_killed_at_any_moment_goes_on_from_its_checkpoint(farm: Farm) -> None:

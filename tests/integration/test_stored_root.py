@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from muster.coordinator.daemon.jobs.drivers import recalled
 from muster.jobs.training import checkpoint
 from muster.jobs.training.aggregation.synchronous import Outer
 from muster.jobs.training.data import dataset
@@ -56,6 +57,13 @@ def test_what_was_committed_before_is_not_computed_again(old: Farm) -> None:
     agent.work(lambda: old.status(CLUSTERING).state == "complete")
     assert len(agent.computed) == HALF
     old.wait(MERGE)
+
+
+def test_how_far_a_training_of_0_1_0_came_is_known_before_its_driver_says_so(old: Farm) -> None:
+    stored = old.stored()[TRAINING].news
+    assert stored is not None and (known := recalled(stored)) is not None
+    assert (0 < known.done < known.total, known.total, known.unit) == (True, 400, "round")
+    assert recalled(stored[:-1]) is recalled(b"\x80") is None
 
 
 def trained_serially(farm: Farm, job: str) -> str:

@@ -63,7 +63,7 @@ def check(farm: Farm, job: str) -> None:
 
 
 def at_round(farm: Farm, job: str, number: int) -> None:
-    until(lambda: (news := farm.status(job).training) is not None and news.round >= number, f"round {number}")
+    until(lambda: (so_far := farm.status(job).progress) is not None and so_far.done >= number, f"round {number}")
 
 
 def drivers(farm: Farm, job: str) -> list[int]:
@@ -111,12 +111,12 @@ def test_driver_and_daemon_are_killed_and_the_weights_are_the_same(farm: Farm) -
 
 def test_how_far_a_training_came_is_known_after_a_restart_and_in_rounds(farm: Farm) -> None:
     job = submit(farm, rounds=20)
-    assert (news := farm.status(job).training) is not None and (news.round, news.rounds) == (0, 20)
+    assert (begun := farm.status(job).progress) is not None and (begun.done, begun.total) == (0, 20)
     farm.agent("a").go()
     farm.wait(job)
-    first = farm.status(job).training
+    first = farm.status(job).progress
     farm.restart()
-    assert farm.status(job).training == first
+    assert farm.status(job).progress == first
     said = farm.ask(ExplainJob(job), Explained).lines
     assert said == ["is complete; 20 of 20 rounds done"]
     [said] = farm.ask(ExplainShard(job, "made", 3), Explained).lines

@@ -1,6 +1,7 @@
 """A kind for tests, in a package of its own: rounds of shards that read one sheet, made of the last one's sums.
 
-Its driver keeps a checkpoint every few rounds, and kills itself where a file in $MUSTER_CHAIN_DEATHS says so.
+Its driver calls them turns, which is what it counts. It keeps a checkpoint every few of them, and kills itself where a
+file in $MUSTER_CHAIN_DEATHS says so.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import numpy as np
 from msgspec import Meta
 from muster_chain import perhaps_die
 
+from muster.coordinator.api.status import Progress
 from muster.coordinator.drivers.session import Drive, run
 from muster.jobs.common.durable import write_durably
 from muster.jobs.common.ranges import RangeSet
-from muster.jobs.kinds import Bench, Kind, Output, Result, Runner, RunnerLost, Shape, Shard
+from muster.jobs.kinds import Bench, Kind, KindForecast, Output, Result, Runner, RunnerLost, Shape, Shard
 
 WIDTH = 1000
 MASK = 0x3FFF
@@ -35,6 +37,10 @@ class Rounds(Kind[RoundsParams]):
 
     def rounds(self, params: RoundsParams) -> Literal["", "whole", "each"]:
         return "whole"
+
+    def forecast(self, params: RoundsParams, entry: str | None) -> KindForecast:
+        lines = (f"values   {WIDTH:,}",)
+        return KindForecast(params.rounds, "turn", f"{params.workers} workers", lines, {"values": WIDTH})
 
     def declare(self, params: RoundsParams, shape: Shape | None) -> tuple[Output, ...]:
         return (Output("sum", "sum", "<i4", (WIDTH,), narrow=True), Output("count", "rows", "<i8"))
@@ -80,20 +86,26 @@ def _drive(job: Drive) -> None:
     perhaps_die(job, "opened")
     values = np.arange(WIDTH, dtype="<i4") if not done else np.fromfile(job.place.path / f"check-{done}", "<i4")
     while done < params.rounds and not job.over:
-        values = after(_one_round(job, params, values))
+        values = after(_one_round(job, params, values, done))
         done += 1
         perhaps_die(job, f"summed-{done}")
         if done % params.checkpoint == 0 and done < params.rounds:
             write_durably(job.place.path / f"check-{done}", values.tobytes())
-            job.advance(done, durable=True)
+            job.advance(done, durable=True, progress=so_far(params, done, values))
     write_durably(job.place.result / "values", values.tobytes())
-    assert job.advance(done, finish=True)
+    assert job.advance(done, finish=True, progress=so_far(params, done, values))
 
 
-def _one_round(job: Drive, params: RoundsParams, values: np.ndarray) -> np.ndarray:
+def so_far(params: RoundsParams, done: int, values: np.ndarray) -> Progress:
+    first = int(values[0])
+    facts, lines = [f"first {first}"], [f"first     is {first} now"]
+    return Progress(done, params.rounds, "turn", facts=facts, lines=lines, numbers={"first": first})
+
+
+def _one_round(job: Drive, params: RoundsParams, values: np.ndarray, done: int) -> np.ndarray:
     sheet, wanted = job.lay_out(values.data), RangeSet([(job.next, job.next + params.workers)])
     create = [(number, str(v).encode()) for v, number in enumerate(wanted)]
-    assert job.advance(job.cursor, create, durable=False, sheet=sheet)
+    assert job.advance(job.cursor, create, durable=False, sheet=sheet, progress=so_far(params, done, values))
     total = np.zeros(WIDTH, "<i4")
     while wanted:
         job.wait()

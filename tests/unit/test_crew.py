@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from muster.coordinator.api.status import TrainNews
+from muster.coordinator.api.status import Progress
 from muster.coordinator.drivers.session import Drive, Landed
 from muster.coordinator.drivers.training.participants import WRONG_MOST, Crew
 from muster.jobs.common.errors import TrainingError
@@ -58,8 +58,8 @@ class Farm:
         return landed
 
 
-def news() -> TrainNews:
-    return TrainNews(0, 1)
+def progress() -> Progress:
+    return Progress(0, 1, "round")
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def farm() -> Farm:
 def crew(farm: Farm) -> Crew:
     """With a round out."""
     crew = Crew(cast(Drive, farm), PARAMS)
-    crew.issue([Order(v, HEADER) for v in range(4)], WEIGHTS, digest_of(WEIGHTS), news)
+    crew.issue([Order(v, HEADER) for v in range(4)], WEIGHTS, digest_of(WEIGHTS), progress)
     return crew
 
 
@@ -113,7 +113,7 @@ def test_what_cannot_be_does_not_count_and_is_asked_for_again(farm: Farm, crew: 
     farm.landed = [wrong]
     arrived = crew.take()
     assert not arrived.sums and arrived.wrong and arrived.wrong[0] == 0
-    crew.issue([Order(v, HEADER) for v in arrived.wrong], WEIGHTS, digest_of(WEIGHTS), news)
+    crew.issue([Order(v, HEADER) for v in arrived.wrong], WEIGHTS, digest_of(WEIGHTS), progress)
     again = farm.next - (1 << 32) - len(arrived.wrong)
     farm.landed = [bundle([again], [0] * DIM)]
     assert crew.take().sums[0].workers == (0,)
@@ -130,19 +130,19 @@ def test_a_machine_that_goes_on_like_that_ends_the_training(farm: Farm, crew: Cr
         for n in range(0, 4 * WRONG_MOST + 4, 4):
             farm.landed = [bundle([n], [PARAMS.limit + 1] * DIM)]
             crew.take()
-            crew.issue([Order(v, HEADER) for v in range(4)], WEIGHTS, digest_of(WEIGHTS), news)
+            crew.issue([Order(v, HEADER) for v in range(4)], WEIGHTS, digest_of(WEIGHTS), progress)
 
 
 @pytest.mark.parametrize("row", [[21, 20, 0], [-1, 20, 0], [3, 19, 0], [3, 20, -5]])
 def test_a_score_that_cannot_be_is_asked_for_again(farm: Farm, crew: Crew, row: list[int]) -> None:
-    crew.judge(3, WEIGHTS, news)
+    crew.judge(3, WEIGHTS, progress)
     farm.landed = [bundle([4], [0] * DIM, [[*row, 0, 0, 0, 0]])]
     arrived = crew.take()
     assert arrived.misjudged == [3] and not arrived.scores and not crew.judging
 
 
 def test_a_score_may_come_in_one_bundle_with_contributions(farm: Farm, crew: Crew) -> None:
-    crew.judge(3, WEIGHTS, news)
+    crew.judge(3, WEIGHTS, progress)
     farm.landed = [bundle([1, 4], [7] * DIM, [tally(), [19, 20, 5, 0, 0, 0, 0]])]
     arrived = crew.take()
     assert arrived.scores[0][0] == 3 and arrived.scores[0][1].accuracy == 0.95
@@ -153,5 +153,5 @@ def test_sheets_stay_while_work_that_reads_them_is_out(farm: Farm, crew: Crew) -
     for step in range(1, 8):
         weights = WEIGHTS + np.float32(step)
         header = msgspec.structs.replace(HEADER, round=3 + step, weights=digest_of(weights))
-        crew.issue([Order(0, header)], weights, digest_of(weights), news)
+        crew.issue([Order(0, header)], weights, digest_of(weights), progress)
     assert digest_of(WEIGHTS) not in farm.taken_away

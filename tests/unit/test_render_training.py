@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
-from muster.coordinator.api.status import AgentRate, JobStatus, Tally, TrainNews
+from muster.coordinator.api.status import AgentRate, JobStatus, Progress, Tally
 from muster.coordinator.display import agents, jobs
+from muster.coordinator.drivers.training.progress import progress_of
 from muster.coordinator.submission.eta import Trace
 
-NEWS = TrainNews(round=120, rounds=1000, loss=0.45678, accuracy=0.9, best=0.91, rate=40.0, seconds=3.0)
+so_far = partial(progress_of, 120, 1000, loss=0.45678, accuracy=0.9, best=0.91, rate=40.0, seconds=3.0)
+NEWS = so_far()
 
 
-def status(news: TrainNews, state: str = "running") -> JobStatus:
+def status(news: Progress, state: str = "running") -> JobStatus:
     agent = AgentRate("a", True, 2, 1, 0, 9, 9, 0, 0, 0.1, 1.0)
-    return JobStatus("digits.1", "train", state, "", 1, 5.0, 6.0, None, Tally(), 0, agents=[agent], training=news)  # type: ignore[arg-type]
+    return JobStatus("digits.1", "train", state, "", 1, 5.0, 6.0, None, Tally(), 0, agents=[agent], progress=news)  # type: ignore[arg-type]
 
 
 def test_a_line_has_round_loss_accuracy_rate_machines_and_time() -> None:
@@ -25,10 +29,10 @@ def test_a_line_has_round_loss_accuracy_rate_machines_and_time() -> None:
 
 
 def test_time_is_to_the_target_where_it_can_be_told() -> None:
-    near = msgspec.structs.replace(NEWS, target=0.95, target_seconds=7.4)
-    far = msgspec.structs.replace(NEWS, target=0.95)
+    near = so_far(target=0.95, target_seconds=7.4)
+    far = so_far(target=0.95)
     assert "left: about 7.0 s to 0.95" in jobs.progress_line(status(near), 10.0)
-    slow = msgspec.structs.replace(near, target_seconds=40.0)
+    slow = so_far(target=0.95, target_seconds=40.0)
     assert "left: at most 22 s" in jobs.progress_line(status(slow), 10.0)
     assert "left: at most 22 s" in jobs.progress_line(status(far), 10.0)
 
@@ -41,15 +45,15 @@ def test_the_page_and_the_table_speak_of_rounds() -> None:
 
 
 def test_one_that_reached_its_target_is_whole() -> None:
-    done = status(msgspec.structs.replace(NEWS, target=0.9), "complete")
+    done = status(so_far(target=0.9), "complete")
     assert " 100% " in jobs.jobs_table([done], 10.0)
     assert "120/1,000 (100%)" in jobs.job_page(done, 10.0) and "target 0.9 reached" in jobs.job_page(done, 10.0)
 
 
 def test_before_the_first_round_nothing_is_made_up() -> None:
-    said = jobs.progress_line(status(TrainNews(0, 50)), 10.0)
+    said = jobs.progress_line(status(progress_of(0, 50)), 10.0)
     assert said == "digits.1 running: round 0/50, 1 machine, left: measuring"
-    assert "measuring left" not in jobs.jobs_table([status(TrainNews(0, 50))], 10.0)
+    assert "measuring left" not in jobs.jobs_table([status(progress_of(0, 50))], 10.0)
 
 
 def test_of_machines_what_they_read_is_not_told() -> None:

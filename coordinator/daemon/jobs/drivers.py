@@ -18,6 +18,7 @@ from muster.coordinator.api.driver import (
     DriveWait,
 )
 from muster.coordinator.api.requests import Done
+from muster.coordinator.api.status import Progress
 from muster.coordinator.daemon.engine import Engine
 from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.entities import Job
@@ -45,6 +46,19 @@ def entry_of(kind: str) -> str:
             f"no driver of kind `{kind}` is installed with the coordinator", f"install what has it, under {GROUP}"
         )
     return found[kind]
+
+
+def recalled(news: bytes | None) -> Progress | None:
+    """What the store has of a driver's progress: None where there is nothing, or nothing that can be read."""
+    if news is None:
+        return None
+    try:
+        found = msgspec.msgpack.decode(news)
+        if "rounds" in found:  # by 0.1.0, which knew one kind that counts, and stored its numbers alone
+            found = {"done": found["round"], "total": found["rounds"], "unit": "round", "numbers": found}
+        return msgspec.convert(found, Progress)
+    except (msgspec.MsgspecError, KeyError, TypeError):
+        return None
 
 
 class Driving:
@@ -195,11 +209,11 @@ class Driving:
         if not q.durable and q.to_seq != q.from_seq:
             raise RefusedError("the cursor of rounds moves where it is stored only", "say durable")
         if q.durable:
-            news = msgspec.msgpack.encode(q.news) if q.news is not None else None
+            news = msgspec.msgpack.encode(q.progress) if q.progress is not None else None
             await engine.ask(lambda store: store.keep_cursor(q.job, q.to_seq, q.finish, news))
         if q.job not in engine.jobs:
             return Advanced(q.from_seq, False)
-        live.training = q.news or live.training
+        live.progress = q.progress or live.progress
         live.forget_sheets(retire)
         if q.sheet:
             live.sheets.update(dict.fromkeys((number for number, _ in q.create), q.sheet))

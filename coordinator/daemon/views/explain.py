@@ -118,9 +118,9 @@ def explain_job(engine: Engine, job: entities.Job) -> Explained:
 
 
 def _left(engine: Engine, job: entities.Job) -> str:
-    """Shards, but of a training, which makes them as it goes, rounds."""
-    if news := engine.jobs[job.id].training:
-        return f"{news.round:,} of {_counted(news.rounds, 'round')} done"
+    """Shards, or what its driver counts in their place."""
+    if progress := engine.jobs[job.id].progress:
+        return f"{progress.done:,} of {_counted(progress.total, progress.unit)} done"
     return f"{job.left:,} of {sum(layer.count - layer.first for layer in job.layers):,} shards left"
 
 

@@ -78,7 +78,7 @@ def _job_status(engine: Engine, job: s.Job, *, with_layers: bool) -> JobStatus:
         whole=figures.window_whole(),
         merged_bytes=figures.merged_bytes,
         merge_seconds=figures.merge_seconds,
-        training=live.training,
+        progress=live.progress,
         slow=[] if live.work.timeout else slow_shards(state, job, figures.median(), time.monotonic()),
         notes=notes_of(engine, job),
         plan=live.digest,

@@ -81,7 +81,7 @@ class RoundTraining:
         while wanted or self._crew.busy:
             if wanted:
                 orders = [Order(worker, header) for worker in wanted]
-                self._crew.issue(orders, outer.weights, outer.digest, self._book.news)
+                self._crew.issue(orders, outer.weights, outer.digest, self._book.progress)
             arrived = self._crew.take()
             for arrival in arrived.sums:
                 total.add(arrival.part)
@@ -119,7 +119,7 @@ class AsyncTraining:
         if issued := self._pushes.issue(self._book.params.workers):
             header, workers = issued
             orders = [Order(worker, header) for worker in workers]
-            self._crew.issue(orders, self._pushes.weights, self._pushes.digest, self._book.news)
+            self._crew.issue(orders, self._pushes.weights, self._pushes.digest, self._book.progress)
 
     def _take(self) -> None:
         arrived = self._crew.take()
@@ -144,7 +144,7 @@ def _ask_for_scores(book: Logbook, crew: Crew) -> bool:
     """Of all weights that wait for one; whether there were any."""
     asked = book.unscored()
     for at, weights in asked:
-        crew.judge(at, weights, book.news)
+        crew.judge(at, weights, book.progress)
     return bool(asked)
 
 

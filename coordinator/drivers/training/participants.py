@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from muster.coordinator.api.status import TrainNews
+from muster.coordinator.api.status import Progress
 from muster.coordinator.drivers.session import Drive, Landed
 from muster.jobs.common.errors import TrainingError
 from muster.jobs.kinds.train import Order
@@ -24,7 +24,7 @@ from muster.jobs.training.steps.learner import Score, digest_of
 
 Array = np.ndarray[Any, Any]
 Shards = list[tuple[Entry, memoryview]]
-News = Callable[[], TrainNews]
+Told = Callable[[], Progress]
 
 WRONG_MOST = 20  # bundles that cannot be, before there is no going on
 SHEETS_AHEAD = 3  # kept beside those that stale work may still want
@@ -81,19 +81,19 @@ class Crew:
         if update.bits < 32:
             self._patch = digest, base, patch_of(update, stepped)
 
-    def issue(self, orders: Sequence[Order], weights: Array, digest: str, news: News) -> None:
+    def issue(self, orders: Sequence[Order], weights: Array, digest: str, told: Told) -> None:
         """A shard for each order, at these weights."""
-        for number, order in self._made(orders, weights, digest, news):
+        for number, order in self._made(orders, weights, digest, told):
             assert order.header is not None
             self._out[number] = order.header, order.worker
 
-    def judge(self, at: int, weights: Array, news: News) -> None:
+    def judge(self, at: int, weights: Array, told: Told) -> None:
         """Have the weights of an iteration scored."""
-        ((number, _),) = self._made([Order(-1)], weights, digest_of(weights), news, aside=True)
+        ((number, _),) = self._made([Order(-1)], weights, digest_of(weights), told, aside=True)
         self._judged[number] = at, weights
 
     def _made(
-        self, orders: Sequence[Order], weights: Array, digest: str, news: News, aside: bool = False
+        self, orders: Sequence[Order], weights: Array, digest: str, told: Told, aside: bool = False
     ) -> list[tuple[int, Order]]:
         self._lay_out(weights, digest)
         drive = self._drive
@@ -101,7 +101,7 @@ class Crew:
         create = [(number, _encode(order)) for number, order in numbered]
         base = self._patch[1] if self._patch[0] == digest else ""
         cursor = drive.cursor
-        if not drive.advance(cursor, create, durable=False, sheet=digest, base=base, news=news(), aside=aside):
+        if not drive.advance(cursor, create, durable=False, sheet=digest, base=base, progress=told(), aside=aside):
             raise RuntimeError("the job was moved on by somebody else")
         return numbered
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from muster.coordinator.api.status import TrainNews
+from muster.coordinator.api.status import Progress
 from muster.coordinator.drivers.session import Drive
+from muster.coordinator.drivers.training.progress import progress_of
 from muster.coordinator.drivers.training.result import publish
 from muster.jobs.common.errors import RefusedError, TrainingError
 from muster.jobs.common.ranges import RangeSet
@@ -119,15 +120,15 @@ class Logbook:
         drive = self._drive
         first = min([low for low, _ in drive.state.created], default=drive.next)
         every = RangeSet([(first, drive.next)]) if finish else None
-        if not drive.advance(cursor, finish=finish, retire=every, news=self.news()):
+        if not drive.advance(cursor, finish=finish, retire=every, progress=self.progress()):
             raise RuntimeError("the job was moved on by somebody else")
 
-    def news(self) -> TrainNews:
+    def progress(self) -> Progress:
         """For people."""
         record, params, best = self.course.record, self.params, self.course.best
-        return TrainNews(
-            round=self.outer.round,
-            rounds=params.rounds,
+        return progress_of(
+            self.outer.round,
+            params.rounds,
             loss=record.points[-1].loss if record.points else None,
             accuracy=record.marks[-1].accuracy if record.marks else None,
             best=best.accuracy if best else None,

@@ -14,6 +14,7 @@ import msgspec
 
 from muster.jobs.common.errors import JobFileError
 from muster.jobs.contract.failure_codes import ShardCode
+from muster.jobs.common.errors import JobFileError, NotFoundError
 from muster.jobs.contract.plan import Output
 
 if TYPE_CHECKING:
@@ -142,6 +143,17 @@ class KindForecast:
     numbers: Mapping[str, float | str]  # the same for programs
 
 
+@dataclass(frozen=True)
+class KindReport:
+    """How jobs of one kind went, side by side: of each a row for people, and a value for programs."""
+
+    header: tuple[str, ...]
+    right: str  # an `r` for each column that is aligned to the right, any other character for the others
+    rows: Sequence[tuple[str, ...]]
+    values: Sequence[msgspec.Struct]
+    draw: Callable[[Path], Sequence[Path]]  # pictures and their numbers, into a folder; the files
+
+
 class Runner(ABC):
     """A kind, opened once per worker and job."""
 
@@ -194,6 +206,10 @@ class Kind(ABC, Generic[P]):
     def forecast(self, params: P, entry: str | None) -> KindForecast | None:
         """What a job will be, where its driver counts something else than shards, else None. `entry`: of its code."""
         return None
+
+    def report(self, checkpoints: Mapping[str, Path], target: float | None) -> KindReport:
+        """How jobs go or went, by what their drivers kept: job → that folder. `target`: a score to compare them by."""
+        raise NotFoundError(f"kind `{self.name}` has no report", "`coordinator status JOB` shows how a job goes")
 
     def grain(self, params: P) -> int:
         """Rows a shard had better be a multiple of, where its size is ours to choose."""

@@ -12,6 +12,7 @@ from muster.jobs.contract.kind import (
     Bench,
     Kind,
     KindForecast,
+    KindReport,
     Prepared,
     Result,
     Runner,
@@ -25,6 +26,7 @@ from muster.jobs.training.aggregation.contribution import Header
 from muster.jobs.training.params import TORCH_MODELS, TrainParams, check
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     import numpy as np
@@ -105,6 +107,11 @@ class Train(Kind[TrainParams]):
                 "round_bytes": nbytes,
             },
         )
+
+    def report(self, checkpoints: Mapping[str, Path], target: float | None) -> KindReport:
+        from muster.jobs.training.report import side_by_side
+
+        return side_by_side(checkpoints, target)
 
     def patched(self, params: TrainParams, sheet: bytes, patch: bytes) -> bytes:
         from muster.jobs.training.aggregation import weights_delta as patches

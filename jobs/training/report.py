@@ -1,12 +1,20 @@
-"""What trainings came to, as tables: over iterations, over time, and against one worker. Draws nothing."""
+"""What trainings came to: side by side, over iterations, over time, and against one worker. Draws nothing itself."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+import msgspec
+
+from muster.jobs.common.errors import NotFoundError
+from muster.jobs.common.units import format_duration
+from muster.jobs.contract.kind import KindReport
+from muster.jobs.training import checkpoint
+from muster.jobs.training.checkpoint import Told
 from muster.jobs.training.progress import Mark, Point
 
 Row = tuple[object, ...]
@@ -16,6 +24,7 @@ ACCURACY_BY_TIME = "accuracy-over-time"
 ITERATIONS_BY_TIME = "iterations-over-time"
 SPEEDUP = "speed-up"
 POINTS_MOST = 500  # of a run
+HEADER = ("mode", "workers", "bits", "round", "time", "rounds/s", "loss", "accuracy", "best", "to target")
 
 
 @dataclass(frozen=True)
@@ -166,6 +175,89 @@ def speedup_table(gains: Sequence[Speedup]) -> Table:
     ]
     columns = ("mode", "workers", "simulated", "seconds", "iterations", "speedup", "throughput", "steps")
     return Table(SPEEDUP, columns, rows)
+
+
+# --- side by side --------------------------------------------------------------------------------------------
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """One training by its newest checkpoint."""
+
+    job: str
+    mode: str
+    workers: int  # virtual ones
+    bits: int
+    steps: int
+    round: int
+    seconds: float
+    rounds_per_second: float
+    loss: float | None
+    accuracy: float | None
+    best: float | None
+    target: float | None
+    seconds_to_target: float | None
+    iterations_to_target: int | None
+    redone: int
+
+
+def side_by_side(checkpoints: Mapping[str, Path], target: float | None) -> KindReport:
+    """The jobs that keep their checkpoints in these folders. `target`: None for the first job's own."""
+    told = {job: _told(job, folder) for job, folder in checkpoints.items()}
+    target = target if target is not None else next(iter(told.values())).params.target
+    runs = [
+        Run(one.params.mode, one.params.workers, one.record.points, one.record.marks, job) for job, one in told.items()
+    ]
+    standings = [_standing(run, one, target) for run, one in zip(runs, told.values(), strict=True)]
+
+    def draw(folder: Path) -> list[Path]:
+        from muster.jobs.training import plots
+
+        return plots.write(folder, runs, target)
+
+    return KindReport(HEADER, ".rrrrrrrrr", [_cells(one) for one in standings], standings, draw)
+
+
+def _told(job: str, folder: Path) -> Told:
+    told = checkpoint.newest_told(folder)
+    if told is None:
+        raise NotFoundError(f"{job} has no checkpoint", "there is one a few seconds after its first round")
+    return told
+
+
+def _standing(run: Run, told: Told, target: float | None) -> Standing:
+    params, points, marks = told.params, run.points, run.marks
+    seconds = points[-1].seconds if points else 0.0
+    reached = run.reached(target) if target is not None else None
+    return Standing(
+        job=run.name,
+        mode=run.mode,
+        workers=run.workers,
+        bits=params.bits,
+        steps=params.steps,
+        round=told.round,
+        seconds=seconds,
+        rounds_per_second=told.round / seconds if seconds else 0.0,
+        loss=points[-1].loss if points else None,
+        accuracy=marks[-1].accuracy if marks else None,
+        best=told.best.accuracy if told.best else None,
+        target=target,
+        seconds_to_target=reached.seconds if reached else None,
+        iterations_to_target=reached.iteration if reached else None,
+        redone=told.record.redone,
+    )
+
+
+def _cells(one: Standing) -> tuple[str, ...]:
+    return (
+        one.mode,
+        str(one.workers),
+        str(one.bits),
+        f"{one.round:,}",
+        format_duration(one.seconds),
+        f"{one.rounds_per_second:.3g}",
+        *(f"{value:.4f}" if value is not None else "-" for value in (one.loss, one.accuracy, one.best)),
+        format_duration(one.seconds_to_target) if one.seconds_to_target is not None else "-",
+    )
 
 
 def _shown(value: object) -> object:

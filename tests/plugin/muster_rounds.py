@@ -6,6 +6,8 @@ file in $MUSTER_CHAIN_DEATHS says so.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
@@ -15,9 +17,9 @@ from muster_chain import perhaps_die
 
 from muster.coordinator.api.status import Progress
 from muster.coordinator.drivers.session import Drive, run
-from muster.jobs.common.durable import write_durably
+from muster.jobs.common.durable import make_folder, write_durably
 from muster.jobs.common.ranges import RangeSet
-from muster.jobs.kinds import Bench, Kind, KindForecast, Output, Result, Runner, RunnerLost, Shape, Shard
+from muster.jobs.kinds import Bench, Kind, KindForecast, KindReport, Output, Result, Runner, RunnerLost, Shape, Shard
 
 WIDTH = 1000
 MASK = 0x3FFF
@@ -27,6 +29,10 @@ class RoundsParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rounds: Annotated[int, Meta(ge=1)] = 20
     workers: Annotated[int, Meta(ge=1)] = 6
     checkpoint: Annotated[int, Meta(ge=1)] = 5
+
+
+class Kept(msgspec.Struct, frozen=True):
+    kept: int
 
 
 class Rounds(Kind[RoundsParams]):
@@ -41,6 +47,11 @@ class Rounds(Kind[RoundsParams]):
     def forecast(self, params: RoundsParams, entry: str | None) -> KindForecast:
         lines = (f"values   {WIDTH:,}",)
         return KindForecast(params.rounds, "turn", f"{params.workers} workers", lines, {"values": WIDTH})
+
+    def report(self, checkpoints: Mapping[str, Path], target: float | None) -> KindReport:
+        """How many values each job has kept, in whatever turns."""
+        kept = [Kept(len(list(folder.iterdir()))) for folder in checkpoints.values()]
+        return KindReport(("kept",), "r", [(str(one.kept),) for one in kept], kept, lambda folder: [])
 
     def declare(self, params: RoundsParams, shape: Shape | None) -> tuple[Output, ...]:
         return (Output("sum", "sum", "<i4", (WIDTH,), narrow=True), Output("count", "rows", "<i8"))
@@ -83,14 +94,15 @@ def drive() -> int:
 def _drive(job: Drive) -> None:
     params = msgspec.convert(job.state.params, RoundsParams)
     done = job.cursor
+    make_folder(job.place.checkpoints)
     perhaps_die(job, "opened")
-    values = np.arange(WIDTH, dtype="<i4") if not done else np.fromfile(job.place.path / f"check-{done}", "<i4")
+    values = np.arange(WIDTH, dtype="<i4") if not done else np.fromfile(job.place.checkpoints / f"turn-{done}", "<i4")
     while done < params.rounds and not job.over:
         values = after(_one_round(job, params, values, done))
         done += 1
         perhaps_die(job, f"summed-{done}")
         if done % params.checkpoint == 0 and done < params.rounds:
-            write_durably(job.place.path / f"check-{done}", values.tobytes())
+            write_durably(job.place.checkpoints / f"turn-{done}", values.tobytes())
             job.advance(done, durable=True, progress=so_far(params, done, values))
     write_durably(job.place.result / "values", values.tobytes())
     assert job.advance(done, finish=True, progress=so_far(params, done, values))

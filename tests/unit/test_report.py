@@ -12,6 +12,7 @@ import pytest
 from muster.coordinator import cli
 from muster.coordinator.commands.result import nothing_merged
 from muster.coordinator.farm_root import paths as roots
+from muster.jobs.contract.plan import FORMAT, Plan, Work, encode_plan
 from muster.jobs.training import checkpoint
 from muster.jobs.training.aggregation.synchronous import Outer
 from muster.jobs.training.params import TrainParams, settled
@@ -30,8 +31,18 @@ def root(tmp_path: Path) -> roots.Root:
         course.best = Mark(40, seconds, 0.85, 0.4)
         course.record.marks = [Mark(20, seconds / 2, 0.6, 0.9), course.best]
         checkpoint.write(found.job(job).checkpoints, outer, course)
-    (found.job("other.1").path).mkdir()
+        keep_plan(found, job, "train")
+    for job, kind in (("other.1", "train"), ("map.1", "map"), ("bare.1", None)):
+        found.job(job).path.mkdir()
+        keep_plan(found, job, kind)
     return found
+
+
+def keep_plan(root: roots.Root, job: str, kind: str | None) -> None:
+    """Nothing in it is read but the kind."""
+    if kind is not None:
+        work = Work(kind, 1, {}, None, None, None, 1, None, None)
+        root.job(job).plan.write_bytes(encode_plan(Plan(FORMAT, job, work, (), 3, 20, 1, None)))
 
 
 def run(root: roots.Root, capsys: pytest.CaptureFixture[str], *args: Any) -> tuple[int, str, str]:
@@ -66,11 +77,19 @@ def test_pictures_and_their_numbers(root: roots.Root, tmp_path: Path, capsys: py
         assert code == 0 and len(list((tmp_path / "plots").glob("*.png"))) == 4
 
 
-@pytest.mark.parametrize("job", ["other", "gone"])
+@pytest.mark.parametrize("job", ["other", "gone", "map"])
 def test_jobs_that_have_none(root: roots.Root, job: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(root, capsys, job)
     assert code == 6
     assert err.startswith("error: ") and "\nhint: " in err
+
+
+@pytest.mark.parametrize("jobs, code", [(("one", "map"), 2), (("bare",), 7)])
+def test_jobs_that_do_not_stand_side_by_side(
+    root: roots.Root, jobs: tuple[str, ...], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, _, err = run(root, capsys, *jobs)
+    assert found == code and err.startswith("error: ") and "\nhint: " in err
 
 
 def test_without_a_result_one_is_told_of_the_checkpoints(root: roots.Root) -> None:

@@ -16,6 +16,7 @@ from muster.jobs.common.errors import JobFileError, UsageError
 from muster.jobs.inference.model_file import find
 from muster.jobs.job_file import yaml_text
 from muster.jobs.job_file.read import JobFile, check_job, read_job_file
+from muster.jobs.kinds import registry
 from muster.jobs.sources.discover import SourceSpec, discover
 from muster.jobs.user_code.code_pack import CodeBundle, collect, pack
 
@@ -104,7 +105,7 @@ def _checked(
     job: JobFile = check_job(fields)
     if code is None and job.code is not None:
         code = collect(job.code.entry, job.code.include, base)
-    named = job.params.get("model") if job.kind == "infer" else None
+    named = job.params.get("model") if registry.load(job.kind).names_model else None
     if named is None or named.startswith("~") or (Path(named).is_absolute() and not here):
         return Draft(fields, code, arrays)
     path = find(named, base)

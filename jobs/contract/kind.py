@@ -178,6 +178,7 @@ class Kind(ABC, Generic[P]):
     may_have_code: ClassVar[bool] = False  # whether it may
     has_entry: ClassVar[bool] = True  # whether code has a function that is called
     sourceless: ClassVar[bool] = False  # all its shards are made, by a driver, and a job file has no `source`
+    names_model: ClassVar[bool] = False  # whether `params.model` is a file, which goes along to a farm elsewhere
     model_is: ClassVar[str] = "model"  # what the file is that its machines get a copy of, in a word
     driven: ClassVar[bool] = False  # whether a driver makes shards as results arrive: a process, found by our name
 

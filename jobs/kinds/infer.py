@@ -28,6 +28,7 @@ class Infer(Kind[InferParams]):
     kernel = 1
     Params = InferParams
     may_have_code = True
+    names_model = True
 
     def check(self, params: InferParams, shape: Shape | None) -> None:
         output_declarations.check(params.outputs, reserved=(NAN_ROWS,))

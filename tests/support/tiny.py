@@ -59,6 +59,18 @@ class Sourceless(Driven):
     sourceless = True
 
 
+class ModelParams(Params, frozen=True, forbid_unknown_fields=True):
+    model: str | None = None
+
+
+class Modelled(Tiny):
+    """Takes a file."""
+
+    name = "modelled"
+    Params = ModelParams
+    names_model = True
+
+
 class Listing(Tiny):
     """Takes items."""
 
@@ -68,7 +80,7 @@ class Listing(Tiny):
         return None
 
 
-ALL = (Tiny, Listing, Coded, Driven, Sourceless)
+ALL = (Tiny, Modelled, Listing, Coded, Driven, Sourceless)
 KINDS: dict[str, type[Kind[Any]]] = {kind.name: kind for kind in ALL}
 
 

@@ -40,8 +40,10 @@ from muster.jobs.common.errors import (
 )
 from muster.jobs.common.locations import Host
 from muster.jobs.contract.plan import Output
+from muster.jobs.kinds import registry
 from muster.jobs.results.open_result import RaggedRows
 from muster.jobs.user_code.code_pack import MAGIC, CodeBundle, opened, pack
+from tests.support import tiny
 
 # --- arrays -----------------------------------------------------------------------------------------------
 
@@ -243,6 +245,18 @@ def test_a_path_means_the_server_or_this_machine(tmp_path: Path, monkeypatch: An
         from_file(tmp_path / "job.yaml", here=False)
     with pytest.raises(JobFileError, match="a set cannot stand"):
         from_fields({**fields, "params": {"n_clusters": {1}}}, "a.npy", here=True)
+
+
+def test_a_model_goes_along_where_the_kind_says_that_it_is_a_file(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(registry, "load", tiny.load)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.bin").write_bytes(b"weights")
+    fields = {"name": "j", "kind": "modelled", "params": {"model": "net.bin"}}
+    far = from_fields(fields, "/data/a.npy", here=False)
+    assert far.model is not None and far.model[0] == "net.bin"
+    here = from_fields(fields, "/data/a.npy", here=True)
+    assert here.fields["params"] == {"model": str(tmp_path / "net.bin")}
+    assert from_fields({**fields, "params": {}}, "/data/a.npy", here=False).model is None
 
 
 def test_files_and_tables_are_not_sent(tmp_path: Path, monkeypatch: Any) -> None:

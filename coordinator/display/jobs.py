@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from muster.coordinator.api.status import FailureRecord, JobStatus, LayerStatus, Tally
 from muster.coordinator.display import training
 from muster.coordinator.submission import eta as progress
 from muster.coordinator.api.status import FailureRecord, JobStatus, LayerStatus, Progress, Tally
 from muster.coordinator.api.values import DRIVER, MERGE
+from muster.coordinator.display.agents import machines_table
+from muster.coordinator.display.tables import NO_ETA, count, counted, left, moment, percent, rate, short, table
 from muster.coordinator.submission import eta
 from muster.coordinator.submission.eta import Eta
 from muster.jobs.common.errors import IncompleteError
 from muster.jobs.common.units import format_duration, format_size
 from muster.jobs.contract.failure_codes import whose_fault
-
-if TYPE_CHECKING:  # planning alone needs what this imports
-    pass
-from muster.coordinator.display.agents import machines_table
-from muster.coordinator.display.tables import NO_ETA, count, counted, left, moment, percent, rate, short, table
 
 LAYERS_SHOWN = 30
 

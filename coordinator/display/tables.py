@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from muster.coordinator.api.status import Tally
 from muster.coordinator.submission import eta as progress
 from muster.coordinator.submission.eta import Eta, Speed
 from muster.jobs.common.units import format_duration, format_size
-
-if TYPE_CHECKING:  # planning alone needs what this imports
-    pass
-
 
 NAME_WIDTH = 28  # columns a name may take in a table
 GAP = "  "

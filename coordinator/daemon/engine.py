@@ -16,10 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from muster.coordinator.api.process_messages import MergeReply
-from muster.coordinator.api.status import TrainNews
-from muster.coordinator.api.values import TRAINING
 from muster.coordinator.api.status import Progress
-from muster.coordinator.api.values import DRIVER, MERGE
 from muster.coordinator.daemon.agents.outbox import Mailbox
 from muster.coordinator.daemon.job_logs import append_failure, append_quarantine
 from muster.coordinator.daemon.measures import JobFigures

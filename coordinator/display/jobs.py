@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from muster.coordinator.api.status import FailureRecord, JobStatus, LayerStatus, Tally
-from muster.coordinator.display import training
-from muster.coordinator.submission import eta as progress
 from muster.coordinator.api.status import FailureRecord, JobStatus, LayerStatus, Progress, Tally
-from muster.coordinator.api.values import DRIVER, MERGE
 from muster.coordinator.display.agents import machines_table
 from muster.coordinator.display.tables import NO_ETA, count, counted, left, moment, percent, rate, short, table
 from muster.coordinator.submission import eta

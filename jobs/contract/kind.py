@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 import msgspec
 
-from muster.jobs.common.errors import JobFileError
-from muster.jobs.contract.failure_codes import ShardCode
 from muster.jobs.common.errors import JobFileError, NotFoundError
+from muster.jobs.contract.failure_codes import ShardCode
 from muster.jobs.contract.plan import Output
 
 if TYPE_CHECKING:

@@ -59,7 +59,7 @@ class Sourceless(Driven):
     sourceless = True
 
 
-class ModelParams(Params, frozen=True, forbid_unknown_fields=True):
+class ModelParams(TinyParams, frozen=True, forbid_unknown_fields=True):
     model: str | None = None
 
 

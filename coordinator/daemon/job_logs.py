@@ -1,20 +1,59 @@
-"""A job's failures.log: what failed, where, and the evidence, for people. Appends; nothing reads it back."""
+"""What failed, where, and the evidence: in the store, and in the job's failures.log for people, which nothing reads."""
 
 from __future__ import annotations
 
 import logging
 import os
+import time
 from datetime import datetime
 from pathlib import Path
 
+from muster.coordinator.daemon.engine import Engine
 from muster.coordinator.protocol.control import Failure
+from muster.coordinator.scheduler import actions as c
 from muster.jobs.common.units import format_duration, format_size
+from muster.jobs.contract.failure_codes import JobCode
 from muster.jobs.contract.text_limits import LOG_BYTES
 
 log = logging.getLogger("muster.daemon")
 
 
-def append_failure(path: Path, shard: str, agent: str, host: str, failure: Failure, quarantined: bool) -> None:
+def store_failure(engine: Engine, action: c.StoreFailure) -> None:
+    agents = engine.sessions.agents
+    host = agents[action.agent].host if action.agent in agents else ""
+    _store(engine, action.job, action.agent, host, action.failure, action.quarantine)
+
+
+def store_own_failure(
+    engine: Engine, job: str, layer: str, number: int, code: JobCode, message: str, evidence: str
+) -> None:
+    """What failed here, on the server."""
+    failure = Failure(job, layer, number, engine.boot, 0, code, message, evidence, 0.0, 0)
+    _store(engine, job, "coordinator", "", failure, False, counts=False)
+
+
+def _store(
+    engine: Engine, job: str, agent: str, host: str, failure: Failure, quarantine: bool, counts: bool = True
+) -> None:
+    live, at = engine.jobs[job], time.time()
+    live.figures.failed()
+    engine.write(lambda store: store.add_failure(job, agent, at, failure, quarantine, counts=counts))
+    shard = f"{job}/{live.name_of(failure.layer, failure.number)}"
+    _append_failure(engine.root.job(job).failures, shard, agent, host, failure, quarantine)
+
+
+def store_quarantine(engine: Engine, action: c.StoreQuarantine) -> None:
+    job, layer, number, why = action.job, action.layer, action.number, action.why
+    engine.write(lambda store: store.add_quarantine(job, layer, number, why))
+    shard = f"{job}/{engine.jobs[job].name_of(layer, number)}"
+    _append(engine.root.job(job).failures, [f"{_now()} {shard} quarantined: {_one_line(why)}"])
+
+
+def forget_failures(engine: Engine, action: c.ForgetFailures) -> None:
+    engine.write(lambda store: store.forget_failures(action.job, action.agent, action.shards))
+
+
+def _append_failure(path: Path, shard: str, agent: str, host: str, failure: Failure, quarantined: bool) -> None:
     """One failed attempt: a headline, then the evidence, indented."""
     where = f"{agent} ({host})" if host else agent
     head = (
@@ -25,10 +64,6 @@ def append_failure(path: Path, shard: str, agent: str, host: str, failure: Failu
     if quarantined:
         lines.append(f"{_now()} {shard} quarantined: that was its last attempt")
     _append(path, lines)
-
-
-def append_quarantine(path: Path, shard: str, why: str) -> None:
-    _append(path, [f"{_now()} {shard} quarantined: {_one_line(why)}"])
 
 
 def _one_line(text: str) -> str:

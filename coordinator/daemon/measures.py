@@ -69,6 +69,13 @@ class JobFigures:
             second.finished += count
             second.in_bytes += report.in_bytes
 
+    def failed(self) -> None:
+        self.failures += 1
+
+    def merged(self, nbytes: int, seconds: float) -> None:
+        self.merged_bytes += nbytes
+        self.merge_seconds += seconds
+
     def committed(self, agent: str, count: int, nbytes: int) -> None:
         self.by_agent.setdefault(agent, Done()).committed += count
         self.out_committed += nbytes

@@ -15,17 +15,20 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from muster.coordinator.api.requests import FromCommand
+from muster.coordinator.daemon.actions import HANDLERS
 from muster.coordinator.daemon.agents.channel import Channel
+from muster.coordinator.daemon.agents.control import ControlChannel
+from muster.coordinator.daemon.agents.transfers import PullChannel, PushChannel, RoundChannel
 from muster.coordinator.daemon.connection import Wire
-from muster.coordinator.daemon.engine import AgentInfo, Engine, LiveJob
-from muster.coordinator.daemon.jobs.drivers import Driving, recalled
+from muster.coordinator.daemon.engine import Engine
+from muster.coordinator.daemon.jobs import drivers
+from muster.coordinator.daemon.jobs.live import LiveJob
+from muster.coordinator.daemon.jobs.remove import sweep_forever
+from muster.coordinator.daemon.jobs.submit import added, seed
 from muster.coordinator.daemon.notify.queue import Notifying
-from muster.coordinator.daemon.requests import Office, added, first_of
+from muster.coordinator.daemon.requests import answer
 from muster.coordinator.daemon.store.statements import Store, StoredJob, StoredLayer
-from muster.coordinator.daemon.store.thread import StoreThread
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root import plans
 from muster.coordinator.farm_root.paths import Root
@@ -40,6 +43,7 @@ from muster.jobs.contract.plan import MadeSource, Plan
 log = logging.getLogger("muster.daemon")
 
 LOG_BYTES, LOG_FILES = 8 << 20, 3
+CHANNELS = {"control": ControlChannel, "pull": PullChannel, "push": PushChannel, "round": RoundChannel}
 _decode = Decoder(FromHelper | FromCommand)
 
 
@@ -89,32 +93,21 @@ class _Daemon:
         store = Store(root.store)
         self._boot = store.next_boot()
         self._stored = _settle_submissions(root, store)
-        expected = frozenset(name for name, live, _, _ in store.agents() if live)
         known_agents = store.agents()
-        failures = store.failure_counts()
+        expected = frozenset(name for name, live, _, _ in known_agents if live)
+        self._failures = store.failure_counts()
         _delete_leftovers(root, store)
-        self._stop = asyncio.Event()
-        scheduler = Scheduler(self._boot, timing, expected)
-        self._engine = Engine(root, self._boot, StoreThread(store, self._store_trouble), scheduler)
+        self._engine = Engine(root, store, Scheduler(self._boot, timing, expected), HANDLERS)
         self._engine.tmp.mkdir(mode=0o700)
         for name, _, seen, raw in known_agents:
-            self._engine.agents[name] = msgspec.msgpack.decode(raw, type=AgentInfo)
-            self._engine.agents[name].seen = seen
-        self._driving = Driving(self._engine)
+            self._engine.sessions.remember(name, seen, raw)
         self._notifying = Notifying(self._engine)
-        self._office = Office(self._engine, self._driving, self._stop.set)
         self._connections: set[asyncio.Task[None]] = set()
-        self._failures = failures
-
-    def _store_trouble(self, why: str) -> None:
-        if why and why != self._engine.store_trouble:
-            log.error("the root's database cannot be written: %s; it is tried again until it can", why)
-        self._engine.store_trouble = why
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
         for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(name, self._stop.set)
+            loop.add_signal_handler(name, self._engine.stop.set)
         for stored in self._stored:
             await self._restore(stored)
         self._root.socket.unlink(missing_ok=True)
@@ -124,15 +117,14 @@ class _Daemon:
         tasks: list[asyncio.Task[Any]] = [
             asyncio.create_task(self._engine.tick_forever()),
             asyncio.create_task(self._engine.merging.run()),
-            asyncio.create_task(self._office.sweep_forever()),
+            asyncio.create_task(sweep_forever(self._engine)),
             asyncio.create_task(self._notifying.look_forever()),
         ]
-        for job, live in self._engine.jobs.items():
-            if live.plan.driven:
-                self._engine.background(self._driving.keep(job))
-        log.info("serving %s, farm %s, boot %d", self._root.path, self._engine.farm, self._boot)
+        for job in self._engine.jobs:
+            drivers.start(self._engine, job)
+        log.info("serving %s, farm %s, boot %d", self._root.path, self._root.farm, self._boot)
         log.info("machines without `coordinator` on the PATH here join with --command %s", self._root.launcher)
-        ends = [asyncio.create_task(event.wait()) for event in (self._stop, self._engine.broken)]
+        ends = [asyncio.create_task(event.wait()) for event in (self._engine.stop, self._engine.broken)]
         done, _ = await asyncio.wait([*ends, *tasks], return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             if (error := task.exception()) and not self._engine.broken.is_set():
@@ -144,13 +136,7 @@ class _Daemon:
         log.info("stopping; jobs go on when this root is served again")
         server.close()
         self._root.socket.unlink(missing_ok=True)
-        for task in [*tasks, *self._connections, *self._engine.tasks]:
-            task.cancel()
-        await asyncio.gather(*tasks, *self._connections, *self._engine.tasks, return_exceptions=True)
-        for name, agent in self._engine.scheduler.state.agents.items():
-            self._engine.keep_agent(name, agent.present)
-        await asyncio.to_thread(self._engine.store.stop)
-        shutil.rmtree(self._engine.tmp, ignore_errors=True)
+        await self._engine.wind_down([*tasks, *self._connections])
 
     # --- what the store remembers ------------------------------------------------------------------------
 
@@ -174,16 +160,19 @@ class _Daemon:
         if found is None:
             return
         plan, digest = found
-        live = LiveJob(plan, digest, stored.created, stored.started, stored.ended)
-        live.figures.failures = self._failures.get(stored.id, 0)
-        live.progress = recalled(stored.news) or live.progress
         by_digest = {layer.digest: layer for layer in stored.layers}
-        for digest, layer in by_digest.items():
-            if layer.outputs is not None:
-                live.outputs[digest] = layer.outputs
-        if plan.driven:
-            live.bundles = [file for _, file, _ in await self._engine.ask(lambda store: store.bundles_of(stored.id))]
-        self._engine.jobs[stored.id] = live
+        bundles = await self._engine.ask(lambda store: store.bundles_of(stored.id)) if plan.driven else []
+        self._engine.jobs[stored.id] = LiveJob(
+            plan,
+            digest,
+            stored.created,
+            stored.started,
+            stored.ended,
+            failures=self._failures.get(stored.id, 0),
+            news=stored.news,
+            bundles=[file for _, file, _ in bundles],
+            outputs={layer.digest: layer.outputs for layer in stored.layers if layer.outputs is not None},
+        )
         event = added(
             stored.id,
             plan,
@@ -218,17 +207,17 @@ class _Daemon:
             log.exception("a connection was closed, a bug of ours; whoever was there will come again")
         finally:
             self._connections.discard(task)
-            self._driving.close(wire)
+            drivers.close(self._engine, wire)
             await wire.close()
 
     async def _converse(self, wire: Wire) -> None:
         first = await wire.receive()
         if isinstance(first, Attach):
-            await Channel(self._engine, wire, first).serve()
+            await CHANNELS.get(first.role, Channel)(self._engine, wire, first).serve()
             return
         question: Message | None = first
         while question is not None:
-            await wire.send(await self._office.answer(question, wire))
+            await wire.send(await answer(self._engine, question, wire))
             question = await wire.receive()
 
 
@@ -238,13 +227,11 @@ def _seeds(plan: Plan, stored: dict[str, StoredLayer], boot: int) -> tuple[e.Lay
         known = stored[layer.digest]
         made = isinstance(layer.source, MadeSource)
         seeds.append(
-            e.LayerSeed(
-                digest=layer.digest,
-                name=layer.name,
+            seed(
+                layer,
+                boot,
                 count=max(known.payloads, default=-1) + 1 if made else layer.count,
-                in_bytes=layer.in_bytes,
                 out_bytes=max(layer.out_bytes, known.out_bytes),
-                made=made,
                 state=known.state,
                 generation=known.generation,
                 high_water=known.high_water,
@@ -252,8 +239,6 @@ def _seeds(plan: Plan, stored: dict[str, StoredLayer], boot: int) -> tuple[e.Lay
                 quarantined=known.quarantined,
                 failures=known.failures,
                 closed=known.closed,
-                rounds=bool(layer.rounds),
-                first=first_of(boot) if layer.rounds else 0,
             )
         )
     return tuple(seeds)

@@ -241,13 +241,13 @@ def test_a_bug_of_ours_in_a_merge_is_that_jobs_alone(tmp_path: Path) -> None:
 
 BUG = """
 import sys
-from muster.coordinator.daemon import engine
-publish = engine.publish
+from muster.coordinator.daemon.merge import publish as merging
+publish = merging.publish
 def buggy(folder, target):
     if "ill.1" in str(target):
         raise KeyError("the bug")
     publish(folder, target)
-engine.publish = buggy
+merging.publish = buggy
 sys.argv = sys.argv[3:]
 from muster.coordinator.cli import main
 sys.exit(main())

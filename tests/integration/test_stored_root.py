@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from muster.coordinator.daemon.jobs.drivers import recalled
+from muster.coordinator.daemon.jobs.live import recalled
 from muster.jobs.training import checkpoint
 from muster.jobs.training.aggregation.synchronous import Outer
 from muster.jobs.training.data import dataset

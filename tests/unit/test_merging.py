@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from pathlib import Path
 
 from muster.coordinator.api.process_messages import MergeReply
 from muster.coordinator.daemon.merge.queue import PAUSE_LIMIT_SECONDS, Order
@@ -13,8 +13,12 @@ async def none() -> None:
     return None
 
 
+async def settled(reply: MergeReply, folder: Path, seconds: float) -> bool:
+    return True
+
+
 def order() -> Order:
-    return Order("j.1", layer_of(1, 1), 0, none, time.monotonic())
+    return Order("j.1", layer_of(1, 1), none, settled)
 
 
 def test_pauses_grow_up_to_a_limit() -> None:

@@ -47,7 +47,7 @@ async def _keep(engine: Engine, job: str, layer: Layer, outputs: tuple[Output, .
 
 def _generation(engine: Engine, job: str, digest: str) -> int | None:
     """Of the job's merged layer; None while it has none."""
-    found = engine.scheduler.state.by_digest.get(digest, ())
+    found = engine.state.by_digest.get(digest, ())
     return next((layer.generation for layer in found if layer.job == job and layer.state == "merged"), None)
 
 

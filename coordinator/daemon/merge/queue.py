@@ -25,14 +25,15 @@ from muster.jobs.common import launch
 from muster.jobs.common.durable import is_full
 from muster.jobs.common.errors import MusterError, SpaceError
 from muster.jobs.common.retry_delay import RetryDelay
-from muster.jobs.contract.plan import ItemsSource, Layer
+from muster.jobs.contract.plan import Layer
 from muster.jobs.contract.text_limits import EVIDENCE_CHARS, MESSAGE_CHARS
 
 log = logging.getLogger("muster.merge")
 RETRY_SECONDS = 1.0  # doubled with each try that settled nothing
 PAUSE_LIMIT_SECONDS = 30.0
 FAILURES_TO_HALT = 5  # of one order, in a row, alike
-Bundles = Callable[[], Awaitable["list[str] | None"]]  # the paths to merge; None: nobody wants it any more
+FindBundles = Callable[[], Awaitable["list[str] | None"]]  # the paths to merge; None: nobody wants it any more
+Settle = Callable[[MergeReply, Path, float], Awaitable[bool]]  # False: it must be tried again
 
 
 class MergeDied(Exception):
@@ -79,9 +80,10 @@ class Order:
 
     job: str
     layer: Layer
-    generation: int
-    bundles: Bundles
-    due: float  # monotonic
+    bundles: FindBundles
+    settle: Settle
+    items: str = ""  # the job's list of items, where its source is one
+    due: float = field(default_factory=time.monotonic)
     equal: int = 0  # of the last ones, how many failed alike
     why: str = ""  # what the last one failed with
     retry: RetryDelay = field(default_factory=lambda: RetryDelay(RETRY_SECONDS, PAUSE_LIMIT_SECONDS))
@@ -104,23 +106,15 @@ class Order:
 class Merging:
     """The complete layers, and the task that merges one after the other: whichever is due longest."""
 
-    def __init__(
-        self,
-        tmp: Path,
-        items: Callable[[str], Path],
-        outcome: Callable[[str, Layer, int, MergeReply, Path, float], Awaitable[bool]],
-    ) -> None:
+    def __init__(self, tmp: Path) -> None:
         self._tmp = tmp
-        self._items = items  # where a job's list of items is
-        self._outcome = outcome  # told of every reply; True when that settles it
         self._orders: dict[tuple[str, str], Order] = {}
         self._news = asyncio.Event()
         self._helper = Helper()
         self._made = 0
 
-    def put(self, job: str, layer: Layer, generation: int, bundles: Bundles) -> None:
+    def put(self, order: Order) -> None:
         """In place of an earlier order for the same layer, and all that went wrong with that."""
-        order = Order(job, layer, generation, bundles, time.monotonic())
         self._orders.pop(order.key, None)
         self._orders[order.key] = order
         self._news.set()
@@ -169,10 +163,8 @@ class Merging:
             paths = await order.bundles()
             if paths is None:
                 return None
-            items = str(self._items(order.job)) if isinstance(order.layer.source, ItemsSource) else ""
-            reply = await self._helper.merge(MergeOrder(order.job, order.layer, paths, str(folder), items))
-            seconds = time.monotonic() - began
-            settled = await self._outcome(order.job, order.layer, order.generation, reply, folder, seconds)
+            reply = await self._helper.merge(MergeOrder(order.job, order.layer, paths, str(folder), order.items))
+            settled = await order.settle(reply, folder, time.monotonic() - began)
             return None if settled else reply
         except (MergeDied, MusterError) as error:
             return MergeReply(full=isinstance(error, SpaceError), message=str(error))
@@ -192,5 +184,5 @@ class Merging:
             return reply
         why = f"{reply.message} ({order.equal} times in a row)"
         halt = MergeReply(hopeless=True, message=why, evidence=reply.evidence)
-        await self._outcome(order.job, order.layer, order.generation, halt, folder, 0.0)
+        await order.settle(halt, folder, 0.0)
         return None

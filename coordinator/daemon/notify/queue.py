@@ -30,7 +30,7 @@ class Notifying:
         self._engine = engine
         self._alarms = Alarms()
         self._free = asyncio.Semaphore(AT_ONCE)
-        engine.on_job_state = self.job_is
+        engine.job_listeners.append(self.job_is)
 
     def job_is(self, job: str, state: JobState, why: str) -> None:
         if state in ENDS and self._wanted(job):
@@ -39,9 +39,9 @@ class Notifying:
     async def look_forever(self) -> None:
         engine = self._engine
         while True:
-            figures = {job: engine.jobs[job].figures for job in engine.scheduler.state.running if self._wanted(job)}
+            figures = {job: engine.jobs[job].figures for job in engine.state.running if self._wanted(job)}
             progress = {job: f.whole.finished + f.whole.committed + f.merged_bytes for job, f in figures.items()}
-            for alarm in self._alarms.look(engine.scheduler.state, progress, time.monotonic()):
+            for alarm in self._alarms.look(engine.state, progress, time.monotonic()):
                 engine.background(self._tell(self._order(alarm)))
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -52,7 +52,7 @@ class Notifying:
         """Made at once: the job may be gone before a helper is free."""
         plan = self._engine.jobs[alarm.job].plan
         place = self._engine.root.job(alarm.job)
-        state: Job = self._engine.scheduler.state.jobs[alarm.job]
+        state: Job = self._engine.state.jobs[alarm.job]
         event = {
             "event": alarm.event,
             "job": alarm.job,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from muster.coordinator.api.requests import ExplainAgent, ExplainJob, ExplainShard
 from muster.coordinator.api.status import Explained, Happening
 from muster.coordinator.daemon.engine import Engine
 from muster.coordinator.daemon.store.statements import BundleRow, FailureRow
@@ -38,12 +39,13 @@ def _counted(number: int, noun: str) -> str:
 # --- a machine --------------------------------------------------------------------------------------------
 
 
-def explain_agent(engine: Engine, name: str) -> Explained:
+def explain_agent(engine: Engine, asked: ExplainAgent) -> Explained:
     """What it holds and takes, or why it takes nothing."""
-    info = engine.agents.get(name)
+    name = asked.agent
+    info = engine.sessions.agents.get(name)
     if info is None:
         raise NotFoundError(f"there is no agent called {name!r}", "`coordinator agents` lists them")
-    agent = engine.scheduler.state.agents.get(name)
+    agent = engine.state.agents.get(name)
     if agent is None or not agent.present:
         ended = agent.state if agent else "gone"
         why = {"left": "it left in good order", "gone": "it was not heard of for a lease, or its link is down"}[ended]
@@ -63,7 +65,7 @@ def _agent_lines(engine: Engine, agent: entities.Agent, note: str) -> list[str]:
     lines += [_held_line(engine, holding, now) for holding in agent.holdings.values()][:HAPPENINGS_SHOWN]
     if agent.open_of() == 0:
         lines.append(f"has nothing to run: {_why_idle(engine, agent)}")
-    for job in engine.scheduler.state.running.values():
+    for job in engine.state.running.values():
         lines.append(_takes_line(engine, agent, job))
     return lines
 
@@ -73,7 +75,7 @@ def _why_idle(engine: Engine, agent: entities.Agent) -> str:
         return "it is leaving"
     if agent.paused:
         return "it is paused"
-    if not engine.scheduler.state.running:
+    if not engine.state.running:
         return "no job is running"
     if not agent.hungry:
         return "it asks for no work now"
@@ -94,7 +96,7 @@ def _held_line(engine: Engine, holding: entities.Holding, now: float) -> str:
 
 
 def _takes_line(engine: Engine, agent: entities.Agent, job: entities.Job) -> str:
-    obstacle = engine.scheduler.state.obstacle(agent, job)
+    obstacle = engine.state.obstacle(agent, job)
     if obstacle:
         return f"takes nothing of {job.id}: {obstacle}"
     rate = agent.rate(job.id)
@@ -105,8 +107,9 @@ def _takes_line(engine: Engine, agent: entities.Agent, job: entities.Job) -> str
 # --- a job ------------------------------------------------------------------------------------------------
 
 
-def explain_job(engine: Engine, job: entities.Job) -> Explained:
+def explain_job(engine: Engine, asked: ExplainJob) -> Explained:
     """Why nothing of it runs, or what does."""
+    job = engine.job(asked.job)
     lines = [f"is {job.state}" + (f": {job.why}" if job.why else "") + f"; {_left(engine, job)}"]
     if job.state in _STATES:
         lines.append(_STATES[job.state].format(job.id, job.id))
@@ -125,7 +128,7 @@ def _left(engine: Engine, job: entities.Job) -> str:
 
 
 def _running_lines(engine: Engine, job: entities.Job) -> list[str]:
-    state = engine.scheduler.state
+    state = engine.state
     lines = []
     if not job.succeeded:
         lines.append("none of its shards has succeeded yet: until one has, each machine runs one at a time")
@@ -149,7 +152,7 @@ def _waiting_line(state: s.State, layer: entities.Layer) -> str:
 
 
 def _agent_line(engine: Engine, agent: entities.Agent, job: entities.Job) -> str:
-    obstacle = engine.scheduler.state.obstacle(agent, job)
+    obstacle = engine.state.obstacle(agent, job)
     mine = [h for h in agent.holdings.values() if h.job == job.id]
     held, finished = sum(len(h.open) for h in mine), sum(len(h.finished) for h in mine)
     if held or finished:
@@ -169,8 +172,9 @@ def _agent_line(engine: Engine, agent: entities.Agent, job: entities.Job) -> str
 # --- a shard ----------------------------------------------------------------------------------------------
 
 
-async def explain_shard(engine: Engine, job: entities.Job, name: str, number: int) -> Explained:
+async def explain_shard(engine: Engine, asked: ExplainShard) -> Explained:
     """Where it is now, and all that became of it so far."""
+    job, name, number = engine.job(asked.job), asked.layer, asked.number
     layer = next((layer for layer in job.layers if layer.name == name), None)
     if layer is None:
         raise NotFoundError(f"{job.id} has no layer {name!r}", f"`coordinator status {job.id}` lists them")
@@ -222,7 +226,7 @@ def _before(holding: entities.Holding, number: int) -> int:
 
 
 def _why_waiting(engine: Engine, job: entities.Job, layer: entities.Layer, number: int) -> str:
-    state = engine.scheduler.state
+    state = engine.state
     if job.state != "running":
         return f"its job is {job.state}"
     if layer.state == "waiting":

@@ -6,25 +6,30 @@ import asyncio
 import time
 
 from muster import VERSION
-from muster.coordinator.api.requests import CommitsAsk
+from muster.coordinator.api.requests import AgentsAsk, CommitsAsk, FailuresAsk, StatusAsk, Usage
 from muster.coordinator.api.status import (
     AgentRate,
     Agents,
     AgentStatus,
     Commit,
     Commits,
+    FailureRecord,
+    Failures,
     JobStatus,
     LayerStatus,
     SlowShard,
     Status,
     Tally,
+    Used,
 )
 from muster.coordinator.api.values import bounded
-from muster.coordinator.daemon.engine import Engine, LiveJob
+from muster.coordinator.daemon.engine import LAYERS_HINT, Engine
+from muster.coordinator.daemon.jobs.live import LiveJob, wait_until
 from muster.coordinator.daemon.measures import Done
-from muster.coordinator.daemon.store.statements import CommitRow
+from muster.coordinator.daemon.store.statements import CommitRow, FailureRow
 from muster.coordinator.scheduler import entities as s
 from muster.coordinator.scheduler.entities import Agent, Holding, Job
+from muster.coordinator.scheduler.layers import reserved
 from muster.coordinator.scheduler.state import State
 from muster.jobs.common.errors import NotFoundError
 from muster.jobs.contract.plan import Layer
@@ -36,8 +41,9 @@ FACTOR = 10  # times the median of the job's finished shards
 BEATS = 2.0  # heartbeats that it takes at least: reports are as old, and short shards come in batches
 
 
-def status_of(engine: Engine, job: str | None) -> Status:
-    state = engine.scheduler.state
+def status_of(engine: Engine, asked: StatusAsk) -> Status:
+    state = engine.state
+    job = engine.job(asked.job).id if asked.job else None
     wanted = [job] if job else list(state.jobs)
     notes = [f"the root's database cannot be written: {engine.store_trouble}"] if engine.store_trouble else []
     notes += [f"{one} is not served: {error.message}; {error.hint}" for one, error in engine.damaged.items()]
@@ -54,7 +60,7 @@ def _job_status(engine: Engine, job: s.Job, *, with_layers: bool) -> JobStatus:
     live = engine.jobs[job.id]
     tallies = [_tally(live.layers[layer.digest], layer) for layer in job.layers]
     figures = live.figures
-    state = engine.scheduler.state
+    state = engine.state
     return JobStatus(
         id=job.id,
         kind=job.kind,
@@ -121,13 +127,13 @@ def _total(tallies: list[Tally], out_committed: int) -> Tally:
 
 
 def _rates(engine: Engine, job: s.Job, live: LiveJob) -> list[AgentRate]:
-    state = engine.scheduler.state
+    state = engine.state
     names = sorted(live.figures.by_agent.keys() | {agent.name for agent in state.present_agents()})
     return [_rate(engine, job, name, live.figures.by_agent.get(name, Done())) for name in names]
 
 
 def _rate(engine: Engine, job: s.Job, name: str, done: Done) -> AgentRate:
-    state = engine.scheduler.state
+    state = engine.state
     agent = state.agents.get(name)
     mine = [h for h in agent.holdings.values() if h.job == job.id] if agent else []
     rate = AgentRate(
@@ -148,13 +154,13 @@ def _rate(engine: Engine, job: s.Job, name: str, done: Done) -> AgentRate:
 
 def obstacles_of(engine: Engine, job: s.Job) -> dict[str, str | None]:
     """Present agent → why it may run nothing of the job, None where it may."""
-    state = engine.scheduler.state
+    state = engine.state
     return {agent.name: state.obstacle(agent, job) for agent in state.present_agents()}
 
 
 def notes_of(engine: Engine, job: s.Job, machines: bool = True) -> list[str]:
     """What keeps a running job from running, and what its user should know; `machines`: why each takes nothing, too."""
-    state = engine.scheduler.state
+    state = engine.state
     changed = [layer for layer in job.layers if layer.state == "changed"][:5]
     changes = engine.jobs[job.id].changes
     notes = [f"source of layer {layer.name} changed" for layer in changed]
@@ -168,7 +174,7 @@ def notes_of(engine: Engine, job: s.Job, machines: bool = True) -> list[str]:
     if all(obstacles.values()):
         notes += [f"{name} {why}" for name, why in sorted(obstacles.items()) if machines][:5]
     elif all(agent.paused for agent in state.present_agents()):
-        notes += [f"{agent.name} is {engine.agents[agent.name].note}" for agent in state.present_agents()][:5]
+        notes += [f"{agent.name} is {engine.sessions.agents[agent.name].note}" for agent in state.present_agents()][:5]
     elif not any(layer.holdings for layer in job.opened):
         idle = ((agent.name, agent.idle_because) for agent in state.present_agents())
         short = [(name, str(why)) for name, why in idle if why and (why.code, why.job) == ("room", job.id)]
@@ -187,14 +193,14 @@ def _unmerged(engine: Engine, job: s.Job) -> list[str]:
     return [f"layer {layer.name} is not merged yet: {why}; it is tried again" for layer, why in troubles if why]
 
 
-def agents_of(engine: Engine) -> Agents:
-    names = sorted(engine.agents)
+def agents_of(engine: Engine, _: AgentsAsk) -> Agents:
+    names = sorted(engine.sessions.agents)
     return Agents(now=time.time(), agents=[_agent_status(engine, name) for name in names])
 
 
 def _agent_status(engine: Engine, name: str) -> AgentStatus:
-    state = engine.scheduler.state
-    info = engine.agents[name]
+    state = engine.state
+    info = engine.sessions.agents[name]
     agent = state.agents.get(name)
     done = [live.figures.by_agent[name] for live in engine.jobs.values() if name in live.figures.by_agent]
     shown: AgentState = agent.state if agent else "gone"
@@ -220,26 +226,45 @@ def _agent_status(engine: Engine, name: str) -> AgentStatus:
 
 
 def _obstacles(engine: Engine, agent: s.Agent) -> dict[str, str]:
-    state = engine.scheduler.state
+    state = engine.state
     running = [job for job in state.jobs.values() if job.state == "running"]
     return {job.id: why for job in running if (why := state.obstacle(agent, job))}
 
 
-async def commits(engine: Engine, job: Job, question: CommitsAsk) -> Commits:
+def usage(engine: Engine, _: Usage) -> Used:
+    """What the daemon has promised of the root's disk."""
+    return Used(engine.free_bytes(), sum(reserved(layer) for layer in engine.state.open_layers.values()))
+
+
+async def failures(engine: Engine, asked: FailuresAsk) -> Failures:
+    job = engine.job(asked.job)
+    layer = engine.layer_named(job, asked.layer) if asked.layer is not None else None
+    number, digest = asked.number, layer.digest if layer else None
+    if digest and number is not None and number >= engine.jobs[job.id].layers[digest].count:
+        raise NotFoundError(f"{job.id}/{asked.layer} has no shard {number}", LAYERS_HINT.format(job.id))
+    total, rows = await engine.ask(lambda store: store.failures(job.id, digest, number, asked.quarantined, asked.limit))
+    return Failures(total, [_record(row, engine.jobs[job.id].layers[row.layer].name) for row in rows])
+
+
+def _record(row: FailureRow, layer: str) -> FailureRecord:
+    fields = {name: getattr(row, name) for name in FailureRecord.__struct_fields__ if name not in {"layer", "when"}}
+    return FailureRecord(layer=layer, when=row.at, **fields)
+
+
+async def commits(engine: Engine, question: CommitsAsk) -> Commits:
     """The next page, as soon as there is something to say."""
     deadline = asyncio.get_running_loop().time() + min(question.wait, WAIT_LIMIT_SECONDS)
+    job = engine.job(question.job)
+    moved = engine.jobs[job.id].moved
     while True:
-        news, over = engine.something_for_drivers, job.ended or job.state == "halted"  # before the store is asked
+        news, over = moved.next, job.ended or job.state == "halted"  # before the store is asked
         rows = await engine.ask(lambda store: store.commits_after(job.id, question.after, PAGE))
         if job.id not in engine.jobs:
             raise NotFoundError(f"{job.id} was removed")
         left = deadline - asyncio.get_running_loop().time()
         if rows or over or left <= 0:
             return Commits([_commit(engine, job.id, row) for row in rows], over and len(rows) < PAGE)
-        try:
-            await asyncio.wait_for(news.wait(), left)
-        except (TimeoutError, asyncio.TimeoutError):
-            continue
+        await wait_until(news, left)
 
 
 def _commit(engine: Engine, job: str, row: CommitRow) -> Commit:

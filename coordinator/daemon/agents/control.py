@@ -1,0 +1,262 @@
+"""The control channel: what an agent says goes to the scheduler, what the scheduler says goes to the agent's outbox."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import ClassVar
+
+from muster.coordinator.daemon.agents.channel import Answers, Channel
+from muster.coordinator.daemon.agents.outbox import Mailbox
+from muster.coordinator.daemon.connection import Wire
+from muster.coordinator.daemon.engine import Engine
+from muster.coordinator.daemon.views.shard_history import What
+from muster.coordinator.farm_root import printed_log
+from muster.coordinator.protocol.control import (
+    Bye,
+    Committed,
+    Drop,
+    Grant,
+    Hello,
+    Leave,
+    Rejected,
+    Sync,
+)
+from muster.coordinator.protocol.transfer import Attach
+from muster.coordinator.protocol.values import PROTOCOL, Message
+from muster.coordinator.scheduler import actions as c
+from muster.coordinator.scheduler import events as e
+from muster.jobs.common.ranges import RangeSet
+from muster.jobs.common.validation import one_line
+
+log = logging.getLogger("muster.daemon")
+
+
+class ControlChannel(Channel):
+    def __init__(self, engine: Engine, wire: Wire, attach: Attach) -> None:
+        super().__init__(engine, wire, attach)
+        self._session = 0
+        self._mailbox: Mailbox | None = None
+
+    def clear_up(self) -> None:
+        """Nobody will fetch this session's news."""
+        if self._engine.sessions.close(self._session):
+            self._engine.handle(e.HungUp(self._session))
+
+    def _hello(self, hello: Hello) -> Message:
+        engine = self._engine
+        if hello.protocol != PROTOCOL:
+            older = "agent" if hello.protocol < PROTOCOL else "coordinator"
+            message = f"the agent speaks protocol {hello.protocol}, the coordinator {PROTOCOL}"
+            return Rejected("protocol", message, f"upgrade muster on the {older}'s machine")
+        if self._pinned and hello.name != self._pinned:
+            log.warning("a key pinned to %s said hello as %s: refused", self._pinned, hello.name)
+            return self.other_name()
+        engine.sessions.close(self._session)  # of an earlier hello here; a refusal in it has been read
+        self._session, self._mailbox = _join(engine, hello)
+        if self._mailbox.rejected:
+            return self._mailbox.rejected
+        log.info("%s joined from %s with %d cpus", hello.name, one_line(hello.host), hello.cpus)
+        timing = engine.state.timing
+        return self._mailbox.welcome(engine.root.farm, engine.boot, self._session, timing.lease, timing.heartbeat)
+
+    async def _sync(self, sync: Sync) -> Message:
+        mailbox = self._mailbox
+        if mailbox is None or sync.session != self._session:
+            return Rejected("no-session", "this session is not of this channel", "say hello again")
+        if mailbox.rejected:
+            return mailbox.rejected
+        agent = self._engine.agent_of(sync.session)
+        if agent is None:
+            return Rejected("no-session", "this session has ended", "say hello again")
+        _hear(self._engine, agent.name, sync)
+        await mailbox.wait(min(sync.wait, self._engine.state.timing.lease / 4))
+        return mailbox.rejected or mailbox.news()
+
+    def _leave(self, leave: Leave) -> Message:
+        if leave.session == self._session:
+            self._engine.handle(e.Departed(leave.session))
+            self._engine.sessions.close(leave.session)
+        return Bye("you left")
+
+    answers: ClassVar[Answers] = {Hello: _hello, Sync: _sync, Leave: _leave}
+
+
+# --- what an agent says ---------------------------------------------------------------------------------------
+
+
+def _join(engine: Engine, hello: Hello) -> tuple[int, Mailbox]:
+    """A new session for whoever said hello; its mailbox may hold a refusal."""
+    session, mailbox = engine.sessions.open()
+    known = engine.sessions.agents.get(hello.name)
+    state = engine.state.agents.get(hello.name)
+    taken = state is not None and state.present and state.spool != hello.spool
+    if not taken:
+        engine.sessions.hello(hello)
+        _note_news(engine, hello.name, hello)
+    engine.handle(
+        e.Joined(
+            name=hello.name,
+            spool=hello.spool,
+            process=hello.process,
+            session=session,
+            cpus=hello.cpus,
+            memory=hello.memory,
+            room=hello.disk,
+            kernels=hello.kernels,
+            fingerprint=hello.fingerprint,
+            in_place=hello.in_place,
+            packages=frozenset(hello.packages),
+            gpus=len(hello.gpus),
+            envs=hello.envs,
+            held=tuple(hello.held),
+            failures=tuple(hello.failures),
+            losses=tuple(hello.losses),
+        )
+    )
+    if mailbox.rejected:
+        engine.sessions.close(session)
+        engine.sessions.restore(hello.name, known)
+    engine.sessions.forget_ended(engine.state.by_session)
+    return session, mailbox
+
+
+def _hear(engine: Engine, agent: str, sync: Sync) -> None:
+    engine.sessions.sync(agent, sync)
+    _count_finished(engine, agent, sync)
+    _note_news(engine, agent, sync)
+    if sync.printed or sync.unprinted:
+        _keep_printed(engine, agent, sync)
+    _note_changes(engine, agent, sync)
+    engine.handle(
+        e.Synced(
+            session=sync.session,
+            room=sync.room,
+            hungry=sync.hungry,
+            lent=sync.lent if sync.lent >= 0 else None,
+            finished=tuple(sync.finished),
+            failures=tuple(sync.failures),
+            losses=tuple(sync.losses),
+            returned=tuple(sync.returned),
+            changed=tuple(sync.changed),
+            counts=sync.counts,
+        )
+    )
+
+
+def _note_changes(engine: Engine, agent: str, sync: Sync) -> None:
+    for digest in sync.changed if sync.change else ():
+        if layer := engine.open_layer(digest):
+            why = f"{agent}: {one_line(sync.change)}"
+            log.warning("the source of %s/%s changed: %s", layer.job, layer.name, why)
+            engine.jobs[layer.job].source_changed(digest, why)
+
+
+def _count_finished(engine: Engine, agent: str, sync: Sync) -> None:
+    for report in sync.finished:
+        layer = engine.open_layer(report.layer)
+        count = len(RangeSet(report.numbers) & layer.whole) if layer else 0
+        if layer and count:
+            engine.jobs[layer.job].figures.finished(agent, report, count)
+
+
+def _note_news(engine: Engine, agent: str, news: Sync | Hello) -> None:
+    """For whoever asks what became of a shard. Failures are stored anyway."""
+    note = engine.chronicle.note
+    if isinstance(news, Sync):
+        for done in news.finished:
+            note("finished", done.layer, agent, done.numbers, done.boot, done.attempt)
+        for back in news.returned:
+            note("returned", back.layer, agent, back.numbers, back.boot, back.attempt)
+    for loss in news.losses:
+        note("lost", loss.layer, agent, loss.numbers, loss.boot, loss.attempt, loss.reason)
+
+
+def _keep_printed(engine: Engine, agent: str, sync: Sync) -> None:
+    """What users' code printed goes to the log of each one's job."""
+    by_job: dict[str, list[printed_log.Saying]] = {}
+    now = time.time()
+    for one in sync.printed:
+        if job := _job_of(engine, one.layer):
+            name = engine.jobs[job].layers[one.layer].name
+            saying = printed_log.Saying(now, agent, name, one.number, one.boot, one.attempt, one.text)
+            by_job.setdefault(job, []).append(saying)
+    if sync.unprinted and by_job:
+        next(iter(by_job.values())).append(printed_log.Saying(now, agent, left_out=sync.unprinted))
+    for job, sayings in by_job.items():
+        printed_log.append(engine.root.job(job).printed, sayings)
+
+
+def _job_of(engine: Engine, layer: str) -> str:
+    """Whose shards of it run, or ran last; "" for what nobody knows."""
+    known = [found] if (found := engine.open_layer(layer)) else engine.state.by_digest.get(layer, [])
+    return known[-1].job if known else ""
+
+
+# --- what the scheduler says ----------------------------------------------------------------------------------
+
+
+def send_grant(engine: Engine, action: c.SendGrant) -> None:
+    _note_run(engine, "granted", action, engine.boot)
+    if mailbox := engine.sessions.mailbox(action.session):
+        mailbox.grant(_grant(engine, action), engine.jobs[action.job].layer_info(action.job, action.layer))
+
+
+def _grant(engine: Engine, action: c.SendGrant) -> Grant:
+    live = engine.jobs[action.job]
+    if live.start():
+        engine.write(lambda store: store.set_started(action.job, time.time()))
+    payloads = engine.state.open_layers[action.layer].payloads
+    if sheets := live.sheets_of(action.numbers):
+        live.sheets_granted.give()
+    return Grant(
+        job=action.job,
+        layer=action.layer,
+        boot=engine.boot,
+        attempt=action.attempt,
+        numbers=action.numbers.pairs(),
+        payloads={n: payloads[n] for n in action.numbers} if payloads else {},
+        sheets=sheets,
+    )
+
+
+def send_drop(engine: Engine, action: c.SendDrop) -> None:
+    _note_run(engine, "dropped", action, action.boot)
+    if mailbox := engine.sessions.mailbox(action.session):
+        mailbox.drop(Drop(action.layer, action.boot, action.attempt, action.numbers.pairs()))
+
+
+def _note_run(engine: Engine, what: What, action: c.SendGrant | c.SendDrop, boot: int) -> None:
+    agent = engine.agent_of(action.session)
+    engine.chronicle.note(what, action.layer, agent.name if agent else "", action.numbers, boot, action.attempt)
+
+
+def send_committed(engine: Engine, action: c.SendCommitted) -> None:
+    if mailbox := engine.sessions.mailbox(action.session):
+        mailbox.committed(Committed(action.layer, action.numbers.pairs()))
+
+
+def send_gone(engine: Engine, action: c.SendGone) -> None:
+    if mailbox := engine.sessions.mailbox(action.session):
+        mailbox.gone(action.layer)
+
+
+def send_drain(engine: Engine, action: c.SendDrain) -> None:
+    if mailbox := engine.sessions.mailbox(action.session):
+        mailbox.ask_to_drain()
+
+
+def reject(engine: Engine, action: c.Reject) -> None:
+    if mailbox := engine.sessions.mailbox(action.session):
+        mailbox.reject(Rejected(action.code, action.message, action.hint))
+
+
+def note_missing(engine: Engine, action: c.NoteMissing) -> None:
+    what = "%s has %d shards of %s by what we know and %d by its own count, a bug of ours: it has to say hello"
+    log.warning(what, action.agent, action.believed, action.layer, action.said)
+
+
+def store_agent(engine: Engine, action: c.StoreAgent) -> None:
+    if not action.live:
+        engine.chronicle.note_parting(action.agent, engine.state.agents[action.agent].state)
+    engine.keep_agent(action.agent, action.live)

@@ -1,0 +1,76 @@
+"""Which sessions there are, what each is to be told, and what agents say of themselves. Decides nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Container
+
+import msgspec
+
+from muster.coordinator.daemon.agents.outbox import Mailbox
+from muster.coordinator.protocol.control import Hello, Sync
+
+SESSIONS_PER_BOOT = 1 << 32  # session numbers of two boots never meet
+
+
+class AgentInfo(msgspec.Struct):
+    """What an agent's last hello and sync said that no decision hangs on."""
+
+    host: str
+    version: str
+    fingerprint: str
+    cpus: int
+    note: str = ""
+    seen: float = 0.0  # wall clock
+
+
+class Sessions:
+    """One per daemon."""
+
+    def __init__(self, boot: int) -> None:
+        self.agents: dict[str, AgentInfo] = {}
+        self._mailboxes: dict[int, Mailbox] = {}
+        self._last = boot * SESSIONS_PER_BOOT
+
+    def open(self) -> tuple[int, Mailbox]:
+        self._last += 1
+        mailbox = self._mailboxes[self._last] = Mailbox()
+        return self._last, mailbox
+
+    def mailbox(self, session: int) -> Mailbox | None:
+        """None for a session that is over: it needs no news."""
+        return self._mailboxes.get(session)
+
+    def close(self, session: int) -> bool:
+        """True if it was open."""
+        return self._mailboxes.pop(session, None) is not None
+
+    def forget_ended(self, live: Container[int]) -> None:
+        """Mailboxes of sessions that are over; a fenced one keeps its refusal until it is read."""
+        for session in [s for s, box in self._mailboxes.items() if s not in live and not box.rejected]:
+            del self._mailboxes[session]
+
+    # --- what agents say of themselves --------------------------------------------------------------------
+
+    def hello(self, hello: Hello) -> None:
+        info = AgentInfo(hello.host, hello.version, hello.fingerprint, hello.cpus, "", time.time())
+        self.agents[hello.name] = info
+
+    def sync(self, agent: str, sync: Sync) -> None:
+        info = self.agents[agent]
+        info.seen, info.note, info.cpus = time.time(), sync.note, sync.lent if sync.lent > 0 else info.cpus
+
+    def restore(self, agent: str, info: AgentInfo | None) -> None:
+        """What was known of it before, if anything was."""
+        if info is not None:
+            self.agents[agent] = info
+
+    def remember(self, agent: str, seen: float, raw: bytes) -> None:
+        """What an earlier life of the daemon had stored."""
+        info = self.agents[agent] = msgspec.msgpack.decode(raw, type=AgentInfo)
+        info.seen = seen
+
+    def stored(self, agent: str) -> tuple[float, bytes]:
+        """When it was heard of, and what the store has of it."""
+        info = self.agents[agent]
+        return info.seen, msgspec.msgpack.encode(info)

@@ -1,0 +1,119 @@
+"""What people change of jobs and agents: checked here, done by the scheduler, and stored as it says."""
+
+from __future__ import annotations
+
+import logging
+
+from muster.coordinator.api import requests as a
+from muster.coordinator.daemon.engine import Engine
+from muster.coordinator.daemon.jobs import drivers
+from muster.coordinator.scheduler import actions as c
+from muster.coordinator.scheduler import events as e
+from muster.jobs.common.errors import NotFoundError, RefusedError
+
+log = logging.getLogger("muster.daemon")
+
+_AS_SUBMITTED = "\nits code is what was submitted; `coordinator submit job.yaml --from {}` takes what was edited since"
+
+
+def cancel(engine: Engine, asked: a.Cancel) -> a.Done:
+    job = engine.job(asked.job)
+    if job.ended:
+        raise RefusedError(f"{job.id} is {job.state} already", "`coordinator rm` deletes it")
+    engine.handle(e.Cancelled(job.id))
+    return a.Done(f"{job.id} is cancelled; `coordinator retry {job.id}` would go on with it")
+
+
+def pause(engine: Engine, asked: a.Pause) -> a.Done:
+    job = engine.job(asked.job)
+    if job.state != "running":
+        raise RefusedError(f"{job.id} is {job.state}", "only a running job can be paused")
+    engine.handle(e.Paused(job.id))
+    return a.Done(f"{job.id} is paused; what runs on agents ends and is kept")
+
+
+def resume(engine: Engine, asked: a.Resume) -> a.Done:
+    job = engine.job(asked.job)
+    if job.state != "paused":
+        raise RefusedError(f"{job.id} is {job.state}", f"`coordinator retry {job.id}` goes on with a halted job")
+    engine.handle(e.Resumed(job.id))
+    return a.Done(f"{job.id} runs again")
+
+
+def prioritise(engine: Engine, asked: a.Priority) -> a.Done:
+    job = engine.job(asked.job)
+    engine.handle(e.Prioritised(job.id, asked.priority))
+    engine.write(lambda store: store.set_priority(job.id, asked.priority))
+    return a.Done(f"{job.id} has priority {asked.priority}")
+
+
+def retry(engine: Engine, asked: a.Retry) -> a.Done:
+    job, names = engine.job(asked.job), asked.layers or []
+    digests = tuple(engine.layer_named(job, name).digest for name in names)
+    if not names and (job.state == "complete" or (job.state == "running" and not job.quarantined)):
+        raise RefusedError(f"{job.id} is {job.state}: nothing of it failed", "name --layers to run them again")
+    plan = engine.jobs[job.id].plan
+    if names and plan.driven:
+        raise RefusedError(f"the shards of {job.id} were made one after the other", "submit it again to start over")
+    again, halted = job.quarantined, job.state == "halted"
+    engine.handle(e.Retried(job.id, digests))
+    drivers.start(engine, job.id)
+    if names:
+        return a.Done(f"{job.id}: {_counted(len(names), 'layer')} to be computed anew")
+    same = _AS_SUBMITTED.format(job.id) if plan.work.code is not None else ""
+    if again and not halted:
+        return a.Done(f"{job.id}: {_counted(again, 'quarantined shard')} to be run again{same}")
+    return a.Done(f"{job.id} runs again{same}")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def drain(engine: Engine, asked: a.Drain) -> a.Done:
+    if asked.agent not in {agent.name for agent in engine.state.present_agents()}:
+        raise NotFoundError(f"no agent called {asked.agent} is here now", "`coordinator agents` lists them")
+    engine.handle(e.DrainAsked(asked.agent))
+    return a.Done(f"{asked.agent} finishes what runs, hands back the rest and leaves")
+
+
+def kick(engine: Engine, asked: a.Kick) -> a.Done:
+    job, number = engine.job(asked.job), asked.number
+    layer = engine.layer_named(job, asked.layer)
+    shard = f"{job.id}/{layer.name}/{number}"
+    agents = sorted({h.agent for h in layer.holdings.values() if number in h.open or number in h.finished})
+    if not agents:
+        raise RefusedError(f"{shard} is on no machine now", f"`coordinator explain {shard}` says where it is")
+    engine.chronicle.note("kicked", layer.digest, "", [(number, number + 1)])
+    engine.handle(e.Kicked(layer.digest, number))
+    return a.Done(f"{shard} is taken from {', '.join(agents)}, and runs elsewhere if another machine can run it")
+
+
+# --- what the scheduler wants kept ----------------------------------------------------------------------------
+
+
+def store_job(engine: Engine, action: c.StoreJob) -> None:
+    job, state, why = action.job, action.state, action.why
+    live = engine.jobs[job]
+    live.change_state(state)
+    log.info("%s is %s%s", job, state, f": {why}" if why else "")
+    engine.write(lambda store: store.set_job(job, state, why, live.ended))
+    for listener in engine.job_listeners:
+        listener(job, state, why)
+
+
+def store_success(engine: Engine, action: c.StoreSuccess) -> None:
+    engine.write(lambda store: store.set_succeeded(action.job))
+
+
+def store_layer(engine: Engine, action: c.StoreLayer) -> None:
+    engine.write(lambda store: store.set_layer(action.job, action.layer, action.state, action.generation))
+
+
+def raise_high_water(engine: Engine, action: c.RaiseHighWater) -> None:
+    engine.background(_raise_high_water(engine, action))
+
+
+async def _raise_high_water(engine: Engine, action: c.RaiseHighWater) -> None:
+    await engine.ask(lambda store: store.raise_high_water(action.job, action.layer, action.value))
+    engine.handle(e.HighWaterStored(action.job, action.layer, action.value))

@@ -265,6 +265,7 @@ def test_a_job_whose_kind_has_no_driver_here_is_halted_until_it_is_installed(cha
         "[muster.drivers]\nalien = muster_chain:drive\n"
     )
     chains.env["PYTHONPATH"] = os.pathsep.join([str(installed), os.environ["PYTHONPATH"]])
+    until(lambda: chains.stored()[job].state == "halted", "that to be stored")  # it is told before it is
     chains.restart()
     chains.ask(Retry(job), Answered)
     until(lambda: drivers(chains, job), "its driver")

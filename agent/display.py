@@ -20,7 +20,7 @@ PLAIN_SECONDS = 10.0
 SPAN_SECONDS = 15.0
 
 
-class State(msgspec.Struct, frozen=True):
+class DisplayState(msgspec.Struct, frozen=True):
     """The agent at a moment; `state.json` in its spool has the same."""
 
     name: str
@@ -51,7 +51,7 @@ class State(msgspec.Struct, frozen=True):
         return f"{self.name}@{self.host} · {counts}{link}{idle}"
 
 
-class Line:
+class StatusLine:
     """`show` as often as one likes."""
 
     def __init__(self, out: TextIO | None = None) -> None:
@@ -64,7 +64,7 @@ class Line:
 
             self._bar = tqdm(file=self._out, bar_format="{desc}", dynamic_ncols=True, leave=True)
 
-    def show(self, state: State, now: float) -> None:
+    def show(self, state: DisplayState, now: float) -> None:
         if self._bar is not None:
             self._bar.set_description_str(str(state))
             return

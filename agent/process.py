@@ -1,4 +1,4 @@
-"""The agent process: events to the desk, its commands carried out, on the main thread. Decides nothing about work."""
+"""The agent process: events to the core, its commands carried out, on the main thread. Decides nothing about work."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ from muster.agent.core.actions import (
     Thaw,
 )
 from muster.agent.core.events import DrainAsked, Event, Lent, PoolLost, PoolStarted, SpaceSeen, Ticked
-from muster.agent.core.session import Who
-from muster.agent.core.state_machine import Desk, Left
-from muster.agent.display import Line, Meter, State
+from muster.agent.core.session import AgentFacts
+from muster.agent.core.state_machine import AgentCore, Left
+from muster.agent.display import DisplayState, Meter, StatusLine
 from muster.agent.host import user_limits
 from muster.agent.links.base import Link
 from muster.agent.logs import close_log, open_log
 from muster.agent.pool import cleanup
-from muster.agent.pool.controller import Hands, PoolNews
+from muster.agent.pool.controller import PoolController, PoolNews
 from muster.agent.spool.paths import Spool
 from muster.jobs.common.errors import INTERRUPTED_EXIT
 from muster.jobs.common.validation import one_line
@@ -71,7 +71,7 @@ log = logging.getLogger("muster.agent")
 
 
 @dataclass(frozen=True)
-class Settings:
+class AgentSettings:
     """What `agent join` was told, every default resolved."""
 
     name: str
@@ -91,10 +91,10 @@ class Interrupted(BaseException):
     """A second signal: stop at once."""
 
 
-class Agent:
+class AgentProcess:
     """One run of `agent join`."""
 
-    def __init__(self, settings: Settings, spool: Spool, link: Link) -> None:
+    def __init__(self, settings: AgentSettings, spool: Spool, link: Link) -> None:
         self._settings = settings
         self._spool = spool
         self._link = link
@@ -105,9 +105,11 @@ class Agent:
         self._pushing = Pushing(link, spool, bandwidth, self._inbox.put)
         self._pulling = Pulling(link, spool, bandwidth, self._inbox.put)
         self._following = Following(link, spool, bandwidth, self._inbox.put)
-        self._hands = Hands(spool, settings.name, settings.cpus, settings.packs, settings.pythons, self._inbox.put)
-        self._desk = self._make_desk()
-        self._line = Line()
+        self._pool_controller = PoolController(
+            spool, settings.name, settings.cpus, settings.packs, settings.pythons, self._inbox.put
+        )
+        self._core = self._make_desk()
+        self._line = StatusLine()
         self._meter = Meter()
         self._weights: dict[int, int] = {}
         self._due = dict.fromkeys(("wish", "look", "weigh", "space", "state"), 0.0)
@@ -136,22 +138,22 @@ class Agent:
         self._spool.release()
         return 0
 
-    def _make_desk(self) -> Desk:
+    def _make_desk(self) -> AgentCore:
         """What an earlier process left becomes the first thing to tell."""
         losses = self._spool.losses()
         cleanup.sweep(self._spool.run, scratch=self._spool.run)  # before its record is cleared away
         self._spool.clear()
         parts = [part for part, _ in self._spool.parts()]
-        return Desk(self._who(), Left(parts, losses, self._spool.copies(), self._spool.codes()))
+        return AgentCore(self._who(), Left(parts, losses, self._spool.copies(), self._spool.codes()))
 
-    def _who(self) -> Who:
+    def _who(self) -> AgentFacts:
         from muster.jobs.kinds.registry import kernels
         from muster.jobs.user_code import environments
         from muster.jobs.user_code.environments import installed
         from muster.jobs.workbench.fingerprint import fingerprint
 
         settings = self._settings
-        return Who(
+        return AgentFacts(
             name=settings.name,
             spool=self._spool.uuid,
             process=uuid.uuid4().hex,
@@ -180,28 +182,28 @@ class Agent:
         self._until_hello()
         self._start_pool()
         while self._quit is None:
-            self._step(self._desk.patience(time.monotonic()))
+            self._step(self._core.patience(time.monotonic()))
             if self._pool_lost:
                 self._restart_pool()
 
     def _until_hello(self) -> None:
         """Until the first hello is said, or it takes too long. Workers are not started for a link there never is."""
-        begun, talk = time.monotonic(), self._desk.talk
+        begun, talk = time.monotonic(), self._core.talk
         while self._quit is None and talk.asked is None:
             if time.monotonic() - begun > (HELLO_SECONDS if talk.up else FIRST_LINK_SECONDS):
                 break
-            self._step(self._desk.patience(time.monotonic()))
+            self._step(self._core.patience(time.monotonic()))
 
     def _start_pool(self) -> None:
         if self._quit is None:
             self._line.say(f"{self._settings.name}: starting {self._settings.cpus} workers")
-            self._hands.pool.start()
+            self._pool_controller.pool.start()
             self._handle(PoolStarted())
 
     def _restart_pool(self) -> None:
         """Ray itself died. Its workers' batches were given up already."""
         self._pool_lost = False
-        self._hands.pool.stop()
+        self._pool_controller.pool.stop()
         self._start_pool()
 
     def _step(self, seconds: float) -> None:
@@ -210,7 +212,7 @@ class Agent:
         except queue.Empty:
             self._handle(Ticked())
         else:
-            event = self._hands.translate(news) if isinstance(news, PoolNews) else news
+            event = self._pool_controller.translate(news) if isinstance(news, PoolNews) else news
             if event is not None:
                 self._handle(event)
         self._look_around(time.monotonic())
@@ -221,7 +223,7 @@ class Agent:
             self._pool_lost = True
         now = time.monotonic()
         self._meter.note(event, now)
-        for action in self._desk.handle(event, now):
+        for action in self._core.handle(event, now):
             self._obey(action)
 
     def _obey(self, action: Action) -> None:
@@ -229,16 +231,16 @@ class Agent:
             case Run():
                 if action.info.layer.rounds:
                     sys.setswitchinterval(SWITCH_SECONDS)
-                event = self._hands.run(action, self._desk.stock.farm)
+                event = self._pool_controller.run(action, self._core.held_shards.farm)
                 if event is not None:
                     self._inbox.put(event)
             case Kill():
-                self._hands.kill(action)
+                self._pool_controller.kill(action)
                 self._weights = {}  # of the worker that was: the next one must not be blamed for it
             case Freeze(slot):
-                self._hands.freeze(slot)
+                self._pool_controller.freeze(slot)
             case Thaw(slot):
-                self._hands.thaw(slot)
+                self._pool_controller.thaw(slot)
             case Say():
                 self._control.say(action)
             case Redial():
@@ -265,12 +267,12 @@ class Agent:
     def _look_around(self, now: float) -> None:
         if self._is_due("wish", LOOK_SECONDS, now):
             self._mind_wishes()
-        busy = [slot.number for slot in self._desk.slots.every if slot.flights]
+        busy = [slot.number for slot in self._core.slots.every if slot.flights]
         if busy and self._is_due("weigh", WEIGH_SECONDS, now):
-            self._weights = self._hands.weigh(busy)
-            self._hands.be_kind(busy, self._wish.nice, self._wish.ionice)
+            self._weights = self._pool_controller.weigh(busy)
+            self._pool_controller.be_kind(busy, self._wish.nice, self._wish.ionice)
         if busy and self._is_due("look", LOOK_SECONDS, now):
-            self._handle(self._hands.look(busy, self._weights))
+            self._handle(self._pool_controller.look(busy, self._weights))
         if self._is_due("space", SPACE_SECONDS, now):
             self._handle(SpaceSeen(shutil.disk_usage(self._spool.path).free))
         if self._is_due("state", STATE_SECONDS, now):
@@ -285,7 +287,7 @@ class Agent:
         lent = user_limits.lent(self._wish, self._settings.cpus, user_limits.cores(), user_limits.minute_of_day())
         if lent != self._lent:
             self._lent = lent
-            self._hands.pool.grow(lent[0])
+            self._pool_controller.pool.grow(lent[0])
             self._handle(Lent(*lent))
         if fresh:
             self._due["state"] = 0.0  # who wished it waits for the word
@@ -302,16 +304,16 @@ class Agent:
         with suppress(OSError):  # a full disk: there is no news then, and no harm
             self._spool.write_state(msgspec.json.encode(state))
 
-    def _state(self, now: float) -> State:
-        talk, meter = self._desk.talk, self._meter
-        return State(
+    def _state(self, now: float) -> DisplayState:
+        talk, meter = self._core.talk, self._meter
+        return DisplayState(
             name=self._settings.name,
             host=self._settings.host,
             where=str(self._link),
             pid=os.getpid(),
             linked=bool(talk.session),
-            ready=self._desk.floor.ready,
-            why_idle=self._desk.why_idle,
+            ready=self._core.dispatch.ready,
+            why_idle=self._core.why_idle,
             done=meter.done,
             pushed=meter.pushed,
             pushed_bytes=meter.pushed_bytes,
@@ -320,7 +322,7 @@ class Agent:
             cpus=self._lent[0],
             wishes=self._wish_stamp,
             at=time.time(),
-            **self._desk.counts(),
+            **self._core.counts(),
         )
 
     # --- signals, and the end ---
@@ -343,7 +345,7 @@ class Agent:
         self._pushing.stop()
         self._pulling.stop()
         self._following.stop()
-        self._hands.pool.stop()
+        self._pool_controller.pool.stop()
         reaper.sweep(self._spool.run)
         self._link.close()
         if self._quit is not None:

@@ -37,7 +37,7 @@ from muster.jobs.contract.plan import Window, decode_plan
 from muster.jobs.sources.layer_writer import LayerWriter
 from muster.jobs.sources.read_rows import new_buffer, read_window
 from tests.support import sshd
-from tests.support.farm import Farm, running, until
+from tests.support.farm import FarmHarness, running, until
 from tests.support.sshd import HOST, Sshd
 
 FILE_BYTES = 1 << 30
@@ -83,7 +83,7 @@ def write_source(folder: Path, setting: Setting) -> Path:
 class Ours:
     """A farm with one agent that has joined, and the time of a job on it. With a server the agent comes over ssh."""
 
-    def __init__(self, farm: Farm, file: Path, setting: Setting, server: Sshd | None = None) -> None:
+    def __init__(self, farm: FarmHarness, file: Path, setting: Setting, server: Sshd | None = None) -> None:
         self.farm, self.setting, self.server = farm, setting, server
         self.cpu: list[float] = []  # of each run: processor seconds of daemon and agent for a row
         folder = farm.folder / "job"

@@ -32,7 +32,7 @@ from muster.agent.links.far_command import CIPHERS
 from muster.coordinator.commands.submit import submit
 from muster.jobs.results.open_result import open_result
 from tests.support import sshd
-from tests.support.farm import Farm, running, until
+from tests.support.farm import FarmHarness, running, until
 from tests.support.sshd import HOST, Sshd
 
 FILE_BYTES = 4096
@@ -76,7 +76,7 @@ def peer_rate(count: int) -> float:
 class Files:
     """Small files, a farm with one agent over ssh, and what a person would do by hand."""
 
-    def __init__(self, farm: Farm, server: Sshd, folder: Path, count: int) -> None:
+    def __init__(self, farm: FarmHarness, server: Sshd, folder: Path, count: int) -> None:
         self.farm, self.count, self.folder = farm, count, folder
         self.source = folder / "files"
         self._write()

@@ -40,7 +40,7 @@ from muster.jobs.kinds.infer import Infer
 from muster.jobs.sources.layer_writer import LayerWriter
 from muster.jobs.sources.read_rows import new_buffer, read_window
 from tests.support import networks, sshd
-from tests.support.farm import Farm, running, until
+from tests.support.farm import FarmHarness, running, until
 from tests.support.sshd import HOST, Sshd
 
 SIZES = (784, 448, 160, 10)
@@ -88,7 +88,7 @@ class Source:
 class Ours:
     """A farm with agents that have joined, and the time of a job on it. With a server the agent comes over ssh."""
 
-    def __init__(self, farm: Farm, source: Source, agents: int = 1, server: Sshd | None = None) -> None:
+    def __init__(self, farm: FarmHarness, source: Source, agents: int = 1, server: Sshd | None = None) -> None:
         self.farm, self.source, self.server = farm, source, server
         folder = farm.folder / "job"
         (folder / "layers").mkdir(parents=True)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from muster.jobs.clustering.lloyd import Settings, cluster
+from muster.jobs.clustering.lloyd import LloydSettings, cluster
 
 Rows = NDArray[Any]
 SHAPES = ("normal", "laplace", "t3", "relu", "bimodal", "uniform")
@@ -78,7 +78,7 @@ def alternating(*calls: Callable[[], object]) -> list[float]:
 
 def measure(shape: str, n: int, k: int, seeds: int) -> Case:
     rows = sample(shape, LENGTHS[n], n)
-    settings = Settings(k)
+    settings = LloydSettings(k)
     sort, ours = alternating(lambda: np.sort(rows, axis=1), lambda: cluster(rows, settings))
     few = rows[: 1 if n == LONG else 16]
     seconds, theirs = sklearn_runs(few, k, seeds)

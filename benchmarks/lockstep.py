@@ -24,7 +24,7 @@ import psutil
 from benchmarks.measure import machine, report
 from benchmarks.served import finish
 from benchmarks.study import LAYERS, farm_of
-from tests.support.farm import Farm
+from tests.support.farm import FarmHarness
 
 ROWS = 100  # of a step
 WARM_ROUNDS = 5
@@ -43,7 +43,7 @@ def write_data(folder: Path) -> None:
     np.save(folder / "y.npy", rng.integers(0, 10, DATA_ROWS))
 
 
-def rate(farm: Farm, params: dict[str, Any]) -> float:
+def rate(farm: FarmHarness, params: dict[str, Any]) -> float:
     job = farm.submit({}, kind="train", params=params)
     finish(farm, job)
     assert not [agent.error for agent in farm.agents if agent.error], "every machine worked to the end"
@@ -53,7 +53,7 @@ def rate(farm: Farm, params: dict[str, Any]) -> float:
     return float((last[0] - first[0]) / (last[1] - first[1]))
 
 
-def spent(farm: Farm) -> Counter[str]:
+def spent(farm: FarmHarness) -> Counter[str]:
     """Processor seconds so far, by who spent them."""
     seconds: Counter[str] = Counter()
     me = psutil.Process()

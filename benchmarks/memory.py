@@ -30,7 +30,7 @@ import psutil
 from benchmarks.measure import CORES, machine, report
 from benchmarks.served import TIMING
 from tests.support import sshd
-from tests.support.farm import Farm, running, until
+from tests.support.farm import FarmHarness, running, until
 from tests.support.sshd import HOST, Sshd
 
 ROW_BYTES = 1 << 20
@@ -121,7 +121,7 @@ def write_source(path: Path, gib: float) -> None:
         file.truncate(file.tell() + rows * ROW_BYTES)
 
 
-def measure(farm: Farm, server: Sshd | None, source: Path, given: argparse.Namespace) -> dict[str, Side]:
+def measure(farm: FarmHarness, server: Sshd | None, source: Path, given: argparse.Namespace) -> dict[str, Side]:
     """A job over the source, weighed until its last commit."""
     assert farm.daemon is not None
     roots = [farm.daemon.pid, join(farm, server, given), *([server.pid] if server is not None else [])]
@@ -140,7 +140,7 @@ def measure(farm: Farm, server: Sshd | None, source: Path, given: argparse.Names
     return sides
 
 
-def join(farm: Farm, server: Sshd | None, given: argparse.Namespace) -> int:
+def join(farm: FarmHarness, server: Sshd | None, given: argparse.Namespace) -> int:
     options = ["--cpus", str(CORES), "--disk", given.disk]
     if server is not None:
         options += ["--ssh-config", str(server.ssh_config())]

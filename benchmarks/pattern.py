@@ -111,27 +111,27 @@ def main() -> None:
     until(lambda: sum(node["Alive"] for node in ray.nodes()) > int(workers), "all nodes", START_SECONDS)
     start = model_of(params).start(params.seed)
     server = _on(ray, Server, "server").remote(start, params.lr, params.momentum)
-    crew = [
+    participants = [
         _on(ray, Worker, f"worker{number}").remote(raw, folder, params.seed * 1000 + number)
         for number in range(int(workers))
     ]
     weights = server.weights.remote()
-    ray.get([worker.gradient.remote(weights) for worker in crew])
+    ray.get([worker.gradient.remote(weights) for worker in participants])
     judge = Judge(params, dataset.read(Path(folder) / "data"))
-    print(json.dumps(asdict(_train(ray, server, crew, judge, float(target), params.rounds))))
+    print(json.dumps(asdict(_train(ray, server, participants, judge, float(target), params.rounds))))
 
 
 def _on(ray: Any, kind: type, resource: str) -> Any:
     return ray.remote(num_cpus=0, resources={resource: 0.5})(kind)
 
 
-def _train(ray: Any, server: Any, crew: Sequence[Any], judge: Judge, target: float, most: int) -> Reached:
+def _train(ray: Any, server: Any, participants: Sequence[Any], judge: Judge, target: float, most: int) -> Reached:
     """As in Ray's example the driver waits only where it evaluates."""
     weights, seconds, steps, accuracy = server.weights.remote(), 0.0, 0, 0.0
     while accuracy < target and steps < most:
         began = time.monotonic()
         for _ in range(JUDGED_EVERY):
-            weights = server.apply.remote(*[worker.gradient.remote(weights) for worker in crew])
+            weights = server.apply.remote(*[worker.gradient.remote(weights) for worker in participants])
         ray.wait([weights], fetch_local=False)
         seconds, steps = seconds + time.monotonic() - began, steps + JUDGED_EVERY
         accuracy = judge.accuracy(ray.get(weights))

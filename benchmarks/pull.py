@@ -39,7 +39,7 @@ from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import decode_plan
 from muster.jobs.sources.layer_writer import LayerWriter
 from tests.support import sshd
-from tests.support.farm import Farm, running, until
+from tests.support.farm import FarmHarness, running, until
 from tests.support.simulated import SimulatedAgent
 from tests.support.sshd import HOST, Sshd
 
@@ -99,7 +99,7 @@ class Field:
     """A farm behind an sshd, a file with a shard for each agent, and agents that hold them and do nothing."""
 
     def __init__(
-        self, folder: Path, farm: Farm, server: Sshd, nbytes: int, agents: int, enter: Sequence[str] = ()
+        self, folder: Path, farm: FarmHarness, server: Sshd, nbytes: int, agents: int, enter: Sequence[str] = ()
     ) -> None:
         """`enter`: what to put before each command that runs where the agents are."""
         self.folder, self.server, self.nbytes, self.enter = folder, server, nbytes, enter
@@ -126,7 +126,7 @@ class Field:
             for _ in range(self.nbytes // MIB):
                 layer.append(random.integers(0, 1 << 31, (1, MIB // 4), dtype="i4").view("<f4"))
 
-    def _order(self, farm: Farm, number: int) -> Order:
+    def _order(self, farm: FarmHarness, number: int) -> Order:
         agent: SimulatedAgent = farm.agent(f"puller{number}")
         agent.join()
         until(lambda: agent.sync(wait=0.05) and agent.granted, "a shard to be granted")
@@ -154,16 +154,16 @@ class Field:
     def _by(self, modules: Sequence[Sequence[str]]) -> float:
         """Processes of ours, all ready before the clock starts."""
         pullers = [_started([*self.enter, sys.executable, "-m", *words]) for words in modules]
-        for puller in pullers:
-            _await_done(puller)
+        for pull_policy in pullers:
+            _await_done(pull_policy)
         with self._timed(len(pullers)) as rate:
-            for puller in pullers:
-                _go_on(puller)
-            for puller in pullers:
-                _await_done(puller)
-        for puller in pullers:
-            _go_on(puller)
-            if code := puller.wait():
+            for pull_policy in pullers:
+                _go_on(pull_policy)
+            for pull_policy in pullers:
+                _await_done(pull_policy)
+        for pull_policy in pullers:
+            _go_on(pull_policy)
+            if code := pull_policy.wait():
                 raise SystemExit(f"a puller ended with {code}")
         return rate[0]
 
@@ -206,15 +206,15 @@ def _started(command: Sequence[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def _await_done(puller: subprocess.Popen[str]) -> None:
-    assert puller.stdout is not None
-    if not puller.stdout.readline():
-        raise SystemExit(f"a puller ended with {puller.wait()}")
+def _await_done(pull_policy: subprocess.Popen[str]) -> None:
+    assert pull_policy.stdout is not None
+    if not pull_policy.stdout.readline():
+        raise SystemExit(f"a puller ended with {pull_policy.wait()}")
 
 
-def _go_on(puller: subprocess.Popen[str]) -> None:
-    assert puller.stdin is not None
-    print(file=puller.stdin, flush=True)
+def _go_on(pull_policy: subprocess.Popen[str]) -> None:
+    assert pull_policy.stdin is not None
+    print(file=pull_policy.stdin, flush=True)
 
 
 def _run(commands: Sequence[Sequence[str]]) -> None:

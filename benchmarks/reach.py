@@ -41,7 +41,7 @@ from benchmarks.train import Batches, model_of
 from muster.jobs.training.data.dataset import Data
 from muster.jobs.training.params import DataSpec, TrainParams
 from tests.support import netns
-from tests.support.farm import Farm, running, until
+from tests.support.farm import FarmHarness, running, until
 from tests.support.netns import Machine
 from tests.support.sshd import HOST
 
@@ -64,7 +64,7 @@ H1 = "ours, H = 1"
 class Ours:
     """A farm with its agents, whose pools are up."""
 
-    def __init__(self, farm: Farm, spec: DataSpec, target: float) -> None:
+    def __init__(self, farm: FarmHarness, spec: DataSpec, target: float) -> None:
         self._farm, self._spec, self._target = farm, spec, target
 
     def join_near(self) -> None:

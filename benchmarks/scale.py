@@ -46,9 +46,9 @@ from muster.coordinator.protocol import control, transfer, values
 from muster.coordinator.protocol.frames import HEAD, frame, payload_size
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import Output
-from muster.jobs.parts.part_file import Entry, Index, encode_index, tail_of
+from muster.jobs.parts.part_file import Index, PartEntry, encode_index, tail_of
 from muster.jobs.workbench.fingerprint import fingerprint
-from tests.support.farm import Farm, running
+from tests.support.farm import FarmHarness, running
 
 WORK = "def same(rows):\n    return rows\n"
 OUTPUTS = (Output("out", "rows", "<f4", (1,)),)
@@ -170,7 +170,7 @@ class Peer:
     async def _offer(self, grant: control.Grant, some: RangeSet) -> None:
         now = time.time()
         entries = tuple(
-            Entry(number, 1, grant.boot, grant.attempt, self.name, now, SHARD_SECONDS, len(VALUE), VALUE_DIGEST, 0,
+            PartEntry(number, 1, grant.boot, grant.attempt, self.name, now, SHARD_SECONDS, len(VALUE), VALUE_DIGEST, 0,
                   (len(VALUE),), VALUE_DIGEST)
             for number in some
         )  # fmt: skip
@@ -255,7 +255,7 @@ class Found:
 class Field:
     """The farm, and what is asked of it from outside the loop of the agents."""
 
-    def __init__(self, farm: Farm) -> None:
+    def __init__(self, farm: FarmHarness) -> None:
         self.farm = farm
 
     def _pid(self) -> int:
@@ -338,7 +338,7 @@ async def crowd_of(root: Root, count: int) -> AsyncIterator[Crowd]:
         await crowd.leave()
 
 
-async def measure(farm: Farm, given: argparse.Namespace) -> tuple[list[Found], dict[str, Any]]:
+async def measure(farm: FarmHarness, given: argparse.Namespace) -> tuple[list[Found], dict[str, Any]]:
     field = Field(farm)
     sizes = [10**power for power in range(3, 8) if 10**power <= given.shards]
     async with crowd_of(farm.root, given.agents) as crowd:

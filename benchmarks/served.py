@@ -6,20 +6,20 @@ import time
 from abc import ABC, abstractmethod
 
 from benchmarks.measure import CORES, tree_seconds
-from tests.support.farm import Farm, until
+from tests.support.farm import FarmHarness, until
 
 TIMING = {"heartbeat": 5.0, "lease": 60.0, "tick": 1.0}  # as served by default
 ASK_SECONDS = 0.1  # each answer takes processor time from what is measured
 
 
-def finish(farm: Farm, job: str) -> None:
+def finish(farm: FarmHarness, job: str) -> None:
     """Until the job is complete."""
     while farm.status(job).state == "running":
         time.sleep(ASK_SECONDS)
     farm.wait(job)
 
 
-def processor_seconds(farm: Farm) -> float:
+def processor_seconds(farm: FarmHarness) -> float:
     """Processor time of the farm's daemon and of all its real agents, with all that live below them, so far."""
     assert farm.daemon is not None
     return sum(tree_seconds(process.pid) for process in [farm.daemon, *farm.real.values()])
@@ -28,7 +28,7 @@ def processor_seconds(farm: Farm) -> float:
 class Counted(ABC):
     """A farm with one agent by folder, and its rate at jobs of so many things with nothing to do."""
 
-    def __init__(self, farm: Farm, count: int, warm: int) -> None:
+    def __init__(self, farm: FarmHarness, count: int, warm: int) -> None:
         self.farm, self.count = farm, count
         self.cpu: list[float] = []  # of each run: processor seconds of daemon and agent for one thing
         farm.join("bench", "--cpus", str(CORES))

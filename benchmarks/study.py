@@ -30,9 +30,9 @@ from muster.jobs.common.errors import NotFoundError
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.training import plots, report
 from muster.jobs.training.params import TrainParams
-from muster.jobs.training.progress import Mark, Point
-from muster.jobs.training.report import Run
-from tests.support.farm import Farm, running, until
+from muster.jobs.training.progress import BestMark, Point
+from muster.jobs.training.report import TrainingRun
+from tests.support.farm import FarmHarness, running, until
 from tests.support.simulated import SimulatedAgent
 
 LAYERS = [64]  # small, for all simulated machines share this one's cores
@@ -56,7 +56,7 @@ class SlowAgent(SimulatedAgent):
 
 
 @contextmanager
-def farm_of(folder: Path, workers: int, rows: int, row_seconds: float | None) -> Iterator[Farm]:
+def farm_of(folder: Path, workers: int, rows: int, row_seconds: float | None) -> Iterator[FarmHarness]:
     """A farm with so many machines: real ones, or ones whose compute time is simulated."""
     with running(folder, **TIMING) as farm:
         for number in range(workers):
@@ -73,7 +73,7 @@ def farm_of(folder: Path, workers: int, rows: int, row_seconds: float | None) ->
         yield farm
 
 
-def trained(folder: Path, mode: str, workers: int, given: argparse.Namespace, simulated: bool) -> Run:
+def trained(folder: Path, mode: str, workers: int, given: argparse.Namespace, simulated: bool) -> TrainingRun:
     """One training, as it was recorded."""
     params = params_of(mode, workers, given)
     row_seconds = given.row_ms / 1000 if simulated else None
@@ -84,8 +84,8 @@ def trained(folder: Path, mode: str, workers: int, given: argparse.Namespace, si
         until(lambda: farm.status(job).state == "complete", f"{mode} with {workers} workers", RUN_SECONDS)
         assert not [agent.error for agent in farm.agents if agent.error], "every machine worked to the end"
         found = json.loads((farm.root.job(job).result / "made" / "training.json").read_text())
-    points, marks = msgspec.convert(found["points"], list[Point]), msgspec.convert(found["marks"], list[Mark])
-    run = Run(mode, workers, points, marks, simulated=simulated)
+    points, marks = msgspec.convert(found["points"], list[Point]), msgspec.convert(found["marks"], list[BestMark])
+    run = TrainingRun(mode, workers, points, marks, simulated=simulated)
     reached = run.reached(given.target)
     told = f"{reached.seconds:.1f} s, {reached.iteration:,} iterations" if reached else "not reached"
     print(f"{run.label}: {run.rate:.1f} iterations/s; {given.target:g}: {told}", flush=True)
@@ -102,7 +102,7 @@ def params_of(mode: str, workers: int, given: argparse.Namespace) -> dict[str, A
     return params
 
 
-def page(runs: list[Run], given: argparse.Namespace) -> str:
+def page(runs: list[TrainingRun], given: argparse.Namespace) -> str:
     """The table, with what its columns mean, and the pictures."""
     what = "60 virtual workers of 10 rows" if given.scaling == "strong" else "a virtual worker of 100 rows a machine"
     simulated = f"simulated ones take {given.row_ms:g} ms a row, all on this machine's cores"
@@ -127,7 +127,7 @@ def page(runs: list[Run], given: argparse.Namespace) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _caveats(runs: list[Run]) -> list[str]:
+def _caveats(runs: list[TrainingRun]) -> list[str]:
     """What the figures do not say by themselves."""
     lines = []
     if any(not run.simulated for run in runs):

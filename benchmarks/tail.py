@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.measure import alternate, machine, report
 from benchmarks.served import TIMING, finish
-from tests.support.farm import Farm, running, until
+from tests.support.farm import FarmHarness, running, until
 
 VARIABLE = "BENCH_SHARD_SECONDS"
 WORK = f"""import os
@@ -35,7 +35,7 @@ SLOTS = 2
 class Ours:
     """A farm with the two agents."""
 
-    def __init__(self, farm: Farm, shards: int, seconds: float, slower: float) -> None:
+    def __init__(self, farm: FarmHarness, shards: int, seconds: float, slower: float) -> None:
         self.farm, self.shards, self.seconds, self.slower = farm, shards, seconds, slower
         self.gaps: list[float] = []
         for name, factor in (("fast", 1.0), ("slow", slower)):

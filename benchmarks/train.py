@@ -32,9 +32,9 @@ from benchmarks.served import TIMING, finish, processor_seconds
 from muster.jobs.training.data import dataset
 from muster.jobs.training.data.dataset import Data, Feeder
 from muster.jobs.training.params import DataSpec, TrainParams
-from muster.jobs.training.steps.models import Model, open_model
+from muster.jobs.training.steps.models import TrainableModel, open_model
 from tests.support import sshd
-from tests.support.farm import Farm, running, until
+from tests.support.farm import FarmHarness, running, until
 from tests.support.sshd import HOST
 
 ROWS = 20_000
@@ -48,7 +48,7 @@ class Ours:
     """A farm with its agents, and its rounds a second: of so many workers, on a core each."""
 
     def __init__(
-        self, farm: Farm, folder: Path, given: argparse.Namespace, config: Path | None, workers: int = CORES
+        self, farm: FarmHarness, folder: Path, given: argparse.Namespace, config: Path | None, workers: int = CORES
     ) -> None:
         self._farm, self._folder, self._given, self._workers = farm, folder, given, workers
         self.cpu: list[float] = []  # of each run: processor seconds of daemon and agents for a round
@@ -104,7 +104,7 @@ def write_data(folder: Path) -> None:
     np.save(folder / "y.npy", rng.integers(0, 10, ROWS))
 
 
-def model_of(params: TrainParams) -> Model:
+def model_of(params: TrainParams) -> TrainableModel:
     assert params.facts is not None
     return open_model(params, params.facts)
 

@@ -26,7 +26,7 @@ import numpy as np
 from benchmarks.measure import CORES, alternate, give_up, machine, report
 from benchmarks.served import TIMING, finish
 from tests.support import sshd
-from tests.support.farm import Farm, running, until
+from tests.support.farm import FarmHarness, running, until
 from tests.support.proxy import Proxy
 from tests.support.sshd import HOST, Sshd
 
@@ -39,7 +39,9 @@ LR = 0.01
 class Ours:
     """A farm with its agents: its rounds a second, and the bytes that they move."""
 
-    def __init__(self, farm: Farm, server: Sshd, relays: list[Proxy], folder: Path, given: argparse.Namespace) -> None:
+    def __init__(
+        self, farm: FarmHarness, server: Sshd, relays: list[Proxy], folder: Path, given: argparse.Namespace
+    ) -> None:
         self._farm, self._relays, self._folder, self._given = farm, relays, folder, given
         for number, relay in enumerate(relays):
             through = (f"Port {relay.port}", f"HostKeyAlias {server.name}")

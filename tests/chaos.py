@@ -28,7 +28,7 @@ from typing import ClassVar
 import psutil
 
 from muster.agent.pool import cleanup
-from tests.support.farm import Farm, arrays, until
+from tests.support.farm import FarmHarness, arrays, until
 
 AGENTS = ("left", "right")
 LEASE_SECONDS = 5.0
@@ -56,7 +56,7 @@ WORDS = {
     "runner": ("jobs/user_code/runner/runner.py",),
     "connect": ("connect", "--role"),  # however sshd started it
     "merger": ("muster.coordinator.daemon.merge.merge_process",),
-    "worker": ("ray::Seat",),
+    "worker": ("ray::Worker",),
 }
 
 
@@ -69,7 +69,7 @@ class Chaos:
         self.random = random.Random(seed)
         self.kills = kills
         self.say = say
-        self.farm = Farm(folder, lease=LEASE_SECONDS, heartbeat=0.5, tick=0.2)
+        self.farm = FarmHarness(folder, lease=LEASE_SECONDS, heartbeat=0.5, tick=0.2)
         self.farm.env[NAP] = "0.05"
         self.done: Counter[str] = Counter()
         self.jobs: list[str] = []
@@ -217,7 +217,7 @@ def _describe(pid: int) -> str:
     return f"{pid} (gone)"
 
 
-def _foreign_listeners(farm: Farm) -> set[str]:
+def _foreign_listeners(farm: FarmHarness) -> set[str]:
     """Addresses beyond loopback that a process of this farm listens on."""
     found = set()
     for pid in farm.processes():

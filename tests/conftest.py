@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import sshd
-from tests.support.farm import Farm, running
+from tests.support.farm import FarmHarness, running
 from tests.support.sshd import Sshd
 
 # A shell that starts us in the background has us ignore Ctrl-C, and so all that we start, of which some is to heed it.
@@ -19,7 +19,7 @@ if threading.current_thread() is threading.main_thread():
 
 
 @pytest.fixture
-def farm(tmp_path: Path) -> Iterator[Farm]:
+def farm(tmp_path: Path) -> Iterator[FarmHarness]:
     """A farm of real processes that is being served; nothing of it is left afterwards."""
     with running(tmp_path) as made:
         yield made

@@ -13,7 +13,7 @@ from muster.agent.channels.backoff import Backoff
 from muster.agent.core.actions import Redial, Say
 from muster.agent.core.events import Event, Heard, LinkDown, LinkFailed, LinkUp
 from muster.agent.links.base import Channel, Link, greet
-from muster.coordinator.protocol.checks import Ear
+from muster.coordinator.protocol.checks import AnswerChecks
 from muster.coordinator.protocol.control import Bye, News, Rejected, ToAgent, Welcome
 from muster.coordinator.protocol.values import Decoder
 from muster.jobs.common.errors import AccessError, MusterError, ProtocolError, VersionError
@@ -109,14 +109,14 @@ class Control:
             channel.close()
 
     def _converse(self, channel: Channel) -> float:
-        ear = Ear()
+        answer_checks = AnswerChecks()
         while (order := self._orders.get()) is not None:
             if isinstance(order, Redial):
                 self._down("closed")
                 return max(order.pause, self._backoff.gone()) if order.pause else 0.0
             channel.say(order.message)
             answer = cast(Answer, channel.hear(_decode, order.wait + ANSWER_SECONDS))
-            ear.check(order.message, answer)
+            answer_checks.check(order.message, answer)
             if isinstance(answer, Welcome):
                 self._ever = True
                 self._backoff.good()

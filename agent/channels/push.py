@@ -23,7 +23,7 @@ from muster.coordinator.protocol.values import Decoder
 from muster.jobs.common.durable import write_all
 from muster.jobs.common.errors import DamagedError, LinkError, MusterError, NoDaemonError, ProtocolError
 from muster.jobs.parts.part_file import check_body, encode_index, read_index, tail_of
-from muster.jobs.results.bundle import Bundle, Held, take
+from muster.jobs.results.bundle import Bundle, HeldPart, take
 
 HANDED = "handed"  # in the spool's tmp; there is one at a time
 COMMIT_SECONDS = 600.0  # to a body: it is synced to a disk that may be busy
@@ -73,7 +73,9 @@ class Pushing(Bulk[Push | Recheck]):
         self._tell(PushDown(why))
 
     def _bundle(self, push: Push) -> Bundle:
-        held = [Held(self._spool.part(name), read_index(self._spool.part(name)), live) for name, live in push.pieces]
+        held = [
+            HeldPart(self._spool.part(name), read_index(self._spool.part(name)), live) for name, live in push.pieces
+        ]
         return Bundle(take(held))
 
     def _send(self, push: Push, bundle: Bundle) -> Settled | Refused | Rejected:

@@ -11,7 +11,7 @@ import click
 from muster.agent.commands.join import DISK_SHARE, PULL_DISK_SHARE
 from muster.agent.commands.options import place_of, ssh_options
 from muster.agent.doctor import connection_checks, machine_checks, render
-from muster.agent.doctor.checklist import Check, Sheet
+from muster.agent.doctor.checklist import Check, Checklist
 from muster.agent.links import Options, Ssh
 from muster.agent.spool import owner as owners
 from muster.jobs.common.cli import example
@@ -54,7 +54,7 @@ def command(
     name, folder = owners.name_and_folder(name, spool)
     share = DISK_SHARE if isinstance(there, Folder) else PULL_DISK_SHARE
     options = Options(ssh, accept_new_host_key, program, ssh_config, interactive=sys.stdin.isatty())
-    sheet = _examine(there, options, name, machine_checks.Place(folder, spool is not None, share), no_ray, as_json)
+    sheet = _examine(there, options, name, machine_checks.SpoolPlace(folder, spool is not None, share), no_ray, as_json)
     if as_json:
         click.echo(render.as_json(sheet.checks, where, sheet.exit_code))
     else:
@@ -63,18 +63,18 @@ def command(
 
 
 def _examine(
-    there: Folder | Host, options: Options, name: str, place: machine_checks.Place, no_ray: bool, quiet: bool
-) -> Sheet:
+    there: Folder | Host, options: Options, name: str, place: machine_checks.SpoolPlace, no_ray: bool, quiet: bool
+) -> Checklist:
     def tell(check: Check) -> None:
         if not quiet:
             click.echo(render.line(check))
 
     if isinstance(there, Folder):
-        sheet = Sheet([*connection_checks.folder_rungs(), *machine_checks.RUNGS], tell)
+        sheet = Checklist([*connection_checks.folder_rungs(), *machine_checks.RUNGS], tell)
         connection_checks.visit_folder(sheet, there)
     else:
         visit = connection_checks.visit(there, options, name)
-        sheet = Sheet([*visit.rungs(), *machine_checks.RUNGS], tell)
+        sheet = Checklist([*visit.rungs(), *machine_checks.RUNGS], tell)
         visit.go(sheet)
     machine_checks.try_disk(sheet, place)
     if no_ray:

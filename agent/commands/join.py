@@ -28,7 +28,7 @@ from muster.jobs.contract.plan import Environment
 from muster.jobs.user_code import environments
 
 if TYPE_CHECKING:
-    from muster.agent.process import Settings
+    from muster.agent.process import AgentSettings
 
 MEMORY_SHARE = 0.8  # of the machine's, by default
 DISK_SHARE = 0.9  # of what is free, by default, where it is for results alone
@@ -175,7 +175,7 @@ def _check_spool(folder: Path, asked_for: bool) -> None:
 
 
 def _join(place: Folder | Host, options: Options, wishes: Wishes) -> int:
-    from muster.agent.process import Agent
+    from muster.agent.process import AgentProcess
 
     envs = {name: environments.probe(name, python) for name, python in wishes.pythons.items()}
     spool = spools.Spool(wishes.folder)
@@ -191,16 +191,18 @@ def _join(place: Folder | Host, options: Options, wishes: Wishes) -> int:
     settings = _settings(place, wishes, spool, envs)
     lent = f"{settings.cpus} cpus, {units.format_size(settings.memory)} of memory"
     click.echo(f"{wishes.name}: {lent}, {units.format_size(settings.disk)} of disk in {wishes.folder}", err=True)
-    return Agent(settings, spool, link).run()
+    return AgentProcess(settings, spool, link).run()
 
 
-def _settings(place: Folder | Host, wishes: Wishes, spool: spools.Spool, envs: Mapping[str, Environment]) -> Settings:
+def _settings(
+    place: Folder | Host, wishes: Wishes, spool: spools.Spool, envs: Mapping[str, Environment]
+) -> AgentSettings:
     from muster.agent.host import memory as weigh
-    from muster.agent.process import Settings
+    from muster.agent.process import AgentSettings
 
     share = DISK_SHARE if isinstance(place, Folder) else PULL_DISK_SHARE
     there = shutil.disk_usage(wishes.folder).free + spool.part_bytes() + spool.input_bytes()
-    return Settings(
+    return AgentSettings(
         name=wishes.name,
         host=owners.host(),
         cpus=wishes.cpus or max(1, courtesy.cores() - (wishes.courtesy.leave_cores or 0)),

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from muster.agent.commands.status import state_of
-from muster.agent.display import State
+from muster.agent.display import DisplayState
 from muster.agent.host import user_limits
 from muster.agent.host.user_limits import Courtesy
 from muster.agent.spool import owner as owners
@@ -69,7 +69,7 @@ def agent_options(command: _Command) -> _Command:
     return click.option("--name", default=None, help="Which agent, where several run.")(command)
 
 
-def wish(spool: Path | None, name: str | None, change: Callable[[Courtesy], Courtesy]) -> State:
+def wish(spool: Path | None, name: str | None, change: Callable[[Courtesy], Courtesy]) -> DisplayState:
     """Change what is wished of the agent; how it is once it goes by it."""
     folder, owner = owners.the_one(spool, name)
     stamp = user_limits.write(folder, change(user_limits.read(folder)))

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from muster.agent.display import State
+from muster.agent.display import DisplayState
 from muster.agent.spool import owner as owners
 from muster.jobs.common.cli import example
 from muster.jobs.common.durable import read_json
@@ -33,12 +33,12 @@ def command(spool: Path | None, as_json: bool) -> int:
     return 0
 
 
-def state_of(folder: Path) -> State | None:
+def state_of(folder: Path) -> DisplayState | None:
     """What the agent last wrote of itself."""
-    return read_json(folder / "state.json", State)
+    return read_json(folder / "state.json", DisplayState)
 
 
-def _line(folder: Path, state: State | None) -> str:
+def _line(folder: Path, state: DisplayState | None) -> str:
     if state is None:
         return f"{folder}: starting"
     age = time.time() - state.at

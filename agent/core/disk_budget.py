@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from muster.agent.core.actions import Action, Discard, Pull
 from muster.agent.core.inputs import Inputs
-from muster.agent.core.layers import Holding
+from muster.agent.core.layers import HeldLayer
 from muster.agent.core.slots import Flight, Slots
-from muster.agent.core.state import Stock
+from muster.agent.core.state import HeldShards
 from muster.jobs.common.retry_delay import RetryDelay
 
 SPARE_BYTES = 4 << 20  # left for logs and the state file
 
 
-class Space:
+class DiskBudget:
     """Parts, inputs and outputs to come share the budget. Inputs that nobody waits for stay while there is room."""
 
-    def __init__(self, stock: Stock, slots: Slots, disk: Disk, inputs: Inputs) -> None:
-        self.stock = stock
+    def __init__(self, held_shards: HeldShards, slots: Slots, disk: FreeDisk, inputs: Inputs) -> None:
+        self.held_shards = held_shards
         self.slots = slots
         self.disk = disk
         self.inputs = inputs
@@ -25,13 +25,13 @@ class Space:
     @property
     def reserved(self) -> int:
         """Bytes of input and output of all that is held, is being run or is on its way."""
-        held = sum(len(holding.waiting) * holding.cost for holding in self.stock.holdings.values())
+        held = sum(len(holding.waiting) * holding.cost for holding in self.held_shards.holdings.values())
         return held + self.output_to_come + self._in_use + self._strays
 
     @property
     def room(self) -> int:
         """Bytes that may be promised to the coordinator; less than 0 where too much is."""
-        return self.disk.room(self.stock.shelf.nbytes, self.reserved, self.inputs.nbytes)
+        return self.disk.room(self.held_shards.finished_parts.nbytes, self.reserved, self.inputs.nbytes)
 
     @property
     def output_to_come(self) -> int:
@@ -39,45 +39,45 @@ class Space:
         return sum(len(flight.items) * self._reserve_of(flight) for flight in self.slots.flights)
 
     def _reserve_of(self, flight: Flight) -> int:
-        holding = self.stock.holdings.get(flight.layer)
+        holding = self.held_shards.holdings.get(flight.layer)
         return holding.reserve if holding is not None else flight.info.layer.out_bytes
 
     @property
     def left(self) -> int:
         """Bytes for the outputs of more runs, were all inputs gone that nobody waits for."""
         kept = self.inputs.bytes_of(self._kept()) + self.inputs.coming_bytes
-        return self.disk.room(self.stock.shelf.nbytes, self.output_to_come + kept, self.inputs.nbytes)
+        return self.disk.room(self.held_shards.finished_parts.nbytes, self.output_to_come + kept, self.inputs.nbytes)
 
-    def has_room_to_pull(self, holding: Holding, nbytes: int) -> bool:
+    def has_room_to_pull(self, holding: HeldLayer, nbytes: int) -> bool:
         """Whether one more input leaves enough for its own output, and for those of all that could run before it."""
-        ready = sum(len(other.ready) * other.reserve for other in self.stock.holdings.values() if other.pulls)
+        ready = sum(len(other.ready) * other.reserve for other in self.held_shards.holdings.values() if other.pulls)
         return self.left - ready - nbytes >= holding.reserve
 
-    def refuses(self, holding: Holding) -> bool:
+    def refuses(self, holding: HeldLayer) -> bool:
         """Whether a shard needs more than all of the budget. Then they are handed back."""
         model = holding.info.work.model
         needed = holding.cost + (model.nbytes if model is not None and holding.pulls else 0)
         if needed <= self.disk.budget:
             return False
         self.too_large = f"a shard needs {needed} bytes of disk, the budget is {self.disk.budget}"
-        self.stock.give_back(holding, holding.waiting.copy())
+        self.held_shards.give_back(holding, holding.waiting.copy())
         return True
 
     @property
     def is_unused(self) -> bool:
         """Whether nothing is going to become free by itself."""
-        return not (self.stock.shelf.nbytes or self.inputs.coming or self.slots.busy)
+        return not (self.held_shards.finished_parts.nbytes or self.inputs.coming or self.slots.busy)
 
     @property
     def least_cost(self) -> int:
         """Of a shard of the layers known here: with less room there can be no more of these."""
-        return min((holding.cost for holding in self.stock.holdings.values()), default=0)
+        return min((holding.cost for holding in self.held_shards.holdings.values()), default=0)
 
     @property
     def is_short(self) -> bool:
         """Whether there is no room for one more shard such as those held, and would be were all parts pushed."""
-        cost = max((holding.cost for holding in self.stock.holdings.values() if holding.count), default=0)
-        return self.room < cost <= self.room + self.stock.shelf.nbytes
+        cost = max((holding.cost for holding in self.held_shards.holdings.values() if holding.count), default=0)
+        return self.room < cost <= self.room + self.held_shards.finished_parts.nbytes
 
     def make(self, nbytes: int, keep: str = "") -> list[Action]:
         """Delete inputs that nobody waits for until `nbytes` more can be written."""
@@ -101,14 +101,14 @@ class Space:
     def lose(self, name: str) -> list[Action]:
         """It is not what was pulled, whoever waits for it."""
         copy = self.inputs.whole.get(name)
-        for holding in self.stock.holdings.values():
+        for holding in self.held_shards.holdings.values():
             holding.lacks_input([number for number, own in holding.inputs.items() if own == name])
         return [self.discard(name, copy.digest)] if copy else []
 
-    def let_others_wait(self, holding: Holding) -> None:
+    def let_others_wait(self, holding: HeldLayer) -> None:
         """Inputs of other shards go before the first of these cannot run at all: they are pulled again, later."""
         first = holding.ready.bottom
-        for other in reversed(self.stock.holdings.values()):
+        for other in reversed(self.held_shards.holdings.values()):
             if other.pulls:
                 ready = [n for n in other.ready if other is not holding or n != first]
                 while ready and self.left < holding.reserve:
@@ -117,19 +117,19 @@ class Space:
     def _missing(self, nbytes: int) -> int:
         """Bytes that have to go before `nbytes` more are written beside what is being run."""
         more = self.output_to_come + nbytes
-        over = self.stock.shelf.nbytes + self.inputs.nbytes + more - self.disk.budget
+        over = self.held_shards.finished_parts.nbytes + self.inputs.nbytes + more - self.disk.budget
         return over if self.disk.free is None else max(over, more + SPARE_BYTES - self.disk.free)
 
     def _kept(self) -> set[str]:
         """Inputs that are read, or will be."""
-        names = {name for holding in self.stock.holdings.values() for name in holding.inputs.values()}
+        names = {name for holding in self.held_shards.holdings.values() for name in holding.inputs.values()}
         for flight in self.slots.flights:
             names.update(flight.inputs.values())
         return names | self._models()
 
     def _models(self) -> set[str]:
         """Those of all that is held, waiting or running."""
-        works = [holding.info.work for holding in self.stock.holdings.values() if holding.count]
+        works = [holding.info.work for holding in self.held_shards.holdings.values() if holding.count]
         works += [flight.info.work for flight in self.slots.flights]
         return {work.model.digest for work in works if work.model is not None}
 
@@ -145,17 +145,17 @@ class Space:
 
     def _is_counted(self, pull: Pull) -> bool:
         """Whether its bytes are among those of a shard that is held."""
-        holding = self.stock.holdings.get(pull.layer)
+        holding = self.held_shards.holdings.get(pull.layer)
         return holding is not None and not pull.model and pull.number in holding.waiting
 
     def sanity_check(self) -> None:
         """Raise if the state contradicts itself. For tests."""
         self.inputs.sanity_check()
-        names = {name for holding in self.stock.holdings.values() for name in holding.inputs.values()}
+        names = {name for holding in self.held_shards.holdings.values() for name in holding.inputs.values()}
         assert names <= set(self.inputs.whole), "a shard waits on an input that is not there"
 
 
-class Disk:
+class FreeDisk:
     """`budget` is for parts, finished or being written, and for inputs. `free`: what the disk said, None before."""
 
     def __init__(self, budget: int) -> None:

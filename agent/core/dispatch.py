@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import msgspec
 
 from muster.agent.core.actions import Action, Delete, Freeze, Kill, KillReason, Run, Tell, Thaw
-from muster.agent.core.disk_budget import Space
+from muster.agent.core.disk_budget import DiskBudget
 from muster.agent.core.events import BatchEnded, Kept, SlotsSeen, WorkerDied
-from muster.agent.core.layers import Holding
+from muster.agent.core.layers import HeldLayer
 from muster.agent.core.slots import Flight, Slot, Slots, needs_of
 from muster.coordinator.protocol.control import Printed
 from muster.jobs.common.ranges import RangeSet
@@ -21,12 +21,12 @@ DRAIN_SECONDS = 600.0  # for what runs at a drain, where its job has no timeout
 HEAD_PATIENCE_SECONDS = 30.0  # a slot stays with its layer until another has waited that long
 
 
-class Floor:
+class Dispatch:
     """The stock's held shards on the slots of one pool. `part_prefix` makes names of parts unique to this process."""
 
-    def __init__(self, space: Space, codes: set[str] | None, part_prefix: str) -> None:
+    def __init__(self, space: DiskBudget, codes: set[str] | None, part_prefix: str) -> None:
         self.space = space
-        self.stock = space.stock
+        self.held_shards = space.held_shards
         self.slots = space.slots
         self.disk = space.disk
         self.codes = codes  # packs of users' files that are here; None: all are
@@ -41,7 +41,7 @@ class Floor:
     def place(self, now: float) -> list[Action]:
         """Fill the slots."""
         placed: list[Action] = []
-        self.slots.widen(self.stock.jobs)
+        self.slots.widen(self.held_shards.jobs)
         while self.ready and self.slots.open and self.draining_since is None and not self.disk.closed(now):
             commands = self._next(now)
             if not commands:
@@ -52,7 +52,9 @@ class Floor:
         return placed
 
     def _next(self, now: float) -> list[Action]:
-        queue = [holding for holding in self.stock.holdings.values() if holding.ready and self._has_files(holding)]
+        queue = [
+            holding for holding in self.held_shards.holdings.values() if holding.ready and self._has_files(holding)
+        ]
         if not queue or (self.disk.full and self.slots.busy):
             return []
         for holding in in_turn(queue, self.slots, now):
@@ -64,13 +66,13 @@ class Floor:
                 return self._launch(slot, holding, count, now) if count else []
         return []
 
-    def _has_files(self, holding: Holding) -> bool:
+    def _has_files(self, holding: HeldLayer) -> bool:
         if self.codes is None:
             return True
         code, model = holding.files
         return (code is None or code in self.codes) and (model is None or model in self.space.inputs.whole)
 
-    def _affordable(self, holding: Holding, count: int) -> int:
+    def _affordable(self, holding: HeldLayer, count: int) -> int:
         """As many as the disk has room for."""
         if not holding.reserve:
             return count
@@ -78,13 +80,13 @@ class Floor:
             self.space.let_others_wait(holding)
         return min(count, max(0, self.space.left) // holding.reserve)
 
-    def _launch(self, slot: Slot, holding: Holding, count: int, now: float) -> list[Action]:
+    def _launch(self, slot: Slot, holding: HeldLayer, count: int, now: float) -> list[Action]:
         self._tickets += 1
         ticket = self._tickets
         items = holding.take(count, ticket, now)
         inputs = {number: holding.inputs[number] for number, _, _ in items if number in holding.inputs}
         layer = holding.info.layer.digest
-        part = f"{self.stock.farm}/{layer}/{self._prefix}-{ticket:08d}.part"
+        part = f"{self.held_shards.farm}/{layer}/{self._prefix}-{ticket:08d}.part"
         expected = None if holding.seconds is None else holding.seconds * len(items)
         attempts = {number: (boot, attempt) for number, boot, attempt in items}
         flight = Flight(ticket, slot.number, holding.info, attempts, part, expected, inputs)
@@ -125,14 +127,14 @@ class Floor:
         return orders
 
     def _keep(self, flight: Flight, outcome: Outcome, now: float) -> list[Action]:
-        """Put the part on the shelf, or have it deleted where nobody wants any of it."""
+        """Put the part finished, or have it deleted where nobody wants any of it."""
         if not outcome.numbers:
             return []
-        holding = self.stock.holdings.get(flight.layer)
+        holding = self.held_shards.holdings.get(flight.layer)
         if holding is not None and outcome.seconds > 0:
             holding.measured(len(outcome.numbers), outcome.seconds, outcome.nbytes)
         numbers = [number for number in outcome.numbers if number in flight.items]
-        sums = self.stock.finish(flight.layer, numbers, flight.part, outcome.nbytes, now)
+        sums = self.held_shards.finish(flight.layer, numbers, flight.part, outcome.nbytes, now)
         if not sums:
             return [Delete(flight.part)]
         total = sums[0]  # the batch's measurements go to one of its grants; they are added up over all of them anyway
@@ -143,14 +145,14 @@ class Floor:
         total.out_bytes += outcome.nbytes
         total.peak = max(total.peak, outcome.peak)
         self._tell_printed(flight, outcome)
-        self.stock.reports.next.busy += outcome.seconds * flight.info.work.cpus
+        self.held_shards.reports.next.busy += outcome.seconds * flight.info.work.cpus
         return []
 
     def _tell_printed(self, flight: Flight, outcome: Outcome) -> None:
         for number, text in outcome.printed:
             if number in flight.items:
-                self.stock.reports.print(Printed(flight.layer, number, *flight.items[number], text))
-        self.stock.reports.print(None, outcome.unprinted)
+                self.held_shards.reports.print(Printed(flight.layer, number, *flight.items[number], text))
+        self.held_shards.reports.print(None, outcome.unprinted)
 
     def _without_crowded(self, slot: Slot, flight: Flight, outcome: Outcome) -> Outcome:
         """A shard that found no memory beside others runs again, with fewer of them: that costs it no attempt."""
@@ -189,26 +191,26 @@ class Floor:
 
     def _after(self, flight: Flight, outcome: Outcome, hopeless: bool, now: float) -> None:
         """What gave no result: it failed, was lost, goes back, or runs again."""
-        holding = self.stock.holdings.get(flight.layer)
+        holding = self.held_shards.holdings.get(flight.layer)
         if holding is None:
             return
         for mishap in outcome.mishaps:
             if holding.counting(flight.ticket, [mishap.number]):
-                self.stock.fail(holding, mishap)
+                self.held_shards.fail(holding, mishap)
         if outcome.changed:
-            self.stock.reports.change(flight.layer, outcome.change)
+            self.held_shards.reports.change(flight.layer, outcome.change)
             left = RangeSet.of(sorted(holding.counting(flight.ticket, flight.items)))
-            self.stock.give_back(holding, left | holding.waiting)
+            self.held_shards.give_back(holding, left | holding.waiting)
         if hopeless:
             left = RangeSet.of(sorted(holding.counting(flight.ticket, flight.items)))
-            self.stock.lose(holding, left, False, "the pool's worker could not run it")
+            self.held_shards.lose(holding, left, False, "the pool's worker could not run it")
         self._again(holding, flight, now)
 
-    def _again(self, holding: Holding, flight: Flight, now: float) -> None:
+    def _again(self, holding: HeldLayer, flight: Flight, now: float) -> None:
         """What counts in this flight still is not done: queue it, or hand it back at a drain."""
         left = sorted(holding.counting(flight.ticket, flight.items))
         if self.draining_since is not None or not self.slots.lent:
-            self.stock.give_back(holding, RangeSet.of(left))
+            self.held_shards.give_back(holding, RangeSet.of(left))
         elif left:
             holding.put_back(left, now)
 
@@ -223,7 +225,7 @@ class Floor:
         blamed = flights and self._blame(flights[0], event, why, victim)
         hopeless = not event.ours and not blamed and slot.fruitless(now)
         for flight in flights:
-            holding = self.stock.holdings.get(flight.layer)
+            holding = self.held_shards.holdings.get(flight.layer)
             if holding is not None:
                 self._after(flight, NOTHING, hopeless, now)
         return orders
@@ -240,7 +242,7 @@ class Floor:
         self, flight: Flight, event: WorkerDied, why: KillReason | None, victim: tuple[int, int, int] | None
     ) -> bool:
         """Report the shard the worker was running. False where there is none, or it is not to blame."""
-        holding = self.stock.holdings.get(flight.layer)
+        holding = self.held_shards.holdings.get(flight.layer)
         if event.running is None or holding is None:
             return False
         number, *attempt = event.running
@@ -249,7 +251,7 @@ class Floor:
         if event.ours and event.running != victim:
             return False
         mishap, running = _verdict(number, event, why, flight)
-        self.stock.fail(holding, mishap, running)
+        self.held_shards.fail(holding, mishap, running)
         return True
 
     # --- stopping and going on ---
@@ -314,7 +316,7 @@ class Floor:
 
     def _is_wanted(self, slot: Slot, flight: Flight) -> bool:
         """Whether the shard in hand counts; where it is not known, any of the batch."""
-        holding = self.stock.holdings.get(flight.layer)
+        holding = self.held_shards.holdings.get(flight.layer)
         if holding is None:
             return False
         number, *attempt = slot.running or (-1, 0, 0)
@@ -336,7 +338,7 @@ class Floor:
         """Raise if the state contradicts itself. For tests."""
         tickets = {flight.ticket: flight for flight in self.slots.flights}
         assert len(tickets) == sum(len(slot.flights) for slot in self.slots.every), "a ticket twice"
-        for layer, holding in self.stock.holdings.items():
+        for layer, holding in self.held_shards.holdings.items():
             for number, ticket in holding.placed.items():
                 assert ticket in tickets and tickets[ticket].layer == layer, "a number placed on no flight"
                 assert tickets[ticket].items[number] == holding.attempt_of(number), "run for another attempt"
@@ -346,7 +348,7 @@ class Floor:
 NOTHING = Outcome((), 0, 0, 0, 0.0, 0, ())
 
 
-def in_turn(queue: list[Holding], slots: Slots, now: float) -> Iterable[Holding]:
+def in_turn(queue: list[HeldLayer], slots: Slots, now: float) -> Iterable[HeldLayer]:
     """Layers that slots are at first, then the longest waiting. One that waited too long blocks all others."""
     head = min(queue, key=lambda holding: holding.waiting_since)
     if now - head.waiting_since > HEAD_PATIENCE_SECONDS:

@@ -46,7 +46,7 @@ class Part:
                 del self.attempts[attempt]
 
 
-class Shelf:
+class FinishedParts:
     """Parts by name, oldest first."""
 
     def __init__(self) -> None:

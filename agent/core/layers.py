@@ -13,7 +13,7 @@ from muster.jobs.contract.plan import ItemsSource
 SMOOTHING = 0.5  # weight of the newest measurement
 
 
-class Holding:
+class HeldLayer:
     """What is held is either waiting or placed, never both, and under exactly one attempt.
 
     `pulls`: its inputs have to be in the spool before it runs."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from muster.agent.core.actions import Action, Pull, PullCode
-from muster.agent.core.disk_budget import Space
+from muster.agent.core.disk_budget import DiskBudget
 from muster.agent.core.dispatch import in_turn
 from muster.agent.core.events import NotPulled, Pulled, PullUp
 from muster.agent.core.inputs import name_of
-from muster.agent.core.layers import Holding
+from muster.agent.core.layers import HeldLayer
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.common.retry_delay import RetryDelay
 from muster.jobs.contract.plan import ItemsWindow, Window
@@ -19,12 +19,12 @@ AHEAD_BYTES = 16 << 20
 LOOKED_AT = 64  # shards without an input that are looked at while nothing can be pulled
 
 
-class Puller:
+class PullPolicy:
     """For an agent that does not read sources in place. `codes`: packs of users' files that are here."""
 
-    def __init__(self, space: Space, codes: set[str]) -> None:
+    def __init__(self, space: DiskBudget, codes: set[str]) -> None:
         self.space = space
-        self.stock = space.stock
+        self.held_shards = space.held_shards
         self.codes = codes
         self.up = False
         self.stuck = ""  # why nothing comes; "" while it does
@@ -46,14 +46,14 @@ class Puller:
         can_ask = self.up and session != self.dead_session and self._retry.is_over(now)
         asked_in = session if can_ask and not self.space.disk.closed(now) else None
         orders: list[Action] = [*self._next_codes(asked_in), *self._next_models(asked_in)] if asked_in else []
-        queue = [holding for holding in self.stock.holdings.values() if holding.pulls and holding.waiting]
+        queue = [holding for holding in self.held_shards.holdings.values() if holding.pulls and holding.waiting]
         for holding in in_turn(queue, self.space.slots, now) if queue else ():
             if not self._serve(holding, asked_in, orders):
                 break
         return orders
 
     def _next_codes(self, session: int) -> Iterator[Action]:
-        for holding in self.stock.holdings.values():
+        for holding in self.held_shards.holdings.values():
             code = holding.info.work.code
             if code and holding.waiting and code not in self.codes and code not in self._codes_coming:
                 self._codes_coming[code] = session
@@ -62,7 +62,7 @@ class Puller:
     def _next_models(self, session: int) -> list[Action]:
         """They come before the inputs, as nothing runs without them."""
         orders: list[Action] = []
-        for holding in self.stock.holdings.values():
+        for holding in self.held_shards.holdings.values():
             model, inputs = holding.info.work.model, self.space.inputs
             if model is None or not holding.waiting or model.digest in inputs.coming or self.space.refuses(holding):
                 continue
@@ -70,11 +70,11 @@ class Puller:
                 orders += self._ask(Pull(session, model.digest, holding.info.layer.digest, 0, model.nbytes, True))
         return orders
 
-    def _serve(self, holding: Holding, session: int | None, orders: list[Action]) -> bool:
+    def _serve(self, holding: HeldLayer, session: int | None, orders: list[Action]) -> bool:
         """Find or ask for the inputs of this layer, in order. False where no more can be asked for."""
         looked_at = 0
         for number, window in _lacking(holding):
-            name = name_of(self.stock.farm, window)
+            name = name_of(self.held_shards.farm, window)
             if self._is_here(name, window.nbytes, orders):
                 holding.has_input(number, name)
             elif name in self.space.inputs.coming:
@@ -96,7 +96,7 @@ class Puller:
             return False
         return copy is not None
 
-    def _may_ask(self, holding: Holding, nbytes: int) -> bool:
+    def _may_ask(self, holding: HeldLayer, nbytes: int) -> bool:
         coming = self.space.inputs.coming
         if coming and (len(coming) >= AHEAD or self.space.inputs.coming_bytes + nbytes > AHEAD_BYTES):
             return False
@@ -130,8 +130,8 @@ class Puller:
             pull = self.space.inputs.coming[event.name]
             self.space.inputs.came(event.name, event.digest, event.seconds)
             self.space.disk.written()
-            self.stock.reports.next.pulled += event.nbytes
-            holding = self.stock.holdings.get(pull.layer)
+            self.held_shards.reports.next.pulled += event.nbytes
+            holding = self.held_shards.holdings.get(pull.layer)
             if holding is not None and not pull.model and pull.number in holding.waiting:
                 holding.has_input(pull.number, pull.name)
 
@@ -160,23 +160,23 @@ class Puller:
     def _give_back(self, event: NotPulled, pull: Pull | None) -> None:
         """It cannot be had: its shard goes back; of a changed source all do, of unknown files those that want them."""
         if pull is None or pull.model:
-            for holding in self.stock.holdings.values():
+            for holding in self.held_shards.holdings.values():
                 if event.name in holding.files:
-                    self.stock.give_back(holding, holding.waiting.copy())
+                    self.held_shards.give_back(holding, holding.waiting.copy())
             return
         if event.code == "changed":
-            self.stock.reports.change(pull.layer, event.message)
-        wanted = self.stock.holdings.get(pull.layer)
+            self.held_shards.reports.change(pull.layer, event.message)
+        wanted = self.held_shards.holdings.get(pull.layer)
         if wanted is not None:
             wrong = wanted.waiting if event.code == "changed" else RangeSet.of([pull.number]) & wanted.waiting
-            self.stock.give_back(wanted, wrong.copy())
+            self.held_shards.give_back(wanted, wrong.copy())
 
     def _later(self, why: str, now: float) -> None:
         self.stuck = why
         self._retry.failed(now)
 
 
-def _lacking(holding: Holding) -> Iterator[tuple[int, Window | ItemsWindow]]:
+def _lacking(holding: HeldLayer) -> Iterator[tuple[int, Window | ItemsWindow]]:
     """Shards that wait for their input, in the order they are to run."""
     for number in holding.waiting - holding.ready:
         yield number, holding.info.layer.window(number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from muster.agent.core.actions import Action, Push, Recheck, Tell
 from muster.agent.core.events import PushAnswered, PushDown, PushUp
-from muster.agent.core.state import Stock
+from muster.agent.core.state import HeldShards
 from muster.coordinator.protocol.control import Failure, Loss, Rejected
 from muster.coordinator.protocol.transfer import Refused, Settled
 from muster.jobs.common.ranges import RangeSet
@@ -12,11 +12,11 @@ from muster.jobs.common.retry_delay import RetryDelay
 from muster.jobs.contract.text_limits import EVIDENCE_CHARS
 
 
-class Pusher:
+class PushPolicy:
     """`under_way` is the bundle sent and not answered. Its parts stay on the disk until then."""
 
-    def __init__(self, stock: Stock) -> None:
-        self.stock = stock
+    def __init__(self, held_shards: HeldShards) -> None:
+        self.held_shards = held_shards
         self.up = False
         self.under_way: Push | None = None
         self.stuck = ""  # why the coordinator takes nothing; "" while it does
@@ -35,18 +35,18 @@ class Pusher:
         idle = self.up and not self.under_way and self._retry.is_over(now)
         if not idle or not session or session == self.dead_session:
             return None
-        farm, shelf = self.stock.farm, self.stock.shelf
-        stock, eager = self.stock, self.stock.eager_layers()
-        ready = set(shelf.layers(farm)) if flush else stock.quiet_layers() | self._hurry | eager
-        chosen = shelf.bundle(farm, ready, now, set() if flush else stock.growing_layers(), eager)
+        farm, finished_parts = self.held_shards.farm, self.held_shards.finished_parts
+        held_shards, eager = self.held_shards, self.held_shards.eager_layers()
+        ready = set(finished_parts.layers(farm)) if flush else held_shards.quiet_layers() | self._hurry | eager
+        chosen = finished_parts.bundle(farm, ready, now, set() if flush else held_shards.growing_layers(), eager)
         if chosen is None:
             return None
         layer, parts = chosen
         self._hurry.discard(layer)
         self._farm = farm
         pieces = tuple((part.name, part.live) for part in parts)
-        self.stock.offer(layer)
-        self.under_way = Push(session, layer, pieces, self.stock.has_rounds(layer))
+        self.held_shards.offer(layer)
+        self.under_way = Push(session, layer, pieces, self.held_shards.has_rounds(layer))
         return self.under_way
 
     def spare(self, names: list[str]) -> list[str]:
@@ -70,13 +70,13 @@ class Pusher:
         if isinstance(event, PushDown):
             self.up = False
             return []
-        return self._answered(push, event, now) if push is not None and self._farm == self.stock.farm else []
+        return self._answered(push, event, now) if push is not None and self._farm == self.held_shards.farm else []
 
     def _answered(self, push: Push, event: PushAnswered, now: float) -> list[Action]:
         match event.answer:
             case Settled(numbers):
                 self._accepted(event)
-                self._emptied += self.stock.settle(push.layer, self.stock.answered(RangeSet(numbers)))
+                self._emptied += self.held_shards.settle(push.layer, self.held_shards.answered(RangeSet(numbers)))
             case Refused(code, numbers, message):
                 return self._refused(push, event.sent, code, RangeSet(numbers), message, now)
             case Rejected(code, message):
@@ -84,7 +84,7 @@ class Pusher:
         return []
 
     def _accepted(self, event: PushAnswered) -> None:
-        letter = self.stock.reports.next
+        letter = self.held_shards.reports.next
         letter.pushed += event.nbytes
         letter.push_seconds += event.seconds
         self._retry.failures, self.stuck = 0, ""
@@ -95,15 +95,15 @@ class Pusher:
         match code:
             case "committed" if numbers & sent:
                 self._hurry.add(push.layer)
-                self._emptied += self.stock.settle(push.layer, self.stock.answered(numbers))
-            case "gone" if self.stock.granted_anew:
-                self._emptied += self.stock.settle(push.layer, self.stock.answered(sent))
+                self._emptied += self.held_shards.settle(push.layer, self.held_shards.answered(numbers))
+            case "gone" if self.held_shards.granted_anew:
+                self._emptied += self.held_shards.settle(push.layer, self.held_shards.answered(sent))
             case "gone":
-                self._emptied += self.stock.gone(push.layer)
+                self._emptied += self.held_shards.gone(push.layer)
             case "outputs":
-                self._emptied += self._fail(push.layer, self.stock.answered(numbers or sent), message)
+                self._emptied += self._fail(push.layer, self.held_shards.answered(numbers or sent), message)
             case "kernels":
-                self._emptied += self._lose(push.layer, self.stock.answered(numbers or sent), message)
+                self._emptied += self._lose(push.layer, self.held_shards.answered(numbers or sent), message)
             case "no-session":
                 self.dead_session = push.session
                 self._later("the coordinator does not know this session", now)
@@ -121,20 +121,20 @@ class Pusher:
 
     def _fail(self, layer: str, numbers: RangeSet, message: str) -> list[str]:
         """Their outputs are not what the layer's first ones were: the shards failed."""
-        job = self.stock.job_of(layer)
-        for (boot, attempt), held in self.stock.shelf.held(self.stock.farm, layer).items():
+        job = self.held_shards.job_of(layer)
+        for (boot, attempt), held in self.held_shards.finished_parts.held(self.held_shards.farm, layer).items():
             for number in held & numbers:
                 line = message[:EVIDENCE_CHARS]
-                self.stock.reports.fail(Failure(job, layer, number, boot, attempt, "output", line, "", 0.0, 0))
-        return self.stock.shelf.settle(self.stock.farm, layer, numbers)
+                self.held_shards.reports.fail(Failure(job, layer, number, boot, attempt, "output", line, "", 0.0, 0))
+        return self.held_shards.finished_parts.settle(self.held_shards.farm, layer, numbers)
 
     def _lose(self, layer: str, numbers: RangeSet, message: str) -> list[str]:
         """The job runs on machines with other kernels: nobody's failure."""
-        job, why = self.stock.job_of(layer), message or "the job's results are of other kernels"
-        for (boot, attempt), held in self.stock.shelf.held(self.stock.farm, layer).items():
+        job, why = self.held_shards.job_of(layer), message or "the job's results are of other kernels"
+        for (boot, attempt), held in self.held_shards.finished_parts.held(self.held_shards.farm, layer).items():
             if told := (held & numbers).pairs():
-                self.stock.reports.lose(Loss(job, layer, boot, attempt, told, False, why))
-        return self.stock.shelf.settle(self.stock.farm, layer, numbers)
+                self.held_shards.reports.lose(Loss(job, layer, boot, attempt, told, False, why))
+        return self.held_shards.finished_parts.settle(self.held_shards.farm, layer, numbers)
 
     def sanity_check(self) -> None:
         """Raise if the state contradicts itself. For tests."""

@@ -19,7 +19,7 @@ Key = tuple[str, str, int, int]  # job, layer, boot, attempt
 
 
 @dataclass
-class Sum:
+class ReportSum:
     """Finished shards of one grant, added up."""
 
     numbers: RangeSet = field(default_factory=RangeSet)
@@ -32,10 +32,10 @@ class Sum:
 
 
 @dataclass
-class Letter:
+class ReportBatch:
     """News on its way, or waiting to go."""
 
-    finished: dict[Key, Sum] = field(default_factory=dict)
+    finished: dict[Key, ReportSum] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
     returned: dict[tuple[str, int, int], RangeSet] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Letter:
         """Whether anybody waits for it; the counters alone can wait."""
         return bool(self.finished or self.failures or self.losses or self.returned or self.changed or self.printed)
 
-    def without(self, layer: str) -> Letter:
+    def without(self, layer: str) -> ReportBatch:
         return replace(
             self,
             finished={key: total for key, total in self.finished.items() if key[1] != layer},
@@ -86,17 +86,17 @@ class Reports:
     """At most one letter is on its way."""
 
     def __init__(self) -> None:
-        self.next = Letter()
-        self.sent: Letter | None = None
+        self.next = ReportBatch()
+        self.sent: ReportBatch | None = None
 
     @property
     def pending(self) -> bool:
         """Whether there is news that nobody has confirmed to have heard."""
         return self.next.pressing or (self.sent is not None and self.sent.pressing)
 
-    def finish(self, key: Key, numbers: RangeSet) -> Sum:
+    def finish(self, key: Key, numbers: RangeSet) -> ReportSum:
         """Count `numbers` as finished; the caller adds what else it knows to the sum."""
-        total = self.next.finished.setdefault(key, Sum())
+        total = self.next.finished.setdefault(key, ReportSum())
         total.numbers.update(numbers)
         return total
 
@@ -130,19 +130,19 @@ class Reports:
         self.next = self.next.without(layer)
         self.sent = self.sent and self.sent.without(layer)
 
-    def post(self) -> Letter:
+    def post(self) -> ReportBatch:
         """What to say now. It is on its way until `answered` or `unanswered`."""
-        letter, self.next = self.next, Letter()
+        letter, self.next = self.next, ReportBatch()
         letter.failures, self.next.failures = letter.failures[:FAILURES_AT_ONCE], letter.failures[FAILURES_AT_ONCE:]
         letter.printed, self.next.printed = letter.printed[:PRINTED_AT_ONCE], letter.printed[PRINTED_AT_ONCE:]
         self.sent = letter
         return letter
 
-    def post_hello(self) -> Letter:
+    def post_hello(self) -> ReportBatch:
         """What a hello says: failures and losses. It names all that is held, and so says the rest by itself."""
         letter = self.next
         self.next = replace(letter, failures=[], losses=[], returned={})
-        self.sent = Letter(failures=letter.failures, losses=letter.losses)
+        self.sent = ReportBatch(failures=letter.failures, losses=letter.losses)
         return self.sent
 
     def answered(self) -> None:
@@ -166,7 +166,7 @@ def trimmed(failures: list[Failure]) -> list[Failure]:
     return [msgspec.structs.replace(failure, evidence=failure.evidence[-each:]) for failure in failures]
 
 
-def _finished(key: Key, total: Sum) -> Finished:
+def _finished(key: Key, total: ReportSum) -> Finished:
     job, layer, boot, attempt = key
     return Finished(
         job,

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from muster.agent.core.actions import Action, DropSheet, FollowRounds, StopFollowing
 from muster.agent.core.events import SheetCame, Unfollowed
-from muster.agent.core.layers import Holding
-from muster.agent.core.state import Stock
+from muster.agent.core.layers import HeldLayer
+from muster.agent.core.state import HeldShards
 
 PAUSE_SECONDS = 1.0  # before what ended is tried again
 KEPT = 2  # sheets nobody here wants: the next may come as what makes it of one of them
 
 
-class Rounds:
+class RoundSheets:
     """For an agent that does not read in place: a layer is followed from the first shard that wants a sheet."""
 
-    def __init__(self, stock: Stock) -> None:
-        self.stock = stock
+    def __init__(self, held_shards: HeldShards) -> None:
+        self.held_shards = held_shards
         self._followed: dict[str, list[str]] = {}  # layer → its sheets that are here, the newest last
         self._not_before: dict[str, float] = {}
 
@@ -23,24 +23,24 @@ class Rounds:
         """What to begin to follow, and to stop, and what to delete."""
         orders: list[Action] = []
         for layer, sheets in list(self._followed.items()):
-            holding = self.stock.holdings.get(layer)
+            holding = self.held_shards.holdings.get(layer)
             if holding is None or holding.here is None:
                 del self._followed[layer]
                 orders.append(StopFollowing(layer))
             else:
                 orders += self._spare(layer, holding, sheets)
-        for layer, holding in self.stock.holdings.items():
+        for layer, holding in self.held_shards.holdings.items():
             if session and self._wants(layer, holding, now):
                 self._followed[layer] = []
                 orders.append(FollowRounds(session, holding.info, (), heartbeat))
         return orders
 
-    def _wants(self, layer: str, holding: Holding, now: float) -> bool:
+    def _wants(self, layer: str, holding: HeldLayer, now: float) -> bool:
         if holding.here is None or not holding.waiting or layer in self._followed:
             return False
         return now >= self._not_before.get(layer, now) and bool(holding.waiting - holding.ready)
 
-    def _spare(self, layer: str, holding: Holding, sheets: list[str]) -> list[Action]:
+    def _spare(self, layer: str, holding: HeldLayer, sheets: list[str]) -> list[Action]:
         wanted = set(holding.sheets.values())
         spare = [sheet for sheet in sheets[:-KEPT] if sheet not in wanted]
         for sheet in spare:
@@ -49,11 +49,11 @@ class Rounds:
         return [DropSheet(layer, sheet) for sheet in spare]
 
     def note(self, event: SheetCame | Unfollowed, now: float) -> None:
-        holding = self.stock.holdings.get(event.layer)
+        holding = self.held_shards.holdings.get(event.layer)
         if isinstance(event, SheetCame):
             if event.layer in self._followed and holding is not None:
                 self._followed[event.layer].append(event.sheet)
-                self.stock.reports.next.pulled += event.nbytes
+                self.held_shards.reports.next.pulled += event.nbytes
                 holding.has_sheet(event.sheet)
             return
         for sheet in self._followed.pop(event.layer, []):

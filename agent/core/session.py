@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from muster.agent.core.actions import Action, Quit, Redial, Say, Tell
-from muster.agent.core.reports import Letter, trimmed
+from muster.agent.core.reports import ReportBatch, trimmed
 from muster.coordinator.protocol.control import Held, Hello, Leave, News, Rejected, Sync, Welcome
 from muster.coordinator.protocol.values import PROTOCOL
 from muster.jobs.common.errors import FencedError, RefusedError
@@ -25,7 +25,7 @@ FINAL = {"fenced", "name-taken", "not-allowed"}
 
 
 @dataclass(frozen=True)
-class Who:
+class AgentFacts:
     """What a hello says of this agent; none of it changes while it runs."""
 
     name: str
@@ -46,10 +46,10 @@ class Who:
     envs: dict[str, Environment] = field(default_factory=dict)  # by name; "" is our own
 
 
-class Talk:
+class ControlSession:
     """The state of the conversation. `session` is None without one; `asked` is None while nothing is awaited."""
 
-    def __init__(self, who: Who) -> None:
+    def __init__(self, who: AgentFacts) -> None:
         self.who = who
         self.up = False
         self.why_down = "not connected yet"
@@ -84,8 +84,8 @@ class Talk:
     def hello_due(self, now: float) -> bool:
         return self.free and not self.session and now >= self._hello_at
 
-    def hello(self, letter: Letter, held: list[Held], now: float) -> Say:
-        said = {field: getattr(self.who, field) for field in Who.__dataclass_fields__}
+    def hello(self, letter: ReportBatch, held: list[Held], now: float) -> Say:
+        said = {field: getattr(self.who, field) for field in AgentFacts.__dataclass_fields__}
         failures = trimmed(letter.failures)
         message = Hello(protocol=PROTOCOL, held=held, failures=failures, losses=letter.losses, **said)
         self._hello_at = now + HELLO_PAUSE_SECONDS
@@ -113,7 +113,14 @@ class Talk:
         return now >= self._counted_at + self.heartbeat
 
     def sync(
-        self, letter: Letter, room: int, hungry: bool, lent: int, wait: float, counts: dict[str, int] | None, now: float
+        self,
+        letter: ReportBatch,
+        room: int,
+        hungry: bool,
+        lent: int,
+        wait: float,
+        counts: dict[str, int] | None,
+        now: float,
     ) -> Say:
         said = {"session": self.session, "room": room, "wait": wait, "hungry": hungry, "note": self.note, "lent": lent}
         message = Sync(**said, **letter.fields(), counts=counts)  # type: ignore[arg-type]

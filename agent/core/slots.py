@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from muster.agent.core.actions import KillReason
 from muster.agent.core.events import Attempt
-from muster.agent.core.layers import Holding
+from muster.agent.core.layers import HeldLayer
 from muster.coordinator.protocol.control import LayerInfo
 from muster.jobs.common.retry_delay import RetryDelay
 
@@ -169,13 +169,13 @@ class Slots:
     def _running(self) -> list[Slot]:
         return [slot for slot in self.every if slot.flights and slot.frozen_since is None and not slot.killing]
 
-    def free_for(self, holding: Holding, now: float) -> Slot | None:
+    def free_for(self, holding: HeldLayer, now: float) -> Slot | None:
         """The best slot for a batch of the holding now: an empty one that last ran its layer, if there is any."""
         fitting = [slot for slot in self.every if self._open(slot, holding, now) and self._fits(slot, holding)]
         layer = holding.info.layer.digest
         return min(fitting, key=lambda s: (len(s.flights), s.last_layer != layer, s.number), default=None)
 
-    def _open(self, slot: Slot, holding: Holding, now: float) -> bool:
+    def _open(self, slot: Slot, holding: HeldLayer, now: float) -> bool:
         if slot.killing or not slot.rest.is_over(now) or len(slot.flights) >= DEPTH:
             return False
         if not slot.flights:
@@ -184,7 +184,7 @@ class Slots:
         quick = ahead.expected is not None and ahead.expected <= AHEAD_SECONDS
         return quick and ahead.needs == needs_of(holding.info)
 
-    def _fits(self, slot: Slot, holding: Holding) -> bool:
+    def _fits(self, slot: Slot, holding: HeldLayer) -> bool:
         if slot.flights:
             return True  # it needs no more than what is there
         work = holding.info.work
@@ -214,7 +214,7 @@ class Slots:
         ours = len(slot.gpus) == count and set(slot.gpus) <= set(free)
         return slot.gpus if ours else tuple(free[:count])
 
-    def batch_size(self, holding: Holding, waiting: int) -> int:
+    def batch_size(self, holding: HeldLayer, waiting: int) -> int:
         """Shards for one call: as many as take BATCH_SECONDS, fewer near the end, when `waiting` are left of what may
         follow each other on a slot, so that all slots end together."""
         if holding.seconds is None:

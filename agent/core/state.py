@@ -1,6 +1,6 @@
-"""Every shard this agent has to do with: held, finished and on the shelf, or to be reported. No I/O, no clock.
+"""Every shard this agent has to do with: held, finished and finished, or to be reported. No I/O, no clock.
 
-A shard's way: granted → waiting ⇄ placed → finished (on the shelf until settled) | failed | lost | returned | dropped.
+A shard's way: granted → waiting ⇄ placed → finished (finished until settled) | failed | lost | returned | dropped.
 """
 
 from __future__ import annotations
@@ -8,24 +8,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from muster.agent.core.events import Attempt
-from muster.agent.core.finished_parts import Part, Shelf
-from muster.agent.core.layers import Holding
-from muster.agent.core.reports import Reports, Sum
+from muster.agent.core.finished_parts import FinishedParts, Part
+from muster.agent.core.layers import HeldLayer
+from muster.agent.core.reports import Reports, ReportSum
 from muster.coordinator.protocol.control import Drop, Failure, Grant, Held, LayerInfo, Loss
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import MadeSource
 from muster.jobs.workbench.batch import Mishap
 
 
-class Stock:
-    """Shards by layer. A number of a layer is held or on the shelf, never both. `in_place`: sources are read where they
+class HeldShards:
+    """Shards by layer. A number of a layer is held or finished, never both. `in_place`: sources are read where they
     are."""
 
     def __init__(self, in_place: bool = True) -> None:
         self.in_place = in_place
         self.farm = ""  # whose work this is; parts of other farms stay on the disk untouched
-        self.holdings: dict[str, Holding] = {}  # by layer; one may hold nothing and only know its layer
-        self.shelf = Shelf()
+        self.holdings: dict[str, HeldLayer] = {}  # by layer; one may hold nothing and only know its layer
+        self.finished_parts = FinishedParts()
         self.reports = Reports()
         self._offered = ""  # the layer of the bundle that was offered last
         self._anew = RangeSet()  # what was granted of it since then: the answer to the offer says nothing of these
@@ -39,7 +39,7 @@ class Stock:
         else:
             here = set[str]() if info.layer.rounds and not self.in_place else None
             pulls = not self.in_place and not isinstance(info.layer.source, MadeSource)
-            self.holdings[layer] = Holding(info, pulls, here)
+            self.holdings[layer] = HeldLayer(info, pulls, here)
 
     def grant(self, grant: Grant, now: float) -> bool:
         """Hold what is granted; what is finished here already is said to be. False where the layer is unknown."""
@@ -49,7 +49,7 @@ class Stock:
         numbers, attempt = RangeSet(grant.numbers), (grant.boot, grant.attempt)
         if grant.layer == self._offered:
             self._anew.update(numbers)
-        done = self.shelf.regrant(self.farm, grant.layer, attempt, numbers)
+        done = self.finished_parts.regrant(self.farm, grant.layer, attempt, numbers)
         if done:
             self.reports.finish((grant.job, grant.layer, *attempt), done)
         sheets = {number: sheet for sheet, those in grant.sheets.items() for number in RangeSet(those) & numbers}
@@ -65,13 +65,13 @@ class Stock:
         """They are committed, by whomever. Returns the names of the parts that may go."""
         if layer in self.holdings:
             self.holdings[layer].forget(numbers)
-        return self.shelf.settle(self.farm, layer, numbers)
+        return self.finished_parts.settle(self.farm, layer, numbers)
 
     def gone(self, layer: str) -> list[str]:
         """No job wants this layer any more. Returns the names of the parts that may go."""
         self.holdings.pop(layer, None)
         self.reports.silent_on(layer)
-        return self.shelf.settle(self.farm, layer, None)
+        return self.finished_parts.settle(self.farm, layer, None)
 
     def offer(self, layer: str) -> None:
         """A bundle of this layer is offered."""
@@ -98,16 +98,16 @@ class Stock:
 
     # --- what becomes of held shards ---
 
-    def finish(self, layer: str, numbers: Iterable[int], part: str, nbytes: int, now: float) -> list[Sum]:
+    def finish(self, layer: str, numbers: Iterable[int], part: str, nbytes: int, now: float) -> list[ReportSum]:
         """Those of a part's numbers that are held are finished. Returns the sums that report them, none if none are."""
         holding = self.holdings.get(layer)
         held = holding.forget(RangeSet.of(numbers)) if holding is not None else {}
         if not held or holding is None:
             return []
-        self.shelf.add(Part(part, self.farm, layer, nbytes, {a: n.copy() for a, n in held.items()}, now))
+        self.finished_parts.add(Part(part, self.farm, layer, nbytes, {a: n.copy() for a, n in held.items()}, now))
         return [self.reports.finish((holding.info.job, layer, *a), n) for a, n in held.items()]
 
-    def fail(self, holding: Holding, mishap: Mishap, running: bool = True) -> None:
+    def fail(self, holding: HeldLayer, mishap: Mishap, running: bool = True) -> None:
         """A held shard gave no result: it failed, or it was lost."""
         if mishap.lost:
             self.lose(holding, RangeSet.of([mishap.number]), running, mishap.message)
@@ -118,12 +118,12 @@ class Stock:
                               mishap.evidence, max(0.0, mishap.seconds), max(0, mishap.peak))  # fmt: skip
             self.reports.fail(failure)
 
-    def lose(self, holding: Holding, numbers: RangeSet, running: bool, reason: str) -> None:
+    def lose(self, holding: HeldLayer, numbers: RangeSet, running: bool, reason: str) -> None:
         for (boot, attempt), held in holding.forget(numbers).items():
             info = holding.info
             self.reports.lose(Loss(info.job, info.layer.digest, boot, attempt, held.pairs(), running, reason))
 
-    def give_back(self, holding: Holding, numbers: RangeSet) -> None:
+    def give_back(self, holding: HeldLayer, numbers: RangeSet) -> None:
         """Hand them back unstarted."""
         for attempt, held in holding.forget(numbers).items():
             self.reports.give_back(holding.info.layer.digest, attempt, held)
@@ -134,7 +134,7 @@ class Stock:
 
     def damaged(self, name: str) -> None:
         """A part turned out to be no good: its shards were finished, and are lost."""
-        part = self.shelf.remove(name)
+        part = self.finished_parts.remove(name)
         if part is None or part.farm != self.farm:
             return
         for (boot, attempt), numbers in part.attempts.items():
@@ -162,9 +162,9 @@ class Stock:
         return sum(len(holding.waiting) for holding in self.holdings.values())
 
     def quiet_layers(self) -> set[str]:
-        """Layers on the shelf of which nothing more is to come."""
+        """Layers finished of which nothing more is to come."""
         busy = {layer for layer, holding in self.holdings.items() if holding.count}
-        return set(self.shelf.layers(self.farm)) - busy
+        return set(self.finished_parts.layers(self.farm)) - busy
 
     def growing_layers(self) -> set[str]:
         """Layers of rounds that go up as a whole, and of which more is to come."""
@@ -181,17 +181,17 @@ class Stock:
     def counts(self) -> dict[str, int]:
         """How many shards of each layer are held, or finished and not settled; none of a layer without any."""
         counts = {layer: holding.count for layer, holding in self.holdings.items() if holding.count}
-        for layer in self.shelf.layers(self.farm):
-            finished = sum(len(part.live) for part in self.shelf.of(self.farm, layer))
+        for layer in self.finished_parts.layers(self.farm):
+            finished = sum(len(part.live) for part in self.finished_parts.of(self.farm, layer))
             counts[layer] = counts.get(layer, 0) + finished
         return counts
 
     def held(self) -> list[Held]:
         """All of it, as a hello names it."""
         named: list[Held] = []
-        for layer in sorted({*self.holdings, *self.shelf.layers(self.farm)}):
+        for layer in sorted({*self.holdings, *self.finished_parts.layers(self.farm)}):
             running = self.holdings[layer].attempts if layer in self.holdings else {}
-            finished = self.shelf.held(self.farm, layer)
+            finished = self.finished_parts.held(self.farm, layer)
             named += [_held(self.job_of(layer), layer, a, running, finished) for a in sorted({*running, *finished})]
         return named
 
@@ -207,11 +207,11 @@ class Stock:
             assert not holding.ready - holding.waiting, "ready and not waiting"
             assert not set(holding.inputs) - {*held}, "an input of a number not held"
             assert placed | holding.waiting == held, "a number held but neither placed nor waiting"
-            assert not held & self.shelf.live(self.farm, layer), "a number both held and finished"
-        for layer in self.shelf.layers(self.farm):
-            parts = [part.live for part in self.shelf.of(self.farm, layer)]
+            assert not held & self.finished_parts.live(self.farm, layer), "a number both held and finished"
+        for layer in self.finished_parts.layers(self.farm):
+            parts = [part.live for part in self.finished_parts.of(self.farm, layer)]
             assert all(parts), "a part without a live number"
-            assert sum(map(len, parts)) == len(self.shelf.live(self.farm, layer)), "a number live in two parts"
+            assert sum(map(len, parts)) == len(self.finished_parts.live(self.farm, layer)), "a number live in two parts"
 
 
 def _held(

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from muster.agent.core.actions import Action, Copy, Delete, Quit, Redial, Tell
-from muster.agent.core.disk_budget import Disk, Space
-from muster.agent.core.dispatch import Floor
+from muster.agent.core.disk_budget import DiskBudget, FreeDisk
+from muster.agent.core.dispatch import Dispatch
 from muster.agent.core.events import (
     BatchEnded,
     DrainAsked,
@@ -36,12 +36,12 @@ from muster.agent.core.events import (
 )
 from muster.agent.core.finished_parts import Part
 from muster.agent.core.inputs import Inputs
-from muster.agent.core.pull_policy import Puller
-from muster.agent.core.push_policy import Pusher
-from muster.agent.core.round_sheets import Rounds
-from muster.agent.core.session import Talk, Who
+from muster.agent.core.pull_policy import PullPolicy
+from muster.agent.core.push_policy import PushPolicy
+from muster.agent.core.round_sheets import RoundSheets
+from muster.agent.core.session import AgentFacts, ControlSession
 from muster.agent.core.slots import Slots
-from muster.agent.core.state import Stock
+from muster.agent.core.state import HeldShards
 from muster.coordinator.protocol.control import Bye, Leave, Loss, News, Rejected, Sync, Welcome
 from muster.jobs.common.errors import LinkError
 from muster.jobs.common.ranges import RangeSet
@@ -63,20 +63,20 @@ class Left:
     codes: Iterable[str] = ()
 
 
-class Desk:
+class AgentCore:
     """One agent process. After a Quit nothing more is ordered."""
 
-    def __init__(self, who: Who, left: Left | None = None) -> None:
+    def __init__(self, who: AgentFacts, left: Left | None = None) -> None:
         left = left or Left()
-        self.stock = Stock(who.in_place)
-        self.talk = Talk(who)
-        self.disk = Disk(who.disk)
+        self.held_shards = HeldShards(who.in_place)
+        self.talk = ControlSession(who)
+        self.disk = FreeDisk(who.disk)
         self.slots = Slots(who.cpus, who.memory, who.gpus)
-        self.space = Space(self.stock, self.slots, self.disk, Inputs(left.inputs))
-        self.puller = Puller(self.space, set(left.codes))
-        self.floor = Floor(self.space, None if who.in_place else self.puller.codes, who.process[:8])
-        self.pusher = Pusher(self.stock)
-        self.rounds = Rounds(self.stock)
+        self.space = DiskBudget(self.held_shards, self.slots, self.disk, Inputs(left.inputs))
+        self.pull_policy = PullPolicy(self.space, set(left.codes))
+        self.dispatch = Dispatch(self.space, None if who.in_place else self.pull_policy.codes, who.process[:8])
+        self.push_policy = PushPolicy(self.held_shards)
+        self.rounds = RoundSheets(self.held_shards)
         self.ended = False
         self._draining = ""  # why; "" while not draining
         self._paused = ""  # why no processor is lent; "" while some are
@@ -84,9 +84,9 @@ class Desk:
         self._orders: list[Action] = []
         for found in left.parts:
             part = Part(found.name, found.farm, found.layer, found.nbytes, found.attempts, since=0.0)
-            self._orders += [] if self.stock.shelf.add(part) else [Delete(part.name)]
+            self._orders += [] if self.held_shards.finished_parts.add(part) else [Delete(part.name)]
         for loss in left.losses:
-            self.stock.reports.lose(loss)
+            self.held_shards.reports.lose(loss)
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Take note of what happened; say what to do."""
@@ -106,9 +106,9 @@ class Desk:
             case Ticked():
                 pass
             case PoolStarted():
-                self.floor.ready = True
+                self.dispatch.ready = True
             case PoolLost():
-                self.floor.ready = False
+                self.dispatch.ready = False
             case LinkUp(farm):
                 self._link_up(farm)
             case LinkDown(reason, lasting):
@@ -121,19 +121,19 @@ class Desk:
                 self._hear(message, now)
             case BatchEnded():
                 self._progress_at = now
-                self._orders += self.floor.ended(event, now)
+                self._orders += self.dispatch.ended(event, now)
             case WorkerDied():
                 self._progress_at = now
-                self._orders += self.floor.died(event, now)
+                self._orders += self.dispatch.died(event, now)
             case SlotsSeen():
-                self._orders += self.floor.seen(event, now)
+                self._orders += self.dispatch.seen(event, now)
             case SpaceSeen(free):
                 self.disk.free = free
                 self._orders += self.space.make(0)
             case DrainAsked(why):
                 self._drain(why, now)
             case PartDamaged(name):
-                self.stock.damaged(name)
+                self.held_shards.damaged(name)
             case PushUp() | PushDown() | PushAnswered():
                 self._pushed(event, now)
             case PullUp() | Pulled() | NotPulled():
@@ -147,30 +147,30 @@ class Desk:
 
     def _link_up(self, farm: str) -> None:
         if farm:
-            self.stock.move_to(farm)
+            self.held_shards.move_to(farm)
         self.talk.opened()
-        self.stock.reports.unanswered()
+        self.held_shards.reports.unanswered()
 
     def _link_down(self, reason: str) -> None:
         self.talk.closed(reason)
-        self.stock.reports.unanswered()
+        self.held_shards.reports.unanswered()
 
     def _hear(self, message: Welcome | News | Rejected | Bye, now: float) -> None:
         match message:
             case Welcome():
-                self.stock.reports.answered()
+                self.held_shards.reports.answered()
                 self.talk.welcomed(message)
-                self.stock.move_to(message.farm)
-                self.pusher.welcomed()
-                self.puller.welcomed()
+                self.held_shards.move_to(message.farm)
+                self.push_policy.welcomed()
+                self.pull_policy.welcomed()
                 self._catch_up(message, now)
             case News():
-                self.stock.reports.answered()
+                self.held_shards.reports.answered()
                 self.talk.heard(message, now)
                 self._catch_up(message, now)
                 self._take_on(message, now)
             case Rejected():
-                self.stock.reports.unanswered()
+                self.held_shards.reports.unanswered()
                 self._orders += self.talk.rejected(message, now)
             case Bye():
                 self._bye(message)
@@ -186,25 +186,25 @@ class Desk:
     def _catch_up(self, said: Welcome | News, now: float) -> None:
         """What is no longer wanted. It may have been said before."""
         for layer in said.gone:
-            self._delete(self.stock.gone(layer))
+            self._delete(self.held_shards.gone(layer))
         for committed in said.committed:
-            self._delete(self.stock.settle(committed.layer, RangeSet(committed.numbers)))
+            self._delete(self.held_shards.settle(committed.layer, RangeSet(committed.numbers)))
         for drop in said.drops:
-            self.stock.drop(drop)
-        self._orders += self.floor.kill_unwanted(now)
+            self.held_shards.drop(drop)
+        self._orders += self.dispatch.kill_unwanted(now)
 
     def _take_on(self, news: News, now: float) -> None:
         """New work."""
         for info in news.layers:
-            self.stock.learn(info)
-        known = [self.stock.grant(grant, now) for grant in news.grants]
+            self.held_shards.learn(info)
+        known = [self.held_shards.grant(grant, now) for grant in news.grants]
         if not all(known):
             self._orders.append(Tell("the coordinator granted work of an unknown layer; saying hello again"))
             self.talk.lost_track()
         if news.drain:
             self._drain("the coordinator asked for it", now)
         if self._draining or self._paused:
-            self.stock.give_back_waiting()
+            self.held_shards.give_back_waiting()
 
     def _lend(self, event: Lent) -> None:
         """More or fewer processors, at once. Who leaves finishes what runs, paused or not."""
@@ -216,7 +216,7 @@ class Desk:
             self._orders.append(Tell(f"{paused}: what runs is stopped where it is, the rest handed back"))
         self._paused = paused
         if paused:
-            self.stock.give_back_waiting()
+            self.held_shards.give_back_waiting()
 
     def _drain(self, why: str, now: float) -> None:
         if self._draining:
@@ -224,44 +224,44 @@ class Desk:
         self._draining, self._progress_at = why, now
         self._paused = ""
         self.slots.lend(self.slots.lent or len(self.slots.every))
-        self.floor.draining_since = now
-        self.stock.give_back_waiting()
+        self.dispatch.draining_since = now
+        self.held_shards.give_back_waiting()
         self._orders.append(Tell(f"leaving ({why}): finishing what runs, handing back the rest"))
 
     def _pushed(self, event: PushUp | PushDown | PushAnswered, now: float) -> None:
         if isinstance(event, PushAnswered):
             self._progress_at = now
             self.talk.hope(now)
-        self._orders += self.pusher.note(event, now)
-        if self.talk.session and self.pusher.dead_session == self.talk.session:
+        self._orders += self.push_policy.note(event, now)
+        if self.talk.session and self.push_policy.dead_session == self.talk.session:
             self.talk.lost_track()
-        self._delete(self.pusher.take_emptied())
+        self._delete(self.push_policy.take_emptied())
 
     def _pulled(self, event: PullUp | Pulled | NotPulled, now: float) -> None:
-        was_stuck = self.puller.stuck
-        self._orders += self.puller.note(event, now)
-        if self.puller.stuck and not was_stuck and not isinstance(event, PullUp):
-            self._orders.append(Tell(f"inputs do not come: {self.puller.stuck}"))
-        if self.talk.session and self.puller.dead_session == self.talk.session:
+        was_stuck = self.pull_policy.stuck
+        self._orders += self.pull_policy.note(event, now)
+        if self.pull_policy.stuck and not was_stuck and not isinstance(event, PullUp):
+            self._orders.append(Tell(f"inputs do not come: {self.pull_policy.stuck}"))
+        if self.talk.session and self.pull_policy.dead_session == self.talk.session:
             self.talk.lost_track()
 
     def _delete(self, names: list[str]) -> None:
         """Delete parts from the disk; those in the bundle under way once it is no more."""
-        for name in self.pusher.spare(names):
-            self.stock.shelf.deleted(name)
+        for name in self.push_policy.spare(names):
+            self.held_shards.finished_parts.deleted(name)
             self._orders.append(Delete(name))
 
     # --- acting ---
 
     def _act(self, now: float) -> None:
-        if not self.stock.in_place and not self._draining:
-            self._orders += self.puller.next(self.talk.session, now)
-        if not self.stock.in_place:
+        if not self.held_shards.in_place and not self._draining:
+            self._orders += self.pull_policy.next(self.talk.session, now)
+        if not self.held_shards.in_place:
             self._orders += self.rounds.next(self.talk.session, self.talk.heartbeat, now)
-        self._orders += self.floor.balance(now)
-        self._orders += self.floor.place(now)
-        self._orders += self.floor.kill_late(now)
-        push = self.pusher.next(self.talk.session, self._in_a_hurry, now)
+        self._orders += self.dispatch.balance(now)
+        self._orders += self.dispatch.place(now)
+        self._orders += self.dispatch.kill_late(now)
+        push = self.push_policy.next(self.talk.session, self._in_a_hurry, now)
         if push is not None:
             self._orders.append(push)
         self._speak(now)
@@ -270,49 +270,49 @@ class Desk:
 
     def _speak(self, now: float) -> None:
         if self.talk.hello_due(now):
-            letter = self.stock.reports.post_hello()
-            self._orders.append(self.talk.hello(letter, self.stock.held(), now))
+            letter = self.held_shards.reports.post_hello()
+            self._orders.append(self.talk.hello(letter, self.held_shards.held(), now))
             return
         if self.may_leave and self.talk.free and self.talk.session:
             self._orders.append(self.talk.leave(now))
             return
         note = self._note_for_people(now)
         told = self.talk.lent == self.slots.lent and not (self.talk.hungry and not self._hungry(now))
-        pressing = self.stock.reports.next.pressing or not told
+        pressing = self.held_shards.reports.next.pressing or not told
         if self.talk.sync_due(pressing, self._polling(now), not self.busy and self._hungry(now), now):
             self.talk.note = note
             wait = self.talk.wait(self._idle, self._polling(now))
-            letter = self.stock.reports.post()
+            letter = self.held_shards.reports.post()
             hungry, room = self._hungry(now), self.room(now)
-            counts = self.stock.counts() if self.talk.counts_due(now) else None
+            counts = self.held_shards.counts() if self.talk.counts_due(now) else None
             self._orders.append(self.talk.sync(letter, room, hungry, self.slots.lent, wait, counts, now))
 
     @property
     def _in_a_hurry(self) -> bool:
         """Whether finished work should be pushed before there is much of it."""
-        stands_still = self.stock.waiting and self.puller.idle and not self.slots.busy
+        stands_still = self.held_shards.waiting and self.pull_policy.idle and not self.slots.busy
         return bool(self._draining or self._paused or stands_still or self.space.is_short)
 
     @property
     def may_leave(self) -> bool:
         """Whether a drain has nothing more to do."""
-        done = not self.busy and not self.to_push and self.pusher.under_way is None
-        return bool(self._draining) and done and not self.stock.reports.pending
+        done = not self.busy and not self.to_push and self.push_policy.under_way is None
+        return bool(self._draining) and done and not self.held_shards.reports.pending
 
     def patience(self, now: float) -> float:
         """Seconds after which it wants to hear of the time if nothing else happens."""
-        if self.stock.reports.next.pressing and self.talk.free and self.talk.session:
+        if self.held_shards.reports.next.pressing and self.talk.free and self.talk.session:
             return self.talk.gap_left(now)
         return TICK_BUSY_SECONDS if self.busy else TICK_IDLE_SECONDS
 
     @property
     def busy(self) -> bool:
-        return bool(self.stock.unfinished) or self.slots.busy
+        return bool(self.held_shards.unfinished) or self.slots.busy
 
     @property
     def to_push(self) -> int:
         """Finished shards nobody has acknowledged."""
-        return self.stock.shelf.count(self.stock.farm)
+        return self.held_shards.finished_parts.count(self.held_shards.farm)
 
     @property
     def _idle(self) -> bool:
@@ -320,12 +320,12 @@ class Desk:
         return not self.busy and not self.to_push
 
     def _hungry(self, now: float) -> bool:
-        return not (self._draining or self._paused) and not self.disk.closed(now) and self.floor.ready
+        return not (self._draining or self._paused) and not self.disk.closed(now) and self.dispatch.ready
 
     def _polling(self, now: float) -> bool:
         """Whether a slot is short of work, and only the coordinator can help."""
         has_room = self.room(now) > 0 and self.room(now) >= self.space.least_cost
-        return self._hungry(now) and has_room and self.stock.waiting < max(1, self.slots.idle)
+        return self._hungry(now) and has_room and self.held_shards.waiting < max(1, self.slots.idle)
 
     def room(self, now: float) -> int:
         """Bytes of output the coordinator may grant."""
@@ -341,18 +341,18 @@ class Desk:
             return self._paused
         if self.disk.full:
             return f"the spool is full: {self.disk.full}"
-        if self.space.too_large and not self.stock.unfinished:
+        if self.space.too_large and not self.held_shards.unfinished:
             return self.space.too_large
-        if self.pusher.stuck:
-            return self.pusher.stuck
-        if self.stock.waiting and not self.slots.busy and self.floor.ready:
+        if self.push_policy.stuck:
+            return self.push_policy.stuck
+        if self.held_shards.waiting and not self.slots.busy and self.dispatch.ready:
             return self._why_nothing_runs()
         return ""
 
     def _why_nothing_runs(self) -> str:
-        if self.puller.stuck:
-            return f"inputs do not come: {self.puller.stuck}"
-        return "no room in the disk budget until results are pushed" if self.puller.idle else "pulling its inputs"
+        if self.pull_policy.stuck:
+            return f"inputs do not come: {self.pull_policy.stuck}"
+        return "no room in the disk budget until results are pushed" if self.pull_policy.idle else "pulling its inputs"
 
     # --- leaving ---
 
@@ -373,7 +373,7 @@ class Desk:
         return asked is not None and isinstance(asked.message, Sync) and asked.wait > HANG_UP_SECONDS
 
     def _why_stuck(self) -> LinkError:
-        why = self.pusher.stuck if self.talk.session else self.talk.why_down
+        why = self.push_policy.stuck if self.talk.session else self.talk.why_down
         hint = "they are kept in the spool; `agent join` with the same name and spool offers them again"
         return LinkError(f"left with {self.to_push} finished shards not pushed: {why or 'no answer'}", hint)
 
@@ -386,7 +386,7 @@ class Desk:
             return self._paused
         if not self.talk.session:
             return self.talk.why_down if not self.talk.up else "saying hello"
-        if not self.floor.ready:
+        if not self.dispatch.ready:
             return "starting its workers"
         if self.talk.note:
             return self.talk.note
@@ -394,12 +394,12 @@ class Desk:
 
     def counts(self) -> dict[str, int]:
         """What there is now."""
-        running = sum(len(holding.placed) for holding in self.stock.holdings.values())
-        return {"running": running, "waiting": self.stock.waiting, "finished": self.to_push}
+        running = sum(len(holding.placed) for holding in self.held_shards.holdings.values())
+        return {"running": running, "waiting": self.held_shards.waiting, "finished": self.to_push}
 
     def sanity_check(self) -> None:
         """Raise if the state contradicts itself. For tests."""
-        self.stock.sanity_check()
-        self.floor.sanity_check()
+        self.held_shards.sanity_check()
+        self.dispatch.sanity_check()
         self.space.sanity_check()
-        self.pusher.sanity_check()
+        self.push_policy.sanity_check()

@@ -35,7 +35,7 @@ class Check:
     figures: dict[str, float] = field(default_factory=dict)  # the numbers in `detail`, for machines
 
 
-class Sheet:
+class Checklist:
     """`rungs` in the order they are told in; each needs only earlier ones."""
 
     def __init__(self, rungs: Iterable[Rung], tell: Callable[[Check], None]) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from muster import VERSION
 from muster.agent.doctor import link_probe
-from muster.agent.doctor.checklist import Rung, Sheet
+from muster.agent.doctor.checklist import Checklist, Rung
 from muster.agent.links import Options, open_link
 from muster.agent.links import errors as diagnosis
 from muster.agent.links.base import Channel, Link, Role, greet
@@ -66,7 +66,7 @@ class Route:
         return f"{'' if self.alias == self.host else f'{self.alias} is '}{self.host} port {self.port}"
 
 
-def visit_folder(sheet: Sheet, where: Folder) -> None:
+def visit_folder(sheet: Checklist, where: Folder) -> None:
     """A root on this machine."""
     try:
         check_root(where)
@@ -103,7 +103,7 @@ class Visit(ABC):
     def rungs(self) -> list[Rung]:
         """The checks to be made, in their order."""
 
-    def go(self, sheet: Sheet) -> None:
+    def go(self, sheet: Checklist) -> None:
         """All of it; whatever was opened is closed."""
         try:
             link = open_link(self._host, self._options)
@@ -117,12 +117,12 @@ class Visit(ABC):
         return None
 
     @abstractmethod
-    def _try(self, sheet: Sheet, link: FarLink) -> None:
+    def _try(self, sheet: Checklist, link: FarLink) -> None:
         """All of it, on a link that is closed afterwards."""
 
     # --- what both have ---
 
-    def _look_up(self, sheet: Sheet, route: Route) -> None:
+    def _look_up(self, sheet: Checklist, route: Route) -> None:
         if route.jump or route.proxy:
             through = f"ProxyJump {route.jump}" if route.jump else f"ProxyCommand {route.proxy}"
             return sheet.passed("name", f"{route}, by {through}, which has to find it")
@@ -140,16 +140,16 @@ class Visit(ABC):
         with _opened(link, "control") as channel:
             return greet(channel)
 
-    def _greeted(self, sheet: Sheet, link: FarLink, hello: Greeting) -> None:
+    def _greeted(self, sheet: Checklist, link: FarLink, hello: Greeting) -> None:
         self._ran(sheet, link)
         theirs = f"muster {hello.version}{'' if hello.version == VERSION else f', here {VERSION}'}"
         sheet.passed("version", f"{theirs}; protocol {PROTOCOL} at both ends")
 
-    def _ran(self, sheet: Sheet, link: FarLink) -> None:
+    def _ran(self, sheet: Checklist, link: FarLink) -> None:
         sheet.passed("quiet shell", "nothing is printed before the first message")
         sheet.passed("command", f"`{link.program} connect` starts there")
 
-    def _not_greeted(self, sheet: Sheet, link: FarLink, error: MusterError) -> None:
+    def _not_greeted(self, sheet: Checklist, link: FarLink, error: MusterError) -> None:
         if isinstance(error, VersionError):
             self._ran(sheet, link)
             sheet.failed("version", error)
@@ -160,7 +160,7 @@ class Visit(ABC):
                 sheet.passed("quiet shell", "nothing is printed before the first message")
             sheet.failed("command", error)
 
-    def _knock(self, sheet: Sheet, link: FarLink) -> None:
+    def _knock(self, sheet: Checklist, link: FarLink) -> None:
         """Several connections at once, as machines that come back together make them."""
         errors = _together(link)
         if errors:
@@ -169,7 +169,7 @@ class Visit(ABC):
         else:
             sheet.passed("connections", f"{AT_ONCE} at once were let in")
 
-    def _measure(self, sheet: Sheet, link: FarLink) -> None:
+    def _measure(self, sheet: Checklist, link: FarLink) -> None:
         """Whether a coordinator answers, how soon, and how fast bytes come."""
         at = "coordinator"
         try:
@@ -187,14 +187,14 @@ class Visit(ABC):
         except MusterError as error:
             sheet.failed(at, error)
 
-    def _rate(self, sheet: Sheet, channel: Channel) -> None:
+    def _rate(self, sheet: Checklist, channel: Channel) -> None:
         nbytes, seconds = link_probe.rate(channel)
         per_second = nbytes / seconds
         shard = f"a shard of {format_size(SHARD_BYTES)} comes in {SHARD_BYTES / per_second:.1f} s"
         text = f"{per_second / (1 << 20):.1f} MiB/s, measured over {format_size(nbytes)}; {shard}"
         sheet.passed("pull rate", text, mib_per_second=per_second / (1 << 20), bytes=nbytes)
 
-    def _not_served(self, sheet: Sheet, at: str, error: NoDaemonError) -> None:
+    def _not_served(self, sheet: Checklist, at: str, error: NoDaemonError) -> None:
         root = f" --root {shlex.quote(self._host.root)}" if self._host.root else ""
         text = f"{error.message} ({self._host.root or f'~/{DEFAULT_ROOT}'})"
         sheet.warned(at, text, f"on {self._host.host}: `coordinator serve{root} --detach`", stops=True)
@@ -222,7 +222,7 @@ class ParamikoVisit(Visit):
         jump = ", ".join(map(str, target.jumps))
         return Route(target.alias, target.host, str(target.port), jump, target.proxy or "")
 
-    def _try(self, sheet: Sheet, link: FarLink) -> None:
+    def _try(self, sheet: Checklist, link: FarLink) -> None:
         from muster.agent.links.paramiko_ssh.link import ParamikoLink
 
         assert isinstance(link, ParamikoLink)
@@ -237,13 +237,13 @@ class ParamikoVisit(Visit):
         if sheet.may("coordinator"):
             self._measure(sheet, link)
 
-    def _connect(self, sheet: Sheet, link: ParamikoLink) -> None:
+    def _connect(self, sheet: Checklist, link: ParamikoLink) -> None:
         try:
             link.prepare(sheet.passed)
         except MusterError as error:
             sheet.failed(sheet.next_of(STEPS), error)
 
-    def _room(self, sheet: Sheet, link: ParamikoLink) -> None:
+    def _room(self, sheet: Checklist, link: ParamikoLink) -> None:
         try:
             room = link.room(ROLES)
         except MusterError as error:
@@ -253,7 +253,7 @@ class ParamikoVisit(Visit):
         text = f"only {room} to a connection: the agent makes a connection for each role then"
         return sheet.warned("channels", text, f"it works so; MaxSessions {ROLES} in sshd_config there spares logins")
 
-    def _greet(self, sheet: Sheet, link: ParamikoLink) -> None:
+    def _greet(self, sheet: Checklist, link: ParamikoLink) -> None:
         try:
             hello = self._hear(link)
         except MusterError as error:
@@ -269,7 +269,7 @@ class OpensshVisit(Visit):
         names = ("name", "ssh", "quiet shell", "command", "version", "connections")
         return [Rung("name"), *(Rung(name, names[i : i + 1]) for i, name in enumerate(names[1:])), *THERE]
 
-    def _try(self, sheet: Sheet, link: FarLink) -> None:
+    def _try(self, sheet: Checklist, link: FarLink) -> None:
         from muster.agent.links.openssh import OpensshLink
 
         assert isinstance(link, OpensshLink)
@@ -285,7 +285,7 @@ class OpensshVisit(Visit):
         if sheet.may("coordinator"):
             self._measure(sheet, link)
 
-    def _greet(self, sheet: Sheet, link: OpensshLink) -> None:
+    def _greet(self, sheet: Checklist, link: OpensshLink) -> None:
         try:
             hello = self._hear(link)
         except MusterError as error:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from muster.agent.doctor.checklist import Rung, Sheet
+from muster.agent.doctor.checklist import Checklist, Rung
 from muster.agent.spool import owner as owners
 from muster.jobs.common import filesystems
 from muster.jobs.common.durable import is_full
@@ -26,7 +26,7 @@ RUNGS = (Rung("disk"), Rung("ray"))
 
 
 @dataclass(frozen=True)
-class Place:
+class SpoolPlace:
     """The spool that a join would use."""
 
     folder: Path
@@ -34,7 +34,7 @@ class Place:
     share: float  # of what is free, that a join takes by default
 
 
-def try_disk(sheet: Sheet, place: Place) -> None:
+def try_disk(sheet: Checklist, place: SpoolPlace) -> None:
     """As `agent join` looks at it, and then some."""
     kind = filesystems.file_system(place.folder)
     shared = kind in filesystems.NETWORK_FILE_SYSTEMS
@@ -58,7 +58,7 @@ def try_disk(sheet: Sheet, place: Place) -> None:
     return sheet.passed("disk", text, free_bytes=free, budget_bytes=budget)
 
 
-def try_ray(sheet: Sheet) -> None:
+def try_ray(sheet: Checklist) -> None:
     """Start a pool of one worker, as an agent does, and end it. On the main thread."""
     from muster.agent.pool.ray_local import Pool
 

@@ -22,7 +22,7 @@ class Told(msgspec.Struct, frozen=True):
     figures: dict[str, float]
 
 
-class Report(msgspec.Struct, frozen=True):
+class DoctorReport(msgspec.Struct, frozen=True):
     """All of it in JSON."""
 
     where: str
@@ -53,7 +53,7 @@ def summary(checks: Sequence[Check], where: str) -> str:
 
 def as_json(checks: Sequence[Check], where: str, exit_code: int) -> str:
     told = [Told(check.name, check.outcome, check.detail, check.fix, check.figures) for check in checks]
-    return msgspec.json.encode(Report(where, exit_code, told)).decode()
+    return msgspec.json.encode(DoctorReport(where, exit_code, told)).decode()
 
 
 def _listed(names: Sequence[str]) -> str:

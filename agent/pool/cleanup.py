@@ -25,7 +25,7 @@ SWEEP_SECONDS = 10.0  # for killed processes to be gone
 LOOK_SECONDS = 0.02
 
 
-class Record(msgspec.Struct, frozen=True):
+class PoolRecord(msgspec.Struct, frozen=True):
     """A pool on disk: who started it, its temp folder ("" before there is one) and its processes."""
 
     owner: ProcessId
@@ -41,7 +41,7 @@ def record(folder: Path, temp: Path) -> None:
         with suppress(psutil.Error):
             if _names(process, temp.name):
                 marks.append(identify(process.pid))
-    said = Record(identify(), str(temp), tuple(marks))
+    said = PoolRecord(identify(), str(temp), tuple(marks))
     write_private(folder / RECORD, msgspec.json.encode(said))  # after a power cut there is no process left to sweep
 
 
@@ -57,7 +57,7 @@ def sweep(folder: Path, scratch: Path | None = None) -> list[str]:
     return found + [f"{runners} runners"] * bool(runners)
 
 
-def _sweep_pool(left: Record) -> list[str]:
+def _sweep_pool(left: PoolRecord) -> list[str]:
     if left.owner.pid != os.getpid() and left.owner.process() is not None:
         raise RefusedError(
             f"the pool of this spool belongs to process {left.owner.pid}, which is running",
@@ -71,12 +71,12 @@ def _sweep_pool(left: Record) -> list[str]:
     return found
 
 
-def read(folder: Path) -> Record | None:
+def read(folder: Path) -> PoolRecord | None:
     """The record in `folder`; None if there is none, or none that can be read."""
-    return read_json(folder / RECORD, Record)
+    return read_json(folder / RECORD, PoolRecord)
 
 
-def kill_until_gone(left: Record) -> list[str]:
+def kill_until_gone(left: PoolRecord) -> list[str]:
     """Kill the record's processes, and all that name its temp folder, until a look finds none; say which."""
     found: dict[psutil.Process, str] = {}
     deadline = time.monotonic() + SWEEP_SECONDS
@@ -92,7 +92,7 @@ def kill_until_gone(left: Record) -> list[str]:
     return list(found.values())
 
 
-def _members(left: Record) -> Iterator[psutil.Process]:
+def _members(left: PoolRecord) -> Iterator[psutil.Process]:
     """Living processes of the record, and any that name its temp folder; never ourselves."""
     seen = {os.getpid()}
     for mark in left.processes:

@@ -1,4 +1,4 @@
-"""Carries out what the desk orders of the pool, and tells what came of it. Decides nothing about shards."""
+"""Carries out what the core orders of the pool, and tells what came of it. Decides nothing about shards."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PoolNews:
     marked: slot_marker.Marked | None = None
 
 
-class Hands:
+class PoolController:
     """The pool, and the files its workers need. All but the pool's own callback is for the main thread."""
 
     def __init__(
@@ -180,7 +180,7 @@ class Hands:
     # --- what came of it ---
 
     def translate(self, news: PoolNews) -> Event | None:
-        """As the desk knows it."""
+        """As the core knows it."""
         match news.event:
             case interface.BatchDone(_, ticket, outcome):
                 run = self._flying.pop(ticket, None)

@@ -30,8 +30,8 @@ import psutil
 
 from muster.agent.pool import authentication, cleanup, ray_environment
 from muster.agent.pool.interface import BatchDone, PoolEvent, PoolLost, WorkerDied
-from muster.agent.pool.worker import Done, Order, Ready, Seat
-from muster.agent.pool.worker_socket import Lane, Switchboard
+from muster.agent.pool.worker import Ready, Worker, WorkerDone, WorkerOrder
+from muster.agent.pool.worker_socket import WorkerSocket, WorkerSockets
 from muster.jobs.common import processes
 from muster.jobs.common.errors import MusterError
 from muster.jobs.common.processes import ProcessId
@@ -63,7 +63,7 @@ class _Worker:
     batches: dict[int, bytes] = field(default_factory=dict)  # by ticket, in order; until its outcome is told
     sent: dict[int, int] = field(default_factory=dict)  # the first of those, passed to it → their bytes
     is_open: bool = False  # ready, and its forerunner's death told: batches go straight to it
-    lane: Lane | None = None  # from its first word on, until all it said is heard
+    worker_socket: WorkerSocket | None = None  # from its first word on, until all it said is heard
     killed: bool = False  # by `Pool.kill`
     reason: str = ""  # why it is gone; set once, when it leaves its slot
     told: bool = False  # its WorkerDied was delivered, or needs none
@@ -97,7 +97,7 @@ class Pool:
         self._workers: list[_Worker] = []
         self._leaving: set[_Worker] = set()  # out of their slot, with calls unsettled
         self._ticket = 0
-        self._news: Switchboard | None = None
+        self._news: WorkerSockets | None = None
         self._thread: threading.Thread | None = None
         self._all_ready = threading.Event()
         self._lost = ""
@@ -178,12 +178,12 @@ class Pool:
             cleanup.kill_until_gone(left)
 
     def _seat_all(self) -> None:
-        self._news = Switchboard(self._address)
+        self._news = WorkerSockets(self._address)
         handlers = (self._heard, self._silent)
         self._thread = threading.Thread(target=self._news.run, args=handlers, name="pool", daemon=True)
         self._thread.start()
         assert self._ray is not None
-        self._remote_seat = self._ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(Seat)
+        self._remote_seat = self._ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(Worker)
         with self._lock:
             self._workers = [self._seat(slot) for slot in range(self._slots)]
 
@@ -254,7 +254,7 @@ class Pool:
 
     def _pass_on(self, worker: _Worker) -> None:
         """Batches to run, some ahead of time."""
-        if not worker.is_open or worker.lane is None or worker.reason:
+        if not worker.is_open or worker.worker_socket is None or worker.reason:
             return
         for ticket, raw in worker.batches.items():
             if ticket in worker.sent:
@@ -263,7 +263,7 @@ class Pool:
                 return
             worker.sent[ticket] = len(raw)
             with suppress(OSError):  # its death is news of its own
-                worker.lane.send(msgspec.msgpack.encode(Order(ticket, raw)))
+                worker.worker_socket.send(msgspec.msgpack.encode(WorkerOrder(ticket, raw)))
 
     def _then(self, ref: Any, handle: Callable[[Future[Any]], None]) -> None:
         """Handle a result on the pool's thread: Ray calls back on one of its own, where its calls would block."""
@@ -278,24 +278,24 @@ class Pool:
             arguments = (pid, lambda: news.put(handle))
             threading.Thread(target=_wait_gone, args=arguments, name=f"pool watch {pid}", daemon=True).start()
 
-    def _heard(self, lane: Lane, raw: bytes) -> None:
+    def _heard(self, worker_socket: WorkerSocket, raw: bytes) -> None:
         """A worker's word: its first, or a batch's outcome."""
-        if not lane.name:
-            self._ready(lane, msgspec.msgpack.decode(raw, type=Ready))
-        elif (worker := self._at(lane)) is not None:
-            self._done(worker, msgspec.msgpack.decode(raw, type=Done))
+        if not worker_socket.name:
+            self._ready(worker_socket, msgspec.msgpack.decode(raw, type=Ready))
+        elif (worker := self._at(worker_socket)) is not None:
+            self._done(worker, msgspec.msgpack.decode(raw, type=WorkerDone))
 
-    def _at(self, lane: Lane) -> _Worker | None:
+    def _at(self, worker_socket: WorkerSocket) -> _Worker | None:
         with self._lock:
-            return next((one for one in [*self._leaving, *self._workers] if one.lane is lane), None)
+            return next((one for one in [*self._leaving, *self._workers] if one.worker_socket is worker_socket), None)
 
-    def _ready(self, lane: Lane, ready: Ready) -> None:
-        lane.name = ready.seat
+    def _ready(self, worker_socket: WorkerSocket, ready: Ready) -> None:
+        worker_socket.name = ready.seat
         with self._lock:
             worker = next((one for one in self._workers if one.seat == ready.seat), None)
             if worker is None or self._lost:  # it died meanwhile
                 return
-            worker.mark, worker.lane = ProcessId(ready.pid, ready.began), lane
+            worker.mark, worker.worker_socket = ProcessId(ready.pid, ready.began), worker_socket
             self._open(worker)
             everyone = all(each.mark for each in self._workers)
         self._when_gone(ready.pid, lambda: self._retire(worker, ""))
@@ -311,7 +311,7 @@ class Pool:
         worker.is_open, worker.forerunner = True, None
         self._pass_on(worker)
 
-    def _done(self, worker: _Worker, done: Done) -> None:
+    def _done(self, worker: _Worker, done: WorkerDone) -> None:
         if done.broken:
             self._retire(worker, done.broken)
         elif not worker.told:
@@ -320,10 +320,10 @@ class Pool:
                 self._pass_on(worker)
             self._tell(BatchDone(worker.slot, done.ticket, msgspec.msgpack.decode(done.outcome, type=Outcome)))
 
-    def _silent(self, lane: Lane) -> None:
+    def _silent(self, worker_socket: WorkerSocket) -> None:
         """All that a worker said is heard."""
-        if (worker := self._at(lane)) is not None:
-            worker.lane = None
+        if (worker := self._at(worker_socket)) is not None:
+            worker.worker_socket = None
             self._retire(worker, "")
             self._farewell(worker)
 
@@ -353,7 +353,7 @@ class Pool:
 
     def _farewell(self, worker: _Worker) -> None:
         """Say that a worker died, once all it said is heard: a result may arrive after the news of its end."""
-        if not worker.reason or worker.lane is not None:
+        if not worker.reason or worker.worker_socket is not None:
             return
         self._leaving.discard(worker)
         if not worker.told:
@@ -370,7 +370,7 @@ class Pool:
                 return
             self._lost = reason
         for worker in [*self._leaving, *self._workers]:
-            worker.reason, worker.lane = worker.reason or reason, None
+            worker.reason, worker.worker_socket = worker.reason or reason, None
             if worker.batches:
                 self._farewell(worker)
         if self._all_ready.is_set():

@@ -26,14 +26,14 @@ class Ready(msgspec.Struct, frozen=True, array_like=True):
     began: float
 
 
-class Order(msgspec.Struct, frozen=True, array_like=True):
+class WorkerOrder(msgspec.Struct, frozen=True, array_like=True):
     """A batch to run, encoded."""
 
     ticket: int
     batch: bytes
 
 
-class Done(msgspec.Struct, frozen=True, array_like=True):
+class WorkerDone(msgspec.Struct, frozen=True, array_like=True):
     """What came of it, encoded; or why nothing did, and nothing more will."""
 
     ticket: int
@@ -41,7 +41,7 @@ class Done(msgspec.Struct, frozen=True, array_like=True):
     broken: str = ""
 
 
-class Seat:
+class Worker:
     """One worker process; runs in an actor, on the process's main thread."""
 
     def __init__(self, worker: str, seat: str) -> None:
@@ -58,8 +58,8 @@ class Seat:
         us = identify()
         opened.send(msgspec.msgpack.encode(Ready(self._seat, us.pid, us.started)))
         while (raw := opened.receive()) is not None:
-            order = msgspec.msgpack.decode(raw, type=Order)
-            opened.send(msgspec.msgpack.encode(Done(order.ticket, *self._run(order.batch))))
+            order = msgspec.msgpack.decode(raw, type=WorkerOrder)
+            opened.send(msgspec.msgpack.encode(WorkerDone(order.ticket, *self._run(order.batch))))
 
     def _run(self, raw: bytes) -> tuple[bytes, str]:
         """The outcome, or why there is none; after an unexpected exception nothing more is run in this process."""

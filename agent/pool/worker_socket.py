@@ -18,7 +18,7 @@ PEER = struct.Struct("iII")  # process, user, group
 BUFFER_BYTES = 1 << 18  # what may lie in a lane unread, where the system lets us choose
 
 
-class Lane:
+class WorkerSocket:
     """One end. The agent's reads what there is, the worker's waits for whole frames."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -68,14 +68,14 @@ class Lane:
         return frame
 
 
-def call(address: str) -> Lane:
+def call(address: str) -> WorkerSocket:
     """The worker's end."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.connect(address)
     if not is_of_our_user(sock):
         sock.close()
         raise PermissionError(f"{address} is another user's")
-    return Lane(sock)
+    return WorkerSocket(sock)
 
 
 def is_of_our_user(sock: socket.socket) -> bool:
@@ -87,17 +87,17 @@ def is_of_our_user(sock: socket.socket) -> bool:
     return bool(user == os.geteuid())
 
 
-class Switchboard:
+class WorkerSockets:
     """The agent's ends of all lanes, and calls from other threads: one at a time, on the thread that runs it."""
 
     def __init__(self, address: Path) -> None:
         self._calls: deque[Callable[[], None] | None] = deque()
         self._selector = selectors.DefaultSelector()
-        self._ear, self._bell = socket.socketpair()
+        self._answer_checks, self._bell = socket.socketpair()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(address))
         self._listener.listen(128)
-        for sock in (self._ear, self._bell, self._listener):
+        for sock in (self._answer_checks, self._bell, self._listener):
             sock.setblocking(False)
 
     def put(self, call: Callable[[], None] | None) -> None:
@@ -106,9 +106,9 @@ class Switchboard:
         with suppress(OSError):  # rung often enough, or gone
             self._bell.send(b"!")
 
-    def run(self, heard: Callable[[Lane, bytes], None], ended: Callable[[Lane], None]) -> None:
+    def run(self, heard: Callable[[WorkerSocket, bytes], None], ended: Callable[[WorkerSocket], None]) -> None:
         """Until it is told to end."""
-        self._selector.register(self._ear, selectors.EVENT_READ)
+        self._selector.register(self._answer_checks, selectors.EVENT_READ)
         self._selector.register(self._listener, selectors.EVENT_READ)
         try:
             while self._wait(heard, ended):
@@ -116,9 +116,9 @@ class Switchboard:
         finally:
             self._close()
 
-    def _wait(self, heard: Callable[[Lane, bytes], None], ended: Callable[[Lane], None]) -> bool:
+    def _wait(self, heard: Callable[[WorkerSocket, bytes], None], ended: Callable[[WorkerSocket], None]) -> bool:
         for key, _ in self._selector.select():
-            if isinstance(key.data, Lane):
+            if isinstance(key.data, WorkerSocket):
                 self._listen(key.data, heard, ended)
             elif key.fileobj is self._listener:
                 self._accept()
@@ -126,14 +126,19 @@ class Switchboard:
                 return False
         return True
 
-    def _listen(self, lane: Lane, heard: Callable[[Lane, bytes], None], ended: Callable[[Lane], None]) -> None:
-        for frame in lane.arrived():
+    def _listen(
+        self,
+        worker_socket: WorkerSocket,
+        heard: Callable[[WorkerSocket, bytes], None],
+        ended: Callable[[WorkerSocket], None],
+    ) -> None:
+        for frame in worker_socket.arrived():
             if frame is not None:
-                heard(lane, frame)
+                heard(worker_socket, frame)
                 continue
-            self._selector.unregister(lane.socket)
-            lane.close()
-            ended(lane)
+            self._selector.unregister(worker_socket.socket)
+            worker_socket.close()
+            ended(worker_socket)
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -142,11 +147,11 @@ class Switchboard:
                 sock.close()
                 return
             sock.setblocking(True)
-            self._selector.register(sock, selectors.EVENT_READ, Lane(sock))
+            self._selector.register(sock, selectors.EVENT_READ, WorkerSocket(sock))
 
     def _answer(self) -> bool:
         with suppress(BlockingIOError):
-            self._ear.recv(4096)
+            self._answer_checks.recv(4096)
         while self._calls:
             call = self._calls.popleft()
             if call is None:
@@ -156,8 +161,8 @@ class Switchboard:
 
     def _close(self) -> None:
         for key in list(self._selector.get_map().values()):
-            if isinstance(key.data, Lane):
+            if isinstance(key.data, WorkerSocket):
                 key.data.close()
         self._selector.close()
-        for sock in (self._ear, self._bell, self._listener):
+        for sock in (self._answer_checks, self._bell, self._listener):
             sock.close()

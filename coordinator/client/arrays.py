@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 import numpy as np
 import xxhash
 
-from muster.coordinator.client.backends.base import Place
+from muster.coordinator.client.backends.base import Backend
 from muster.coordinator.client.backends.retry import Patience
 from muster.coordinator.farm_root.uploads import Upload
 from muster.jobs.common.errors import LinkError, MusterError, NoDaemonError, RefusedError, SourceError
@@ -116,7 +116,7 @@ def mapped(source: ArraySource) -> Array:
     return np.memmap(Path(source.path), np.dtype(source.dtype), "r", source.offset, source.shape)
 
 
-def send(place: Place, arrays: Iterable[Sendable], progress: bool) -> None:
+def send(place: Backend, arrays: Iterable[Sendable], progress: bool) -> None:
     """All that is not there already; what was cut off goes on where it ended."""
     from tqdm.auto import tqdm
 
@@ -130,7 +130,7 @@ def send(place: Place, arrays: Iterable[Sendable], progress: bool) -> None:
             _send_one(place, array, bar)
 
 
-def _send_one(place: Place, array: Sendable, bar: tqdm[Any]) -> None:
+def _send_one(place: Backend, array: Sendable, bar: tqdm[Any]) -> None:
     patience, begun, reached = Patience(), int(bar.n), -1
     while True:
         try:
@@ -146,7 +146,7 @@ def _send_one(place: Place, array: Sendable, bar: tqdm[Any]) -> None:
             patience.endure(LinkError(error.message, error.hint) if isinstance(error, RefusedError) else error)
 
 
-def _send_rest(place: Place, array: Sendable, bar: tqdm[Any], begun: int) -> None:
+def _send_rest(place: Backend, array: Sendable, bar: tqdm[Any], begun: int) -> None:
     there = _there(place, array, Patience())
     if not there.complete:
         counted = _counted(array.pieces(there.bytes), bar, begun + there.bytes)
@@ -154,7 +154,7 @@ def _send_rest(place: Place, array: Sendable, bar: tqdm[Any], begun: int) -> Non
     bar.update(begun + array.nbytes - bar.n)
 
 
-def _there(place: Place, array: Sendable, patience: Patience) -> Upload:
+def _there(place: Backend, array: Sendable, patience: Patience) -> Upload:
     while True:
         try:
             return next((one for one in place.uploads() if one.digest == array.digest), Upload(array.digest, 0, False))

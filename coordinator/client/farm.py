@@ -11,13 +11,13 @@ from typing import Any
 from muster.coordinator.api.status import AgentStatus
 from muster.coordinator.client import job_draft as drafts
 from muster.coordinator.client.arrays import send
-from muster.coordinator.client.backends.base import Place
-from muster.coordinator.client.backends.local import Local
-from muster.coordinator.client.backends.remote import Remote
+from muster.coordinator.client.backends.base import Backend
+from muster.coordinator.client.backends.local import LocalBackend
+from muster.coordinator.client.backends.remote import RemoteBackend
 from muster.coordinator.client.backends.ssh import Ssh
 from muster.coordinator.client.function_source import ship
 from muster.coordinator.client.job import Job
-from muster.coordinator.client.job_draft import Draft
+from muster.coordinator.client.job_draft import JobDraft
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.uploads import Upload
 from muster.jobs.common.errors import SourceError, UsageError
@@ -100,7 +100,7 @@ class Farm:
         given = {"name": name or _named(function), "kind": "map", "code": code.entry, "params": params, **fields}
         return self._send(drafts.from_fields(given, source, self._place.here, code), progress)
 
-    def _send(self, draft: Draft, progress: bool) -> Job:
+    def _send(self, draft: JobDraft, progress: bool) -> Job:
         for tries in range(1, SUBMIT_TRIES + 1):
             send(self._place, draft.files, progress)
             try:
@@ -130,13 +130,15 @@ class Farm:
         return self._place.uploads()
 
 
-def _place(where: str | Path | None, cache: str | Path | None, config: str | Path | None, command: str | None) -> Place:
+def _place(
+    where: str | Path | None, cache: str | Path | None, config: str | Path | None, command: str | None
+) -> Backend:
     found = None if where is None or isinstance(where, Path) or _is_root(where) else parse(where)
     if found is None or isinstance(found, Folder):
-        return Local(roots.existing(Path(where) if where is not None else None))
+        return LocalBackend(roots.existing(Path(where) if where is not None else None))
     ssh = Ssh(found, Path(config) if config else None, command)
     ssh.find()
-    return Remote(ssh, expand(cache).absolute() if cache else _cache())
+    return RemoteBackend(ssh, expand(cache).absolute() if cache else _cache())
 
 
 def _is_root(where: str) -> bool:

@@ -8,7 +8,7 @@ from contextlib import closing
 from muster.coordinator.api.requests import FailuresAsk
 from muster.coordinator.api.status import FailureRecord, JobStatus
 from muster.coordinator.api.values import FAILURES_LIMIT
-from muster.coordinator.client.backends.base import Place
+from muster.coordinator.client.backends.base import Backend
 from muster.coordinator.client.backends.retry import Patience
 from muster.coordinator.client.results import Result
 from muster.coordinator.client.shards import Shard, assemble, parse_cursor
@@ -23,7 +23,7 @@ from muster.jobs.sources.globs import matches
 class Job:
     """A job by its full id, `weights.1`. Every error is one of `muster.jobs.common.errors`, as on the command line."""
 
-    def __init__(self, place: Place, job: str) -> None:
+    def __init__(self, place: Backend, job: str) -> None:
         self._place = place
         self.id = job
 

@@ -11,7 +11,7 @@ import numpy as np
 import yaml
 
 from muster.coordinator.client.arrays import Outgoing, OutgoingFile, Sendable, is_array, is_arrays, mapped, outgoing
-from muster.coordinator.submission.client_job import ARRAYS, Parcel, check_layers, is_model_name
+from muster.coordinator.submission.client_job import ARRAYS, ClientJob, check_layers, is_model_name
 from muster.jobs.common.errors import JobFileError, UsageError
 from muster.jobs.inference.model_file import find
 from muster.jobs.job_file import yaml_text
@@ -25,7 +25,7 @@ ONE_LAYER = "array"  # what the only layer of a job over one array is called
 
 
 @dataclass(frozen=True)
-class Draft:
+class JobDraft:
     """A job and what goes with it."""
 
     fields: dict[str, Any]
@@ -38,21 +38,21 @@ class Draft:
         """All that has to be there before the job is."""
         return [*self.arrays.values(), *([self.model[1]] if self.model else [])]
 
-    def parcel(self) -> Parcel:
+    def parcel(self) -> ClientJob:
         model = (self.model[0], self.model[1].digest) if self.model else None
         digests = {name: array.digest for name, array in self.arrays.items()}
         text = yaml.safe_dump(self.fields, sort_keys=False, allow_unicode=True)
-        return Parcel(text, pack(self.code) if self.code else None, digests, model)
+        return ClientJob(text, pack(self.code) if self.code else None, digests, model)
 
 
-def from_file(path: Path, here: bool) -> Draft:
+def from_file(path: Path, here: bool) -> JobDraft:
     """A job file of this machine. `here`: so is the farm."""
     read_job_file(path)  # its errors name the line
     fields = yaml_text.load(path.read_text(encoding="utf-8"), path.name).value
     return _finished(fields, path.absolute().parent, here, None)
 
 
-def from_fields(fields: Mapping[str, Any], source: object, here: bool, code: CodeBundle | None = None) -> Draft:
+def from_fields(fields: Mapping[str, Any], source: object, here: bool, code: CodeBundle | None = None) -> JobDraft:
     """Fields of a job file, its source perhaps an array or a mapping of arrays. Paths start at the current folder."""
     given = {name: _plain(value) for name, value in fields.items() if value is not None}
     if is_array(source):
@@ -66,7 +66,7 @@ def from_fields(fields: Mapping[str, Any], source: object, here: bool, code: Cod
     return _finished(given, Path.cwd(), here, code)
 
 
-def _finished(fields: dict[str, Any], base: Path, here: bool, code: CodeBundle | None) -> Draft:
+def _finished(fields: dict[str, Any], base: Path, here: bool, code: CodeBundle | None) -> JobDraft:
     """A source that is a path: on this machine and in place, on this machine and to be sent, or on the server."""
     spec = fields.get("source")
     spec = {"path": spec} if isinstance(spec, str) else spec
@@ -100,19 +100,19 @@ def _found(source: SourceSpec, base: Path) -> dict[str, Outgoing]:
 
 def _checked(
     fields: dict[str, Any], base: Path, here: bool, code: CodeBundle | None, arrays: Mapping[str, Outgoing]
-) -> Draft:
+) -> JobDraft:
     """What a stranger's job file is checked for, before anything is sent."""
     job: JobFile = check_job(fields)
     if code is None and job.code is not None:
         code = collect(job.code.entry, job.code.include, base)
     named = job.params.get("model") if registry.load(job.kind).names_model else None
     if named is None or named.startswith("~") or (Path(named).is_absolute() and not here):
-        return Draft(fields, code, arrays)
+        return JobDraft(fields, code, arrays)
     path = find(named, base)
     if here:
-        return Draft(_with_model(fields, str(path)), code, arrays)
+        return JobDraft(_with_model(fields, str(path)), code, arrays)
     name = path.name if is_model_name(path.name) else f"model{path.suffix}"
-    return Draft(_with_model(fields, name), code, arrays, (name, OutgoingFile(path)))
+    return JobDraft(_with_model(fields, name), code, arrays, (name, OutgoingFile(path)))
 
 
 def _with_model(fields: dict[str, Any], model: str) -> dict[str, Any]:

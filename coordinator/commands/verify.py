@@ -32,7 +32,7 @@ CLAIMS = {
 }
 
 
-class Report(msgspec.Struct):
+class VerifyReport(msgspec.Struct):
     """What was found."""
 
     job: str
@@ -71,12 +71,12 @@ def command(job: str, inputs: bool, root: Path | None, as_json: bool) -> None:
     _conclude(report)
 
 
-def verify(job: str, folder: JobFolder, inputs: bool) -> Report:
+def verify(job: str, folder: JobFolder, inputs: bool) -> VerifyReport:
     """Everything that is merged, read again."""
     plan = plans.load(folder)
     merged, missing = layers_of(folder, plan)
     layers = {layer.name: layer for layer in plan.layers}
-    report = Report(job, missing=missing, inputs=0 if inputs else None)
+    report = VerifyReport(job, missing=missing, inputs=0 if inputs else None)
     prints: set[str] = set()
     for name in merged:
         _verify_layer(report, folder, layers[name], prints)
@@ -108,7 +108,7 @@ def _repeats_layer(kind: Kind[Any], work: Work, layer: Layer) -> bool:
     return kind.repeats(params, shape, work.threads or work.cpus, work.code is not None)
 
 
-def _verify_layer(report: Report, job: JobFolder, layer: Layer, prints: set[str]) -> None:
+def _verify_layer(report: VerifyReport, job: JobFolder, layer: Layer, prints: set[str]) -> None:
     from muster.jobs.parts.manifest import read_manifest
     from muster.jobs.results.open_result import verify_layer
 
@@ -129,7 +129,7 @@ def _verify_layer(report: Report, job: JobFolder, layer: Layer, prints: set[str]
         report.bad_layers.append(layer.name)
 
 
-def changed_inputs(report: Report, job: JobFolder, layer: Layer) -> Iterator[str]:
+def changed_inputs(report: VerifyReport, job: JobFolder, layer: Layer) -> Iterator[str]:
     """A line for each shard whose input is not what its result was computed from."""
     from muster.jobs.contract.plan import MadeSource
     from muster.jobs.results.open_result import open_result
@@ -163,7 +163,7 @@ def _input_problem(window: Window | ItemsWindow, line: Any) -> str:
     return "" if digest == line["in_digest"].tobytes() else f"{shown}: not what was computed from"
 
 
-def page(report: Report) -> str:
+def page(report: VerifyReport) -> str:
     verb = "are as they were written" if not report.problems else "read"
     lines = [
         f"{report.job}: {tables.counted(report.layers, 'layer')}, {tables.counted(report.shards, 'shard')},"
@@ -183,7 +183,7 @@ def page(report: Report) -> str:
     return "\n".join(lines)
 
 
-def _conclude(report: Report) -> None:
+def _conclude(report: VerifyReport) -> None:
     if report.problems:
         layers = " ".join(report.bad_layers[:PROBLEMS_SHOWN])
         hint = (

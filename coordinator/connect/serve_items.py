@@ -26,7 +26,7 @@ class Changed(Exception):
     """A file that is not what was planned."""
 
 
-class Taker(Protocol):
+class ItemsTaker(Protocol):
     """The agent's side."""
 
     def write(self, data: bytes) -> None: ...
@@ -50,7 +50,7 @@ class ItemsRun:
         self._skip = run.start
         self._held = bytearray()
 
-    def send(self, agent: Taker) -> Iterator[None]:
+    def send(self, agent: ItemsTaker) -> Iterator[None]:
         """All of it, a step at a time. Changed where a file is not what it was; then the rest is missing."""
         self._gather(self._records)
         for file in self._files:
@@ -75,7 +75,7 @@ class ItemsRun:
         if _stamp(found) != file.stamp:
             raise Changed(f"{self._folder}/{file.name} is not what was planned")
 
-    def _send_file(self, agent: Taker, file: FileItem) -> Iterator[None]:
+    def _send_file(self, agent: ItemsTaker, file: FileItem) -> Iterator[None]:
         try:
             fd = os.open(f"{self._folder}/{file.name}", _READ)
         except OSError as error:
@@ -95,7 +95,7 @@ class ItemsRun:
         if len(self._held) >= GATHER_BYTES:
             yield from self._flush(agent)
 
-    def _stream(self, agent: Taker, fd: int, start: int, end: int) -> Iterator[None]:
+    def _stream(self, agent: ItemsTaker, fd: int, start: int, end: int) -> Iterator[None]:
         while start < end:
             sent = agent.send_file(fd, start, min(end - start, SEND_BYTES))
             if not sent:
@@ -115,7 +115,7 @@ class ItemsRun:
         self._held += raw
         self._left -= len(raw)
 
-    def _flush(self, agent: Taker) -> Iterator[None]:
+    def _flush(self, agent: ItemsTaker) -> Iterator[None]:
         if self._held:
             held, self._held = bytes(self._held), bytearray()
             agent.write(held)

@@ -35,7 +35,7 @@ _from_agent = Decoder(FromPuller)
 _from_daemon = Decoder(Readable | ReadableItems | Probe | Refused | Rejected | Bye)
 
 
-class Taker(Protocol):
+class RowsTaker(Protocol):
     """The agent's side."""
 
     def read_frame(self) -> bytes | None: ...
@@ -44,14 +44,14 @@ class Taker(Protocol):
     def send_file(self, fd: int, offset: int, nbytes: int) -> int: ...
 
 
-class Asked(Protocol):
+class PullAsked(Protocol):
     """The daemon's side."""
 
     def ask(self, payload: bytes) -> bytes: ...
     def tell(self, payload: bytes) -> None: ...
 
 
-def send_windows(agent: Taker, daemon: Asked) -> None:
+def send_windows(agent: RowsTaker, daemon: PullAsked) -> None:
     """One fetch after another, until the agent closes."""
     while (payload := agent.read_frame()) is not None:
         wanted = _from_agent(payload)
@@ -66,7 +66,7 @@ def send_windows(agent: Taker, daemon: Asked) -> None:
             agent.send(said)
 
 
-def _send(agent: Taker, daemon: Asked, session: int, run: Readable) -> None:
+def _send(agent: RowsTaker, daemon: PullAsked, session: int, run: Readable) -> None:
     try:
         fd = os.open(run.path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -88,7 +88,7 @@ def _as_planned(fd: int, stamp: Stamp | None) -> bool:
     return stamp is None or stamp == Stamp(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
 
 
-def _send_bytes(agent: Taker, daemon: Asked, session: int, fd: int, run: Readable) -> bool:
+def _send_bytes(agent: RowsTaker, daemon: PullAsked, session: int, fd: int, run: Readable) -> bool:
     """All the bytes that were announced; a file that ends early is filled up with zeros, and False."""
     offset, end, said = run.offset, run.offset + run.nbytes, time.monotonic()
     while offset < end:
@@ -103,7 +103,7 @@ def _send_bytes(agent: Taker, daemon: Asked, session: int, fd: int, run: Readabl
     return True
 
 
-def _send_items(agent: Taker, daemon: Asked, session: int, run: ReadableItems) -> None:
+def _send_items(agent: RowsTaker, daemon: PullAsked, session: int, run: ReadableItems) -> None:
     try:
         sending = ItemsRun(run)
     except Changed as error:
@@ -122,14 +122,14 @@ def _send_items(agent: Taker, daemon: Asked, session: int, run: ReadableItems) -
     agent.send(Sent(whole))
 
 
-def _send_noise(agent: Taker, nbytes: int) -> None:
+def _send_noise(agent: RowsTaker, nbytes: int) -> None:
     """Nothing on the way can make less of it."""
     agent.send(Sending(nbytes))
     _fill(agent, os.urandom(min(nbytes, NOISE_BYTES)), nbytes)
     agent.send(Sent(True))
 
 
-def _fill(agent: Taker, block: bytes, nbytes: int) -> None:
+def _fill(agent: RowsTaker, block: bytes, nbytes: int) -> None:
     while nbytes > 0:
         agent.write(block[:nbytes])
         nbytes -= min(nbytes, len(block))

@@ -33,7 +33,7 @@ _from_agent = Decoder(Offer)
 _from_daemon = Decoder(Take | Refused | Settled | Rejected | Bye)
 
 
-class Stream(Protocol):
+class BundleStream(Protocol):
     """The agent's side."""
 
     def read_frame(self) -> bytes | None: ...
@@ -41,14 +41,14 @@ class Stream(Protocol):
     def send(self, message: Message) -> None: ...
 
 
-class Asked(Protocol):
+class PushAsked(Protocol):
     """The daemon's side."""
 
     def ask(self, payload: bytes) -> bytes: ...
     def tell(self, payload: bytes) -> None: ...
 
 
-def receive_bundles(agent: Stream, daemon: Asked, farm: str, files: Path | None = None) -> None:
+def receive_bundles(agent: BundleStream, daemon: PushAsked, farm: str, files: Path | None = None) -> None:
     """One offer after another, until the agent closes. `files`: where those handed over lie."""
     while (payload := agent.read_frame()) is not None:
         offer = _from_agent(payload)
@@ -58,7 +58,7 @@ def receive_bundles(agent: Stream, daemon: Asked, farm: str, files: Path | None 
         agent.send(_receive(agent, daemon, farm, offer, files / offer.file if files and offer.file else None))
 
 
-def _receive(agent: Stream, daemon: Asked, farm: str, offer: Offer, given: Path | None) -> Message:
+def _receive(agent: BundleStream, daemon: PushAsked, farm: str, offer: Offer, given: Path | None) -> Message:
     """What to tell the agent of this bundle, once all is done."""
     try:
         index = _checked_index(offer, farm)
@@ -83,14 +83,14 @@ def _receive(agent: Stream, daemon: Asked, farm: str, offer: Offer, given: Path 
     return _ask(daemon, Stored(verdict.token, nbytes))
 
 
-def _declined(agent: Stream, daemon: Asked, offer: Offer, answer: Message) -> Message:
+def _declined(agent: BundleStream, daemon: PushAsked, offer: Offer, answer: Message) -> Message:
     """The same answer, once an eager body is out of the way."""
     if offer.eager and not offer.file:
         _Body(agent, daemon, offer).drain()
     return answer
 
 
-def _ask(daemon: Asked, message: Message) -> Message:
+def _ask(daemon: PushAsked, message: Message) -> Message:
     return _from_daemon(daemon.ask(encode(message)))
 
 
@@ -125,7 +125,7 @@ def _wrong_rows(index: Index, take: Take) -> str:
     return ""
 
 
-def _take_body(agent: Stream, daemon: Asked, offer: Offer, index: Index, take: Take) -> int:
+def _take_body(agent: BundleStream, daemon: PushAsked, offer: Offer, index: Index, take: Take) -> int:
     """The body and the index as a durable file under its final name; its size."""
     body = _Body(agent, daemon, offer)
     tail = tail_of(offer.index)
@@ -197,7 +197,7 @@ class _Body:
     """The raw bytes that follow an accepted offer. Whatever goes wrong they are read to their end: the next frame
     begins there."""
 
-    def __init__(self, agent: Stream, daemon: Asked, offer: Offer) -> None:
+    def __init__(self, agent: BundleStream, daemon: PushAsked, offer: Offer) -> None:
         self._agent = agent
         self._daemon = daemon
         self._session = offer.session

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from muster.coordinator.connect.serve_pull import Asked, Taker
+from muster.coordinator.connect.serve_pull import PullAsked, RowsTaker
 from muster.coordinator.protocol.control import Bye, Rejected
 from muster.coordinator.protocol.transfer import Follow, FromFollower, Laid, NotYet, Refused, Sheet
 from muster.coordinator.protocol.values import Decoder, Message
@@ -13,7 +13,7 @@ _from_agent = Decoder(FromFollower)
 _from_daemon = Decoder(Laid | NotYet | Refused | Rejected | Bye)
 
 
-def send_sheets(agent: Taker, daemon: Asked) -> None:
+def send_sheets(agent: RowsTaker, daemon: PullAsked) -> None:
     """One question after another, until the agent closes."""
     while (payload := agent.read_frame()) is not None:
         wanted = _from_agent(payload)
@@ -25,7 +25,7 @@ def send_sheets(agent: Taker, daemon: Asked) -> None:
             agent.send(said)
 
 
-def _send(agent: Taker, laid: Laid) -> None:
+def _send(agent: RowsTaker, laid: Laid) -> None:
     """Sheets are written once, under another name first: what is there is whole, and stays so while it is open."""
     try:
         fd = os.open(laid.path, os.O_RDONLY | os.O_CLOEXEC)

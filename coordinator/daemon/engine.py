@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 from muster.coordinator.daemon.agents.sessions import Sessions
 from muster.coordinator.daemon.jobs.live import LiveJob
-from muster.coordinator.daemon.merge.queue import Merging
+from muster.coordinator.daemon.merge.queue import MergeQueue
 from muster.coordinator.daemon.store.statements import LayerGone, Store
 from muster.coordinator.daemon.store.thread import StoreThread
-from muster.coordinator.daemon.views.shard_history import Chronicle
+from muster.coordinator.daemon.views.shard_history import ShardHistory
 from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
@@ -49,8 +49,8 @@ class Engine:
         self.tokens = itertools.count(1)  # of accepted bundles
         self.taking: dict[str, Plan | None] = {}  # folders of submissions that are being taken over
         self.sessions = Sessions(self.boot)
-        self.chronicle = Chronicle()
-        self.merging = Merging(self.tmp)
+        self.shard_history = ShardHistory()
+        self.merging = MergeQueue(self.tmp)
         self.job_listeners: list[Callable[[str, JobState, str], None]] = []  # told of a job, its new state, and why
         self.store_trouble = ""  # what keeps the store from writing, for people
         self.stop = asyncio.Event()  # somebody asked for it

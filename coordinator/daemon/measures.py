@@ -17,7 +17,7 @@ MEAN_WEIGHT = 0.2  # of the newest report in the moving mean of seconds per shar
 
 
 @dataclass
-class Done:
+class ShardsDone:
     """What one machine has done of one job."""
 
     shards: int = 0
@@ -44,7 +44,7 @@ class _Second:
 class JobFigures:
     """Of one job. `seconds` counts only while it runs."""
 
-    by_agent: dict[str, Done] = field(default_factory=dict)
+    by_agent: dict[str, ShardsDone] = field(default_factory=dict)
     seconds: float = 0.0
     whole: _Second = field(default_factory=_Second)
     recent: deque[_Second] = field(default_factory=lambda: deque([_Second()], RECENT_SECONDS))
@@ -55,7 +55,7 @@ class JobFigures:
     spread: Counter[int] = field(default_factory=Counter)  # bucket of seconds → shards, transfer included
 
     def finished(self, agent: str, report: Finished, count: int) -> None:
-        done = self.by_agent.setdefault(agent, Done())
+        done = self.by_agent.setdefault(agent, ShardsDone())
         done.shards += count
         done.rows += report.rows
         done.in_bytes += report.in_bytes
@@ -77,7 +77,7 @@ class JobFigures:
         self.merge_seconds += seconds
 
     def committed(self, agent: str, count: int, nbytes: int) -> None:
-        self.by_agent.setdefault(agent, Done()).committed += count
+        self.by_agent.setdefault(agent, ShardsDone()).committed += count
         self.out_committed += nbytes
         for second in (self.whole, self.recent[-1]):
             second.committed += count

@@ -26,7 +26,7 @@ from muster.coordinator.daemon.jobs import drivers
 from muster.coordinator.daemon.jobs.live import LiveJob
 from muster.coordinator.daemon.jobs.remove import sweep_forever
 from muster.coordinator.daemon.jobs.submit import added, seed
-from muster.coordinator.daemon.notify.queue import Notifying
+from muster.coordinator.daemon.notify.queue import NotifyQueue
 from muster.coordinator.daemon.requests import answer
 from muster.coordinator.daemon.store.statements import Store, StoredJob, StoredLayer
 from muster.coordinator.farm_root import paths as roots
@@ -101,7 +101,7 @@ class _Daemon:
         self._engine.tmp.mkdir(mode=0o700)
         for name, _, seen, raw in known_agents:
             self._engine.sessions.remember(name, seen, raw)
-        self._notifying = Notifying(self._engine)
+        self._notifying = NotifyQueue(self._engine)
         self._connections: set[asyncio.Task[None]] = set()
 
     async def run(self) -> int:

@@ -32,7 +32,7 @@ from muster.coordinator.farm_root.paths import Root
 from muster.jobs.common.durable import is_full, write_private
 from muster.jobs.common.errors import DamagedError, MusterError, SpaceError, report
 from muster.jobs.common.ranges import RangeSet
-from muster.jobs.parts.part_file import BodyCheck, Entry, Index, index_of, read_index
+from muster.jobs.parts.part_file import BodyCheck, Index, PartEntry, index_of, read_index
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer  # the type checker's; nothing to install
@@ -49,7 +49,7 @@ class Landed:
     index: Index
     body: bytes | memoryview
 
-    def shards(self) -> Iterator[tuple[Entry, list[memoryview]]]:
+    def shards(self) -> Iterator[tuple[PartEntry, list[memoryview]]]:
         """Each shard with its segments: one per `rows` output, two per `ragged` one, in the declared order; then those
         of `sum` outputs, unless they were added up (`sums`)."""
         view = memoryview(self.body)
@@ -73,7 +73,7 @@ class Landed:
 class Drive:
     """One job, driven by this process alone for as long as its line to the daemon is open."""
 
-    def __init__(self, root: Root, line: ask_daemon.Line, job: str) -> None:
+    def __init__(self, root: Root, line: ask_daemon.DaemonConnection, job: str) -> None:
         self.job = job
         self.place = root.job(job)
         self._line = line

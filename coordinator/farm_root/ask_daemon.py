@@ -26,7 +26,7 @@ _decode = Decoder(ToCommand | Rejected | Bye)
 _T = TypeVar("_T", bound=Message)
 
 
-class Line:
+class DaemonConnection:
     """An open connection to the daemon."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -70,9 +70,9 @@ def room(root: Root) -> int:
 
 
 @contextmanager
-def line(root: Root) -> Iterator[Line]:
+def line(root: Root) -> Iterator[DaemonConnection]:
     """A connection for several questions."""
-    opened = Line(connect(root))
+    opened = DaemonConnection(connect(root))
     try:
         yield opened
     finally:

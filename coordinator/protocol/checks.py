@@ -21,7 +21,7 @@ CPUS_LIMIT = 4096
 SECONDS_LIMIT = 1e10
 
 
-class Ear:
+class AnswerChecks:
     """One control channel's."""
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ from muster.jobs.common.errors import DamagedError, IncompleteError
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import Layer, Output
 from muster.jobs.parts.manifest import File, Product, read_manifest
-from muster.jobs.parts.part_file import CHUNK, SUM_BYTES, Entry, Layout, index_of, item_bytes, segments_of
+from muster.jobs.parts.part_file import CHUNK, SUM_BYTES, Layout, PartEntry, index_of, item_bytes, segments_of
 
 WAIT_SECONDS = 10.0  # between two signs of life while nothing is committed
 
@@ -115,7 +115,7 @@ class _Reader:
                 yield rows.shard(Cursor(commit.seq, number))
 
 
-def _bundled(layer: Layer, seq: int, layout: Layout, entry: Entry) -> Record:
+def _bundled(layer: Layer, seq: int, layout: Layout, entry: PartEntry) -> Record:
     outputs = tuple(output for output in layout.kept if output.form != "files")
     return Record(
         cursor=Cursor(seq, entry.number),
@@ -129,7 +129,7 @@ def _bundled(layer: Layer, seq: int, layout: Layout, entry: Entry) -> Record:
     )
 
 
-def _sized(layout: Layout, entry: Entry) -> Iterator[tuple[Output, int]]:
+def _sized(layout: Layout, entry: PartEntry) -> Iterator[tuple[Output, int]]:
     """Each segment's output and bytes."""
     sizes = iter(entry.sizes)
     for output in layout.kept:
@@ -137,7 +137,7 @@ def _sized(layout: Layout, entry: Entry) -> Iterator[tuple[Output, int]]:
             yield output, next(sizes)
 
 
-def _streamed(file: BinaryIO, offset: int, layout: Layout, entry: Entry) -> Pieces:
+def _streamed(file: BinaryIO, offset: int, layout: Layout, entry: PartEntry) -> Pieces:
     """The segments of a shard, but for files: these are in the result alone."""
     for output, size in _sized(layout, entry):
         if output.form != "files":

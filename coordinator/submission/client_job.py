@@ -26,7 +26,7 @@ ARRAYS_LIMIT = 65_536
 BYTES_LIMIT = FILE_LIMIT + PACK_LIMIT + ARRAYS_LIMIT * 640
 
 
-class Parcel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ClientJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`arrays`: layer → digest; then the job file's source is `arrays`. `model`: the name in `params.model`, digest."""
 
     job: str
@@ -35,21 +35,21 @@ class Parcel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model: tuple[str, str] | None = None
 
 
-def encode(parcel: Parcel) -> bytes:
+def encode(parcel: ClientJob) -> bytes:
     return msgspec.msgpack.encode(parcel)
 
 
-def decode(raw: bytes) -> Parcel:
+def decode(raw: bytes) -> ClientJob:
     """What another process sent; a ProtocolError for anything else."""
     if len(raw) > BYTES_LIMIT:
         raise ProtocolError(f"a parcel of more than {BYTES_LIMIT} bytes", "include less code")
     try:
-        return msgspec.msgpack.decode(raw, type=Parcel)
+        return msgspec.msgpack.decode(raw, type=ClientJob)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ProtocolError(f"that is no parcel: {error}") from None
 
 
-def submit(root: Root, parcel: Parcel) -> str:
+def submit(root: Root, parcel: ClientJob) -> str:
     """The id of the job."""
     check_layers(parcel.arrays)
     uploads.check_there(root, [*parcel.arrays.values(), *([parcel.model[1]] if parcel.model else [])])
@@ -83,7 +83,7 @@ def _link_model(root: Root, folder: Path, name: str, digest: str) -> None:
     (folder / name).hardlink_to(uploads.path_of(root, digest))
 
 
-def _planned(parcel: Parcel, folder: Path) -> Planned:
+def _planned(parcel: ClientJob, folder: Path) -> Planned:
     job = parse_job(parcel.job, "job")
     code = opened(parcel.code) if parcel.code is not None else None
     items = ItemsAt()

@@ -57,7 +57,7 @@ class Forecast:
 
 
 @dataclass(frozen=True)
-class Pace:
+class MeasuredPace:
     """How fast shards of a kind have gone here."""
 
     in_bytes: float  # a second, in one slot
@@ -71,7 +71,7 @@ def forecast(
     agents: Sequence[AgentStatus],
     history: Sequence[JobStatus],
     free: int | None,
-    tried: Pace | None = None,
+    tried: MeasuredPace | None = None,
 ) -> Forecast:
     """What `plan` would be on these machines, judged by shards of it that were tried, else by earlier jobs."""
     layers = tuple(layer_forecast(layer) for layer in plan.layers)
@@ -127,7 +127,7 @@ def root_bytes(outputs: Sequence[int | None]) -> int | None:
     return sum(known) + sum(sorted(known)[-OPEN_LAYERS:])
 
 
-def pace_of(history: Sequence[JobStatus], kind: str, name: str) -> Pace | None:
+def pace_of(history: Sequence[JobStatus], kind: str, name: str) -> MeasuredPace | None:
     """From earlier jobs: those of the same name if there are any, else all of the kind."""
     of_kind = [
         job for job in history if job.kind == kind and any(agent.busy and agent.in_bytes for agent in job.agents)
@@ -138,7 +138,7 @@ def pace_of(history: Sequence[JobStatus], kind: str, name: str) -> Pace | None:
         return None
     agents = [agent for job in jobs for agent in job.agents]
     merged, seconds = sum(job.merged_bytes for job in jobs), sum(job.merge_seconds for job in jobs)
-    return Pace(
+    return MeasuredPace(
         in_bytes=sum(agent.in_bytes for agent in agents) / sum(_slot_seconds(job) for job in jobs),
         merge=merged / seconds if merged and seconds else MERGE_RATE,
         spread=SPREAD_SAME_NAME if same else SPREAD_SAME_KIND,
@@ -153,7 +153,7 @@ def _slot_seconds(job: JobStatus) -> float:
     return max(sum(agent.busy for agent in job.agents), slots * min(took, job.whole.seconds))
 
 
-def _timed(pace: Pace | None, in_bytes: int, out_bytes: int, slots: int) -> tuple[float, Bottleneck] | None:
+def _timed(pace: MeasuredPace | None, in_bytes: int, out_bytes: int, slots: int) -> tuple[float, Bottleneck] | None:
     if pace is None or not slots or not in_bytes:
         return None
     compute = in_bytes / (pace.in_bytes * slots)
@@ -161,7 +161,7 @@ def _timed(pace: Pace | None, in_bytes: int, out_bytes: int, slots: int) -> tupl
     return (merge, "merge") if merge > compute else (compute, "compute")
 
 
-def _basis(pace: Pace | None, slots: int, in_bytes: int) -> str:
+def _basis(pace: MeasuredPace | None, slots: int, in_bytes: int) -> str:
     if not in_bytes:
         return "its shards are made while it runs"
     if pace is None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from muster.coordinator.submission.eta import MERGE_RATE
-from muster.coordinator.submission.forecast import Pace
+from muster.coordinator.submission.forecast import MeasuredPace
 from muster.coordinator.submission.submit import Planned
 from muster.jobs.common.errors import JobFileError
 from muster.jobs.contract.plan import Layer, MadeSource, Output, Plan, in_bytes_total
@@ -141,7 +141,7 @@ def measured(plan: Plan, tried: Sequence[Tried]) -> Plan:
     return msgspec.structs.replace(plan, layers=tuple(layers))
 
 
-def pace_of(tried: Sequence[Tried]) -> Pace | None:
+def pace_of(tried: Sequence[Tried]) -> MeasuredPace | None:
     """How fast these went, in one slot of this machine. The first starts what is needed: it counts only where alone."""
     good = [one for one in tried if one.mishap is None]
     good = good[1:] or good
@@ -149,9 +149,9 @@ def pace_of(tried: Sequence[Tried]) -> Pace | None:
     if not seconds or not nbytes:
         return None
     shards = "the shard" if len(good) == 1 else f"the {len(good)} shards"
-    return Pace(nbytes / seconds, MERGE_RATE, SPREAD_TRIED, f"as {shards} tried here went")
+    return MeasuredPace(nbytes / seconds, MERGE_RATE, SPREAD_TRIED, f"as {shards} tried here went")
 
 
-def seconds_here(plan: Plan, pace: Pace | None) -> float | None:
+def seconds_here(plan: Plan, pace: MeasuredPace | None) -> float | None:
     """What the whole job would take one slot of this machine."""
     return in_bytes_total(plan) / pace.in_bytes if pace else None

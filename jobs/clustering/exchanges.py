@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from muster.jobs.clustering.sorted_rows import Cells, Floats, Ints, Table
+from muster.jobs.clustering.sorted_rows import Cells, Floats, Ints, SortedTable
 
 Flags = NDArray[np.bool_]
 
 ROUNDS = 2
 
 
-def improve(table: Table, centers: Floats) -> Floats:
+def improve(table: SortedTable, centers: Floats) -> Floats:
     """A few rounds of one trade and one exchange; rows with nothing to exchange drop out."""
     centers, live = centers.copy(), table.everyone
     for _ in range(ROUNDS):
@@ -24,7 +24,7 @@ def improve(table: Table, centers: Floats) -> Floats:
     return centers
 
 
-def _trade(table: Table, live: Ints, centers: Floats) -> Floats:
+def _trade(table: SortedTable, live: Ints, centers: Floats) -> Floats:
     """A Lloyd step in which each cell may also give the value at its edge to its neighbour, where inertia falls by it.
 
     Lloyd alone compares distances to centers as they are; the mean of a cell of few values moves with each of them.
@@ -45,7 +45,7 @@ def _given_away(counts: Ints, own: Floats, other_counts: Ints, other: Floats) ->
     return np.where(counts > 1, loss, 0)
 
 
-def _exchange(table: Table, live: Ints, centers: Floats) -> tuple[Floats, Flags]:
+def _exchange(table: SortedTable, live: Ints, centers: Floats) -> tuple[Floats, Flags]:
     """The cells' means after dropping idle centers and splitting as many costly cells, and which rows did so."""
     cells = table.cells(live, centers)
     below, above, gains = _splits(table, live, cells)
@@ -61,7 +61,7 @@ def _exchange(table: Table, live: Ints, centers: Floats) -> tuple[Floats, Flags]
     return moved, changed
 
 
-def _splits(table: Table, live: Ints, cells: Cells) -> tuple[Floats, Floats, Floats]:
+def _splits(table: SortedTable, live: Ints, cells: Cells) -> tuple[Floats, Floats, Floats]:
     """The means below and above each cell's own mean, and what inertia would lose by having both."""
     middle = table.search(live, cells.means)
     np.maximum(middle, cells.bounds[:, :-1], out=middle)

@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 
-from muster.jobs.clustering.sorted_rows import Floats, Ints, Table
+from muster.jobs.clustering.sorted_rows import Floats, Ints, SortedTable
 
 Random = np.random.RandomState
 
@@ -16,12 +16,12 @@ CAPPING_ROUNDS = 2
 LEAST_KNOTS = 128
 
 
-def given(table: Table, centers: Floats) -> Floats:
+def given(table: SortedTable, centers: Floats) -> Floats:
     """The same centers for every row."""
     return np.sort(centers[None, :] - table.middle[:, None], axis=1)
 
 
-def drawn(table: Table, init: str, k: int, times: int, random_state: int) -> Iterator[Floats]:
+def drawn(table: SortedTable, init: str, k: int, times: int, random_state: int) -> Iterator[Floats]:
     """`times` starts for each row from its own stream, seeded by (random_state, the row's number)."""
     choose: Callable[[Floats, int, Random], Floats] = _plus_plus if init == "k-means++" else _random
     streams = [stream(random_state, table.first_row + row) for row in table.everyone.tolist()]
@@ -57,7 +57,7 @@ def _plus_plus(values: Floats, k: int, stream: Random) -> Floats:
     return np.array(centers)
 
 
-def by_density(table: Table, k: int) -> Floats:
+def by_density(table: SortedTable, k: int) -> Floats:
     """Centers at equal steps of the integral of density^(1/3), the spacing that is best for many centers.
 
     The density comes from gaps between knots, some of the row's order statistics. No value is given more than one

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muster.jobs.clustering import exchanges, initial_centers
-from muster.jobs.clustering.sorted_rows import BadRow, Buffers, Cells, Floats, Ints, Table
+from muster.jobs.clustering.sorted_rows import BadRow, Buffers, Cells, Floats, Ints, SortedTable
 
-__all__ = ["BadRow", "Clusters", "Settings", "cluster"]
+__all__ = ["BadRow", "Clusters", "LloydSettings", "cluster"]
 
 BATCH_ROWS = 128  # worked on at once: enough to spread the cost of a numpy call, few enough for the caches
 BATCH_VALUES = 1 << 21  # of a batch at most
@@ -25,7 +25,7 @@ CANCELLED = 2.0**-20  # inertia below this share of the squares is summed again 
 
 
 @dataclass(frozen=True)
-class Settings:
+class LloydSettings:
     """What sklearn.cluster.KMeans calls by the same names, and the `density` start."""
 
     n_clusters: int
@@ -47,18 +47,18 @@ class Clusters:
     labels: NDArray[np.int32]  # (rows, n), or (rows, 0) where nobody asked
 
 
-def cluster(rows: NDArray[Any], settings: Settings, first_row: int = 0, labels: bool = False) -> Clusters:
+def cluster(rows: NDArray[Any], settings: LloydSettings, first_row: int = 0, labels: bool = False) -> Clusters:
     """Cluster each row of `rows` (count, n) by itself. `first_row` is the absolute number of the first."""
     count, n = rows.shape
     assert count and n >= settings.n_clusters, "callers check shapes"
     step = max(1, min(BATCH_VALUES // n, BATCH_ROWS))
     buffers = Buffers(min(step, count), n, rows.dtype)
-    tables = ((at, Table(rows[at : at + step], first_row + at, buffers)) for at in range(0, count, step))
+    tables = ((at, SortedTable(rows[at : at + step], first_row + at, buffers)) for at in range(0, count, step))
     parts = [_cluster_batch(table, rows[at : at + step] if labels else None, settings) for at, table in tables]
     return Clusters(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Clusters)))
 
 
-def _cluster_batch(table: Table, rows: NDArray[Any] | None, settings: Settings) -> Clusters:
+def _cluster_batch(table: SortedTable, rows: NDArray[Any] | None, settings: LloydSettings) -> Clusters:
     """`rows`: as they came in, to be labelled."""
     best: Clusters | None = None
     for centers in _starts(table, settings):
@@ -70,7 +70,7 @@ def _cluster_batch(table: Table, rows: NDArray[Any] | None, settings: Settings) 
     return replace(best, centers=best.centers + table.middle[:, None])
 
 
-def _starts(table: Table, settings: Settings) -> Iterator[Floats]:
+def _starts(table: SortedTable, settings: LloydSettings) -> Iterator[Floats]:
     """The centers (rows, k) of each start, relative to the rows' middles, ascending."""
     if not isinstance(settings.init, str):
         yield initial_centers.given(table, settings.init)
@@ -82,7 +82,7 @@ def _starts(table: Table, settings: Settings) -> Iterator[Floats]:
         )
 
 
-def _descend(table: Table, start: Floats, settings: Settings) -> Clusters:
+def _descend(table: SortedTable, start: Floats, settings: LloydSettings) -> Clusters:
     """Lloyd until each row's centers move less than `tol` allows. Resting labels are centers that do not move."""
     variance = table.squares / table.n - np.square(table.mean())
     rest = settings.tol * np.maximum(variance, 0)
@@ -101,7 +101,7 @@ def _descend(table: Table, start: Floats, settings: Settings) -> Clusters:
     return _answer(table, centers, iterations)
 
 
-def _step(table: Table, live: Ints, centers: Floats) -> Floats:
+def _step(table: SortedTable, live: Ints, centers: Floats) -> Floats:
     """The next centers: the means, and new places for centers that have no values."""
     cells = table.cells(live, centers)
     means = cells.means
@@ -116,13 +116,13 @@ def _step(table: Table, live: Ints, centers: Floats) -> Floats:
     return means
 
 
-def _changes(table: Table, row: int) -> int:
+def _changes(table: SortedTable, row: int) -> int:
     """Distinct values, less one."""
     values = table.row(row)
     return int(np.count_nonzero(values[1:] != values[:-1]))
 
 
-def _one_refilled(table: Table, live: Ints, centers: Floats, cells: Cells, at: Ints) -> Floats:
+def _one_refilled(table: SortedTable, live: Ints, centers: Floats, cells: Cells, at: Ints) -> Floats:
     """What `_refilled` gives for rows with one empty cell and more distinct values than centers, all rows at once."""
     bounds, counts, totals, rows = cells.bounds[at], cells.counts[at], cells.totals[at], np.arange(len(at))
     ends = np.stack([table.at(live, bounds[:, :-1]), table.at(live, bounds[:, 1:] - 1)], axis=2)
@@ -168,7 +168,7 @@ def _farthest(values: Floats, centers: Floats, bounds: Ints, wanted: int) -> tup
     return places[order], owners[order]
 
 
-def _answer(table: Table, centers: Floats, iterations: NDArray[np.int32]) -> Clusters:
+def _answer(table: SortedTable, centers: Floats, iterations: NDArray[np.int32]) -> Clusters:
     """Counts and inertia around the final centers."""
     cells = table.cells(table.everyone, centers)
     inertia = table.squares - np.add.reduce((2 * cells.totals - cells.counts * centers) * centers, axis=1)

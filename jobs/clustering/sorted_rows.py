@@ -53,7 +53,7 @@ class Buffers:
         self.halves: Floats = np.empty((2, together * BLOCK * (blocks - blocks // 2)))
 
 
-class Table:
+class SortedTable:
     """Sorted rows, centred on their medians, and their running sums.
 
     Sums run outward from the middle of the row, so that the difference of two of them is exact to a few units in the

@@ -13,7 +13,7 @@ from muster.jobs.contract.plan import Output
 if TYPE_CHECKING:
     import numpy as np
 
-    from muster.jobs.clustering.lloyd import Clusters, Settings
+    from muster.jobs.clustering.lloyd import Clusters, LloydSettings
 
 SHAPES_HINT = "rows of one feature are (rows, values), of several (rows, values, features)"
 
@@ -108,15 +108,15 @@ class ClusterRunner(Runner):
         except lloyd.BadRow as error:
             raise ShardFailure("exception", f"{shard.layer}: {error}") from None
 
-    def _settings(self) -> Settings:
+    def _settings(self) -> LloydSettings:
         """sklearn's `auto`: ten starts where they are drawn blindly, one elsewhere."""
         import numpy as np
 
-        from muster.jobs.clustering.lloyd import Settings
+        from muster.jobs.clustering.lloyd import LloydSettings
 
         params = self._params
         auto = 10 if params.init == "random" else 1
-        return Settings(
+        return LloydSettings(
             n_clusters=params.n_clusters,
             init=np.array(params.init, np.float64) if isinstance(params.init, list) else params.init or "density",
             n_init=auto if params.n_init == "auto" else params.n_init,

@@ -94,7 +94,7 @@ class Command(Kind[CommandParams]):
         if taken := sorted(RESERVED & set(listed.columns)):
             wrong = f"source.table: a column called {taken[0]}, which means something else in a command"
             raise JobFileError(wrong, "rename the column")
-        line = Line.of(params, listed.columns)
+        line = ItemLine.of(params, listed.columns)
         if line.out is not None:
             _check_outputs(line.out, listed)
         unused = {*(() if line.out else ("files",)), *(() if params.on_item_error == "record" else ("ok",))}
@@ -118,7 +118,7 @@ class Command(Kind[CommandParams]):
 
 
 @dataclass(frozen=True)
-class Line:
+class ItemLine:
     """The command line and the name of its output, of items with these columns."""
 
     run: Template
@@ -126,14 +126,14 @@ class Line:
     words: Sequence[Sequence[command_template.Piece]] | None  # where no shell is needed
 
     @staticmethod
-    def of(params: CommandParams, columns: Sequence[str]) -> Line:
+    def of(params: CommandParams, columns: Sequence[str]) -> ItemLine:
         run = command_template.parse_command(params.run, columns, "params.run")
         if OUT not in run.names:
             if params.out is not None:
                 raise JobFileError("params.out: the command has no {out}", "write {out} where its output file is named")
-            return Line(run, None, run.words())
+            return ItemLine(run, None, run.words())
         text = params.out if params.out is not None else f"{{{'' if not columns else NUMBER}}}"
-        return Line(run, command_template.parse_name(text, columns, "params.out"), run.words())
+        return ItemLine(run, command_template.parse_name(text, columns, "params.out"), run.words())
 
     def command(self, values: Values) -> str | list[str]:
         if self.words is None:
@@ -202,7 +202,7 @@ class CommandRunner(Runner):
         self._params: CommandParams = bench.params
         self._timeout = bench.timeout
         self._written = bench.scratch / WRITTEN
-        self._lines: dict[tuple[str, ...], Line] = {}
+        self._lines: dict[tuple[str, ...], ItemLine] = {}
         self._link = bench.scratch / LINK
         if bench.code is not None:
             self._link.unlink(missing_ok=True)
@@ -214,7 +214,7 @@ class CommandRunner(Runner):
         assert shard.items is not None, "commands run on items"
         items = list(_each(shard.items))
         columns = tuple(items[0]) if not isinstance(items[0], str) else ()
-        line = self._lines.setdefault(columns, Line.of(self._params, columns))
+        line = self._lines.setdefault(columns, ItemLine.of(self._params, columns))
         planned = [self._planned(line, item, shard.first_row + i, i) for i, item in enumerate(items)]
         self._make_room(planned)
         exits, seconds = self._carry_out(planned, shard.items.folder)
@@ -231,7 +231,7 @@ class CommandRunner(Runner):
         shutil.rmtree(self._written, ignore_errors=True)
         self._link.unlink(missing_ok=True)
 
-    def _planned(self, line: Line, item: str | Values, number: int, position: int) -> Ran:
+    def _planned(self, line: ItemLine, item: str | Values, number: int, position: int) -> Ran:
         values = _values(item, number)
         out = line.out.filled(values) if line.out is not None else None
         if out is not None and not is_path(out):
@@ -284,7 +284,7 @@ class CommandRunner(Runner):
             return ShardFailure("exit", f"{where} ended with status {one.exit}", evidence)
         return ShardFailure("output", f"{where} wrote no output file", evidence)
 
-    def _result(self, line: Line, ran: list[Ran], ok: Any, exits: list[int], seconds: list[float]) -> Result:
+    def _result(self, line: ItemLine, ran: list[Ran], ok: Any, exits: list[int], seconds: list[float]) -> Result:
         import numpy as np
 
         result: dict[str, Any] = {"exit": np.array(exits, "<i4"), "seconds": np.array(seconds, "<f4")}

@@ -22,7 +22,7 @@ from muster.jobs.contract.kind import (
     Site,
 )
 from muster.jobs.contract.plan import Output
-from muster.jobs.training.aggregation.contribution import Header
+from muster.jobs.training.aggregation.contribution import RoundHeader
 from muster.jobs.training.params import TORCH_MODELS, TrainParams, check
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from muster.jobs.training.steps.learner import Learner
-    from muster.jobs.training.steps.torch_trainer import Place
+    from muster.jobs.training.steps.torch_trainer import TrainerPlace
 
     Array = np.ndarray[Any, Any]
 
@@ -42,11 +42,11 @@ TALLIED = 7  # numbers: those of a `Tally`, or of a `Score` and then zeros
 SHEETS_KEPT = 4  # mapped weights: as many versions may be in the same batch
 
 
-class Order(msgspec.Struct, frozen=True, array_like=True):
+class RoundOrder(msgspec.Struct, frozen=True, array_like=True):
     """What a shard is to do with the weights on its sheet."""
 
     worker: int  # the virtual one, or -1: the test set is to be scored
-    header: Header | None = None
+    header: RoundHeader | None = None
 
 
 class Train(Kind[TrainParams]):
@@ -136,13 +136,13 @@ class Train(Kind[TrainParams]):
         return TrainRunner(Learner(params, found, bench.cpus, _place(bench)), params)
 
 
-def _place(bench: Bench) -> Place | None:
+def _place(bench: Bench) -> TrainerPlace | None:
     """Where a torch module runs; it reads the data by itself."""
-    from muster.jobs.training.steps.torch_trainer import Place
+    from muster.jobs.training.steps.torch_trainer import TrainerPlace
 
     if bench.model is None:
         return None
-    return Place(
+    return TrainerPlace(
         data=bench.model,
         scratch=bench.scratch,
         python=bench.python,
@@ -167,7 +167,7 @@ class TrainRunner(Runner):
     def run(self, shard: Shard) -> Result:
         import numpy as np
 
-        order = msgspec.msgpack.decode(shard.payload, type=Order)
+        order = msgspec.msgpack.decode(shard.payload, type=RoundOrder)
         assert shard.sheet is not None, "a round's weights are on a sheet"
         weights = self._weights(shard.sheet)
         if order.header is None:

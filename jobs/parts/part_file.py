@@ -50,7 +50,7 @@ _DTYPE = re.compile(
 Count = Annotated[int, Meta(ge=0, le=1 << 53)]
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
+class PartEntry(msgspec.Struct, frozen=True, array_like=True):
     """One shard in a part: where its bytes are, and what the report and `shards.npy` say of it."""
 
     number: Count
@@ -75,7 +75,7 @@ class Index(msgspec.Struct, frozen=True):
     layer: str  # the layer's digest
     outputs: tuple[Output, ...]
     fingerprint: str  # of the kernels that computed it
-    entries: tuple[Entry, ...]  # by number, each once
+    entries: tuple[PartEntry, ...]  # by number, each once
     summed: bool = False
     sum_sizes: tuple[int, ...] = ()  # with `summed`: bytes per sum output
     sum_digest: bytes = b""
@@ -84,7 +84,7 @@ class Index(msgspec.Struct, frozen=True):
     def body_bytes(self) -> int:
         return sum(sum(entry.sizes) for entry in self.entries) + sum(self.sum_sizes)
 
-    def spans(self) -> Iterator[tuple[Entry, int, int]]:
+    def spans(self) -> Iterator[tuple[PartEntry, int, int]]:
         """Each entry with the offset and length of its bytes."""
         offset = 0
         for entry in self.entries:
@@ -104,7 +104,7 @@ class Layout:
         self.kept_segments = sum(segments_of(output) for output in self.kept)
         self._units = tuple((output.form, unit_bytes(output)) for output in self.kept)
 
-    def fits(self, entry: Entry, summed: bool) -> bool:
+    def fits(self, entry: PartEntry, summed: bool) -> bool:
         """Whether the sizes and digests of `entry` are possible for these outputs."""
         sums = () if summed else self.sum_sizes
         if len(entry.sizes) != self.kept_segments + len(sums) or entry.sizes[self.kept_segments :] != sums:
@@ -114,7 +114,7 @@ class Layout:
             return False
         return self._kept_fit(entry)
 
-    def _kept_fit(self, entry: Entry) -> bool:
+    def _kept_fit(self, entry: PartEntry) -> bool:
         sizes = iter(entry.sizes)
         for form, unit in self._units:
             first = next(sizes)
@@ -147,7 +147,7 @@ def unit_bytes(output: Output) -> int:
     return item_bytes(output.dtype) * prod(output.shape)
 
 
-def out_digest(entry: Entry) -> bytes:
+def out_digest(entry: PartEntry) -> bytes:
     """One digest over all outputs of a shard, the same in a part and in a bundle."""
     return xxhash.xxh3_128_digest(entry.digest + entry.sum_digest) if entry.sum_digest else entry.digest
 

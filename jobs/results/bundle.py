@@ -19,14 +19,14 @@ import xxhash
 
 from muster.jobs.common.errors import DamagedError
 from muster.jobs.common.ranges import RangeSet
-from muster.jobs.parts.part_file import CHUNK, Entry, Index, Layout
+from muster.jobs.parts.part_file import CHUNK, Index, Layout, PartEntry
 
 BUNDLE_BYTES = 256 << 20
 BUNDLE_SHARDS = 8_192
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldPart:
     """A part on disk, and which of its shards are wanted."""
 
     path: Path
@@ -43,7 +43,7 @@ class Span(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    entry: Entry
+    entry: PartEntry
     path: Path
     offset: int
     kept: int  # bytes of rows and ragged outputs; the sums follow them
@@ -52,7 +52,7 @@ class _Piece(NamedTuple):
 class Bundle:
     """Wanted shards of some parts, which `take` found to fit together. Any grouping merges to the same bytes."""
 
-    def __init__(self, held: Iterable[Held]) -> None:
+    def __init__(self, held: Iterable[HeldPart]) -> None:
         parts = list(held)
         _check_alike(parts)
         first = parts[0].index
@@ -90,9 +90,9 @@ class Bundle:
                 send(chunk)
 
 
-def take(held: Iterable[Held], nbytes: int = BUNDLE_BYTES, shards: int = BUNDLE_SHARDS) -> list[Held]:
+def take(held: Iterable[HeldPart], nbytes: int = BUNDLE_BYTES, shards: int = BUNDLE_SHARDS) -> list[HeldPart]:
     """Of parts of one layer, in their order, what fits with the first into one bundle: at least one shard."""
-    taken: list[Held] = []
+    taken: list[HeldPart] = []
     seen = RangeSet()
     for part in held:
         if taken and _kin(part.index) != _kin(taken[0].index):
@@ -116,14 +116,14 @@ def _kin(index: Index) -> tuple[object, ...]:
     return index.farm, index.layer, index.outputs, index.fingerprint
 
 
-def _check_alike(parts: list[Held]) -> None:
+def _check_alike(parts: list[HeldPart]) -> None:
     if not parts or any(_kin(part.index) != _kin(parts[0].index) for part in parts):
         raise ValueError("parts of one bundle share farm, layer, outputs and fingerprint")
     if any(part.index.summed for part in parts):
         raise ValueError("a bundle is not made of bundles")
 
 
-def _pieces(parts: list[Held], layout: Layout) -> list[_Piece]:
+def _pieces(parts: list[HeldPart], layout: Layout) -> list[_Piece]:
     found = [
         _Piece(entry, part.path, offset, sum(entry.sizes[: layout.kept_segments]))
         for part in parts
@@ -136,7 +136,7 @@ def _pieces(parts: list[Held], layout: Layout) -> list[_Piece]:
     return found
 
 
-def _without_sums(entry: Entry, layout: Layout) -> Entry:
+def _without_sums(entry: PartEntry, layout: Layout) -> PartEntry:
     return msgspec.structs.replace(entry, sizes=entry.sizes[: layout.kept_segments]) if layout.sums else entry
 
 

@@ -197,7 +197,7 @@ def _opened(path: Path, spec: SourceSpec) -> ArraySource:
     return ArraySource(str(path), header.offset, header.dtype, header.shape, stamp_of(status))
 
 
-def _raw_header(path: Path, size: int, dtype: str, shape: list[int]) -> npy.Header:
+def _raw_header(path: Path, size: int, dtype: str, shape: list[int]) -> npy.NpyHeader:
     """What the job file says of a raw file, its open axis filled in."""
     canonical = npy.canonical_dtype(dtype)
     assert canonical is not None, "the job file was checked"
@@ -211,4 +211,4 @@ def _raw_header(path: Path, size: int, dtype: str, shape: list[int]) -> npy.Head
         )
     full = (size // row if shape[0] == -1 else shape[0], *shape[1:])
     npy.check_length(size, canonical, full, one_line(str(path)))
-    return npy.Header(canonical, full, 0)
+    return npy.NpyHeader(canonical, full, 0)

@@ -52,7 +52,7 @@ def nbytes_of(item: Item) -> int:
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedItems:
     """A list as it was written: for each item the end of its record, and its own bytes."""
 
     path: Path
@@ -64,7 +64,7 @@ class Listed:
         return len(self.ends)
 
 
-def write_list(path: Path, items: Iterable[Item]) -> Listed:
+def write_list(path: Path, items: Iterable[Item]) -> ListedItems:
     """Every item's record into a new file."""
     digest, ends, sizes, held, end = xxhash.xxh3_128(), array("Q"), array("Q"), bytearray(), 0
     with path.open("xb") as file:
@@ -80,10 +80,10 @@ def write_list(path: Path, items: Iterable[Item]) -> Listed:
                 held = bytearray()
         digest.update(held)
         file.write(held)
-    return Listed(path, digest.hexdigest(), ends, sizes)
+    return ListedItems(path, digest.hexdigest(), ends, sizes)
 
 
-def cut(listed: Listed, items: int, nbytes: int) -> tuple[bytes, int, int]:
+def cut(listed: ListedItems, items: int, nbytes: int) -> tuple[bytes, int, int]:
     """The cuts for shards of at most so many items and, but for a single larger item, so many bytes of them; then the
     most items and the most bytes of input, records too, that any shard has."""
     bounds = [*_bounds(listed, items, nbytes), len(listed)]
@@ -95,7 +95,7 @@ def cut(listed: Listed, items: int, nbytes: int) -> tuple[bytes, int, int]:
     return bytes(cuts), max(end - first for first, end in pairwise(bounds)), most_bytes
 
 
-def _bounds(listed: Listed, items: int, nbytes: int) -> Iterator[int]:
+def _bounds(listed: ListedItems, items: int, nbytes: int) -> Iterator[int]:
     """The first item of each shard."""
     first, own = 0, 0
     yield first
@@ -106,7 +106,7 @@ def _bounds(listed: Listed, items: int, nbytes: int) -> Iterator[int]:
         own += size
 
 
-def each(listed: Listed, columns: tuple[str, ...]) -> Iterator[str | dict[str, str]]:
+def each(listed: ListedItems, columns: tuple[str, ...]) -> Iterator[str | dict[str, str]]:
     """The names of files, or lines by columns, a block at a time."""
     start = 0
     with listed.path.open("rb") as file:

@@ -12,7 +12,7 @@ from muster.jobs.common.locations import located
 from muster.jobs.common.validation import one_line
 from muster.jobs.sources import globs
 from muster.jobs.sources.discover import SourceSpec
-from muster.jobs.sources.items import Line, Listed, write_list
+from muster.jobs.sources.items import Line, ListedItems, write_list
 
 COLUMNS_LIMIT = 1000
 COLUMN_LIMIT = 64  # characters of a column's name
@@ -23,7 +23,7 @@ class Found(NamedTuple):
 
     folder: str  # of files; "" for a table
     columns: tuple[str, ...]  # of a table
-    listed: Listed
+    listed: ListedItems
 
 
 def find_items(spec: SourceSpec, base: Path, path: Path) -> Found:

@@ -15,10 +15,10 @@ from safetensors.numpy import load, save
 
 from muster.jobs.common import durable
 from muster.jobs.common.errors import DamagedError, RefusedError
-from muster.jobs.training.aggregation.asynchronous import Pushes
-from muster.jobs.training.aggregation.synchronous import Outer
+from muster.jobs.training.aggregation.asynchronous import AsynchronousPushes
+from muster.jobs.training.aggregation.synchronous import SynchronousRounds
 from muster.jobs.training.params import Facts, TrainParams
-from muster.jobs.training.progress import Course, Mark, Record
+from muster.jobs.training.progress import BestMark, CourseRecord, TrainingCourse
 
 Array = np.ndarray[Any, Any]
 
@@ -33,19 +33,19 @@ _NAME = re.compile(r"round-([0-9]{10})\.safetensors")
 class Checkpoint:
     """What a driver goes on from."""
 
-    outer: Outer | Pushes
-    course: Course
+    outer: SynchronousRounds | AsynchronousPushes
+    course: TrainingCourse
 
 
 @dataclass(frozen=True)
-class Told:
+class CheckpointTold:
     """What people are told of a training, whoever asks."""
 
     params: TrainParams
     round: int
-    record: Record
-    best: Mark | None
-    reached: Mark | None
+    record: CourseRecord
+    best: BestMark | None
+    reached: BestMark | None
 
 
 def name_of(round_: int) -> str:
@@ -60,7 +60,7 @@ def model_text(params: TrainParams, facts: Facts | None) -> str:
     return f"{params.model}{size} for rows of {shape} in {facts.classes if facts else '?'} classes"
 
 
-def encode(outer: Outer | Pushes, course: Course) -> bytes:
+def encode(outer: SynchronousRounds | AsynchronousPushes, course: TrainingCourse) -> bytes:
     """The file's bytes: what `decode` makes the same state of."""
     arrays, values = outer.state_dict()
     course_arrays, course_values = course.state_dict()
@@ -78,7 +78,7 @@ def encode(outer: Outer | Pushes, course: Course) -> bytes:
     return save({name: np.ascontiguousarray(array) for name, array in tensors.items()}, told)
 
 
-def write(folder: Path, outer: Outer | Pushes, course: Course) -> Path:
+def write(folder: Path, outer: SynchronousRounds | AsynchronousPushes, course: TrainingCourse) -> Path:
     """A durable checkpoint of the round at hand; older ones than the last few go."""
     durable.make_folder(folder)
     path = folder / name_of(outer.round)
@@ -88,7 +88,7 @@ def write(folder: Path, outer: Outer | Pushes, course: Course) -> Path:
     return path
 
 
-def write_best(folder: Path, course: Course, params: TrainParams) -> None:
+def write_best(folder: Path, course: TrainingCourse, params: TrainParams) -> None:
     """The best weights so far, durable beside the checkpoints."""
     assert course.best is not None and course.best_weights is not None, "something was scored"
     durable.make_folder(folder)
@@ -110,9 +110,9 @@ def read(path: Path, params: TrainParams, stepped: int, dim: int) -> Checkpoint:
         arrays, kept = _under("outer.", tensors), _under("course.", tensors)
         if len(arrays["weights"]) != dim:
             raise RefusedError(f"{path.name}: {len(arrays['weights'])} weights, but the model has {dim}", HINT)
-        kind = Pushes if params.mode == "async" else Outer
+        kind = AsynchronousPushes if params.mode == "async" else SynchronousRounds
         outer = kind.resume(params, stepped, arrays, values["outer"])
-        return Checkpoint(outer, Course.resume(params, kept, values["course"]))
+        return Checkpoint(outer, TrainingCourse.resume(params, kept, values["course"]))
     except (msgspec.MsgspecError, KeyError, ValueError, TypeError) as error:
         raise DamagedError(f"{path.name}: {error}", HINT) from None
 
@@ -133,19 +133,19 @@ def latest(folder: Path, params: TrainParams, stepped: int, dim: int) -> tuple[C
     return found, refused
 
 
-def newest_told(folder: Path) -> Told | None:
+def newest_told(folder: Path) -> CheckpointTold | None:
     """What the newest whole checkpoint says of its training; None where there is none."""
     for path in _all(folder):
         try:
             tensors, told = _loaded(path)
             values = msgspec.msgpack.decode(tensors["state"].tobytes())
             course = values["course"]
-            return Told(
+            return CheckpointTold(
                 msgspec.convert(values["params"], TrainParams),
                 int(told["round"]),
-                msgspec.convert(course["record"], Record),
-                msgspec.convert(course["best"], Mark | None),
-                msgspec.convert(course["reached"], Mark | None),
+                msgspec.convert(course["record"], CourseRecord),
+                msgspec.convert(course["best"], BestMark | None),
+                msgspec.convert(course["reached"], BestMark | None),
             )
         except (DamagedError, msgspec.MsgspecError, KeyError, TypeError, ValueError):
             continue

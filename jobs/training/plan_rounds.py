@@ -17,13 +17,13 @@ import numpy as np
 from muster.jobs.common.errors import JobFileError
 from muster.jobs.contract.kind import Prepared, ShardFailure, Site
 from muster.jobs.training import plan_rounds
-from muster.jobs.training.aggregation.synchronous import Outer
+from muster.jobs.training.aggregation.synchronous import SynchronousRounds
 from muster.jobs.training.data import dataset
 from muster.jobs.training.data.dataset import Born, Data
 from muster.jobs.training.params import TORCH_MODELS, TrainParams, settled
 from muster.jobs.training.steps.learner import Learner
 from muster.jobs.training.steps.models import open_model
-from muster.jobs.training.steps.torch_trainer import Place, TorchTrainer
+from muster.jobs.training.steps.torch_trainer import TorchTrainer, TrainerPlace
 
 TRIED_ROWS = 8
 TIMED = 3  # steps, of which the fastest counts
@@ -68,7 +68,7 @@ def _with_torch(params: TrainParams, found: Data, site: Site) -> Prepared[TrainP
     """The module is made here once: its sizes go into the plan, its first weights beside the data."""
     file = _laid_ready(found)
     python = os.path.expanduser(site.python) if site.python and "/" in site.python else None  # noqa: PTH111
-    place = Place(file, file.parent / "scratch", python, site.base, site.entry, timeout=TRIAL_SECONDS)
+    place = TrainerPlace(file, file.parent / "scratch", python, site.base, site.entry, timeout=TRIAL_SECONDS)
     try:
         learner = Learner(_one_step(params), found, site.cpus, place)
         try:
@@ -104,7 +104,7 @@ def _one_step(params: TrainParams) -> TrainParams:
 def _steps(params: TrainParams, learner: Learner) -> int:
     """By what a step takes on this machine."""
     one = _one_step(params)
-    outer = Outer(one, learner.start(), learner.model.stepped)
+    outer = SynchronousRounds(one, learner.start(), learner.model.stepped)
     seconds = []
     for _ in range(TIMED):
         begun = time.perf_counter()

@@ -13,7 +13,7 @@ from muster.jobs.common.durable import write_durably
 from muster.jobs.common.errors import NotFoundError
 from muster.jobs.contract.resources import pip_line
 from muster.jobs.training import report
-from muster.jobs.training.report import Run, Speedup
+from muster.jobs.training.report import Speedup, TrainingRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +40,7 @@ ITERATIONS = {"sync": "rounds", "local": "rounds", "async": "pushes"}
 SIMULATED = "compute time simulated"
 
 
-def write(folder: Path, runs: Sequence[Run], target: float | None = None) -> list[Path]:
+def write(folder: Path, runs: Sequence[TrainingRun], target: float | None = None) -> list[Path]:
     """Every table as CSV and PNG. NotFoundError without matplotlib; the CSVs are written all the same."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
@@ -61,14 +61,14 @@ class Panel(NamedTuple):
     """Runs that are drawn on one pair of axes, each with what it looks like."""
 
     title: str
-    runs: list[tuple[Run, str, dict[str, Any]]]  # with its label
+    runs: list[tuple[TrainingRun, str, dict[str, Any]]]  # with its label
 
     @property
     def iterations(self) -> str:
         return ", ".join(dict.fromkeys(ITERATIONS[run.mode] for run, _, _ in self.runs))
 
 
-def _panels(runs: Sequence[Run]) -> list[Panel]:
+def _panels(runs: Sequence[TrainingRun]) -> list[Panel]:
     """One; where there are more runs than colours, one for each mode, simulated or not: a colour is so many workers."""
     if len(runs) <= len(COLOURS):
         return [Panel("", [(run, run.label, _look(number, run)) for number, run in enumerate(runs)])]
@@ -82,7 +82,7 @@ def _panels(runs: Sequence[Run]) -> list[Panel]:
     return found
 
 
-def _draw(folder: Path, runs: Sequence[Run], target: float | None) -> list[Path]:
+def _draw(folder: Path, runs: Sequence[TrainingRun], target: float | None) -> list[Path]:
     panels = _panels(runs)
     up = "test accuracy"
     drawn = [
@@ -155,7 +155,7 @@ def _lines(panel: Panel, across: str) -> dict[Line, tuple[list[str], dict[str, A
     return lines
 
 
-def _is_wide(runs: Sequence[Run]) -> bool:
+def _is_wide(runs: Sequence[TrainingRun]) -> bool:
     """Whether the longest run hides how the shortest went."""
     ends = [run.marks[-1].seconds for run in runs if run.marks]
     return len(ends) > 1 and max(ends) > LOG_FROM * min(ends) > 0
@@ -189,5 +189,5 @@ def _told(simulated: bool) -> str:
     return f", {SIMULATED}" if simulated else ""
 
 
-def _look(number: int, run: Run) -> dict[str, Any]:
+def _look(number: int, run: TrainingRun) -> dict[str, Any]:
     return {"color": COLOURS[number % len(COLOURS)], "linestyle": LINES.get(run.mode, "-")}

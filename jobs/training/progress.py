@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from muster.jobs.training.aggregation.asynchronous import Pushes
-from muster.jobs.training.aggregation.synchronous import Outer, Stepped
+from muster.jobs.training.aggregation.asynchronous import AsynchronousPushes
+from muster.jobs.training.aggregation.synchronous import Stepped, SynchronousRounds
 from muster.jobs.training.params import TrainParams
 from muster.jobs.training.steps.learner import Score
 
@@ -27,7 +27,7 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
     samples: int
 
 
-class Mark(msgspec.Struct, frozen=True, array_like=True):
+class BestMark(msgspec.Struct, frozen=True, array_like=True):
     """The test set's word on the weights after an iteration."""
 
     iteration: int
@@ -36,33 +36,33 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     loss: float
 
 
-class Record(msgspec.Struct):
+class CourseRecord(msgspec.Struct):
     """What a checkpoint and a report hold of the course."""
 
     points: list[Point] = []
-    marks: list[Mark] = []
+    marks: list[BestMark] = []
     redone: int = 0
     saved_round: int = 0
     saved_seconds: float = 0.0
 
 
-class Course:
+class TrainingCourse:
     """Fed with every step and score. Weights that wait for their score are held until it is there, so that a run ends
     with those that reached the target first, whenever that becomes known."""
 
     def __init__(self, params: TrainParams) -> None:
-        self.record = Record()
+        self.record = CourseRecord()
         self.waiting: dict[int, tuple[float, Array]] = {}  # iteration: seconds and weights
-        self.best: Mark | None = None
+        self.best: BestMark | None = None
         self.best_weights: Array | None = None  # in a file of their own from the moment they are, see `checkpoint`
-        self.reached: Mark | None = None
+        self.reached: BestMark | None = None
         self.reached_weights: Array | None = None
         self._params = params
         self._evaluated = 0  # the last round whose weights were put up for evaluation
 
-    def stepped(self, outer: Outer | Pushes, step: Stepped, seconds: float) -> None:
+    def stepped(self, outer: SynchronousRounds | AsynchronousPushes, step: Stepped, seconds: float) -> None:
         """After a merge that moved the weights."""
-        at = outer.round if isinstance(outer, Outer) else outer.version
+        at = outer.round if isinstance(outer, SynchronousRounds) else outer.version
         self.record.points.append(Point(at, seconds, step.loss, step.samples))
         due = outer.round // self._params.eval_every > self._evaluated // self._params.eval_every
         if due or outer.is_over:
@@ -74,7 +74,7 @@ class Course:
         if iteration not in self.waiting:
             return False
         seconds, weights = self.waiting.pop(iteration)
-        mark = Mark(iteration, seconds, score.accuracy, score.mean_loss)
+        mark = BestMark(iteration, seconds, score.accuracy, score.mean_loss)
         self.record.marks = sorted([*self.record.marks, mark], key=lambda one: one.iteration)
         self._judge_target(mark, weights)
         if self.best is not None and (self.best.accuracy, -self.best.iteration) >= (mark.accuracy, -iteration):
@@ -115,17 +115,17 @@ class Course:
         }
 
     @classmethod
-    def resume(cls, params: TrainParams, arrays: dict[str, Array], values: dict[str, Any]) -> Course:
+    def resume(cls, params: TrainParams, arrays: dict[str, Array], values: dict[str, Any]) -> TrainingCourse:
         course = cls(params)
-        course.record = msgspec.convert(values["record"], Record)
+        course.record = msgspec.convert(values["record"], CourseRecord)
         course.waiting = {at: (seconds, arrays[f"waiting.{at}"]) for at, seconds in values["waiting"]}
-        course.best = msgspec.convert(values["best"], Mark | None)
-        course.reached = msgspec.convert(values["reached"], Mark | None)
+        course.best = msgspec.convert(values["best"], BestMark | None)
+        course.reached = msgspec.convert(values["reached"], BestMark | None)
         course.reached_weights = arrays.get("reached")
         course._evaluated = values["evaluated"]
         return course
 
-    def _judge_target(self, mark: Mark, weights: Array) -> None:
+    def _judge_target(self, mark: BestMark, weights: Array) -> None:
         if self._params.target is None or mark.accuracy < self._params.target:
             return
         if self.reached is None or mark.iteration < self.reached.iteration:

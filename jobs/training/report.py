@@ -14,8 +14,8 @@ from muster.jobs.common.errors import NotFoundError
 from muster.jobs.common.units import format_duration
 from muster.jobs.contract.kind import KindReport
 from muster.jobs.training import checkpoint
-from muster.jobs.training.checkpoint import Told
-from muster.jobs.training.progress import Mark, Point
+from muster.jobs.training.checkpoint import CheckpointTold
+from muster.jobs.training.progress import BestMark, Point
 
 Row = tuple[object, ...]
 
@@ -28,13 +28,13 @@ HEADER = ("mode", "workers", "bits", "round", "time", "rounds/s", "loss", "accur
 
 
 @dataclass(frozen=True)
-class Run:
+class TrainingRun:
     """One training as it was recorded. An iteration is a round, or in `async` a push."""
 
     mode: str
     workers: int  # that computed at the same time
     points: Sequence[Point]
-    marks: Sequence[Mark]
+    marks: Sequence[BestMark]
     name: str = ""  # where mode and workers do not tell it from others
     simulated: bool = False  # whether its compute time was
 
@@ -61,17 +61,17 @@ class Run:
         step = max(1, -(-len(self.points) // POINTS_MOST))
         return self.points[(len(self.points) - 1) % step :: step] if self.points else self.points
 
-    def rows_to(self, mark: Mark) -> int:
+    def rows_to(self, mark: BestMark) -> int:
         """That were trained on until then."""
         return sum(point.samples for point in self.points if point.iteration <= mark.iteration)
 
-    def reached(self, target: float) -> Mark | None:
+    def reached(self, target: float) -> BestMark | None:
         """The first evaluation at or above the target."""
         return next((mark for mark in self.marks if mark.accuracy >= target), None)
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """A picture's numbers."""
 
     name: str
@@ -91,7 +91,7 @@ class Speedup:
     """A run beside the one with the fewest workers of its mode: `ratio` is `throughput` times `steps`. In rows, for in
     `async` an iteration is as many workers' as happened to come at once."""
 
-    run: Run
+    run: TrainingRun
     seconds: float  # to the target
     iterations: int
     ratio: float
@@ -99,40 +99,40 @@ class Speedup:
     steps: float  # its rows to the target, against ours
 
 
-def tables(runs: Sequence[Run], target: float | None) -> list[Table]:
+def tables(runs: Sequence[TrainingRun], target: float | None) -> list[ReportTable]:
     """The numbers of all pictures; the last only where a target was reached by several numbers of workers."""
     found = [accuracy_by_iteration(runs), accuracy_by_time(runs), iterations_by_time(runs)]
     gains = speedups(runs, target) if target is not None else []
     return [*found, speedup_table(gains)] if gains else found
 
 
-def accuracy_by_iteration(runs: Sequence[Run]) -> Table:
+def accuracy_by_iteration(runs: Sequence[TrainingRun]) -> ReportTable:
     rows: list[Row] = [
         (run.label, run.mode, run.workers, mark.iteration, mark.accuracy, mark.loss)
         for run in runs
         for mark in run.marks
     ]
-    return Table(ACCURACY_BY_ITERATION, ("run", "mode", "workers", "iteration", "accuracy", "test_loss"), rows)
+    return ReportTable(ACCURACY_BY_ITERATION, ("run", "mode", "workers", "iteration", "accuracy", "test_loss"), rows)
 
 
-def accuracy_by_time(runs: Sequence[Run]) -> Table:
+def accuracy_by_time(runs: Sequence[TrainingRun]) -> ReportTable:
     rows: list[Row] = [
         (run.label, run.mode, run.workers, mark.seconds, mark.accuracy, mark.loss) for run in runs for mark in run.marks
     ]
-    return Table(ACCURACY_BY_TIME, ("run", "mode", "workers", "seconds", "accuracy", "test_loss"), rows)
+    return ReportTable(ACCURACY_BY_TIME, ("run", "mode", "workers", "seconds", "accuracy", "test_loss"), rows)
 
 
-def iterations_by_time(runs: Sequence[Run]) -> Table:
+def iterations_by_time(runs: Sequence[TrainingRun]) -> ReportTable:
     rows: list[Row] = [
         (run.label, run.mode, run.workers, point.seconds, point.iteration, point.samples, point.loss)
         for run in runs
         for point in run.thinned()
     ]
     columns = ("run", "mode", "workers", "seconds", "iteration", "samples", "loss")
-    return Table(ITERATIONS_BY_TIME, columns, rows)
+    return ReportTable(ITERATIONS_BY_TIME, columns, rows)
 
 
-def speedups(runs: Sequence[Run], target: float) -> list[Speedup]:
+def speedups(runs: Sequence[TrainingRun], target: float) -> list[Speedup]:
     """Of every run that reached the target, in each mode of which several numbers of workers did."""
     found = []
     for kind in dict.fromkeys((run.mode, run.simulated) for run in runs):
@@ -143,7 +143,7 @@ def speedups(runs: Sequence[Run], target: float) -> list[Speedup]:
     return found
 
 
-def _beside(first: Run, goal: Mark, reached: Sequence[tuple[Run, Mark]]) -> list[Speedup]:
+def _beside(first: TrainingRun, goal: BestMark, reached: Sequence[tuple[TrainingRun, BestMark]]) -> list[Speedup]:
     rows = first.rows_to(goal)
     return [
         Speedup(
@@ -159,7 +159,7 @@ def _beside(first: Run, goal: Mark, reached: Sequence[tuple[Run, Mark]]) -> list
     ]
 
 
-def speedup_table(gains: Sequence[Speedup]) -> Table:
+def speedup_table(gains: Sequence[Speedup]) -> ReportTable:
     rows: list[Row] = [
         (
             one.run.mode,
@@ -174,7 +174,7 @@ def speedup_table(gains: Sequence[Speedup]) -> Table:
         for one in gains
     ]
     columns = ("mode", "workers", "simulated", "seconds", "iterations", "speedup", "throughput", "steps")
-    return Table(SPEEDUP, columns, rows)
+    return ReportTable(SPEEDUP, columns, rows)
 
 
 # --- side by side --------------------------------------------------------------------------------------------
@@ -205,7 +205,8 @@ def side_by_side(checkpoints: Mapping[str, Path], target: float | None) -> KindR
     told = {job: _told(job, folder) for job, folder in checkpoints.items()}
     target = target if target is not None else next(iter(told.values())).params.target
     runs = [
-        Run(one.params.mode, one.params.workers, one.record.points, one.record.marks, job) for job, one in told.items()
+        TrainingRun(one.params.mode, one.params.workers, one.record.points, one.record.marks, job)
+        for job, one in told.items()
     ]
     standings = [_standing(run, one, target) for run, one in zip(runs, told.values(), strict=True)]
 
@@ -217,14 +218,14 @@ def side_by_side(checkpoints: Mapping[str, Path], target: float | None) -> KindR
     return KindReport(HEADER, ".rrrrrrrrr", [_cells(one) for one in standings], standings, draw)
 
 
-def _told(job: str, folder: Path) -> Told:
+def _told(job: str, folder: Path) -> CheckpointTold:
     told = checkpoint.newest_told(folder)
     if told is None:
         raise NotFoundError(f"{job} has no checkpoint", "there is one a few seconds after its first round")
     return told
 
 
-def _standing(run: Run, told: Told, target: float | None) -> Standing:
+def _standing(run: TrainingRun, told: CheckpointTold, target: float | None) -> Standing:
     params, points, marks = told.params, run.points, run.marks
     seconds = points[-1].seconds if points else 0.0
     reached = run.reached(target) if target is not None else None

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from muster.jobs.training.aggregation.asynchronous import Push, Pushes
-from muster.jobs.training.aggregation.contribution import Sum
-from muster.jobs.training.aggregation.synchronous import Outer, Redo, Stepped
+from muster.jobs.training.aggregation.asynchronous import AsynchronousPushes, WorkerPush
+from muster.jobs.training.aggregation.contribution import ContributionSum
+from muster.jobs.training.aggregation.synchronous import Redo, Stepped, SynchronousRounds
 from muster.jobs.training.data.dataset import Data
 from muster.jobs.training.params import TrainParams
 from muster.jobs.training.steps.learner import Learner
-from muster.jobs.training.steps.torch_trainer import Place
+from muster.jobs.training.steps.torch_trainer import TrainerPlace
 
 
 @dataclass
@@ -24,11 +24,13 @@ class Serial:
     redone: int = 0
 
 
-def run_serially(params: TrainParams, data: Data, place: Place | None = None, begun: Outer | None = None) -> Serial:
+def run_serially(
+    params: TrainParams, data: Data, place: TrainerPlace | None = None, begun: SynchronousRounds | None = None
+) -> Serial:
     """Every round to the end, or to the target. `begun`: what to go on from, in place of the start."""
     learner, found = Learner(params, data, place=place), Serial()
-    outer = begun or Outer(params, learner.start(), learner.model.stepped)
-    total = Sum(outer.dim, params.bits)
+    outer = begun or SynchronousRounds(params, learner.start(), learner.model.stepped)
+    total = ContributionSum(outer.dim, params.bits)
     while not outer.is_over:
         total.clear()
         for v in range(params.workers):
@@ -48,15 +50,15 @@ def run_serially(params: TrainParams, data: Data, place: Place | None = None, be
     return found
 
 
-def replay(params: TrainParams, data: Data, journal: Sequence[Push]) -> str:
+def replay(params: TrainParams, data: Data, journal: Sequence[WorkerPush]) -> str:
     """The final weights' digest of an async training, from the journal of its arrivals alone."""
     learner = Learner(params, data)
-    pushes = Pushes(params, learner.start(), learner.model.stepped)
+    pushes = AsynchronousPushes(params, learner.start(), learner.model.stepped)
     last_use = {push.version: i for i, push in enumerate(journal)}
     seen = {0: (pushes.weights, 0, pushes.digest)}
     for i, push in enumerate(journal):
         weights, pushed, digest = seen[push.version]
-        header, total = pushes.recall(push, pushed, digest), Sum(pushes.dim, params.bits)
+        header, total = pushes.recall(push, pushed, digest), ContributionSum(pushes.dim, params.bits)
         for v in push.workers:
             total.add(learner.contribute(weights, header, v))
         taken = pushes.arrive(header, push.workers, total)

@@ -53,7 +53,7 @@ class Deadline:
             self._at += seconds
 
 
-class Printed:
+class PrintedText:
     """What was printed: the first and the last of it, and how much there was."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Pipes:
         self._until = Deadline(None)  # of the answer that is read
         self._noisy = False  # something was printed when we last looked, and perhaps more
         self._inlet = runner.Inlet(self._read)
-        self.printed = Printed()
+        self.printed = PrintedText()
         for fd in (commands, replies, printed):
             os.set_blocking(fd, False)
         self._answers = self._polled(replies, select.POLLIN)
@@ -122,7 +122,7 @@ class Pipes:
 
     def forget(self) -> None:
         """What was printed so far belongs to an earlier call."""
-        self.printed = Printed()
+        self.printed = PrintedText()
 
     def finish(self) -> None:
         """No more commands: the runner ends by itself, unless the user's code keeps it."""

@@ -24,7 +24,7 @@ DEATH_SECONDS = 5.0
 _ROUNDS = 5
 
 
-class Record(ProcessId, frozen=True):
+class RunnerRecord(ProcessId, frozen=True):
     """A runner as its file says it."""
 
     pgid: int
@@ -38,7 +38,7 @@ def record(scratch: Path, pid: int, token: str) -> Path:
     except psutil.Error:  # dead already
         started = 0.0
     path = scratch / f"runner-{pid}.json"
-    path.write_bytes(msgspec.json.encode(Record(pid, started, pid, token)))
+    path.write_bytes(msgspec.json.encode(RunnerRecord(pid, started, pid, token)))
     return path
 
 
@@ -48,7 +48,7 @@ def sweep(folder: Path) -> int:
     Looks in `folder` and in the folders right below it.
     """
     paths = [*folder.glob("runner-*.json"), *folder.glob("*/runner-*.json")]
-    records = [found for path in paths if (found := read_json(path, Record)) is not None]
+    records = [found for path in paths if (found := read_json(path, RunnerRecord)) is not None]
     leaders = {found.token: leader for found in records if (leader := _living(found)) is not None}
     for leader in leaders.values():
         kill_group(leader.pid)
@@ -74,7 +74,7 @@ def thaw(folder: Path) -> None:
 
 def _signal_all(folder: Path, number: signal.Signals, *, thorough: bool) -> None:
     """To the groups of all living runners; thorough: to what left those, too."""
-    records = [found for path in folder.glob("runner-*.json") if (found := read_json(path, Record)) is not None]
+    records = [found for path in folder.glob("runner-*.json") if (found := read_json(path, RunnerRecord)) is not None]
     living = [found for found in records if _living(found) is not None]
     tokens = {found.token for found in living}
     for found in living:
@@ -105,7 +105,7 @@ def kill_marked(tokens: Collection[str]) -> set[str]:
     return found
 
 
-def _living(found: Record) -> psutil.Process | None:
+def _living(found: RunnerRecord) -> psutil.Process | None:
     """The recorded process, if it is alive and no other that got its number since."""
     process = found.process()
     with suppress(OSError):

@@ -26,7 +26,7 @@ from muster.jobs.contract.kind import Bench, Runner, RunnerLost, Shard, ShardFai
 from muster.jobs.contract.plan import ItemsWindow, Layer, Output
 from muster.jobs.contract.text_limits import BATCH_CHARS, EVIDENCE_CHARS, LINE_CHARS, PRINTED_CHARS
 from muster.jobs.kinds import registry
-from muster.jobs.parts.part_file import Entry, Index, Layout, PartWriter
+from muster.jobs.parts.part_file import Index, Layout, PartEntry, PartWriter
 from muster.jobs.workbench.batch import Batch, Item, Mishap, Outcome
 from muster.jobs.workbench.slot_marker import Mark
 
@@ -130,7 +130,7 @@ class Workbench:
             part.note_printed(item.number, runner.printed)
         return True
 
-    def _compute(self, batch: Batch, item: Item, runner: Runner, part: _Part) -> tuple[Entry, list[memoryview]]:
+    def _compute(self, batch: Batch, item: Item, runner: Runner, part: _Part) -> tuple[PartEntry, list[memoryview]]:
         """One shard's line in the part, and its bytes."""
         from muster.jobs.results.outputs import settle
 
@@ -146,7 +146,7 @@ class Workbench:
         finally:
             given.close()
         layout = part.layout_of(outputs)
-        entry = Entry(
+        entry = PartEntry(
             number=item.number,
             rows=count,
             boot=item.boot,
@@ -232,7 +232,7 @@ class _Part:
         self._outputs: tuple[Output, ...] = ()
         self._writer: PartWriter | None = None
         self._committed = False
-        self._entries: list[Entry] = []
+        self._entries: list[PartEntry] = []
         self._mishaps: list[Mishap] = []
         self._printed: list[tuple[int, str]] = []
         self._printed_room = BATCH_CHARS
@@ -246,7 +246,7 @@ class _Part:
             raise OtherOutputs
         return self._layout
 
-    def add(self, entry: Entry, segments: Sequence[memoryview]) -> None:
+    def add(self, entry: PartEntry, segments: Sequence[memoryview]) -> None:
         if self._writer is None:
             self._tmp.parent.mkdir(parents=True, exist_ok=True)
             self._writer = PartWriter(self._tmp)

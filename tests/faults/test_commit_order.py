@@ -14,7 +14,7 @@ from muster.coordinator.api.requests import Done as Answered
 from muster.coordinator.api.status import Status
 from muster.coordinator.protocol import transfer as m
 from muster.jobs.common.errors import LinkError, SpaceError
-from tests.support.farm import Farm, Tracer, arrays, running, strace_obstacle, until
+from tests.support.farm import FarmHarness, Tracer, arrays, running, strace_obstacle, until
 from tests.support.needs import skip_for
 from tests.support.simulated import Cut, SimulatedAgent
 
@@ -72,7 +72,7 @@ STORE_FAULTS = {
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FarmHarness]:
     """One farm for all steps: each leaves it as it was, with one more complete job."""
     skip_for(strace_obstacle())
     with running(tmp_path_factory.mktemp("commit")) as farm:
@@ -80,7 +80,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
 
 
 @pytest.fixture
-def tried(shared: Farm) -> Iterator[Farm]:
+def tried(shared: FarmHarness) -> Iterator[FarmHarness]:
     """The shared farm, served, with no agent and no unfinished job in it before."""
     if shared.daemon is None or shared.daemon.poll() is not None:
         shared.start()
@@ -96,7 +96,7 @@ def tried(shared: Farm) -> Iterator[Farm]:
 class Trial:
     """A job all of whose shards are computed, and none pushed, by one agent."""
 
-    def __init__(self, farm: Farm) -> None:
+    def __init__(self, farm: FarmHarness) -> None:
         self.farm = farm
         self.job = farm.submit(arrays())
         self.agent = farm.agent("one")
@@ -145,7 +145,7 @@ class Trial:
 
 
 @pytest.fixture
-def merging(tried: Farm) -> int:
+def merging(tried: FarmHarness) -> int:
     """The process of the merge helper, which runs already: a tracer of the daemon does not follow it."""
     if not tried.processes("muster.coordinator.daemon.merge.merge_process"):
         trial = Trial(tried)
@@ -156,7 +156,7 @@ def merging(tried: Farm) -> int:
 
 
 @pytest.mark.parametrize("step", PUSH_STEPS)
-def test_the_push_helper_dies_before(tried: Farm, step: str) -> None:
+def test_the_push_helper_dies_before(tried: FarmHarness, step: str) -> None:
     trial = Trial(tried)
     with Tracer(tried, trial.push_helper(), PUSH_STEPS[step]), pytest.raises(Cut):
         trial.agent.push(trial.agent.parts[0])
@@ -164,7 +164,7 @@ def test_the_push_helper_dies_before(tried: Farm, step: str) -> None:
     trial.crash_and_finish()
 
 
-def test_a_helper_that_died_leaves_nothing_with_the_living_daemon(tried: Farm) -> None:
+def test_a_helper_that_died_leaves_nothing_with_the_living_daemon(tried: FarmHarness) -> None:
     trial = Trial(tried)
     for step in ("the file is synced", "the folder is synced", "the agent is told"):
         with Tracer(tried, trial.push_helper(), PUSH_STEPS[step]), pytest.raises(Cut):
@@ -179,13 +179,13 @@ def test_a_helper_that_died_leaves_nothing_with_the_living_daemon(tried: Farm) -
 
 
 @pytest.mark.parametrize("step", COMMIT_STEPS)
-def test_the_daemon_dies_before(tried: Farm, step: str) -> None:
+def test_the_daemon_dies_before(tried: FarmHarness, step: str) -> None:
     trial = Trial(tried)
     assert tried.daemon is not None
     _push_while(trial, Tracer(tried, tried.daemon.pid, COMMIT_STEPS[step]))
 
 
-def test_the_daemon_dies_before_the_acknowledgement(tried: Farm) -> None:
+def test_the_daemon_dies_before_the_acknowledgement(tried: FarmHarness) -> None:
     """Committed and not acknowledged: the second offer is refused by name, and nothing is done twice."""
     trial = Trial(tried)
     assert tried.daemon is not None
@@ -203,7 +203,7 @@ def _push_while(trial: Trial, tracer: Tracer) -> None:
 
 @pytest.mark.usefixtures("merging")
 @pytest.mark.parametrize("step", MERGE_STEPS)
-def test_the_daemon_dies_merging_before(tried: Farm, step: str) -> None:
+def test_the_daemon_dies_merging_before(tried: FarmHarness, step: str) -> None:
     trial = Trial(tried)
     trial.push_but_one()
     assert tried.daemon is not None
@@ -213,7 +213,7 @@ def test_the_daemon_dies_merging_before(tried: Farm, step: str) -> None:
     trial.crash_and_finish()
 
 
-def test_the_merge_helper_dies_and_another_merges(tried: Farm, merging: int) -> None:
+def test_the_merge_helper_dies_and_another_merges(tried: FarmHarness, merging: int) -> None:
     trial = Trial(tried)
     with Tracer(tried, merging, "fsync:signal=SIGKILL:when=3"):
         trial.agent.work(lambda: tried.status(trial.job).state == "complete")
@@ -222,7 +222,7 @@ def test_the_merge_helper_dies_and_another_merges(tried: Farm, merging: int) -> 
 
 
 @pytest.mark.parametrize("step", SUBMIT_STEPS)
-def test_the_daemon_dies_at_a_submit_before(tried: Farm, step: str) -> None:
+def test_the_daemon_dies_at_a_submit_before(tried: FarmHarness, step: str) -> None:
     """Afterwards the job is there, whole, or was never heard of."""
     fault, there = SUBMIT_STEPS[step]
     before = set(tried.stored())
@@ -244,7 +244,7 @@ def test_the_daemon_dies_at_a_submit_before(tried: Farm, step: str) -> None:
 
 
 @pytest.mark.parametrize("fault", PUSH_FAULTS)
-def test_the_disk_refuses_a_bundle(tried: Farm, fault: str) -> None:
+def test_the_disk_refuses_a_bundle(tried: FarmHarness, fault: str) -> None:
     """No acknowledgement, a reason, and the same channel goes on."""
     trial = Trial(tried)
     injected, code = PUSH_FAULTS[fault]
@@ -258,7 +258,7 @@ def test_the_disk_refuses_a_bundle(tried: Farm, fault: str) -> None:
 
 
 @pytest.mark.parametrize("fault", STORE_FAULTS)
-def test_the_disk_refuses_the_rows(tried: Farm, fault: str) -> None:
+def test_the_disk_refuses_the_rows(tried: FarmHarness, fault: str) -> None:
     """The acknowledgement waits until they are durable; meanwhile `status` says why."""
     trial = Trial(tried)
     assert tried.daemon is not None
@@ -274,12 +274,12 @@ def test_the_disk_refuses_the_rows(tried: Farm, fault: str) -> None:
     trial.finish(trial.agent)
 
 
-def _notes(farm: Farm) -> list[str]:
+def _notes(farm: FarmHarness) -> list[str]:
     notes: list[str] = farm.ask(StatusAsk(), Status).notes
     return notes
 
 
-def test_the_disk_refuses_a_submit(tried: Farm) -> None:
+def test_the_disk_refuses_a_submit(tried: FarmHarness) -> None:
     assert tried.daemon is not None
     no_room = pytest.raises(SpaceError, match="No space left")
     with Tracer(tried, tried.daemon.pid, "rename:error=ENOSPC:when=1"), no_room:
@@ -290,7 +290,7 @@ def test_the_disk_refuses_a_submit(tried: Farm) -> None:
 
 @pytest.mark.usefixtures("merging")
 @pytest.mark.parametrize("fault", ["rename:error=ENOSPC:when=3", "fsync:error=EIO:when=3"])
-def test_the_disk_refuses_a_result(tried: Farm, fault: str) -> None:
+def test_the_disk_refuses_a_result(tried: FarmHarness, fault: str) -> None:
     """It is merged again once the disk takes it."""
     trial = Trial(tried)
     assert tried.daemon is not None
@@ -299,7 +299,7 @@ def test_the_disk_refuses_a_result(tried: Farm, fault: str) -> None:
     assert "is not merged" in tried.said()
 
 
-def test_the_disk_refuses_the_merge_helper(tried: Farm, merging: int) -> None:
+def test_the_disk_refuses_the_merge_helper(tried: FarmHarness, merging: int) -> None:
     trial = Trial(tried)
     with Tracer(tried, merging, "write:error=ENOSPC:when=1"):
         trial.finish(trial.agent)

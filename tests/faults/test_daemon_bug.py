@@ -11,7 +11,7 @@ import pytest
 from muster.coordinator.api.requests import Submit, Submitted
 from muster.coordinator.protocol import transfer, values
 from muster.jobs.common.errors import INTERNAL_EXIT, MusterError, RefusedError
-from tests.support.farm import Farm, arrays, until
+from tests.support.farm import FarmHarness, arrays, until
 from tests.support.simulated import Cut, Helper, SimulatedAgent
 
 SHARDS = 6  # of a layer
@@ -49,18 +49,18 @@ sys.exit(main())
 
 
 @pytest.fixture
-def ailing(tmp_path: Path) -> Iterator[Farm]:
+def ailing(tmp_path: Path) -> Iterator[FarmHarness]:
     """A farm that nobody serves yet."""
-    farm = Farm(tmp_path)
+    farm = FarmHarness(tmp_path)
     yield farm
     farm.close()
 
 
-def start_with_bug(farm: Farm, event: str, count: int) -> None:
+def start_with_bug(farm: FarmHarness, event: str, count: int) -> None:
     start_with(farm, BUG.format(event=event, count=count))
 
 
-def start_with(farm: Farm, bug: str) -> None:
+def start_with(farm: FarmHarness, bug: str) -> None:
     script = farm.folder / "bug.py"
     script.write_text(bug)
     farm.start(prefix=[sys.executable, str(script)])
@@ -70,7 +70,7 @@ EVENTS = [("BundleCommitted", 2), ("Synced", 5), ("LayerMerged", 1), ("Ticked", 
 
 
 @pytest.mark.parametrize(("event", "count"), EVENTS)
-def test_a_bug_stops_the_daemon_and_the_next_one_goes_on(ailing: Farm, event: str, count: int) -> None:
+def test_a_bug_stops_the_daemon_and_the_next_one_goes_on(ailing: FarmHarness, event: str, count: int) -> None:
     start_with_bug(ailing, event, count)
     job = ailing.submit(arrays(2))
     agent = ailing.agent()
@@ -84,12 +84,12 @@ def test_a_bug_stops_the_daemon_and_the_next_one_goes_on(ailing: Farm, event: st
     ailing.check_result(job)
 
 
-def is_dead(farm: Farm) -> bool:
+def is_dead(farm: FarmHarness) -> bool:
     assert farm.daemon is not None
     return farm.daemon.poll() is not None
 
 
-def finished_shards(farm: Farm) -> tuple[str, SimulatedAgent]:
+def finished_shards(farm: FarmHarness) -> tuple[str, SimulatedAgent]:
     """A job all of whose shards are computed by an agent, and none pushed."""
     job, agent = farm.submit(arrays()), farm.agent()
     agent.join()
@@ -99,7 +99,7 @@ def finished_shards(farm: Farm) -> tuple[str, SimulatedAgent]:
     return job, agent
 
 
-def test_a_bug_before_a_commit_costs_no_finished_work(ailing: Farm) -> None:
+def test_a_bug_before_a_commit_costs_no_finished_work(ailing: FarmHarness) -> None:
     """The store took nothing: the push ends, no file of it stays, and the part comes again."""
     start_with(
         ailing,
@@ -117,7 +117,7 @@ def test_a_bug_before_a_commit_costs_no_finished_work(ailing: Farm) -> None:
     ailing.check_result(job)
 
 
-def test_a_bug_after_a_commit_stops_the_daemon(ailing: Farm) -> None:
+def test_a_bug_after_a_commit_stops_the_daemon(ailing: FarmHarness) -> None:
     """The store knows of it, the scheduler does not: only another life of the daemon brings them together."""
     start_with(
         ailing, BUG_IN.format(module="muster.coordinator.daemon.measures", owner="JobFigures", method="committed")
@@ -134,7 +134,7 @@ def test_a_bug_after_a_commit_stops_the_daemon(ailing: Farm) -> None:
     ailing.check_result(job)
 
 
-def test_a_bug_in_an_answer_that_changes_nothing_ends_its_channel_alone(ailing: Farm) -> None:
+def test_a_bug_in_an_answer_that_changes_nothing_ends_its_channel_alone(ailing: FarmHarness) -> None:
     start_with(ailing, BUG_IN.format(module="muster.jobs.contract.plan", owner="Layer", method="window"))
     job, agent = ailing.submit(arrays()), ailing.agent()
     agent.join()
@@ -152,7 +152,7 @@ def test_a_bug_in_an_answer_that_changes_nothing_ends_its_channel_alone(ailing: 
     ailing.check_result(job)
 
 
-def fetched(farm: Farm, question: transfer.Fetch) -> values.Message:
+def fetched(farm: FarmHarness, question: transfer.Fetch) -> values.Message:
     """The answer to it on a channel of its own."""
     helper = Helper(farm.root, "pull", transfer.ToPuller, farm.environment())
     try:
@@ -162,7 +162,7 @@ def fetched(farm: Farm, question: transfer.Fetch) -> values.Message:
         helper.close(kill=True)
 
 
-def test_a_submission_without_its_plan_is_a_problem(farm: Farm) -> None:
+def test_a_submission_without_its_plan_is_a_problem(farm: FarmHarness) -> None:
     (farm.root.tmp / "submit-0123456789abcdef").mkdir()
     with pytest.raises(RefusedError, match="no plan"):
         farm.ask(Submit("submit-0123456789abcdef"), Submitted)

@@ -15,7 +15,7 @@ from muster.coordinator.api.status import Failures, Status
 from muster.coordinator.protocol import control, transfer
 from muster.jobs.common.errors import SpaceError
 from tests.support import disks
-from tests.support.farm import Farm, arrays, running, until
+from tests.support.farm import FarmHarness, arrays, running, until
 
 pytestmark = pytest.mark.root
 
@@ -48,14 +48,14 @@ class Ballast:
 
 
 @pytest.fixture
-def tight(tmp_path: Path) -> Iterator[tuple[Farm, Ballast]]:
+def tight(tmp_path: Path) -> Iterator[tuple[FarmHarness, Ballast]]:
     """A farm on a disk of 100 MB, and what fills it up."""
     disks.require("mount")
     with disks.small(tmp_path / "root", DISK_MEGABYTES) as disk, running(tmp_path) as farm:
         yield farm, Ballast(disk)
 
 
-def test_no_layer_opens_without_room_for_its_result(tight: tuple[Farm, Ballast]) -> None:
+def test_no_layer_opens_without_room_for_its_result(tight: tuple[FarmHarness, Ballast]) -> None:
     farm, ballast = tight
     ballast.leave(10 * MEGABYTE)
     job = farm.submit(arrays())
@@ -68,7 +68,7 @@ def test_no_layer_opens_without_room_for_its_result(tight: tuple[Farm, Ballast])
     farm.check_result(job)
 
 
-def test_a_full_disk_refuses_results_and_takes_them_later(tight: tuple[Farm, Ballast]) -> None:
+def test_a_full_disk_refuses_results_and_takes_them_later(tight: tuple[FarmHarness, Ballast]) -> None:
     farm, ballast = tight
     job = farm.submit(arrays())
     agent = farm.agent()
@@ -85,7 +85,7 @@ def test_a_full_disk_refuses_results_and_takes_them_later(tight: tuple[Farm, Bal
     farm.check_result(job)
 
 
-def test_a_database_without_room_waits_for_it(tight: tuple[Farm, Ballast]) -> None:
+def test_a_database_without_room_waits_for_it(tight: tuple[FarmHarness, Ballast]) -> None:
     """Failures are stored with their evidence until the disk is full, and the rest of them afterwards."""
     farm, ballast = tight
     job = farm.submit(arrays(), attempts=1000, max_failures=1000)

@@ -12,7 +12,7 @@ import pytest
 
 from muster.agent.commands.status import state_of
 from tests.support import disks
-from tests.support.farm import Array, Farm, running, until
+from tests.support.farm import Array, FarmHarness, running, until
 
 pytestmark = pytest.mark.ray
 
@@ -34,17 +34,17 @@ def narrow() -> dict[str, Array]:
     return {"a": np.arange(ROWS, dtype="f4").reshape(ROWS, 1)}
 
 
-def submit(farm: Farm, work: str = WORK) -> str:
+def submit(farm: FarmHarness, work: str = WORK) -> str:
     params = {"outputs": OUTPUTS}
     return farm.submit(narrow(), 2, work, kind="map", code="work.py:wide", params=params)
 
 
-def parts_bytes(farm: Farm) -> int:
+def parts_bytes(farm: FarmHarness) -> int:
     return sum(path.stat().st_size for path in (farm.folder / "spools" / "one" / "done").rglob("*.part"))
 
 
 @pytest.fixture
-def full_spool(tmp_path: Path) -> Iterator[Farm]:
+def full_spool(tmp_path: Path) -> Iterator[FarmHarness]:
     """A farm whose agent's spool is on a disk of 12 MB: of one shard in four it has room for the result."""
     disks.require("mount")
     with disks.small(tmp_path / "spools" / "one", 12), running(tmp_path) as farm:
@@ -60,7 +60,7 @@ def fill(disk: Path) -> Path:
     return ballast
 
 
-def test_a_spool_too_small_for_all_results_waits_for_pushes(full_spool: Farm) -> None:
+def test_a_spool_too_small_for_all_results_waits_for_pushes(full_spool: FarmHarness) -> None:
     """The coordinator stands still for a while, so that nothing is pushed while the work goes on."""
     full_spool.join("one", "--cpus", "1")
     job = submit(full_spool)
@@ -75,7 +75,7 @@ def test_a_spool_too_small_for_all_results_waits_for_pushes(full_spool: Farm) ->
     full_spool.check_result(job)
 
 
-def test_a_full_spool_says_so_and_goes_on_once_there_is_room(full_spool: Farm) -> None:
+def test_a_full_spool_says_so_and_goes_on_once_there_is_room(full_spool: FarmHarness) -> None:
     spool = full_spool.folder / "spools" / "one"
     full_spool.join("one", "--cpus", "1")
     until(lambda: (state := state_of(spool)) and state.ready, "the workers")
@@ -127,7 +127,7 @@ def test_a_full_root_waits_says_so_and_goes_on(tmp_path: Path) -> None:
         farm.check_result(job)
 
 
-def said_of(farm: Farm, job: str, *words: str) -> str:
+def said_of(farm: FarmHarness, job: str, *words: str) -> str:
     """What `status` and `agents` show once any of the words is in it."""
     said = farm.coordinator("status", job).stdout + farm.coordinator("agents").stdout
     return said if any(word in said for word in words) else ""

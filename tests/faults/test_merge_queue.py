@@ -24,7 +24,7 @@ from muster.coordinator.protocol.frames import HEAD, frame, payload_size
 from muster.jobs.common import launch
 from muster.jobs.contract.plan import Layer, Output
 from muster.jobs.results.open_result import verify_layer
-from tests.support.farm import Farm, arrays, until
+from tests.support.farm import FarmHarness, arrays, until
 from tests.support.shards import files_of, layer_of, result_of, write_part
 from tests.support.simulated import SimulatedAgent
 
@@ -110,7 +110,7 @@ def merges_still(helper: Helper, folder: Path) -> None:
 # --- the queue ----------------------------------------------------------------------------------------------
 
 
-def ready_but_one(farm: Farm, agent: SimulatedAgent, job: str) -> None:
+def ready_but_one(farm: FarmHarness, agent: SimulatedAgent, job: str) -> None:
     """All shards are computed, and all parts but one are pushed."""
     count = farm.status(job).totals.shards
 
@@ -125,7 +125,7 @@ def ready_but_one(farm: Farm, agent: SimulatedAgent, job: str) -> None:
         agent.push(part)
 
 
-def a_folder_for_a_bundle(farm: Farm, job: str) -> Path:
+def a_folder_for_a_bundle(farm: FarmHarness, job: str) -> Path:
     """In the place of the first bundle, which goes aside."""
     bundle = min(farm.root.job(job).bundles.iterdir())
     bundle.rename(farm.folder / bundle.name)
@@ -133,7 +133,7 @@ def a_folder_for_a_bundle(farm: Farm, job: str) -> Path:
     return bundle
 
 
-def test_a_layer_that_does_not_merge_holds_no_other_up_and_halts_its_job_at_last(farm: Farm) -> None:
+def test_a_layer_that_does_not_merge_holds_no_other_up_and_halts_its_job_at_last(farm: FarmHarness) -> None:
     ill, agent = farm.submit(arrays(), name="ill"), farm.agent()
     agent.join()
     ready_but_one(farm, agent, ill)
@@ -155,7 +155,7 @@ def test_a_layer_that_does_not_merge_holds_no_other_up_and_halts_its_job_at_last
     farm.check_result(ill)
 
 
-def test_a_layer_computed_anew_takes_a_folder_in_a_bundles_place_away(farm: Farm) -> None:
+def test_a_layer_computed_anew_takes_a_folder_in_a_bundles_place_away(farm: FarmHarness) -> None:
     job, agent = farm.submit(arrays()), farm.agent()
     agent.join()
     ready_but_one(farm, agent, job)
@@ -168,7 +168,7 @@ def test_a_layer_computed_anew_takes_a_folder_in_a_bundles_place_away(farm: Farm
     assert not bundle.exists()
 
 
-def test_a_shard_that_is_in_two_bundles_halts_its_job_and_is_named(farm: Farm) -> None:
+def test_a_shard_that_is_in_two_bundles_halts_its_job_and_is_named(farm: FarmHarness) -> None:
     """Its row was lost, so it was computed and committed again."""
     job, agent = farm.submit(arrays()), farm.agent()
     agent.join()
@@ -186,7 +186,7 @@ def test_a_shard_that_is_in_two_bundles_halts_its_job_and_is_named(farm: Farm) -
     farm.check_result(job)
 
 
-def test_failures_are_alike_in_whatever_folder_they_happen(farm: Farm) -> None:
+def test_failures_are_alike_in_whatever_folder_they_happen(farm: FarmHarness) -> None:
     [tmp] = [path for path in farm.root.tmp.iterdir() if path.name.isdecimal()]
     for number in range(1, 10):
         (tmp / f"merge-{number}").touch()  # in the way of the folders that tries are made in
@@ -196,7 +196,7 @@ def test_failures_are_alike_in_whatever_folder_they_happen(farm: Farm) -> None:
 
 
 @pytest.mark.parametrize(("deaths", "state"), [(4, "complete"), (5, "halted")])
-def test_a_helper_killed_time_and_again(farm: Farm, deaths: int, state: str) -> None:
+def test_a_helper_killed_time_and_again(farm: FarmHarness, deaths: int, state: str) -> None:
     """Each waits for a pipe in the first bundle's place, to which nobody writes."""
     job, agent = farm.submit(arrays()), farm.agent()
     agent.join()
@@ -225,7 +225,7 @@ def test_a_helper_killed_time_and_again(farm: Farm, deaths: int, state: str) -> 
 
 
 def test_a_bug_of_ours_in_a_merge_is_that_jobs_alone(tmp_path: Path) -> None:
-    farm = Farm(tmp_path)
+    farm = FarmHarness(tmp_path)
     script = farm.folder / "bug.py"
     script.write_text(BUG)
     try:

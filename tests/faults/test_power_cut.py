@@ -9,7 +9,7 @@ import pytest
 
 from muster.coordinator.protocol import transfer as m
 from tests.support import disks
-from tests.support.farm import Farm, arrays, until
+from tests.support.farm import FarmHarness, arrays, until
 from tests.support.simulated import SimulatedAgent
 
 pytestmark = pytest.mark.root
@@ -20,7 +20,7 @@ class Powered:
 
     def __init__(self, folder: Path) -> None:
         self.disk = disks.Cuttable(folder / "root")
-        self.farm = Farm(folder)
+        self.farm = FarmHarness(folder)
         self.farm.start()
 
     def cut(self) -> None:

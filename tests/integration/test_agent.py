@@ -20,7 +20,7 @@ from muster.jobs.common import launch
 from muster.jobs.common.errors import MusterError
 from muster.jobs.parts.part_file import read_index
 from tests import traps
-from tests.support.farm import DEADLINE_SECONDS, Array, Farm, arrays, running, until
+from tests.support.farm import DEADLINE_SECONDS, Array, FarmHarness, arrays, running, until
 
 pytestmark = pytest.mark.ray
 
@@ -85,8 +85,8 @@ def devices(rows):
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
-    farm = Farm(tmp_path_factory.mktemp("farm"))
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FarmHarness]:
+    farm = FarmHarness(tmp_path_factory.mktemp("farm"))
     farm.cwd = traps.plant(farm.folder / "planted")
     farm.env[ON_FARM] = "1"
     farm.env["CUDA_VISIBLE_DEVICES"] = "5,3"
@@ -101,7 +101,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
 
 
 @pytest.fixture
-def pair(shared: Farm) -> Farm:
+def pair(shared: FarmHarness) -> FarmHarness:
     """The farm with both agents at work, whatever the last test did to them."""
     if shared.daemon is None or shared.daemon.poll() is not None:
         shared.start()
@@ -113,18 +113,18 @@ def pair(shared: Farm) -> Farm:
     return shared
 
 
-def wait_ready(farm: Farm, name: str) -> None:
+def wait_ready(farm: FarmHarness, name: str) -> None:
     """Until its workers are, too."""
     until(lambda: is_ready(farm, name), f"{name} to be ready")
 
 
-def is_ready(farm: Farm, name: str) -> bool:
+def is_ready(farm: FarmHarness, name: str) -> bool:
     state = state_of(farm.folder / "spools" / name)
     ready = state is not None and state.pid == farm.real[name].pid and state.ready
     return ready and farm.is_live(name)
 
 
-def halves(farm: Farm, log: Path, shards: int = 60, nap: float = 0.05, **fields: Any) -> str:
+def halves(farm: FarmHarness, log: Path, shards: int = 60, nap: float = 0.05, **fields: Any) -> str:
     """A job of one-row shards, which note in `log` that they ran."""
     args = {"args": {"log": str(log), "nap": nap}}
     return farm.submit(arrays(1, shards, 64), 1, WORK, kind="map", code="work.py:half", params=args, **fields)
@@ -135,17 +135,17 @@ def runs(log: Path) -> Counter[int]:
     return Counter(map(int, log.read_text().split())) if log.exists() else Counter()
 
 
-def parts(farm: Farm, name: str) -> set[int]:
+def parts(farm: FarmHarness, name: str) -> set[int]:
     """The shards in the parts of an agent's spool."""
     found = (farm.folder / "spools" / name / "done").rglob("*.part")
     return {entry.number for path in found for entry in read_index(path).entries}
 
 
-def machines(farm: Farm, job: str) -> set[str]:
+def machines(farm: FarmHarness, job: str) -> set[str]:
     return {agent.name for agent in farm.status(job).agents if agent.shards}
 
 
-def test_nothing_is_imported_from_where_an_agent_is_started(pair: Farm) -> None:
+def test_nothing_is_imported_from_where_an_agent_is_started(pair: FarmHarness) -> None:
     """Not by agents, their workers, the daemon nor its helpers."""
     cluster = pair.submit(arrays(2, 24, 32), 4, name="cluster")
     mapped = pair.submit(arrays(1, 8, 8), 2, WORK, kind="map", code="work.py:half", params={"args": {"log": "log"}})
@@ -155,7 +155,7 @@ def test_nothing_is_imported_from_where_an_agent_is_started(pair: Farm) -> None:
     assert traps.sprung(pair.cwd) == []
 
 
-def test_an_agent_that_was_typed_behind_another_name_is_detached(pair: Farm) -> None:
+def test_an_agent_that_was_typed_behind_another_name_is_detached(pair: FarmHarness) -> None:
     spool = str(pair.folder / "spools" / "typed")
     command = launch.python("muster.__main__", "agent", "join", str(pair.root.path), "--cpus", "1", "--detach")
     command += ["--name", "typed", "--spool", spool]
@@ -178,14 +178,14 @@ def layers_of_all_sorts() -> dict[str, Array]:
     return {name: np.abs(normal).astype(sort) for name, sort in zip(names, sorts, strict=True)}
 
 
-def test_clusters_of_two_agents_are_the_serial_runs(pair: Farm) -> None:
+def test_clusters_of_two_agents_are_the_serial_runs(pair: FarmHarness) -> None:
     job = pair.submit(layers_of_all_sorts(), 2, name="sorts")
     pair.wait(job)
     assert set(pair.merged(job)) == set(layers_of_all_sorts())
     pair.check_result(job)
 
 
-def test_maps_of_two_agents_are_the_serial_runs(pair: Farm, tmp_path: Path) -> None:
+def test_maps_of_two_agents_are_the_serial_runs(pair: FarmHarness, tmp_path: Path) -> None:
     layers = {**layers_of_all_sorts(), "line": np.arange(24.0), "cube": np.ones((24, 3, 2, 2), ">f2")}
     args = {"args": {"log": str(tmp_path / "runs"), "nap": 0.02}}
     job = pair.submit(layers, 2, WORK, kind="map", code="work.py:half", params=args)
@@ -197,7 +197,7 @@ def test_maps_of_two_agents_are_the_serial_runs(pair: Farm, tmp_path: Path) -> N
 # --- promise 5: what is finished counts ---------------------------------------------------------------------
 
 
-def test_a_killed_agents_finished_work_counts_on_return(pair: Farm, tmp_path: Path) -> None:
+def test_a_killed_agents_finished_work_counts_on_return(pair: FarmHarness, tmp_path: Path) -> None:
     log = tmp_path / "runs"
     job = halves(pair, log, shards=200, nap=0.02)
     until(lambda: runs(log).total() >= 40, "the pace to be known")
@@ -216,7 +216,7 @@ def test_a_killed_agents_finished_work_counts_on_return(pair: Farm, tmp_path: Pa
     pair.check_result(job)
 
 
-def test_a_dead_coordinator_costs_no_finished_work(pair: Farm, tmp_path: Path) -> None:
+def test_a_dead_coordinator_costs_no_finished_work(pair: FarmHarness, tmp_path: Path) -> None:
     log = tmp_path / "runs"
     job = halves(pair, log)
     for share in (6, 20, 40):
@@ -227,7 +227,7 @@ def test_a_dead_coordinator_costs_no_finished_work(pair: Farm, tmp_path: Path) -
     pair.check_result(job)
 
 
-def test_a_killed_agent_leaves_nothing_once_it_is_back(pair: Farm, tmp_path: Path) -> None:
+def test_a_killed_agent_leaves_nothing_once_it_is_back(pair: FarmHarness, tmp_path: Path) -> None:
     """Promise 10."""
     job = halves(pair, tmp_path / "runs", shards=20, nap=0.2)
     until(lambda: runs(tmp_path / "runs").total() >= 2, "work to be under way")
@@ -248,7 +248,7 @@ def test_a_killed_agent_leaves_nothing_once_it_is_back(pair: Farm, tmp_path: Pat
 
 
 @pytest.mark.parametrize("way", ["agent leave", "SIGTERM", "coordinator drain"])
-def test_a_drain_recomputes_nothing(pair: Farm, tmp_path: Path, way: str) -> None:
+def test_a_drain_recomputes_nothing(pair: FarmHarness, tmp_path: Path, way: str) -> None:
     log = tmp_path / "runs"
     job = halves(pair, log)
     until(lambda: machines(pair, job) == set(NAMES), "both to have finished some")
@@ -281,7 +281,7 @@ TROUBLES = {  # what the function does: the failure's code, what its evidence mu
 
 
 @pytest.fixture(scope="module")
-def poisoned(shared: Farm) -> dict[str, str]:
+def poisoned(shared: FarmHarness) -> dict[str, str]:
     """A job for each trouble, all of them under way at once."""
     good, bad = arrays(2, 32, 16).values()
     good[5, 0] = LOUD
@@ -297,7 +297,9 @@ def poisoned(shared: Farm) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("what", TROUBLES)
-def test_a_poison_shard_is_given_up_and_all_else_completes(pair: Farm, poisoned: dict[str, str], what: str) -> None:
+def test_a_poison_shard_is_given_up_and_all_else_completes(
+    pair: FarmHarness, poisoned: dict[str, str], what: str
+) -> None:
     job, (code, words) = poisoned[what], TROUBLES[what]
     status = pair.wait(job, "incomplete", "halted", "complete", seconds=120)
     assert (status.state, status.totals.quarantined) == ("incomplete", 1)
@@ -315,7 +317,7 @@ def test_a_poison_shard_is_given_up_and_all_else_completes(pair: Farm, poisoned:
         assert len(said) < 200_000
 
 
-def test_nan_fails_its_shard_by_name(pair: Farm) -> None:
+def test_nan_fails_its_shard_by_name(pair: FarmHarness) -> None:
     layers = arrays(2, 16, 32)
     layers["b"][9, 4] = np.nan
     job = pair.submit(layers, 4)
@@ -325,7 +327,7 @@ def test_nan_fails_its_shard_by_name(pair: Farm) -> None:
 
 
 @pytest.mark.parametrize(("function", "words"), [("bug", "undefined"), ("nothing", "nothing")])
-def test_a_bug_in_every_shard_halts_the_job(pair: Farm, function: str, words: str) -> None:
+def test_a_bug_in_every_shard_halts_the_job(pair: FarmHarness, function: str, words: str) -> None:
     try:
         job = pair.submit(arrays(2, 32, 8), 2, WORK, kind="map", code=f"work.py:{function}")
     except MusterError as error:  # found before anything ran is better still
@@ -339,7 +341,7 @@ def test_a_bug_in_every_shard_halts_the_job(pair: Farm, function: str, words: st
     assert words in pair.coordinator("logs", job).stdout
 
 
-def test_a_retry_after_mending_completes(pair: Farm, tmp_path: Path) -> None:
+def test_a_retry_after_mending_completes(pair: FarmHarness, tmp_path: Path) -> None:
     mended = tmp_path / "mended"
     layers = arrays(2, 24, 8)
     layers["b"][23, 0] = POISON
@@ -353,7 +355,7 @@ def test_a_retry_after_mending_completes(pair: Farm, tmp_path: Path) -> None:
     pair.check_result(job)
 
 
-def test_a_changed_source_stops_its_layer_and_says_so(pair: Farm, tmp_path: Path) -> None:
+def test_a_changed_source_stops_its_layer_and_says_so(pair: FarmHarness, tmp_path: Path) -> None:
     log = tmp_path / "runs"
     file = pair.job_file(
         arrays(2, 40, 16), 1, WORK, kind="map", code="work.py:half", params={"args": {"log": str(log), "nap": 0.05}}
@@ -371,13 +373,13 @@ def test_a_changed_source_stops_its_layer_and_says_so(pair: Farm, tmp_path: Path
 # --- machines -----------------------------------------------------------------------------------------------
 
 
-def test_what_an_agent_says_of_its_kernels_is_what_its_parts_say(pair: Farm) -> None:
+def test_what_an_agent_says_of_its_kernels_is_what_its_parts_say(pair: FarmHarness) -> None:
     job = pair.submit(arrays(2, 40, 64), 2, same_kernels="require")
     assert pair.wait(job).failures == 0
     pair.check_result(job)
 
 
-def test_unpacked_code_that_somebody_changed_never_runs(pair: Farm) -> None:
+def test_unpacked_code_that_somebody_changed_never_runs(pair: FarmHarness) -> None:
     fields = {"kind": "map", "code": "work.py:scaled"}
     work = "def scaled(rows, by):\n    return rows * by\n"
     pair.wait(pair.submit(arrays(1, 8, 4), 1, work, params={"args": {"by": 2}}, **fields))
@@ -390,21 +392,21 @@ def test_unpacked_code_that_somebody_changed_never_runs(pair: Farm) -> None:
     pair.check_result(job)
 
 
-def test_the_users_code_sees_the_gpus_that_the_agent_was_given(pair: Farm) -> None:
+def test_the_users_code_sees_the_gpus_that_the_agent_was_given(pair: FarmHarness) -> None:
     job = pair.submit(arrays(1, 8, 4), 2, WORK, kind="map", code="work.py:devices")
     pair.wait(job)
     (files,) = pair.merged(job).values()
     assert np.load(BytesIO(files["seen.npy"])).tolist() == [[5, 3]] * 8
 
 
-def test_a_second_agent_of_a_name_is_refused(pair: Farm, tmp_path: Path) -> None:
+def test_a_second_agent_of_a_name_is_refused(pair: FarmHarness, tmp_path: Path) -> None:
     second = pair.agent_command("join", str(pair.root.path), "--name", "left", "--spool", str(tmp_path / "other"))
     assert second.returncode == 7, second.stderr
     assert "left" in second.stderr and "--name" in second.stderr
     assert is_ready(pair, "left")
 
 
-def test_a_second_agent_on_a_spool_is_refused(pair: Farm) -> None:
+def test_a_second_agent_on_a_spool_is_refused(pair: FarmHarness) -> None:
     spool = str(pair.folder / "spools" / "left")
     second = pair.agent_command("join", str(pair.root.path), "--name", "left", "--cpus", "1", "--spool", spool)
     assert second.returncode in (7, 13), second.stderr
@@ -413,7 +415,7 @@ def test_a_second_agent_on_a_spool_is_refused(pair: Farm) -> None:
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Iterator[Farm]:
+def small(tmp_path: Path) -> Iterator[FarmHarness]:
     """A farm with one agent, whose memory budget one shard in a hundred does not fit."""
     with running(tmp_path / "farm") as farm:
         farm.env[ON_FARM] = "1"
@@ -421,7 +423,7 @@ def small(tmp_path: Path) -> Iterator[Farm]:
         yield farm
 
 
-def test_a_shard_beyond_the_memory_budget_is_killed(small: Farm) -> None:
+def test_a_shard_beyond_the_memory_budget_is_killed(small: FarmHarness) -> None:
     layers = arrays(1, 16, 8)
     layers["a"][13, 0] = POISON
     params = {"args": {"what": "gluttony"}}

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support import sshd
-from tests.support.farm import Farm, running
+from tests.support.farm import FarmHarness, running
 
 pytestmark = pytest.mark.ray
 
@@ -32,20 +32,20 @@ def embed(rows, size):
 
 
 @pytest.fixture(scope="module")
-def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FarmHarness]:
     with running(tmp_path_factory.mktemp("farm")) as made:
         made.join("one", "--cpus", "2")
         yield made
 
 
-def test_as_a_script_by_folder(farm: Farm) -> None:
+def test_as_a_script_by_folder(farm: FarmHarness) -> None:
     command = [sys.executable, str(EXAMPLE), str(farm.root.path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     assert "{'conv1': (200, 8), 'fc': (100, 8)}" in done.stdout
 
 
-def test_the_readme_to_the_letter(farm: Farm, tmp_path: Path) -> None:
+def test_the_readme_to_the_letter(farm: FarmHarness, tmp_path: Path) -> None:
     (tmp_path / ".muster").symlink_to(farm.root.path)
     [block] = re.findall(r"^```python\n(from muster import .*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
     (tmp_path / "script.py").write_text(USERS_OWN + block)
@@ -57,7 +57,7 @@ def test_the_readme_to_the_letter(farm: Farm, tmp_path: Path) -> None:
     assert done.stdout == "0 (80, 32)\n"
 
 
-def test_as_a_notebook_over_ssh(farm: Farm, tmp_path: Path, monkeypatch: Any) -> None:
+def test_as_a_notebook_over_ssh(farm: FarmHarness, tmp_path: Path, monkeypatch: Any) -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     with sshd.running(tmp_path / "sshd") as daemon:
         monkeypatch.setenv("FARM", f"{sshd.HOST}:{farm.root.path}")

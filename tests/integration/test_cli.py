@@ -17,7 +17,7 @@ import yaml
 from muster.coordinator import cli
 from muster.coordinator.farm_root import paths
 from muster.jobs.common.errors import INTERRUPTED_EXIT
-from tests.support.farm import DEADLINE_SECONDS, Farm, arrays, until
+from tests.support.farm import DEADLINE_SECONDS, FarmHarness, arrays, until
 
 pytestmark = pytest.mark.ray
 
@@ -35,9 +35,9 @@ SLOW: dict[str, Any] = {"nap": 0.1}
 
 
 @pytest.fixture(scope="module")
-def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FarmHarness]:
     """Below a path too long for a socket's name, and with a space in it."""
-    made = Farm(tmp_path_factory.mktemp("farm") / ("long and " * 12))
+    made = FarmHarness(tmp_path_factory.mktemp("farm") / ("long and " * 12))
     made.env[ON_FARM] = "1"
     try:
         made.start()
@@ -49,7 +49,7 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
         made.close()
 
 
-def halves(farm: Farm, layers: int = 2, poison: bool = False, **args: object) -> Path:
+def halves(farm: FarmHarness, layers: int = 2, poison: bool = False, **args: object) -> Path:
     """A job file of 30 one-row shards a layer."""
     made = arrays(layers, 30, 16)
     if poison:
@@ -57,13 +57,13 @@ def halves(farm: Farm, layers: int = 2, poison: bool = False, **args: object) ->
     return farm.job_file(made, 1, WORK, kind="map", code="work.py:half", params={"args": args}, attempts=1)
 
 
-def submit(farm: Farm, file: Path) -> str:
+def submit(farm: FarmHarness, file: Path) -> str:
     done = farm.coordinator("submit", str(file))
     assert (done.returncode, done.stderr) == (0, ""), done
     return done.stdout.strip()
 
 
-def said(farm: Farm, *args: str, code: int = 0) -> str:
+def said(farm: FarmHarness, *args: str, code: int = 0) -> str:
     """What a command says; two lines on stderr where it ends with another code than 0."""
     done = farm.coordinator(*args)
     assert done.returncode == code, (args, done)
@@ -79,7 +79,7 @@ def is_two_lines(text: str) -> bool:
     return len(lines) == 2 and lines[0].startswith("error: ") and lines[1].startswith("hint: ")
 
 
-def value(farm: Farm, *args: str) -> object:
+def value(farm: FarmHarness, *args: str) -> object:
     """A command's JSON."""
     return json.loads(said(farm, *args, "--json"))
 
@@ -87,7 +87,7 @@ def value(farm: Farm, *args: str) -> object:
 # --- a job from plan to rm ----------------------------------------------------------------------------------
 
 
-def test_a_job_from_plan_to_rm(farm: Farm, tmp_path: Path) -> None:
+def test_a_job_from_plan_to_rm(farm: FarmHarness, tmp_path: Path) -> None:
     file = farm.job_file(arrays(2), name="whole")
     assert "2 layers, 12 shards" in said(farm, "plan", str(file))
     waited = farm.coordinator("submit", str(file), "--wait")
@@ -108,7 +108,7 @@ def test_a_job_from_plan_to_rm(farm: Farm, tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_all_json_can_be_read(farm: Farm) -> None:
+def test_all_json_can_be_read(farm: FarmHarness) -> None:
     file = farm.job_file(arrays(1), name="json")
     assert value(farm, "plan", str(file))
     assert value(farm, "submit", str(file)) == {"job": "json.1"}
@@ -128,7 +128,7 @@ def f(rows):
 """
 
 
-def test_verify_calls_serial_what_our_own_code_computed_alone(farm: Farm) -> None:
+def test_verify_calls_serial_what_our_own_code_computed_alone(farm: FarmHarness) -> None:
     ours, theirs = submit(farm, farm.job_file(arrays(1))), submit(farm, farm.job_file(arrays(1), 8, DRAWS, **MAP_F))
     for job in (ours, theirs):
         farm.wait(job)
@@ -139,7 +139,7 @@ def test_verify_calls_serial_what_our_own_code_computed_alone(farm: Farm) -> Non
     assert [one["serial"] for one in found] == [True, None]
 
 
-def test_a_wait_for_what_fails_ends_with_11(farm: Farm) -> None:
+def test_a_wait_for_what_fails_ends_with_11(farm: FarmHarness) -> None:
     file = halves(farm, poison=True, fail=True)
     done = farm.coordinator("submit", str(file), "--wait")
     assert done.returncode == 11
@@ -155,7 +155,7 @@ def test_a_wait_for_what_fails_ends_with_11(farm: Farm) -> None:
 # --- a running job ------------------------------------------------------------------------------------------
 
 
-def test_a_running_job_is_paused_watched_and_goes_on(farm: Farm) -> None:
+def test_a_running_job_is_paused_watched_and_goes_on(farm: FarmHarness) -> None:
     job = submit(farm, halves(farm, **SLOW))
     until(lambda: farm.status(job).totals.committed, "a commit")
     assert "is paused" in said(farm, "pause", job)
@@ -171,7 +171,7 @@ def test_a_running_job_is_paused_watched_and_goes_on(farm: Farm) -> None:
     farm.check_result(job)
 
 
-def test_a_running_job_gives_what_is_merged(farm: Farm, tmp_path: Path) -> None:
+def test_a_running_job_gives_what_is_merged(farm: FarmHarness, tmp_path: Path) -> None:
     job = submit(farm, halves(farm, layers=3, **SLOW))
     assert "cancel" in said(farm, "rm", job, code=7)
     until(lambda: farm.status(job).layers_merged, "a layer to be merged")
@@ -185,7 +185,7 @@ def test_a_running_job_gives_what_is_merged(farm: Farm, tmp_path: Path) -> None:
     farm.check_result(job)
 
 
-def test_a_cancelled_job_keeps_what_is_merged_and_a_retry_goes_on(farm: Farm) -> None:
+def test_a_cancelled_job_keeps_what_is_merged_and_a_retry_goes_on(farm: FarmHarness) -> None:
     job = submit(farm, halves(farm, **SLOW))
     until(lambda: farm.status(job).totals.committed, "a commit")
     assert "is cancelled" in said(farm, "cancel", job)
@@ -196,7 +196,7 @@ def test_a_cancelled_job_keeps_what_is_merged_and_a_retry_goes_on(farm: Farm) ->
     farm.check_result(job)
 
 
-def test_a_layer_is_computed_anew(farm: Farm) -> None:
+def test_a_layer_is_computed_anew(farm: FarmHarness) -> None:
     job = submit(farm, halves(farm))
     farm.wait(job)
     before = farm.merged(job)
@@ -211,7 +211,7 @@ def test_a_layer_is_computed_anew(farm: Farm) -> None:
 
 
 @pytest.mark.parametrize("name", ["a/b", "..", ".", "a.b", "a\nb", "x" * 300, "", "ä", "-" * 65])
-def test_a_job_name_that_cannot_be(farm: Farm, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_name_that_cannot_be(farm: FarmHarness, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     file = farm.job_file(arrays(1), name=name)
     assert cli.main(["submit", str(file), "--root", str(farm.root.path)]) == 3
     told = capsys.readouterr().err
@@ -220,18 +220,20 @@ def test_a_job_name_that_cannot_be(farm: Farm, name: str, capsys: pytest.Capture
 
 @pytest.mark.parametrize("name", ["../etc", "a/../b", "weights.0", "x" * 300, "a\nb"])
 @pytest.mark.parametrize("command", ["status", "cancel", "rm", "result", "watch"])
-def test_a_job_that_cannot_be_named(farm: Farm, name: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_that_cannot_be_named(
+    farm: FarmHarness, name: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main([command, name, "--root", str(farm.root.path)]) in (2, 6)
     told = capsys.readouterr().err
     assert is_two_lines(told) and len(told) < 600
 
 
-def test_a_second_daemon_is_refused(farm: Farm) -> None:
+def test_a_second_daemon_is_refused(farm: FarmHarness) -> None:
     assert "served already" in said(farm, "serve", code=7)
     assert "served already" in said(farm, "serve", "--detach", code=7)
 
 
-def test_a_root_that_everyone_may_write_to_is_refused(farm: Farm, tmp_path: Path) -> None:
+def test_a_root_that_everyone_may_write_to_is_refused(farm: FarmHarness, tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     for command in (paths.command("serve", tmp_path), paths.command("status", tmp_path)):
         (tmp_path / "farm.json").write_text("{}")
@@ -239,7 +241,7 @@ def test_a_root_that_everyone_may_write_to_is_refused(farm: Farm, tmp_path: Path
         assert done.returncode == 7 and is_two_lines(done.stderr) and "chmod 700" in done.stderr, done
 
 
-def test_no_job_file(farm: Farm, tmp_path: Path) -> None:
+def test_no_job_file(farm: FarmHarness, tmp_path: Path) -> None:
     assert "No such file" in said(farm, "submit", str(tmp_path / "job.yaml"), code=3)
     assert "Is a directory" in said(farm, "submit", str(tmp_path), code=3)
     (tmp_path / "job.yaml").write_text(yaml.safe_dump({"name": "x", "kind": "cluster", "sorce": "."}))
@@ -256,7 +258,7 @@ def interrupted(process: subprocess.Popen[bytes]) -> int:
 
 
 @pytest.mark.parametrize("command", ["submit", "watch"])
-def test_an_interrupted_wait_leaves_the_job_running(farm: Farm, command: str) -> None:
+def test_an_interrupted_wait_leaves_the_job_running(farm: FarmHarness, command: str) -> None:
     file = halves(farm, nap=1.0)  # longer than it takes to interrupt it on a busy machine
     args = ["submit", "--wait", str(file)] if command == "submit" else ["watch", submit(farm, file)]
     out = farm.folder / f"interrupted-{command}"
@@ -271,7 +273,7 @@ def test_an_interrupted_wait_leaves_the_job_running(farm: Farm, command: str) ->
 
 
 def test_an_interrupted_farm_leaves_nothing(tmp_path: Path) -> None:
-    farm = Farm(tmp_path)
+    farm = FarmHarness(tmp_path)
     try:
         farm.start()
         agent = farm.join("one", "--cpus", "1")
@@ -291,7 +293,7 @@ def test_an_interrupted_farm_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_an_agent_interrupted_while_it_starts_leaves_nothing(farm: Farm, times: int, tmp_path: Path) -> None:
+def test_an_agent_interrupted_while_it_starts_leaves_nothing(farm: FarmHarness, times: int, tmp_path: Path) -> None:
     agent = farm.join("brief", "--cpus", "1")
     out = farm.folder / "agent-brief.out"
     until(lambda: out.exists() and "starting" in out.read_text(), "its pool to start")

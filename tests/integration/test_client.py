@@ -30,7 +30,7 @@ from muster.jobs.common.errors import (
 )
 from tests.support import proxy, sshd
 from tests.support.farm import Array, running, until
-from tests.support.farm import Farm as Processes
+from tests.support.farm import FarmHarness as Processes
 
 pytestmark = pytest.mark.ray
 

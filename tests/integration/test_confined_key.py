@@ -15,7 +15,7 @@ from muster.agent.links.base import greet
 from muster.coordinator.protocol import control, transfer, values
 from tests.integration.test_ssh import Confined, hello, linked, opened
 from tests.support import sshd
-from tests.support.farm import Farm, arrays, running, until
+from tests.support.farm import FarmHarness, arrays, running, until
 from tests.support.sshd import HOST, Sshd
 
 SOON = 20.0
@@ -29,13 +29,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
 
 
 @pytest.fixture(scope="module")
-def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FarmHarness]:
     with running(tmp_path_factory.mktemp("farm")) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def confined(farm: Farm, server: Sshd, tmp_path_factory: pytest.TempPathFactory) -> Confined:
+def confined(farm: FarmHarness, server: Sshd, tmp_path_factory: pytest.TempPathFactory) -> Confined:
     forced = f"coordinator connect --root {farm.root.path} --as lab3"
     return Confined(farm, server, tmp_path_factory.mktemp("key"), forced)
 

@@ -18,7 +18,7 @@ from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.protocol import control, transfer, values
 from muster.coordinator.protocol.frames import FRAME_LIMIT, HEAD, MAGIC, FrameReader, frame
 from muster.jobs.parts.part_file import Index, decode_index, encode_index
-from tests.support.farm import Farm, arrays, running, until
+from tests.support.farm import FarmHarness, arrays, running, until
 from tests.support.processes import peak_bytes
 from tests.support.simulated import Cut, Helper, SimulatedAgent
 
@@ -51,13 +51,13 @@ NOISE = {
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FarmHarness]:
     with running(tmp_path_factory.mktemp("connect")) as farm:
         yield farm
 
 
 @pytest.fixture
-def offered(served: Farm) -> Iterator[SimulatedAgent]:
+def offered(served: FarmHarness) -> Iterator[SimulatedAgent]:
     """An agent with a session and one finished part that it has not pushed."""
     served.submit(arrays())
     agent = served.agent()
@@ -74,7 +74,7 @@ def connect(root: roots.Root, role: str, *args: str) -> list[str]:
     return [*roots.command("connect", root.path), "--role", role, *args]
 
 
-def talk(farm: Farm, role: str, raw: bytes) -> tuple[int, list[values.Message], int]:
+def talk(farm: FarmHarness, role: str, raw: bytes) -> tuple[int, list[values.Message], int]:
     """What a helper answers to these bytes and the end of its stdin: exit code, messages, peak memory."""
     watched = [sys.executable, "-c", WATCHED, *connect(farm.root, role)]
     done = subprocess.run(watched, input=raw, capture_output=True, env=farm.environment(), check=False)
@@ -83,7 +83,7 @@ def talk(farm: Farm, role: str, raw: bytes) -> tuple[int, list[values.Message], 
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_the_first_frame_says_who_is_there(served: Farm, role: str) -> None:
+def test_the_first_frame_says_who_is_there(served: FarmHarness, role: str) -> None:
     helper = Helper(served.root, role, TYPES[role], served.environment())
     assert helper.greeting == control.Greeting(values.PROTOCOL, VERSION, served.root.farm)
     assert helper.close() == 0
@@ -106,14 +106,14 @@ def test_without_a_coordinator_it_says_so(tmp_path: Path, role: str) -> None:
     ]
 
 
-def test_a_role_that_is_none_is_a_usage_error(served: Farm) -> None:
+def test_a_role_that_is_none_is_a_usage_error(served: FarmHarness) -> None:
     done = subprocess.run(connect(served.root, "root"), input=b"", capture_output=True, check=False)
     assert done.returncode == 2 and done.stderr.startswith(b"error: --role is 'root'\nhint: ")
 
 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("name", NOISE)
-def test_noise_ends_the_channel_with_a_reason(served: Farm, role: str, name: str) -> None:
+def test_noise_ends_the_channel_with_a_reason(served: FarmHarness, role: str, name: str) -> None:
     code, said, peak = talk(served, role, NOISE[name])
     assert code == 0
     assert isinstance(said[0], control.Greeting)
@@ -155,7 +155,7 @@ def test_a_daemon_that_dies_within_a_body_is_told_at_once(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_an_agent_that_dies_leaves_no_helper(served: Farm, role: str) -> None:
+def test_an_agent_that_dies_leaves_no_helper(served: FarmHarness, role: str) -> None:
     helper = Helper(served.root, role, TYPES[role], served.environment())
     helper.process.send_signal(signal.SIGSTOP)  # it is in no hurry
     helper.process.send_signal(signal.SIGCONT)
@@ -250,7 +250,7 @@ def test_a_body_that_is_cut_short_leaves_nothing(offered: SimulatedAgent) -> Non
     until(lambda: disk(offered) == before, "the half bundle to go")
 
 
-def test_a_lost_acknowledgement_ends_well(offered: SimulatedAgent, served: Farm) -> None:
+def test_a_lost_acknowledgement_ends_well(offered: SimulatedAgent, served: FarmHarness) -> None:
     part = offered.parts[0]
     offered.push(part, lose_reply=True)
     assert part in offered.parts
@@ -266,7 +266,7 @@ def disk(agent: SimulatedAgent) -> list[str]:
     return sorted(str(path) for path in found)
 
 
-def test_a_bundle_that_comes_with_its_header_has_one_answer_and_leaves_the_channel_clean(farm: Farm) -> None:
+def test_a_bundle_that_comes_with_its_header_has_one_answer_and_leaves_the_channel_clean(farm: FarmHarness) -> None:
     job = farm.submit(arrays(), shard_rows=8)
     agent = farm.agent()
     agent.join()

@@ -30,7 +30,7 @@ from muster.coordinator.protocol.frames import FRAME_LIMIT, HEAD, MAGIC, frame
 from muster.jobs.common.hashing import of_bytes
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.parts.part_file import encode_index, read_index
-from tests.support.farm import Farm, arrays, running, until
+from tests.support.farm import FarmHarness, arrays, running, until
 from tests.support.processes import peak_bytes
 from tests.support.simulated import Cut, SimulatedAgent
 
@@ -41,13 +41,13 @@ MEMORY_BYTES = 300 << 20  # what hostile bytes may make the daemon grow by
 
 
 @pytest.fixture
-def brisk(tmp_path: Path) -> Iterator[Farm]:
+def brisk(tmp_path: Path) -> Iterator[FarmHarness]:
     """A farm whose leases end soon."""
     with running(tmp_path, lease=LEASE, heartbeat=0.1, tick=0.05) as made:
         yield made
 
 
-def submit(farm: Farm, shards: int = SHARDS, **more: Any) -> str:
+def submit(farm: FarmHarness, shards: int = SHARDS, **more: Any) -> str:
     return farm.submit(arrays(rows=shards * ROWS), shard_rows=ROWS, **more)
 
 
@@ -68,11 +68,11 @@ def finish_some(agent: SimulatedAgent, at_least: int = 3) -> None:
     agent.sync(hungry=False)
 
 
-def wait_gone(farm: Farm, name: str) -> None:
+def wait_gone(farm: FarmHarness, name: str) -> None:
     until(lambda: (status := farm.agent_status(name)) and status.state == "gone", f"{name} to be given up")
 
 
-def wait_merged(farm: Farm, job: str, layers: int) -> None:
+def wait_merged(farm: FarmHarness, job: str, layers: int) -> None:
     until(lambda: farm.status(job).layers_merged >= layers, f"{layers} layers to be merged")
 
 
@@ -83,7 +83,7 @@ def once_each(*agents: SimulatedAgent, shards: int = SHARDS) -> None:
 # --- leases and late news -----------------------------------------------------------------------------------
 
 
-def test_a_dead_machines_shards_are_pending_again(brisk: Farm) -> None:
+def test_a_dead_machines_shards_are_pending_again(brisk: FarmHarness) -> None:
     job = submit(brisk)
     dead, heir = brisk.agent("dead"), brisk.agent("heir")
     finish_some(dead)
@@ -97,7 +97,7 @@ def test_a_dead_machines_shards_are_pending_again(brisk: Farm) -> None:
     brisk.check_result(job)
 
 
-def test_news_of_a_stale_attempt_changes_nothing(brisk: Farm) -> None:
+def test_news_of_a_stale_attempt_changes_nothing(brisk: FarmHarness) -> None:
     job = submit(brisk, shards=1)
     old, new = brisk.agent("old"), brisk.agent("new")
     old.join()
@@ -122,7 +122,7 @@ def test_news_of_a_stale_attempt_changes_nothing(brisk: Farm) -> None:
     brisk.check_result(job)
 
 
-def test_finished_shards_are_not_done_again_while_the_lease_holds(farm: Farm) -> None:
+def test_finished_shards_are_not_done_again_while_the_lease_holds(farm: FarmHarness) -> None:
     job = submit(farm)
     slow, quick = farm.agent("slow"), farm.agent("quick")
     finish_some(slow)
@@ -135,7 +135,7 @@ def test_finished_shards_are_not_done_again_while_the_lease_holds(farm: Farm) ->
     farm.check_result(job)
 
 
-def test_what_an_agent_does_not_have_by_its_own_count_runs_again(brisk: Farm) -> None:
+def test_what_an_agent_does_not_have_by_its_own_count_runs_again(brisk: FarmHarness) -> None:
     job = submit(brisk, shards=1)
     agent = brisk.agent("forgetful")
     finish_some(agent, at_least=1)
@@ -148,7 +148,7 @@ def test_what_an_agent_does_not_have_by_its_own_count_runs_again(brisk: Farm) ->
     brisk.check_result(job)
 
 
-def test_a_kick_takes_a_shard_that_is_finished_and_not_sent(farm: Farm) -> None:
+def test_a_kick_takes_a_shard_that_is_finished_and_not_sent(farm: FarmHarness) -> None:
     job = submit(farm, shards=1)
     keeper = farm.agent("keeper")
     finish_some(keeper, at_least=1)
@@ -164,7 +164,7 @@ def test_a_kick_takes_a_shard_that_is_finished_and_not_sent(farm: Farm) -> None:
     farm.check_result(job)
 
 
-def test_after_the_lease_they_come_last_and_on_return_count_unless_committed(brisk: Farm) -> None:
+def test_after_the_lease_they_come_last_and_on_return_count_unless_committed(brisk: FarmHarness) -> None:
     job = submit(brisk)
     lost, heir = brisk.agent("lost"), brisk.agent("heir", cpus=1)
     finish_some(lost)
@@ -192,7 +192,7 @@ def test_after_the_lease_they_come_last_and_on_return_count_unless_committed(bri
     brisk.check_result(job)
 
 
-def test_an_agent_that_was_given_up_is_told_so_on_its_old_channel(brisk: Farm) -> None:
+def test_an_agent_that_was_given_up_is_told_so_on_its_old_channel(brisk: FarmHarness) -> None:
     """Else it would sync for ever and get nothing."""
     job = submit(brisk)
     sleeper, other = brisk.agent("sleeper"), brisk.agent("other")
@@ -205,7 +205,7 @@ def test_an_agent_that_was_given_up_is_told_so_on_its_old_channel(brisk: Farm) -
     once_each(sleeper)
 
 
-def test_a_daemon_that_stood_still_blames_nobody(brisk: Farm) -> None:
+def test_a_daemon_that_stood_still_blames_nobody(brisk: FarmHarness) -> None:
     submit(brisk)
     agent = brisk.agent()
     agent.join()
@@ -223,7 +223,7 @@ def test_a_daemon_that_stood_still_blames_nobody(brisk: Farm) -> None:
 # --- the daemon dies ----------------------------------------------------------------------------------------
 
 
-def test_a_restarted_daemon_adopts_what_agents_hold(farm: Farm) -> None:
+def test_a_restarted_daemon_adopts_what_agents_hold(farm: FarmHarness) -> None:
     """Finished, running and untouched: nothing is done twice, and the result is the serial run's."""
     job = submit(farm)
     agents = [farm.agent("one"), farm.agent("two")]
@@ -247,7 +247,7 @@ def test_a_restarted_daemon_adopts_what_agents_hold(farm: Farm) -> None:
     farm.check_result(job)
 
 
-def test_after_a_restart_nobody_else_gets_what_may_still_be_held(farm: Farm) -> None:
+def test_after_a_restart_nobody_else_gets_what_may_still_be_held(farm: FarmHarness) -> None:
     job = submit(farm, shards=300)
     holder, other = farm.agent("holder"), farm.agent("other")
     finish_some(holder)
@@ -272,7 +272,7 @@ def test_after_a_restart_nobody_else_gets_what_may_still_be_held(farm: Farm) -> 
     farm.check_result(job)
 
 
-def test_whatever_is_killed_a_reader_never_sees_a_partial_result(farm: Farm) -> None:
+def test_whatever_is_killed_a_reader_never_sees_a_partial_result(farm: FarmHarness) -> None:
     job = farm.submit(arrays(6), shard_rows=ROWS)
     expected = farm.serial(job)
     stop, wrong, seen = threading.Event(), list[str](), set[str]()
@@ -300,7 +300,7 @@ def test_whatever_is_killed_a_reader_never_sees_a_partial_result(farm: Farm) -> 
     assert seen and farm.merged(job) == expected
 
 
-def test_stopped_in_good_order_it_goes_on(farm: Farm) -> None:
+def test_stopped_in_good_order_it_goes_on(farm: FarmHarness) -> None:
     job = submit(farm)
     agent = farm.agent()
     finish_some(agent)
@@ -313,14 +313,14 @@ def test_stopped_in_good_order_it_goes_on(farm: Farm) -> None:
     farm.check_result(job)
 
 
-def test_a_second_daemon_is_refused(farm: Farm) -> None:
+def test_a_second_daemon_is_refused(farm: FarmHarness) -> None:
     second = farm.coordinator("serve")
     assert second.returncode == 7
     assert second.stderr.startswith(f"error: {farm.root.path} is served already\nhint: ")
 
 
 @pytest.mark.parametrize("harm", ["a bit turned", "cut short", "gone"])
-def test_a_damaged_bundle_runs_again_and_nothing_else(farm: Farm, harm: str) -> None:
+def test_a_damaged_bundle_runs_again_and_nothing_else(farm: FarmHarness, harm: str) -> None:
     job = submit(farm)
     agent = farm.agent()
     finish_some(agent, at_least=SHARDS)
@@ -354,7 +354,7 @@ def spoil(plan: Path, harm: str = "another number") -> bytes:
     return raw
 
 
-def assert_damaged(farm: Farm, *command: str) -> None:
+def assert_damaged(farm: FarmHarness, *command: str) -> None:
     ran = farm.coordinator(*command)
     assert ran.returncode == 12, (command, ran.stdout, ran.stderr)
     assert ran.stdout == "" and ran.stderr.startswith("error: ") and "plan.msgpack is damaged: " in ran.stderr
@@ -362,7 +362,7 @@ def assert_damaged(farm: Farm, *command: str) -> None:
 
 
 @pytest.mark.parametrize("harm", ["another number", "cut short"])
-def test_a_damaged_plan_keeps_no_other_job_from_being_served(farm: Farm, harm: str) -> None:
+def test_a_damaged_plan_keeps_no_other_job_from_being_served(farm: FarmHarness, harm: str) -> None:
     spoilt, sound = submit(farm), submit(farm, shards=5)
     farm.stop()
     raw = spoil(farm.root.job(spoilt).plan, harm)
@@ -381,7 +381,7 @@ def test_a_damaged_plan_keeps_no_other_job_from_being_served(farm: Farm, harm: s
     farm.check_result(spoilt)
 
 
-def test_a_job_with_a_damaged_plan_can_be_deleted(farm: Farm) -> None:
+def test_a_job_with_a_damaged_plan_can_be_deleted(farm: FarmHarness) -> None:
     spoilt = submit(farm)
     farm.stop()
     spoil(farm.root.job(spoilt).plan)
@@ -392,7 +392,7 @@ def test_a_job_with_a_damaged_plan_can_be_deleted(farm: Farm) -> None:
     assert "not served" not in farm.coordinator("status").stdout
 
 
-def test_what_a_job_with_a_damaged_plan_shares_stays_until_it_is_whole_again(farm: Farm) -> None:
+def test_what_a_job_with_a_damaged_plan_shares_stays_until_it_is_whole_again(farm: FarmHarness) -> None:
     fields: dict[str, Any] = {"work": "def f(rows): return rows * 2\n", "kind": "map", "code": "work.py:f"}
     spoilt, other = submit(farm, **fields), submit(farm, **fields)
     farm.stop()
@@ -408,7 +408,7 @@ def test_what_a_job_with_a_damaged_plan_shares_stays_until_it_is_whole_again(far
     farm.check_result(spoilt)
 
 
-def test_a_plan_that_was_changed_is_told_with_a_daemon_and_without(farm: Farm) -> None:
+def test_a_plan_that_was_changed_is_told_with_a_daemon_and_without(farm: FarmHarness) -> None:
     job = submit(farm)
     farm.agent().work(lambda: farm.status(job).state == "complete")
     assert farm.coordinator("verify", job, "--inputs").returncode == 0
@@ -424,7 +424,7 @@ def test_a_plan_that_was_changed_is_told_with_a_daemon_and_without(farm: Farm) -
     assert farm.status(job).state == "complete"
 
 
-def test_a_root_from_before_plans_had_digests_gets_them(farm: Farm) -> None:
+def test_a_root_from_before_plans_had_digests_gets_them(farm: FarmHarness) -> None:
     job = submit(farm)
     farm.agent().work(lambda: farm.status(job).state == "complete")
     farm.stop()
@@ -453,7 +453,7 @@ with submission(root.find(Path(sys.argv[1])), plan_file(Path(sys.argv[2]))) as n
 
 
 @pytest.mark.parametrize("daemon", ["runs", "starts"])
-def test_what_a_killed_submitter_left_is_swept_and_a_live_ones_is_not(brisk: Farm, daemon: str) -> None:
+def test_what_a_killed_submitter_left_is_swept_and_a_live_ones_is_not(brisk: FarmHarness, daemon: str) -> None:
     file = str(brisk.job_file(arrays(), ROWS))
     command = [sys.executable, "-c", LAYS_OUT, str(brisk.root.path), file]
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -481,7 +481,7 @@ def test_what_a_killed_submitter_left_is_swept_and_a_live_ones_is_not(brisk: Far
 
 
 @pytest.mark.parametrize("timeout", [None, "1h"])
-def test_a_shard_that_runs_ten_times_the_median_is_named(brisk: Farm, timeout: str | None) -> None:
+def test_a_shard_that_runs_ten_times_the_median_is_named(brisk: FarmHarness, timeout: str | None) -> None:
     fields: dict[str, Any] = {"timeout": timeout} if timeout else {}
     job = submit(brisk, **fields)
     agent = brisk.agent()
@@ -506,7 +506,7 @@ def test_a_shard_that_runs_ten_times_the_median_is_named(brisk: Farm, timeout: s
     brisk.check_result(job)
 
 
-def test_status_names_the_machine_that_has_no_room_for_a_shard(farm: Farm) -> None:
+def test_status_names_the_machine_that_has_no_room_for_a_shard(farm: FarmHarness) -> None:
     job, agent = submit(farm), farm.agent()
     agent.join()
     news = agent.control.ask(control.Sync(agent.session, 10, 0.0))
@@ -516,7 +516,7 @@ def test_status_names_the_machine_that_has_no_room_for_a_shard(farm: Farm) -> No
     assert note.removeprefix("one is idle: ") in "".join(farm.ask(ExplainAgent("one"), Explained).lines)
 
 
-def test_why_a_machine_takes_nothing_of_a_job_is_explained_once(farm: Farm) -> None:
+def test_why_a_machine_takes_nothing_of_a_job_is_explained_once(farm: FarmHarness) -> None:
     job, agent = submit(farm), farm.agent("bare", kinds={"chain": 1})
     agent.join()
     [note] = farm.status(job).notes
@@ -529,7 +529,7 @@ def test_why_a_machine_takes_nothing_of_a_job_is_explained_once(farm: Farm) -> N
 # --- machines that compute other bits -----------------------------------------------------------------------
 
 
-def test_a_job_that_wants_the_same_kernels_goes_to_no_other_machine(farm: Farm) -> None:
+def test_a_job_that_wants_the_same_kernels_goes_to_no_other_machine(farm: FarmHarness) -> None:
     job = submit(farm, same_kernels="require")
     first, other = farm.agent("first"), farm.agent("other", fingerprint="numpy 0.9")
     finish_some(first)
@@ -561,7 +561,7 @@ def _rejoined(agent: SimulatedAgent) -> bool:
 # --- drains, poison, retries --------------------------------------------------------------------------------
 
 
-def test_a_drain_recomputes_nothing(farm: Farm) -> None:
+def test_a_drain_recomputes_nothing(farm: FarmHarness) -> None:
     job = submit(farm)
     leaver, stayer = farm.agent("leaver"), farm.agent("stayer")
     finish_some(leaver)
@@ -580,7 +580,7 @@ def test_a_drain_recomputes_nothing(farm: Farm) -> None:
     farm.check_result(job)
 
 
-def test_a_poison_shard_stops_after_its_attempts_and_all_else_completes(farm: Farm) -> None:
+def test_a_poison_shard_stops_after_its_attempts_and_all_else_completes(farm: FarmHarness) -> None:
     for name in ("one", "two"):
         agent = farm.agent(name)
         agent.fails.add(("b", 3))
@@ -604,7 +604,7 @@ def test_a_poison_shard_stops_after_its_attempts_and_all_else_completes(farm: Fa
     farm.check_result(job)
 
 
-def test_layers_that_run_again_forget_their_results_first(farm: Farm) -> None:
+def test_layers_that_run_again_forget_their_results_first(farm: FarmHarness) -> None:
     job = farm.submit(arrays(2))
     agent = farm.agent()
     agent.work(lambda: farm.status(job).state == "complete")
@@ -620,7 +620,7 @@ def test_layers_that_run_again_forget_their_results_first(farm: Farm) -> None:
 # --- who may speak ------------------------------------------------------------------------------------------
 
 
-def test_the_newest_process_fences_the_old(farm: Farm) -> None:
+def test_the_newest_process_fences_the_old(farm: FarmHarness) -> None:
     old, new = farm.agent(), farm.agent()
     old.join()
     assert isinstance(new.join(), control.Welcome)
@@ -629,7 +629,7 @@ def test_the_newest_process_fences_the_old(farm: Farm) -> None:
     assert isinstance(new.sync(), control.News)
 
 
-def test_a_name_with_another_live_spool_is_refused(brisk: Farm) -> None:
+def test_a_name_with_another_live_spool_is_refused(brisk: FarmHarness) -> None:
     first = brisk.agent("same")
     second = SimulatedAgent(brisk.root, brisk.folder / "spools" / "else", "same", env=brisk.environment())
     brisk.agents.append(second)
@@ -641,7 +641,7 @@ def test_a_name_with_another_live_spool_is_refused(brisk: Farm) -> None:
     assert isinstance(second.join(), control.Welcome)
 
 
-def test_a_pinned_key_speaks_for_its_own_name_alone(farm: Farm) -> None:
+def test_a_pinned_key_speaks_for_its_own_name_alone(farm: FarmHarness) -> None:
     job = submit(farm)
     honest, liar = farm.agent("honest"), farm.agent("liar", pinned="liar")
     finish_some(honest)
@@ -685,13 +685,13 @@ HOSTILE = {
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FarmHarness]:
     with running(tmp_path_factory.mktemp("target")) as made:
         yield made
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_the_daemon_outlives_hostile_bytes(target: Farm, name: str) -> None:
+def test_the_daemon_outlives_hostile_bytes(target: FarmHarness, name: str) -> None:
     assert target.daemon is not None
     before = peak_bytes(target.daemon.pid)
     for _ in range(3):
@@ -710,7 +710,7 @@ def test_the_daemon_outlives_hostile_bytes(target: Farm, name: str) -> None:
     assert "Traceback" not in target.said()
 
 
-def test_connections_that_say_nothing_hold_nobody_up(target: Farm) -> None:
+def test_connections_that_say_nothing_hold_nobody_up(target: FarmHarness) -> None:
     silent = []
     for _ in range(50):
         peer = socket.socket(socket.AF_UNIX)
@@ -726,7 +726,7 @@ def test_connections_that_say_nothing_hold_nobody_up(target: Farm) -> None:
     target.check_result(job)
 
 
-def test_the_socket_and_the_store_are_private(target: Farm) -> None:
+def test_the_socket_and_the_store_are_private(target: FarmHarness) -> None:
     for path in (target.root.socket, target.root.store, target.root.log):
         assert path.stat().st_mode & 0o077 == 0, path
     assert target.root.path.stat().st_uid == os.getuid()

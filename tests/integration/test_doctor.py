@@ -22,7 +22,7 @@ from muster.coordinator.protocol.frames import frame
 from muster.coordinator.protocol.transfer import Probe, Sending, Sent, ToPuller
 from muster.coordinator.protocol.values import PROBE_LIMIT, PROTOCOL, Decoder, encode
 from tests.support import sshd
-from tests.support.farm import Farm, running
+from tests.support.farm import FarmHarness, running
 from tests.support.sshd import HOST, Sshd
 
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"  # where no `coordinator` is
@@ -58,13 +58,13 @@ Doctor = Callable[..., Found]
 
 
 @pytest.fixture(scope="module")
-def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FarmHarness]:
     with running(tmp_path_factory.mktemp("farm")) as made:
         yield made
 
 
 @pytest.fixture
-def doctor(farm: Farm, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Doctor:
+def doctor(farm: FarmHarness, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Doctor:
     """Visits the farm, or `root`, by this ssh configuration; without Ray."""
 
     def visit(config: Path, ssh: str, *args: str, root: Path | None = farm.root.path) -> Found:
@@ -116,7 +116,7 @@ def test_each_step_says_what_was_found(doctor: Doctor, server: Sshd) -> None:
 
 
 @pytest.mark.ray
-def test_a_ray_start_leaves_nothing(farm: Farm, server: Sshd) -> None:
+def test_a_ray_start_leaves_nothing(farm: FarmHarness, server: Sshd) -> None:
     """In a process of its own, in text: with each line in its place."""
     sshd.require()
     own = tempfile.mkdtemp(dir="/tmp")
@@ -163,7 +163,7 @@ def test_a_jump_that_does_not_let_in(doctor: Doctor, server: Sshd, tmp_path: Pat
     assert found.of("port") == "not tried"
 
 
-def test_a_folder(farm: Farm, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder(farm: FarmHarness, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--no-ray", "--json", "--spool", str(tmp_path / "spool")]
     found = heard(cli.main(["doctor", str(farm.root.path), *options]), capsys)
     assert found.exit_code == 0
@@ -255,7 +255,7 @@ def test_no_coordinator_there(doctor: Doctor, odd: Callable[..., Sshd], ssh: str
 
 @both
 def test_the_launcher_is_what_starts_where_path_has_nothing(
-    doctor: Doctor, odd: Callable[..., Sshd], ssh: str, farm: Farm
+    doctor: Doctor, odd: Callable[..., Sshd], ssh: str, farm: FarmHarness
 ) -> None:
     found = doctor(odd(path=SYSTEM_PATH).ssh_config(), ssh)
     assert found.exit_code == 0
@@ -300,7 +300,7 @@ def test_no_daemon_is_a_warning_that_says_what_to_start(doctor: Doctor, server: 
 
 
 def test_a_daemon_that_stands_still_does_not_answer(
-    doctor: Doctor, server: Sshd, monkeypatch: pytest.MonkeyPatch, farm: Farm
+    doctor: Doctor, server: Sshd, monkeypatch: pytest.MonkeyPatch, farm: FarmHarness
 ) -> None:
     monkeypatch.setattr("muster.agent.doctor.link_probe.ANSWER_SECONDS", 0.5)
     farm.kill(signal.SIGSTOP)
@@ -336,7 +336,9 @@ def test_few_connections_at_once(doctor: Doctor, odd: Callable[..., Sshd]) -> No
 
 
 @both
-def test_a_confined_key_under_another_name(doctor: Doctor, server: Sshd, ssh: str, farm: Farm, tmp_path: Path) -> None:
+def test_a_confined_key_under_another_name(
+    doctor: Doctor, server: Sshd, ssh: str, farm: FarmHarness, tmp_path: Path
+) -> None:
     key = sshd.make_key(tmp_path / "confined")
     server.authorize(key, f'restrict,command="coordinator connect --root {farm.root.path} --as lab3"')
     config = server.ssh_config(key=key, name="confined")
@@ -350,7 +352,7 @@ def test_a_confined_key_under_another_name(doctor: Doctor, server: Sshd, ssh: st
 # --- the probe ------------------------------------------------------------------------------------------------
 
 
-def test_a_probe_brings_so_many_bytes_and_never_more_than_the_limit(farm: Farm) -> None:
+def test_a_probe_brings_so_many_bytes_and_never_more_than_the_limit(farm: FarmHarness) -> None:
     link = PipeLink(farm.root.path)
     channel = link.open("pull")
     try:

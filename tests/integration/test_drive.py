@@ -24,7 +24,7 @@ from muster.coordinator.submission.submit import plan_file, submission
 from muster.jobs.common import launch
 from muster.jobs.common.errors import NotFoundError, RefusedError
 from tests.plugin.muster_chain import DEATHS, following
-from tests.support.farm import Farm, Tracer, running, strace_obstacle, until, usurp
+from tests.support.farm import FarmHarness, Tracer, running, strace_obstacle, until, usurp
 from tests.support.needs import skip_for
 
 PLUGIN = Path(__file__).parent.parent / "plugin"
@@ -32,7 +32,7 @@ LENGTH = 8
 
 
 @pytest.fixture
-def chains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Farm]:
+def chains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FarmHarness]:
     """A farm that knows the kind `chain`, with one agent at work."""
     monkeypatch.syspath_prepend(PLUGIN)
     path = os.pathsep.join([str(PLUGIN), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -45,11 +45,11 @@ def chains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Farm]:
         yield farm
 
 
-def submit(farm: Farm, length: int = LENGTH) -> str:
+def submit(farm: FarmHarness, length: int = LENGTH) -> str:
     return farm.submit({}, kind="chain", params={"length": length})
 
 
-def submit_changed(farm: Farm, kind: str = "chain", driver: str = "chain") -> str:
+def submit_changed(farm: FarmHarness, kind: str = "chain", driver: str = "chain") -> str:
     """A plan that nobody here would make."""
     planned = plan_file(farm.job_file({}, kind="chain", params={"length": LENGTH}))
     work = msgspec.structs.replace(planned.plan.work, kind=kind)
@@ -59,13 +59,13 @@ def submit_changed(farm: Farm, kind: str = "chain", driver: str = "chain") -> st
         return job
 
 
-def wish_death(farm: Farm, job: str, moment: str) -> Path:
+def wish_death(farm: FarmHarness, job: str, moment: str) -> Path:
     wish = farm.folder / "deaths" / f"{job}-{moment}"
     wish.touch()
     return wish
 
 
-def check_values(farm: Farm, job: str, length: int) -> None:
+def check_values(farm: FarmHarness, job: str, length: int) -> None:
     """The chain is what it must be."""
     value, values = 1, []
     for number in range(length):
@@ -75,29 +75,29 @@ def check_values(farm: Farm, job: str, length: int) -> None:
     assert merged.tolist() == values
 
 
-def check(farm: Farm, job: str, length: int = LENGTH) -> None:
+def check(farm: FarmHarness, job: str, length: int = LENGTH) -> None:
     """That, and each link was computed once."""
     check_values(farm, job, length)
     digest = farm.plan(job).layers[0].digest
     assert [number for layer, number in farm.agents[0].computed if layer == digest] == list(range(length))
 
 
-def links(farm: Farm, job: str, count: int) -> None:
+def links(farm: FarmHarness, job: str, count: int) -> None:
     until(lambda: farm.status(job).totals.committed >= count, f"{count} links")
 
 
-def drivers(farm: Farm, job: str) -> list[int]:
+def drivers(farm: FarmHarness, job: str) -> list[int]:
     return farm.processes("muster_chain", job)
 
 
-def test_a_chain_runs_to_its_end(chains: Farm) -> None:
+def test_a_chain_runs_to_its_end(chains: FarmHarness) -> None:
     job = submit(chains)
     chains.wait(job)
     check(chains, job)
     until(lambda: not drivers(chains, job), "the driver to end")
 
 
-def test_a_driver_killed_at_any_moment_is_started_again_and_does_nothing_twice(chains: Farm) -> None:
+def test_a_driver_killed_at_any_moment_is_started_again_and_does_nothing_twice(chains: FarmHarness) -> None:
     moments = ["opened", "before-0", "after-0", "read-3", "before-4", "after-4", f"after-{LENGTH - 1}"]
     jobs = {f"job.{n}": moment for n, moment in enumerate(moments, 1)}
     wishes = [wish_death(chains, job, moment) for job, moment in jobs.items()]
@@ -109,7 +109,7 @@ def test_a_driver_killed_at_any_moment_is_started_again_and_does_nothing_twice(c
     assert chains.said().count("ended with -9; it starts again") >= len(jobs) - 1
 
 
-def test_the_daemon_is_killed_and_its_drivers_end_with_it(chains: Farm) -> None:
+def test_the_daemon_is_killed_and_its_drivers_end_with_it(chains: FarmHarness) -> None:
     job = submit(chains, length=40)
     for cursor in (3, 20):
         links(chains, job, cursor)
@@ -120,7 +120,7 @@ def test_the_daemon_is_killed_and_its_drivers_end_with_it(chains: Farm) -> None:
     check(chains, job, length=40)
 
 
-def test_a_job_removed_while_its_advance_is_stored_does_not_end_the_daemon(chains: Farm) -> None:
+def test_a_job_removed_while_its_advance_is_stored_does_not_end_the_daemon(chains: FarmHarness) -> None:
     skip_for(strace_obstacle())
     job = submit(chains, length=200)
     links(chains, job, 2)
@@ -141,7 +141,7 @@ def test_a_job_removed_while_its_advance_is_stored_does_not_end_the_daemon(chain
     assert chains.jobs() == []
 
 
-def test_a_twin_changes_nothing(chains: Farm) -> None:
+def test_a_twin_changes_nothing(chains: FarmHarness) -> None:
     job = submit(chains, length=200)
     until(lambda: drivers(chains, job), "a driver")
     until(lambda: chains.status(job).totals.committed > 1, "it to drive")
@@ -155,7 +155,7 @@ def test_a_twin_changes_nothing(chains: Farm) -> None:
     check(chains, job, length=200)
 
 
-def test_an_advance_from_anywhere_but_the_cursor_is_refused(chains: Farm) -> None:
+def test_an_advance_from_anywhere_but_the_cursor_is_refused(chains: FarmHarness) -> None:
     """As a driver that was thought dead would do it."""
     job = submit(chains, length=50)
     chains.agents[0].paused.set()
@@ -176,7 +176,7 @@ def test_an_advance_from_anywhere_but_the_cursor_is_refused(chains: Farm) -> Non
     check(chains, job, length=50)
 
 
-def test_a_cancelled_job_ends_its_driver_and_a_retry_brings_it_back(chains: Farm) -> None:
+def test_a_cancelled_job_ends_its_driver_and_a_retry_brings_it_back(chains: FarmHarness) -> None:
     job = submit(chains, length=60)
     until(lambda: chains.status(job).totals.committed > 1, "it to drive")
     chains.ask(Cancel(job), Answered)
@@ -186,14 +186,14 @@ def test_a_cancelled_job_ends_its_driver_and_a_retry_brings_it_back(chains: Farm
     check_values(chains, job, length=60)  # what ran when it was cancelled ran again
 
 
-def test_what_has_no_driver_cannot_be_driven(chains: Farm) -> None:
+def test_what_has_no_driver_cannot_be_driven(chains: FarmHarness) -> None:
     job = chains.submit({"a": np.zeros((4, 8), "f4")}, shard_rows=4)
     for name in (job, "nobody.1"):
         with pytest.raises(NotFoundError), driving(chains.root, name):
             pass
 
 
-def test_a_damaged_link_is_made_again_from_what_it_was_made_of(chains: Farm) -> None:
+def test_a_damaged_link_is_made_again_from_what_it_was_made_of(chains: FarmHarness) -> None:
     job = submit(chains, length=20)
     agent = chains.agents[0]
     until(lambda: chains.status(job).totals.committed > 3, "it to drive")
@@ -207,7 +207,7 @@ def test_a_damaged_link_is_made_again_from_what_it_was_made_of(chains: Farm) -> 
 
 
 @pytest.mark.parametrize("damage", ["a bit", "gone"])
-def test_a_driver_that_finds_a_damaged_bundle_has_it_made_again(chains: Farm, damage: str) -> None:
+def test_a_driver_that_finds_a_damaged_bundle_has_it_made_again(chains: FarmHarness, damage: str) -> None:
     job = submit(chains, length=20)
     agent = chains.agents[0]
     links(chains, job, 3)
@@ -228,7 +228,7 @@ def test_a_driver_that_finds_a_damaged_bundle_has_it_made_again(chains: Farm, da
     assert len([number for layer, number in agent.computed if layer == digest]) == 21
 
 
-def test_a_driver_that_gets_nowhere_halts_its_job_with_the_evidence(chains: Farm) -> None:
+def test_a_driver_that_gets_nowhere_halts_its_job_with_the_evidence(chains: FarmHarness) -> None:
     job = chains.submit({}, kind="chain", params={"length": LENGTH, "broken_at": 3})
     other = submit(chains)
     status = chains.wait(job, "halted")
@@ -248,13 +248,13 @@ def test_a_driver_that_gets_nowhere_halts_its_job_with_the_evidence(chains: Farm
     check(chains, job)
 
 
-def test_a_stored_plan_that_says_where_its_driver_was_is_driven_by_that_of_its_kind(chains: Farm) -> None:
+def test_a_stored_plan_that_says_where_its_driver_was_is_driven_by_that_of_its_kind(chains: FarmHarness) -> None:
     job = submit_changed(chains, driver="nowhere.any_more:main")
     chains.wait(job)
     check(chains, job)
 
 
-def test_a_job_whose_kind_has_no_driver_here_is_halted_until_it_is_installed(chains: Farm) -> None:
+def test_a_job_whose_kind_has_no_driver_here_is_halted_until_it_is_installed(chains: FarmHarness) -> None:
     job = submit_changed(chains, kind="alien")
     status = chains.wait(job, "halted")
     assert status.why.startswith("no driver of kind `alien` is installed with the coordinator")
@@ -271,14 +271,14 @@ def test_a_job_whose_kind_has_no_driver_here_is_halted_until_it_is_installed(cha
     until(lambda: drivers(chains, job), "its driver")
 
 
-def test_made_layers_are_not_run_again_alone(chains: Farm) -> None:
+def test_made_layers_are_not_run_again_alone(chains: FarmHarness) -> None:
     job = submit(chains)
     chains.wait(job)
     with pytest.raises(RefusedError, match="one after the other"):
         chains.ask(Retry(job, ["made"]), Answered)
 
 
-def test_a_wait_ends_when_its_time_is_over(chains: Farm) -> None:
+def test_a_wait_ends_when_its_time_is_over(chains: FarmHarness) -> None:
     job = submit(chains, length=50)
     chains.agents[0].paused.set()
     until(lambda: drivers(chains, job), "a driver")

@@ -18,7 +18,7 @@ from muster.coordinator.protocol.frames import frame
 from muster.coordinator.protocol.values import PROTOCOL, encode
 from tests.integration.test_remote import Remote
 from tests.support import disks, sshd
-from tests.support.farm import Array, Farm, running, until
+from tests.support.farm import Array, FarmHarness, running, until
 from tests.support.proxy import Proxy
 from tests.support.sshd import Sshd
 
@@ -78,7 +78,7 @@ def server(tmp_path: Path) -> Iterator[Sshd]:
 
 
 @pytest.fixture
-def farm(tmp_path: Path) -> Iterator[Farm]:
+def farm(tmp_path: Path) -> Iterator[FarmHarness]:
     with running(tmp_path / "farm", lease=LEASE_SECONDS) as made:
         yield made
 
@@ -90,7 +90,7 @@ def proxy(server: Sshd) -> Iterator[Proxy]:
     made.close()
 
 
-def naps(farm: Farm, count: int = 24) -> str:
+def naps(farm: FarmHarness, count: int = 24) -> str:
     """A job of small shards that is under way for a while."""
     return farm.submit(rows(count, 64), 1, work=NAPPING, kind="map", code="work.py:nap", name="map")
 
@@ -99,7 +99,7 @@ def rows(count: int, width: int) -> dict[str, Array]:
     return {"x": np.arange(count * width, dtype="f4").reshape(count, width)}
 
 
-def finish(farm: Farm, far: Hasty, job: str) -> None:
+def finish(farm: FarmHarness, far: Hasty, job: str) -> None:
     """To its end, each shard computed once."""
     farm.wait(job)
     farm.check_result(job)
@@ -107,7 +107,7 @@ def finish(farm: Farm, far: Hasty, job: str) -> None:
 
 
 def test_an_agent_whose_key_is_taken_away_works_on_and_comes_back_with_it(
-    farm: Farm, server: Sshd, proxy: Proxy
+    farm: FarmHarness, server: Sshd, proxy: Proxy
 ) -> None:
     far = Hasty(farm, server, proxy=proxy).join()
     job = naps(farm)
@@ -129,7 +129,7 @@ def test_an_agent_whose_key_is_taken_away_works_on_and_comes_back_with_it(
     assert far.leave() == 0, far.said()
 
 
-def test_a_key_that_never_let_in_is_the_end(farm: Farm, server: Sshd) -> None:
+def test_a_key_that_never_let_in_is_the_end(farm: FarmHarness, server: Sshd) -> None:
     server.forbid_all()
     far = Hasty(farm, server).join()
     assert far.process.wait(30) == 14
@@ -139,7 +139,7 @@ def test_a_key_that_never_let_in_is_the_end(farm: Farm, server: Sshd) -> None:
 
 @pytest.mark.parametrize(("there", "older"), [(PROTOCOL + 1, "this machine"), (PROTOCOL - 1, "the coordinator's")])
 def test_a_coordinator_of_another_protocol_is_asked_again_until_it_is_upgraded(
-    farm: Farm, server: Sshd, proxy: Proxy, tmp_path: Path, there: int, older: str
+    farm: FarmHarness, server: Sshd, proxy: Proxy, tmp_path: Path, there: int, older: str
 ) -> None:
     """In the middle of its work: it says which side is to be upgraded, and keeps what it has finished."""
     switch, asked = tmp_path / "upgraded", tmp_path / "asked"
@@ -160,7 +160,7 @@ def test_a_coordinator_of_another_protocol_is_asked_again_until_it_is_upgraded(
     assert far.said().count("no link: ") == 1, "it says so once"
 
 
-def other_version(path: Path, farm: Farm, protocol: int, switch: Path, asked: Path) -> Path:
+def other_version(path: Path, farm: FarmHarness, protocol: int, switch: Path, asked: Path) -> Path:
     """A `coordinator` of another version, until `switch` is there; each control channel adds a byte to `asked`."""
     greeting = frame(encode(Greeting(protocol, "9.9", farm.root.farm)))
     path.with_suffix(".greeting").write_bytes(greeting)
@@ -172,7 +172,7 @@ def other_version(path: Path, farm: Farm, protocol: int, switch: Path, asked: Pa
     return path
 
 
-def test_an_agent_of_another_protocol_is_told_which_side_to_upgrade(farm: Farm, server: Sshd) -> None:
+def test_an_agent_of_another_protocol_is_told_which_side_to_upgrade(farm: FarmHarness, server: Sshd) -> None:
     """The other way round: an agent that does not look at the greeting."""
     import msgspec
 
@@ -193,7 +193,9 @@ def test_an_agent_of_another_protocol_is_told_which_side_to_upgrade(farm: Farm, 
     assert farm.agent_status("old") is None
 
 
-def test_a_connection_that_is_half_open_is_given_up_by_the_agent_itself(farm: Farm, server: Sshd, proxy: Proxy) -> None:
+def test_a_connection_that_is_half_open_is_given_up_by_the_agent_itself(
+    farm: FarmHarness, server: Sshd, proxy: Proxy
+) -> None:
     """Nothing moves on it and nobody is told; a new one is good."""
     far = Hasty(farm, server, proxy=proxy).join()
     job = naps(farm)
@@ -203,7 +205,7 @@ def test_a_connection_that_is_half_open_is_given_up_by_the_agent_itself(farm: Fa
     assert len(proxy.seen) > 1
 
 
-def test_a_connection_that_trickles_is_given_up(farm: Farm, server: Sshd, proxy: Proxy) -> None:
+def test_a_connection_that_trickles_is_given_up(farm: FarmHarness, server: Sshd, proxy: Proxy) -> None:
     """A byte a second, each in time; and an input of 4 MiB would take weeks."""
     far = Hasty(farm, server, proxy=proxy).join()
     until(far.is_at_work, "the agent to work")

@@ -20,7 +20,7 @@ from muster.jobs.contract.plan import ITEMS_LIST
 from muster.jobs.results.open_result import WrittenFiles, open_result, verify_layer
 from tests.integration.test_remote import Remote
 from tests.support import proxy as proxies
-from tests.support.farm import Farm, running, until
+from tests.support.farm import FarmHarness, running, until
 from tests.support.odd_names import ODD_NAMES, fill
 from tests.support.sshd import HOST, Sshd
 
@@ -65,7 +65,7 @@ def add(lines, first_row):
 
 
 class Field(NamedTuple):
-    farm: Farm
+    farm: FarmHarness
     near: str
     far: Remote
 
@@ -77,7 +77,7 @@ class Field(NamedTuple):
         return dict(open_result(self.farm.root.job(job).result / "items").outputs)
 
 
-def far_client(farm: Farm, server: Sshd, cache: Path) -> Client:
+def far_client(farm: FarmHarness, server: Sshd, cache: Path) -> Client:
     return Client(f"{HOST}:{farm.root.path}", ssh_config=server.ssh_config(name="config-client"), cache=cache)
 
 

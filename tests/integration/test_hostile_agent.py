@@ -27,7 +27,7 @@ from muster.jobs.contract.plan import Output
 from muster.jobs.parts.part_file import check_body, encode_index, read_index
 from muster.jobs.results.bundle import Bundle
 from tests.support import hostile
-from tests.support.farm import Farm, arrays, running
+from tests.support.farm import FarmHarness, arrays, running
 from tests.support.processes import peak_bytes
 from tests.support.shards import layer_of, result_of, store, write_part
 
@@ -38,7 +38,7 @@ SLOW = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCh
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FarmHarness]:
     """A farm with a job under way, of which an agent holds some."""
     with running(tmp_path_factory.mktemp("target"), lease=2.0) as farm:
         farm.submit(arrays(2))
@@ -68,7 +68,7 @@ def samples(layer: str, job: str) -> dict[str, list[values.Message]]:
 class Peer:
     """A helper's connection to the daemon."""
 
-    def __init__(self, farm: Farm, role: str) -> None:
+    def __init__(self, farm: FarmHarness, role: str) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.settimeout(30)
         with roots.address(farm.root.socket) as where:
@@ -99,7 +99,7 @@ class Peer:
 @pytest.mark.parametrize("role", ["control", "push", "pull", "round"])
 @SLOW
 @given(data=st.data())
-def test_the_daemon_outlives_whatever_an_agent_says(target: Farm, role: str, data: st.DataObject) -> None:
+def test_the_daemon_outlives_whatever_an_agent_says(target: FarmHarness, role: str, data: st.DataObject) -> None:
     """In a session of its own, of work that there is; fields are drawn anew where the session is named."""
     [job] = [one.id for one in target.jobs()]
     layer = target.plan(job).layers[0].digest
@@ -140,7 +140,7 @@ def tuple_of(messages: list[values.Message]) -> Any:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def only_in_its_root(target: Farm) -> Iterator[None]:
+def only_in_its_root(target: FarmHarness) -> Iterator[None]:
     """At the end of it all: it is as it was, and only the root has more."""
     marks = [Path("/tmp/mark"), target.root.path.parent / "mark", target.folder.parent / "mark"]
     assert not any(path.exists() for path in marks)
@@ -156,7 +156,7 @@ def only_in_its_root(target: Farm) -> Iterator[None]:
     assert isinstance(agent.join(), talk.Welcome) and isinstance(agent.sync(), talk.News), "a good one is not let in"
 
 
-def outside(farm: Farm) -> list[str]:
+def outside(farm: FarmHarness) -> list[str]:
     """All files of the farm's folder beside its root, and names in its root."""
     found = [path for path in farm.folder.rglob("*") if farm.root.path not in path.parents]
     return sorted(map(str, [*found, *farm.root.path.iterdir(), *farm.root.jobs.iterdir(), *farm.root.code.iterdir()]))

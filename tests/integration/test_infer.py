@@ -14,7 +14,7 @@ import pytest
 from muster.coordinator.commands.submit import submit
 from tests.integration.test_remote import Remote
 from tests.support import networks, sshd
-from tests.support.farm import Array, Farm, running, until
+from tests.support.farm import Array, FarmHarness, running, until
 
 pytestmark = pytest.mark.ray
 
@@ -43,7 +43,7 @@ class Net:
 
 
 @pytest.fixture(scope="module")
-def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FarmHarness]:
     with running(tmp_path_factory.mktemp("farm")) as made:
         made.join("one", "--cpus", "1")
         yield made
@@ -57,13 +57,13 @@ def npz(folder: Path) -> bytes:
     return networks.save_npz(folder / "net.npz", NET).read_bytes()
 
 
-def infer(farm: Farm, layers: Mapping[str, Array], folder: Path, params: dict[str, Any], **fields: Any) -> str:
+def infer(farm: FarmHarness, layers: Mapping[str, Array], folder: Path, params: dict[str, Any], **fields: Any) -> str:
     params = {"model": "net.npz", "batch": 32, **params}
     file = farm.job_file(layers, 100, kind="infer", params=params, files={"net.npz": npz(folder)}, **fields)
     return submit(farm.root, file)
 
 
-def test_one_agent_gives_what_numpy_gives_and_the_serial_run_to_the_bit(farm: Farm, tmp_path: Path) -> None:
+def test_one_agent_gives_what_numpy_gives_and_the_serial_run_to_the_bit(farm: FarmHarness, tmp_path: Path) -> None:
     data = rows()
     job = infer(farm, {"a": data}, tmp_path, {})
     farm.wait(job)
@@ -93,7 +93,7 @@ def test_three_agents_one_of_them_over_ssh_give_the_same_bits(tmp_path: Path) ->
     assert results[0] == results[1]
 
 
-def _check_model_came_once(farm: Farm, far: Remote) -> None:
+def _check_model_came_once(farm: FarmHarness, far: Remote) -> None:
     """Where the remote one got a shard at all, as it must once it is alone."""
     farm.real["one"].send_signal(signal.SIGTERM)
     farm.real["two"].send_signal(signal.SIGTERM)
@@ -109,7 +109,7 @@ def _check_model_came_once(farm: Farm, far: Remote) -> None:
     assert copies[0].stat().st_size == model.nbytes
 
 
-def test_nan_is_counted_in_the_result(farm: Farm, tmp_path: Path) -> None:
+def test_nan_is_counted_in_the_result(farm: FarmHarness, tmp_path: Path) -> None:
     data = rows(500)
     data[[7, 300], 3] = np.nan
     job = infer(farm, {"a": data}, tmp_path, {"nan": "keep"})
@@ -129,7 +129,7 @@ def test_nan_is_counted_in_the_result(farm: Farm, tmp_path: Path) -> None:
     ],
 )
 def test_a_batch_that_goes_wrong_is_named_and_all_else_completes(
-    farm: Farm, tmp_path: Path, trouble: str, said: str
+    farm: FarmHarness, tmp_path: Path, trouble: str, said: str
 ) -> None:
     data = rows(500)
     data[250, 0] = 666
@@ -141,7 +141,7 @@ def test_a_batch_that_goes_wrong_is_named_and_all_else_completes(
 
 
 @pytest.mark.skipif(find_spec("onnxruntime") is None or find_spec("onnx") is None, reason="no onnxruntime")
-def test_an_onnx_model_runs_in_a_process_of_its_own(farm: Farm, tmp_path: Path) -> None:
+def test_an_onnx_model_runs_in_a_process_of_its_own(farm: FarmHarness, tmp_path: Path) -> None:
     raw = networks.save_onnx(tmp_path / "net.onnx", NET).read_bytes()
     params = {"model": "net.onnx", "batch": 32}
     job = submit(farm.root, farm.job_file({"a": rows()}, 500, kind="infer", params=params, files={"net.onnx": raw}))
@@ -150,7 +150,7 @@ def test_an_onnx_model_runs_in_a_process_of_its_own(farm: Farm, tmp_path: Path) 
     assert np.abs(np.load(farm.root.job(job).result / "a" / "out.npy") - wanted).max() <= 1e-5 * np.abs(wanted).max()
 
 
-def test_a_model_goes_with_the_last_job_that_wants_it(farm: Farm, tmp_path: Path) -> None:
+def test_a_model_goes_with_the_last_job_that_wants_it(farm: FarmHarness, tmp_path: Path) -> None:
     jobs = [infer(farm, {name: rows(64)}, tmp_path, {"final": "argmax"}) for name in "ab"]
     for job in jobs:
         farm.wait(job)

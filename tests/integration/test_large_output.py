@@ -15,7 +15,7 @@ import pytest
 from muster.coordinator.commands.submit import submit
 from muster.jobs.results.open_result import verify_layer
 from tests.support import networks
-from tests.support.farm import Farm, running, until
+from tests.support.farm import FarmHarness, running, until
 
 pytestmark = pytest.mark.ray
 
@@ -34,7 +34,7 @@ def peak_mb(pid: int) -> float:
     return next((int(line.split()[1]) / 1000 for line in lines if line.startswith("VmHWM:")), 0.0)
 
 
-def watched(farm: Farm) -> dict[str, float]:
+def watched(farm: FarmHarness) -> dict[str, float]:
     """The peaks of the daemon, of each helper of an agent, and of the merger."""
     assert farm.daemon is not None
     found = {"daemon": peak_mb(farm.daemon.pid)}
@@ -72,7 +72,7 @@ def test_an_output_far_larger_than_memory_streams(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "farm", ignore_errors=True)
 
 
-def _job(farm: Farm, data: np.ndarray[tuple[int, int], np.dtype[np.float32]], raw: bytes) -> Path:
+def _job(farm: FarmHarness, data: np.ndarray[tuple[int, int], np.dtype[np.float32]], raw: bytes) -> Path:
     params = {"model": "net.npz"}
     return farm.job_file({"a": data}, SHARD_ROWS, kind="infer", params=params, files={"net.npz": raw})
 

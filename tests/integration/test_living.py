@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from muster.coordinator.farm_root import paths
-from tests.support.farm import DEADLINE_SECONDS, Farm, arrays, running, until
+from tests.support.farm import DEADLINE_SECONDS, FarmHarness, arrays, running, until
 
 pytestmark = pytest.mark.ray
 
@@ -88,7 +88,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def farm(tmp_path_factory: pytest.TempPathFactory, python: Path) -> Iterator[Farm]:
+def farm(tmp_path_factory: pytest.TempPathFactory, python: Path) -> Iterator[FarmHarness]:
     with running(tmp_path_factory.mktemp("farm")) as made:
         made.env["MUSTER_TEST_LIVING"] = "1"
         made.join("left", "--cpus", "1")
@@ -98,14 +98,14 @@ def farm(tmp_path_factory: pytest.TempPathFactory, python: Path) -> Iterator[Far
         yield made
 
 
-def mapped(farm: Farm, function: str, rows: int = 8, args: dict[str, Any] | None = None, **fields: Any) -> str:
+def mapped(farm: FarmHarness, function: str, rows: int = 8, args: dict[str, Any] | None = None, **fields: Any) -> str:
     """A job of one-row shards."""
     return farm.submit(
         arrays(1, rows, 16), 1, WORK, kind="map", code=f"work.py:{function}", params={"args": args or {}}, **fields
     )
 
 
-def said(farm: Farm, *args: str) -> str:
+def said(farm: FarmHarness, *args: str) -> str:
     done = farm.coordinator(*args)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -114,7 +114,7 @@ def said(farm: Farm, *args: str) -> str:
 # --- logs ---------------------------------------------------------------------------------------------------
 
 
-def test_what_shards_print_is_in_the_logs(farm: Farm) -> None:
+def test_what_shards_print_is_in_the_logs(farm: FarmHarness) -> None:
     job = mapped(farm, "loud", name="loud")
     farm.wait(job)
     log = said(farm, "logs", job)
@@ -126,7 +126,7 @@ def test_what_shards_print_is_in_the_logs(farm: Farm) -> None:
     assert {line["number"] for line in printed} == set(range(8))
 
 
-def test_logs_are_followed_until_the_job_ends(farm: Farm) -> None:
+def test_logs_are_followed_until_the_job_ends(farm: FarmHarness) -> None:
     job = mapped(farm, "fails", name="followed", attempts=1)
     command = [*paths.command("logs", farm.root.path), job, "-f"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=True)
@@ -137,13 +137,13 @@ def test_logs_are_followed_until_the_job_ends(farm: Farm) -> None:
 # --- trying -------------------------------------------------------------------------------------------------
 
 
-def tried(farm: Farm, function: str, *options: str, **fields: Any) -> subprocess.CompletedProcess[str]:
+def tried(farm: FarmHarness, function: str, *options: str, **fields: Any) -> subprocess.CompletedProcess[str]:
     code = f"work.py:{function}"
     file = farm.job_file(arrays(2, 16, 16), 4, WORK, kind="map", code=code, name="tried", **fields)
     return farm.coordinator("try", str(file), *options)
 
 
-def test_a_few_shards_are_tried_here_and_nothing_is_started(farm: Farm) -> None:
+def test_a_few_shards_are_tried_here_and_nothing_is_started(farm: FarmHarness) -> None:
     before = [job.id for job in farm.jobs()]
     done = tried(farm, "loud", "--shards", "3")
     assert done.returncode == 0, done.stderr
@@ -153,13 +153,13 @@ def test_a_few_shards_are_tried_here_and_nothing_is_started(farm: Farm) -> None:
     assert [job.id for job in farm.jobs()] == before
 
 
-def test_a_trial_that_fails_shows_why_and_ends_with_11(farm: Farm) -> None:
+def test_a_trial_that_fails_shows_why_and_ends_with_11(farm: FarmHarness) -> None:
     done = tried(farm, "fails", "--shards", "9")
     assert done.returncode == 11 and "error: a/2 failed" in done.stderr
     assert "ValueError: not this one" in done.stdout and "before the end" in done.stdout
 
 
-def test_a_trial_wants_to_know_where_the_environment_is_here(farm: Farm, python: Path) -> None:
+def test_a_trial_wants_to_know_where_the_environment_is_here(farm: FarmHarness, python: Path) -> None:
     refused = tried(farm, "where", env="nlp")
     assert refused.returncode == 2 and "--env nlp=PYTHON" in refused.stderr
     done = tried(farm, "where", "--env", f"nlp={python}", "--json", env="nlp", packages=["numpy"])
@@ -172,7 +172,7 @@ def test_a_trial_wants_to_know_where_the_environment_is_here(farm: Farm, python:
 # --- environments -------------------------------------------------------------------------------------------
 
 
-def test_a_job_runs_in_the_environment_it_names_and_only_where_that_is(farm: Farm) -> None:
+def test_a_job_runs_in_the_environment_it_names_and_only_where_that_is(farm: FarmHarness) -> None:
     job = mapped(farm, "where", name="env", env="nlp", packages=["numpy>=1.20"])
     farm.wait(job)
     log = said(farm, "logs", job)
@@ -182,7 +182,7 @@ def test_a_job_runs_in_the_environment_it_names_and_only_where_that_is(farm: Far
     assert "has the environments nlp (Python 3." in said(farm, "explain", "right")
 
 
-def test_a_machine_that_lacks_a_package_takes_no_part_and_says_how_to(farm: Farm) -> None:
+def test_a_machine_that_lacks_a_package_takes_no_part_and_says_how_to(farm: FarmHarness) -> None:
     job = mapped(farm, "where", name="lacks", env="nlp", packages=["torch>=2"])
     until(lambda: "has no torch>=2" in said(farm, "status", job), "both to be refused")
     page = said(farm, "explain", job)
@@ -193,7 +193,9 @@ def test_a_machine_that_lacks_a_package_takes_no_part_and_says_how_to(farm: Farm
 
 
 @pytest.mark.parametrize(("env", "words"), [("nlp=/no/such", "there is no program"), ("nlp=/bin/sh", "is no Python")])
-def test_an_environment_that_is_none_is_refused_at_join(farm: Farm, tmp_path: Path, env: str, words: str) -> None:
+def test_an_environment_that_is_none_is_refused_at_join(
+    farm: FarmHarness, tmp_path: Path, env: str, words: str
+) -> None:
     done = farm.agent_command(
         "join", str(farm.root.path), "--name", "odd", "--spool", str(tmp_path / "s"), "--env", env
     )
@@ -203,7 +205,7 @@ def test_an_environment_that_is_none_is_refused_at_join(farm: Farm, tmp_path: Pa
 # --- resources ----------------------------------------------------------------------------------------------
 
 
-def test_a_gpu_is_a_workers_own_and_others_see_none(farm: Farm) -> None:
+def test_a_gpu_is_a_workers_own_and_others_see_none(farm: FarmHarness) -> None:
     job = mapped(farm, "device", name="gpu", resources={"gpus": 1, "threads": 2})
     farm.wait(job)
     printed = json.loads(said(farm, "logs", job, "--json"))["printed"]
@@ -222,7 +224,7 @@ def test_a_gpu_is_a_workers_own_and_others_see_none(farm: Farm) -> None:
 # --- kick and explain ---------------------------------------------------------------------------------------
 
 
-def test_a_kicked_shard_runs_elsewhere_at_no_attempts_cost(farm: Farm, tmp_path: Path) -> None:
+def test_a_kicked_shard_runs_elsewhere_at_no_attempts_cost(farm: FarmHarness, tmp_path: Path) -> None:
     job = mapped(farm, "stuck", args={"flag": str(tmp_path / "flag")}, name="kicked", attempts=1)
     until((tmp_path / "flag").exists, "the shard to hang")
     shard = f"{job}/a/3"
@@ -244,7 +246,7 @@ def test_a_kicked_shard_runs_elsewhere_at_no_attempts_cost(farm: Farm, tmp_path:
     farm.check_result(job)
 
 
-def test_what_runs_nowhere_is_not_kicked(farm: Farm) -> None:
+def test_what_runs_nowhere_is_not_kicked(farm: FarmHarness) -> None:
     job = mapped(farm, "loud", rows=2, name="still")
     farm.wait(job)
     refused = farm.coordinator("kick", f"{job}/a/1")
@@ -252,7 +254,7 @@ def test_what_runs_nowhere_is_not_kicked(farm: Farm) -> None:
     assert farm.coordinator("kick", f"{job}/b/0").returncode == 6
 
 
-def test_a_failures_story_has_its_evidence(farm: Farm) -> None:
+def test_a_failures_story_has_its_evidence(farm: FarmHarness) -> None:
     job = mapped(farm, "fails", name="story", attempts=2)
     farm.wait(job, "incomplete")
     story = said(farm, "explain", f"{job}/a/2")
@@ -262,7 +264,7 @@ def test_a_failures_story_has_its_evidence(farm: Farm) -> None:
     assert "is incomplete: 1 shards quarantined" in lines and f"coordinator retry {job}" in lines
 
 
-def test_an_idle_machine_and_a_job_that_cannot_run_say_why(farm: Farm) -> None:
+def test_an_idle_machine_and_a_job_that_cannot_run_say_why(farm: FarmHarness) -> None:
     job = mapped(farm, "loud", name="vast", resources={"cpus": 99})
     until(lambda: "99" in said(farm, "explain", "left"), "the job to be refused")
     for page in (said(farm, "explain", "left"), said(farm, "explain", job), said(farm, "explain", f"{job}/a/0")):
@@ -277,14 +279,14 @@ def test_an_idle_machine_and_a_job_that_cannot_run_say_why(farm: Farm) -> None:
 # --- courtesy -----------------------------------------------------------------------------------------------
 
 
-def agent(farm: Farm, name: str, *args: str) -> str:
+def agent(farm: FarmHarness, name: str, *args: str) -> str:
     command, *rest = args
     done = farm.agent_command(command, *rest, "--spool", str(farm.folder / "spools" / name))
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def runners(farm: Farm, name: str) -> list[psutil.Process]:
+def runners(farm: FarmHarness, name: str) -> list[psutil.Process]:
     """Living processes of users' code on an agent."""
     found = []
     for path in (farm.folder / "spools" / name / "run").glob("slot-*/runner-*.json"):
@@ -303,7 +305,7 @@ def started(log: Path) -> list[int]:
     return [int(line) for line in log.read_text().split()] if log.exists() else []
 
 
-def test_a_pause_stops_at_once_and_loses_nothing(farm: Farm, tmp_path: Path) -> None:
+def test_a_pause_stops_at_once_and_loses_nothing(farm: FarmHarness, tmp_path: Path) -> None:
     log = tmp_path / "log"
     job = mapped(farm, "ticks", rows=6, args={"log": str(log)}, name="paused", timeout="1s")
     until(lambda: len(started(log)) >= 2, "two to run")
@@ -326,7 +328,7 @@ def test_a_pause_stops_at_once_and_loses_nothing(farm: Farm, tmp_path: Path) -> 
     farm.check_result(job)
 
 
-def test_what_a_paused_machine_has_is_done_elsewhere(farm: Farm, tmp_path: Path) -> None:
+def test_what_a_paused_machine_has_is_done_elsewhere(farm: FarmHarness, tmp_path: Path) -> None:
     log = tmp_path / "log"
     job = mapped(farm, "ticks", rows=6, args={"log": str(log)}, name="elsewhere")
     until(lambda: {one.name for one in farm.status(job).agents if one.running} == set(NAMES), "both to be at work")
@@ -338,7 +340,7 @@ def test_what_a_paused_machine_has_is_done_elsewhere(farm: Farm, tmp_path: Path)
     farm.check_result(job)
 
 
-def test_processors_and_kindness_are_set_while_it_runs(farm: Farm, tmp_path: Path) -> None:
+def test_processors_and_kindness_are_set_while_it_runs(farm: FarmHarness, tmp_path: Path) -> None:
     log = tmp_path / "log"
     agent(farm, "left", "pause")
     try:
@@ -355,7 +357,7 @@ def test_processors_and_kindness_are_set_while_it_runs(farm: Farm, tmp_path: Pat
         agent(farm, "left", "resume")
 
 
-def test_outside_its_hours_it_is_paused(farm: Farm) -> None:
+def test_outside_its_hours_it_is_paused(farm: FarmHarness) -> None:
     hour = time.localtime().tm_hour
     span = f"{(hour + 2) % 24:02d}:00-{(hour + 4) % 24:02d}:00"
     assert f"left: paused: it works from {span}" in agent(farm, "left", "set", f"hours={span}")
@@ -368,11 +370,11 @@ def test_outside_its_hours_it_is_paused(farm: Farm) -> None:
 # --- the same again, with other parameters ------------------------------------------------------------------
 
 
-def inodes(farm: Farm, job: str, layer: str) -> dict[str, int]:
+def inodes(farm: FarmHarness, job: str, layer: str) -> dict[str, int]:
     return {path.name: path.stat().st_ino for path in (farm.root.job(job).result / layer).iterdir()}
 
 
-def test_layers_that_stay_the_same_are_taken_over(farm: Farm) -> None:
+def test_layers_that_stay_the_same_are_taken_over(farm: FarmHarness) -> None:
     first = farm.submit(arrays(3, 24, 32), 4, name="quant")
     farm.wait(first)
     options = ("--from", first, "--layers", "b*", "--set", "n_clusters=8")
@@ -405,7 +407,7 @@ def test_layers_that_stay_the_same_are_taken_over(farm: Farm) -> None:
     farm.check_result(second)
 
 
-def test_written_files_are_taken_over_too(farm: Farm) -> None:
+def test_written_files_are_taken_over_too(farm: FarmHarness) -> None:
     table = {"t.csv": b"x\nten\ntwenty\n"}
     more = {"name": "files", "kind": "map", "code": "work.py:write", "source": {"table": "t.csv"}}
     file = farm.job_file({}, 1, WORK, table, **more)
@@ -419,7 +421,7 @@ def test_written_files_are_taken_over_too(farm: Farm) -> None:
     assert "is rows 1 to 1 of 2" in said(farm, "explain", f"{second}/items/1")
 
 
-def test_what_changed_is_computed_again_and_said(farm: Farm) -> None:
+def test_what_changed_is_computed_again_and_said(farm: FarmHarness) -> None:
     file = farm.job_file(arrays(2, 8, 16), 2, WORK, kind="map", code="work.py:loud", name="edited")
     first = said(farm, "submit", str(file)).strip()
     farm.wait(first)
@@ -440,7 +442,7 @@ def test_what_changed_is_computed_again_and_said(farm: Farm) -> None:
 # --- being told ---------------------------------------------------------------------------------------------
 
 
-def test_who_wants_to_know_of_its_end_is_told(farm: Farm, tmp_path: Path) -> None:
+def test_who_wants_to_know_of_its_end_is_told(farm: FarmHarness, tmp_path: Path) -> None:
     told = tmp_path / "told"
     command = f"cat >> {told}; echo $PWD >> {told}; echo it said hello"
     good = mapped(farm, "loud", rows=2, name="told", notify={"command": command})

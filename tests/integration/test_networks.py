@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from muster.agent.commands.status import state_of
-from muster.agent.display import State
+from muster.agent.display import DisplayState
 from muster.jobs.common import launch
 from tests.support import netns, sshd
-from tests.support.farm import Farm, until
+from tests.support.farm import FarmHarness, until
 from tests.support.netns import Machine, Net
 from tests.support.sshd import HOST, Sshd
 
@@ -56,7 +56,7 @@ class Site:
     """A server in its namespace, with its own sshd, and the machines that join it from theirs."""
 
     net: Net
-    farm: Farm
+    farm: FarmHarness
     server: Machine
     sshd: Sshd
     folder: Path
@@ -108,7 +108,7 @@ class Guest:
         return Counter(map(int, self._notes.read_text().split())) if self._notes.exists() else Counter()
 
     @property
-    def state(self) -> State | None:
+    def state(self) -> DisplayState | None:
         """What it says of itself; nothing where its disk is hidden from us, too."""
         return state_of(self.spool)
 
@@ -138,7 +138,7 @@ class Guest:
 def site(net: Net, tmp_path: Path) -> Iterator[Site]:
     sshd.require()
     server = net.add("server")
-    farm = Farm(tmp_path / "farm", lease=LEASE_SECONDS, heartbeat=0.5, tick=0.2)
+    farm = FarmHarness(tmp_path / "farm", lease=LEASE_SECONDS, heartbeat=0.5, tick=0.2)
     daemon = Sshd(tmp_path / "sshd", address=server.address, prefix=server.enter, env=farm.marked)
     try:
         farm.start(prefix=server.enter)
@@ -166,19 +166,19 @@ def open_listeners(machine: Machine) -> Iterator[str]:
             yield address
 
 
-def submit(farm: Farm) -> str:
+def submit(farm: FarmHarness) -> str:
     """Each row starts with its number, by which the machines note it."""
     rows = np.random.default_rng(3).normal(size=(SHARDS, WIDTH)).astype("f4")
     rows[:, 0] = np.arange(SHARDS)
     return farm.submit({"x": rows}, 1, WORK, kind="map", code="work.py:half", name="map")
 
 
-def committed(farm: Farm, job: str) -> int:
+def committed(farm: FarmHarness, job: str) -> int:
     count: int = farm.status(job).totals.committed
     return count
 
 
-def makers(farm: Farm, job: str) -> list[str]:
+def makers(farm: FarmHarness, job: str) -> list[str]:
     """Per shard, the machine whose result it is."""
     folder = farm.root.job(job).result / "x"
     return [str(name) for name in np.load(folder / "shards.npy")["agent"]]

@@ -15,7 +15,7 @@ import yaml
 
 from muster.coordinator.commands.submit import submit
 from tests.support import disks
-from tests.support.farm import Array, Farm, arrays, running, until
+from tests.support.farm import Array, FarmHarness, arrays, running, until
 from tests.support.proxy import Proxy
 from tests.support.sshd import HOST, Sshd
 
@@ -27,7 +27,7 @@ MAP = {"work": DOUBLE, "kind": "map", "code": "work.py:double", "name": "map"}
 
 
 @pytest.fixture
-def farm(tmp_path: Path) -> Iterator[Farm]:
+def farm(tmp_path: Path) -> Iterator[FarmHarness]:
     with running(tmp_path, lease=LEASE_SECONDS) as made:
         yield made
 
@@ -54,7 +54,7 @@ def field(shared: Field) -> Field:
 class Remote:
     """An agent that comes over ssh, through a proxy if there is one."""
 
-    def __init__(self, farm: Farm, server: Sshd, name: str = "far", proxy: Proxy | None = None) -> None:
+    def __init__(self, farm: FarmHarness, server: Sshd, name: str = "far", proxy: Proxy | None = None) -> None:
         self.farm, self.name = farm, name
         self.spool = farm.folder / "spools" / name
         through = [f"Port {proxy.port}", f"HostKeyAlias [127.0.0.1]:{server.port}"] if proxy else []
@@ -93,12 +93,12 @@ class Remote:
 
 
 class Field(NamedTuple):
-    farm: Farm
+    farm: FarmHarness
     proxy: Proxy
     far: Remote
 
 
-def twice(farm: Farm, arrays: Mapping[str, Array], shard_rows: int) -> Iterator[str]:
+def twice(farm: FarmHarness, arrays: Mapping[str, Array], shard_rows: int) -> Iterator[str]:
     """Two jobs over the same source, the second with other parameters."""
     file = farm.job_file(arrays, shard_rows)
     yield submit(farm.root, file)
@@ -110,7 +110,7 @@ def rows(count: int, width: int, seed: int = 0) -> dict[str, Array]:
     return {"x": np.random.default_rng(seed).normal(size=(count, width)).astype("f4")}
 
 
-def finish(farm: Farm, job: str) -> None:
+def finish(farm: FarmHarness, job: str) -> None:
     farm.wait(job)
     farm.check_result(job)
 
@@ -151,7 +151,7 @@ def test_a_source_that_changes_is_noticed_before_it_is_run(field: Field) -> None
     assert field.farm.merged(job) == {}
 
 
-def test_the_systems_ssh_within_its_bandwidth(farm: Farm, server: Sshd) -> None:
+def test_the_systems_ssh_within_its_bandwidth(farm: FarmHarness, server: Sshd) -> None:
     """Not how fast it is: that no more is on its way than the limit allows."""
     far = Remote(farm, server).join("--bandwidth", "2MiB", "--ssh", "openssh")
     job = farm.submit(rows(2, MIB), 1)
@@ -166,7 +166,7 @@ def test_the_systems_ssh_within_its_bandwidth(farm: Farm, server: Sshd) -> None:
 # --- disks ---
 
 
-def test_a_budget_of_three_shards_is_enough_for_a_thousand(farm: Farm, server: Sshd) -> None:
+def test_a_budget_of_three_shards_is_enough_for_a_thousand(farm: FarmHarness, server: Sshd) -> None:
     each = 4096 * 4
     budget = 3 * (each + KIB)
     job = farm.submit(rows(1000, 4096), 1)
@@ -178,7 +178,7 @@ def test_a_budget_of_three_shards_is_enough_for_a_thousand(farm: Farm, server: S
     assert not any(name.endswith(".half") for name in far.files())
 
 
-def test_a_shard_above_the_budget_is_refused_with_both_numbers(farm: Farm, server: Sshd) -> None:
+def test_a_shard_above_the_budget_is_refused_with_both_numbers(farm: FarmHarness, server: Sshd) -> None:
     job = farm.submit(rows(8, 4096), 1)
     Remote(farm, server).join("--disk", "10KiB")
     until(lambda: farm.agent_status("far"), "the agent to join")
@@ -188,7 +188,7 @@ def test_a_shard_above_the_budget_is_refused_with_both_numbers(farm: Farm, serve
     assert agent is not None and job in agent.ineligible
 
 
-def test_a_full_spool_makes_room_and_goes_on(farm: Farm, server: Sshd) -> None:
+def test_a_full_spool_makes_room_and_goes_on(farm: FarmHarness, server: Sshd) -> None:
     """The budget promises more than the disk has, so that the system is the first to say that it is full."""
     disks.require("mount")
     far = Remote(farm, server)
@@ -250,6 +250,6 @@ def test_an_agent_killed_within_a_pull_begins_it_anew(field: Field) -> None:
     assert not any(name.endswith(".half") for name in far.files())
 
 
-def is_gone(farm: Farm) -> bool:
+def is_gone(farm: FarmHarness) -> bool:
     agent = farm.agent_status("far")
     return agent is not None and agent.state == "gone"

@@ -18,14 +18,14 @@ from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.protocol import transfer as m
 from muster.jobs.common.errors import RefusedError
 from tests.plugin.muster_chain import DEATHS
-from tests.support.farm import Farm, running, until, usurp
+from tests.support.farm import FarmHarness, running, until, usurp
 from tests.support.simulated import Helper
 
 PLUGIN = Path(__file__).parent.parent / "plugin"
 
 
 @pytest.fixture
-def farm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Farm]:
+def farm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FarmHarness]:
     """A farm that knows the kind `rounds`, with two agents at work."""
     monkeypatch.syspath_prepend(PLUGIN)
     path = os.pathsep.join([str(PLUGIN), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -39,11 +39,11 @@ def farm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Farm]:
         yield made
 
 
-def submit(farm: Farm, **params: int) -> str:
+def submit(farm: FarmHarness, **params: int) -> str:
     return farm.submit({}, kind="rounds", params=params)
 
 
-def check(farm: Farm, job: str, **params: int) -> None:
+def check(farm: FarmHarness, job: str, **params: int) -> None:
     """The values are right, and nothing of a round is left anywhere."""
     from muster_rounds import RoundsParams, serially
 
@@ -55,15 +55,15 @@ def check(farm: Farm, job: str, **params: int) -> None:
     until(lambda: not any(agent.parts for agent in farm.agents), "parts to be given up")
 
 
-def drivers(farm: Farm, job: str) -> list[int]:
+def drivers(farm: FarmHarness, job: str) -> list[int]:
     return farm.processes("muster_rounds", job)
 
 
-def at_work(farm: Farm, job: str, shards: int = 30) -> None:
+def at_work(farm: FarmHarness, job: str, shards: int = 30) -> None:
     until(lambda: farm.status(job).totals.committed >= shards, f"{shards} shards")
 
 
-def test_rounds_run_to_their_end(farm: Farm) -> None:
+def test_rounds_run_to_their_end(farm: FarmHarness) -> None:
     job = submit(farm)
     check(farm, job)
     totals = farm.status(job).totals
@@ -71,7 +71,7 @@ def test_rounds_run_to_their_end(farm: Farm) -> None:
     assert farm.coordinator("status", job).returncode == 0 and farm.coordinator("watch", job).returncode == 0
 
 
-def test_what_a_driver_counts_is_what_people_are_shown(farm: Farm) -> None:
+def test_what_a_driver_counts_is_what_people_are_shown(farm: FarmHarness) -> None:
     from muster_rounds import RoundsParams, serially
 
     file = farm.job_file({}, kind="rounds", params={})
@@ -98,7 +98,7 @@ def test_what_a_driver_counts_is_what_people_are_shown(farm: Farm) -> None:
     assert known is not None and (known.done, known.facts) == (20, [f"first {first}"])
 
 
-def test_a_driver_killed_at_any_moment_goes_on_from_its_checkpoint(farm: Farm) -> None:
+def test_a_driver_killed_at_any_moment_goes_on_from_its_checkpoint(farm: FarmHarness) -> None:
     moments = ["opened", "summed-3", "summed-12", "summed-20"]
     for number, moment in enumerate(moments, 1):
         (farm.folder / "deaths" / f"job.{number}-{moment}").touch()
@@ -108,7 +108,7 @@ def test_a_driver_killed_at_any_moment_goes_on_from_its_checkpoint(farm: Farm) -
     assert not list((farm.folder / "deaths").iterdir())
 
 
-def test_the_daemon_is_killed_and_its_rounds_with_it(farm: Farm) -> None:
+def test_the_daemon_is_killed_and_its_rounds_with_it(farm: FarmHarness) -> None:
     job = submit(farm, rounds=100)
     for _ in range(2):
         at_work(farm, job)
@@ -116,7 +116,7 @@ def test_the_daemon_is_killed_and_its_rounds_with_it(farm: Farm) -> None:
     check(farm, job, rounds=100)
 
 
-def test_an_agent_is_killed_and_another_one_takes_over_what_its_rounds_wait_for(farm: Farm) -> None:
+def test_an_agent_is_killed_and_another_one_takes_over_what_its_rounds_wait_for(farm: FarmHarness) -> None:
     job = submit(farm, rounds=60)
     at_work(farm, job)
     farm.agents[0].paused.set()
@@ -127,7 +127,7 @@ def test_an_agent_is_killed_and_another_one_takes_over_what_its_rounds_wait_for(
     check(farm, job, rounds=60)
 
 
-def test_a_shard_of_a_round_has_no_input_that_could_be_fetched(farm: Farm) -> None:
+def test_a_shard_of_a_round_has_no_input_that_could_be_fetched(farm: FarmHarness) -> None:
     job = submit(farm, rounds=60)
     at_work(farm, job)
     for agent in farm.agents:
@@ -150,7 +150,7 @@ def test_a_shard_of_a_round_has_no_input_that_could_be_fetched(farm: Farm) -> No
     check(farm, job, rounds=60)
 
 
-def test_what_is_left_of_another_life_of_the_daemon_is_given_up(farm: Farm) -> None:
+def test_what_is_left_of_another_life_of_the_daemon_is_given_up(farm: FarmHarness) -> None:
     job = submit(farm, rounds=40)
     at_work(farm, job)
     for agent in farm.agents:
@@ -163,7 +163,7 @@ def test_what_is_left_of_another_life_of_the_daemon_is_given_up(farm: Farm) -> N
     check(farm, job, rounds=40)
 
 
-def test_a_twin_changes_nothing_and_advances_are_of_rounds(farm: Farm) -> None:
+def test_a_twin_changes_nothing_and_advances_are_of_rounds(farm: FarmHarness) -> None:
     job = submit(farm, rounds=100_000)
     at_work(farm, job)
     with ask_daemon.line(farm.root) as line:
@@ -186,7 +186,7 @@ def test_a_twin_changes_nothing_and_advances_are_of_rounds(farm: Farm) -> None:
     until(lambda: not any(agent.parts or agent.granted for agent in farm.agents), "all to be given up")
 
 
-def test_a_shard_that_fails_for_good_halts_the_job_and_a_retry_goes_on(farm: Farm) -> None:
+def test_a_shard_that_fails_for_good_halts_the_job_and_a_retry_goes_on(farm: FarmHarness) -> None:
     job = submit(farm, rounds=30)
     at_work(farm, job)
     first = farm.plan(job).layers[0].name
@@ -201,7 +201,7 @@ def test_a_shard_that_fails_for_good_halts_the_job_and_a_retry_goes_on(farm: Far
     check(farm, job, rounds=30)
 
 
-def test_a_cancelled_job_of_rounds_is_retried_from_its_checkpoint(farm: Farm) -> None:
+def test_a_cancelled_job_of_rounds_is_retried_from_its_checkpoint(farm: FarmHarness) -> None:
     job = submit(farm, rounds=60)
     at_work(farm, job, 60)
     farm.ask(Cancel(job), Answered)

@@ -7,7 +7,7 @@ import yaml
 
 from muster.coordinator.commands.submit import submit
 from muster.coordinator.protocol.control import Sync
-from tests.support.farm import Farm, arrays, until
+from tests.support.farm import FarmHarness, arrays, until
 
 FILES, TIMES = 4, 10
 WORK = """
@@ -19,7 +19,7 @@ def plus(rows, more):
 """
 
 
-def test_a_report_that_comes_when_the_next_job_has_the_layer_open_holds_nobody_up(farm: Farm) -> None:
+def test_a_report_that_comes_when_the_next_job_has_the_layer_open_holds_nobody_up(farm: FarmHarness) -> None:
     """The bundle was faster, and the agent deleted its part long ago."""
     file = farm.job_file(arrays(1), shard_rows=48)
     first, second = (submit(farm.root, file) for _ in range(2))
@@ -37,7 +37,7 @@ def test_a_report_that_comes_when_the_next_job_has_the_layer_open_holds_nobody_u
 
 
 @pytest.mark.ray
-def test_forty_jobs_of_four_files_all_complete(farm: Farm) -> None:
+def test_forty_jobs_of_four_files_all_complete(farm: FarmHarness) -> None:
     """Their shards take a while: most bundles are there before the reports on them."""
     farm.join("one", "--cpus", "2")
     first = farm.job_file(arrays(1, rows=2), 1, WORK, kind="map", code="work.py:plus")

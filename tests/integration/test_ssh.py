@@ -33,7 +33,7 @@ from muster.coordinator.protocol.values import Decoder
 from muster.jobs.common.errors import AccessError, LinkError, MusterError, NoCommandError, ProtocolError, SpaceError
 from muster.jobs.common.locations import Host, parse
 from tests.support import sshd
-from tests.support.farm import Farm, until
+from tests.support.farm import FarmHarness, until
 from tests.support.sshd import HOST, Sshd
 
 BOTH: tuple[Ssh, ...] = ("paramiko", "openssh")
@@ -475,7 +475,7 @@ def test_a_full_disk_there(odd: Callable[..., Sshd], ssh: Ssh) -> None:
 
 
 @both
-def test_one_session_per_connection_is_enough(odd: Callable[..., Sshd], ssh: Ssh, farm: Farm) -> None:
+def test_one_session_per_connection_is_enough(odd: Callable[..., Sshd], ssh: Ssh, farm: FarmHarness) -> None:
     server = odd("MaxSessions 1")
     with linked(server, ssh, Host(HOST, root=str(farm.root.path))) as link:
         roles: Sequence[Role] = ("control", "push", "pull")
@@ -570,7 +570,7 @@ def listener(serve: Callable[[socket.socket], object]) -> Iterator[int]:
 
 
 @both
-def test_a_half_open_connection_ends_a_wait(server: Sshd, ssh: Ssh, farm: Farm) -> None:
+def test_a_half_open_connection_ends_a_wait(server: Sshd, ssh: Ssh, farm: FarmHarness) -> None:
     """sshd and all of its children stand still; nothing on the wire says so."""
     with linked(server, ssh, command=str(farm.root.launcher)) as link:
         with opened(link) as channel:
@@ -583,7 +583,7 @@ def test_a_half_open_connection_ends_a_wait(server: Sshd, ssh: Ssh, farm: Farm) 
 
 
 @both
-def test_a_server_that_takes_nothing_ends_a_push(server: Sshd, ssh: Ssh, farm: Farm) -> None:
+def test_a_server_that_takes_nothing_ends_a_push(server: Sshd, ssh: Ssh, farm: FarmHarness) -> None:
     with linked(server, ssh, command=str(farm.root.launcher)) as link:
         with opened(link, "push") as channel:
             greet(channel, SOON)
@@ -694,7 +694,7 @@ def count_rekeys(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 class Confined:
     """A farm behind an sshd where a key may be one agent and nothing else."""
 
-    def __init__(self, farm: Farm, server: Sshd, folder: Path, forced: str) -> None:
+    def __init__(self, farm: FarmHarness, server: Sshd, folder: Path, forced: str) -> None:
         self.farm, self.server = farm, server
         self.key = sshd.make_key(folder / "confined_key")
         server.authorize(self.key, f'restrict,command="{forced}"')
@@ -710,7 +710,7 @@ class Confined:
 
 
 @pytest.fixture
-def confined(farm: Farm, server: Sshd, tmp_path: Path) -> Confined:
+def confined(farm: FarmHarness, server: Sshd, tmp_path: Path) -> Confined:
     return Confined(farm, server, tmp_path, f"coordinator connect --root {farm.root.path} --as lab3")
 
 
@@ -733,7 +733,7 @@ def test_a_confined_key_is_nobody_else(confined: Confined, ssh: Ssh) -> None:
     assert "said hello as other: refused" in confined.farm.said()
 
 
-def test_a_confined_key_by_the_launcher(farm: Farm, server: Sshd, tmp_path: Path) -> None:
+def test_a_confined_key_by_the_launcher(farm: FarmHarness, server: Sshd, tmp_path: Path) -> None:
     confined = Confined(farm, server, tmp_path, f"{farm.root.launcher} --as lab3")
     host = Host(HOST, root=str(farm.root.path))
     assert greeting(server, "paramiko", host, config=confined.config).farm == farm.root.farm
@@ -821,7 +821,7 @@ def test_a_confined_key_forwards_nothing(confined: Confined) -> None:
     assert b"prohibited" in jumped.stderr
 
 
-def test_a_forced_role_is_the_only_one(farm: Farm, server: Sshd, tmp_path: Path) -> None:
+def test_a_forced_role_is_the_only_one(farm: FarmHarness, server: Sshd, tmp_path: Path) -> None:
     forced = f"coordinator connect --role control --root {farm.root.path} --as lab3"
     confined = Confined(farm, server, tmp_path, forced)
     with linked(server, "paramiko", config=confined.config) as link:

@@ -12,29 +12,29 @@ import pytest
 
 from muster.coordinator.daemon.jobs.live import recalled
 from muster.jobs.training import checkpoint
-from muster.jobs.training.aggregation.synchronous import Outer
+from muster.jobs.training.aggregation.synchronous import SynchronousRounds
 from muster.jobs.training.data import dataset
 from muster.jobs.training.params import TrainParams
 from muster.jobs.training.serial import run_serially
 from muster.jobs.training.steps.models import open_model
-from tests.support.farm import Farm
+from tests.support.farm import FarmHarness
 from tests.support.stored_root import CLUSTERING, COMPLETE, HALF, LINES, MERGE, TRAINING, unpacked
 
 LEASE_SECONDS = 4.0  # for so long shards of the killed agents are nobody else's
 
 
 @pytest.fixture
-def old(tmp_path: Path) -> Iterator[Farm]:
+def old(tmp_path: Path) -> Iterator[FarmHarness]:
     """A farm of that root. It is not served yet."""
     assert unpacked(tmp_path).path == tmp_path / "root"
-    farm = Farm(tmp_path, lease=LEASE_SECONDS)
+    farm = FarmHarness(tmp_path, lease=LEASE_SECONDS)
     try:
         yield farm
     finally:
         farm.close()
 
 
-def test_every_job_in_a_root_of_0_1_0_ends_with_what_a_serial_run_gives(old: Farm) -> None:
+def test_every_job_in_a_root_of_0_1_0_ends_with_what_a_serial_run_gives(old: FarmHarness) -> None:
     wanted = trained_serially(old, TRAINING)
     old.start()
     totals = {job.id: job.totals for job in old.jobs()}
@@ -51,7 +51,7 @@ def test_every_job_in_a_root_of_0_1_0_ends_with_what_a_serial_run_gives(old: Far
     assert training["digest"] == wanted
 
 
-def test_what_was_committed_before_is_not_computed_again(old: Farm) -> None:
+def test_what_was_committed_before_is_not_computed_again(old: FarmHarness) -> None:
     old.start()
     agent = old.agent("new", kinds={"cluster": old.plan(CLUSTERING).work.kernel})
     agent.work(lambda: old.status(CLUSTERING).state == "complete")
@@ -59,14 +59,14 @@ def test_what_was_committed_before_is_not_computed_again(old: Farm) -> None:
     old.wait(MERGE)
 
 
-def test_how_far_a_training_of_0_1_0_came_is_known_before_its_driver_says_so(old: Farm) -> None:
+def test_how_far_a_training_of_0_1_0_came_is_known_before_its_driver_says_so(old: FarmHarness) -> None:
     stored = old.stored()[TRAINING].news
     assert stored is not None and (known := recalled(stored)) is not None
     assert (0 < known.done < known.total, known.total, known.unit) == (True, 400, "round")
     assert recalled(stored[:-1]) is recalled(b"\x80") is None
 
 
-def trained_serially(farm: Farm, job: str) -> str:
+def trained_serially(farm: FarmHarness, job: str) -> str:
     """The weights that the stored checkpoint leads to. From the start, this machine's kernels might give others."""
     plan = farm.plan(job)
     params = msgspec.convert(plan.work.params, TrainParams)
@@ -76,6 +76,6 @@ def trained_serially(farm: Farm, job: str) -> str:
     copy = farm.folder / "checkpoints"  # looking for the latest deletes what is later than it
     shutil.copytree(farm.root.job(job).checkpoints, copy)
     found, refused = checkpoint.latest(copy, params, model.stepped, model.dim)
-    assert found is not None and isinstance(found.outer, Outer) and not refused
+    assert found is not None and isinstance(found.outer, SynchronousRounds) and not refused
     assert 0 < found.outer.round < params.rounds
     return run_serially(params, dataset.read(given), begun=found.outer).digest

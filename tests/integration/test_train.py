@@ -18,28 +18,28 @@ from muster.coordinator.api.requests import Done as Answered
 from muster.coordinator.api.requests import Drain, ExplainJob, ExplainShard
 from muster.coordinator.api.status import Explained
 from muster.jobs.training import checkpoint
-from muster.jobs.training.aggregation.asynchronous import Push
-from muster.jobs.training.aggregation.synchronous import Outer
+from muster.jobs.training.aggregation.asynchronous import WorkerPush
+from muster.jobs.training.aggregation.synchronous import SynchronousRounds
 from muster.jobs.training.data import dataset
 from muster.jobs.training.params import TrainParams
-from muster.jobs.training.progress import Course
+from muster.jobs.training.progress import TrainingCourse
 from muster.jobs.training.serial import Serial, replay, run_serially
-from muster.jobs.training.steps.torch_trainer import Place
-from tests.support.farm import Farm, until
+from muster.jobs.training.steps.torch_trainer import TrainerPlace
+from tests.support.farm import FarmHarness, until
 
 SMALL = {"layers": [16], "workers": 6, "microbatch": 16, "rounds": 80, "eval_every": 20, "checkpoint_rounds": 10}
 
 
-def submit(farm: Farm, **params: Any) -> str:
+def submit(farm: FarmHarness, **params: Any) -> str:
     return farm.submit({}, kind="train", params={**SMALL, **params})
 
 
-def summary(farm: Farm, job: str) -> dict[str, Any]:
+def summary(farm: FarmHarness, job: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((farm.root.job(job).result / "made" / "training.json").read_text())
     return found
 
 
-def params_of(farm: Farm, job: str) -> TrainParams:
+def params_of(farm: FarmHarness, job: str) -> TrainParams:
     return msgspec.convert(farm.plan(job).work.params, TrainParams)
 
 
@@ -53,7 +53,7 @@ def serial(params: TrainParams) -> Serial:
     return _serial(msgspec.msgpack.encode(params))
 
 
-def check(farm: Farm, job: str) -> None:
+def check(farm: FarmHarness, job: str) -> None:
     """The weights, the scores and the losses are the serial run's."""
     farm.wait(job)
     found, wanted = summary(farm, job), serial(params_of(farm, job))
@@ -62,17 +62,19 @@ def check(farm: Farm, job: str) -> None:
     assert [point[2] for point in found["points"]] == wanted.losses
 
 
-def at_round(farm: Farm, job: str, number: int) -> None:
+def at_round(farm: FarmHarness, job: str, number: int) -> None:
     until(lambda: (so_far := farm.status(job).progress) is not None and so_far.done >= number, f"round {number}")
 
 
-def drivers(farm: Farm, job: str) -> list[int]:
+def drivers(farm: FarmHarness, job: str) -> list[int]:
     return farm.processes("muster.coordinator.drivers.training.main", job)
 
 
 @pytest.mark.parametrize("machines", [1, 2, 3])
 @pytest.mark.parametrize("mode", [{"mode": "sync"}, {"mode": "local", "local_steps": 3}], ids=["sync", "local"])
-def test_the_weights_do_not_tell_how_many_machines_there_were(farm: Farm, machines: int, mode: dict[str, Any]) -> None:
+def test_the_weights_do_not_tell_how_many_machines_there_were(
+    farm: FarmHarness, machines: int, mode: dict[str, Any]
+) -> None:
     for number in range(machines):
         farm.agent(f"a{number}", cpus=1 + number).go()
     job = submit(farm, **mode)
@@ -80,7 +82,7 @@ def test_the_weights_do_not_tell_how_many_machines_there_were(farm: Farm, machin
     assert not (farm.root.job(job).rounds).exists() or not list(farm.root.job(job).rounds.glob("*.part"))
 
 
-def test_a_machine_is_killed_others_join_and_leave_and_the_weights_are_the_same(farm: Farm) -> None:
+def test_a_machine_is_killed_others_join_and_leave_and_the_weights_are_the_same(farm: FarmHarness) -> None:
     first, second = farm.agent("a").go(), farm.agent("b").go()
     job = submit(farm, rounds=120)
     at_round(farm, job, 20)
@@ -96,7 +98,7 @@ def test_a_machine_is_killed_others_join_and_leave_and_the_weights_are_the_same(
     check(farm, job)
 
 
-def test_driver_and_daemon_are_killed_and_the_weights_are_the_same(farm: Farm) -> None:
+def test_driver_and_daemon_are_killed_and_the_weights_are_the_same(farm: FarmHarness) -> None:
     farm.agent("a").go()
     job = submit(farm, rounds=150)
     at_round(farm, job, 25)
@@ -109,7 +111,7 @@ def test_driver_and_daemon_are_killed_and_the_weights_are_the_same(farm: Farm) -
     assert len(list((farm.root.job(job).path / "checkpoints").glob("round-*"))) == 3
 
 
-def test_how_far_a_training_came_is_known_after_a_restart_and_in_rounds(farm: Farm) -> None:
+def test_how_far_a_training_came_is_known_after_a_restart_and_in_rounds(farm: FarmHarness) -> None:
     job = submit(farm, rounds=20)
     assert (begun := farm.status(job).progress) is not None and (begun.done, begun.total) == (0, 20)
     farm.agent("a").go()
@@ -124,7 +126,7 @@ def test_how_far_a_training_came_is_known_after_a_restart_and_in_rounds(farm: Fa
 
 
 @pytest.mark.parametrize("kills", [False, True])
-def test_an_async_training_is_replayed_from_its_journal(farm: Farm, kills: bool) -> None:
+def test_an_async_training_is_replayed_from_its_journal(farm: FarmHarness, kills: bool) -> None:
     for name in "ab":
         farm.agent(name).go()
     job = submit(farm, mode="async", lr=0.05)
@@ -134,12 +136,12 @@ def test_an_async_training_is_replayed_from_its_journal(farm: Farm, kills: bool)
             os.kill(pid, signal.SIGKILL)
     farm.wait(job)
     found, params = summary(farm, job), params_of(farm, job)
-    journal = msgspec.convert(found["journal"], list[Push])
+    journal = msgspec.convert(found["journal"], list[WorkerPush])
     assert sum(len(push.workers) for push in journal) >= params.rounds * params.workers
     assert replay(params, dataset.load("digits", Path("/"), params.seed), journal) == found["digest"]
 
 
-def test_a_training_ends_at_its_target_with_the_weights_that_reached_it(farm: Farm) -> None:
+def test_a_training_ends_at_its_target_with_the_weights_that_reached_it(farm: FarmHarness) -> None:
     farm.agent("a").go()
     job = submit(farm, target=0.5, lr=0.5, rounds=400, eval_every=10, bits=16)
     check(farm, job)
@@ -153,7 +155,7 @@ def test_a_training_ends_at_its_target_with_the_weights_that_reached_it(farm: Fa
     assert farm.coordinator("verify", job).returncode == 0 and farm.coordinator("result", job).returncode == 0
 
 
-def test_a_loss_that_is_no_number_halts_the_job_and_names_the_round(farm: Farm) -> None:
+def test_a_loss_that_is_no_number_halts_the_job_and_names_the_round(farm: FarmHarness) -> None:
     farm.agent("a").go()
     job = submit(farm, mode="local", local_steps=40, lr=1000.0, layers=[64, 64], rounds=400)
     status = farm.wait(job, "halted")
@@ -165,17 +167,17 @@ def test_a_loss_that_is_no_number_halts_the_job_and_names_the_round(farm: Farm) 
     assert said[1].split(None, 2)[2] == "lr 1000.0 → 0.1"
 
 
-def test_a_checkpoint_of_another_model_halts_the_job_and_is_named(farm: Farm) -> None:
+def test_a_checkpoint_of_another_model_halts_the_job_and_is_named(farm: FarmHarness) -> None:
     job = submit(farm)
     [first] = until(lambda: drivers(farm, job), "its driver")
     params = msgspec.structs.replace(params_of(farm, job), layers=(3,))
-    outer = Outer(params, np.zeros(9, np.float32), 9)
-    checkpoint.write(farm.root.job(job).checkpoints, outer, Course(params))
+    outer = SynchronousRounds(params, np.zeros(9, np.float32), 9)
+    checkpoint.write(farm.root.job(job).checkpoints, outer, TrainingCourse(params))
     os.kill(first, signal.SIGKILL)
     assert "round-0000000000.safetensors: of another model" in farm.wait(job, "halted").why
 
 
-def test_other_data_than_digits_goes_along(farm: Farm) -> None:
+def test_other_data_than_digits_goes_along(farm: FarmHarness) -> None:
     rng = np.random.default_rng(3)
     x, y = rng.normal(size=(200, 12)).astype("f4"), rng.integers(0, 3, 200)
     farm.agent("a").go()
@@ -200,7 +202,7 @@ def net(shape, classes, width):
 """
 
 
-def test_a_torch_module_is_trained_by_whoever_is_there(farm: Farm) -> None:
+def test_a_torch_module_is_trained_by_whoever_is_there(farm: FarmHarness) -> None:
     pytest.importorskip("torch", reason="the torch extra is not installed")
     for name in "ab":
         farm.agent(name).go()
@@ -213,7 +215,7 @@ def test_a_torch_module_is_trained_by_whoever_is_there(farm: Farm) -> None:
     assert plan.work.model is not None and plan.work.needs == ("torch",)
     given = farm.root.model(plan.work.model.digest)
     code = farm.job_file({}, work=MODULE).parent
-    place = Place(given, farm.folder / "serial", code=code, entry="work.py:net")
+    place = TrainerPlace(given, farm.folder / "serial", code=code, entry="work.py:net")
     assert summary(farm, job)["digest"] == run_serially(params, dataset.read(given), place).digest
     pieces = load_file(farm.root.job(job).result / "made" / "weights.safetensors")
     assert pieces["0.weight"].shape == (4, 1, 3, 3) and pieces["1.running_mean"].shape == (4,)
@@ -229,7 +231,7 @@ def test_a_torch_module_is_trained_by_whoever_is_there(farm: Farm) -> None:
         ({"params": {"model": "conv1", "data": {"x": "x.npy", "y": "y.npy"}}}, "params.model: conv1 needs images"),
     ],
 )
-def test_models_that_cannot_be_are_refused_at_submit(farm: Farm, fields: dict[str, Any], said: str) -> None:
+def test_models_that_cannot_be_are_refused_at_submit(farm: FarmHarness, fields: dict[str, Any], said: str) -> None:
     path = farm.job_file({}, work=MODULE, kind="train", **fields)
     np.save(path.parent / "x.npy", np.zeros((20, 5)))
     np.save(path.parent / "y.npy", np.arange(20) % 2)

@@ -11,12 +11,12 @@ import pytest
 
 from tests.integration.test_remote import Remote
 from tests.integration.test_train import at_round, check, submit
-from tests.support.farm import Farm, running, until
+from tests.support.farm import FarmHarness, running, until
 from tests.support.sshd import Sshd
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory, server: Sshd) -> Iterator[tuple[Farm, Remote]]:
+def shared(tmp_path_factory: pytest.TempPathFactory, server: Sshd) -> Iterator[tuple[FarmHarness, Remote]]:
     """One farm and two agents for all tests: workers take seconds to start."""
     with running(tmp_path_factory.mktemp("farm")) as farm:
         farm.join("near", "--cpus", "1")
@@ -26,14 +26,14 @@ def shared(tmp_path_factory: pytest.TempPathFactory, server: Sshd) -> Iterator[t
         yield farm, far
 
 
-def share_of(farm: Farm, job: str) -> dict[str, int]:
+def share_of(farm: FarmHarness, job: str) -> dict[str, int]:
     return {agent.name: agent.shards for agent in farm.status(job).agents}
 
 
 @pytest.mark.parametrize(
     "params", [{}, {"bits": 16}, {"bits": 8, "workers": 4}, {"mode": "local", "local_steps": 2, "bits": 16}], ids=str
 )
-def test_near_and_far_machines_train_one_model(shared: tuple[Farm, Remote], params: dict[str, Any]) -> None:
+def test_near_and_far_machines_train_one_model(shared: tuple[FarmHarness, Remote], params: dict[str, Any]) -> None:
     farm, far = shared
     job = submit(farm, rounds=300, checkpoint_rounds=100, eval_every=100, **params)
     check(farm, job)
@@ -41,7 +41,7 @@ def test_near_and_far_machines_train_one_model(shared: tuple[Farm, Remote], para
     until(lambda: not list((far.spool / "run" / "sheets").glob("*/*")), "its sheets to go")
 
 
-def test_a_far_machine_is_killed_in_the_middle(shared: tuple[Farm, Remote]) -> None:
+def test_a_far_machine_is_killed_in_the_middle(shared: tuple[FarmHarness, Remote]) -> None:
     farm, far = shared
     job = submit(farm, rounds=400, bits=16, checkpoint_rounds=100, eval_every=100)
     at_round(farm, job, 40)

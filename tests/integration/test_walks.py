@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.farm import Farm, running
+from tests.support.farm import FarmHarness, running
 
 pytestmark = pytest.mark.ray
 
@@ -22,14 +22,14 @@ _BLOCK = re.compile(r"^```(?P<language>\w+)(?: (?P<name>\S+))?\n(?P<text>.*?)^``
 
 
 @pytest.fixture(scope="module")
-def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FarmHarness]:
     with running(tmp_path_factory.mktemp("farm")) as made:
         made.join("one", "--cpus", "2")
         yield made
 
 
 @pytest.mark.parametrize("page", sorted(EXAMPLES.glob("*.md")), ids=lambda page: page.stem)
-def test_a_walk_goes_as_its_page_says(page: Path, farm: Farm, tmp_path: Path) -> None:
+def test_a_walk_goes_as_its_page_says(page: Path, farm: FarmHarness, tmp_path: Path) -> None:
     printed = ""
     for block in _BLOCK.finditer(page.read_text()):
         if block["name"]:
@@ -41,7 +41,7 @@ def test_a_walk_goes_as_its_page_says(page: Path, farm: Farm, tmp_path: Path) ->
                 assert line in printed, f"{line!r} is not in:\n{printed}"
 
 
-def walk(commands: str, farm: Farm, folder: Path) -> str:
+def walk(commands: str, farm: FarmHarness, folder: Path) -> str:
     """What they print."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     env = {**farm.environment(), "PATH": path, "MUSTER_ROOT": str(farm.root.path), "COLUMNS": "200"}

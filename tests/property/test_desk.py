@@ -1,4 +1,4 @@
-"""The desk against a model of its own: any order of grants, drops, results, deaths, broken links and refusals."""
+"""The core against a model of its own: any order of grants, drops, results, deaths, broken links and refusals."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from muster.agent.core.events import (
 )
 from muster.agent.core.inputs import name_of
 from muster.agent.core.slots import BACKSTOP_SECONDS
-from muster.agent.core.state_machine import Desk
+from muster.agent.core.state_machine import AgentCore
 from muster.coordinator.protocol.control import (
     Bye,
     Committed,
@@ -108,7 +108,7 @@ class DeskMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 1000.0
-        self.desk = Desk(replace(who(cpus=3, disk=self.budget), in_place=self.in_place))
+        self.core = AgentCore(replace(who(cpus=3, disk=self.budget), in_place=self.in_place))
         self.attempts = 0
         self.open: dict[Shard, int] = {}  # held, not finished → attempt
         self.done: dict[Shard, tuple[int, str]] = {}  # finished, not settled → attempt, part
@@ -116,7 +116,7 @@ class DeskMachine(RuleBasedStateMachine):
         self.owed: Counter[tuple[Any, ...]] = Counter()  # reports to come
         self.said: Counter[tuple[Any, ...]] = Counter()  # in the letter that is on its way
         self.runs: dict[int, list[Run]] = {0: [], 1: [], 2: []}
-        self.doomed: set[int] = set()  # slots the desk wants killed
+        self.doomed: set[int] = set()  # slots the core wants killed
         self.parts: dict[str, set[Shard]] = {}  # on the disk, with all that is in them
         self.asked: Say | None = None
         self.up = False
@@ -139,7 +139,7 @@ class DeskMachine(RuleBasedStateMachine):
     # --- driving ---
 
     def tell(self, event: Event) -> None:
-        for order in self.desk.handle(event, self.now):
+        for order in self.core.handle(event, self.now):
             self.obey(order)
 
     def obey(self, order: Action) -> None:
@@ -499,7 +499,7 @@ class DeskMachine(RuleBasedStateMachine):
             shard = (run.info.layer.digest, running[0])
             if self.flying.get(shard) == run.ticket:
                 self.end(shard, "lost")
-        barren = not ours and self.desk.slots.every[slot].barren >= 2
+        barren = not ours and self.core.slots.every[slot].barren >= 2
         event = WorkerDied(slot, tickets(flights), running, ours, "died", kept)
         self.after_death(flights, barren and self.blames_nobody(run, running))
         self.tell(event)
@@ -551,7 +551,7 @@ class DeskMachine(RuleBasedStateMachine):
             if flights:
                 self.runs[slot] = []
                 self.doomed.discard(slot)
-                barren = self.desk.slots.every[slot].barren >= 2
+                barren = self.core.slots.every[slot].barren >= 2
                 self.after_death(flights, barren)
                 self.tell(WorkerDied(slot, tickets(flights), None, False, "gone"))
                 if self.ended:
@@ -668,13 +668,15 @@ class DeskMachine(RuleBasedStateMachine):
 
     @invariant()
     def state_is_sane(self) -> None:
-        self.desk.sanity_check()
-        stock = self.desk.stock
-        held = {(d, n): h.attempt_of(n)[1] for d, h in stock.holdings.items() for n in {*h.waiting, *h.placed}}  # type: ignore[index]
+        self.core.sanity_check()
+        held_shards = self.core.held_shards
+        held = {(d, n): h.attempt_of(n)[1] for d, h in held_shards.holdings.items() for n in {*h.waiting, *h.placed}}  # type: ignore[index]
         assert held == self.open
-        assert {(d, n) for d in stock.shelf.layers(FARM) for n in stock.shelf.live(FARM, d)} == set(self.done)
+        assert {
+            (d, n) for d in held_shards.finished_parts.layers(FARM) for n in held_shards.finished_parts.live(FARM, d)
+        } == set(self.done)
         if not self.open and not self.busy():
-            assert self.desk.space.reserved == self.bytes_coming(), "a reservation for nothing"
+            assert self.core.space.reserved == self.bytes_coming(), "a reservation for nothing"
 
     def bytes_coming(self) -> int:
         """Of inputs on their way."""

@@ -27,12 +27,12 @@ from muster.agent.core.events import (
     PushUp,
     Ticked,
 )
-from muster.agent.core.state_machine import Desk
+from muster.agent.core.state_machine import AgentCore
 from muster.agent.links.base import Channel, greet
 from muster.agent.spool.paths import Spool
 from muster.coordinator.protocol import control as talk
 from muster.coordinator.protocol import transfer, values
-from muster.coordinator.protocol.checks import Ear
+from muster.coordinator.protocol.checks import AnswerChecks
 from muster.coordinator.protocol.frames import frame
 from muster.jobs.common.errors import MusterError, ProtocolError
 from muster.jobs.common.ranges import RangeSet
@@ -97,11 +97,11 @@ class World:
     """A desk, and around it what obeys: all goes well that it orders."""
 
     def __init__(self, ready: bool = True) -> None:
-        self.desk = Desk(replace(who(cpus=2), in_place=False))
+        self.core = AgentCore(replace(who(cpus=2), in_place=False))
         self.now = 1000.0
         self.asked: Say | None = None
         self.pushing: Push | None = None
-        self.ear = Ear()
+        self.answer_checks = AnswerChecks()
         self.refused = 0
         pool: list[Event] = [PoolStarted()] if ready else []
         for event in (*pool, PushUp(), PullUp(), LinkUp(FARM)):
@@ -109,10 +109,10 @@ class World:
 
     def tell(self, event: Event) -> None:
         todo: list[Event] = [event]
-        while todo and not self.desk.ended:
-            for command in self.desk.handle(todo.pop(0), self.now):
+        while todo and not self.core.ended:
+            for command in self.core.handle(todo.pop(0), self.now):
                 todo += self.obey(command)
-        for part in (self.desk.stock, self.desk.floor, self.desk.space.inputs):
+        for part in (self.core.held_shards, self.core.dispatch, self.core.space.inputs):
             part.sanity_check()
 
     def obey(self, command: Action) -> list[Event]:
@@ -154,7 +154,7 @@ class World:
             return
         try:
             answer = hear(raw)
-            self.ear.check(self.asked.message, answer)
+            self.answer_checks.check(self.asked.message, answer)
         except ProtocolError as error:
             assert "\n" not in error.message and len(error.message) < 2000
             self.refused += 1
@@ -164,7 +164,7 @@ class World:
         self.tell(Heard(answer))  # type: ignore[arg-type]
 
     def again(self, why: str) -> None:
-        self.asked, self.ear = None, Ear()
+        self.asked, self.answer_checks = None, AnswerChecks()
         self.tell(LinkDown(why))
         self.tell(LinkUp(FARM))
 
@@ -209,7 +209,7 @@ def test_the_good_answers_are_obeyed() -> None:
     for message in (WELCOME, NEWS):
         world.hear(pack(message))
     assert world.refused == 0
-    assert world.desk.stock.shelf.count(FARM) == 10
+    assert world.core.held_shards.finished_parts.count(FARM) == 10
 
 
 @pytest.mark.parametrize("text", hostile.ESCAPES)
@@ -272,7 +272,7 @@ def cut_otherwise(*cuts: tuple[int, int, int]) -> talk.LayerInfo:
 )
 def test_what_cannot_be_is_no_answer(news: values.Message) -> None:
     with pytest.raises(ProtocolError):
-        Ear().check(talk.Sync(1, 1), hear(values.encode(news)))
+        AnswerChecks().check(talk.Sync(1, 1), hear(values.encode(news)))
 
 
 def test_a_huge_grant_costs_no_more_than_a_small_one() -> None:

@@ -1,4 +1,4 @@
-"""The scheduler and the desk, joined by two channels that are as slow as they like: jobs that share a layer all end.
+"""The scheduler and the core, joined by two channels that are as slow as they like: jobs that share a layer all end.
 
 What the one believes of the other is true, but for what is on its way."""
 
@@ -23,8 +23,8 @@ from muster.agent.core.events import (
     PushUp,
     Ticked,
 )
-from muster.agent.core.state_machine import Desk
-from muster.coordinator.daemon.agents.outbox import Mailbox
+from muster.agent.core.state_machine import AgentCore
+from muster.coordinator.daemon.agents.outbox import Outbox
 from muster.coordinator.protocol.control import Committed, Drop, Grant, Hello, News, Rejected, Sync, Welcome
 from muster.coordinator.protocol.transfer import Refused, Settled
 from muster.coordinator.scheduler import actions as c
@@ -46,8 +46,8 @@ class Pair:
     def __init__(self) -> None:
         self.now = 100.0
         self.scheduler = Scheduler(1)
-        self.desk = Desk(who())
-        self.mailboxes: dict[int, Mailbox] = {}
+        self.core = AgentCore(who())
+        self.outboxes: dict[int, Outbox] = {}
         self.sessions = 0
         self.jobs = 0
         self.merges: list[e.LayerMerged] = []
@@ -72,7 +72,7 @@ class Pair:
         return [command for command in said if isinstance(command, c.AcceptOffer | c.RefuseOffer)]
 
     def obey(self, command: c.Action) -> None:
-        box = self.mailboxes.get(getattr(command, "session", 0), Mailbox())
+        box = self.outboxes.get(getattr(command, "session", 0), Outbox())
         match command:
             case c.SendGrant(_, job, layer, attempt, numbers):
                 box.grant(Grant(job, layer, 1, attempt, numbers.pairs()), info(layer, job))
@@ -92,9 +92,9 @@ class Pair:
                 self.doubts.append(str(command))
 
     def tell(self, event: Event) -> None:
-        for order in self.desk.handle(event, self.now):
+        for order in self.core.handle(event, self.now):
             self.take_order(order)
-        self.desk.sanity_check()
+        self.core.sanity_check()
 
     def take_order(self, order: Action) -> None:
         match order:
@@ -142,7 +142,7 @@ class Pair:
             self.answers.append(self.welcome(message))
             return
         assert isinstance(message, Sync)
-        box = self.mailboxes[message.session]
+        box = self.outboxes[message.session]
         if not box.rejected:
             self.handle(
                 e.Synced(
@@ -154,7 +154,7 @@ class Pair:
 
     def welcome(self, hello: Hello) -> Welcome:
         self.sessions += 1
-        box = self.mailboxes[self.sessions] = Mailbox()
+        box = self.outboxes[self.sessions] = Outbox()
         self.handle(
             e.Joined(
                 hello.name, hello.spool, hello.process, self.sessions, hello.cpus, hello.memory, hello.disk,
@@ -246,12 +246,12 @@ def test_what_an_agent_lost_without_a_word_runs_again() -> None:
     pair = Pair()
     pair.jobs = JOBS - 1
     pair.job_comes()
-    while not pair.desk.to_push:
+    while not pair.core.to_push:
         for step in pair.steps():
             if step != pair.daemon_judges:
                 step()
     pair.push_breaks()
-    pair.desk.stock.shelf.settle(FARM, A, None)
+    pair.core.held_shards.finished_parts.settle(FARM, A, None)
     for _ in range(ROUNDS):
         for step in pair.steps():
             step()

@@ -17,7 +17,7 @@ from muster.jobs.common.errors import DamagedError
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import Layer, MadeSource
 from muster.jobs.parts.part_file import check_body, read_index
-from muster.jobs.results.bundle import Bundle, Held, take
+from muster.jobs.results.bundle import Bundle, HeldPart, take
 from muster.jobs.results.merge import DamagedBundle, Incomplete, merge_layer
 from muster.jobs.results.open_result import RaggedRows, open_result, verify_layer
 from muster.jobs.results.outputs import SumTooLarge
@@ -26,13 +26,13 @@ from tests.support.shards import ALL_FORMS, files_of, layer_of, result_of, store
 
 def groups_of(numbers: list[int], rng: random.Random) -> list[list[int]]:
     """The numbers dealt out to some groups, none empty."""
-    hands: list[list[int]] = [[] for _ in range(rng.randint(1, len(numbers)))]
+    pool_controller: list[list[int]] = [[] for _ in range(rng.randint(1, len(numbers)))]
     for number in numbers:
-        rng.choice(hands).append(number)
-    return [hand for hand in hands if hand]
+        rng.choice(pool_controller).append(number)
+    return [hand for hand in pool_controller if hand]
 
 
-def parts_of(layer: Layer, folder: Path, rng: random.Random) -> list[Held]:
+def parts_of(layer: Layer, folder: Path, rng: random.Random) -> list[HeldPart]:
     parts = groups_of(list(range(layer.count)), rng)
     rng.shuffle(parts)
     return [
@@ -41,7 +41,7 @@ def parts_of(layer: Layer, folder: Path, rng: random.Random) -> list[Held]:
     ]
 
 
-def bundles_of(parts: list[Held], folder: Path, rng: random.Random) -> list[Path]:
+def bundles_of(parts: list[HeldPart], folder: Path, rng: random.Random) -> list[Path]:
     groups = groups_of(list(range(len(parts))), rng)
     rng.shuffle(groups)
     return [store(Bundle([parts[i] for i in group]), folder / f"{k}.bundle") for k, group in enumerate(groups)]
@@ -86,7 +86,7 @@ def test_bundles_cut_to_a_limit_take_every_shard_once(seed: int, nbytes: int, sh
             bundle = Bundle(taken)
             assert len(bundle.numbers) == 1 or (bundle.nbytes <= nbytes and len(bundle.numbers) <= shards)
             bundles.append(store(bundle, folder / f"{len(bundles)}.bundle"))
-            left = [Held(part.path, part.index, part.wanted - bundle.numbers) for part in left]
+            left = [HeldPart(part.path, part.index, part.wanted - bundle.numbers) for part in left]
         assert merged(layer, bundles, folder / "merged") == serial(layer, folder)
 
 

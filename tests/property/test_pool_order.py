@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from muster.agent.pool.interface import BatchDone, PoolEvent, WorkerDied
 from muster.agent.pool.ray_local import Pool, _Worker
-from muster.agent.pool.worker import Done
-from muster.agent.pool.worker_socket import Lane
+from muster.agent.pool.worker import WorkerDone
+from muster.agent.pool.worker_socket import WorkerSocket
 from muster.jobs.common.processes import ProcessId
 from muster.jobs.workbench.batch import Outcome
 
@@ -26,11 +26,11 @@ def test_outcomes_are_told_in_the_order_they_ran_and_a_death_after_them(good: in
     words are heard."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        lane = Lane(ours)
-        lane.name = "seat"
+        worker_socket = WorkerSocket(ours)
+        worker_socket.name = "seat"
         events: list[PoolEvent] = []
         pool = Pool(Path(), 1, events.append)
-        worker = _Worker(0, "seat", None, mark=ProcessId(0, 0.0), is_open=True, lane=lane)
+        worker = _Worker(0, "seat", None, mark=ProcessId(0, 0.0), is_open=True, worker_socket=worker_socket)
         worker.batches = dict.fromkeys(range(BATCHES), b"")
         pool._workers = [worker]
         pool._pass_on(worker)
@@ -39,9 +39,9 @@ def test_outcomes_are_told_in_the_order_they_ran_and_a_death_after_them(good: in
             if ticket == noticed or (breaks and ticket == good):
                 worker.reason = worker.reason or "died"
             broken = "it broke" if ticket >= good else ""
-            pool._heard(lane, msgspec.msgpack.encode(Done(ticket, b"" if broken else OUTCOME, broken)))
+            pool._heard(worker_socket, msgspec.msgpack.encode(WorkerDone(ticket, b"" if broken else OUTCOME, broken)))
         worker.reason = worker.reason or "died"
         assert not [event for event in events if isinstance(event, WorkerDied)]
-        pool._silent(lane)
+        pool._silent(worker_socket)
     assert [event.ticket for event in events if isinstance(event, BatchDone)] == list(range(good))
     assert events[good:] == [WorkerDied(0, tuple(range(good, BATCHES)), "died", False)]

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from muster.jobs.training.aggregation import fixed_point
-from muster.jobs.training.aggregation.contribution import Contribution, Sum, Tally, added, packed, unpacked
+from muster.jobs.training.aggregation.contribution import (
+    Contribution,
+    ContributionSum,
+    ContributionTally,
+    added,
+    packed,
+    unpacked,
+)
 from muster.jobs.training.aggregation.fixed_point import BadValues, Quantiser
 from muster.jobs.training.aggregation.weights_delta import Compressor, apply
 from muster.jobs.training.data import sampling
@@ -26,8 +33,8 @@ vectors = hnp.arrays(np.float32, DIM, elements=st.floats(-100, 100, width=32))
 bits_given = st.sampled_from([8, 16, 32])
 
 
-def tally_of(params: TrainParams, workers: int = 1) -> Tally:
-    return Tally(workers, workers * params.samples, 5, 0, 0, 3, 3)
+def tally_of(params: TrainParams, workers: int = 1) -> ContributionTally:
+    return ContributionTally(workers, workers * params.samples, 5, 0, 0, 3, 3)
 
 
 @given(vectors, bits_given, st.integers(1, 40))
@@ -81,7 +88,7 @@ def test_any_grouping_adds_up_to_the_same(luck: st.DataObject, bits: Any) -> Non
     ]
     whole = added(parts, DIM, bits)
     np.testing.assert_array_equal(whole.values, np.sum([part.values.astype(np.int64) for part in parts], axis=0))
-    groups = [Sum(DIM, bits) for _ in range(3)]
+    groups = [ContributionSum(DIM, bits) for _ in range(3)]
     for part in luck.draw(st.permutations(parts)):
         luck.draw(st.sampled_from(groups)).add(part)
     again = added(luck.draw(st.permutations(groups)), DIM, bits)

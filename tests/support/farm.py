@@ -1,4 +1,4 @@
-"""A farm of real processes on this machine, for tests: one `Farm` starts, kills and restarts the daemon, submits jobs,
+"""A farm of real processes on this machine, for tests: a `FarmHarness` starts and kills the daemon, submits jobs,
 runs agents and waits for states. Whatever it started is gone after `close`, found by a mark in its environment."""
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def arrays(layers: int = 1, rows: int = 48, width: int = 32, seed: int = 0) -> d
     return {chr(ord("a") + i): rng.normal(size=(rows, width)).astype("f4") for i in range(layers)}
 
 
-class Farm:
+class FarmHarness:
     """One root, its daemon and its agents. `lease`, `heartbeat` and `tick` are seconds and may be changed between
     starts, as may `env`, what its processes' environment has more than ours, and `cwd`, where they are started."""
 
@@ -363,7 +363,7 @@ class Farm:
         return self.real[name]
 
 
-def usurp(line: ask.Line, job: str, drivers: Sequence[int]) -> bool:
+def usurp(line: ask.DaemonConnection, job: str, drivers: Sequence[int]) -> bool:
     """Kill a job's drivers and be its driver on `line`; whether that came before the next of them."""
     for pid in drivers:
         os.kill(pid, signal.SIGKILL)
@@ -375,9 +375,9 @@ def usurp(line: ask.Line, job: str, drivers: Sequence[int]) -> bool:
 
 
 @contextlib.contextmanager
-def running(folder: Path, **more: Any) -> Iterator[Farm]:
+def running(folder: Path, **more: Any) -> Iterator[FarmHarness]:
     """A farm that is served, and gone at the end."""
-    farm = Farm(folder, **more)
+    farm = FarmHarness(folder, **more)
     try:
         farm.start()
         yield farm
@@ -399,7 +399,7 @@ class Tracer:
     system call is carried out; each thread counts for itself, from when the constructor returns. `alone`: only the
     process's first thread is traced."""
 
-    def __init__(self, farm: Farm, pid: int, *faults: str, alone: bool = False) -> None:
+    def __init__(self, farm: FarmHarness, pid: int, *faults: str, alone: bool = False) -> None:
         self._log = farm.folder / f"strace-{uuid.uuid4().hex}"
         calls = sorted({call for fault in faults for call in fault.split(":")[0].split(",")})
         injected = [word for fault in faults for word in ("-e", f"inject={fault}")]

@@ -11,8 +11,8 @@ import xxhash
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.kind import Ragged, Result
 from muster.jobs.contract.plan import ArraySource, Layer, Output, Stamp
-from muster.jobs.parts.part_file import Entry, Index, Layout, PartWriter, encode_index, read_index, tail_of
-from muster.jobs.results.bundle import Bundle, Held
+from muster.jobs.parts.part_file import Index, Layout, PartEntry, PartWriter, encode_index, read_index, tail_of
+from muster.jobs.results.bundle import Bundle, HeldPart
 from muster.jobs.results.outputs import settle
 
 DIGEST = "0123456789abcdef" * 2
@@ -47,7 +47,7 @@ def result_of(number: int, rows: int) -> Result:
     }
 
 
-def write_part(path: Path, layer: Layer, results: Iterable[tuple[int, Result]], fingerprint: str = "fp") -> Held:
+def write_part(path: Path, layer: Layer, results: Iterable[tuple[int, Result]], fingerprint: str = "fp") -> HeldPart:
     """A part with these shards, in order of their numbers."""
     entries = []
     outputs = layer.outputs
@@ -58,12 +58,12 @@ def write_part(path: Path, layer: Layer, results: Iterable[tuple[int, Result]], 
         entries.append(_entry(number, layer, segments, Layout(outputs)))
     writer.finish(Index("farm", layer.digest, outputs or (), fingerprint, tuple(entries)))
     index = read_index(path)
-    return Held(path, index, RangeSet.of(entry.number for entry in index.entries))
+    return HeldPart(path, index, RangeSet.of(entry.number for entry in index.entries))
 
 
-def _entry(number: int, layer: Layer, segments: Sequence[memoryview], layout: Layout) -> Entry:
+def _entry(number: int, layer: Layer, segments: Sequence[memoryview], layout: Layout) -> PartEntry:
     kept, sums = b"".join(segments[: layout.kept_segments]), b"".join(segments[layout.kept_segments :])
-    return Entry(
+    return PartEntry(
         number=number,
         rows=layer.rows_of(number),
         boot=1,

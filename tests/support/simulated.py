@@ -29,7 +29,7 @@ from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import MadeSource
 from muster.jobs.kinds.registry import kernels
 from muster.jobs.parts.part_file import Index, encode_index, read_index, tail_of
-from muster.jobs.results.bundle import Bundle, Held
+from muster.jobs.results.bundle import Bundle, HeldPart
 from muster.jobs.user_code.code_pack import unpack
 from muster.jobs.user_code.environments import installed
 from muster.jobs.workbench.batch import Batch, Item
@@ -376,7 +376,7 @@ class SimulatedAgent:
     # --- push --------------------------------------------------------------------------------------------
 
     def bundle_of(self, part: Part) -> Bundle:
-        return Bundle([Held(part.path, part.index, part.numbers)])
+        return Bundle([HeldPart(part.path, part.index, part.numbers)])
 
     def offer_of(self, bundle: Bundle) -> transfer.Offer:
         index = bundle.index

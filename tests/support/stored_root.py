@@ -25,7 +25,7 @@ from muster import VERSION
 from muster.coordinator.commands.submit import submit
 from muster.coordinator.farm_root.paths import Root
 from muster.jobs.kinds.registry import kernels
-from tests.support.farm import Farm, until
+from tests.support.farm import FarmHarness, until
 from tests.support.simulated import SimulatedAgent
 
 ARCHIVE = Path(__file__).with_name("root-0.1.0.tar.gz")
@@ -82,7 +82,7 @@ def make(archive: Path = ARCHIVE) -> None:
     """Bring a farm to where there is some of everything, kill it all and pack what is left."""
     assert VERSION == "0.1.0", "the versions after it cannot make a root of it"
     MADE_AT.mkdir()
-    farm = Farm(MADE_AT)
+    farm = FarmHarness(MADE_AT)
     try:
         farm.start()
         _with_a_real_agent(farm)
@@ -97,7 +97,7 @@ def make(archive: Path = ARCHIVE) -> None:
     shutil.rmtree(MADE_AT)
 
 
-def _with_a_real_agent(farm: Farm) -> None:
+def _with_a_real_agent(farm: FarmHarness) -> None:
     """A job to its end, a training half way, a job over lines that is held in its midst."""
     agent = farm.join("real", "--cpus", "1")
     whole = {"a": np.arange(96).reshape(24, 4), "b": np.arange(48).reshape(12, 4)}
@@ -135,7 +135,7 @@ def _training(data: Path) -> dict[str, Any]:
     return {"data": given, **sizes}
 
 
-def _halves(farm: Farm) -> SimulatedAgent:
+def _halves(farm: FarmHarness) -> SimulatedAgent:
     """A clustering of which half is committed; the agent that has the last shard of another one."""
     assert farm.submit({"a": _rows(HALF)}, ROWS, name="merge", **CLUSTERS) == MERGE
     last = _at_work(farm, "last", HALF)
@@ -150,7 +150,7 @@ def _halves(farm: Farm) -> SimulatedAgent:
     return last
 
 
-def _at_work(farm: Farm, name: str, shards: int) -> SimulatedAgent:
+def _at_work(farm: FarmHarness, name: str, shards: int) -> SimulatedAgent:
     """An agent that has computed so many shards of the only clustering that wants any, each a part of its own."""
     agent = farm.agent(name, kinds={"cluster": kernels()["cluster"]})
     agent.join()

@@ -512,7 +512,7 @@ def test_verify_tells_damage(merged: roots.JobFolder, run: Callable[..., Ran]) -
 )
 def test_verify_claims_no_more_than_it_knows(prints: int, problems: int, serial: bool | None, line: str) -> None:
     told = [f"problem {i}" for i in range(problems)]
-    report = verify.Report("job.1", 1, 8, 64, [], ["print"] * prints, told, told, None, serial)
+    report = verify.VerifyReport("job.1", 1, 8, 64, [], ["print"] * prints, told, told, None, serial)
     assert line in verify.page(report) + "\n"
 
 

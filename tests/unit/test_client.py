@@ -109,7 +109,7 @@ def test_an_upload_has_a_digest_for_a_name(root: Root, digest: str) -> None:
     with pytest.raises(UsageError):
         uploads.receive(root, digest, 4, 0, io.BytesIO(b"abcd").read)
     with pytest.raises(UsageError):
-        client_job.submit(root, client_job.Parcel("name: a", None, {"a": digest}))
+        client_job.submit(root, client_job.ClientJob("name: a", None, {"a": digest}))
 
 
 @pytest.mark.parametrize("nbytes", [0, -1, 1 << 60])
@@ -273,7 +273,7 @@ def test_files_and_tables_are_not_sent(tmp_path: Path, monkeypatch: Any) -> None
 
 
 def test_parcels_and_packs_that_cannot_be() -> None:
-    for raw in (b"", b"\xc1", b"\x80", client_job.encode(client_job.Parcel("x"))[:-1]):
+    for raw in (b"", b"\xc1", b"\x80", client_job.encode(client_job.ClientJob("x"))[:-1]):
         with pytest.raises(ProtocolError):
             client_job.decode(raw)
     whole = CodeBundle("work.py:f", {"work.py": b"x"})

@@ -1,4 +1,4 @@
-"""The desk's decisions, one at a time."""
+"""The core's decisions, one at a time."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from muster.agent.core.events import (
     WorkerDied,
 )
 from muster.agent.core.reports import PRINTED_KEPT
-from muster.agent.core.session import Who
-from muster.agent.core.state_machine import Desk, Left
+from muster.agent.core.session import AgentFacts
+from muster.agent.core.state_machine import AgentCore, Left
 from muster.coordinator.protocol.control import (
     Bye,
     Committed,
@@ -58,9 +58,9 @@ A, B = "a" * 32, "b" * 32
 T = TypeVar("T", bound=Action)
 
 
-def who(cpus: int = 2, memory: int = 1 << 30, disk: int = 1 << 30, gpus: tuple[str, ...] = ()) -> Who:
+def who(cpus: int = 2, memory: int = 1 << 30, disk: int = 1 << 30, gpus: tuple[str, ...] = ()) -> AgentFacts:
     """An agent for tests."""
-    return Who(
+    return AgentFacts(
         name="one",
         spool="s" * 32,
         process="p" * 32,
@@ -99,9 +99,9 @@ def grant(lo: int, hi: int, layer: str = A, attempt: int = 1) -> Grant:
 class World:
     """A desk with a link, a session, a pool and a push channel, all willing."""
 
-    def __init__(self, desk: Desk | None = None, **kwargs: Any) -> None:
+    def __init__(self, core: AgentCore | None = None, **kwargs: Any) -> None:
         self.now = 100.0
-        self.desk = desk or Desk(who(**kwargs))
+        self.core = core or AgentCore(who(**kwargs))
         self.orders: list[Action] = []
         self.looked = 0  # how many of the orders `said` has seen
         self.tell(PoolStarted(), LinkUp("farm"), Heard(Welcome("farm", 1, 7, 60.0, 5.0)), PushUp())
@@ -109,9 +109,9 @@ class World:
     def tell(self, *events: Event) -> list[Action]:
         new: list[Action] = []
         for event in events:
-            new += self.desk.handle(event, self.now)
+            new += self.core.handle(event, self.now)
         self.orders += new
-        self.desk.sanity_check()
+        self.core.sanity_check()
         return new
 
     def hear(self, *infos: LayerInfo, grants: list[Grant] | None = None, **fields: Any) -> list[Action]:
@@ -135,7 +135,7 @@ class World:
         """All syncs since the last look, with one more said now, as one; each is answered with nothing."""
         fresh: list[Action] = []
         while not of(Say, fresh):
-            if self.desk.talk.asked is not None:
+            if self.core.talk.asked is not None:
                 self.hear()
             fresh = self.after(0.1)
         self.hear()
@@ -152,7 +152,7 @@ def of(kind: type[T], orders: list[Action]) -> list[T]:
 
 def held(world: World) -> RangeSet:
     """What is held and not finished, of layer A."""
-    return RangeSet([pair for held in world.desk.stock.held() if held.layer == A for pair in held.running])
+    return RangeSet([pair for held in world.core.held_shards.held() if held.layer == A for pair in held.running])
 
 
 def numbers(runs: list[Run]) -> list[int]:
@@ -211,7 +211,7 @@ def test_a_wide_layer_is_not_starved_by_narrow_ones() -> None:
     (one,) = of(Run, world.ended(one, seconds=20.0))
     world.now += 20
     assert not of(Run, world.ended(one, seconds=20.0)), "room is being made"
-    (two,) = list(world.desk.slots.flights)
+    (two,) = list(world.core.slots.flights)
     (run,) = of(Run, world.tell(BatchEnded(two.ticket, Outcome((1,), 1, 100, 0, 5.0, 1, ()))))
     assert run.info.layer.digest == B
 
@@ -230,14 +230,14 @@ def test_memory_seen_bounds_what_runs_at_once_where_none_was_asked_for() -> None
     again = [run for one in runs for run in of(Run, world.ended(one, seconds=5.0))]
     assert len(again) == 3, "3 x 300 bytes fit, a fourth does not"
     world.hear(gone=[A])
-    assert not world.desk.slots.learnt, "another job is another matter"
+    assert not world.core.slots.learnt, "another job is another matter"
 
 
 def test_memory_of_the_job_before_is_not_held_against_the_next() -> None:
     world = World(cpus=2, memory=1000)
     runs = of(Run, world.hear(info(), grants=[grant(0, 4)]))
     world.tell(SlotsSeen((SlotView(runs[0].slot, (0, 1, 1), 900),)))
-    assert not world.desk.slots.learnt, "its worker is at it for a moment only"
+    assert not world.core.slots.learnt, "its worker is at it for a moment only"
 
 
 def test_a_shard_that_found_no_memory_beside_others_runs_again_with_fewer() -> None:
@@ -245,7 +245,7 @@ def test_a_shard_that_found_no_memory_beside_others_runs_again_with_fewer() -> N
     one, two = of(Run, world.hear(info(), grants=[grant(0, 2)]))
     short = Mishap(0, "memory", "MemoryError", "", 1.0, 1)
     assert not of(Run, world.ended(one, numbers=(), mishaps=(short,))), "it waits for the other one's end"
-    assert not world.desk.stock.reports.next.failures
+    assert not world.core.held_shards.reports.next.failures
     (again,) = of(Run, world.ended(two))
     assert numbers([again]) == [0]
     world.ended(again, numbers=(), mishaps=(short,))
@@ -284,7 +284,7 @@ def test_a_failure_and_a_loss_are_told_apart_and_the_rest_runs_again() -> None:
     sync = world.said()
     assert [(f.number, f.code, f.attempt) for f in sync.failures] == [(b, "exit", 1)]
     assert [(loss.numbers, loss.running) for loss in sync.losses] == [([(c, c + 1)], True)]
-    assert set(rest) <= set(world.desk.stock.holdings[A].waiting) | set(world.desk.stock.holdings[A].placed)
+    assert set(rest) <= set(world.core.held_shards.holdings[A].waiting) | set(world.core.held_shards.holdings[A].placed)
 
 
 def test_a_dead_workers_shard_is_lost_and_the_others_run_again_unreported() -> None:
@@ -435,7 +435,7 @@ def test_a_dropped_shard_that_runs_long_is_killed_and_not_reported() -> None:
     assert of(Kill, orders) == [Kill(0, "dropped")]
     (again,) = of(Run, world.died(run, running=0, ours=True))
     assert numbers([again]) == [1]
-    assert not world.desk.stock.reports.next.pressing
+    assert not world.core.held_shards.reports.next.pressing
 
 
 def test_a_dropped_shard_that_runs_on_against_expectation_is_killed_too() -> None:
@@ -457,8 +457,8 @@ def test_a_dropped_shard_in_a_batch_that_counts_is_let_end_and_discarded() -> No
     world.said()
     assert not of(Kill, world.hear(drops=[Drop(A, 1, 1, [(drop, drop + 1)])]))
     world.ended(run)
-    assert keep in world.desk.stock.shelf.live("farm", A)
-    assert drop not in world.desk.stock.shelf.live("farm", A)
+    assert keep in world.core.held_shards.finished_parts.live("farm", A)
+    assert drop not in world.core.held_shards.finished_parts.live("farm", A)
 
 
 def test_a_dropped_shard_that_hangs_before_others_of_its_batch_is_killed_and_those_run_again() -> None:
@@ -472,7 +472,7 @@ def test_a_dropped_shard_that_hangs_before_others_of_its_batch_is_killed_and_tho
     world.now += 2.1
     assert of(Kill, seen(world, run, one)) == [Kill(0, "dropped")]
     assert other in numbers(of(Run, world.died(run, running=one, ours=True)))
-    assert not world.desk.stock.reports.next.pressing
+    assert not world.core.held_shards.reports.next.pressing
 
 
 def test_what_shards_print_is_said_in_portions_and_too_much_of_it_is_counted() -> None:
@@ -481,7 +481,7 @@ def test_what_shards_print_is_said_in_portions_and_too_much_of_it_is_counted() -
     world.ended(run, printed=((0, "hello"), (5, "of a shard that is not in the batch")), unprinted=2)
     assert sum(say.message.unprinted for say in of(Say, world.orders) if isinstance(say.message, Sync)) == 2
     assert world.said().printed == [Printed(A, 0, 1, 1, "hello")]
-    reports = world.desk.stock.reports
+    reports = world.core.held_shards.reports
     for number in range(PRINTED_KEPT + 5):
         reports.print(Printed(A, number, 1, 1, "x"))
     letter = reports.post()
@@ -504,7 +504,7 @@ def test_finished_work_is_not_dropped() -> None:
     world.ended(run)
     world.said()
     assert not of(Delete, world.hear(drops=[Drop(A, 1, 1, [(0, 1)])]))
-    assert world.desk.to_push == 1
+    assert world.core.to_push == 1
 
 
 def test_a_grant_of_what_is_finished_here_is_answered_without_running_it() -> None:
@@ -524,8 +524,8 @@ def test_a_hello_names_all_that_is_held() -> None:
     part = FoundPart(f"farm/{B}/old.part", "farm", B, 10, {(1, 4): RangeSet([(5, 8)])})
     other = FoundPart(f"elsewhere/{B}/x.part", "elsewhere", B, 10, {(1, 4): RangeSet([(9, 10)])})
     lost = Loss("j.1", A, 1, 1, [(3, 4)], True, "killed")
-    desk = Desk(who(), Left([part, other], [lost]))
-    (say,) = of(Say, desk.handle(LinkUp("farm"), 1.0))
+    core = AgentCore(who(), Left([part, other], [lost]))
+    (say,) = of(Say, core.handle(LinkUp("farm"), 1.0))
     assert isinstance(say.message, Hello)
     (held,) = say.message.held
     assert (held.layer, held.attempt, held.running, held.finished) == (B, 4, [], [(5, 8)])
@@ -668,7 +668,7 @@ def test_a_refusal_names_what_is_committed_and_the_rest_goes_at_once() -> None:
     world = World(cpus=1)
     (first,) = of(Run, world.hear(info(), grants=[grant(0, 5)]))
     (push,) = of(Push, [*world.ended(first, seconds=0.01), *world.after(11.0)])
-    flights = list(world.desk.slots.flights)
+    flights = list(world.core.slots.flights)
     world.tell(BatchEnded(flights[0].ticket, Outcome(tuple(flights[0].items), 1, 100, 0, 0.1, 1, ())))
     orders = world.tell(PushAnswered(Refused("committed", [(0, 1)]), RangeSet([(0, 1)]), 0, 0.0))
     assert of(Delete, orders) == [Delete(push.pieces[0][0])]
@@ -728,7 +728,7 @@ def test_a_layer_of_no_job_goes_with_all_that_is_held_of_it() -> None:
     world.said()
     orders = world.hear(gone=[A])
     assert of(Delete, orders) == [Delete(run.part)]
-    assert world.desk.stock.unfinished == 0
+    assert world.core.held_shards.unfinished == 0
 
 
 @pytest.mark.parametrize("answer", [Settled([(0, 1)]), Refused("committed", [(0, 1)]), Refused("gone"),
@@ -753,7 +753,7 @@ def test_a_layer_that_was_gone_and_is_granted_anew_runs_on() -> None:
     world.said()
     assert of(Run, world.hear(info(job="j.2"), gone=[A], grants=[grant(0, 1, attempt=2)]))
     world.tell(PushAnswered(Refused("gone"), RangeSet([(0, 1)]), 10, 0.1))
-    assert world.desk.stock.unfinished == 1
+    assert world.core.held_shards.unfinished == 1
 
 
 def test_once_a_heartbeat_it_counts_out_what_is_here() -> None:
@@ -895,7 +895,7 @@ def test_a_drain_without_a_link_ends_with_an_error_and_the_parts_kept() -> None:
     world = World(cpus=1)
     run = finished_one(world)
     world.tell(LinkDown("no route"), DrainAsked("SIGTERM"))
-    (behind,) = world.desk.slots.flights
+    (behind,) = world.core.slots.flights
     world.tell(BatchEnded(behind.ticket, Outcome((1,), 1, 100, 0, 0.1, 1, ())))
     assert not of(Quit, world.after(59.0))
     (quit_,) = of(Quit, world.after(2.0))
@@ -906,8 +906,8 @@ def test_a_drain_without_a_link_ends_with_an_error_and_the_parts_kept() -> None:
 
 
 def test_an_agent_that_never_had_a_link_leaves_at_once() -> None:
-    desk = Desk(who())
-    assert of(Quit, desk.handle(DrainAsked("SIGINT"), 1.0)) == [Quit(None)]
+    core = AgentCore(who())
+    assert of(Quit, core.handle(DrainAsked("SIGINT"), 1.0)) == [Quit(None)]
 
 
 def test_nothing_is_ordered_after_the_end() -> None:
@@ -935,7 +935,7 @@ def test_shards_of_a_damaged_part_are_lost_and_not_to_blame() -> None:
     world.tell(PartDamaged(run.part))
     (loss,) = world.said().losses
     assert (loss.numbers, loss.running) == ([(0, 1)], False)
-    assert world.desk.to_push == 0
+    assert world.core.to_push == 0
 
 
 def test_a_worker_that_is_overtaken_in_a_round_is_not_killed_for_it() -> None:

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.agent.doctor import connection_checks, machine_checks, render
-from muster.agent.doctor.checklist import Check, Rung, Sheet
-from muster.agent.doctor.machine_checks import Place
+from muster.agent.doctor.checklist import Check, Checklist, Rung
+from muster.agent.doctor.machine_checks import SpoolPlace
 from muster.agent.links import Options
 from muster.agent.spool import paths as spools
 from muster.jobs.common import filesystems
@@ -26,9 +26,9 @@ from muster.jobs.common.locations import Host
 LADDER = (Rung("a"), Rung("b", ("a",)), Rung("c", ("b",)), Rung("side", ("a",)), Rung("alone"))
 
 
-def sheet(rungs: Sequence[Rung] = LADDER) -> tuple[Sheet, list[Check]]:
+def sheet(rungs: Sequence[Rung] = LADDER) -> tuple[Checklist, list[Check]]:
     told: list[Check] = []
-    return Sheet(rungs, told.append), told
+    return Checklist(rungs, told.append), told
 
 
 def shown(told: list[Check]) -> list[tuple[str, str]]:
@@ -147,7 +147,7 @@ def test_json() -> None:
 
 def disk(folder: Path, asked_for: bool = False) -> Check:
     made, told = sheet(machine_checks.RUNGS)
-    machine_checks.try_disk(made, Place(folder, asked_for, 0.5))
+    machine_checks.try_disk(made, SpoolPlace(folder, asked_for, 0.5))
     return told[0]
 
 

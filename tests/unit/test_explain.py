@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from muster.coordinator.daemon.views.shard_history import Chronicle
+from muster.coordinator.daemon.views.shard_history import ShardHistory
 from muster.coordinator.farm_root import printed_log
 from muster.coordinator.farm_root.printed_log import Saying
 from muster.jobs.common.ranges import RangeSet
@@ -12,22 +12,22 @@ from muster.jobs.contract.text_limits import LOG_BYTES
 
 
 def test_a_shards_story_is_what_names_it_in_order() -> None:
-    chronicle = Chronicle()
-    chronicle.note("granted", "L", "a", RangeSet([(0, 10)]), 1, 1)
-    chronicle.note("granted", "M", "a", RangeSet([(0, 10)]), 1, 2)
-    chronicle.note("lost", "L", "a", [(3, 5)], 1, 1, "killed")
-    assert [entry.what for entry in chronicle.of("L", 3)] == ["granted", "lost"]
-    assert [entry.what for entry in chronicle.of("L", 5)] == ["granted"]
+    shard_history = ShardHistory()
+    shard_history.note("granted", "L", "a", RangeSet([(0, 10)]), 1, 1)
+    shard_history.note("granted", "M", "a", RangeSet([(0, 10)]), 1, 2)
+    shard_history.note("lost", "L", "a", [(3, 5)], 1, 1, "killed")
+    assert [entry.what for entry in shard_history.of("L", 3)] == ["granted", "lost"]
+    assert [entry.what for entry in shard_history.of("L", 5)] == ["granted"]
 
 
 def test_it_forgets_the_oldest_and_says_since_when_it_knows() -> None:
-    chronicle = Chronicle(limit=10)
+    shard_history = ShardHistory(limit=10)
     for number in range(20):
-        chronicle.note("granted", "L", "a", [(number, number + 1)], 1, number)
-    assert not chronicle.of("L", 9) and chronicle.of("L", 10)
-    assert chronicle.since <= chronicle.of("L", 10)[0].when
-    chronicle.note_parting("a", "gone")
-    assert [one.state for one in chronicle.partings("a", 0.0)] == ["gone"]
+        shard_history.note("granted", "L", "a", [(number, number + 1)], 1, number)
+    assert not shard_history.of("L", 9) and shard_history.of("L", 10)
+    assert shard_history.since <= shard_history.of("L", 10)[0].when
+    shard_history.note_parting("a", "gone")
+    assert [one.state for one in shard_history.partings("a", 0.0)] == ["gone"]
 
 
 def test_what_was_printed_is_read_from_where_one_left_off(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.agent.pool.worker_socket import HEAD, Lane, Switchboard, call
+from muster.agent.pool.worker_socket import HEAD, WorkerSocket, WorkerSockets, call
 from tests import stranger
 
 FRAMES = [b"", b"a", b"x" * 100_000, b"end"]
@@ -20,43 +20,43 @@ DEADLINE_SECONDS = 30.0
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[socket.socket, Lane]]:
+def ends() -> Iterator[tuple[socket.socket, WorkerSocket]]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        yield ours, Lane(theirs)
+        yield ours, WorkerSocket(theirs)
 
 
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 4096])
-def test_frames_come_whole_however_they_are_cut(ends: tuple[socket.socket, Lane], size: int) -> None:
-    ours, lane = ends
+def test_frames_come_whole_however_they_are_cut(ends: tuple[socket.socket, WorkerSocket], size: int) -> None:
+    ours, worker_socket = ends
     raw = b"".join(HEAD.pack(len(frame)) + frame for frame in FRAMES[:2] + FRAMES[3:])
     heard: list[bytes | None] = []
     for start in range(0, len(raw), size):
         ours.send(raw[start : start + size])
-        heard += lane.arrived()
+        heard += worker_socket.arrived()
     assert heard == FRAMES[:2] + FRAMES[3:]
 
 
-def test_the_end_comes_after_the_last_frame_and_half_of_one_is_none(ends: tuple[socket.socket, Lane]) -> None:
-    ours, lane = ends
+def test_the_end_comes_after_the_last_frame_and_half_of_one_is_none(ends: tuple[socket.socket, WorkerSocket]) -> None:
+    ours, worker_socket = ends
     ours.send(HEAD.pack(4) + b"last" + HEAD.pack(100) + b"half")
     ours.close()
-    assert lane.receive() == b"last"
-    assert lane.receive() is None
-    assert list(lane.arrived()) == [None]
+    assert worker_socket.receive() == b"last"
+    assert worker_socket.receive() is None
+    assert list(worker_socket.arrived()) == [None]
 
 
 def test_a_switchboard_hears_every_worker_and_answers_calls_on_its_thread(tmp_path: Path) -> None:
-    board = Switchboard(tmp_path / "lane")
+    board = WorkerSockets(tmp_path / "lane")
     heard: dict[str, list[bytes]] = {}
     done = threading.Semaphore(0)
 
-    def hear(lane: Lane, frame: bytes) -> None:
-        lane.name = lane.name or frame.decode()
-        heard.setdefault(lane.name, []).append(frame)
-        lane.send(frame)
+    def hear(worker_socket: WorkerSocket, frame: bytes) -> None:
+        worker_socket.name = worker_socket.name or frame.decode()
+        heard.setdefault(worker_socket.name, []).append(frame)
+        worker_socket.send(frame)
 
-    thread = threading.Thread(target=board.run, args=(hear, lambda lane: done.release()))
+    thread = threading.Thread(target=board.run, args=(hear, lambda worker_socket: done.release()))
     thread.start()
     workers = [call(str(tmp_path / "lane")) for _ in range(2)]
     for number, worker in enumerate(workers):
@@ -109,15 +109,15 @@ def open_folder() -> Iterator[Path]:
 @stranger.as_root
 def test_another_user_who_calls_is_hung_up_on_unheard(open_folder: Path) -> None:
     address = open_folder / "lane"
-    board = Switchboard(address)
+    board = WorkerSockets(address)
     address.chmod(0o777)
     heard: list[bytes] = []
 
-    def hear(lane: Lane, frame: bytes) -> None:
+    def hear(worker_socket: WorkerSocket, frame: bytes) -> None:
         heard.append(frame)
-        lane.send(frame)
+        worker_socket.send(frame)
 
-    thread = threading.Thread(target=board.run, args=(hear, lambda lane: None))
+    thread = threading.Thread(target=board.run, args=(hear, lambda worker_socket: None))
     thread.start()
     try:
         assert stranger.run(CALL, str(address)) == "b''\n"

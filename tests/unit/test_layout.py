@@ -14,7 +14,7 @@ from muster.coordinator.protocol.transfer import ReadableItems
 from muster.jobs.contract.plan import ITEMS_LIST, ItemsSource, ItemsWindow, Stamp
 from muster.jobs.sources import items
 from muster.jobs.sources.discover import SourceSpec
-from muster.jobs.sources.items import Listed, located
+from muster.jobs.sources.items import ListedItems, located
 from muster.jobs.sources.list_items import find_items
 from muster.jobs.sources.read_rows import SourceChanged
 from muster.jobs.sources.stage_files import LaidOut, input_digest
@@ -53,7 +53,7 @@ def window_of(base: Path, **source: Any) -> ItemsWindow:
     return located(ItemsSource(folder, columns, listed.digest, cuts_of(listed)).window(0), listed.path)
 
 
-def cuts_of(listed: Listed) -> bytes:
+def cuts_of(listed: ListedItems) -> bytes:
     return items.cut(listed, len(listed), 1 << 60)[0]
 
 

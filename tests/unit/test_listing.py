@@ -125,7 +125,7 @@ def test_the_list_changes_with_any_file(tree: Path) -> None:
 # --- cutting ----------------------------------------------------------------------------------------------
 
 
-def shards(one: items.Listed, count: int, nbytes: int) -> list[int]:
+def shards(one: items.ListedItems, count: int, nbytes: int) -> list[int]:
     """Items per shard."""
     cuts, most, _ = items.cut(one, count, nbytes)
     firsts = [cut[0] for cut in CUT.iter_unpack(cuts)]

@@ -12,8 +12,8 @@ from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
 from muster.jobs.clustering import lloyd
-from muster.jobs.clustering.lloyd import BadRow, Clusters, Settings
-from muster.jobs.clustering.sorted_rows import Buffers, Table
+from muster.jobs.clustering.lloyd import BadRow, Clusters, LloydSettings
+from muster.jobs.clustering.sorted_rows import Buffers, SortedTable
 
 Array = np.ndarray[Any, Any]
 SHAPES = ("normal", "laplace", "t3", "relu", "bimodal", "uniform")
@@ -61,7 +61,7 @@ def by_hand(row: Array, centers: Array) -> tuple[Array, float]:
 def test_it_lands_where_sklearn_lands_from_the_same_start(shape: str, n: int, k: int) -> None:
     rows = rows_of(shape, 3, n)
     init = np.random.default_rng(k).choice(rows[0][rows[0] != 0], k, replace=False)
-    found = lloyd.cluster(rows, Settings(k, init=init), labels=True)
+    found = lloyd.cluster(rows, LloydSettings(k, init=init), labels=True)
     for i, row in enumerate(rows):
         theirs = sklearn_fit(row, k, init[:, None])
         order = theirs.cluster_centers_[:, 0].argsort()
@@ -75,7 +75,7 @@ def test_it_lands_where_sklearn_lands_from_the_same_start(shape: str, n: int, k:
 def test_empty_clusters_move_as_in_sklearn() -> None:
     row = rows_of("t3", 1, 2000)
     init = np.array([0.0, 0.1, 500.0, 600.0, 700.0])
-    found = lloyd.cluster(row, Settings(5, init=init))
+    found = lloyd.cluster(row, LloydSettings(5, init=init))
     theirs = sklearn_fit(row[0], 5, init[:, None])
     np.testing.assert_allclose(found.centers[0], np.sort(theirs.cluster_centers_[:, 0]), rtol=1e-9)
     assert found.iterations[0] == theirs.n_iter_ and found.counts.min() > 0
@@ -84,7 +84,7 @@ def test_empty_clusters_move_as_in_sklearn() -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_one_empty_cluster_moves_in_many_rows_as_in_one(shape: str) -> None:
     rows = rows_of(shape, 40, 60).round(1)
-    table = Table(rows, 0, Buffers(40, 60, rows.dtype))
+    table = SortedTable(rows, 0, Buffers(40, 60, rows.dtype))
     centers = np.sort(np.random.default_rng(1).standard_normal((40, 6)) * 2, axis=1)
     cells = table.cells(table.everyone, centers)
     one = np.flatnonzero(np.count_nonzero(cells.counts == 0, axis=1) == 1)
@@ -97,7 +97,7 @@ def test_one_empty_cluster_moves_in_many_rows_as_in_one(shape: str) -> None:
 def test_max_iter_and_tol_stop_where_sklearn_stops(more: dict[str, Any]) -> None:
     row = rows_of("normal", 1, 3000)
     init = np.linspace(-1, 1, 6)
-    found = lloyd.cluster(row, Settings(6, init=init, **more))
+    found = lloyd.cluster(row, LloydSettings(6, init=init, **more))
     theirs = KMeans(6, init=init[:, None], n_init=1, **more)
     if more.get("max_iter", 300) > 3:
         theirs.fit(row[0][:, None])
@@ -114,7 +114,7 @@ def test_max_iter_and_tol_stop_where_sklearn_stops(more: dict[str, Any]) -> None
 def test_the_density_start_is_as_good_as_k_means_plus_plus(shape: str, n: int, k: int, count: int) -> None:
     rows = rows_of(shape, count, n)
     theirs = [sklearn_fit(row, k, "k-means++", random_state=seed).inertia_ for row in rows for seed in (0, 1)]
-    assert lloyd.cluster(rows, Settings(k)).inertia.mean() <= 1.01 * np.mean(theirs)
+    assert lloyd.cluster(rows, LloydSettings(k)).inertia.mean() <= 1.01 * np.mean(theirs)
 
 
 @pytest.mark.parametrize("init", ["density", "k-means++", "random"])
@@ -122,7 +122,7 @@ def test_the_density_start_is_as_good_as_k_means_plus_plus(shape: str, n: int, k
 def test_a_row_never_sees_its_neighbours(init: Any, n: int, k: int) -> None:
     rows = rows_of("t3", 9, n).astype(np.float32)
     rows[3] = np.round(rows[3])
-    settings = Settings(k, init=init, n_init=2)
+    settings = LloydSettings(k, init=init, n_init=2)
     whole = lloyd.cluster(rows, settings, first_row=70, labels=True)
     for i in range(len(rows)):
         alone = lloyd.cluster(rows[i : i + 1], settings, first_row=70 + i, labels=True)
@@ -138,45 +138,45 @@ def test_rows_full_of_ties_stay_sorted_and_to_themselves(seed: int) -> None:
     n, k = int(rng.integers(20, 200)), int(rng.integers(2, 20))
     rows = np.rint(rng.standard_t(2, (30, n)) * rng.choice([0.7, 3, 30], (30, 1)))
     rows[rng.random(rows.shape) < 0.3] = 0
-    found = lloyd.cluster(rows, Settings(k), labels=True)
+    found = lloyd.cluster(rows, LloydSettings(k), labels=True)
     assert (np.diff(found.centers) >= 0).all() and (found.counts >= 0).all()
     for i, row in enumerate(rows):
         assert found.inertia[i] == pytest.approx(by_hand(row, found.centers[i])[1], rel=1e-9, abs=1e-12)
         assert np.bincount(found.labels[i], minlength=k).tolist() == found.counts[i].tolist()
-        alone = lloyd.cluster(rows[i : i + 1], Settings(k), labels=True)
+        alone = lloyd.cluster(rows[i : i + 1], LloydSettings(k), labels=True)
         assert alone.centers.tobytes() == found.centers[i : i + 1].tobytes()
 
 
 def test_batches_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = rows_of("laplace", 50, 500)
-    whole = lloyd.cluster(rows, Settings(12), labels=True)
+    whole = lloyd.cluster(rows, LloydSettings(12), labels=True)
     for values in (1, 500 * 7, 500 * 49):
         monkeypatch.setattr(lloyd, "BATCH_VALUES", values)
-        assert same(lloyd.cluster(rows, Settings(12), labels=True), whole)
+        assert same(lloyd.cluster(rows, LloydSettings(12), labels=True), whole)
 
 
 def test_alignment_and_strides_do_not_show() -> None:
     rows = rows_of("normal", 4, 1001).astype(np.float32)
-    whole = lloyd.cluster(rows, Settings(9), labels=True)
+    whole = lloyd.cluster(rows, LloydSettings(9), labels=True)
     raw = bytearray(rows.nbytes + 1)
     odd = np.frombuffer(raw, np.float32, offset=0, count=rows.size).reshape(rows.shape)
     odd[:] = rows
     odd = np.ndarray(rows.shape, np.float32, buffer=memoryview(raw), offset=1)
     odd[:] = rows
-    assert same(lloyd.cluster(odd, Settings(9), labels=True), whole)
-    assert same(lloyd.cluster(np.asfortranarray(rows), Settings(9), labels=True), whole)
+    assert same(lloyd.cluster(odd, LloydSettings(9), labels=True), whole)
+    assert same(lloyd.cluster(np.asfortranarray(rows), LloydSettings(9), labels=True), whole)
 
 
 def test_the_order_of_values_does_not_show() -> None:
     rows = rows_of("t3", 2, 700)
     mixed = np.random.default_rng(3).permuted(rows, axis=1)
-    assert same(lloyd.cluster(rows, Settings(11)), lloyd.cluster(mixed, Settings(11)))
+    assert same(lloyd.cluster(rows, LloydSettings(11)), lloyd.cluster(mixed, LloydSettings(11)))
 
 
 @pytest.mark.parametrize("dtype", ["<f2", ">f2", "<f4", ">f4", "<f8", ">f8", "i1", "u1", ">i2", "<u4", ">i8", "<u8"])
 def test_every_dtype_counts_and_sums_right(dtype: str) -> None:
     rows = np.clip(np.random.default_rng(0).standard_normal((3, 900)) * 30 + 60, 0, 127).astype(dtype)
-    found = lloyd.cluster(rows, Settings(10), labels=True)
+    found = lloyd.cluster(rows, LloydSettings(10), labels=True)
     for i, row in enumerate(rows):
         counts, inertia = by_hand(row, found.centers[i])
         assert found.counts[i].tolist() == counts.tolist() and found.counts[i].sum() == 900
@@ -187,14 +187,15 @@ def test_every_dtype_counts_and_sums_right(dtype: str) -> None:
 def test_byte_order_does_not_show() -> None:
     rows = rows_of("normal", 3, 400).astype("<f4")
     assert same(
-        lloyd.cluster(rows, Settings(7), labels=True), lloyd.cluster(rows.astype(">f4"), Settings(7), labels=True)
+        lloyd.cluster(rows, LloydSettings(7), labels=True),
+        lloyd.cluster(rows.astype(">f4"), LloydSettings(7), labels=True),
     )
 
 
 @pytest.mark.parametrize("offset", [1e6, -1e6, 1e9])
 def test_inertia_is_right_far_from_zero(offset: float) -> None:
     rows = rows_of("normal", 2, 4096) + offset
-    found = lloyd.cluster(rows, Settings(32))
+    found = lloyd.cluster(rows, LloydSettings(32))
     for i, row in enumerate(rows):
         exact = np.float64(((row - offset - (found.centers[i] - offset)[:, None]) ** 2).min(axis=0).sum())
         assert found.inertia[i] == pytest.approx(exact, rel=1e-9 if abs(offset) < 1e7 else 1e-5)
@@ -203,7 +204,7 @@ def test_inertia_is_right_far_from_zero(offset: float) -> None:
 def test_one_wild_value_spoils_nothing() -> None:
     rows = rows_of("normal", 2, 4097)
     rows[0, 5], rows[1, 5] = -1e38, 1e38
-    found = lloyd.cluster(rows, Settings(16, tol=0.0))
+    found = lloyd.cluster(rows, LloydSettings(16, tol=0.0))
     for i, (row, wild) in enumerate(zip(rows, (0, 15), strict=True)):
         assert found.counts[i, wild] == 1
         tame = np.delete(row, 5)
@@ -218,7 +219,7 @@ def test_one_wild_value_spoils_nothing() -> None:
 def test_running_sums_are_the_sums() -> None:
     for n in (1, 2, 7, 8, 9, 15, 16, 17, 64, 1001, 1024, 33_001):
         rows = np.random.default_rng(n).integers(-50, 50, (3, n)).astype(float)
-        table = Table(rows, 0, Buffers(3, n, rows.dtype))
+        table = SortedTable(rows, 0, Buffers(3, n, rows.dtype))
         values = np.array([table.row(row) for row in range(3)])
         before = np.concatenate([np.zeros((3, 1)), values.cumsum(axis=1)], axis=1)
         sums = table.sums(table.everyone, np.arange(n + 1)[None, :].repeat(3, axis=0))
@@ -230,7 +231,7 @@ def test_running_sums_are_the_sums() -> None:
 def test_search_counts_the_values_at_or_below_an_edge(n: int) -> None:
     rows = np.random.default_rng(n).standard_t(2, (3, n)).astype(np.float32)
     rows[1] = np.round(rows[1])
-    table = Table(rows, 0, Buffers(3, n, rows.dtype))
+    table = SortedTable(rows, 0, Buffers(3, n, rows.dtype))
     for live in (table.everyone, np.array([1]), np.array([0, 2])):
         values = np.array([table.row(row) for row in live.tolist()])
         edges = np.sort(np.concatenate([values[:, :: max(1, n // 50)], values[:, -1:], values[:, :1] - 1], axis=1))
@@ -242,7 +243,7 @@ def test_search_counts_the_values_at_or_below_an_edge(n: int) -> None:
 @pytest.mark.parametrize("init", ["density", "k-means++", "random", np.array([1.0, 5.0, 3.0, 9.0, 2.0])])
 def test_fewer_distinct_values_than_clusters(init: Any) -> None:
     row = np.array([[3.0, 1.0, 3.0, 2.5, 1.0, 3.0, 2.5]])
-    found = lloyd.cluster(row, Settings(5, init=init), labels=True)
+    found = lloyd.cluster(row, LloydSettings(5, init=init), labels=True)
     assert found.centers.tolist() == [[1.0, 2.5, 3.0, 3.0, 3.0]]
     assert found.counts.tolist() == [[2, 2, 3, 0, 0]]
     assert found.inertia.tolist() == [0.0]
@@ -252,13 +253,13 @@ def test_fewer_distinct_values_than_clusters(init: Any) -> None:
 @pytest.mark.parametrize("init", ["density", "k-means++", "random"])
 def test_as_many_clusters_as_values(init: Any) -> None:
     row = np.array([[4.0, -1.0, 2.0, 8.0]])
-    found = lloyd.cluster(row, Settings(4, init=init))
+    found = lloyd.cluster(row, LloydSettings(4, init=init))
     assert found.centers.tolist() == [[-1.0, 2.0, 4.0, 8.0]] and found.counts.tolist() == [[1, 1, 1, 1]]
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -7.25, 1e300])
 def test_a_constant_row(value: float) -> None:
-    found = lloyd.cluster(np.full((2, 50), value), Settings(3))
+    found = lloyd.cluster(np.full((2, 50), value), LloydSettings(3))
     assert found.centers.tolist() == [[value] * 3] * 2
     assert found.counts.tolist() == [[50, 0, 0]] * 2 and found.inertia.tolist() == [0.0, 0.0]
 
@@ -269,20 +270,20 @@ def test_a_row_with_nan_or_infinity_is_named(wrong: float, dtype: Any) -> None:
     rows = np.ones((40, 30), dtype)
     rows[17, 4] = wrong
     with pytest.raises(BadRow, match="row 1017 has NaN or infinity") as caught:
-        lloyd.cluster(rows, Settings(2), first_row=1000)
+        lloyd.cluster(rows, LloydSettings(2), first_row=1000)
     assert caught.value.row == 1017
 
 
 def test_a_row_too_wide_for_float64_is_named() -> None:
     with pytest.raises(BadRow, match="row 3 has values too far apart"):
-        lloyd.cluster(np.array([[-1e200, 0, 1e200]]), Settings(2), first_row=3)
+        lloyd.cluster(np.array([[-1e200, 0, 1e200]]), LloydSettings(2), first_row=3)
 
 
 def test_random_state_and_row_number_decide_a_drawn_start() -> None:
     row = rows_of("normal", 1, 500).repeat(2, axis=0)
     drawn_starts: tuple[Any, ...] = ("random", "k-means++")
     for init in drawn_starts:
-        settings = Settings(9, init=init, max_iter=1)
+        settings = LloydSettings(9, init=init, max_iter=1)
         drawn = lloyd.cluster(row, settings)
         assert drawn.centers[0].tolist() != drawn.centers[1].tolist()
         again = lloyd.cluster(row[:1], settings, first_row=1)
@@ -293,12 +294,12 @@ def test_random_state_and_row_number_decide_a_drawn_start() -> None:
 
 def test_more_starts_are_never_worse() -> None:
     rows = rows_of("t3", 6, 400)
-    one, many = (lloyd.cluster(rows, Settings(12, init="random", n_init=times)) for times in (1, 6))
+    one, many = (lloyd.cluster(rows, LloydSettings(12, init="random", n_init=times)) for times in (1, 6))
     assert (many.inertia <= one.inertia).all() and (many.inertia < one.inertia).any()
 
 
 def test_k_means_plus_plus_is_as_good_as_sklearns() -> None:
     rows = rows_of("laplace", 16, 1000)
     theirs = [sklearn_fit(row, 16, "k-means++", random_state=seed).inertia_ for row in rows for seed in (0, 1)]
-    ours = lloyd.cluster(rows, Settings(16, init="k-means++", n_init=1)).inertia
+    ours = lloyd.cluster(rows, LloydSettings(16, init="k-means++", n_init=1)).inertia
     assert 0.93 < ours.mean() / np.mean(theirs) < 1.07

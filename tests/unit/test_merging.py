@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from muster.coordinator.api.process_messages import MergeReply
-from muster.coordinator.daemon.merge.queue import PAUSE_LIMIT_SECONDS, Order
+from muster.coordinator.daemon.merge.queue import PAUSE_LIMIT_SECONDS, QueuedMerge
 from tests.support.shards import layer_of
 
 
@@ -17,8 +17,8 @@ async def settled(reply: MergeReply, folder: Path, seconds: float) -> bool:
     return True
 
 
-def order() -> Order:
-    return Order("j.1", layer_of(1, 1), none, settled)
+def order() -> QueuedMerge:
+    return QueuedMerge("j.1", layer_of(1, 1), none, settled)
 
 
 def test_pauses_grow_up_to_a_limit() -> None:

@@ -24,7 +24,7 @@ def saved(array: Any, version: tuple[int, int] | None = None) -> bytes:
     return file.getvalue()
 
 
-def read(raw: bytes) -> npy.Header:
+def read(raw: bytes) -> npy.NpyHeader:
     return npy.read_header(io.BytesIO(raw), len(raw), "x.npy")
 
 

@@ -22,17 +22,17 @@ from muster.jobs.parts.part_file import (
     read_index,
     tail_of,
 )
-from muster.jobs.results.bundle import Bundle, Held
+from muster.jobs.results.bundle import Bundle, HeldPart
 from tests.support.shards import layer_of, result_of, store, write_part
 
 
 @pytest.fixture
-def part(tmp_path: Path) -> Held:
+def part(tmp_path: Path) -> HeldPart:
     layer = layer_of(7, 2)
     return write_part(tmp_path / "part", layer, [(n, result_of(n, layer.rows_of(n))) for n in range(4)])
 
 
-def body_of(part: Held) -> bytes:
+def body_of(part: HeldPart) -> bytes:
     return part.path.read_bytes()[: part.index.body_bytes]
 
 
@@ -72,7 +72,7 @@ def test_two_outputs_of_one_name_cannot_be() -> None:
         Layout((Output("x", "rows", "<f4"), Output("x", "sum", "<i8")))
 
 
-def test_what_was_written_is_read_back(part: Held) -> None:
+def test_what_was_written_is_read_back(part: HeldPart) -> None:
     assert decode_index(encode_index(part.index)) == part.index
     assert [entry.number for entry in part.index.entries] == [0, 1, 2, 3]
     check_body(part.path, part.index)
@@ -99,12 +99,12 @@ def changed(index: Index, **fields: object) -> Index:
         {"agent": "x" * 65},
     ],
 )
-def test_an_index_that_cannot_be_is_damaged(part: Held, fields: dict[str, object]) -> None:
+def test_an_index_that_cannot_be_is_damaged(part: HeldPart, fields: dict[str, object]) -> None:
     with pytest.raises(DamagedError):
         decode_index(encode_index(changed(part.index, **fields)))
 
 
-def test_sizes_that_do_not_fit_the_outputs_are_damage(part: Held) -> None:
+def test_sizes_that_do_not_fit_the_outputs_are_damage(part: HeldPart) -> None:
     sizes = part.index.entries[1].sizes
     for at in range(len(sizes)):
         other = (*sizes[:at], sizes[at] + 1, *sizes[at + 1 :])
@@ -115,7 +115,7 @@ def test_sizes_that_do_not_fit_the_outputs_are_damage(part: Held) -> None:
 @pytest.mark.parametrize(
     "fields", [{"summed": True}, {"sum_sizes": (8,)}, {"sum_digest": bytes(16)}, {"summed": True, "sum_sizes": (16, 8)}]
 )
-def test_sums_that_are_not_declared_are_damage(part: Held, fields: dict[str, object]) -> None:
+def test_sums_that_are_not_declared_are_damage(part: HeldPart, fields: dict[str, object]) -> None:
     with pytest.raises(DamagedError):
         decode_index(encode_index(msgspec.structs.replace(part.index, **fields)))
 
@@ -135,7 +135,7 @@ def test_a_tail_that_claims_more_than_the_file_has(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", [1, 7, 1 << 20])
-def test_a_body_is_checked_however_it_is_cut(part: Held, step: int) -> None:
+def test_a_body_is_checked_however_it_is_cut(part: HeldPart, step: int) -> None:
     body = body_of(part)
     check = BodyCheck(part.index)
     for start in range(0, len(body), step):
@@ -143,7 +143,7 @@ def test_a_body_is_checked_however_it_is_cut(part: Held, step: int) -> None:
     check.finish()
 
 
-def test_a_body_of_another_length_is_damage(part: Held) -> None:
+def test_a_body_of_another_length_is_damage(part: HeldPart) -> None:
     check = BodyCheck(part.index)
     check.feed(body_of(part))
     with pytest.raises(DamagedError, match="longer"):
@@ -154,7 +154,7 @@ def test_a_body_of_another_length_is_damage(part: Held) -> None:
         check.finish()
 
 
-def test_a_damaged_shard_is_named(part: Held) -> None:
+def test_a_damaged_shard_is_named(part: HeldPart) -> None:
     body = bytearray(body_of(part))
     spans = {entry.number: offset for entry, offset, _ in part.index.spans()}
     body[spans[2]] ^= 1
@@ -162,14 +162,14 @@ def test_a_damaged_shard_is_named(part: Held) -> None:
         BodyCheck(part.index).feed(bytes(body))
 
 
-def test_a_shard_has_one_digest_in_part_and_bundle(part: Held, tmp_path: Path) -> None:
+def test_a_shard_has_one_digest_in_part_and_bundle(part: HeldPart, tmp_path: Path) -> None:
     stored = read_index(store(Bundle([part]), tmp_path / "bundle"))
     assert stored.summed
     assert [out_digest(entry) for entry in stored.entries] == [out_digest(entry) for entry in part.index.entries]
 
 
-def test_only_parts_that_are_alike_make_a_bundle(part: Held) -> None:
-    other = Held(part.path, msgspec.structs.replace(part.index, fingerprint="other"), part.wanted)
+def test_only_parts_that_are_alike_make_a_bundle(part: HeldPart) -> None:
+    other = HeldPart(part.path, msgspec.structs.replace(part.index, fingerprint="other"), part.wanted)
     with pytest.raises(ValueError, match="share"):
         Bundle([part, other])
     with pytest.raises(ValueError, match="two parts"):
@@ -178,7 +178,7 @@ def test_only_parts_that_are_alike_make_a_bundle(part: Held) -> None:
         Bundle([])
 
 
-def test_a_part_damaged_since_is_not_summed(part: Held) -> None:
+def test_a_part_damaged_since_is_not_summed(part: HeldPart) -> None:
     raw = bytearray(part.path.read_bytes())
     raw[part.index.body_bytes - 1] ^= 1
     part.path.write_bytes(raw)
@@ -186,8 +186,8 @@ def test_a_part_damaged_since_is_not_summed(part: Held) -> None:
         Bundle([part])
 
 
-def test_a_part_cut_while_it_is_sent_is_noticed(part: Held) -> None:
-    bundle = Bundle([Held(part.path, part.index, RangeSet([(0, 4)]))])
+def test_a_part_cut_while_it_is_sent_is_noticed(part: HeldPart) -> None:
+    bundle = Bundle([HeldPart(part.path, part.index, RangeSet([(0, 4)]))])
     part.path.write_bytes(b"")
     with pytest.raises(DamagedError, match="cut short"):
         bundle.write_body(lambda _: None)

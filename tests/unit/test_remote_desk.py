@@ -1,4 +1,4 @@
-"""The desk's decisions on inputs that have to be pulled, one at a time."""
+"""The core's decisions on inputs that have to be pulled, one at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from muster.agent.core.events import (
     Why,
 )
 from muster.agent.core.inputs import name_of
-from muster.agent.core.state_machine import Desk, Left
+from muster.agent.core.state_machine import AgentCore, Left
 from muster.coordinator.protocol.control import Drop, Grant, LayerInfo, News, Returned, Welcome
 from muster.coordinator.protocol.transfer import Settled
 from muster.jobs.common.ranges import RangeSet
@@ -46,7 +46,7 @@ def info(layer: str = A, code: str | None = None, in_bytes: int = IN, out: int =
 
 def remote(disk: int = 1 << 30, cpus: int = 1, **left: Any) -> World:
     """A desk that does not read in place, with a willing pull channel."""
-    world = World(Desk(replace(who(cpus=cpus, disk=disk), in_place=False), Left(**left)))
+    world = World(AgentCore(replace(who(cpus=cpus, disk=disk), in_place=False), Left(**left)))
     world.tell(PullUp())
     return world
 
@@ -110,7 +110,7 @@ def test_a_model_is_pulled_once_before_any_input_and_waited_for() -> None:
     for pull in inputs:
         assert not of(Run, came(world, pull))
     assert of(Run, world.tell(Pulled(MODEL, bytes.fromhex(MODEL), 5000, 1.0)))
-    world.desk.sanity_check()
+    world.core.sanity_check()
 
 
 def test_a_model_an_earlier_process_pulled_is_used_and_stays_while_it_is_wanted() -> None:
@@ -132,7 +132,7 @@ def test_a_model_an_earlier_process_pulled_is_used_and_stays_while_it_is_wanted(
 def test_a_model_larger_than_the_budget_is_handed_back() -> None:
     world = remote(disk=4000)
     orders = world.hear(with_model(), grants=[grant(0, 1)])
-    assert not of(Pull, orders) and world.desk.space.too_large
+    assert not of(Pull, orders) and world.core.space.too_large
 
 
 def test_a_model_that_is_spoilt_is_pulled_again_once() -> None:
@@ -208,8 +208,8 @@ def test_with_the_disk_short_the_cache_goes_though_the_budget_has_room() -> None
 
 def test_room_counts_inputs_of_what_is_held_and_not_those_that_may_go() -> None:
     world = remote(disk=10_000)
-    world.desk.space.inputs.whole["x"] = Copy("x", 5000, b"")
-    world.desk.space.inputs.nbytes = 5000
+    world.core.space.inputs.whole["x"] = Copy("x", 5000, b"")
+    world.core.space.inputs.nbytes = 5000
     world.hear(info(), grants=[grant(0, 3)])
     assert world.said().room == 10_000 - 3 * (IN + OUT)
 
@@ -270,7 +270,7 @@ def test_a_full_disk_rests_and_tries_again_with_an_empty_cache() -> None:
     orders = failed(world, pull, "full")
     assert of(Discard, orders) == [Discard("x", b"e" * 16)]
     assert not of(Pull, orders)
-    assert world.desk.room(world.now) == 0
+    assert world.core.room(world.now) == 0
     assert pulls(world.after(2.5)) == [0]
 
 
@@ -278,9 +278,9 @@ def test_a_pull_that_was_cut_is_gone_on_with_and_takes_its_room_meanwhile() -> N
     world = remote()
     (pull,) = of(Pull, world.hear(info(), grants=[grant(0, 1)]))
     assert not of(Pull, failed(world, pull, "cut"))
-    assert world.desk.space.inputs.nbytes == IN
+    assert world.core.space.inputs.nbytes == IN
     assert pulls(world.tell(PullUp())) == [0]
-    assert world.desk.space.inputs.nbytes == IN
+    assert world.core.space.inputs.nbytes == IN
 
 
 def test_a_session_the_pull_channel_does_not_know_leads_to_a_hello() -> None:

@@ -14,9 +14,9 @@ from muster.coordinator.commands.result import nothing_merged
 from muster.coordinator.farm_root import paths as roots
 from muster.jobs.contract.plan import FORMAT, Plan, Work, encode_plan
 from muster.jobs.training import checkpoint
-from muster.jobs.training.aggregation.synchronous import Outer
+from muster.jobs.training.aggregation.synchronous import SynchronousRounds
 from muster.jobs.training.params import TrainParams, settled
-from muster.jobs.training.progress import Course, Mark, Point
+from muster.jobs.training.progress import BestMark, Point, TrainingCourse
 
 
 @pytest.fixture
@@ -25,11 +25,11 @@ def root(tmp_path: Path) -> roots.Root:
     found = roots.prepare(tmp_path / "root")
     for job, workers, seconds in (("one.1", 1, 20.0), ("four.1", 4, 8.0)):
         params = settled(TrainParams(workers=workers, target=0.8, rounds=100))
-        outer, course = Outer(params, np.zeros(9, np.float32), 9), Course(params)
+        outer, course = SynchronousRounds(params, np.zeros(9, np.float32), 9), TrainingCourse(params)
         outer.round = 40
         course.record.points = [Point(i, seconds * i / 40, 1 / i, 64) for i in range(1, 41)]
-        course.best = Mark(40, seconds, 0.85, 0.4)
-        course.record.marks = [Mark(20, seconds / 2, 0.6, 0.9), course.best]
+        course.best = BestMark(40, seconds, 0.85, 0.4)
+        course.record.marks = [BestMark(20, seconds / 2, 0.6, 0.9), course.best]
         checkpoint.write(found.job(job).checkpoints, outer, course)
         keep_plan(found, job, "train")
     for job, kind in (("other.1", "train"), ("map.1", "map"), ("bare.1", None)):

@@ -18,7 +18,7 @@ from muster.jobs.common import filesystems
 from muster.jobs.common.errors import RefusedError
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import Output
-from muster.jobs.parts.part_file import Entry, Index, PartWriter
+from muster.jobs.parts.part_file import Index, PartEntry, PartWriter
 from muster.jobs.workbench.slot_marker import Mark
 
 FARM = "f" * 32
@@ -42,7 +42,7 @@ def write_part(spool: Spool, name: str, numbers: list[int], farm: str = FARM) ->
         raw = np.array([number], "<i8").tobytes()
         writer.add([memoryview(raw)])
         digest = xxhash.xxh3_128_digest(raw)
-        entries.append(Entry(number, 1, 1, number % 2, "one", 0.0, 0.1, 8, bytes(16), 1, (8,), digest))
+        entries.append(PartEntry(number, 1, 1, number % 2, "one", 0.0, 0.1, 8, bytes(16), 1, (8,), digest))
     writer.finish(Index(farm, LAYER, (Output("x", "rows", "<i8"),), "", tuple(entries)))
     writer.close()
     return path

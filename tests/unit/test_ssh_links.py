@@ -15,7 +15,7 @@ from paramiko.buffered_pipe import PipeTimeout
 
 from muster.agent.links import errors
 from muster.agent.links.far_command import command_line, programs
-from muster.agent.links.paramiko_ssh.transport import Arrived
+from muster.agent.links.paramiko_ssh.transport import ArrivedData
 from muster.agent.links.ssh_config import Config, Target
 from muster.jobs.common.errors import AccessError, LinkError, MusterError, NoCommandError, SpaceError, UsageError
 from muster.jobs.common.locations import Host
@@ -195,7 +195,7 @@ print(*{{"paramiko", "cryptography"}} & set(sys.modules))
 
 
 def test_what_arrived_is_read_in_order_whatever_the_pieces() -> None:
-    arrived = Arrived()
+    arrived = ArrivedData()
     for piece in (b"abc", b"defgh", b"i"):
         arrived.feed(piece)
     assert len(arrived) == 9 and arrived.read_ready()
@@ -204,7 +204,7 @@ def test_what_arrived_is_read_in_order_whatever_the_pieces() -> None:
 
 
 def test_what_arrived_before_the_end_can_still_be_read() -> None:
-    arrived = Arrived()
+    arrived = ArrivedData()
     arrived.feed(b"last")
     arrived.close()
     assert [arrived.read(10), arrived.read(10)] == [b"last", b""]
@@ -212,11 +212,11 @@ def test_what_arrived_before_the_end_can_still_be_read() -> None:
 
 def test_nothing_that_arrives_is_an_error_in_time() -> None:
     with pytest.raises(PipeTimeout):
-        Arrived().read(1, timeout=0.0)
+        ArrivedData().read(1, timeout=0.0)
 
 
 def test_a_reader_that_waits_is_woken_by_what_arrives() -> None:
-    arrived, found = Arrived(), list[bytes]()
+    arrived, found = ArrivedData(), list[bytes]()
     reader = threading.Thread(target=lambda: found.append(arrived.read(10, timeout=60.0)))
     reader.start()
     arrived.feed(b"now")

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from muster.agent.pool import cleanup
-from muster.agent.pool.cleanup import Record
+from muster.agent.pool.cleanup import PoolRecord
 from muster.jobs.common.errors import RefusedError
 from muster.jobs.common.processes import ProcessId, identify
 
@@ -54,7 +54,7 @@ def temp() -> Iterator[Path]:
 
 
 def write(folder: Path, temp: Path, *marks: ProcessId, owner: ProcessId = US) -> None:
-    (folder / cleanup.RECORD).write_bytes(msgspec.json.encode(Record(owner, str(temp), marks)))
+    (folder / cleanup.RECORD).write_bytes(msgspec.json.encode(PoolRecord(owner, str(temp), marks)))
 
 
 def is_alive(process: subprocess.Popen[bytes]) -> bool:

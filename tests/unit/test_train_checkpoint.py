@@ -11,12 +11,12 @@ import pytest
 
 from muster.jobs.common.errors import DamagedError, RefusedError
 from muster.jobs.training import checkpoint
-from muster.jobs.training.aggregation.asynchronous import Pushes
-from muster.jobs.training.aggregation.contribution import Sum
-from muster.jobs.training.aggregation.synchronous import Outer, Stepped
+from muster.jobs.training.aggregation.asynchronous import AsynchronousPushes
+from muster.jobs.training.aggregation.contribution import ContributionSum
+from muster.jobs.training.aggregation.synchronous import Stepped, SynchronousRounds
 from muster.jobs.training.data.dataset import Data, load
 from muster.jobs.training.params import TrainParams, settled
-from muster.jobs.training.progress import Course
+from muster.jobs.training.progress import TrainingCourse
 from muster.jobs.training.serial import run_serially
 from muster.jobs.training.steps.learner import Learner, Score
 
@@ -39,14 +39,14 @@ class Driver:
         self.folder, self.params, self.learner = folder, params, Learner(params, digits)
         model = self.learner.model
         found, self.refused = checkpoint.latest(folder, params, model.stepped, model.dim)
-        self.outer = found.outer if found else Outer(params, self.learner.start(), model.stepped)
-        self.course = found.course if found else Course(params)
+        self.outer = found.outer if found else SynchronousRounds(params, self.learner.start(), model.stepped)
+        self.course = found.course if found else TrainingCourse(params)
 
     def run(self, until: int) -> None:
         outer, course = self.outer, self.course
-        assert isinstance(outer, Outer)
+        assert isinstance(outer, SynchronousRounds)
         while outer.round < until and not course.at_target:
-            total, header = Sum(outer.dim, self.params.bits), outer.header()
+            total, header = ContributionSum(outer.dim, self.params.bits), outer.header()
             for v in range(self.params.workers):
                 total.add(self.learner.contribute(outer.weights, header, v))
             merged = outer.merge(total)
@@ -118,11 +118,14 @@ def test_another_models_is_refused(
 def test_pushes_have_them_too(tmp_path: Path, params: TrainParams, digits: Data) -> None:
     asynchronous = msgspec.structs.replace(params, mode="async", momentum=0.0)
     learner = Learner(asynchronous, digits)
-    pushes, course = Pushes(asynchronous, learner.start(), learner.model.stepped), Course(asynchronous)
+    pushes, course = (
+        AsynchronousPushes(asynchronous, learner.start(), learner.model.stepped),
+        TrainingCourse(asynchronous),
+    )
     while pushes.round < 2:
         given = pushes.issue(6)
         assert given is not None
-        total = Sum(pushes.dim, 32)
+        total = ContributionSum(pushes.dim, 32)
         for v in given[1]:
             total.add(learner.contribute(pushes.weights, given[0], v))
         step = pushes.arrive(*given, total)
@@ -130,13 +133,13 @@ def test_pushes_have_them_too(tmp_path: Path, params: TrainParams, digits: Data)
             course.stepped(pushes, step, 1.0)
     path = checkpoint.write(tmp_path, pushes, course)
     again = checkpoint.read(path, asynchronous, pushes.stepped, pushes.dim).outer
-    assert isinstance(again, Pushes)
+    assert isinstance(again, AsynchronousPushes)
     assert (again.digest, again.journal, again.version) == (pushes.digest, pushes.journal, pushes.version)
 
 
 def test_the_first_to_reach_the_target_ends_it(params: TrainParams) -> None:
     """Whenever its score becomes known."""
-    course = Course(msgspec.structs.replace(params, target=0.9))
+    course = TrainingCourse(msgspec.structs.replace(params, target=0.9))
     course.waiting = {10: (1.0, np.zeros(1)), 20: (2.0, np.ones(1))}
     assert course.must_wait
     course.scored(20, Score(95, 100, 0))
@@ -148,7 +151,7 @@ def test_the_first_to_reach_the_target_ends_it(params: TrainParams) -> None:
 
 
 def test_a_checkpoint_is_due_by_rounds_or_by_time(params: TrainParams) -> None:
-    course = Course(params)
+    course = TrainingCourse(params)
     assert not course.is_checkpoint_due(4, 1.0)
     assert course.is_checkpoint_due(5, 1.0)
     assert course.is_checkpoint_due(1, 10.0)

@@ -12,7 +12,7 @@ from muster.jobs.common.errors import JobFileError
 from muster.jobs.training.data.dataset import Data
 from muster.jobs.training.params import Facts, TrainParams, settled
 from muster.jobs.training.steps.learner import Learner
-from muster.jobs.training.steps.models import Model, open_model
+from muster.jobs.training.steps.models import TrainableModel, open_model
 
 Array = np.ndarray[Any, Any]
 ROWS = 6
@@ -52,7 +52,7 @@ CASES: list[tuple[str, tuple[int, ...], Callable[[dict[str, Array], Array], Arra
 ]
 
 
-def opened(name: str, row: tuple[int, ...]) -> Model:
+def opened(name: str, row: tuple[int, ...]) -> TrainableModel:
     return open_model(TrainParams(model=name, layers=(7, 6), filters=5), Facts(100, 10, row, 4))  # type: ignore[arg-type]
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from muster.jobs.training.aggregation.asynchronous import Pushes
-from muster.jobs.training.aggregation.contribution import Header, Sum
+from muster.jobs.training.aggregation.asynchronous import AsynchronousPushes
+from muster.jobs.training.aggregation.contribution import ContributionSum, RoundHeader
 from muster.jobs.training.aggregation.synchronous import Redo, Stepped
 from muster.jobs.training.data.dataset import Data, load
 from muster.jobs.training.params import TrainParams, check, settled
@@ -18,7 +18,7 @@ from muster.jobs.training.serial import replay
 from muster.jobs.training.steps.learner import Learner
 
 Array = np.ndarray[Any, Any]
-Out = tuple[Header, tuple[int, ...], Array, int]  # and the weights, and what they had seen
+Out = tuple[RoundHeader, tuple[int, ...], Array, int]  # and the weights, and what they had seen
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ class Machines:
 
     def __init__(self, params: TrainParams, learner: Learner, seed: int) -> None:
         self.params, self.learner, self.luck = params, learner, random.Random(seed)
-        self.pushes = Pushes(params, learner.start(), learner.model.stepped)
+        self.pushes = AsynchronousPushes(params, learner.start(), learner.model.stepped)
         self.out: list[Out] = []
         self.stalest = 0
         self.redone = 0
@@ -61,7 +61,7 @@ class Machines:
         header, workers, weights, pushed = self.out.pop(self.luck.randrange(len(self.out)))
         if self.luck.random() < 0.05:
             return self.pushes.withdraw(workers)
-        total = Sum(self.pushes.dim, self.params.bits)
+        total = ContributionSum(self.pushes.dim, self.params.bits)
         for v in workers:
             total.add(self.learner.contribute(weights, header, v))
         self.stalest = max(self.stalest, (self.pushes.pushed - pushed) // self.params.workers)
@@ -86,7 +86,7 @@ def test_resumed_it_goes_on_with_its_journal(digits: Data) -> None:
     farm = Machines(params, Learner(params, digits), 6)
     while farm.pushes.round < 4:
         farm.issue() if farm.luck.random() < 0.7 else farm.arrive() if farm.out else None
-    farm.pushes = Pushes.resume(params, farm.pushes.stepped, *farm.pushes.state_dict())
+    farm.pushes = AsynchronousPushes.resume(params, farm.pushes.stepped, *farm.pushes.state_dict())
     farm.out.clear()
     farm.run()
     assert replay(params, digits, farm.pushes.journal) == farm.pushes.digest
@@ -96,13 +96,13 @@ def test_the_fast_wait_for_the_slow(digits: Data) -> None:
     """One worker never answers: the others get work for `staleness` rounds and then none."""
     params = small(staleness=1)
     learner = Learner(params, digits)
-    pushes = Pushes(params, learner.start(), learner.model.stepped)
+    pushes = AsynchronousPushes(params, learner.start(), learner.model.stepped)
     slow = pushes.issue(1)
     assert slow is not None
     counted = 0
     while (given := pushes.issue(1)) is not None:
         header, workers = given
-        total = Sum(pushes.dim, params.bits)
+        total = ContributionSum(pushes.dim, params.bits)
         total.add(learner.contribute(pushes.weights, header, workers[0]))
         counted += isinstance(pushes.arrive(header, workers, total), Stepped)
     assert counted == 2 * params.workers - 1
@@ -113,11 +113,11 @@ def test_the_fast_wait_for_the_slow(digits: Data) -> None:
 def test_what_is_not_out_does_not_count(digits: Data) -> None:
     params = small()
     learner = Learner(params, digits)
-    pushes = Pushes(params, learner.start(), learner.model.stepped)
+    pushes = AsynchronousPushes(params, learner.start(), learner.model.stepped)
     given = pushes.issue(2)
     assert given is not None
     header, workers = given
-    total = Sum(pushes.dim, params.bits)
+    total = ContributionSum(pushes.dim, params.bits)
     for v in workers:
         total.add(learner.contribute(pushes.weights, header, v))
     pushes.withdraw(workers[:1])

@@ -10,15 +10,15 @@ import pytest
 
 from muster.jobs.common.errors import NotFoundError
 from muster.jobs.training import plots, report
-from muster.jobs.training.progress import Mark, Point
-from muster.jobs.training.report import Run, speedups, tables
+from muster.jobs.training.progress import BestMark, Point
+from muster.jobs.training.report import TrainingRun, speedups, tables
 
 
-def run(workers: int, seconds: float, iterations: int, mode: str = "sync") -> Run:
+def run(workers: int, seconds: float, iterations: int, mode: str = "sync") -> TrainingRun:
     """One that is right about half of the rows half way, and about nine of ten at the end."""
     points = [Point(i, seconds * i / iterations, 1 / i, 100) for i in range(1, iterations + 1)]
-    marks = [Mark(iterations // 2, seconds / 2, 0.5, 1.0), Mark(iterations, seconds, 0.9, 0.3)]
-    return Run(mode, workers, points, marks)
+    marks = [BestMark(iterations // 2, seconds / 2, 0.5, 1.0), BestMark(iterations, seconds, 0.9, 0.3)]
+    return TrainingRun(mode, workers, points, marks)
 
 
 RUNS = [run(1, 80.0, 400), run(4, 10.0, 200), run(1, 80.0, 400, "async"), run(10, 4.0, 400, "async")]
@@ -39,7 +39,7 @@ def test_speed_up_is_throughput_times_steps() -> None:
 
 def test_pushes_of_several_workers_at_once_count_by_their_rows() -> None:
     points = [Point(i, 2.0 * i, 1.0, 400) for i in range(1, 101)]
-    grouped = Run("async", 2, points, [Mark(100, 200.0, 0.9, 0.3)])
+    grouped = TrainingRun("async", 2, points, [BestMark(100, 200.0, 0.9, 0.3)])
     (_, one) = speedups([run(1, 400.0, 400, "async"), grouped], 0.8)
     assert (one.ratio, one.throughput, one.steps) == (2.0, 2.0, 1.0)
 
@@ -64,7 +64,7 @@ def test_long_runs_are_thinned_and_end_where_they_ended() -> None:
 
 def test_labels_say_what_was_simulated() -> None:
     assert run(1, 1.0, 2).label == "sync, 1 worker"
-    assert Run("async", 20, [], [], "big", simulated=True).label == "big: async, 20 workers (simulated)"
+    assert TrainingRun("async", 20, [], [], "big", simulated=True).label == "big: async, 20 workers (simulated)"
 
 
 def test_a_csv_beside_every_picture(tmp_path: Path) -> None:
@@ -90,12 +90,12 @@ def test_without_matplotlib_the_numbers_are_there(tmp_path: Path, monkeypatch: p
 
 def test_a_training_that_never_began_has_pictures_too(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the report extra is not installed")
-    assert len(plots.write(tmp_path, [Run("sync", 1, [], [])], None)) == 6
+    assert len(plots.write(tmp_path, [TrainingRun("sync", 1, [], [])], None)) == 6
 
 
 def test_many_runs_have_a_panel_for_each_mode_and_a_colour_for_each_number_of_workers(tmp_path: Path) -> None:
     few = [run(count, 80.0 / count, 40) for count in (1, 2)]
-    many = [Run(mode, n, *curve(n), simulated=True) for mode in ("sync", "async") for n in (1, 2, 5, 10)]
+    many = [TrainingRun(mode, n, *curve(n), simulated=True) for mode in ("sync", "async") for n in (1, 2, 5, 10)]
     (alone,) = plots._panels(few)
     assert [label for _, label, _ in alone.runs] == ["sync, 1 worker", "sync, 2 workers"]
     panels = plots._panels([*few, *many])
@@ -111,7 +111,7 @@ def test_many_runs_have_a_panel_for_each_mode_and_a_colour_for_each_number_of_wo
     assert len(plots.write(tmp_path, [*few, *many], 0.8)) == 8
 
 
-def curve(workers: int) -> tuple[list[Point], list[Mark]]:
+def curve(workers: int) -> tuple[list[Point], list[BestMark]]:
     whole = run(workers, 80.0 / workers, 40)
     return list(whole.points), list(whole.marks)
 

@@ -10,8 +10,15 @@ import numpy as np
 import pytest
 
 from muster.jobs.common.errors import TrainingError
-from muster.jobs.training.aggregation.contribution import NOTHING, Contribution, Sum, added, packed, unpacked
-from muster.jobs.training.aggregation.synchronous import Outer, Redo, Stepped
+from muster.jobs.training.aggregation.contribution import (
+    NOTHING,
+    Contribution,
+    ContributionSum,
+    added,
+    packed,
+    unpacked,
+)
+from muster.jobs.training.aggregation.synchronous import Redo, Stepped, SynchronousRounds
 from muster.jobs.training.aggregation.weights_delta import apply
 from muster.jobs.training.data.dataset import Data, load
 from muster.jobs.training.params import TrainParams, check, settled
@@ -39,10 +46,10 @@ def small(rounds: int = 12, **ways: Any) -> TrainParams:
     return params
 
 
-def merged_in_groups(learner: Learner, outer: Outer, luck: random.Random) -> Stepped | Redo:
+def merged_in_groups(learner: Learner, outer: SynchronousRounds, luck: random.Random) -> Stepped | Redo:
     """A round whose workers are dealt to one to four agents in any order, over the wire."""
     params, header = outer.params, outer.header()
-    agents = [Sum(outer.dim, params.bits) for _ in range(luck.randint(1, 4))]
+    agents = [ContributionSum(outer.dim, params.bits) for _ in range(luck.randint(1, 4))]
     for v in luck.sample(range(params.workers), params.workers):
         luck.choice(agents).add(learner.contribute(outer.weights, header, v))
     sent = [unpacked(packed(agent), params, outer.dim, agent.tally.workers) for agent in agents if agent.tally.workers]
@@ -54,7 +61,7 @@ def merged_in_groups(learner: Learner, outer: Outer, luck: random.Random) -> Ste
 def test_any_grouping_gives_the_same_bits(digits: Data, ways: dict[str, Any]) -> None:
     params = small(**ways)
     learner, luck = Learner(params, digits), random.Random(7)
-    outer = Outer(params, learner.start(), learner.model.stepped)
+    outer = SynchronousRounds(params, learner.start(), learner.model.stepped)
     far = outer.weights
     while not outer.is_over:
         merged = merged_in_groups(learner, outer, luck)
@@ -68,11 +75,11 @@ def test_any_grouping_gives_the_same_bits(digits: Data, ways: dict[str, Any]) ->
 def test_resumed_anywhere_it_ends_the_same(digits: Data, ways: dict[str, Any]) -> None:
     params = small(rounds=6, **ways)
     learner, luck = Learner(params, digits), random.Random(3)
-    outer = Outer(params, learner.start(), learner.model.stepped)
+    outer = SynchronousRounds(params, learner.start(), learner.model.stepped)
     while not outer.is_over:
         arrays, values = outer.state_dict()
         merged_in_groups(learner, outer, luck)  # and the driver is killed
-        outer = Outer.resume(params, learner.model.stepped, arrays, values)
+        outer = SynchronousRounds.resume(params, learner.model.stepped, arrays, values)
         merged_in_groups(learner, outer, luck)
     assert outer.digest == run_serially(params, digits).digest
 
@@ -80,7 +87,7 @@ def test_resumed_anywhere_it_ends_the_same(digits: Data, ways: dict[str, Any]) -
 def test_a_saturated_round_is_done_again_with_room(digits: Data) -> None:
     params = small(bits=16)
     learner = Learner(params, digits)
-    outer = Outer(params, learner.start(), learner.model.stepped)
+    outer = SynchronousRounds(params, learner.start(), learner.model.stepped)
     outer._master.scales[0].value = 1e6
     weights = outer.weights.copy()
     first = [learner.contribute(outer.weights, outer.header(), v) for v in range(params.workers)]

@@ -14,14 +14,14 @@ import pytest
 from muster.coordinator.submission.submit import plan_file
 from muster.jobs.common.errors import JobFileError
 from muster.jobs.contract.kind import ShardFailure
-from muster.jobs.training.aggregation.contribution import Sum, added
-from muster.jobs.training.aggregation.synchronous import Outer, Stepped
+from muster.jobs.training.aggregation.contribution import ContributionSum, added
+from muster.jobs.training.aggregation.synchronous import Stepped, SynchronousRounds
 from muster.jobs.training.data import dataset as datafile
 from muster.jobs.training.data.dataset import Data, load
 from muster.jobs.training.params import TrainParams, settled
 from muster.jobs.training.steps.learner import Learner
 from muster.jobs.training.steps.models import open_model
-from muster.jobs.training.steps.torch_trainer import Place, settings_of
+from muster.jobs.training.steps.torch_trainer import TrainerPlace, settings_of
 from muster.jobs.user_code.runner import torch_training
 
 Array = np.ndarray[Any, Any]
@@ -61,7 +61,7 @@ def make(tmp_path: Path, digits: Data) -> Iterator[Make]:
 
     def made(source: str, **ways: Any) -> Learner:
         (tmp_path / "work.py").write_text(source)
-        place = Place(tmp_path / "data", tmp_path / "scratch", code=tmp_path, entry="work.py:net", timeout=60.0)
+        place = TrainerPlace(tmp_path / "data", tmp_path / "scratch", code=tmp_path, entry="work.py:net", timeout=60.0)
         params = settled(TrainParams(model="code", workers=3, microbatch=8, rounds=4, **ways))
         opened.append(Learner(params, digits, 1, place))
         return opened[-1]
@@ -98,9 +98,9 @@ def test_any_grouping_gives_the_same_bits(make: Make, ways: dict[str, Any]) -> N
 
     def final(seed: int) -> str:
         learner, luck = make(NORMED, **ways), random.Random(seed)
-        outer = Outer(learner.params, learner.start(), learner.model.stepped)
+        outer = SynchronousRounds(learner.params, learner.start(), learner.model.stepped)
         while not outer.is_over:
-            groups = [Sum(outer.dim, 32) for _ in range(2)]
+            groups = [ContributionSum(outer.dim, 32) for _ in range(2)]
             for v in luck.sample(range(3), 3):
                 luck.choice(groups).add(learner.contribute(outer.weights, outer.header(), v))
             outer.merge(added(groups, outer.dim, 32))
@@ -113,7 +113,7 @@ def test_buffers_are_averaged_and_never_stepped(make: Make) -> None:
     learner = make(NORMED, lr=100.0, weight_decay=0.5)
     stepped = learner.model.stepped
     assert (stepped, learner.model.buffers) == (6 * 9 + 6 + 12 + 2160 + 10, 12)
-    outer = Outer(learner.params, learner.start(), stepped)
+    outer = SynchronousRounds(learner.params, learner.start(), stepped)
     while outer.redo == 0:  # the first scale is a guess
         _merged(learner, outer)
     before, found = outer.weights, []
@@ -127,8 +127,8 @@ def test_buffers_are_averaged_and_never_stepped(make: Make) -> None:
     assert names["1.running_var"].shape == (6,) and (names["1.running_var"] > 0).all()
 
 
-def _merged(learner: Learner, outer: Outer) -> object:
-    parts = [Sum(outer.dim, 32) for _ in range(3)]
+def _merged(learner: Learner, outer: SynchronousRounds) -> object:
+    parts = [ContributionSum(outer.dim, 32) for _ in range(3)]
     for v, part in enumerate(parts):
         part.add(learner.contribute(outer.weights, outer.header(), v))
     return outer.merge(added(parts, outer.dim, 32))
@@ -161,7 +161,10 @@ def test_modules_that_cannot_be_trained(tmp_path: Path, digits: Data, source: st
     pytest.importorskip("torch", reason="the torch extra is not installed")
     (tmp_path / "work.py").write_text(source)
     datafile.write(digits, tmp_path / "data")
-    params, place = TrainParams(model="code"), Place(tmp_path / "data", tmp_path, code=tmp_path, entry="work.py:net")
+    params, place = (
+        TrainParams(model="code"),
+        TrainerPlace(tmp_path / "data", tmp_path, code=tmp_path, entry="work.py:net"),
+    )
     with pytest.raises(torch_training.BadModelError, match=said):
         torch_training.Trainer(**settings_of(params, digits.facts, place))._gradient(np.arange(4))
 
@@ -176,7 +179,7 @@ def test_ours_have_the_sizes_they_are_known_for(name: str, parameters: int) -> N
 
 def test_a_loss_that_is_no_number_is_told_as_such(make: Make) -> None:
     learner = make(MLP + "def loss(outputs, labels):\n    return outputs.sum() * float('nan')\n")
-    header = Outer(learner.params, learner.start(), learner.model.stepped).header()
+    header = SynchronousRounds(learner.params, learner.start(), learner.model.stepped).header()
     assert learner.contribute(learner.start(), header, 0).tally.odd == 1
     assert learner.evaluate(learner.start()).loss == 0
 

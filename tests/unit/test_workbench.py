@@ -22,7 +22,7 @@ from muster.jobs.contract.kind import Bench, Kind, Result, Runner, RunnerLost, S
 from muster.jobs.contract.plan import ArraySource, Layer, MadeSource, Output, Work
 from muster.jobs.kinds import registry
 from muster.jobs.parts.part_file import PartWriter, check_body, read_index
-from muster.jobs.results.bundle import Held
+from muster.jobs.results.bundle import HeldPart
 from muster.jobs.results.merge import merge_layer
 from muster.jobs.results.open_result import open_result
 from muster.jobs.sources.discover import stamp_of
@@ -131,7 +131,7 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, told: type[Told]) -> Desk:
+def core(tmp_path: Path, told: type[Told]) -> Desk:
     return Desk(tmp_path)
 
 
@@ -144,51 +144,51 @@ def only_fails(number: int, error: BaseException) -> Act:
     return act
 
 
-def test_a_batch_becomes_a_part(desk: Desk) -> None:
-    outcome = desk.run(0, 1, 3)
+def test_a_batch_becomes_a_part(core: Desk) -> None:
+    outcome = core.run(0, 1, 3)
     assert outcome.numbers == (0, 1, 3) and outcome.rows == 7 and outcome.in_bytes == 56 and not outcome.mishaps
-    assert outcome.nbytes == desk.done.stat().st_size and outcome.peak > 1 << 20
-    index = read_index(desk.done)
-    check_body(desk.done, index)
+    assert outcome.nbytes == core.done.stat().st_size and outcome.peak > 1 << 20
+    index = read_index(core.done)
+    check_body(core.done, index)
     assert index.outputs == (Output("same", "rows", "<f4", (2,)), Output("twice", "rows", "<f4", (2,)))
     assert (index.farm, index.layer) == ("farm", "d" * 32) and "numpy" in index.fingerprint
     entry = index.entries[2]
     assert (entry.number, entry.rows, entry.boot, entry.attempt, entry.agent) == (3, 1, 2, 13, "me")
-    assert entry.in_digest == xxhash.xxh3_128_digest(desk.rows[9:].tobytes()) and entry.in_bytes == 8
-    assert os.listdir(desk.folder / "tmp") == []
+    assert entry.in_digest == xxhash.xxh3_128_digest(core.rows[9:].tobytes()) and entry.in_bytes == 8
+    assert os.listdir(core.folder / "tmp") == []
 
 
-def test_results_that_are_the_input_itself_are_kept(desk: Desk) -> None:
-    desk.run(0, 1, 2, 3)
-    (desk.folder / "out").mkdir()
-    merge_layer(desk.layer, [desk.done], desk.folder / "out", job="job.1")
-    found = open_result(desk.folder / "out").outputs
-    assert np.array_equal(np.array(found["same"]), desk.rows)
-    assert np.array_equal(np.array(found["twice"]), desk.rows * 2)
+def test_results_that_are_the_input_itself_are_kept(core: Desk) -> None:
+    core.run(0, 1, 2, 3)
+    (core.folder / "out").mkdir()
+    merge_layer(core.layer, [core.done], core.folder / "out", job="job.1")
+    found = open_result(core.folder / "out").outputs
+    assert np.array_equal(np.array(found["same"]), core.rows)
+    assert np.array_equal(np.array(found["twice"]), core.rows * 2)
 
 
-def test_the_serial_run_is_the_whole_layer(desk: Desk) -> None:
-    index = read_index(run_serially(desk.layer, desk.work, desk.folder))
-    assert Held(desk.done, index, RangeSet([(0, 4)])).wanted == RangeSet.of(e.number for e in index.entries)
+def test_the_serial_run_is_the_whole_layer(core: Desk) -> None:
+    index = read_index(run_serially(core.layer, core.work, core.folder))
+    assert HeldPart(core.done, index, RangeSet([(0, 4)])).wanted == RangeSet.of(e.number for e in index.entries)
 
 
-def test_the_serial_run_fails_as_its_shard_does(desk: Desk, told: type[Told]) -> None:
+def test_the_serial_run_fails_as_its_shard_does(core: Desk, told: type[Told]) -> None:
     told.act = staticmethod(only_fails(2, ShardFailure("exit", "exit 3", "tail")))
     with pytest.raises(ShardFailure, match="shard 2: exit 3"):
-        run_serially(desk.layer, desk.work, desk.folder)
+        run_serially(core.layer, core.work, core.folder)
 
 
-def test_a_kind_stays_open_until_another_jobs_batch_comes(desk: Desk, told: type[Told]) -> None:
-    desk.run(0)
-    desk.run(1, work=Work("told", 1, {}, None, None, None, 1, None, None))
+def test_a_kind_stays_open_until_another_jobs_batch_comes(core: Desk, told: type[Told]) -> None:
+    core.run(0)
+    core.run(1, work=Work("told", 1, {}, None, None, None, 1, None, None))
     assert len(told.opened) == 1 and told.closed == 0
-    desk.run(2, work=Work("told", 1, {"level": 2}, None, None, None, 1, None, 5.0))
-    desk.run(3, code=str(desk.folder), work=Work("told", 1, {}, None, "work.py:f", None, 1, None, None))
+    core.run(2, work=Work("told", 1, {"level": 2}, None, None, None, 1, None, 5.0))
+    core.run(3, code=str(core.folder), work=Work("told", 1, {}, None, "work.py:f", None, 1, None, None))
     assert len(told.opened) == 3 and told.closed == 2
     assert told.opened[1].params.level == 2 and told.opened[1].timeout == 5.0
-    assert told.opened[2].code == desk.folder and told.opened[2].entry == "work.py:f"
-    desk.bench.close()
-    desk.bench.close()
+    assert told.opened[2].code == core.folder and told.opened[2].entry == "work.py:f"
+    core.bench.close()
+    core.bench.close()
     assert told.closed == 3
 
 
@@ -203,29 +203,29 @@ def test_a_kind_stays_open_until_another_jobs_batch_comes(desk: Desk, told: type
     ],
 )
 def test_one_bad_shard_spoils_no_other(
-    desk: Desk, told: type[Told], error: Exception, code: str, lost: bool, message: str
+    core: Desk, told: type[Told], error: Exception, code: str, lost: bool, message: str
 ) -> None:
     told.act = staticmethod(only_fails(1, error))
-    outcome = desk.run(0, 1, 2)
-    assert outcome.numbers == (0, 2) and [entry.number for entry in read_index(desk.done).entries] == [0, 2]
+    outcome = core.run(0, 1, 2)
+    assert outcome.numbers == (0, 2) and [entry.number for entry in read_index(core.done).entries] == [0, 2]
     (mishap,) = outcome.mishaps
     assert (mishap.number, mishap.lost, mishap.code) == (1, lost, code)
     assert mishap.message.startswith(message) and "\n" not in mishap.message and mishap.peak > 0
-    check_body(desk.done, read_index(desk.done))
+    check_body(core.done, read_index(core.done))
 
 
-def test_evidence_is_the_end_of_the_traceback(desk: Desk, told: type[Told]) -> None:
+def test_evidence_is_the_end_of_the_traceback(core: Desk, told: type[Told]) -> None:
     told.act = staticmethod(only_fails(0, ValueError("x" * 100_000)))
-    (mishap,) = desk.run(0).mishaps
+    (mishap,) = core.run(0).mishaps
     assert len(mishap.evidence) == 8_000 and len(mishap.message) == 500
     told.act = staticmethod(only_fails(0, ValueError("no such thing")))
-    (mishap,) = desk.run(0).mishaps
+    (mishap,) = core.run(0).mishaps
     assert "in act" in mishap.evidence and mishap.evidence.endswith("ValueError: no such thing\n")
 
 
-def test_when_nothing_came_of_it_there_is_no_part(desk: Desk, told: type[Told]) -> None:
+def test_when_nothing_came_of_it_there_is_no_part(core: Desk, told: type[Told]) -> None:
     told.act = staticmethod(only_fails(0, ValueError("no")))
-    assert desk.run(0).numbers == () and desk.left() == []
+    assert core.run(0).numbers == () and core.left() == []
 
 
 def odd_in(number: int) -> Act:
@@ -237,130 +237,130 @@ def odd_in(number: int) -> Act:
 
 
 @pytest.mark.parametrize("odd", [0, 1, 2])
-def test_a_part_ends_where_outputs_differ_and_nobody_is_blamed(desk: Desk, told: type[Told], odd: int) -> None:
+def test_a_part_ends_where_outputs_differ_and_nobody_is_blamed(core: Desk, told: type[Told], odd: int) -> None:
     """Which of them is right is not for one machine to say."""
     told.act = staticmethod(odd_in(odd))
     left, parts = [0, 1, 2, 3], []
     while left:
-        outcome = desk.run(*left)
+        outcome = core.run(*left)
         assert outcome.numbers and not outcome.mishaps and not outcome.changed
-        (output,) = read_index(desk.done).outputs
+        (output,) = read_index(core.done).outputs
         parts.append((outcome.numbers, output.dtype))
         left = [number for number in left if number not in outcome.numbers]
     apart = [tuple(range(odd)), (odd,), tuple(range(odd + 1, 4))]
     assert parts == [(numbers, "<f8" if numbers == (odd,) else "<f4") for numbers in apart if numbers]
 
 
-def test_the_serial_run_says_where_outputs_differ(desk: Desk, told: type[Told]) -> None:
+def test_the_serial_run_says_where_outputs_differ(core: Desk, told: type[Told]) -> None:
     told.act = staticmethod(odd_in(2))
     with pytest.raises(ShardFailure, match="shard 2: its outputs"):
-        run_serially(desk.layer, desk.work, desk.folder)
+        run_serially(core.layer, core.work, core.folder)
 
 
-def test_declared_outputs_bind_the_first_shard_too(desk: Desk) -> None:
+def test_declared_outputs_bind_the_first_shard_too(core: Desk) -> None:
     declared = (Output("twice", "rows", "<f4", (3,)),)
-    outcome = desk.run(0, layer=msgspec.structs.replace(desk.layer, outputs=declared))
+    outcome = core.run(0, layer=msgspec.structs.replace(core.layer, outputs=declared))
     assert outcome.numbers == () and outcome.mishaps[0].code == "output"
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_kind_that_does_not_open_costs_one_shard(desk: Desk, told: type[Told], lost: bool) -> None:
+def test_a_kind_that_does_not_open_costs_one_shard(core: Desk, told: type[Told], lost: bool) -> None:
     told.failing = RunnerLost("killed") if lost else ShardFailure("exception", "no module torch")
-    outcome = desk.run(0, 1)
+    outcome = core.run(0, 1)
     assert [(mishap.number, mishap.lost) for mishap in outcome.mishaps] == [(0, lost)] and outcome.numbers == ()
     told.failing = None
-    assert desk.run(0, 1).numbers == (0, 1)
+    assert core.run(0, 1).numbers == (0, 1)
 
 
-def test_another_kernel_than_planned_is_a_loss(desk: Desk) -> None:
-    outcome = desk.run(0, work=Work("told", 2, {}, None, None, None, 1, None, None))
+def test_another_kernel_than_planned_is_a_loss(core: Desk) -> None:
+    outcome = core.run(0, work=Work("told", 2, {}, None, None, None, 1, None, None))
     assert outcome.mishaps[0].lost and "version 1" in outcome.mishaps[0].message
 
 
-def test_a_changed_source_stops_the_batch_and_keeps_what_was_done(desk: Desk, told: type[Told]) -> None:
+def test_a_changed_source_stops_the_batch_and_keeps_what_was_done(core: Desk, told: type[Told]) -> None:
     def act(shard: Shard) -> Result:
         if shard.number == 1:
-            (desk.folder / "layer.bin").write_bytes(bytes(81))
+            (core.folder / "layer.bin").write_bytes(bytes(81))
         return doubled(shard)
 
     told.act = staticmethod(act)
-    outcome = desk.run(0, 1, 2, 3)
+    outcome = core.run(0, 1, 2, 3)
     assert outcome.changed and outcome.numbers == (0, 1) and not outcome.mishaps and told.ran == [0, 1]
 
 
-def test_an_input_gone_from_the_spool_is_a_loss(desk: Desk) -> None:
-    window = msgspec.structs.replace(desk.layer.window(0), path=str(desk.folder / "gone"), stamp=None)
-    outcome = desk.run(items=(Item(0, 1, 1, window), Item(1, 1, 1, desk.layer.window(1))))
+def test_an_input_gone_from_the_spool_is_a_loss(core: Desk) -> None:
+    window = msgspec.structs.replace(core.layer.window(0), path=str(core.folder / "gone"), stamp=None)
+    outcome = core.run(items=(Item(0, 1, 1, window), Item(1, 1, 1, core.layer.window(1))))
     assert outcome.numbers == (1,) and not outcome.changed
     assert outcome.mishaps[0].lost and "spool" in outcome.mishaps[0].message
 
 
 @pytest.mark.parametrize("where", ["add", "finish"])
 def test_a_full_disk_commits_nothing_and_leaves_nothing(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, where: str
+    core: Desk, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(PartWriter, where, full)
-        outcome = desk.run(0, 1)
-    assert "No space left" in outcome.full and outcome.numbers == () and not outcome.mishaps and desk.left() == []
-    assert desk.run(0, 1).numbers == (0, 1)
+        outcome = core.run(0, 1)
+    assert "No space left" in outcome.full and outcome.numbers == () and not outcome.mishaps and core.left() == []
+    assert core.run(0, 1).numbers == (0, 1)
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EDQUOT, "Disk quota exceeded"), SpaceError("quota exceeded")])
-def test_a_kind_that_meets_a_full_disk_has_not_failed(desk: Desk, told: type[Told], error: Exception) -> None:
+def test_a_kind_that_meets_a_full_disk_has_not_failed(core: Desk, told: type[Told], error: Exception) -> None:
     told.act = staticmethod(only_fails(1, error))
-    outcome = desk.run(0, 1, 2)
-    assert "quota exceeded" in outcome.full and outcome.numbers == () and not outcome.mishaps and desk.left() == []
+    outcome = core.run(0, 1, 2)
+    assert "quota exceeded" in outcome.full and outcome.numbers == () and not outcome.mishaps and core.left() == []
 
 
-def test_another_error_of_the_spools_disk_is_the_workers_own(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_error_of_the_spools_disk_is_the_workers_own(core: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(PartWriter, "add", broken)
     with pytest.raises(OSError, match="Input/output"):
-        desk.run(0)
-    assert desk.left() == []
+        core.run(0)
+    assert core.left() == []
 
 
-def test_made_shards_get_their_payload(desk: Desk, told: type[Told]) -> None:
+def test_made_shards_get_their_payload(core: Desk, told: type[Told]) -> None:
     def act(shard: Shard) -> Result:
         assert shard.rows is None
         return {"size": np.array([len(shard.payload)])}
 
     told.act = staticmethod(act)
     made = Layer("made", "e" * 32, MadeSource(), 0, 1, 2, 0, 0, None)
-    outcome = desk.run(layer=made, items=(Item(0, 1, 1, None, b"abc"), Item(1, 1, 1, None, b"defg")))
+    outcome = core.run(layer=made, items=(Item(0, 1, 1, None, b"abc"), Item(1, 1, 1, None, b"defg")))
     assert outcome.numbers == (0, 1) and outcome.rows == 2 and outcome.in_bytes == 7
-    assert read_index(desk.done).entries[1].in_digest == xxhash.xxh3_128_digest(b"defg")
+    assert read_index(core.done).entries[1].in_digest == xxhash.xxh3_128_digest(b"defg")
 
 
-def test_the_mark_follows_the_shard_at_hand(desk: Desk, told: type[Told]) -> None:
+def test_the_mark_follows_the_shard_at_hand(core: Desk, told: type[Told]) -> None:
     seen = []
 
     def act(shard: Shard) -> Result:
-        seen.append(read(desk.folder / "mark"))
+        seen.append(read(core.folder / "mark"))
         return doubled(shard)
 
     told.act = staticmethod(act)
-    desk.run(1, 2)
+    core.run(1, 2)
     assert [(mark.running, mark.number, mark.boot, mark.attempt) for mark in seen if mark] == [
         (True, 1, 2, 11),
         (True, 2, 2, 12),
     ]
-    last = read(desk.folder / "mark")
+    last = read(core.folder / "mark")
     assert last and not last.running
     told.act = staticmethod(only_fails(0, KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
-        desk.run(0)
-    last = read(desk.folder / "mark")
-    assert last and not last.running and desk.left() == ["part"]
+        core.run(0)
+    last = read(core.folder / "mark")
+    assert last and not last.running and core.left() == ["part"]
 
 
-def test_threads_are_those_of_the_plan(desk: Desk, told: type[Told]) -> None:
+def test_threads_are_those_of_the_plan(core: Desk, told: type[Told]) -> None:
     seen: list[set[int]] = []
 
     def act(shard: Shard) -> Result:
@@ -369,7 +369,7 @@ def test_threads_are_those_of_the_plan(desk: Desk, told: type[Told]) -> None:
 
     told.act = staticmethod(act)
     for cpus in (2, 1):
-        desk.run(0, work=Work("told", 1, {}, None, None, None, cpus, None, None))
+        core.run(0, work=Work("told", 1, {}, None, None, None, cpus, None, None))
     assert seen == [{2}, {1}]
 
 
@@ -391,30 +391,30 @@ class Coded:
     """A layer that a user's function runs over, its files unpacked as an agent has them."""
 
     def __init__(self, folder: Path, **files: bytes) -> None:
-        self.desk = Desk(folder)
+        self.core = Desk(folder)
         bundle = CodeBundle("work.py:f", {f"{name}.py": raw for name, raw in sorted(files.items())})
         self.pack, self.code = folder / "spool" / "pack", folder / "spool" / "code"
-        self.desk.work = Work("map", 1, {}, bundle.digest, bundle.entry, None, 1, None, 60.0)
+        self.core.work = Work("map", 1, {}, bundle.digest, bundle.entry, None, 1, None, 60.0)
         self.pack.parent.mkdir()
         self.pack.write_bytes(pack(bundle))
         unpack(self.pack.read_bytes(), self.code, bundle.digest)
 
     def run(self, *numbers: int) -> Outcome:
         try:
-            return self.desk.run(*numbers, code=str(self.code), pack=str(self.pack))
+            return self.core.run(*numbers, code=str(self.code), pack=str(self.pack))
         finally:
-            self.desk.bench.close()
+            self.core.bench.close()
 
     def results(self) -> dict[int, list[float]]:
         """Of the part, by the shard's number."""
-        raw, index = self.desk.done.read_bytes(), read_index(self.desk.done)
+        raw, index = self.core.done.read_bytes(), read_index(self.core.done)
         return {
             entry.number: np.frombuffer(raw[offset : offset + sum(entry.sizes)], "<f4").tolist()
             for entry, offset, _ in index.spans()
         }
 
     def doubled(self, number: int) -> list[float]:
-        rows: list[float] = (self.desk.rows[number * 3 : number * 3 + 3] * 2).ravel().tolist()
+        rows: list[float] = (self.core.rows[number * 3 : number * 3 + 3] * 2).ravel().tolist()
         return rows
 
 

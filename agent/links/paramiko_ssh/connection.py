@@ -18,11 +18,11 @@ from muster.agent.links import errors
 from muster.agent.links.paramiko_ssh import known_hosts
 from muster.agent.links.paramiko_ssh.keys import Ask, Keys, Locked
 from muster.agent.links.paramiko_ssh.transport import (
-    Arrived,
+    ArrivedData,
     Line,
     ProxyStream,
-    Stream,
     Transport,
+    WatchedSocket,
     deadline,
     dial,
     prefer_fast_ciphers,
@@ -75,7 +75,7 @@ class Connection:
     def open_session(self, window: int, packet: int) -> paramiko.Channel:
         """A ChannelException if the server allows no more of them."""
         session = self.transport.open_session(window_size=window, max_packet_size=packet, timeout=OPEN_SECONDS)
-        session.in_buffer = Arrived()  # type: ignore[assignment]  # nothing comes before a command is run
+        session.in_buffer = ArrivedData()  # type: ignore[assignment]  # nothing comes before a command is run
         self.sessions.add(session)
         return session
 
@@ -168,7 +168,7 @@ class Connector:
 
     # --- the way there ---
 
-    def _stream(self, under: Connection | None) -> Stream:
+    def _stream(self, under: Connection | None) -> WatchedSocket:
         target = self.target
         if under is not None:
             return self._through(under)
@@ -185,7 +185,7 @@ class Connector:
         except OSError as error:
             raise errors.not_reached(str(target), error.strerror or str(error)) from None
 
-    def _through(self, under: Connection) -> Stream:
+    def _through(self, under: Connection) -> WatchedSocket:
         target = self.target
         try:
             return under.transport.open_channel(

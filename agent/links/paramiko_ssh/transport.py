@@ -35,7 +35,7 @@ HEARD_BYTES = 1024  # fewer are no sign of life: a connection that only trickles
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # it logs tracebacks of what we turn into errors
 
 
-class Stream(Protocol):
+class WatchedSocket(Protocol):
     """What is under a connection: a socket, or a channel of another connection."""
 
     def recv(self, size: int) -> bytes: ...
@@ -47,7 +47,7 @@ class Stream(Protocol):
 class Line:
     """What paramiko takes for its socket. Everything but `recv` and `send` may be called by any thread."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: WatchedSocket) -> None:
         self.stream = stream
         self._closed = False  # paramiko looks at this
         self._jammed_at: float | None = None
@@ -110,7 +110,7 @@ class Transport(paramiko.Transport):
             super()._send_user_message(self._held.popleft())  # type: ignore[misc]
 
 
-class Arrived:
+class ArrivedData:
     """What came on a channel and was not read, in the pieces it came in. It takes the place of paramiko's own buffer,
     which copies each byte four times; all of its methods that are called are here. One thread feeds, one reads."""
 

@@ -10,7 +10,7 @@ from muster.coordinator.api.requests import FailuresAsk
 from muster.coordinator.api.status import AgentStatus, FailureRecord, Status
 from muster.coordinator.farm_root.uploads import Upload
 from muster.coordinator.result_downloads.shard_stream import Cursor, Items
-from muster.coordinator.submission.client_job import Parcel
+from muster.coordinator.submission.client_job import ClientJob
 
 
 class Layers(NamedTuple):
@@ -20,7 +20,7 @@ class Layers(NamedTuple):
     missing: list[str]
 
 
-class Place(Protocol):
+class Backend(Protocol):
     """One farm's root, here or behind ssh. Every error is of `muster.jobs.common.errors`."""
 
     @property
@@ -43,7 +43,7 @@ class Place(Protocol):
 
     def upload(self, digest: str, nbytes: int, start: int, pieces: Iterable[memoryview]) -> None: ...
 
-    def submit(self, parcel: Parcel) -> str:
+    def submit(self, parcel: ClientJob) -> str:
         """The job's id."""
 
     def records(self, job: str, after: Cursor) -> Items:

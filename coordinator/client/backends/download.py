@@ -14,7 +14,7 @@ import msgspec
 import xxhash
 
 from muster.coordinator.client.backends.retry import Patience
-from muster.coordinator.client.backends.ssh import Ssh, Talk
+from muster.coordinator.client.backends.ssh import Ssh, SshTalk
 from muster.coordinator.result_downloads.file_server import Wanted, received
 from muster.jobs.common import hashing
 from muster.jobs.common.durable import naming_space, publish, write_all, write_durably
@@ -63,7 +63,7 @@ class Download:
 class _Layer:
     """One layer over an open connection."""
 
-    def __init__(self, talk: Talk, name: str, folder: Path, patience: Patience) -> None:
+    def __init__(self, talk: SshTalk, name: str, folder: Path, patience: Patience) -> None:
         if not is_layer(name):
             raise ProtocolError(f"the server calls a layer {name[:80]!r}")
         self._talk, self._name, self._folder, self._patience = talk, name, folder / name, patience

@@ -16,7 +16,7 @@ from muster.coordinator.result_downloads.file_server import layers_of
 from muster.coordinator.submission import client_job
 
 
-class Local:
+class LocalBackend:
     """The farm of one root."""
 
     here = True
@@ -49,7 +49,7 @@ class Local:
         uploads.check_room(nbytes - start, ask_daemon.room(self._root))
         uploads.receive(self._root, digest, nbytes, start, _Reader(pieces).read)
 
-    def submit(self, sent: client_job.Parcel) -> str:
+    def submit(self, sent: client_job.ClientJob) -> str:
         ask_daemon.connect(self._root).close()
         return client_job.submit(self._root, sent)
 

@@ -38,7 +38,7 @@ class Listing(msgspec.Struct, frozen=True):
     missing: list[str]
 
 
-class Remote:
+class RemoteBackend:
     """The farm of one server's root. `cache`: where results are kept on this machine."""
 
     here = False
@@ -88,7 +88,7 @@ class Remote:
         with self._ssh.talk("upload", "--json", "--size", str(nbytes), "--from", str(start), "--", digest) as talk:
             talk.send(pieces)
 
-    def submit(self, sent: client_job.Parcel) -> str:
+    def submit(self, sent: client_job.ClientJob) -> str:
         return self._ask(Submitted, "submit", "--parcel", "--json", data=client_job.encode(sent)).job
 
     def records(self, job: str, after: shard_stream.Cursor) -> shard_stream.Items:

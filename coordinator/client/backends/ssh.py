@@ -95,9 +95,9 @@ class Ssh:
         return self._once(self._programs[0], self._rooted(args), data)
 
     @contextlib.contextmanager
-    def talk(self, *args: str) -> Iterator[Talk]:
+    def talk(self, *args: str) -> Iterator[SshTalk]:
         """`coordinator ARGS` while it runs. Left without an error, it is waited for, and its own error raised."""
-        talk = Talk(self, self._line(self._programs[0], self._rooted(args)))
+        talk = SshTalk(self, self._line(self._programs[0], self._rooted(args)))
         try:
             yield talk
             talk.finish()
@@ -110,7 +110,7 @@ class Ssh:
             talk.close()
 
     def _once(self, program: str, args: Sequence[str], data: bytes = b"") -> bytes:
-        talk = Talk(self, self._line(program, args))
+        talk = SshTalk(self, self._line(program, args))
         try:
             return talk.exchange(data)
         finally:
@@ -142,7 +142,7 @@ class Ssh:
         return LinkError(f"the connection to {self} broke: {last or 'ssh ended without a word'}")
 
 
-class Talk:
+class SshTalk:
     """One command under way. Its stderr goes to a file: nobody has to drain it."""
 
     def __init__(self, ssh: Ssh, line: list[str]) -> None:

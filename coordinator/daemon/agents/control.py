@@ -7,7 +7,7 @@ import time
 from typing import ClassVar
 
 from muster.coordinator.daemon.agents.channel import Answers, Channel
-from muster.coordinator.daemon.agents.outbox import Mailbox
+from muster.coordinator.daemon.agents.outbox import Outbox
 from muster.coordinator.daemon.connection import Wire
 from muster.coordinator.daemon.engine import Engine
 from muster.coordinator.daemon.views.shard_history import What
@@ -36,7 +36,7 @@ class ControlChannel(Channel):
     def __init__(self, engine: Engine, wire: Wire, attach: Attach) -> None:
         super().__init__(engine, wire, attach)
         self._session = 0
-        self._mailbox: Mailbox | None = None
+        self._outbox: Outbox | None = None
 
     def clear_up(self) -> None:
         """Nobody will fetch this session's news."""
@@ -53,25 +53,25 @@ class ControlChannel(Channel):
             log.warning("a key pinned to %s said hello as %s: refused", self._pinned, hello.name)
             return self.other_name()
         engine.sessions.close(self._session)  # of an earlier hello here; a refusal in it has been read
-        self._session, self._mailbox = _join(engine, hello)
-        if self._mailbox.rejected:
-            return self._mailbox.rejected
+        self._session, self._outbox = _join(engine, hello)
+        if self._outbox.rejected:
+            return self._outbox.rejected
         log.info("%s joined from %s with %d cpus", hello.name, one_line(hello.host), hello.cpus)
         timing = engine.state.timing
-        return self._mailbox.welcome(engine.root.farm, engine.boot, self._session, timing.lease, timing.heartbeat)
+        return self._outbox.welcome(engine.root.farm, engine.boot, self._session, timing.lease, timing.heartbeat)
 
     async def _sync(self, sync: Sync) -> Message:
-        mailbox = self._mailbox
-        if mailbox is None or sync.session != self._session:
+        outbox = self._outbox
+        if outbox is None or sync.session != self._session:
             return Rejected("no-session", "this session is not of this channel", "say hello again")
-        if mailbox.rejected:
-            return mailbox.rejected
+        if outbox.rejected:
+            return outbox.rejected
         agent = self._engine.agent_of(sync.session)
         if agent is None:
             return Rejected("no-session", "this session has ended", "say hello again")
         _hear(self._engine, agent.name, sync)
-        await mailbox.wait(min(sync.wait, self._engine.state.timing.lease / 4))
-        return mailbox.rejected or mailbox.news()
+        await outbox.wait(min(sync.wait, self._engine.state.timing.lease / 4))
+        return outbox.rejected or outbox.news()
 
     def _leave(self, leave: Leave) -> Message:
         if leave.session == self._session:
@@ -85,9 +85,9 @@ class ControlChannel(Channel):
 # --- what an agent says ---------------------------------------------------------------------------------------
 
 
-def _join(engine: Engine, hello: Hello) -> tuple[int, Mailbox]:
+def _join(engine: Engine, hello: Hello) -> tuple[int, Outbox]:
     """A new session for whoever said hello; its mailbox may hold a refusal."""
-    session, mailbox = engine.sessions.open()
+    session, outbox = engine.sessions.open()
     known = engine.sessions.agents.get(hello.name)
     state = engine.state.agents.get(hello.name)
     taken = state is not None and state.present and state.spool != hello.spool
@@ -114,11 +114,11 @@ def _join(engine: Engine, hello: Hello) -> tuple[int, Mailbox]:
             losses=tuple(hello.losses),
         )
     )
-    if mailbox.rejected:
+    if outbox.rejected:
         engine.sessions.close(session)
         engine.sessions.restore(hello.name, known)
     engine.sessions.forget_ended(engine.state.by_session)
-    return session, mailbox
+    return session, outbox
 
 
 def _hear(engine: Engine, agent: str, sync: Sync) -> None:
@@ -162,7 +162,7 @@ def _count_finished(engine: Engine, agent: str, sync: Sync) -> None:
 
 def _note_news(engine: Engine, agent: str, news: Sync | Hello) -> None:
     """For whoever asks what became of a shard. Failures are stored anyway."""
-    note = engine.chronicle.note
+    note = engine.shard_history.note
     if isinstance(news, Sync):
         for done in news.finished:
             note("finished", done.layer, agent, done.numbers, done.boot, done.attempt)
@@ -198,8 +198,8 @@ def _job_of(engine: Engine, layer: str) -> str:
 
 def send_grant(engine: Engine, action: c.SendGrant) -> None:
     _note_run(engine, "granted", action, engine.boot)
-    if mailbox := engine.sessions.mailbox(action.session):
-        mailbox.grant(_grant(engine, action), engine.jobs[action.job].layer_info(action.job, action.layer))
+    if outbox := engine.sessions.outbox(action.session):
+        outbox.grant(_grant(engine, action), engine.jobs[action.job].layer_info(action.job, action.layer))
 
 
 def _grant(engine: Engine, action: c.SendGrant) -> Grant:
@@ -222,33 +222,33 @@ def _grant(engine: Engine, action: c.SendGrant) -> Grant:
 
 def send_drop(engine: Engine, action: c.SendDrop) -> None:
     _note_run(engine, "dropped", action, action.boot)
-    if mailbox := engine.sessions.mailbox(action.session):
-        mailbox.drop(Drop(action.layer, action.boot, action.attempt, action.numbers.pairs()))
+    if outbox := engine.sessions.outbox(action.session):
+        outbox.drop(Drop(action.layer, action.boot, action.attempt, action.numbers.pairs()))
 
 
 def _note_run(engine: Engine, what: What, action: c.SendGrant | c.SendDrop, boot: int) -> None:
     agent = engine.agent_of(action.session)
-    engine.chronicle.note(what, action.layer, agent.name if agent else "", action.numbers, boot, action.attempt)
+    engine.shard_history.note(what, action.layer, agent.name if agent else "", action.numbers, boot, action.attempt)
 
 
 def send_committed(engine: Engine, action: c.SendCommitted) -> None:
-    if mailbox := engine.sessions.mailbox(action.session):
-        mailbox.committed(Committed(action.layer, action.numbers.pairs()))
+    if outbox := engine.sessions.outbox(action.session):
+        outbox.committed(Committed(action.layer, action.numbers.pairs()))
 
 
 def send_gone(engine: Engine, action: c.SendGone) -> None:
-    if mailbox := engine.sessions.mailbox(action.session):
-        mailbox.gone(action.layer)
+    if outbox := engine.sessions.outbox(action.session):
+        outbox.gone(action.layer)
 
 
 def send_drain(engine: Engine, action: c.SendDrain) -> None:
-    if mailbox := engine.sessions.mailbox(action.session):
-        mailbox.ask_to_drain()
+    if outbox := engine.sessions.outbox(action.session):
+        outbox.ask_to_drain()
 
 
 def reject(engine: Engine, action: c.Reject) -> None:
-    if mailbox := engine.sessions.mailbox(action.session):
-        mailbox.reject(Rejected(action.code, action.message, action.hint))
+    if outbox := engine.sessions.outbox(action.session):
+        outbox.reject(Rejected(action.code, action.message, action.hint))
 
 
 def note_missing(engine: Engine, action: c.NoteMissing) -> None:
@@ -258,5 +258,5 @@ def note_missing(engine: Engine, action: c.NoteMissing) -> None:
 
 def store_agent(engine: Engine, action: c.StoreAgent) -> None:
     if not action.live:
-        engine.chronicle.note_parting(action.agent, engine.state.agents[action.agent].state)
+        engine.shard_history.note_parting(action.agent, engine.state.agents[action.agent].state)
     engine.keep_agent(action.agent, action.live)

@@ -9,7 +9,7 @@ from muster.coordinator.protocol.control import Committed, Drop, Grant, LayerInf
 SAID_AT_ONCE = 4_096  # drops, committed ranges and grants in one answer; the rest comes with the next
 
 
-class Mailbox:
+class Outbox:
     """Ordered: what settles or revokes is said before what is granted, so a grant is never taken back by old news."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Container
 
 import msgspec
 
-from muster.coordinator.daemon.agents.outbox import Mailbox
+from muster.coordinator.daemon.agents.outbox import Outbox
 from muster.coordinator.protocol.control import Hello, Sync
 
 SESSIONS_PER_BOOT = 1 << 32  # session numbers of two boots never meet
@@ -29,26 +29,26 @@ class Sessions:
 
     def __init__(self, boot: int) -> None:
         self.agents: dict[str, AgentInfo] = {}
-        self._mailboxes: dict[int, Mailbox] = {}
+        self._outboxes: dict[int, Outbox] = {}
         self._last = boot * SESSIONS_PER_BOOT
 
-    def open(self) -> tuple[int, Mailbox]:
+    def open(self) -> tuple[int, Outbox]:
         self._last += 1
-        mailbox = self._mailboxes[self._last] = Mailbox()
-        return self._last, mailbox
+        outbox = self._outboxes[self._last] = Outbox()
+        return self._last, outbox
 
-    def mailbox(self, session: int) -> Mailbox | None:
+    def outbox(self, session: int) -> Outbox | None:
         """None for a session that is over: it needs no news."""
-        return self._mailboxes.get(session)
+        return self._outboxes.get(session)
 
     def close(self, session: int) -> bool:
         """True if it was open."""
-        return self._mailboxes.pop(session, None) is not None
+        return self._outboxes.pop(session, None) is not None
 
     def forget_ended(self, live: Container[int]) -> None:
         """Mailboxes of sessions that are over; a fenced one keeps its refusal until it is read."""
-        for session in [s for s, box in self._mailboxes.items() if s not in live and not box.rejected]:
-            del self._mailboxes[session]
+        for session in [s for s, box in self._outboxes.items() if s not in live and not box.rejected]:
+            del self._outboxes[session]
 
     # --- what agents say of themselves --------------------------------------------------------------------
 

@@ -273,7 +273,7 @@ def _tell_committed(engine: Engine, bundle: Bundle) -> None:
         return
     with engine.changing("a commit"):
         live.commit(bundle.agent, bundle.numbers, bundle.nbytes, bundle.file.name)
-        engine.chronicle.note("committed", bundle.layer, bundle.agent, bundle.numbers)
+        engine.shard_history.note("committed", bundle.layer, bundle.agent, bundle.numbers)
         engine.handle(bundle.event)
         live.moved.give()
 

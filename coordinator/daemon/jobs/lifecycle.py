@@ -84,7 +84,7 @@ def kick(engine: Engine, asked: a.Kick) -> a.Done:
     agents = sorted({h.agent for h in layer.holdings.values() if number in h.open or number in h.finished})
     if not agents:
         raise RefusedError(f"{shard} is on no machine now", f"`coordinator explain {shard}` says where it is")
-    engine.chronicle.note("kicked", layer.digest, "", [(number, number + 1)])
+    engine.shard_history.note("kicked", layer.digest, "", [(number, number + 1)])
     engine.handle(e.Kicked(layer.digest, number))
     return a.Done(f"{shard} is taken from {', '.join(agents)}, and runs elsewhere if another machine can run it")
 

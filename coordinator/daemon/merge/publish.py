@@ -14,7 +14,7 @@ import msgspec
 from muster.coordinator.api.process_messages import MergeReply
 from muster.coordinator.daemon.engine import Engine
 from muster.coordinator.daemon.job_logs import store_own_failure
-from muster.coordinator.daemon.merge.queue import Order
+from muster.coordinator.daemon.merge.queue import QueuedMerge
 from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
@@ -66,7 +66,7 @@ def start_merge(engine: Engine, action: c.StartMerge) -> None:
     layer = msgspec.structs.replace(layer, count=count, outputs=live.outputs.get(digest, layer.outputs))
     items = str(place.items) if isinstance(layer.source, ItemsSource) else ""
     find = partial(_bundles, engine, job, layer, generation)
-    engine.merging.put(Order(job, layer, find, partial(_settle, engine, job, layer, generation), items))
+    engine.merging.put(QueuedMerge(job, layer, find, partial(_settle, engine, job, layer, generation), items))
 
 
 async def _bundles(engine: Engine, job: str, layer: Layer, generation: int) -> list[str] | None:
@@ -176,5 +176,5 @@ async def _uncommit_bundle(engine: Engine, job: str, layer: Layer, generation: i
 
 async def _uncommit(engine: Engine, job: str, layer: Layer, generation: int, numbers: RangeSet) -> None:
     payloads = await engine.ask(lambda store: store.payloads_of(job, layer.digest, numbers))
-    engine.chronicle.note("uncommitted", layer.digest, "", numbers)
+    engine.shard_history.note("uncommitted", layer.digest, "", numbers)
     engine.handle(e.Uncommitted(layer.digest, generation, numbers, payloads))

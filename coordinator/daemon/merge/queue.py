@@ -75,7 +75,7 @@ class Helper:
 
 
 @dataclass
-class Order:
+class QueuedMerge:
     """A layer to be merged, and what came of it so far."""
 
     job: str
@@ -103,17 +103,17 @@ class Order:
         return pause
 
 
-class Merging:
+class MergeQueue:
     """The complete layers, and the task that merges one after the other: whichever is due longest."""
 
     def __init__(self, tmp: Path) -> None:
         self._tmp = tmp
-        self._orders: dict[tuple[str, str], Order] = {}
+        self._orders: dict[tuple[str, str], QueuedMerge] = {}
         self._news = asyncio.Event()
         self._helper = Helper()
         self._made = 0
 
-    def put(self, order: Order) -> None:
+    def put(self, order: QueuedMerge) -> None:
         """In place of an earlier order for the same layer, and all that went wrong with that."""
         self._orders.pop(order.key, None)
         self._orders[order.key] = order
@@ -131,7 +131,7 @@ class Merging:
         finally:
             await self._helper.stop()
 
-    async def _next(self) -> Order:
+    async def _next(self) -> QueuedMerge:
         """It stays where it is until it is settled, or put again."""
         while True:
             order = min(self._orders.values(), key=lambda order: order.due, default=None)
@@ -142,7 +142,7 @@ class Merging:
             with suppress(TimeoutError, asyncio.TimeoutError):
                 await asyncio.wait_for(self._news.wait(), left)
 
-    async def _merge(self, order: Order) -> None:
+    async def _merge(self, order: QueuedMerge) -> None:
         self._made += 1
         folder = self._tmp / f"merge-{self._made}"
         try:
@@ -155,7 +155,7 @@ class Merging:
         if reply is None and self._orders.get(order.key) is order:
             del self._orders[order.key]
 
-    async def _tried(self, order: Order, folder: Path) -> MergeReply | None:
+    async def _tried(self, order: QueuedMerge, folder: Path) -> MergeReply | None:
         """What went wrong; None where it is settled, whatever came of it. Whatever happens here is this order's own
         trouble: a merge may begin anew from any step, and what breaks in the scheduler ends the daemon by itself."""
         began, reply = time.monotonic(), MergeReply()
@@ -175,7 +175,7 @@ class Merging:
             evidence = traceback.format_exc()[-EVIDENCE_CHARS:]
             return MergeReply(message=f"{type(error).__name__}: {error}", evidence=evidence)
 
-    async def _failed(self, order: Order, reply: MergeReply, folder: Path) -> MergeReply | None:
+    async def _failed(self, order: QueuedMerge, reply: MergeReply, folder: Path) -> MergeReply | None:
         """Back behind the others, or, after so many failures of one kind, no further: None."""
         pause = order.put_off(reply)
         name = f"{order.job}/{order.layer.name}"

@@ -16,7 +16,7 @@ ENDS: dict[str, Event] = {"complete": "complete", "incomplete": "incomplete", "h
 
 
 @dataclass(frozen=True)
-class Alarm:
+class Condition:
     job: str
     event: Event
     why: str  # one line
@@ -32,7 +32,7 @@ class _Standing:
     told: bool = False
 
 
-class Alarms:
+class Conditions:
     """Each is raised once: a standstill again after it went on, a machine's absence again after it was back."""
 
     def __init__(self, stalled: float = STALLED_SECONDS, gone: float = GONE_SECONDS) -> None:
@@ -40,11 +40,11 @@ class Alarms:
         self._jobs: dict[str, _Standing] = {}
         self._absent: dict[str, _Standing] = {}
 
-    def look(self, state: State, progress: Mapping[str, int], now: float) -> list[Alarm]:
+    def look(self, state: State, progress: Mapping[str, int], now: float) -> list[Condition]:
         """`progress`: of each running job whose user wants to know, a number that grows with it."""
         return [*self._stalls(progress, now), *self._absences(state, progress, now)]
 
-    def _stalls(self, progress: Mapping[str, int], now: float) -> list[Alarm]:
+    def _stalls(self, progress: Mapping[str, int], now: float) -> list[Condition]:
         self._jobs = {job: self._jobs[job] for job in progress if job in self._jobs}
         found = []
         for job, count in progress.items():
@@ -54,10 +54,10 @@ class Alarms:
             elif now - standing.since >= self._stalled and not standing.told:
                 standing.told = True
                 why = f"nothing of it was finished for {round((now - standing.since) / 60)} minutes"
-                found.append(Alarm(job, "stalled", why))
+                found.append(Condition(job, "stalled", why))
         return found
 
-    def _absences(self, state: State, progress: Mapping[str, int], now: float) -> list[Alarm]:
+    def _absences(self, state: State, progress: Mapping[str, int], now: float) -> list[Condition]:
         away = {name for name, agent in state.agents.items() if agent.state == "gone"} | state.expected
         self._absent = {name: one for name, one in self._absent.items() if name in away}
         found = []
@@ -66,5 +66,5 @@ class Alarms:
             if now - standing.since >= self._gone and not standing.told:
                 standing.told = True
                 why = f"{name} was not heard of for {round((now - standing.since) / 60)} minutes"
-                found += [Alarm(job, "agent-gone", why, name) for job in progress]
+                found += [Condition(job, "agent-gone", why, name) for job in progress]
         return found

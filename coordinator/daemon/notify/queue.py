@@ -11,8 +11,8 @@ from contextlib import suppress
 import msgspec
 
 from muster.coordinator.daemon.engine import Engine
-from muster.coordinator.daemon.notify.conditions import ENDS, Alarm, Alarms
-from muster.coordinator.daemon.notify.sender import Order
+from muster.coordinator.daemon.notify.conditions import ENDS, Condition, Conditions
+from muster.coordinator.daemon.notify.sender import NotifyOrder
 from muster.coordinator.scheduler.entities import Job
 from muster.jobs.common import launch
 from muster.jobs.contract.states import JobState
@@ -23,18 +23,18 @@ LOOK_SECONDS = 10.0
 AT_ONCE = 4  # helpers
 
 
-class Notifying:
+class NotifyQueue:
     """One per daemon."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._alarms = Alarms()
+        self._alarms = Conditions()
         self._free = asyncio.Semaphore(AT_ONCE)
         engine.job_listeners.append(self.job_is)
 
     def job_is(self, job: str, state: JobState, why: str) -> None:
         if state in ENDS and self._wanted(job):
-            self._engine.background(self._tell(self._order(Alarm(job, ENDS[state], why))))
+            self._engine.background(self._tell(self._order(Condition(job, ENDS[state], why))))
 
     async def look_forever(self) -> None:
         engine = self._engine
@@ -48,7 +48,7 @@ class Notifying:
     def _wanted(self, job: str) -> bool:
         return bool(self._engine.jobs[job].plan.notify)
 
-    def _order(self, alarm: Alarm) -> Order:
+    def _order(self, alarm: Condition) -> NotifyOrder:
         """Made at once: the job may be gone before a helper is free."""
         plan = self._engine.jobs[alarm.job].plan
         place = self._engine.root.job(alarm.job)
@@ -65,9 +65,9 @@ class Notifying:
             "root": str(self._engine.root.path),
             "result": str(place.result),
         }
-        return Order(plan.notify, plan.base or str(place.path), str(place.path / "notify.log"), event)
+        return NotifyOrder(plan.notify, plan.base or str(place.path), str(place.path / "notify.log"), event)
 
-    async def _tell(self, order: Order) -> None:
+    async def _tell(self, order: NotifyOrder) -> None:
         """Started by exec, in a session of its own: it goes on should the daemon stop."""
         async with self._free:
             log.info("telling that %s: %s", order.event["job"], order.event["event"])

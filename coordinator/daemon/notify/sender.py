@@ -18,7 +18,7 @@ LOG_LIMIT = 1 << 20  # bytes
 SAID_LIMIT = 4_000  # of what it printed
 
 
-class Order(msgspec.Struct, frozen=True):
+class NotifyOrder(msgspec.Struct, frozen=True):
     command: str  # for /bin/sh
     folder: str  # that it starts in
     log: str
@@ -27,7 +27,7 @@ class Order(msgspec.Struct, frozen=True):
 
 def main() -> int:
     """The exit code says whether it was told."""
-    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=NotifyOrder)
     for pause in PAUSES:
         time.sleep(pause)
         if _run(order):
@@ -35,7 +35,7 @@ def main() -> int:
     return 1
 
 
-def _run(order: Order) -> bool:
+def _run(order: NotifyOrder) -> bool:
     raw = msgspec.json.encode(order.event) + b"\n"
     try:
         done = subprocess.run(

@@ -8,7 +8,7 @@ from muster.coordinator.api.requests import ExplainAgent, ExplainJob, ExplainSha
 from muster.coordinator.api.status import Explained, Happening
 from muster.coordinator.daemon.engine import Engine
 from muster.coordinator.daemon.store.statements import BundleRow, FailureRow
-from muster.coordinator.daemon.views.shard_history import Entry
+from muster.coordinator.daemon.views.shard_history import HistoryEntry
 from muster.coordinator.daemon.views.status import notes_of, obstacles_of, slow_shards
 from muster.coordinator.scheduler import entities
 from muster.coordinator.scheduler import state as s
@@ -190,7 +190,7 @@ async def explain_shard(engine: Engine, asked: ExplainShard) -> Explained:
         about=f"{job.id}/{name}/{number}",
         lines=lines,
         happenings=_story(engine, layer.digest, number, rows, bundle)[-HAPPENINGS_SHOWN:],
-        since=engine.chronicle.since,
+        since=engine.shard_history.since,
         merged=layer.state == "merged",
     )
 
@@ -265,7 +265,7 @@ def _rows_line(plan: Layer, number: int) -> str:
 def _story(
     engine: Engine, layer: str, number: int, failures: list[FailureRow], bundle: BundleRow | None
 ) -> list[Happening]:
-    entries = engine.chronicle.of(layer, number)
+    entries = engine.shard_history.of(layer, number)
     story = [Happening(entry.when, _said(entry)) for entry in entries]
     story += [
         Happening(row.at, f"failed on {row.agent} ({row.boot}.{row.attempt}): {row.code}: {row.message}", row.evidence)
@@ -275,7 +275,7 @@ def _story(
     story += [Happening(row.at, f"given up: {row.message}") for row in failures if not row.agent and row.at]
     for agent in {entry.agent for entry in entries if entry.what == "granted"}:
         first = min(entry.when for entry in entries if entry.agent == agent)
-        story += [_parted(agent, when.state, when.when) for when in engine.chronicle.partings(agent, first)]
+        story += [_parted(agent, when.state, when.when) for when in engine.shard_history.partings(agent, first)]
     if bundle and not any(entry.what == "committed" for entry in entries):
         story.append(Happening(bundle.committed, f"committed, computed by {bundle.agent}"))
     return sorted(story, key=lambda one: one.when)
@@ -286,7 +286,7 @@ def _parted(agent: str, state: str, when: float) -> Happening:
     return Happening(when, f"{agent} {how}; what it held went back")
 
 
-def _said(entry: Entry) -> str:
+def _said(entry: HistoryEntry) -> str:
     run = f" ({entry.boot}.{entry.attempt})" if entry.attempt else ""
     others = sum(high - low for low, high in entry.pairs) - 1
     beside = f", with {_counted(others, 'other')}" if others and entry.what in {"granted", "committed"} else ""

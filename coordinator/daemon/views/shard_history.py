@@ -17,7 +17,7 @@ What = Literal["granted", "finished", "lost", "returned", "dropped", "kicked", "
 
 
 @dataclass(frozen=True)
-class Entry:
+class HistoryEntry:
     """`boot` and `attempt` are 0 where it is not about a run."""
 
     when: float  # wall clock
@@ -42,11 +42,11 @@ class Parting:
     state: AgentState  # gone or left
 
 
-class Chronicle:
+class ShardHistory:
     """One per daemon."""
 
     def __init__(self, limit: int = LIMIT) -> None:
-        self._entries: deque[Entry] = deque(maxlen=limit)
+        self._entries: deque[HistoryEntry] = deque(maxlen=limit)
         self._partings: deque[Parting] = deque(maxlen=limit // 10)
         self.since = time.time()
 
@@ -63,12 +63,12 @@ class Chronicle:
         pairs = numbers.pairs() if isinstance(numbers, RangeSet) else numbers
         if len(self._entries) == self._entries.maxlen:
             self.since = self._entries[0].when
-        self._entries.append(Entry(time.time(), what, layer, agent, boot, attempt, pairs, why))
+        self._entries.append(HistoryEntry(time.time(), what, layer, agent, boot, attempt, pairs, why))
 
     def note_parting(self, agent: str, state: AgentState) -> None:
         self._partings.append(Parting(time.time(), agent, state))
 
-    def of(self, layer: str, number: int) -> list[Entry]:
+    def of(self, layer: str, number: int) -> list[HistoryEntry]:
         """What is known of one shard, oldest first."""
         return [entry for entry in self._entries if entry.layer == layer and entry.has(number)]
 

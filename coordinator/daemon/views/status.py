@@ -25,7 +25,7 @@ from muster.coordinator.api.status import (
 from muster.coordinator.api.values import bounded
 from muster.coordinator.daemon.engine import LAYERS_HINT, Engine
 from muster.coordinator.daemon.jobs.live import LiveJob, wait_until
-from muster.coordinator.daemon.measures import Done
+from muster.coordinator.daemon.measures import ShardsDone
 from muster.coordinator.daemon.store.statements import CommitRow, FailureRow
 from muster.coordinator.scheduler import entities as s
 from muster.coordinator.scheduler.entities import Agent, Holding, Job
@@ -129,10 +129,10 @@ def _total(tallies: list[Tally], out_committed: int) -> Tally:
 def _rates(engine: Engine, job: s.Job, live: LiveJob) -> list[AgentRate]:
     state = engine.state
     names = sorted(live.figures.by_agent.keys() | {agent.name for agent in state.present_agents()})
-    return [_rate(engine, job, name, live.figures.by_agent.get(name, Done())) for name in names]
+    return [_rate(engine, job, name, live.figures.by_agent.get(name, ShardsDone())) for name in names]
 
 
-def _rate(engine: Engine, job: s.Job, name: str, done: Done) -> AgentRate:
+def _rate(engine: Engine, job: s.Job, name: str, done: ShardsDone) -> AgentRate:
     state = engine.state
     agent = state.agents.get(name)
     mine = [h for h in agent.holdings.values() if h.job == job.id] if agent else []

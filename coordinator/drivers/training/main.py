@@ -8,15 +8,15 @@ from typing import TypeAlias
 import msgspec
 
 from muster.coordinator.drivers.session import Drive, run
-from muster.coordinator.drivers.training.participants import Arrival, Crew, Ended
-from muster.coordinator.drivers.training.state import Logbook
+from muster.coordinator.drivers.training.participants import Arrival, Ended, Participants
+from muster.coordinator.drivers.training.state import TrainingState
 from muster.coordinator.farm_root import plans
 from muster.coordinator.farm_root.paths import Root
 from muster.jobs.common.errors import TrainingError
-from muster.jobs.kinds.train import Order
-from muster.jobs.training.aggregation.asynchronous import Pushes
-from muster.jobs.training.aggregation.contribution import Sum
-from muster.jobs.training.aggregation.synchronous import Outer, Redo, Stepped
+from muster.jobs.kinds.train import RoundOrder
+from muster.jobs.training.aggregation.asynchronous import AsynchronousPushes
+from muster.jobs.training.aggregation.contribution import ContributionSum
+from muster.jobs.training.aggregation.synchronous import Redo, Stepped, SynchronousRounds
 from muster.jobs.training.params import TrainParams
 from muster.jobs.training.steps.models import open_model
 
@@ -30,9 +30,11 @@ def _drive(drive: Drive) -> None:
     assert params.facts is not None, "planned"
     model = open_model(params, params.facts, _packed_data(drive))
     try:
-        book = Logbook(drive, params, model)
-        crew = Crew(drive, params)
-        training: Training = AsyncTraining(book, crew) if params.mode == "async" else RoundTraining(book, crew)
+        book = TrainingState(drive, params, model)
+        participants = Participants(drive, params)
+        training: Training = (
+            AsyncTraining(book, participants) if params.mode == "async" else RoundTraining(book, participants)
+        )
         training.run()
         if not drive.over:
             book.finish()
@@ -51,10 +53,10 @@ def _packed_data(drive: Drive) -> Path | None:
 class RoundTraining:
     """Sync and local: whole rounds, one after the other. Evaluations are off the clock."""
 
-    def __init__(self, book: Logbook, crew: Crew) -> None:
-        assert isinstance(book.outer, Outer)
-        self._book, self._crew, self._outer = book, crew, book.outer
-        self._total = Sum(self._outer.dim, book.params.bits)
+    def __init__(self, book: TrainingState, participants: Participants) -> None:
+        assert isinstance(book.outer, SynchronousRounds)
+        self._book, self._participants, self._outer = book, participants, book.outer
+        self._total = ContributionSum(self._outer.dim, book.params.bits)
 
     def run(self) -> None:
         self._evaluate()
@@ -69,7 +71,7 @@ class RoundTraining:
         if isinstance(step, Redo):
             self._book.course.record.redone += 1
             return
-        self._crew.moved(before, self._outer.digest, step.update, self._outer.stepped)
+        self._participants.moved(before, self._outer.digest, step.update, self._outer.stepped)
         self._book.stepped(step)
         self._evaluate()
 
@@ -78,28 +80,28 @@ class RoundTraining:
         outer, total = self._outer, self._total
         header, wanted = outer.header(), list(range(self._book.params.workers))
         total.clear()
-        while wanted or self._crew.busy:
+        while wanted or self._participants.busy:
             if wanted:
-                orders = [Order(worker, header) for worker in wanted]
-                self._crew.issue(orders, outer.weights, outer.digest, self._book.progress)
-            arrived = self._crew.take()
+                orders = [RoundOrder(worker, header) for worker in wanted]
+                self._participants.issue(orders, outer.weights, outer.digest, self._book.progress)
+            arrived = self._participants.take()
             for arrival in arrived.sums:
                 total.add(arrival.part)
             wanted = arrived.wrong
         return outer.merge(total)
 
     def _evaluate(self) -> None:
-        while _ask_for_scores(self._book, self._crew) or self._crew.judging:
-            arrived = self._crew.take()
+        while _ask_for_scores(self._book, self._participants) or self._participants.judging:
+            arrived = self._participants.take()
             self._book.scored(arrived.scores, arrived.misjudged)
 
 
 class AsyncTraining:
     """Each contribution moves the weights as it comes; how stale it may be is bounded, and all of it journalled."""
 
-    def __init__(self, book: Logbook, crew: Crew) -> None:
-        assert isinstance(book.outer, Pushes)
-        self._book, self._crew, self._pushes = book, crew, book.outer
+    def __init__(self, book: TrainingState, participants: Participants) -> None:
+        assert isinstance(book.outer, AsynchronousPushes)
+        self._book, self._participants, self._pushes = book, participants, book.outer
 
     def run(self) -> None:
         with self._book.on_the_clock():
@@ -108,21 +110,21 @@ class AsyncTraining:
                 self._take()
                 self._book.keep_if_due()
         while self._book.course.waiting and not self._book.course.at_target:
-            _ask_for_scores(self._book, self._crew)
+            _ask_for_scores(self._book, self._participants)
             self._take()
 
     def _issue(self) -> None:
         """Work for whoever is free, unless the test set is too far behind."""
-        _ask_for_scores(self._book, self._crew)
+        _ask_for_scores(self._book, self._participants)
         if self._book.course.must_wait:
             return
         if issued := self._pushes.issue(self._book.params.workers):
             header, workers = issued
-            orders = [Order(worker, header) for worker in workers]
-            self._crew.issue(orders, self._pushes.weights, self._pushes.digest, self._book.progress)
+            orders = [RoundOrder(worker, header) for worker in workers]
+            self._participants.issue(orders, self._pushes.weights, self._pushes.digest, self._book.progress)
 
     def _take(self) -> None:
-        arrived = self._crew.take()
+        arrived = self._participants.take()
         self._book.scored(arrived.scores, arrived.misjudged)
         self._pushes.withdraw(arrived.wrong)
         for arrival in arrived.sums:
@@ -136,15 +138,15 @@ class AsyncTraining:
         if isinstance(step, Redo):
             self._book.course.record.redone += 1
         elif step is not None:
-            self._crew.moved(before, self._pushes.digest, step.update, self._pushes.stepped)
+            self._participants.moved(before, self._pushes.digest, step.update, self._pushes.stepped)
             self._book.stepped(step)
 
 
-def _ask_for_scores(book: Logbook, crew: Crew) -> bool:
+def _ask_for_scores(book: TrainingState, participants: Participants) -> bool:
     """Of all weights that wait for one; whether there were any."""
     asked = book.unscored()
     for at, weights in asked:
-        crew.judge(at, weights, book.progress)
+        participants.judge(at, weights, book.progress)
     return bool(asked)
 
 

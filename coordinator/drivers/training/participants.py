@@ -13,17 +13,17 @@ import numpy as np
 from muster.coordinator.api.status import Progress
 from muster.coordinator.drivers.session import Drive, Landed
 from muster.jobs.common.errors import TrainingError
-from muster.jobs.kinds.train import Order
-from muster.jobs.parts.part_file import Entry
+from muster.jobs.kinds.train import RoundOrder
+from muster.jobs.parts.part_file import PartEntry
 from muster.jobs.training.aggregation import contribution, fixed_point
-from muster.jobs.training.aggregation.contribution import Contribution, Header, Tally
+from muster.jobs.training.aggregation.contribution import Contribution, ContributionTally, RoundHeader
 from muster.jobs.training.aggregation.fixed_point import BadValues
 from muster.jobs.training.aggregation.weights_delta import Update, patch_of
 from muster.jobs.training.params import TrainParams
 from muster.jobs.training.steps.learner import Score, digest_of
 
 Array = np.ndarray[Any, Any]
-Shards = list[tuple[Entry, memoryview]]
+Shards = list[tuple[PartEntry, memoryview]]
 Told = Callable[[], Progress]
 
 WRONG_MOST = 20  # bundles that cannot be, before there is no going on
@@ -40,7 +40,7 @@ class Ended(Exception):
 class Arrival:
     """Contributions that came as one sum, all under one header."""
 
-    header: Header
+    header: RoundHeader
     workers: tuple[int, ...]
     part: Contribution
 
@@ -55,12 +55,12 @@ class Arrived:
     misjudged: list[int] = field(default_factory=list)  # iterations of which nonsense was said, likewise
 
 
-class Crew:
+class Participants:
     """Every machine that works on one training, through its job."""
 
     def __init__(self, drive: Drive, params: TrainParams) -> None:
         self._drive, self._params = drive, params
-        self._out: dict[int, tuple[Header, int]] = {}  # shard → its header and virtual worker
+        self._out: dict[int, tuple[RoundHeader, int]] = {}  # shard → its header and virtual worker
         self._judged: dict[int, tuple[int, Array]] = {}  # shard → the iteration whose weights it scores, and those
         self._sheets: list[str] = []  # laid out, the newest last
         self._patch = ("", "", b"")  # the newest: leads to, from, and how
@@ -81,7 +81,7 @@ class Crew:
         if update.bits < 32:
             self._patch = digest, base, patch_of(update, stepped)
 
-    def issue(self, orders: Sequence[Order], weights: Array, digest: str, told: Told) -> None:
+    def issue(self, orders: Sequence[RoundOrder], weights: Array, digest: str, told: Told) -> None:
         """A shard for each order, at these weights."""
         for number, order in self._made(orders, weights, digest, told):
             assert order.header is not None
@@ -89,12 +89,12 @@ class Crew:
 
     def judge(self, at: int, weights: Array, told: Told) -> None:
         """Have the weights of an iteration scored."""
-        ((number, _),) = self._made([Order(-1)], weights, digest_of(weights), told, aside=True)
+        ((number, _),) = self._made([RoundOrder(-1)], weights, digest_of(weights), told, aside=True)
         self._judged[number] = at, weights
 
     def _made(
-        self, orders: Sequence[Order], weights: Array, digest: str, told: Told, aside: bool = False
-    ) -> list[tuple[int, Order]]:
+        self, orders: Sequence[RoundOrder], weights: Array, digest: str, told: Told, aside: bool = False
+    ) -> list[tuple[int, RoundOrder]]:
         self._lay_out(weights, digest)
         drive = self._drive
         numbered = list(enumerate(orders, drive.next))
@@ -156,10 +156,10 @@ class Crew:
         fixed_point.check(values, self._params.limit * len(shards))
         return Contribution(values, self._tally(shards))
 
-    def _tally(self, shards: Shards) -> Tally:
+    def _tally(self, shards: Shards) -> ContributionTally:
         total = contribution.NOTHING
         for _, row in shards:
-            one = Tally(*np.frombuffer(row, "<i8").tolist())
+            one = ContributionTally(*np.frombuffer(row, "<i8").tolist())
             contribution.check(one, self._params, 1)
             total = total.plus(one)
         return total
@@ -170,7 +170,7 @@ class Crew:
         if self._wrong > WRONG_MOST:
             raise TrainingError(f"{agent} sends what cannot be: {why}", "look after that machine, then retry the job")
 
-    def _score(self, entry: Entry, row: memoryview, arrived: Arrived) -> None:
+    def _score(self, entry: PartEntry, row: memoryview, arrived: Arrived) -> None:
         at, _ = self._judged.pop(entry.number)
         right, rows, loss, *_ = np.frombuffer(row, "<i8").tolist()
         facts = self._params.facts

@@ -15,13 +15,13 @@ from safetensors.numpy import save
 from muster.coordinator.drivers.session import Drive
 from muster.jobs.common.durable import fsync_folder, naming_space, write_durably
 from muster.jobs.parts.manifest import FORMAT, MANIFEST, SHARDS, File, Merged, Product, encode_manifest
-from muster.jobs.training.aggregation.asynchronous import Pushes
-from muster.jobs.training.aggregation.synchronous import Outer
+from muster.jobs.training.aggregation.asynchronous import AsynchronousPushes
+from muster.jobs.training.aggregation.synchronous import SynchronousRounds
 from muster.jobs.training.checkpoint import model_text
 from muster.jobs.training.params import TrainParams
-from muster.jobs.training.progress import Course
+from muster.jobs.training.progress import TrainingCourse
 from muster.jobs.training.steps.learner import digest_of
-from muster.jobs.training.steps.models import Model
+from muster.jobs.training.steps.models import TrainableModel
 
 Array = np.ndarray[Any, Any]
 
@@ -49,7 +49,12 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 def publish(
-    drive: Drive, params: TrainParams, model: Model, outer: Outer | Pushes, course: Course, seconds: float
+    drive: Drive,
+    params: TrainParams,
+    model: TrainableModel,
+    outer: SynchronousRounds | AsynchronousPushes,
+    course: TrainingCourse,
+    seconds: float,
 ) -> None:
     """All files durable in a folder of their own, the manifest last; then that is renamed into the result."""
     weights = course.reached_weights if course.reached_weights is not None else outer.weights
@@ -67,7 +72,9 @@ def publish(
         fsync_folder(folder.parent)
 
 
-def _written(tmp: Path, drive: Drive, model: Model, weights: Array, course: Course, summary: Summary) -> Merged:
+def _written(
+    tmp: Path, drive: Drive, model: TrainableModel, weights: Array, course: TrainingCourse, summary: Summary
+) -> Merged:
     flat = np.ascontiguousarray(weights, "<f4")
     kept = _file(tmp, WEIGHTS, _npy(flat), flat)
     told = {"digest": summary.digest, "model": summary.model}
@@ -105,9 +112,15 @@ def _file(folder: Path, name: str, raw: bytes, array: Array | None = None) -> Fi
     )
 
 
-def _summary(params: TrainParams, outer: Outer | Pushes, course: Course, weights: Array, seconds: float) -> Summary:
+def _summary(
+    params: TrainParams,
+    outer: SynchronousRounds | AsynchronousPushes,
+    course: TrainingCourse,
+    weights: Array,
+    seconds: float,
+) -> Summary:
     record, reached, best = course.record, course.reached, course.best
-    at = reached.iteration if reached else (outer.round if isinstance(outer, Outer) else outer.version)
+    at = reached.iteration if reached else (outer.round if isinstance(outer, SynchronousRounds) else outer.version)
     scored = [mark.accuracy for mark in record.marks if mark.iteration == at]
     return Summary(
         digest=digest_of(weights),
@@ -124,11 +137,11 @@ def _summary(params: TrainParams, outer: Outer | Pushes, course: Course, weights
         params=msgspec.to_builtins(params),
         points=msgspec.to_builtins(record.points),
         marks=msgspec.to_builtins(record.marks),
-        journal=msgspec.to_builtins(outer.journal) if isinstance(outer, Pushes) else [],
+        journal=msgspec.to_builtins(outer.journal) if isinstance(outer, AsynchronousPushes) else [],
     )
 
 
-def curve_of(course: Course) -> str:
+def curve_of(course: TrainingCourse) -> str:
     """A line for each iteration; accuracy and loss on the test set where they were taken."""
     marks = {mark.iteration: mark for mark in course.record.marks}
     lines = ["iteration,seconds,loss,samples,accuracy,test_loss"]

@@ -17,12 +17,12 @@ from muster.coordinator.drivers.training.result import publish
 from muster.jobs.common.errors import RefusedError, TrainingError
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.training import checkpoint
-from muster.jobs.training.aggregation.asynchronous import Pushes
-from muster.jobs.training.aggregation.synchronous import Outer, Stepped
+from muster.jobs.training.aggregation.asynchronous import AsynchronousPushes
+from muster.jobs.training.aggregation.synchronous import Stepped, SynchronousRounds
 from muster.jobs.training.params import TrainParams
-from muster.jobs.training.progress import Course
+from muster.jobs.training.progress import TrainingCourse
 from muster.jobs.training.steps.learner import Score
-from muster.jobs.training.steps.models import Model
+from muster.jobs.training.steps.models import TrainableModel
 
 Array = np.ndarray[Any, Any]
 
@@ -30,10 +30,10 @@ TREND_MARKS = 4  # scores that the time to the target is told by
 RATE_SECONDS = 5.0  # how fast the rate that people are shown forgets
 
 
-class Logbook:
+class TrainingState:
     """Goes on from the newest checkpoint that is whole."""
 
-    def __init__(self, drive: Drive, params: TrainParams, model: Model) -> None:
+    def __init__(self, drive: Drive, params: TrainParams, model: TrainableModel) -> None:
         self.params = params
         self._drive = drive
         self._model = model
@@ -46,9 +46,9 @@ class Logbook:
         for why in refused:
             print(why, file=sys.stderr, flush=True)
         if found is None:
-            kind = Pushes if params.mode == "async" else Outer
-            self.outer: Outer | Pushes = kind(params, model.start(params.seed), model.stepped)
-            self.course = Course(params)
+            kind = AsynchronousPushes if params.mode == "async" else SynchronousRounds
+            self.outer: SynchronousRounds | AsynchronousPushes = kind(params, model.start(params.seed), model.stepped)
+            self.course = TrainingCourse(params)
         else:
             self.outer, self.course = found.outer, found.course
         points = self.course.record.points

@@ -32,7 +32,7 @@ _REFUSED = {
 DTYPES_HINT = "use integers, bool, float16, float32 or float64, either byte order, and save with `allow_pickle=False`"
 
 
-class Header(NamedTuple):
+class NpyHeader(NamedTuple):
     """What a .npy says of its data, once checked against the file's size."""
 
     dtype: str
@@ -66,12 +66,12 @@ def itemsize(dtype: str) -> int:
     return int(dtype[-1])
 
 
-def read_header(file: BinaryIO, size: int, where: str) -> Header:
+def read_header(file: BinaryIO, size: int, where: str) -> NpyHeader:
     """The header of a .npy of `size` bytes; a SourceError that starts with `where` unless header and size agree."""
     text, offset = _header_text(file, size, where)
     dtype, shape = _checked(_literal(text, where), where)
     check_length(size - offset, dtype, shape, where)
-    return Header(dtype, shape, offset)
+    return NpyHeader(dtype, shape, offset)
 
 
 def check_length(actual: int, dtype: str, shape: tuple[int, ...], where: str) -> None:

@@ -9,15 +9,15 @@ import msgspec
 import numpy as np
 
 from muster.jobs.common.errors import TrainingError
-from muster.jobs.training.aggregation.contribution import Contribution, Header, Sum
+from muster.jobs.training.aggregation.contribution import Contribution, ContributionSum, RoundHeader
 from muster.jobs.training.aggregation.synchronous import Redo, Stepped
-from muster.jobs.training.aggregation.weights import Mastered
+from muster.jobs.training.aggregation.weights import WeightsState
 from muster.jobs.training.params import TrainParams
 
 Array = np.ndarray[Any, Any]
 
 
-class Push(msgspec.Struct, frozen=True, array_like=True):
+class WorkerPush(msgspec.Struct, frozen=True, array_like=True):
     """One arrival that counted, as the journal has it. In order, they decide every bit."""
 
     version: int  # of the weights it was computed at
@@ -29,11 +29,11 @@ class Push(msgspec.Struct, frozen=True, array_like=True):
 class Issued(msgspec.Struct, frozen=True):
     """Work that is out: what it was computed from."""
 
-    header: Header
+    header: RoundHeader
     pushed: int  # workers' contributions that these weights had seen
 
 
-class Pushes(Mastered):
+class AsynchronousPushes(WeightsState):
     """A version is the number of arrivals the weights have seen. As many contributions as there are virtual workers
     are a round's worth; staleness is counted in these, and one push moves the weights by its share of a round."""
 
@@ -41,7 +41,7 @@ class Pushes(Mastered):
         super().__init__(params, weights, stepped)
         self.version = 0
         self.pushed = 0
-        self.journal: list[Push] = []
+        self.journal: list[WorkerPush] = []
         self.out: dict[int, Issued] = {}
         self._redone = 0
 
@@ -54,7 +54,7 @@ class Pushes(Mastered):
     def is_over(self) -> bool:
         return self.round >= self.params.rounds
 
-    def issue(self, count: int) -> tuple[Header, tuple[int, ...]] | None:
+    def issue(self, count: int) -> tuple[RoundHeader, tuple[int, ...]] | None:
         """Work for as many virtual workers at the newest weights, or fewer where fewer are free; None: it has to wait.
 
         Should everything that is out arrive before the oldest of it, that is still not too stale: so nothing ever is.
@@ -74,7 +74,9 @@ class Pushes(Mastered):
         for v in workers:
             self.out.pop(v, None)
 
-    def arrive(self, header: Header, workers: Sequence[int], total: Contribution | Sum) -> Stepped | Redo | None:
+    def arrive(
+        self, header: RoundHeader, workers: Sequence[int], total: Contribution | ContributionSum
+    ) -> Stepped | Redo | None:
         """What these workers gave, added up. None where it is not out; TrainingError where there is no going on.
 
         After a Redo its workers are free again, and what they gave does not count.
@@ -99,29 +101,31 @@ class Pushes(Mastered):
         return arrays, {**values, "journal": msgspec.to_builtins(self.journal)}
 
     @classmethod
-    def resume(cls, params: TrainParams, stepped: int, arrays: dict[str, Array], values: dict[str, Any]) -> Pushes:
+    def resume(
+        cls, params: TrainParams, stepped: int, arrays: dict[str, Array], values: dict[str, Any]
+    ) -> AsynchronousPushes:
         pushes = cls(params, arrays["weights"], stepped)
         pushes.version, pushes.pushed, pushes._redone = values["version"], values["pushed"], values["redone"]
-        pushes.journal = msgspec.convert(values["journal"], list[Push])
+        pushes.journal = msgspec.convert(values["journal"], list[WorkerPush])
         pushes._master.restore(arrays, values)
         return pushes
 
-    def recall(self, push: Push, pushed: int, digest: str) -> Header:
+    def recall(self, push: WorkerPush, pushed: int, digest: str) -> RoundHeader:
         """Work as a journal has it, out again: `pushed` and `digest` are of the weights of its version."""
         header = self._master.header(push.version, 0, pushed // self.params.workers)
         scaled = msgspec.structs.replace(header, scale=push.scale, buffer_scale=push.buffer_scale, weights=digest)
         self.out |= dict.fromkeys(push.workers, Issued(scaled, pushed))
         return scaled
 
-    def _take(self, issued: Issued, workers: tuple[int, ...], total: Contribution | Sum) -> Stepped:
+    def _take(self, issued: Issued, workers: tuple[int, ...], total: Contribution | ContributionSum) -> Stepped:
         header = issued.header
         stale = (self.pushed - issued.pushed) // self.params.workers
         share = len(workers) / self.params.workers / (1 + stale)
         update = self._master.advance(total, header, self.version + 1, self._master.rate_at(self.round), share)
-        self.journal.append(Push(header.round, workers, header.scale, header.buffer_scale))
+        self.journal.append(WorkerPush(header.round, workers, header.scale, header.buffer_scale))
         self.version += 1
         self.pushed += len(workers)
         return Stepped(update, total.tally.mean_loss, total.tally.samples)
 
-    def _header(self) -> Header:
+    def _header(self) -> RoundHeader:
         return self._master.header(self.version, self._redone, self.round)

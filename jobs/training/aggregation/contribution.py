@@ -18,7 +18,7 @@ LOSS_MOST = 1 << 24  # what one sample's can count for
 INFINITY = 0x7F800000  # its bits
 
 
-class Tally(msgspec.Struct, frozen=True, array_like=True):
+class ContributionTally(msgspec.Struct, frozen=True, array_like=True):
     """All of a contribution but its vector."""
 
     workers: int  # virtual ones in it
@@ -29,8 +29,8 @@ class Tally(msgspec.Struct, frozen=True, array_like=True):
     peak: int  # the largest magnitude before rounding: the bits of a float32, which order as it does
     buffer_peak: int  # the same of a model's buffers
 
-    def plus(self, other: Tally) -> Tally:
-        return Tally(
+    def plus(self, other: ContributionTally) -> ContributionTally:
+        return ContributionTally(
             self.workers + other.workers,
             self.samples + other.samples,
             self.loss + other.loss,
@@ -45,7 +45,7 @@ class Tally(msgspec.Struct, frozen=True, array_like=True):
         return self.loss / LOSS_UNIT / max(self.samples, 1)
 
 
-NOTHING = Tally(0, 0, 0, 0, 0, 0, 0)
+NOTHING = ContributionTally(0, 0, 0, 0, 0, 0, 0)
 
 
 def bits_of(peak: float) -> int:
@@ -62,19 +62,19 @@ class Contribution:
 
     __slots__ = ("tally", "values")
 
-    def __init__(self, values: Array, tally: Tally) -> None:
+    def __init__(self, values: Array, tally: ContributionTally) -> None:
         self.values = values
         self.tally = tally
 
 
-class Sum:
+class ContributionSum:
     """Contributions of different virtual workers, added up in as many bits as each of them has."""
 
     def __init__(self, dim: int, bits: int) -> None:
         self.values = np.zeros(dim, fixed_point.DTYPES[bits])
         self.tally = NOTHING
 
-    def add(self, part: Contribution | Sum) -> None:
+    def add(self, part: Contribution | ContributionSum) -> None:
         self.values += part.values
         self.tally = self.tally.plus(part.tally)
 
@@ -83,14 +83,14 @@ class Sum:
         self.tally = NOTHING
 
 
-def added(parts: Sequence[Contribution | Sum], dim: int, bits: int) -> Sum:
-    total = Sum(dim, bits)
+def added(parts: Sequence[Contribution | ContributionSum], dim: int, bits: int) -> ContributionSum:
+    total = ContributionSum(dim, bits)
     for part in parts:
         total.add(part)
     return total
 
 
-def packed(part: Contribution | Sum) -> bytes:
+def packed(part: Contribution | ContributionSum) -> bytes:
     """As it travels: a msgpack of the tally and the vector's bytes."""
     return msgspec.msgpack.encode((part.tally, fixed_point.pack(part.values)))
 
@@ -98,14 +98,14 @@ def packed(part: Contribution | Sum) -> bytes:
 def unpacked(data: bytes, params: TrainParams, dim: int, workers: int) -> Contribution:
     """What `packed` made of the contributions of so many workers; BadValues for anything that cannot be one."""
     try:
-        tally, raw = msgspec.msgpack.decode(data, type=tuple[Tally, bytes])
+        tally, raw = msgspec.msgpack.decode(data, type=tuple[ContributionTally, bytes])
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise BadValues(f"no contribution: {error}") from None
     check(tally, params, workers)
     return Contribution(fixed_point.unpack(raw, dim, params.bits, params.limit * workers), tally)
 
 
-def check(tally: Tally, params: TrainParams, workers: int) -> None:
+def check(tally: ContributionTally, params: TrainParams, workers: int) -> None:
     """Refuse a tally that no machine of ours would send for the work of so many workers."""
     if tally.workers != workers or tally.samples != workers * params.samples:
         raise BadValues(
@@ -119,7 +119,7 @@ def check(tally: Tally, params: TrainParams, workers: int) -> None:
         raise BadValues("a largest value that is no number")
 
 
-class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RoundHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Goes down with each round. With a virtual worker's number it decides every bit of that worker's contribution."""
 
     round: int  # the version of the weights; in `async` the number of pushes they have seen

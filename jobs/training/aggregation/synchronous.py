@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from muster.jobs.common.errors import TrainingError
-from muster.jobs.training.aggregation.contribution import Contribution, Header, Sum
-from muster.jobs.training.aggregation.weights import Mastered
+from muster.jobs.training.aggregation.contribution import Contribution, ContributionSum, RoundHeader
+from muster.jobs.training.aggregation.weights import WeightsState
 from muster.jobs.training.aggregation.weights_delta import Update
 from muster.jobs.training.params import TrainParams
 
@@ -32,7 +32,7 @@ class Redo:
     why: str
 
 
-class Outer(Mastered):
+class SynchronousRounds(WeightsState):
     """Which round it is, and the weights it starts from."""
 
     def __init__(self, params: TrainParams, weights: Array, stepped: int) -> None:
@@ -44,11 +44,11 @@ class Outer(Mastered):
     def is_over(self) -> bool:
         return self.round >= self.params.rounds
 
-    def header(self) -> Header:
+    def header(self) -> RoundHeader:
         """Of the round at hand."""
         return self._master.header(self.round, self.redo, self.round)
 
-    def merge(self, total: Contribution | Sum) -> Stepped | Redo:
+    def merge(self, total: Contribution | ContributionSum) -> Stepped | Redo:
         """All virtual workers' contributions, added up. TrainingError where there is no going on."""
         tally, header = total.tally, self.header()
         assert tally.workers == self.params.workers, "a whole round"
@@ -69,7 +69,9 @@ class Outer(Mastered):
         return arrays, {"round": self.round, "redo": self.redo, **values}
 
     @classmethod
-    def resume(cls, params: TrainParams, stepped: int, arrays: dict[str, Array], values: dict[str, Any]) -> Outer:
+    def resume(
+        cls, params: TrainParams, stepped: int, arrays: dict[str, Array], values: dict[str, Any]
+    ) -> SynchronousRounds:
         """As it was when `state_dict` was called."""
         outer = cls(params, arrays["weights"], stepped)
         outer.round, outer.redo = values["round"], values["redo"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from muster.jobs.common.errors import TrainingError
 from muster.jobs.training.aggregation import optimizers
-from muster.jobs.training.aggregation.contribution import Contribution, Header, Sum, float_of
+from muster.jobs.training.aggregation.contribution import Contribution, ContributionSum, RoundHeader, float_of
 from muster.jobs.training.aggregation.fixed_point import Scale, peak_of
 from muster.jobs.training.aggregation.weights_delta import Compressor, Update
 from muster.jobs.training.params import TrainParams
@@ -18,7 +18,7 @@ from muster.jobs.training.steps.learner import digest_of
 Array = np.ndarray[Any, Any]
 
 
-class Master:
+class Weights:
     """Weights, the optimizer's state, fixed-point scales, and what the last update's rounding left."""
 
     def __init__(self, params: TrainParams, weights: Array, stepped: int) -> None:
@@ -32,7 +32,9 @@ class Master:
         self._compressor = Compressor(len(self.weights), stepped, params.bits)
         self._mean = np.empty(len(self.weights), np.float32)
 
-    def advance(self, total: Contribution | Sum, header: Header, number: int, rate: float, share: float) -> Update:
+    def advance(
+        self, total: Contribution | ContributionSum, header: RoundHeader, number: int, rate: float, share: float
+    ) -> Update:
         """The weights a step of this rate on, as number `number`; a `share` of it, where it is not a whole round."""
         old, stepped, mean = self.weights, self.stepped, self._mean
         np.copyto(mean, total.values, casting="unsafe")
@@ -51,9 +53,9 @@ class Master:
         """Of a step of ours in this round."""
         return optimizers.rate_at(self._params, round_) if self._params.steps == 1 else self._params.outer_lr
 
-    def header(self, number: int, redo: int, round_: int) -> Header:
+    def header(self, number: int, redo: int, round_: int) -> RoundHeader:
         """Of work to be done at these weights, which have this number, in this round."""
-        return Header(
+        return RoundHeader(
             round=number,
             redo=redo,
             steps=self._params.steps,
@@ -63,10 +65,10 @@ class Master:
             buffer_scale=self.scales[1].value,
         )
 
-    def peaks_of(self, total: Contribution | Sum) -> tuple[float, float]:
+    def peaks_of(self, total: Contribution | ContributionSum) -> tuple[float, float]:
         return float_of(total.tally.peak), float_of(total.tally.buffer_peak)
 
-    def wrong_scale(self, total: Contribution | Sum, header: Header) -> str:
+    def wrong_scale(self, total: Contribution | ContributionSum, header: RoundHeader) -> str:
         """Why what was computed under this header cannot count, in words; empty where it can."""
         tally, scales = total.tally, (header.scale, header.buffer_scale)
         if tally.saturated:
@@ -77,7 +79,7 @@ class Master:
             return "the first scale was a guess, and too coarse"
         return ""
 
-    def learn(self, total: Contribution | Sum) -> None:
+    def learn(self, total: Contribution | ContributionSum) -> None:
         """The scales of what comes next, or is done again."""
         for scale, peak in zip(self.scales, self.peaks_of(total), strict=True):
             scale.learn(peak)
@@ -99,12 +101,12 @@ class Master:
             scale.value, scale.peaks = value, list(peaks)
 
 
-class Mastered:
+class WeightsState:
     """What a training's driver tells of its weights, in whatever order contributions move them."""
 
     def __init__(self, params: TrainParams, weights: Array, stepped: int) -> None:
         self.params = params
-        self._master = Master(params, weights, stepped)
+        self._master = Weights(params, weights, stepped)
 
     @property
     def weights(self) -> Array:

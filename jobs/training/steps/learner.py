@@ -11,12 +11,19 @@ import threadpoolctl
 import xxhash
 
 from muster.jobs.training.aggregation import fixed_point
-from muster.jobs.training.aggregation.contribution import LOSS_MOST, LOSS_UNIT, Contribution, Header, Tally, bits_of
+from muster.jobs.training.aggregation.contribution import (
+    LOSS_MOST,
+    LOSS_UNIT,
+    Contribution,
+    ContributionTally,
+    RoundHeader,
+    bits_of,
+)
 from muster.jobs.training.data import sampling
 from muster.jobs.training.data.dataset import Data
 from muster.jobs.training.params import TORCH_MODELS, TrainParams
 from muster.jobs.training.steps.models import open_model
-from muster.jobs.training.steps.torch_trainer import Place, TorchTrainer
+from muster.jobs.training.steps.torch_trainer import TorchTrainer, TrainerPlace
 from muster.jobs.training.steps.trainer import NumpyTrainer, Trainer
 
 Array = np.ndarray[Any, Any]
@@ -45,7 +52,7 @@ def digest_of(weights: Array) -> str:
     return xxhash.xxh3_128_hexdigest(np.ascontiguousarray(weights, "<f4").data)
 
 
-def trainer_of(params: TrainParams, data: Data, threads: int, place: Place | None) -> Trainer:
+def trainer_of(params: TrainParams, data: Data, threads: int, place: TrainerPlace | None) -> Trainer:
     """What computes this job's steps here."""
     if params.model in TORCH_MODELS:
         assert place is not None, "torch runs in a process of its own"
@@ -56,7 +63,7 @@ def trainer_of(params: TrainParams, data: Data, threads: int, place: Place | Non
 class Learner:
     """The model and the data of a job, open in one worker. Weights are only read."""
 
-    def __init__(self, params: TrainParams, data: Data, threads: int = 1, place: Place | None = None) -> None:
+    def __init__(self, params: TrainParams, data: Data, threads: int = 1, place: TrainerPlace | None = None) -> None:
         """`place`: where a torch module may run; numpy's models need none."""
         threadpoolctl.threadpool_limits(limits=threads)
         self.params = params
@@ -71,7 +78,7 @@ class Learner:
         """The weights of round 0."""
         return self.model.start(self.params.seed)
 
-    def contribute(self, weights: Array, header: Header, v: int) -> Contribution:
+    def contribute(self, weights: Array, header: RoundHeader, v: int) -> Contribution:
         """What virtual worker `v` gives for a round; its values are good until the next call."""
         seed, steps = self.params.seed, header.steps
         source = sampling.bits_of(seed, header.round, v)
@@ -88,7 +95,9 @@ class Learner:
     def close(self) -> None:
         self.model.close()
 
-    def _quantised(self, values: Array, loss: float, header: Header, v: int, weight: int, samples: int) -> Contribution:
+    def _quantised(
+        self, values: Array, loss: float, header: RoundHeader, v: int, weight: int, samples: int
+    ) -> Contribution:
         """`values` times `weight`, which makes them a sum over the samples."""
         params, stepped = self.params, self.model.stepped
         noise = sampling.bits_of(params.seed, header.round, v, sampling.NOISE) if params.bits == 8 else None
@@ -100,7 +109,7 @@ class Learner:
             saturated = saturated or fixed_point.saturates(peak, scale, params.bits, params.limit)
             peaks.append(bits_of(min(peak * weight, LARGEST)) if finite else 0)
             self._values[part] = self._quantiser.rounded(values[part], scale, peak, noise) if finite else 0
-        tally = Tally(
+        tally = ContributionTally(
             1, samples, _fixed(loss, samples) if finite else 0, int(saturated and finite), int(not finite), *peaks
         )
         return Contribution(self._values, tally)

@@ -25,7 +25,7 @@ SETTINGS = ("optimizer", "momentum", "nesterov", "beta2", "weight_decay", "seed"
 
 
 @dataclass(frozen=True)
-class Place:
+class TrainerPlace:
     """Where a runner may live, and what it needs there."""
 
     data: Path  # the job's packed data, see `muster.jobs.training.data.dataset`
@@ -38,7 +38,7 @@ class Place:
     check_code: Callable[[], None] = lambda: None  # called before each start of a runner
 
 
-class Told(msgspec.Struct, frozen=True):
+class TrainerTold(msgspec.Struct, frozen=True):
     """What a call answers beside its vector."""
 
     loss: float | None = 0.0  # None: it is no finite number
@@ -50,7 +50,7 @@ class Told(msgspec.Struct, frozen=True):
 class TorchTrainer(Trainer):
     """Asks one runner, which keeps the module and the data open."""
 
-    def __init__(self, params: TrainParams, facts: Facts, place: Place, threads: int) -> None:
+    def __init__(self, params: TrainParams, facts: Facts, place: TrainerPlace, threads: int) -> None:
         self._timeout = place.timeout
         self._sandbox = Sandbox(
             python=place.python or sys.executable,
@@ -96,7 +96,7 @@ class TorchTrainer(Trainer):
 
     def _ask(
         self, asked: dict[str, Any], rows: Array | None = None, weights: Array | None = None
-    ) -> tuple[Told, Array]:
+    ) -> tuple[TrainerTold, Array]:
         numbers = np.zeros(0, "<i8") if rows is None else rows.astype("<i8", copy=False)
         head = msgspec.json.encode({**asked, "rows": len(numbers)})
         flat = np.zeros(0, "<f4") if weights is None else np.ascontiguousarray(weights, "<f4")
@@ -104,17 +104,17 @@ class TorchTrainer(Trainer):
         found = self._sandbox.call(0, 0, np.frombuffer(raw, np.uint8)[None], self._timeout)
         self.peak = self._sandbox.peak
         try:
-            told = msgspec.json.decode(found["told"].tobytes(), type=Told)
+            told = msgspec.json.decode(found["told"].tobytes(), type=TrainerTold)
             return told, found["values"].astype(np.float32, copy=False)[0]
         except (msgspec.MsgspecError, KeyError, IndexError) as error:
             raise ShardFailure("output", f"the module's process gave no valid answer: {error}") from None
 
 
-def _loss_of(told: Told) -> float:
+def _loss_of(told: TrainerTold) -> float:
     return math.nan if told.loss is None else told.loss
 
 
-def settings_of(params: TrainParams, facts: Facts, place: Place) -> dict[str, Any]:
+def settings_of(params: TrainParams, facts: Facts, place: TrainerPlace) -> dict[str, Any]:
     """What `muster.jobs.user_code.runner.torch_training` is told once."""
     return {name: getattr(params, name) for name in SETTINGS} | {
         "model": params.model,

@@ -10,7 +10,7 @@ import numpy as np
 from muster.jobs.training.aggregation import optimizers
 from muster.jobs.training.data.dataset import Data, Feeder
 from muster.jobs.training.params import TrainParams
-from muster.jobs.training.steps.models import Model
+from muster.jobs.training.steps.models import TrainableModel
 
 Array = np.ndarray[Any, Any]
 
@@ -55,7 +55,7 @@ class Trainer(ABC):
 class NumpyTrainer(Trainer):
     """In this process."""
 
-    def __init__(self, params: TrainParams, data: Data, model: Model) -> None:
+    def __init__(self, params: TrainParams, data: Data, model: TrainableModel) -> None:
         self.stepped, self.buffers = model.stepped, model.buffers
         self._params = params
         self._data = data

@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 TORCH_LEAST = 16  # pixels: from there on, pooling leaves something
 
 
-class Model(ABC):
+class TrainableModel(ABC):
     """Parameters first, then buffers, in one vector of `dim`. Keeps no state between calls but its memory."""
 
     stepped: int  # how many of the vector are parameters
@@ -48,12 +48,12 @@ class Model(ABC):
         """How many rows are classified rightly, and the loss summed over them."""
 
 
-def open_model(params: TrainParams, facts: Facts, packed: Path | None = None) -> Model:
+def open_model(params: TrainParams, facts: Facts, packed: Path | None = None) -> TrainableModel:
     """The model of a job, ready. JobFileError where it does not fit the data, of which `packed` is the one file."""
     if params.model == "mlp":
-        from muster.jobs.training.steps.models.mlp import Mlp
+        from muster.jobs.training.steps.models.mlp import TrainableMlp
 
-        return Mlp([flat_width(facts), *params.layers, facts.classes])
+        return TrainableMlp([flat_width(facts), *params.layers, facts.classes])
     if params.model == "conv1":
         from muster.jobs.training.steps.models.conv1 import Conv1
 
@@ -63,7 +63,7 @@ def open_model(params: TrainParams, facts: Facts, packed: Path | None = None) ->
     return Elsewhere(facts.stepped, facts.buffers, packed)
 
 
-class Elsewhere(Model):
+class Elsewhere(TrainableModel):
     """A torch module, which lives in a process of its own: here is what was written down of it beside the data."""
 
     def __init__(self, stepped: int, buffers: int, packed: Path | None) -> None:
@@ -112,7 +112,7 @@ def image_of(facts: Facts, model: str, least: int) -> tuple[int, int, int]:
     return row[0], row[1], row[2]
 
 
-class Cut:
+class ParameterCut:
     """Consecutive pieces of a flat vector as arrays of their shapes."""
 
     def __init__(self, shapes: list[tuple[int, ...]]) -> None:
@@ -125,7 +125,7 @@ class Cut:
         return [flat[ends[i] : ends[i + 1]].reshape(shape) for i, shape in enumerate(self.shapes)]
 
 
-def start_of(cut: Cut, seed: int) -> Array:
+def start_of(cut: ParameterCut, seed: int) -> Array:
     """He's start for weights, each of whose columns has its inputs along the axis before last; biases are 0."""
     flat = np.zeros(cut.size, np.float32)
     source = sampling.bits_of(seed, sampling.WEIGHTS)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from muster.jobs.training.steps.models import Cut, Model, cross_entropy, right_and_loss, start_of
+from muster.jobs.training.steps.models import ParameterCut, TrainableModel, cross_entropy, right_and_loss, start_of
 
 Array = np.ndarray[Any, Any]
 
@@ -14,7 +14,7 @@ KERNEL = 3
 CORNERS = [(0, 0), (0, 1), (1, 0), (1, 1)]  # of a pooling window
 
 
-class Conv1(Model):
+class Conv1(TrainableModel):
     """Pixels under the four corners of the pooling windows lie apart, so that pooling is a maximum of whole arrays."""
 
     def __init__(self, image: tuple[int, int, int], filters: int, classes: int) -> None:
@@ -23,7 +23,7 @@ class Conv1(Model):
         self._filters = filters
         self._taps = KERNEL * KERNEL * channels
         flat = self._pooled[0] * self._pooled[1] * filters
-        self._cut = Cut([(self._taps, filters), (filters,), (flat, classes), (classes,)])
+        self._cut = ParameterCut([(self._taps, filters), (filters,), (flat, classes), (classes,)])
         self.stepped = self._cut.size
         self._room: _Room | None = None
 

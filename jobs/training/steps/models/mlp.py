@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from muster.jobs.training.steps.models import Cut, Model, cross_entropy, right_and_loss, start_of
+from muster.jobs.training.steps.models import ParameterCut, TrainableModel, cross_entropy, right_and_loss, start_of
 
 Array = np.ndarray[Any, Any]
 
 
-class Mlp(Model):
+class TrainableMlp(TrainableModel):
     """x @ w0 + b0, relu, ... ; the vector is w0, b0, w1, b1, ... with weights as (inputs, outputs)."""
 
     def __init__(self, sizes: list[int]) -> None:
         self._sizes = sizes
-        self._cut = Cut([shape for ins, outs in pairwise(sizes) for shape in ((ins, outs), (outs,))])
+        self._cut = ParameterCut([shape for ins, outs in pairwise(sizes) for shape in ((ins, outs), (outs,))])
         self.stepped = self._cut.size
         self._room: _Room | None = None
 

@@ -182,7 +182,7 @@ def _machine(where: Path) -> str:
 
 
 def _tests(where: Path) -> str:
-    tests = map(str, sorted(where.glob("tests/unit/test_scheduler_*.py")))
+    tests = map(str, sorted(where.glob("tests/unit/coordinator/scheduler/test_*.py")))
     done = _python(where, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-header", *tests)
     return next((f"-|{line.split('::')[1]}" for line in done.stdout.splitlines() if line.startswith("FAILED")), "")
 

@@ -93,7 +93,7 @@ EXAMPLES = [
         ),
     ),
 ]
-ITEMS_ALONE = {"command"}  # tests/unit/test_command_kind.py has the same promises of it
+ITEMS_ALONE = {"command"}  # tests/unit/jobs/kinds/test_command.py has the same promises of it
 
 
 def test_every_kind_has_an_example() -> None:

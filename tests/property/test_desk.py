@@ -71,7 +71,7 @@ from muster.coordinator.protocol.transfer import Refused, Settled
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import ArraySource, Layer, MadeSource, Stamp, Work
 from muster.jobs.workbench.batch import Mishap, Outcome
-from tests.unit.test_desk import who
+from tests.unit.agent.core.test_state_machine import who
 
 FARM = "farm"
 SHARDS = 6

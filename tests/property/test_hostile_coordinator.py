@@ -39,7 +39,7 @@ from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import CUT, ArraySource, ItemsSource, Layer, MadeSource, ModelFile, Output, Stamp, Work
 from muster.jobs.workbench.batch import Outcome
 from tests.support import hostile
-from tests.unit.test_desk import who
+from tests.unit.agent.core.test_state_machine import who
 
 SPOOL = Spool(Path("/spool"))
 FARM, A, B, C, D = "f" * 32, "0123456789abcdef" * 2, "0" * 32, "c" * 32, "d" * 32

@@ -32,7 +32,7 @@ from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.state_machine import Scheduler
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.workbench.batch import Outcome
-from tests.unit.test_desk import A, info, who
+from tests.unit.agent.core.test_state_machine import A, info, who
 
 FARM = "f" * 32
 JOBS = 6

@@ -26,7 +26,7 @@ from muster.jobs.common.errors import INTERNAL_EXIT, INTERRUPTED_EXIT, MusterErr
 from muster.jobs.common.names import parse_shard
 from muster.jobs.common.program import BROKEN_PIPE_EXIT
 from tests import traps
-from tests.unit.test_progress import agent, job, tally
+from tests.unit.coordinator.submission.test_eta import agent, job, tally
 
 Answer = Message | Callable[[Any], Message]
 OUTPUT_WIDTH = 100
@@ -216,7 +216,7 @@ def test_a_bug_of_ours_keeps_its_traceback_out_of_sight(
 
 
 def test_the_readme_has_every_exit_code_and_command() -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    readme = (Path(__file__).parents[4] / "README.md").read_text()
     codes = {cls.exit_code for cls in MusterError.__subclasses__()} | {0, MusterError.exit_code, INTERNAL_EXIT}
     for code in codes | {INTERRUPTED_EXIT}:
         assert f"\n| {code} | " in readme

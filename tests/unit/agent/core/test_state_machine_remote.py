@@ -30,7 +30,7 @@ from muster.coordinator.protocol.transfer import Settled
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import ArraySource, Layer, MadeSource, ModelFile, Stamp, Work
 from muster.jobs.workbench.batch import Mishap, Outcome
-from tests.unit.test_desk import A, B, World, grant, numbers, of, who
+from tests.unit.agent.core.test_state_machine import A, B, World, grant, numbers, of, who
 
 IN, OUT = 1000, 100
 MIB = 1 << 20

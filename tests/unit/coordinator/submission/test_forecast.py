@@ -12,7 +12,7 @@ from muster.coordinator.display import forecasts
 from muster.coordinator.submission.forecast import forecast, root_bytes
 from muster.coordinator.submission.submit import plan_file
 from muster.jobs.contract.plan import FORMAT, ArraySource, Layer, Plan, Stamp, Work
-from tests.unit.test_progress import agent, job, tally
+from tests.unit.coordinator.submission.test_eta import agent, job, tally
 
 MIB = 1 << 20
 

@@ -15,7 +15,7 @@ from muster.coordinator.protocol.transfer import RefusalCode
 from muster.jobs.contract.failure_codes import CODES, ShardCode, is_loss, shard_code, whose_fault
 from muster.jobs.workbench.batch import Mishap
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 PRODUCT = ("jobs", "coordinator", "agent")
 SHARDS, REFUSALS, REJECTIONS = (frozenset(get_args(codes)) for codes in (ShardCode, RefusalCode, RejectionCode))
 GIVEN = {  # what is made with a code → which of its arguments that is, and of which set

@@ -1,4 +1,4 @@
-"""The agent's decisions: what to run, say, push and delete. Events and the time in, commands out; no I/O, no clock."""
+"""The agent's decisions: what to run, say, push and delete. Events and the time in, actions out; no I/O, no clock."""
 
 from __future__ import annotations
 

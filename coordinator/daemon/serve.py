@@ -37,7 +37,7 @@ from muster.coordinator.protocol.values import Decoder, Message
 from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.state_machine import Scheduler
 from muster.coordinator.scheduler.timing import Timing
-from muster.jobs.common.errors import INTERNAL_EXIT, DamagedError, MusterError, ProtocolError, RefusedError
+from muster.jobs.common.errors import INTERNAL_EXIT, MusterError, ProtocolError, RefusedError
 from muster.jobs.contract.plan import MadeSource, Plan
 
 log = logging.getLogger("muster.daemon")
@@ -141,12 +141,13 @@ class _Daemon:
     # --- what the store remembers ------------------------------------------------------------------------
 
     async def _plan_of(self, stored: StoredJob) -> tuple[Plan, str] | None:
-        """A job's plan and its digest; None where it is damaged, which keeps no other job from being served."""
+        """A job's plan and its digest; None where it is damaged or of a format that this version does not read, which
+        keeps no other job from being served."""
         folder = self._root.job(stored.id)
         try:
             plan, digest = plans.read(folder, stored.plan)
-        except (DamagedError, OSError) as error:
-            problem = error if isinstance(error, DamagedError) else plans.damaged(folder, str(error.strerror))
+        except (MusterError, OSError) as error:
+            problem = error if isinstance(error, MusterError) else plans.damaged(folder, str(error.strerror))
             log.error("%s is not served: %s; %s", stored.id, problem.message, problem.hint)
             self._engine.damaged[stored.id] = problem
             return None

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -379,6 +380,20 @@ def test_a_damaged_plan_keeps_no_other_job_from_being_served(farm: FarmHarness, 
     farm.start()
     farm.agent().work(lambda: farm.status(spoilt).state == "complete")
     farm.check_result(spoilt)
+
+
+def test_a_plan_of_another_format_keeps_no_other_job_from_being_served(farm: FarmHarness) -> None:
+    newer, sound = submit(farm), submit(farm, shards=5)
+    farm.stop()
+    plan = farm.root.job(newer).plan
+    plan.write_bytes(msgspec.msgpack.encode(msgspec.msgpack.decode(plan.read_bytes()) | {"format": 2}))
+    with closing(sqlite3.connect(farm.root.store)) as store, store:
+        store.execute("UPDATE jobs SET plan = NULL")  # as of a version that knew no digests
+    farm.start()
+    farm.agent().work(lambda: farm.status(sound).state == "complete")
+    assert f"{newer} is not served: a plan of format 2" in farm.coordinator("status").stdout
+    ran = farm.coordinator("status", newer)
+    assert ran.returncode == 7 and ran.stderr.startswith("error: a plan of format 2")
 
 
 def test_a_job_with_a_damaged_plan_can_be_deleted(farm: FarmHarness) -> None:

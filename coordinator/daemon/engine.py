@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from muster.coordinator.daemon import waiting
 from muster.coordinator.daemon.agents.sessions import Sessions
 from muster.coordinator.daemon.jobs.live import LiveJob
 from muster.coordinator.daemon.merge.queue import MergeQueue
@@ -183,16 +184,14 @@ class Engine:
                 self.jobs[job].figures.tick(tick)
             await asyncio.sleep(tick)
 
-    async def wind_down(self, others: Iterable[asyncio.Task[Any]]) -> None:
-        """No task goes on; what was asked of the store is stored, and which agents were here."""
-        tasks = [*others, *self._tasks]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async def wind_down(self, others: Iterable[asyncio.Task[Any]]) -> bool:
+        """No task goes on; what was asked of the store is stored, and which agents were here. False if one goes on."""
+        gone = await waiting.end([*others, *self._tasks])
         for name, agent in self.state.agents.items():
             self.keep_agent(name, agent.present)
         await asyncio.to_thread(self._store.stop)
         shutil.rmtree(self.tmp, ignore_errors=True)
+        return gone
 
     def keep_agent(self, name: str, live: bool) -> None:
         """Store what is known of an agent, and whether it is expected back."""

@@ -107,7 +107,7 @@ class _Daemon:
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
         for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(name, self._engine.stop.set)
+            loop.add_signal_handler(name, self._asked_to_end, name)
         for stored in self._stored:
             await self._restore(stored)
         self._root.socket.unlink(missing_ok=True)
@@ -132,11 +132,19 @@ class _Daemon:
         await self._wind_down(server, [*tasks, *ends])
         return INTERNAL_EXIT if self._engine.broken.is_set() else 0
 
+    def _asked_to_end(self, number: int) -> None:
+        """Stop in good order when first asked, and at once when asked again: what is stored is not lost."""
+        if self._engine.stop.is_set():
+            log.warning("asked to end again: not waiting any longer")
+            os._exit(128 + number)
+        self._engine.stop.set()
+
     async def _wind_down(self, server: asyncio.Server, tasks: list[asyncio.Task[Any]]) -> None:
         log.info("stopping; jobs go on when this root is served again")
         server.close()
         self._root.socket.unlink(missing_ok=True)
-        await self._engine.wind_down([*tasks, *self._connections])
+        if not await self._engine.wind_down([*tasks, *self._connections]):
+            os._exit(INTERNAL_EXIT)  # all is stored; leaving the loop would wait for that task for ever
 
     # --- what the store remembers ------------------------------------------------------------------------
 

@@ -224,6 +224,39 @@ def test_a_helper_killed_time_and_again(farm: FarmHarness, deaths: int, state: s
     farm.check_result(job)
 
 
+def stood_still(farm: FarmHarness) -> int:
+    """A helper in the middle of a merge, stopped where it is; its process."""
+    job, agent = farm.submit(arrays()), farm.agent()
+    agent.join()
+    ready_but_one(farm, agent, job)
+    first = min(farm.root.job(job).bundles.iterdir())
+    pipe = farm.folder / "pipe"
+    first.rename(farm.folder / first.name)
+    os.mkfifo(pipe)
+    first.symlink_to(pipe)
+    agent.push(agent.parts[-1])
+    [helper] = until(lambda: farm.processes("muster.coordinator.daemon.merge.merge_process"), "a helper")
+    os.kill(helper, signal.SIGSTOP)
+    return helper
+
+
+def test_a_stop_does_not_wait_for_a_helper_that_stands_still(farm: FarmHarness) -> None:
+    helper = stood_still(farm)
+    assert farm.daemon is not None
+    farm.daemon.send_signal(signal.SIGTERM)
+    assert farm.daemon.wait(40) == 0
+    until(lambda: helper not in farm.processes("muster.coordinator.daemon.merge.merge_process"), "it to be gone")
+
+
+def test_who_asks_twice_does_not_wait_for_a_good_end(farm: FarmHarness) -> None:
+    farm.kill(signal.SIGSTOP)  # so that both come at once, in whatever order
+    assert farm.daemon is not None
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
+        farm.daemon.send_signal(number)
+    assert farm.daemon.wait(40) in (128 + signal.SIGINT, 128 + signal.SIGTERM)
+    assert "not waiting any longer" in farm.root.log.read_text()
+
+
 def test_a_bug_of_ours_in_a_merge_is_that_jobs_alone(tmp_path: Path) -> None:
     farm = FarmHarness(tmp_path)
     script = farm.folder / "bug.py"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from muster.coordinator.daemon.waiting import wait_until
 from muster.coordinator.protocol.control import Committed, Drop, Grant, LayerInfo, News, Rejected, Welcome
 
 SAID_AT_ONCE = 4_096  # drops, committed ranges and grants in one answer; the rest comes with the next
@@ -50,10 +51,7 @@ class Outbox:
     async def wait(self, seconds: float) -> None:
         """Until there is something to say, or the time is over."""
         if seconds > 0 and not self._something.is_set():
-            try:
-                await asyncio.wait_for(self._something.wait(), seconds)
-            except (TimeoutError, asyncio.TimeoutError):
-                return
+            await wait_until(self._something, seconds)
 
     def news(self) -> News:
         """All there is to say, taken out."""

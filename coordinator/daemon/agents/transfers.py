@@ -13,8 +13,8 @@ from typing import ClassVar
 from muster.coordinator.daemon.agents.channel import Answers, Channel
 from muster.coordinator.daemon.connection import Wire
 from muster.coordinator.daemon.engine import Engine
-from muster.coordinator.daemon.jobs.live import wait_until
 from muster.coordinator.daemon.store.statements import AlreadyCommitted, LayerGone, OtherKernels
+from muster.coordinator.daemon.waiting import wait_until
 from muster.coordinator.farm_root.paths import JobFolder
 from muster.coordinator.protocol.transfer import (
     Attach,

@@ -20,8 +20,8 @@ from muster.coordinator.api.driver import (
 from muster.coordinator.api.requests import Done
 from muster.coordinator.daemon.engine import Engine
 from muster.coordinator.daemon.job_logs import store_own_failure
-from muster.coordinator.daemon.jobs.live import wait_until
 from muster.coordinator.daemon.merge.publish import bundle_damaged
+from muster.coordinator.daemon.waiting import wait_until
 from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.entities import Job
 from muster.jobs.common import launch

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 
 import msgspec
 
 from muster.coordinator.api.driver import Advance
 from muster.coordinator.api.status import Progress
 from muster.coordinator.daemon.measures import JobFigures
+from muster.coordinator.daemon.waiting import Signal
 from muster.coordinator.protocol.control import LayerInfo
 from muster.coordinator.scheduler.entities import Agent
 from muster.jobs.common.ranges import RangeSet
@@ -19,23 +19,6 @@ from muster.jobs.contract.plan import Layer, Output, Plan, Work
 from muster.jobs.contract.states import ENDED, JobState
 
 BASES_KEPT = 16
-
-
-class Signal:
-    """Wakes all who wait, each time it is given."""
-
-    def __init__(self) -> None:
-        self.next = asyncio.Event()
-
-    def give(self) -> None:
-        self.next.set()
-        self.next = asyncio.Event()
-
-
-async def wait_until(event: asyncio.Event, seconds: float) -> None:
-    """Return once `event` is set, or after so many seconds."""
-    with suppress(TimeoutError, asyncio.TimeoutError):
-        await asyncio.wait_for(event.wait(), seconds)
 
 
 class LiveJob:

@@ -13,13 +13,13 @@ import time
 import traceback
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from muster.coordinator.api.process_messages import MergeOrder, MergeReply
+from muster.coordinator.daemon.waiting import wait_until
 from muster.coordinator.protocol.frames import HEAD, frame, payload_size
 from muster.jobs.common import launch
 from muster.jobs.common.durable import is_full
@@ -71,7 +71,11 @@ class Helper:
         if process:
             if process.stdin:
                 process.stdin.close()
-            await process.wait()
+            try:
+                await process.wait()
+            except asyncio.CancelledError:  # it does not end, and we do not wait any longer
+                process.kill()
+                raise
 
 
 @dataclass
@@ -139,8 +143,7 @@ class MergeQueue:
             if order is not None and left is not None and left <= 0:
                 return order
             self._news.clear()
-            with suppress(TimeoutError, asyncio.TimeoutError):
-                await asyncio.wait_for(self._news.wait(), left)
+            await wait_until(self._news, left)
 
     async def _merge(self, order: QueuedMerge) -> None:
         self._made += 1

@@ -24,9 +24,10 @@ from muster.coordinator.api.status import (
 )
 from muster.coordinator.api.values import bounded
 from muster.coordinator.daemon.engine import LAYERS_HINT, Engine
-from muster.coordinator.daemon.jobs.live import LiveJob, wait_until
+from muster.coordinator.daemon.jobs.live import LiveJob
 from muster.coordinator.daemon.measures import ShardsDone
 from muster.coordinator.daemon.store.statements import CommitRow, FailureRow
+from muster.coordinator.daemon.waiting import wait_until
 from muster.coordinator.scheduler import entities as s
 from muster.coordinator.scheduler.entities import Agent, Holding, Job
 from muster.coordinator.scheduler.layers import reserved

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 STOP_SECONDS = 120.0  # for a benchmark to end what it started
+PRODUCT = ("muster-", "muster_farm-", "__editable__")  # what an install of it leaves beside other packages
 LINKED = ("benchmarks", "tests", "docs")  # the tests use an example of the docs
 # Prints where each of our packages is, whatever a revision calls them; one at least must be there
 WHERE = """
@@ -85,7 +86,7 @@ def installed(name: str, tree: Path, environment: Path) -> Checkout:
     """A new environment with the tree's product and nothing else of its own, checked."""
     venv.EnvBuilder(with_pip=False, symlinks=True).create(environment)
     checkout = Checkout(name, tree, environment)
-    (_own_packages(environment) / "shared.pth").write_text("".join(f"{path}\n" for path in _shared_packages()))
+    (_own_packages(environment) / "shared.pth").write_text(f"{_shared_packages(environment / 'shared')}\n")
     # --ignore-installed: or pip looks at the product in the environment that is seen from there
     options = ["--quiet", "--disable-pip-version-check", "--ignore-installed", "--no-deps", "--no-build-isolation"]
     _run([str(checkout.python), "-m", "pip", "install", *options, "-e", str(tree)], checkout.variables())
@@ -133,10 +134,16 @@ def _own_packages(environment: Path) -> Path:
     return next((environment / "lib").glob("python*/site-packages"))
 
 
-def _shared_packages() -> list[str]:
-    """The folders of packages that this process sees. A .pth file in them is not followed from another environment, so
-    that what is installed here as editable is not to be seen there."""
-    return [path for path in sys.path if Path(path).name in {"site-packages", "dist-packages"} and Path(path).is_dir()]
+def _shared_packages(folder: Path) -> Path:
+    """A folder with links to all that this process finds installed but the product: the entry points of that would be
+    found beside those of the tree's own, whatever distribution either is."""
+    folder.mkdir()
+    for path in sys.path:
+        if Path(path).name in {"site-packages", "dist-packages"} and Path(path).is_dir():
+            for entry in Path(path).iterdir():
+                if not entry.name.startswith(PRODUCT) and not (folder / entry.name).exists():
+                    (folder / entry.name).symlink_to(entry)
+    return folder
 
 
 def _run(command: Sequence[str], env: dict[str, str] | None = None) -> None:

@@ -199,7 +199,6 @@ class Moved(Message, frozen=True, tag="moved"):
     session: Count
 
 
-FromPusher = Offer
 FromFollower = Follow
 ToFollower = Sheet | NotYet | Refused | Rejected | Bye
 FromPuller = Fetch | FetchCode | Probe

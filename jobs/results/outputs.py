@@ -12,7 +12,6 @@ from muster.jobs.contract.plan import Output
 from muster.jobs.parts.part_file import BYTES, TABLE_LIMIT, Layout
 
 Array = np.ndarray[Any, Any]
-Value = Array | Ragged | Total | Written
 Settled = tuple[tuple[Output, ...], list[memoryview]]
 
 SUM_DTYPE = np.dtype("<i8")

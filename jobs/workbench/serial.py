@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from muster.jobs.common.errors import SpaceError
 from muster.jobs.contract.failure_codes import shard_code
@@ -11,9 +10,6 @@ from muster.jobs.contract.kind import ShardFailure
 from muster.jobs.contract.plan import Layer, MadeSource, Work
 from muster.jobs.sources.items import located
 from muster.jobs.workbench.batch import Batch, Item, Outcome
-
-if TYPE_CHECKING:
-    pass
 from muster.jobs.workbench.workbench import Workbench
 
 

@@ -195,9 +195,8 @@ def test_failures_are_alike_in_whatever_folder_they_happen(farm: FarmHarness) ->
     assert "File exists" in farm.status(job).why and "5 times in a row" in farm.status(job).why
 
 
-@pytest.mark.parametrize(("deaths", "state"), [(4, "complete"), (5, "halted")])
-def test_a_helper_killed_time_and_again(farm: FarmHarness, deaths: int, state: str) -> None:
-    """Each waits for a pipe in the first bundle's place, to which nobody writes."""
+def merging_for_ever(farm: FarmHarness) -> tuple[str, Path, Path]:
+    """A job whose merge waits for a pipe in its first bundle's place, to which nobody writes: that, and the bundle."""
     job, agent = farm.submit(arrays()), farm.agent()
     agent.join()
     ready_but_one(farm, agent, job)
@@ -207,6 +206,12 @@ def test_a_helper_killed_time_and_again(farm: FarmHarness, deaths: int, state: s
     os.mkfifo(pipe)
     first.symlink_to(pipe)
     agent.push(agent.parts[-1])
+    return job, first, aside
+
+
+@pytest.mark.parametrize(("deaths", "state"), [(4, "complete"), (5, "halted")])
+def test_a_helper_killed_time_and_again(farm: FarmHarness, deaths: int, state: str) -> None:
+    job, first, aside = merging_for_ever(farm)
     killed: set[int] = set()
     while len(killed) < deaths:
         [helper] = until(
@@ -226,15 +231,7 @@ def test_a_helper_killed_time_and_again(farm: FarmHarness, deaths: int, state: s
 
 def stood_still(farm: FarmHarness) -> int:
     """A helper in the middle of a merge, stopped where it is; its process."""
-    job, agent = farm.submit(arrays()), farm.agent()
-    agent.join()
-    ready_but_one(farm, agent, job)
-    first = min(farm.root.job(job).bundles.iterdir())
-    pipe = farm.folder / "pipe"
-    first.rename(farm.folder / first.name)
-    os.mkfifo(pipe)
-    first.symlink_to(pipe)
-    agent.push(agent.parts[-1])
+    merging_for_ever(farm)
     [helper] = until(lambda: farm.processes("muster.coordinator.daemon.merge.merge_process"), "a helper")
     os.kill(helper, signal.SIGSTOP)
     return helper

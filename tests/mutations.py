@@ -138,7 +138,7 @@ MUTATIONS = (
     Mutation("a hopeless job on a lone machine not halted", "failures.py",
              "elif alone and len(shards) >= FAILURES_TO_HALT_ALONE:", "elif False:"),
     Mutation("max_failures ignored", "failures.py", "if happened and job.quarantined >= job.max_failures:", "if False:"),
-    Mutation("a halted job left running", "job_states.py", "            _revoke(state, layer)\n", "            pass\n"),
+    Mutation("a halted job left running", "job_states.py", "            revoke(state, layer)\n", "            pass\n"),
     # grants
     Mutation("more than a canary", "grants.py", "return -1 if held or _is_benched(state, agent, job) else 1",
              "return agent.slots(job)"),

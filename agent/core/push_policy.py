@@ -25,10 +25,17 @@ class PushPolicy:
         self._hurry: set[str] = set()  # layers whose rest is to be offered at once
         self.dead_session: int | None = None  # one the coordinator does not know
         self._retry = RetryDelay()  # of refusals that may pass
+        self._put_off: dict[str, RetryDelay] = {}  # layers of damaged jobs: what is finished of them is kept
 
     def welcomed(self) -> None:
         """A new session: everything may be offered again."""
         self._retry.reset()
+        self._put_off.clear()
+
+    @property
+    def put_off(self) -> set[str]:
+        """Layers that the coordinator takes nothing of while their job is damaged."""
+        return set(self._put_off)
 
     def next(self, session: int | None, flush: bool, now: float) -> Push | None:
         """The bundle to offer now, if there is one; `flush`: do not wait for more."""
@@ -38,7 +45,9 @@ class PushPolicy:
         farm, finished_parts = self.held_shards.farm, self.held_shards.finished_parts
         held_shards, eager = self.held_shards, self.held_shards.eager_layers()
         ready = set(finished_parts.layers(farm)) if flush else held_shards.quiet_layers() | self._hurry | eager
-        chosen = finished_parts.bundle(farm, ready, now, set() if flush else held_shards.growing_layers(), eager)
+        later = {layer for layer, retry in self._put_off.items() if not retry.is_over(now)}
+        growing = set() if flush else held_shards.growing_layers()
+        chosen = finished_parts.bundle(farm, ready, now, growing | later, eager)
         if chosen is None:
             return None
         layer, parts = chosen
@@ -75,7 +84,7 @@ class PushPolicy:
     def _answered(self, push: Push, event: PushAnswered, now: float) -> list[Action]:
         match event.answer:
             case Settled(numbers):
-                self._accepted(event)
+                self._accepted(push.layer, event)
                 self._emptied += self.held_shards.settle(push.layer, self.held_shards.answered(RangeSet(numbers)))
             case Refused(code, numbers, message):
                 return self._refused(push, event.sent, code, RangeSet(numbers), message, now)
@@ -83,7 +92,8 @@ class PushPolicy:
                 return self._refused(push, event.sent, code, RangeSet(), message, now)
         return []
 
-    def _accepted(self, event: PushAnswered) -> None:
+    def _accepted(self, layer: str, event: PushAnswered) -> None:
+        self._put_off.pop(layer, None)
         letter = self.held_shards.reports.next
         letter.pushed += event.nbytes
         letter.push_seconds += event.seconds
@@ -104,6 +114,8 @@ class PushPolicy:
                 self._emptied += self._fail(push.layer, self.held_shards.answered(numbers or sent), message)
             case "kernels":
                 self._emptied += self._lose(push.layer, self.held_shards.answered(numbers or sent), message)
+            case "damaged":
+                return self._put_layer_off(push.layer, message, now)
             case "no-session":
                 self.dead_session = push.session
                 self._later("the coordinator does not know this session", now)
@@ -114,6 +126,14 @@ class PushPolicy:
                 self._later(message or f"the coordinator takes no results: {code}", now)
                 return [Tell(self.stuck)] if self._retry.failures == 1 else []
         return []
+
+    def _put_layer_off(self, layer: str, message: str, now: float) -> list[Action]:
+        """Its job is damaged: what is finished of it is kept and offered now and then, that of others goes on."""
+        first = layer not in self._put_off
+        self._put_off.setdefault(layer, RetryDelay()).failed(now)
+        job = self.held_shards.job_of(layer) or "a job"
+        why = f": {message}" if message else ""
+        return [Tell(f"{job} is damaged on the coordinator{why}; what is finished of it is kept here")] if first else []
 
     def _later(self, why: str, now: float) -> None:
         self.stuck = why

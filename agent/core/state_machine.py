@@ -296,7 +296,7 @@ class AgentCore:
     @property
     def may_leave(self) -> bool:
         """Whether a drain has nothing more to do."""
-        done = not self.busy and not self.to_push and self.push_policy.under_way is None
+        done = not self.busy and not self._to_push_now and self.push_policy.under_way is None
         return bool(self._draining) and done and not self.held_shards.reports.pending
 
     def patience(self, now: float) -> float:
@@ -315,9 +315,15 @@ class AgentCore:
         return self.held_shards.finished_parts.count(self.held_shards.farm)
 
     @property
+    def _to_push_now(self) -> int:
+        """Those of them that are not kept for a job that is damaged."""
+        parts, farm = self.held_shards.finished_parts, self.held_shards.farm
+        return self.to_push - sum(len(parts.live(farm, layer)) for layer in self.push_policy.put_off)
+
+    @property
     def _idle(self) -> bool:
         """Nothing here is going to be news, so an answer may be held as long as it likes."""
-        return not self.busy and not self.to_push
+        return not self.busy and not self._to_push_now
 
     def _hungry(self, now: float) -> bool:
         return not (self._draining or self._paused) and not self.disk.closed(now) and self.dispatch.ready

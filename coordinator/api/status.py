@@ -6,7 +6,7 @@ import msgspec
 
 from muster.coordinator.api.values import JobId, LayerName
 from muster.coordinator.protocol.values import Count, Message, Name, Ranges, Seconds, Short, Text
-from muster.jobs.contract.states import ENDED, AgentState, JobState, LayerState
+from muster.jobs.contract.states import STANDING, AgentState, JobState, LayerState
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -109,7 +109,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     @property
     def is_over(self) -> bool:
         """Whether it will not go on by itself."""
-        return self.state in ENDED or self.state == "halted"
+        return self.state in STANDING
 
 
 class Status(Message, frozen=True, tag="status"):

@@ -35,7 +35,8 @@ class Job:
         return self._place.status(self.id).jobs[0]
 
     def wait(self, progress: bool = True) -> JobStatus:
-        """Until it is complete. An IncompleteError if it ends, or is halted, without all of its shards.
+        """Until it is complete. An IncompleteError if it ends, or is halted, without all of its shards; a
+        DamagedError if it is damaged.
 
         `progress`: show a bar. An interrupt leaves the job running.
         """

@@ -22,4 +22,4 @@ def command(job: str, root: Path | None) -> None:
     What is merged stays, and `coordinator retry` would go on with it; what runs is dropped.
     """
     found = roots.existing(root)
-    say(ask_daemon.ask(found, Cancel(roots.resolve_job(found, job)), Done).said)
+    say(ask_daemon.ask(found, Cancel(ask_daemon.job_named(found, job)), Done).said)

@@ -20,6 +20,7 @@ from muster.jobs.common.cli import example
 from muster.jobs.common.errors import MusterError, NotFoundError
 from muster.jobs.common.names import parse_shard
 from muster.jobs.common.units import format_duration, format_size
+from muster.jobs.contract.states import ENDED
 
 
 @click.command(
@@ -48,14 +49,14 @@ def _asked(root: Root, what: str) -> Explained:
     if "/" in what:
         job, rest = split(what, None)
         layer, number = parse_shard(rest or "")
-        name = roots.resolve_job(root, job)
+        name = ask_daemon.job_named(root, job)
         answer = ask_daemon.ask(root, ExplainShard(name, layer, number), Explained)
         return _with_table(root, name, layer, number, answer) if answer.merged else answer
     agents = {agent.name for agent in ask_daemon.ask(root, AgentsAsk(), Agents).agents}
     if what in agents:
         return ask_daemon.ask(root, ExplainAgent(what), Explained)
     try:
-        name = roots.resolve_job(root, what)
+        name = ask_daemon.job_named(root, what)
     except MusterError:
         known = ", ".join(sorted(agents)[:5]) or "none"
         raise NotFoundError(f"there is no agent, job or shard {what!r}", f"agents: {known}") from None
@@ -64,7 +65,7 @@ def _asked(root: Root, what: str) -> Explained:
 
 def _everything(root: Root) -> list[Explained]:
     with ask_daemon.line(root) as line:
-        jobs = [job.id for job in line.ask(StatusAsk(), Status).jobs if job.state in {"running", "paused", "halted"}]
+        jobs = [job.id for job in line.ask(StatusAsk(), Status).jobs if job.state not in ENDED]
         agents = [agent.name for agent in line.ask(AgentsAsk(), Agents).agents if agent.state != "left"]
         questions: list[Message] = [*map(ExplainJob, jobs), *map(ExplainAgent, agents)]
         return [line.ask(question, Explained) for question in questions]

@@ -31,4 +31,4 @@ def command(shard: str, root: Path | None) -> None:
     if rest is None:
         raise UsageError(f"{shard!r} is not a shard", "write JOB/LAYER/NUMBER, such as weights.1/conv1/17")
     layer, number = parse_shard(rest)
-    say(ask_daemon.ask(found, Kick(roots.resolve_job(found, job), layer, number), Done).said)
+    say(ask_daemon.ask(found, Kick(ask_daemon.job_named(found, job), layer, number), Done).said)

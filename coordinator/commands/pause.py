@@ -22,4 +22,4 @@ def command(job: str, root: Path | None) -> None:
     What is running is finished and committed.
     """
     found = roots.existing(root)
-    say(ask_daemon.ask(found, Pause(roots.resolve_job(found, job)), Done).said)
+    say(ask_daemon.ask(found, Pause(ask_daemon.job_named(found, job)), Done).said)

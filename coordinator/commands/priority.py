@@ -23,4 +23,4 @@ def command(job: str, weight: int, root: Path | None) -> None:
     N is 1 to 1000. A job of priority 4 gets four times the slot-seconds of one of priority 1 while both have work.
     """
     found = roots.existing(root)
-    say(ask_daemon.ask(found, Priority(roots.resolve_job(found, job), weight), Done).said)
+    say(ask_daemon.ask(found, Priority(ask_daemon.job_named(found, job), weight), Done).said)

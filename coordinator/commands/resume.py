@@ -22,4 +22,4 @@ def command(job: str, root: Path | None) -> None:
     A halted job wants `coordinator retry`.
     """
     found = roots.existing(root)
-    say(ask_daemon.ask(found, Resume(roots.resolve_job(found, job)), Done).said)
+    say(ask_daemon.ask(found, Resume(ask_daemon.job_named(found, job)), Done).said)

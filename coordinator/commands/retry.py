@@ -28,4 +28,4 @@ def command(job: str, layers: tuple[str, ...], more: tuple[str, ...], root: Path
         raise UsageError(f"what is {more[0]!r}?", "name layers after --layers")
     found = roots.existing(root)
     named = [*layers, *more] or None
-    say(ask_daemon.ask(found, Retry(roots.resolve_job(found, job), named), Done).said)
+    say(ask_daemon.ask(found, Retry(ask_daemon.job_named(found, job), named), Done).said)

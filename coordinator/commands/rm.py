@@ -22,4 +22,4 @@ def command(job: str, root: Path | None) -> None:
     Copy the result first if it is wanted: `coordinator result JOB --to DIR`.
     """
     found = roots.existing(root)
-    say(ask_daemon.ask(found, Remove(roots.resolve_job(found, job)), Done).said)
+    say(ask_daemon.ask(found, Remove(ask_daemon.job_named(found, job, for_good=True)), Done).said)

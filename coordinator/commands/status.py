@@ -26,7 +26,7 @@ from muster.jobs.common.cli import example
 def command(job: str | None, root: Path | None, as_json: bool) -> None:
     """List the jobs, or show one with its layers and machines."""
     found = roots.existing(root)
-    answer = ask_daemon.ask(found, StatusAsk(roots.resolve_job(found, job) if job else None), Status)
+    answer = ask_daemon.ask(found, StatusAsk(ask_daemon.job_named(found, job) if job else None), Status)
     if as_json:
         say_json(as_plain(answer))
     elif job:

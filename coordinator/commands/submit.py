@@ -46,8 +46,8 @@ def command(
     and not computed again. Without a job file, the earlier one's is used as it was submitted, its code too, with what
     --set changes, for all layers or those of --layers; `coordinator plan` with the same options says what is reused.
 
-    With --wait, exits with 0 when the job is complete, with 11 when it ends without all of its shards. --parcel is for
-    muster.coordinator.client.
+    With --wait, exits with 0 when the job is complete, with 11 when it ends without all of its shards, with 12 when it
+    is damaged. --parcel is for muster.coordinator.client.
     """
     if (sets or layers) and old is None:
         raise UsageError("--set and --layers change an earlier job", "name it with --from")

@@ -22,7 +22,6 @@ from muster.coordinator.submission.eta import Trace
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import INTERRUPTED_EXIT
 from muster.jobs.common.units import format_duration
-from muster.jobs.contract.states import ENDED
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -40,15 +39,15 @@ BAR = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix}"
 def command(job: str, root: Path | None, as_json: bool) -> int:
     """Follow a job until it ends: shards, rate, time left, each machine.
 
-    Exits with 0 when the job is complete, with 11 when it ends, or is halted, without all of its shards. Ctrl-C leaves
-    the job running. --json prints a line a second, the job as `status` has it but for its layers, and exits with 0 when
-    it ends or is halted.
+    Exits with 0 when the job is complete, with 11 when it ends, or is halted, without all of its shards, with 12 when
+    it is damaged. Ctrl-C leaves the job running. --json prints a line a second, the job as `status` has it but for its
+    layers, and exits with 0 when it ends, or is halted or damaged.
     """
     found = roots.existing(root)
     if as_json:
-        say_lines(ask_daemon.statuses(found, roots.resolve_job(found, job)))
+        say_lines(ask_daemon.statuses(found, ask_daemon.job_named(found, job)))
         return 0
-    return watch(found, roots.resolve_job(found, job))
+    return watch(found, ask_daemon.job_named(found, job))
 
 
 def say_lines(found: Iterator[Status]) -> None:
@@ -117,7 +116,7 @@ class Lines:
 
     def show(self, job: JobStatus, now: float, trace: Trace) -> None:
         line = jobs.progress_line(job, now)
-        due = time.monotonic() >= self._next or job.state in ENDED
+        due = time.monotonic() >= self._next or job.is_over
         if not due or line == self._last:
             return
         self._last, self._next = line, time.monotonic() + PLAIN_SECONDS

@@ -14,6 +14,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -27,10 +28,15 @@ from muster.jobs.common.ranges import RangeSet
 from muster.jobs.parts.part_file import BodyCheck, Index, decode_index, tail_of
 
 READ_BYTES = 1 << 18
+OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR})  # what no folder is to blame for
 MOVED_SECONDS = 1.0  # between signs of life while a body is coming in
 
 _from_agent = Decoder(Offer)
 _from_daemon = Decoder(Take | Refused | Settled | Rejected | Bye)
+
+
+class FolderFailed(Exception):
+    """The folder of the bundle's job would not take it, while another job's may."""
 
 
 class BundleStream(Protocol):
@@ -78,6 +84,8 @@ def _receive(agent: BundleStream, daemon: PushAsked, farm: str, offer: Offer, gi
         return _ask(daemon, Failed(verdict.token, "corrupt", error.message))
     except SpaceError as error:
         return _ask(daemon, Failed(verdict.token, "full", error.message))
+    except FolderFailed as error:
+        return _ask(daemon, Failed(verdict.token, "folder", str(error)))
     except OSError as error:
         return _ask(daemon, Failed(verdict.token, "disk", f"{verdict.tmp}: {error.strerror}"))
     return _ask(daemon, Stored(verdict.token, nbytes))
@@ -133,7 +141,8 @@ def _take_body(agent: BundleStream, daemon: PushAsked, offer: Offer, index: Inde
     fd = -1
     try:
         with durable.naming_space(tmp):
-            fd = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with nullcontext() if take.durable else _in_folder(file):
+                fd = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             check = BodyCheck(index)
             for piece in body.pieces():
                 durable.write_all(fd, piece)
@@ -145,13 +154,15 @@ def _take_body(agent: BundleStream, daemon: PushAsked, offer: Offer, index: Inde
             os.close(fd)
             fd = -1
             if take.durable:
-                tmp.rename(file)
-                durable.fsync_folder(file.parent)
+                with _in_folder(file):
+                    tmp.rename(file)
+                    durable.fsync_folder(file.parent)
     except BaseException:
         if fd >= 0:
             os.close(fd)
-        tmp.unlink(missing_ok=True)
-        file.unlink(missing_ok=True)
+        for path in (tmp, file):
+            with suppress(OSError):
+                path.unlink()
         body.drain()
         raise
     return offer.nbytes + len(tail)
@@ -172,11 +183,22 @@ def _take_file(given: Path, offer: Offer, index: Index, take: Take) -> int:
         check.finish()
         if whole[offer.nbytes :] != tail:
             raise DamagedError("a file with another index than its header")
-        with durable.naming_space(file):
+        with durable.naming_space(file), _in_folder(file):
             _move(given, file)
     finally:
         os.close(fd)
     return offer.nbytes + len(tail)
+
+
+@contextmanager
+def _in_folder(file: Path) -> Iterator[None]:
+    """Within it, what does not work is for the job's own folder to answer for, if the disk is not full."""
+    try:
+        yield
+    except OSError as error:
+        if durable.is_full(error) or error.errno in OURS:
+            raise
+        raise FolderFailed(f"{file.parent}: {error.strerror}") from error
 
 
 def _move(given: Path, file: Path) -> None:

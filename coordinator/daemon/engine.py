@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from muster.coordinator.api.status import JobStatus
 from muster.coordinator.daemon import waiting
 from muster.coordinator.daemon.agents.sessions import Sessions
 from muster.coordinator.daemon.jobs.live import LiveJob
@@ -26,7 +27,7 @@ from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.entities import Agent, Job, Layer
 from muster.coordinator.scheduler.state import State
 from muster.coordinator.scheduler.state_machine import Scheduler
-from muster.jobs.common.errors import MusterError, NotFoundError
+from muster.jobs.common.errors import DamagedError, MusterError, NotFoundError
 from muster.jobs.contract.plan import Plan
 from muster.jobs.contract.states import JobState
 
@@ -46,7 +47,9 @@ class Engine:
         self.boot = scheduler.state.boot
         self.tmp = root.tmp / str(self.boot)
         self.jobs: dict[str, LiveJob] = {}
-        self.damaged: dict[str, MusterError] = {}  # jobs that are not served, as their plan cannot be used
+        self.damaged: dict[
+            str, tuple[JobStatus, DamagedError]
+        ] = {}  # jobs that are not served → as last known, and why
         self.tokens = itertools.count(1)  # of accepted bundles
         self.taking: dict[str, Plan | None] = {}  # folders of submissions that are being taken over
         self.sessions = Sessions(self.boot)
@@ -72,7 +75,7 @@ class Engine:
         """A job that somebody asks about."""
         found = self.state.jobs.get(job)
         if job in self.damaged:
-            raise self.damaged[job]
+            raise self.damaged[job][1]
         if found is None:
             raise NotFoundError(f"there is no job {job}")
         return found

@@ -23,22 +23,18 @@ from muster.coordinator.daemon.agents.transfers import PullChannel, PushChannel,
 from muster.coordinator.daemon.connection import Wire
 from muster.coordinator.daemon.engine import Engine
 from muster.coordinator.daemon.jobs import drivers
-from muster.coordinator.daemon.jobs.live import LiveJob
 from muster.coordinator.daemon.jobs.remove import sweep_forever
-from muster.coordinator.daemon.jobs.submit import added, seed
+from muster.coordinator.daemon.jobs.restore import restore
 from muster.coordinator.daemon.notify.queue import NotifyQueue
 from muster.coordinator.daemon.requests import answer
-from muster.coordinator.daemon.store.statements import Store, StoredJob, StoredLayer
+from muster.coordinator.daemon.store.statements import Store, StoredJob
 from muster.coordinator.farm_root import paths as roots
-from muster.coordinator.farm_root import plans
 from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.protocol.transfer import Attach, FromHelper
 from muster.coordinator.protocol.values import Decoder, Message
-from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.state_machine import Scheduler
 from muster.coordinator.scheduler.timing import Timing
 from muster.jobs.common.errors import INTERNAL_EXIT, MusterError, ProtocolError, RefusedError
-from muster.jobs.contract.plan import MadeSource, Plan
 
 log = logging.getLogger("muster.daemon")
 
@@ -96,7 +92,7 @@ class _Daemon:
         known_agents = store.agents()
         expected = frozenset(name for name, live, _, _ in known_agents if live)
         self._failures = store.failure_counts()
-        _delete_leftovers(root, store)
+        _delete_leftovers(root)
         self._engine = Engine(root, store, Scheduler(self._boot, timing, expected), HANDLERS)
         self._engine.tmp.mkdir(mode=0o700)
         for name, _, seen, raw in known_agents:
@@ -109,7 +105,7 @@ class _Daemon:
         for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(name, self._asked_to_end, name)
         for stored in self._stored:
-            await self._restore(stored)
+            await restore(self._engine, stored, self._failures.get(stored.id, 0))
         self._root.socket.unlink(missing_ok=True)
         with roots.address(self._root.socket) as where:
             server = await asyncio.start_unix_server(self._connected, where, backlog=2048)
@@ -146,57 +142,6 @@ class _Daemon:
         if not await self._engine.wind_down([*tasks, *self._connections]):
             os._exit(INTERNAL_EXIT)  # all is stored; leaving the loop would wait for that task for ever
 
-    # --- what the store remembers ------------------------------------------------------------------------
-
-    async def _plan_of(self, stored: StoredJob) -> tuple[Plan, str] | None:
-        """A job's plan and its digest; None where it is damaged or of a format that this version does not read, which
-        keeps no other job from being served."""
-        folder = self._root.job(stored.id)
-        try:
-            plan, digest = plans.read(folder, stored.plan)
-        except (MusterError, OSError) as error:
-            problem = error if isinstance(error, MusterError) else plans.damaged(folder, str(error.strerror))
-            log.error("%s is not served: %s; %s", stored.id, problem.message, problem.hint)
-            self._engine.damaged[stored.id] = problem
-            return None
-        if stored.plan is None:
-            await self._engine.ask(lambda store: store.set_plan(stored.id, digest))
-        return plan, digest
-
-    async def _restore(self, stored: StoredJob) -> None:
-        """A job as it was, told to the scheduler."""
-        found = await self._plan_of(stored)
-        if found is None:
-            return
-        plan, digest = found
-        by_digest = {layer.digest: layer for layer in stored.layers}
-        bundles = await self._engine.ask(lambda store: store.bundles_of(stored.id)) if plan.driven else []
-        self._engine.jobs[stored.id] = LiveJob(
-            plan,
-            digest,
-            stored.created,
-            stored.started,
-            stored.ended,
-            failures=self._failures.get(stored.id, 0),
-            news=stored.news,
-            bundles=[file for _, file, _ in bundles],
-            outputs={layer.digest: layer.outputs for layer in stored.layers if layer.outputs is not None},
-        )
-        event = added(
-            stored.id,
-            plan,
-            self._boot,
-            layers=_seeds(plan, by_digest, self._boot),
-            state=stored.state,
-            why=stored.why,
-            priority=stored.priority,
-            succeeded=stored.succeeded,
-            cursor=stored.cursor,
-            kernels_fixed=stored.kernels,
-            payloads=stored.layers[0].payloads if plan.driven else {},
-        )
-        self._engine.handle(event)
-
     # --- connections -------------------------------------------------------------------------------------
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -230,29 +175,6 @@ class _Daemon:
             question = await wire.receive()
 
 
-def _seeds(plan: Plan, stored: dict[str, StoredLayer], boot: int) -> tuple[e.LayerSeed, ...]:
-    seeds = []
-    for layer in plan.layers:
-        known = stored[layer.digest]
-        made = isinstance(layer.source, MadeSource)
-        seeds.append(
-            seed(
-                layer,
-                boot,
-                count=max(known.payloads, default=-1) + 1 if made else layer.count,
-                out_bytes=max(layer.out_bytes, known.out_bytes),
-                state=known.state,
-                generation=known.generation,
-                high_water=known.high_water,
-                committed=known.committed,
-                quarantined=known.quarantined,
-                failures=known.failures,
-                closed=known.closed,
-            )
-        )
-    return tuple(seeds)
-
-
 def _settle_submissions(root: Root, store: Store) -> list[StoredJob]:
     """A job whose folder is in place is one; without it, it never was."""
     for job in store.half_submitted():
@@ -260,31 +182,11 @@ def _settle_submissions(root: Root, store: Store) -> list[StoredJob]:
             store.set_ready(job)
         else:
             store.remove_job(job)
-    stored = store.jobs()
-    lost = [job.id for job in stored if not root.job(job.id).plan.exists()]
-    if lost:
-        raise RefusedError(
-            f"{root.path} has lost the folder of {', '.join(lost[:3])}",
-            "restore jobs/ from a backup, or use a new root",
-        )
-    return stored
+    return store.jobs()
 
 
-def _delete_leftovers(root: Root, store: Store) -> None:
-    """`tmp/` of other boots, what rounds left, and bundles without a row. A row without its bundle shows when it is
-    merged."""
+def _delete_leftovers(root: Root) -> None:
+    """`tmp/` of other boots."""
     for path in root.tmp.iterdir():
         if path.name.isdecimal():
             shutil.rmtree(path, ignore_errors=True)
-    for job in store.jobs():
-        shutil.rmtree(root.job(job.id).rounds, ignore_errors=True)
-        folder = root.job(job.id).bundles
-        folder.mkdir(exist_ok=True)
-        named = {file for _, file, _ in store.bundles_of(job.id)}
-        for path in folder.iterdir():
-            if path.name in named:
-                continue
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)

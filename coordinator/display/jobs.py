@@ -9,7 +9,7 @@ from muster.coordinator.display.agents import machines_table
 from muster.coordinator.display.tables import NO_ETA, count, counted, left, moment, percent, rate, short, table
 from muster.coordinator.submission import eta
 from muster.coordinator.submission.eta import Eta
-from muster.jobs.common.errors import IncompleteError
+from muster.jobs.common.errors import DamagedError, IncompleteError, MusterError
 from muster.jobs.common.units import format_duration, format_size
 from muster.jobs.contract.failure_codes import whose_fault
 
@@ -226,9 +226,11 @@ def _progress_lines(job: JobStatus, progress: Progress) -> list[str]:
 # --- how jobs end --------------------------------------------------------------------------------------------
 
 
-def incomplete(status: JobStatus) -> IncompleteError:
+def incomplete(status: JobStatus) -> MusterError:
     """Why a job that is over is not complete, as an error."""
     why = f": {status.why}" if status.why else ""
+    if status.state == "damaged":
+        return DamagedError(f"{status.id} is damaged{why}", " ".join(status.notes) or None)
     return IncompleteError(f"{status.id} is {status.state}{why}", _hint_of(status))
 
 

@@ -15,7 +15,8 @@ from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.protocol.control import Bye, Rejected
 from muster.coordinator.protocol.frames import FrameReader, frame
 from muster.coordinator.protocol.values import Decoder, Message, encode
-from muster.jobs.common.errors import LinkError, MusterError, NoDaemonError, ProtocolError, RefusedError
+from muster.jobs.common.errors import LinkError, MusterError, NoDaemonError, NotFoundError, ProtocolError, RefusedError
+from muster.jobs.common.names import split_job_id
 
 ANSWER_SECONDS = 60.0  # the daemon answers within a tick; beyond this it is stuck or stopped
 RECEIVE_BYTES = 1 << 18
@@ -98,7 +99,7 @@ def connect(root: Root) -> socket.socket:
 
 
 def statuses(root: Root, job: str) -> Iterator[Status]:
-    """The job's status, again and again, until one says that it ended or is halted."""
+    """The job's status, again and again, until one says that it does not go on by itself."""
     away_since: float | None = None
     while True:
         try:
@@ -113,6 +114,23 @@ def statuses(root: Root, job: str) -> Iterator[Status]:
             if answer.jobs[0].is_over:
                 return
         time.sleep(POLL_SECONDS)
+
+
+def job_named(root: Root, text: str, for_good: bool = False) -> str:
+    """The full id of a job that the daemon is to be asked about. Its folder may be gone, where the job is damaged.
+    `for_good`: a name alone is looked up there in any case, as no other job than the latest must be meant."""
+    name, number = split_job_id(text)
+    try:
+        found = roots.resolve_job(root, text)
+    except NotFoundError:
+        if number is not None:
+            return text
+        found = ""
+    if number is None and (for_good or not found):
+        ids = [split_job_id(job.id) for job in ask(root, StatusAsk(), Status).jobs if job.state == "damaged"]
+        numbers = [n for one, n in [*ids, split_job_id(found or text)] if one == name and n]
+        found = f"{name}.{max(numbers)}" if numbers else roots.resolve_job(root, text)
+    return found
 
 
 def _no_daemon(root: Root) -> NoDaemonError:

@@ -21,7 +21,10 @@ _HINT = (
 
 def read(folder: JobFolder, digest: str | None) -> tuple[Plan, str]:
     """The plan and its digest; a DamagedError unless that is `digest`. None: nobody knows it yet."""
-    raw = folder.plan.read_bytes()
+    try:
+        raw = folder.plan.read_bytes()
+    except OSError as error:
+        raise damaged(folder, str(error.strerror)) from None
     found = of_bytes(raw)
     if digest is not None and found != digest:
         raise damaged(folder, "it is not what was submitted: its digest is another")

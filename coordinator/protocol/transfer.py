@@ -17,6 +17,7 @@ RefusalCode = Literal[
     "changed",  # of a pull: the source is not what was planned
     "committed",  # of a bundle: to be built again without `numbers`
     "corrupt",  # it is not what it says, or was never to be
+    "damaged",  # its job is, in the coordinator's root: to be kept, and offered again later
     "disk",  # it could not be written
     "full",  # there is no room for it
     "gone",  # nobody wants it, or has it, any more
@@ -152,7 +153,8 @@ class Stored(Message, frozen=True, tag="stored"):
 
 
 class Failed(Message, frozen=True, tag="failed"):
-    """The bundle of `token` did not arrive whole, or could not be written."""
+    """The bundle of `token` did not arrive whole, or could not be written; by code "folder", as the job's folder would
+    not take it."""
 
     token: Count
     code: Short

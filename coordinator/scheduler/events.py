@@ -61,6 +61,14 @@ class JobAdded:
 
 
 @dataclass(frozen=True)
+class JobDamaged:
+    """A job whose folder or rows cannot be used. `layers`: the digests of all its layers, as far as they are known."""
+
+    job: str
+    layers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Joined:
     """An agent said hello: all that it holds is in `held`."""
 
@@ -262,6 +270,7 @@ class Ticked:
 
 Event = (
     JobAdded
+    | JobDamaged
     | Joined
     | Synced
     | Moved

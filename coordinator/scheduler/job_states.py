@@ -49,10 +49,11 @@ def halt(state: State, job: Job, why: str) -> None:
     if job.state in {"running", "paused"}:
         set_state(state, job, "halted", why)
         for layer in job.opened:
-            _revoke(state, layer)
+            revoke(state, layer)
 
 
-def _revoke(state: State, layer: Layer) -> None:
+def revoke(state: State, layer: Layer) -> None:
+    """Take back what is unfinished of it."""
     for holding in list(layer.holdings.values()):
         numbers = holding.open.copy()
         if numbers:

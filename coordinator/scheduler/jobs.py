@@ -10,11 +10,12 @@ from muster.coordinator.scheduler.entities import Job, Layer, Trouble
 from muster.coordinator.scheduler.events import (
     Advanced,
     JobAdded,
+    JobDamaged,
     LayerSeed,
     Retried,
 )
 from muster.coordinator.scheduler.failures import unquarantine
-from muster.coordinator.scheduler.job_states import set_state, settle_job
+from muster.coordinator.scheduler.job_states import revoke, set_state, settle_job
 from muster.coordinator.scheduler.layers import (
     MARK_AHEAD,
     close,
@@ -160,7 +161,23 @@ def _forgive(state: State, layer: Layer) -> None:
     unquarantine(state, layer, layer.quarantined.copy())
 
 
-def remove(state: State, job: Job) -> None:
+def damage(state: State, event: JobDamaged) -> None:
+    """What agents have of it unfinished is taken back, what they finished is theirs to keep. Nothing of this is stored:
+    once it is mended, the job goes on from where it was."""
+    state.damaged[event.job] = frozenset(event.layers)
+    if job := state.jobs.get(event.job):
+        for layer in job.opened:
+            revoke(state, layer)
+        _forget(state, job)
+
+
+def remove(state: State, job: str) -> None:
+    state.damaged.pop(job, None)
+    if known := state.jobs.get(job):
+        _forget(state, known)
+
+
+def _forget(state: State, job: Job) -> None:
     for layer in list(job.opened):
         layer.state = "waiting"
         close(state, layer)

@@ -173,7 +173,7 @@ def close(state: State, layer: Layer) -> None:
     for holding in layer.holdings.values():
         agent = state.agents[holding.agent]
         agent.holdings.pop(holding.key, None)
-        if layer.state != "merged":
+        if layer.state != "merged" and layer.job not in state.damaged:
             state.emit(SendGone(agent.session, layer.digest))
     layer.holdings.clear()
     layer.limbo = RangeSet()

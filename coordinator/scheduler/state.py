@@ -21,6 +21,7 @@ class State:
         self.timing = timing
         self.jobs: dict[str, Job] = {}
         self.running: dict[str, Job] = {}  # those of them that are running
+        self.damaged: dict[str, frozenset[str]] = {}  # jobs that are not among them → digests of their layers
         self.agents: dict[str, Agent] = {}
         self.by_session: dict[int, Agent] = {}
         self.by_digest: dict[str, list[Layer]] = {}  # every job's; two jobs may have the same layer
@@ -38,6 +39,10 @@ class State:
 
     def emit(self, command: Action) -> None:
         self.commands.append(command)
+
+    def is_damaged(self, digest: str) -> bool:
+        """Whether a damaged job has this layer: what agents finished of it is kept for when that job is mended."""
+        return any(digest in layers for layers in self.damaged.values())
 
     def present_agents(self) -> Iterator[Agent]:
         return (agent for agent in self.agents.values() if agent.present)
@@ -143,6 +148,7 @@ class State:
         for agent in self.agents.values():
             self._check_agent(agent)
         assert set(self.running) == {job.id for job in self.jobs.values() if job.state == "running"}
+        assert not self.damaged.keys() & self.jobs.keys(), "a job is damaged, and is not"
         opened = sum(len(job.opened) for job in self.jobs.values())
         assert opened == len(self.open_layers), "a layer is open twice, or open and of no job"
 

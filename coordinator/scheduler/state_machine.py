@@ -68,6 +68,8 @@ class Scheduler:
         match event:
             case e.JobAdded():
                 jobs.add(state, event, now)
+            case e.JobDamaged():
+                jobs.damage(state, event)
             case e.Advanced():
                 commits.retire(state, event)
                 jobs.advance(state, event)
@@ -85,7 +87,7 @@ class Scheduler:
             case e.Prioritised():
                 state.jobs[event.job].priority = event.priority
             case e.Removed():
-                jobs.remove(state, state.jobs[event.job])
+                jobs.remove(state, event.job)
             case e.Retried():
                 jobs.retry(state, event)
             case e.DrainAsked():

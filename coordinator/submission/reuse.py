@@ -94,10 +94,7 @@ def _put(old: Any, path: list[str], value: Any) -> Any:
 
 
 def stored_plan(root: Root, job: str) -> Plan:
-    try:
-        return plans.load(root.job(job))
-    except OSError as error:
-        raise RefusedError(f"{job} has no plan: {error.strerror}", "name another job") from None
+    return plans.load(root.job(job))
 
 
 # --- what is reused, and why not ---------------------------------------------------------------------------

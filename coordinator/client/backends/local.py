@@ -9,7 +9,6 @@ from muster.coordinator.api.requests import AgentsAsk, Cancel, Done, FailuresAsk
 from muster.coordinator.api.status import Agents, AgentStatus, FailureRecord, Failures, Status
 from muster.coordinator.client.backends.base import Layers
 from muster.coordinator.farm_root import ask_daemon, uploads
-from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.result_downloads import shard_stream
 from muster.coordinator.result_downloads.file_server import layers_of
@@ -28,7 +27,7 @@ class LocalBackend:
         return str(self._root.path)
 
     def status(self, job: str | None) -> Status:
-        return ask_daemon.ask(self._root, StatusAsk(roots.resolve_job(self._root, job) if job else None), Status)
+        return ask_daemon.ask(self._root, StatusAsk(ask_daemon.job_named(self._root, job) if job else None), Status)
 
     def agents(self) -> list[AgentStatus]:
         return ask_daemon.ask(self._root, AgentsAsk(), Agents).agents

@@ -10,6 +10,7 @@ from muster.coordinator.daemon.agents.channel import Answers, Channel
 from muster.coordinator.daemon.agents.outbox import Outbox
 from muster.coordinator.daemon.connection import Wire
 from muster.coordinator.daemon.engine import Engine
+from muster.coordinator.daemon.jobs.damage import has_folder
 from muster.coordinator.daemon.views.shard_history import What
 from muster.coordinator.farm_root import printed_log
 from muster.coordinator.protocol.control import (
@@ -145,8 +146,10 @@ def _hear(engine: Engine, agent: str, sync: Sync) -> None:
 
 
 def _note_changes(engine: Engine, agent: str, sync: Sync) -> None:
-    for digest in sync.changed if sync.change else ():
-        if layer := engine.open_layer(digest):
+    """A source that went with its job's folder did not change."""
+    for digest in sync.changed:
+        layer = engine.open_layer(digest)
+        if layer and has_folder(engine, layer.job) and sync.change:
             why = f"{agent}: {one_line(sync.change)}"
             log.warning("the source of %s/%s changed: %s", layer.job, layer.name, why)
             engine.jobs[layer.job].source_changed(digest, why)

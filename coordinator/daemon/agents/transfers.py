@@ -6,6 +6,7 @@ import asyncio
 import logging
 import sqlite3
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -13,6 +14,7 @@ from typing import ClassVar
 from muster.coordinator.daemon.agents.channel import Answers, Channel
 from muster.coordinator.daemon.connection import Wire
 from muster.coordinator.daemon.engine import Engine
+from muster.coordinator.daemon.jobs.damage import damaged
 from muster.coordinator.daemon.store.statements import AlreadyCommitted, LayerGone, OtherKernels
 from muster.coordinator.daemon.waiting import wait_until
 from muster.coordinator.farm_root.paths import JobFolder
@@ -38,7 +40,7 @@ from muster.coordinator.protocol.values import PROBE_LIMIT, Message
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
 from muster.jobs.common.ranges import RangeSet
-from muster.jobs.contract.plan import ItemsSource, ItemsWindow, Layer, Output
+from muster.jobs.contract.plan import ItemsSource, ItemsWindow, Layer, Output, Work
 
 log = logging.getLogger("muster.daemon")
 
@@ -72,10 +74,15 @@ class PullChannel(Channel):
         if agent is None:
             return Refused("no-session", [], "this session has ended")
         file = self._file_of(fetch.code)
+        try:
+            size = file.stat().st_size if file is not None else 0
+        except OSError as error:
+            for job in [one for one, live in self._engine.jobs.items() if fetch.code in _files_of(live.work)]:
+                damaged(self._engine, job, f"{file}: {error.strerror}")
+            file = None
         if file is None:
             log.info("%s asked for the file %s, which no job has: refused", agent.name, fetch.code)
             return Refused("gone", [], "no job has such a file")
-        size = file.stat().st_size
         start = min(fetch.start, size)
         return Readable(str(file), start, min(size - start, fetch.limit or size), None)
 
@@ -94,6 +101,11 @@ class PullChannel(Channel):
         return Probe(min(probe.nbytes, PROBE_LIMIT))
 
     answers: ClassVar[Answers] = {Fetch: _fetch, FetchCode: _fetch_code, Probe: _probe, Moved: Channel.moved}
+
+
+def _files_of(work: Work) -> set[str | None]:
+    """Digests of the pack of code and the model that it wants."""
+    return {work.code, work.model.digest if work.model is not None else None}
 
 
 class RoundChannel(Channel):
@@ -156,8 +168,8 @@ class PushChannel(Channel):
     def clear_up(self) -> None:
         """Bytes without a row."""
         for bundle in self._bundles.values():
-            bundle.tmp.unlink(missing_ok=True)
-            bundle.file.unlink(missing_ok=True)
+            _discard(bundle.tmp)
+            _discard(bundle.file)
 
     def _offer(self, offer: Offer) -> Message:
         agent = self.agent_of(offer.session)
@@ -211,10 +223,10 @@ class PushChannel(Channel):
             refused = await self._commit(bundle, stored.nbytes)
         except Exception as error:
             if not isinstance(error, sqlite3.Error) and not self._engine.broken.is_set():  # it is not in the store
-                await asyncio.to_thread(bundle.file.unlink, True)
+                await asyncio.to_thread(_discard, bundle.file)
             raise
         if refused is not None:
-            await asyncio.to_thread(bundle.file.unlink, True)
+            await asyncio.to_thread(_discard, bundle.file)
             return refused
         return Settled(bundle.numbers.pairs())
 
@@ -222,6 +234,8 @@ class PushChannel(Channel):
         """The one transaction; what it means for everyone else follows."""
         engine, b = self._engine, bundle
         layer = engine.open_layer(b.layer)
+        if b.job in engine.damaged:
+            return Refused("damaged", [], engine.damaged[b.job][1].message)
         if layer is None or layer.job != b.job or layer.generation != b.generation:
             return Refused("gone", [], "the layer was taken back meanwhile")
         fixed = engine.jobs[b.job].fix_outputs(b.layer, b.outputs)  # by the first commit, where none is declared
@@ -259,11 +273,20 @@ class PushChannel(Channel):
         bundle = self._bundles.pop(failed.token, None)
         if bundle and failed.code == "full":
             log.warning("no room for a bundle of %s: %s", bundle.job, failed.message)
+        elif bundle and failed.code == "folder":
+            damaged(self._engine, bundle.job, failed.message)
+            return Refused("damaged", [], failed.message)
         elif bundle:
             log.warning("a bundle of %s from %s did not arrive: %s", bundle.job, bundle.agent, failed.message)
         return Refused(failed.code, [], failed.message)
 
     answers: ClassVar[Answers] = {Offer: _offer, Stored: _stored, Failed: _failed, Moved: Channel.moved}
+
+
+def _discard(file: Path) -> None:
+    """Bytes without a row. What stays goes at the next start."""
+    with suppress(OSError):
+        file.unlink()
 
 
 def _tell_committed(engine: Engine, bundle: Bundle) -> None:

@@ -20,6 +20,7 @@ from muster.coordinator.api.driver import (
 from muster.coordinator.api.requests import Done
 from muster.coordinator.daemon.engine import Engine
 from muster.coordinator.daemon.job_logs import store_own_failure
+from muster.coordinator.daemon.jobs.damage import has_folder
 from muster.coordinator.daemon.merge.publish import bundle_damaged
 from muster.coordinator.daemon.waiting import wait_until
 from muster.coordinator.scheduler import events as e
@@ -70,7 +71,7 @@ async def _keep(engine: Engine, job: str, kept: asyncio.Lock) -> None:
                 driver_failed(engine, job, state.layers[0].count, f"{error.message}; {error.hint}", "")
                 return
             state = _wants_driver(engine, job)
-            if state is None:
+            if state is None or not has_folder(engine, job):
                 return
             busy = code == RefusedError.exit_code and engine.jobs[job].driver is not None  # another process drives it
             crashes += not busy
@@ -114,6 +115,8 @@ def _wants_driver(engine: Engine, job: str) -> Job | None:
 def driver_failed(engine: Engine, job: str, number: int, message: str, evidence: str) -> None:
     """A driver that cannot go on: the job is halted, with the evidence where that of shards is, under the shard it
     was to make next. It counts against none."""
+    if job not in engine.jobs:  # damaged meanwhile
+        return
     store_own_failure(engine, job, engine.jobs[job].plan.layers[0].digest, number, "driver", message, evidence)
     engine.handle(e.DriverFailed(job, message))
 

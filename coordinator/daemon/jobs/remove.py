@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
 
 from muster.coordinator.api import requests as a
@@ -23,9 +24,10 @@ SWEEP_TICKS = 10  # between two looks for what killed submitters left
 
 async def remove(engine: Engine, asked: a.Remove) -> a.Done:
     """Order: the scheduler forgets it → its rows go → its folder and its uploads go. A folder without a row is an
-    orphan, an upload without a job is swept. Of a job whose plan cannot be used no file that jobs share goes."""
+    orphan, an upload without a job is swept. Of a damaged job no file that jobs share goes."""
     if asked.job in engine.damaged:
         del engine.damaged[asked.job]
+        engine.handle(e.Removed(asked.job))
         await _forget(engine, asked.job, None)
         return a.Done(f"{asked.job} is deleted")
     job = engine.job(asked.job)
@@ -46,10 +48,13 @@ async def _forget(engine: Engine, job: str, plan: Plan | None) -> None:
         unneeded = uploads.needed_by(engine.root, plan) - _needed_uploads(engine)
     place = engine.root.job(job).path
     doomed = engine.tmp / f"removed-{job}"
-    if place.exists():
+    if os.path.lexists(place):
         place.rename(doomed)
         uploads.discard(engine.root, unneeded, doomed)
-        await asyncio.to_thread(shutil.rmtree, doomed, True)
+        if doomed.is_dir() and not doomed.is_symlink():
+            await asyncio.to_thread(shutil.rmtree, doomed, True)
+        else:
+            doomed.unlink()
 
 
 def _forget_files(engine: Engine, plan: Plan) -> None:

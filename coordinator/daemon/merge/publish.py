@@ -14,6 +14,7 @@ import msgspec
 from muster.coordinator.api.process_messages import MergeReply
 from muster.coordinator.daemon.engine import Engine
 from muster.coordinator.daemon.job_logs import store_own_failure
+from muster.coordinator.daemon.jobs.damage import has_folder
 from muster.coordinator.daemon.merge.queue import QueuedMerge
 from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.scheduler import actions as c
@@ -80,7 +81,7 @@ async def _settle(
     engine: Engine, job: str, layer: Layer, generation: int, reply: MergeReply, folder: Path, seconds: float
 ) -> bool:
     """What comes of a merge. Return False if it must be tried again."""
-    if not _still_wanted(engine, job, layer, generation):
+    if not (_still_wanted(engine, job, layer, generation) and has_folder(engine, job)):
         return True
     if reply.damaged:
         await _uncommit_bundle(engine, job, layer, generation, Path(reply.damaged), reply.message)
@@ -160,7 +161,7 @@ async def bundle_damaged(engine: Engine, job: str, file: str) -> None:
     live = engine.jobs[job]
     layer = live.plan.layers[0]
     state = engine.open_layer(layer.digest)
-    if state is not None and state.job == job and file in live.bundles:
+    if state is not None and state.job == job and file in live.bundles and has_folder(engine, job):
         path = engine.root.job(job).bundles / file
         await _uncommit_bundle(engine, job, layer, state.generation, path, "its driver cannot read it")
 

@@ -11,8 +11,8 @@ from muster.coordinator.scheduler.state import State
 STALLED_SECONDS = 1800.0
 GONE_SECONDS = 3600.0
 
-Event = Literal["complete", "incomplete", "halted", "stalled", "agent-gone"]
-ENDS: dict[str, Event] = {"complete": "complete", "incomplete": "incomplete", "halted": "halted"}
+Event = Literal["complete", "incomplete", "halted", "damaged", "stalled", "agent-gone"]
+ENDS: dict[str, Event] = {"complete": "complete", "incomplete": "incomplete", "halted": "halted", "damaged": "damaged"}
 
 
 @dataclass(frozen=True)

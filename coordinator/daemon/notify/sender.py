@@ -37,9 +37,10 @@ def main() -> int:
 
 def _run(order: NotifyOrder) -> bool:
     raw = msgspec.json.encode(order.event) + b"\n"
+    folder = order.folder if Path(order.folder).is_dir() else "/"  # that of a damaged job may be gone
     try:
         done = subprocess.run(
-            ["/bin/sh", "-c", order.command], cwd=order.folder, input=raw, stdout=subprocess.PIPE,
+            ["/bin/sh", "-c", order.command], cwd=folder, input=raw, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, timeout=RUN_SECONDS, check=False,
         )  # fmt: skip
         what, said = f"exit code {done.returncode}", done.stdout.decode(errors="replace")[-SAID_LIMIT:]

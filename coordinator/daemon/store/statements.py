@@ -112,6 +112,7 @@ class StoredJob:
     news: bytes | None  # what its driver last said for people, with the cursor
     plan: str | None  # the digest of its plan's file; None in a store from before it, until the plan is read
     layers: tuple[StoredLayer, ...]
+    fault: str = ""  # why the rows of its layers cannot be read, where they cannot: then `layers` is empty
 
 
 @dataclass(frozen=True)
@@ -226,10 +227,22 @@ class Store:
 
     def _stored_job(self, row: tuple[Any, ...]) -> StoredJob:
         job, state, why, priority, created, started, ended, succeeded, cursor, kernels, news, plan = row
-        layers = self._layers_of(job)
+        layers: tuple[StoredLayer, ...] = ()
+        fault = ""
+        try:
+            layers = self._layers_of(job)
+        except sqlite3.OperationalError:
+            raise
+        except Exception as error:  # whatever a row may hold: it keeps no other job from being read
+            fault = f"{type(error).__name__}: {error}"
         return StoredJob(
-            job, state, why, priority, created, started, ended, bool(succeeded), cursor, kernels, news, plan, layers
-        )
+            job, state, why, priority, created, started, ended, bool(succeeded), cursor, kernels, news, plan, layers,
+            fault,
+        )  # fmt: skip
+
+    def digests_of(self, job: str) -> list[str]:
+        """Of its layers."""
+        return [str(row[0]) for row in self.db.execute("SELECT digest FROM layers WHERE job = ?", (job,))]
 
     def _layers_of(self, job: str) -> tuple[StoredLayer, ...]:
         rows = self.db.execute(

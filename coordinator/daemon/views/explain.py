@@ -109,6 +109,9 @@ def _takes_line(engine: Engine, agent: entities.Agent, job: entities.Job) -> str
 
 def explain_job(engine: Engine, asked: ExplainJob) -> Explained:
     """Why nothing of it runs, or what does."""
+    if asked.job in engine.damaged:
+        _, error = engine.damaged[asked.job]
+        return Explained(asked.job, [f"is damaged: {error.message}", error.hint])
     job = engine.job(asked.job)
     lines = [f"is {job.state}" + (f": {job.why}" if job.why else "") + f"; {_left(engine, job)}"]
     if job.state in _STATES:

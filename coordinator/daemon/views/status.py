@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+import msgspec
+
 from muster import VERSION
 from muster.coordinator.api.requests import AgentsAsk, CommitsAsk, FailuresAsk, StatusAsk, Usage
 from muster.coordinator.api.status import (
@@ -21,6 +23,7 @@ from muster.coordinator.api.status import (
     Status,
     Tally,
     Used,
+    Window,
 )
 from muster.coordinator.api.values import bounded
 from muster.coordinator.daemon.engine import LAYERS_HINT, Engine
@@ -44,20 +47,41 @@ BEATS = 2.0  # heartbeats that it takes at least: reports are as old, and short 
 
 def status_of(engine: Engine, asked: StatusAsk) -> Status:
     state = engine.state
-    job = engine.job(asked.job).id if asked.job else None
-    wanted = [job] if job else list(state.jobs)
     notes = [f"the root's database cannot be written: {engine.store_trouble}"] if engine.store_trouble else []
-    notes += [f"{one} is not served: {error.message}; {error.hint}" for one, error in engine.damaged.items()]
     return Status(
         now=time.time(),
         version=VERSION,
         agents=sum(1 for _ in state.present_agents()),
-        jobs=[_job_status(engine, state.jobs[one], with_layers=job is not None) for one in wanted],
+        jobs=[_one(engine, asked.job)] if asked.job else _all(engine),
         notes=notes,
     )
 
 
-def _job_status(engine: Engine, job: s.Job, *, with_layers: bool) -> JobStatus:
+def _one(engine: Engine, job: str) -> JobStatus:
+    return engine.damaged[job][0] if job in engine.damaged else job_status(engine, engine.job(job), with_layers=True)
+
+
+def _all(engine: Engine) -> list[JobStatus]:
+    served = [job_status(engine, job, with_layers=False) for job in engine.state.jobs.values()]
+    damaged = [msgspec.structs.replace(status, layers=[]) for status, _ in engine.damaged.values()]
+    return sorted([*served, *damaged], key=lambda job: job.created) if damaged else served
+
+
+def at_rest(status: JobStatus, why: str, notes: list[str]) -> JobStatus:
+    """What was last known of a job that is damaged now: nothing of it is anywhere at work."""
+    layers = [msgspec.structs.replace(layer, tally=_unheld(layer.tally)) for layer in status.layers]
+    return msgspec.structs.replace(
+        status, state="damaged", why=why, notes=notes, totals=_unheld(status.totals), layers=layers, agents=[], slow=[],
+        recent=Window(),
+    )  # fmt: skip
+
+
+def _unheld(tally: Tally) -> Tally:
+    pending = tally.pending + tally.running + tally.finished
+    return msgspec.structs.replace(tally, running=0, finished=0, pending=pending)
+
+
+def job_status(engine: Engine, job: s.Job, *, with_layers: bool) -> JobStatus:
     live = engine.jobs[job.id]
     tallies = [_tally(live.layers[layer.digest], layer) for layer in job.layers]
     figures = live.figures
@@ -260,8 +284,7 @@ async def commits(engine: Engine, question: CommitsAsk) -> Commits:
     while True:
         news, over = moved.next, job.ended or job.state == "halted"  # before the store is asked
         rows = await engine.ask(lambda store: store.commits_after(job.id, question.after, PAGE))
-        if job.id not in engine.jobs:
-            raise NotFoundError(f"{job.id} was removed")
+        engine.job(job.id)  # it may have been removed meanwhile
         left = deadline - asyncio.get_running_loop().time()
         if rows or over or left <= 0:
             return Commits([_commit(engine, job.id, row) for row in rows], over and len(rows) < PAGE)

@@ -84,7 +84,7 @@ def test_jobs_that_have_none(root: roots.Root, job: str, capsys: pytest.CaptureF
     assert err.startswith("error: ") and "\nhint: " in err
 
 
-@pytest.mark.parametrize("jobs, code", [(("one", "map"), 2), (("bare",), 7)])
+@pytest.mark.parametrize("jobs, code", [(("one", "map"), 2), (("bare",), 12)])
 def test_jobs_that_do_not_stand_side_by_side(
     root: roots.Root, jobs: tuple[str, ...], code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -44,7 +44,8 @@ from muster.agent.core.actions import (
     Tell,
     Thaw,
 )
-from muster.agent.core.events import DrainAsked, Event, Lent, PoolLost, PoolStarted, SpaceSeen, Ticked
+from muster.agent.core.events import BatchEnded, DrainAsked, Event, Lent, PoolLost, PoolStarted, SpaceSeen, Ticked
+from muster.agent.core.pool_restarts import PoolRestarts
 from muster.agent.core.session import AgentFacts
 from muster.agent.core.state_machine import AgentCore, Left
 from muster.agent.display import DisplayState, Meter, StatusLine
@@ -53,8 +54,9 @@ from muster.agent.links.base import Link
 from muster.agent.logs import close_log, open_log
 from muster.agent.pool import cleanup
 from muster.agent.pool.controller import PoolController, PoolNews
+from muster.agent.pool.interface import PoolNotStarted
 from muster.agent.spool.paths import Spool
-from muster.jobs.common.errors import INTERRUPTED_EXIT
+from muster.jobs.common.errors import INTERRUPTED_EXIT, MusterError
 from muster.jobs.common.validation import one_line
 from muster.jobs.contract.plan import Environment
 from muster.jobs.user_code import reaper
@@ -116,7 +118,8 @@ class AgentProcess:
         self._wish, self._wish_stamp = user_limits.read(spool.path), user_limits.stamp(spool.path)
         self._lent = (settings.cpus, "")
         self._signals = 0
-        self._pool_lost = False
+        self._restarts = PoolRestarts()
+        self._pool_lost = False  # and not started again
         self._quit: Quit | None = None
 
     def run(self) -> int:
@@ -183,8 +186,8 @@ class AgentProcess:
         self._start_pool()
         while self._quit is None:
             self._step(self._core.patience(time.monotonic()))
-            if self._pool_lost:
-                self._restart_pool()
+            if self._pool_lost and self._restarts.retry.is_over(time.monotonic()):
+                self._start_pool()
 
     def _until_hello(self) -> None:
         """Until the first hello is said, or it takes too long. Workers are not started for a link there never is."""
@@ -197,14 +200,24 @@ class AgentProcess:
     def _start_pool(self) -> None:
         if self._quit is None:
             self._line.say(f"{self._settings.name}: starting {self._settings.cpus} workers")
-            self._pool_controller.pool.start()
-            self._handle(PoolStarted())
+            self._pool_lost = False
+            try:
+                self._pool_controller.pool.start()
+            except PoolNotStarted as error:
+                self._handle(PoolLost(error.message))
+            else:
+                self._handle(PoolStarted())
 
-    def _restart_pool(self) -> None:
-        """Ray itself died. Its workers' batches were given up already."""
-        self._pool_lost = False
+    def _lose_pool(self, why: str) -> PoolLost:
+        """Ray itself died, or did not start. Its workers' batches were given up already."""
+        pause = self._restarts.lost(why, time.monotonic())
+        if pause is None:
+            told = f"the pool of workers was lost {self._restarts.equal} times in a row, with nothing done: {why}"
+            log.error("%s", told)
+            raise MusterError(told, PoolNotStarted.default_hint)
         self._pool_controller.pool.stop()
-        self._start_pool()
+        self._pool_lost = True
+        return PoolLost(f"its pool of workers is started again in {pause:.2g} s: {why}")
 
     def _step(self, seconds: float) -> None:
         try:
@@ -219,8 +232,11 @@ class AgentProcess:
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, PoolLost):
-            log.error("the pool is gone: %s", event.reason)
-            self._pool_lost = True
+            event = self._lose_pool(event.reason)
+            self._due["state"] = 0.0  # the next start takes this thread
+            log.error("%s", event.reason)
+        elif isinstance(event, BatchEnded):
+            self._restarts.worked()
         now = time.monotonic()
         self._meter.note(event, now)
         for action in self._core.handle(event, now):

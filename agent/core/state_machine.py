@@ -80,6 +80,7 @@ class AgentCore:
         self.ended = False
         self._draining = ""  # why; "" while not draining
         self._paused = ""  # why no processor is lent; "" while some are
+        self._pool_lost = ""  # why, and what is done about it; "" until it is, and once it is there again
         self._progress_at = 0.0  # when a drain last got on
         self._orders: list[Action] = []
         for found in left.parts:
@@ -106,9 +107,9 @@ class AgentCore:
             case Ticked():
                 pass
             case PoolStarted():
-                self.dispatch.ready = True
-            case PoolLost():
-                self.dispatch.ready = False
+                self.dispatch.ready, self._pool_lost = True, ""
+            case PoolLost(reason):
+                self.dispatch.ready, self._pool_lost = False, reason
             case LinkUp(farm):
                 self._link_up(farm)
             case LinkDown(reason, lasting):
@@ -345,6 +346,8 @@ class AgentCore:
             return f"leaving: {self._draining}"
         if self._paused:
             return self._paused
+        if self._pool_lost:
+            return self._pool_lost
         if self.disk.full:
             return f"the spool is full: {self.disk.full}"
         if self.space.too_large and not self.held_shards.unfinished:
@@ -393,7 +396,7 @@ class AgentCore:
         if not self.talk.session:
             return self.talk.why_down if not self.talk.up else "saying hello"
         if not self.dispatch.ready:
-            return "starting its workers"
+            return self._pool_lost or "starting its workers"
         if self.talk.note:
             return self.talk.note
         return "" if self.busy else "no work"

@@ -59,7 +59,7 @@ def try_disk(sheet: Checklist, place: SpoolPlace) -> None:
 
 
 def try_ray(sheet: Checklist) -> None:
-    """Start a pool of one worker, as an agent does, and end it. On the main thread."""
+    """Start a pool of one worker, as an agent does, and end it."""
     from muster.agent.pool.ray_local import Pool
 
     folder = Path(tempfile.mkdtemp(prefix="muster-doctor-"))

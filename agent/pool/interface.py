@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from muster.jobs.common.errors import MusterError
 from muster.jobs.workbench.batch import Outcome
 
 
@@ -32,6 +33,12 @@ class PoolLost:
     """Ray itself is gone; a WorkerDied for each slot that had batches came before. `stop` it; `start` begins anew."""
 
     reason: str
+
+
+class PoolNotStarted(MusterError):
+    """Ray did not come up, or went while it did. Another start may do."""
+
+    default_hint = "check free memory, /dev/shm, `ulimit -u` and /tmp; agent.log may say more"
 
 
 PoolEvent: TypeAlias = BatchDone | WorkerDied | PoolLost

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -65,7 +64,7 @@ def furnish(temp: Path) -> None:
     Ray opens its folder to everybody, to write and to delete: so it is never the one that keeps others out.
     """
     temp.mkdir(mode=0o700)
-    for folder in (rays(temp), _empty(temp)):
+    for folder in (rays(temp), empty(temp)):
         folder.mkdir(mode=0o700)
     token = temp / "token"
     token.touch(mode=0o600)
@@ -77,27 +76,10 @@ def rays(temp: Path) -> Path:
     return temp / "r"
 
 
-def _empty(temp: Path) -> Path:
+def empty(temp: Path) -> Path:
+    """The folder that Ray is started in. Its processes stay in it, and Ray has its workers look for modules there
+    before all others: whatever lies where somebody types `agent join`, a jobs.py or a numpy.py, is none of theirs."""
     return temp / "empty"
-
-
-@contextmanager
-def nowhere(temp: Path) -> Iterator[None]:
-    """An empty folder as the current one, and then the old one again.
-
-    Ray's processes stay in it, and Ray has its workers look for modules in the folder that it is started in before all
-    others: whatever lies where somebody types `agent join`, a jobs.py or a numpy.py, is none of theirs.
-    """
-    try:
-        before = os.open(".", getattr(os, "O_PATH", os.O_RDONLY))
-    except OSError:  # closed to us, as root's own is after `sudo -u`: there is no way back
-        before = os.open("/", os.O_RDONLY)
-    try:
-        os.chdir(_empty(temp))
-        yield
-    finally:
-        os.fchdir(before)
-        os.close(before)
 
 
 @contextmanager
@@ -116,16 +98,3 @@ def environment(temp: Path) -> Iterator[None]:
         for name in os.environ.keys() - before.keys():
             del os.environ[name]
         os.environ.update(before)
-
-
-@contextmanager
-def handlers_kept() -> Iterator[None]:
-    """Put back the signal handlers that Ray replaces."""
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            if handler is not None:
-                signal.signal(number, handler)

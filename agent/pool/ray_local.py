@@ -1,6 +1,7 @@
-"""The agent's Ray pool: one worker process per slot, batches in, outcomes and deaths out. The only importer of ray.
+"""The agent's Ray pool: one worker process per slot, batches in, outcomes and deaths out.
 
-Ray starts the workers and tells of their deaths; what they run goes over a socket to each (`worker_socket`).
+Ray, in a process of its own (`ray_host`), starts the workers and tells of their deaths; what they run goes over a
+socket to each (`worker_socket`).
 
 It decides nothing about shards: which ones run, and what becomes of those of a dead worker, is the agent's to say.
 """
@@ -12,41 +13,36 @@ import logging
 import os
 import secrets
 import select
-import sys
+import socket
+import subprocess
 import threading
 import time
-import warnings
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import msgspec
 import psutil
 
-from muster.agent.pool import authentication, cleanup, ray_environment
-from muster.agent.pool.interface import BatchDone, PoolEvent, PoolLost, WorkerDied
-from muster.agent.pool.worker import Ready, Worker, WorkerDone, WorkerOrder
+from muster.agent.pool import cleanup, ray_environment
+from muster.agent.pool.interface import BatchDone, PoolEvent, PoolLost, PoolNotStarted, WorkerDied
+from muster.agent.pool.ray_host import SILENT_DEATH, HostOrder, HostWord, SeatOrder
+from muster.agent.pool.worker import Ready, WorkerDone, WorkerOrder
 from muster.agent.pool.worker_socket import WorkerSocket, WorkerSockets
-from muster.jobs.common import processes
+from muster.jobs.common import launch, processes
 from muster.jobs.common.errors import MusterError
 from muster.jobs.common.processes import ProcessId
-from muster.jobs.contract.resources import pip_line
 from muster.jobs.workbench.batch import Batch, Outcome
 
 START_SECONDS = 120.0  # for Ray and all workers; it sometimes hangs
-STARTS = 2
+LOOK_SECONDS = 0.05  # between two looks at Ray's servers while it starts
 DEATHS_BEFORE_READY = 5  # in a row in one slot: workers cannot start here
-STORE_BYTES = 80 << 20  # Ray's least is 75 MB; only touched pages count, and batches and outcomes hardly touch it
 SERVERS = ("gcs_server", "raylet")
 HELPERS = ("/monitor.py", "/log_monitor.py", "/dashboard.py")
 LOG_TAIL_BYTES = 16384
 AHEAD_BYTES = 64 << 10  # of batches a worker has not run yet: what its socket holds, so that nobody waits for it
-SILENT_DEATH = "its process ended without a word: kill -9, the out-of-memory killer, or an exit in its code"
 logger = logging.getLogger(__name__)
 
 
@@ -56,7 +52,6 @@ class _Worker:
 
     slot: int
     seat: str  # unique per worker process
-    actor: Any
     deaths: int = 0  # of its forerunners in this slot, in a row, before they were ready
     forerunner: _Worker | None = None  # whose death is told before anything runs here
     mark: ProcessId | None = None  # of its process, once it is ready
@@ -91,8 +86,11 @@ class Pool:
         self._worker = worker
         self._start_seconds = start_seconds
         self._temp = Path()
-        self._ray: ModuleType | None = None
-        self._remote_seat: Any = None
+        self._host: subprocess.Popen[bytes] | None = None  # Ray's driver
+        self._to_host: WorkerSocket | None = None
+        self._servers: dict[str, psutil.Process] = {}  # Ray's, by name, once they were seen
+        self._up = threading.Event()  # Ray is, or this pool is lost
+        self._hopeless: MusterError | None = None  # why no other start would be any better
         self._lock = threading.RLock()
         self._workers: list[_Worker] = []
         self._leaving: set[_Worker] = set()  # out of their slot, with calls unsettled
@@ -105,26 +103,17 @@ class Pool:
     # --- life ---
 
     def start(self) -> None:
-        """Start Ray and wait for every worker. On the main thread: its processes die with the thread that started them.
-
-        Signal handlers are kept. Best called before other threads run, as Ray forks in Python.
-        """
-        if threading.current_thread() is not threading.main_thread():
-            raise RuntimeError("a pool is started on the main thread")
+        """Start Ray and wait for every worker. A PoolNotStarted if that failed as another try may not; of any other
+        MusterError it would fail again."""
         cleanup.sweep(self._folder)
-        problem = ""
-        for _ in range(STARTS):
-            try:
-                with ray_environment.handlers_kept():
-                    return self._start_once()
-            except MusterError:
-                self.stop()
-                raise
-            except Exception as error:  # whatever Ray raises
-                problem = (str(error).strip() or type(error).__name__).splitlines()[0]
-                logger.warning("Ray did not start: %s", problem)
-                self.stop()
-        raise MusterError(f"Ray did not start: {problem}", "check free memory, /dev/shm, `ulimit -u` and /tmp")
+        try:
+            self._start_once()
+        except OSError as error:  # no more processes, no room for its folder
+            self.stop()
+            raise PoolNotStarted(f"Ray cannot be started: {error}") from None
+        except BaseException:
+            self.stop()
+            raise
 
     def stop(self) -> None:
         """End Ray and everything it started. Batches still running are killed without an event; drain first."""
@@ -138,54 +127,93 @@ class Pool:
             self._thread = None
         for worker in workers:
             self._kill_process(worker)
-        if self._ray is not None:
-            self._ray.shutdown()
+        if self._to_host is not None:
+            with suppress(OSError):
+                self._to_host.socket.shutdown(socket.SHUT_RDWR)
         cleanup.sweep(self._folder)
+        if self._host is not None:
+            self._host.kill()
+            self._host.wait()
+            self._host = None
 
     def _start_once(self) -> None:
-        self._lost, self._leaving = "", set()
+        self._lost, self._leaving, self._servers, self._hopeless = "", set(), {}, None
         self._all_ready.clear()
+        self._up.clear()
         self._temp = ray_environment.temp_path()
         self._write_down()
         ray_environment.furnish(self._temp)
         deadline = time.monotonic() + self._start_seconds
-        watchdog = threading.Timer(self._start_seconds, self._kill_tree)
-        watchdog.daemon = True
-        watchdog.start()
-        try:
-            with ray_environment.environment(self._temp):
-                self._ray = _import_ray(self._log)
-                atexit.register(self.stop)  # after Ray's own at its import, so it comes before it
-                with ray_environment.nowhere(self._temp):
-                    _init_ray(self._ray, self._temp, self._slots)
-            _check_closed(self._ray)
-            self._seat_all()
-            if not self._all_ready.wait(max(0.0, deadline - time.monotonic())):
-                raise TimeoutError(f"not ready within {self._start_seconds:.0f} s")
-            if self._lost:
-                raise MusterError(self._lost, "`agent doctor` tries each part; run the same version everywhere")
-        finally:
-            watchdog.cancel()
-        self._dismiss_helpers()
-        self._watch_ray()
-        self._write_down()
-
-    def _kill_tree(self) -> None:
-        """Ray hangs: without its processes its calls return, with an error."""
-        self._write_down()
-        left = cleanup.read(self._folder)
-        if left is not None:
-            cleanup.kill_until_gone(left)
-
-    def _seat_all(self) -> None:
+        atexit.register(self.stop)
         self._news = WorkerSockets(self._address)
         handlers = (self._heard, self._silent)
         self._thread = threading.Thread(target=self._news.run, args=handlers, name="pool", daemon=True)
         self._thread.start()
-        assert self._ray is not None
-        self._remote_seat = self._ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(Worker)
+        self._start_host(self._news)
+        self._await(self._up, deadline)
         with self._lock:
             self._workers = [self._seat(slot) for slot in range(self._slots)]
+        self._await(self._all_ready, deadline)
+        self._dismiss_helpers()
+        if dead := self._dead_server():
+            raise PoolNotStarted(f"Ray's {dead} died while Ray started")
+        for name, process in self._servers.items():  # they are not replaced: the first to die is the end of this pool
+            self._when_gone(process.pid, partial(self._lose, f"Ray's {name} died"))
+        self._write_down()
+
+    def _start_host(self, news: WorkerSockets) -> None:
+        ours, theirs = socket.socketpair()
+        log = self._log or Path(os.devnull)
+        with theirs, ray_environment.environment(self._temp), log.open("ab") as out:
+            self._host = subprocess.Popen(
+                launch.python("muster.agent.pool.ray_host", str(theirs.fileno()), self._temp.name),
+                stdin=subprocess.DEVNULL, stdout=out, stderr=out, pass_fds=[theirs.fileno()], start_new_session=True,
+                cwd=ray_environment.empty(self._temp),
+            )  # fmt: skip
+        self._to_host = host = WorkerSocket(ours)
+        words = (str(self._temp), self._slots, self._worker, str(self._address), str(self._log or ""))
+        host.send(msgspec.msgpack.encode(HostOrder(*words, ray_environment.TOKEN)))
+        threading.Thread(target=self._hear_host, args=(host, news), name="pool host", daemon=True).start()
+
+    def _hear_host(self, host: WorkerSocket, news: WorkerSockets) -> None:
+        """Its words, handled on the pool's thread; its end is the pool's."""
+        while (raw := host.receive()) is not None:
+            word = msgspec.msgpack.decode(raw, type=HostWord)
+            news.put(partial(self._told, word))
+        news.put(partial(self._lose, "Ray's driver ended"))
+        host.close()
+
+    def _told(self, word: HostWord) -> None:
+        if word.seat:
+            with self._lock:
+                worker = next((one for one in [*self._leaving, *self._workers] if one.seat == word.seat), None)
+            if worker is not None:
+                self._retire(worker, word.why)
+        elif word.why:
+            self._hopeless = MusterError(word.why, word.hint) if word.hint else None
+            self._lose(word.why)
+        else:
+            self._up.set()
+
+    def _await(self, event: threading.Event, deadline: float) -> None:
+        """Until it is set; a PoolNotStarted once it cannot be any more: without its servers Ray would hang a minute."""
+        while not event.wait(LOOK_SECONDS):
+            if dead := self._dead_server():
+                raise PoolNotStarted(f"Ray's {dead} died while Ray started")
+            if time.monotonic() > deadline:
+                raise PoolNotStarted(f"Ray was not ready within {self._start_seconds:.0f} s")
+        if self._lost:
+            raise self._hopeless or PoolNotStarted(self._lost)
+
+    def _dead_server(self) -> str:
+        """Which of Ray's servers was there and is no more; "" for none."""
+        assert self._host is not None
+        with suppress(psutil.Error):
+            for process in psutil.Process(self._host.pid).children():
+                with suppress(psutil.Error):
+                    if process.name() in SERVERS:
+                        self._servers.setdefault(process.name(), process)
+        return next((name for name, process in self._servers.items() if not processes.is_alive(process)), "")
 
     @property
     def _address(self) -> Path:
@@ -193,18 +221,11 @@ class Pool:
 
     def _dismiss_helpers(self) -> None:
         """End those of Ray's helpers that one machine has no use for: 130 MB, and half of what Ray does when idle."""
-        for process in psutil.Process().children():
+        assert self._host is not None
+        for process in psutil.Process(self._host.pid).children():
             with suppress(psutil.Error):
                 if any(word.endswith(HELPERS) and "/ray/" in word for word in process.cmdline()):
                     process.kill()
-
-    def _watch_ray(self) -> None:
-        """Ray's servers are not replaced: the first to die is the end of this pool."""
-        for process in psutil.Process().children():
-            with suppress(psutil.Error):
-                name = process.name()
-                if name in SERVERS:
-                    self._when_gone(process.pid, partial(self._lose, f"Ray's {name} died"))
 
     # --- commands ---
 
@@ -248,9 +269,13 @@ class Pool:
     def _seat(self, slot: int) -> _Worker:
         """Create a worker, which takes a quarter of a second."""
         seat = f"{self._temp.name}.{secrets.token_hex(4)}"
-        worker = _Worker(slot, seat, self._remote_seat.remote(self._worker, seat))
-        self._then(worker.actor.serve.remote(str(self._address)), lambda future: self._retire(worker, _why(future)))
-        return worker
+        self._order(SeatOrder(seat))
+        return _Worker(slot, seat)
+
+    def _order(self, order: SeatOrder) -> None:
+        with self._lock, suppress(OSError):  # its end is news of its own
+            if self._to_host is not None:
+                self._to_host.send(msgspec.msgpack.encode(order))
 
     def _pass_on(self, worker: _Worker) -> None:
         """Batches to run, some ahead of time."""
@@ -264,12 +289,6 @@ class Pool:
             worker.sent[ticket] = len(raw)
             with suppress(OSError):  # its death is news of its own
                 worker.worker_socket.send(msgspec.msgpack.encode(WorkerOrder(ticket, raw)))
-
-    def _then(self, ref: Any, handle: Callable[[Future[Any]], None]) -> None:
-        """Handle a result on the pool's thread: Ray calls back on one of its own, where its calls would block."""
-        news = self._news  # of this start: after the next one nobody reads it
-        assert news is not None
-        ref.future().add_done_callback(lambda future: news.put(lambda: handle(future)))
 
     def _when_gone(self, pid: int, handle: Callable[[], None]) -> None:
         """Handle the end of a process that need not be our child. Without pidfds the next call to it tells."""
@@ -336,7 +355,11 @@ class Pool:
         processes.kill(cleanup.naming(worker.seat))  # runners it left behind when it ended by itself
         stillborn = not worker.mark and not worker.killed
         if stillborn and worker.deaths + 1 >= DEATHS_BEFORE_READY:
-            self._lose(f"workers do not start: {worker.reason}")
+            why = f"workers do not start: {worker.reason}"
+            if not self._dead_server():
+                hint = "`agent doctor` tries each part; run the same version everywhere"
+                self._hopeless = MusterError(why, hint)
+            self._lose(why)
             return
         with self._lock:
             if not self._lost:
@@ -375,7 +398,8 @@ class Pool:
                 self._farewell(worker)
         if self._all_ready.is_set():
             self._tell(PoolLost(reason))
-        self._all_ready.set()  # for a `start` that waits
+        self._up.set()  # for a `start` that waits
+        self._all_ready.set()
 
     def _tell(self, event: PoolEvent) -> None:
         try:
@@ -391,8 +415,8 @@ class Pool:
         """The worker and its descendants."""
         if worker.mark is not None:
             processes.kill_tree(worker.mark)
-        elif self._ray is not None:
-            self._ray.kill(worker.actor)
+        else:
+            self._order(SeatOrder(worker.seat, kill=True))
 
     def _last_words(self, worker: _Worker) -> str:
         """The signal a worker's own handler wrote down before it died, if it could."""
@@ -402,39 +426,6 @@ class Pool:
                 if line.startswith("*** SIG"):
                     return "died of " + line.split()[1]
         return ""
-
-
-def _import_ray(log: Path | None) -> ModuleType:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import ray
-    ray_environment.quiet(log)
-    return ray
-
-
-def _init_ray(ray: Any, temp: Path, slots: int) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        ray.init(
-            address="local",
-            num_cpus=slots,
-            num_gpus=0,
-            include_dashboard=False,
-            log_to_driver=False,
-            configure_logging=False,
-            object_store_memory=STORE_BYTES,
-            _temp_dir=str(ray_environment.rays(temp)),
-        )
-
-
-def _check_closed(ray: Any) -> None:
-    """Refuse a Ray that takes orders without the token: every user of this machine would be ours."""
-    address = ray.get_runtime_context().gcs_address
-    if authentication.answers(address):
-        why = f"Ray {ray.__version__} obeys every user of this machine: it asks for no token"
-        raise MusterError(why, pip_line("'ray>=2.52'", sys.executable))
-    if not authentication.answers(address, ray_environment.TOKEN):
-        logger.warning("Ray %s does not say whether it refuses who has no token", ray.__version__)
 
 
 def _wait_gone(pid: int, call: Callable[[], None]) -> None:
@@ -449,10 +440,3 @@ def _wait_gone(pid: int, call: Callable[[], None]) -> None:
     finally:
         os.close(fd)
     return call()
-
-
-def _why(future: Future[Any]) -> str:
-    """Ray's reason in one line: the last of a traceback. What it says of a process's end is guesses."""
-    text = str(future.exception())
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return SILENT_DEATH if not lines or "worker process has died" in text else lines[-1]

@@ -30,7 +30,7 @@ def test_outcomes_are_told_in_the_order_they_ran_and_a_death_after_them(good: in
         worker_socket.name = "seat"
         events: list[PoolEvent] = []
         pool = Pool(Path(), 1, events.append)
-        worker = _Worker(0, "seat", None, mark=ProcessId(0, 0.0), is_open=True, worker_socket=worker_socket)
+        worker = _Worker(0, "seat", mark=ProcessId(0, 0.0), is_open=True, worker_socket=worker_socket)
         worker.batches = dict.fromkeys(range(BATCHES), b"")
         pool._workers = [worker]
         pool._pass_on(worker)

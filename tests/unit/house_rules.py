@@ -90,7 +90,7 @@ NO_NUMPY = (
 
 # Who may import a library that is dear to start or to be bound to: rooms, or single modules.
 USERS = {
-    "ray": {"agent.pool.ray_local"},
+    "ray": {"agent.pool.ray_host"},
     "paramiko": {"agent.links.paramiko_ssh", "agent.links.ssh_config"},
     "matplotlib": {"jobs.training.plots"},
     "click": {

@@ -18,6 +18,7 @@ from muster.agent.core.events import (
     LinkDown,
     LinkUp,
     PartDamaged,
+    PoolLost,
     PoolStarted,
     PushAnswered,
     PushDown,
@@ -637,6 +638,21 @@ def test_another_farm_at_the_same_place_gets_nothing_of_the_old_ones() -> None:
     assert isinstance(say.message, Hello)
     assert say.message.held == []
     assert not of(Delete, world.orders), "it stays on the disk"
+
+
+# --- the pool ---
+
+
+def test_people_are_told_why_there_are_no_workers_until_there_are() -> None:
+    world = World()
+    world.tell(PoolLost("started again in 2 s: Ray's raylet died"))
+    assert "raylet" in world.core.why_idle
+    world.after(30.0)
+    assert "raylet" in world.said().note
+    world.tell(PoolStarted())
+    world.hear()
+    world.after(30.0)
+    assert world.said().note == ""
 
 
 # --- pushing ---

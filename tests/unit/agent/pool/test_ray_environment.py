@@ -16,25 +16,9 @@ def temp(tmp_path: Path) -> Path:
     return tmp_path / "pool"
 
 
-def test_ray_starts_in_an_empty_folder_and_we_go_on_where_we_were(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(temp.parent)
-    with pytest.raises(KeyError), ray_environment.nowhere(temp):
-        assert Path.cwd().parent == temp
-        assert list(Path.cwd().iterdir()) == []
-        raise KeyError
-    assert Path.cwd() == temp.parent
-
-
-def test_a_folder_that_was_deleted_meanwhile_is_no_obstacle(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = temp.parent / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    with ray_environment.nowhere(temp):
-        assert Path.cwd().parent == temp
-    with pytest.raises(FileNotFoundError):
-        os.getcwd()
-    os.chdir("/")
+def test_ray_starts_in_an_empty_folder_of_ours_alone(temp: Path) -> None:
+    folder = ray_environment.empty(temp)
+    assert list(folder.iterdir()) == [] and folder.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize(("given", "wanted"), [("src::/opt/x", "{}/src:/opt/x"), (":", "")])

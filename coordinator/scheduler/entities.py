@@ -160,10 +160,10 @@ class Layer:
     def trouble(self, number: int) -> Trouble:
         return self.troubles.setdefault(number, Trouble())
 
-    def failed(self) -> RangeSet:
-        """Those that failed at least once or were kicked, and are not settled."""
-        odd = (number for number, trouble in self.troubles.items() if trouble.failures or trouble.kicked)
-        return RangeSet.of(sorted(odd))
+    def troubled(self) -> RangeSet:
+        """Those that failed, were kicked, or were lost more than once while they ran, and are not settled."""
+        troubles = self.troubles.items()
+        return RangeSet.of(sorted(n for n, one in troubles if one.failures or one.kicked or len(one.losses) > 1))
 
     def has(self, holding: Holding) -> bool:
         """Whether it is still one of this layer's."""

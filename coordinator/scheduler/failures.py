@@ -45,9 +45,9 @@ def fail(state: State, agent: Agent, failure: Failure) -> None:
     if run in failures:
         return
     failures.add(run)
-    poison = len(failures) >= job.attempts and not _elsewhere(layer, failure.number)
+    poison = len(failures) >= job.attempts and not _elsewhere(state, agent.name, layer, failure.number)
     state.emit(StoreFailure(job.id, layer.digest, agent.name, failure, poison))
-    let_go(state, agent, layer, run, one, one if poison else RangeSet())
+    _let_go(state, agent, layer, run, one, one if poison else RangeSet())
     _blame(state, agent, job, layer, failure.number)
     _after_quarantine(state, job, layer, poison)
 
@@ -63,7 +63,7 @@ def lose(state: State, agent: Agent, loss: Loss) -> None:
     for number in poison:
         why = f"lost {len(layer.trouble(number).losses)} times while running; last: {loss.reason}"
         state.emit(StoreQuarantine(layer.job, layer.digest, number, why))
-    let_go(state, agent, layer, run, numbers, poison)
+    _let_go(state, agent, layer, run, numbers, poison)
     _after_quarantine(state, state.jobs[layer.job], layer, bool(poison))
 
 
@@ -76,9 +76,21 @@ def _had(state: State, agent: Agent, layer: Layer, run: Run, numbers: RangeSet) 
     return had
 
 
-def _elsewhere(layer: Layer, number: int) -> bool:
-    """Whether more than one agent has it."""
-    return number in layer.copied and sum(number in h.open or number in h.finished for h in layer.holdings.values()) > 1
+def _elsewhere(state: State, agent: str, layer: Layer, number: int) -> bool:
+    """Whether another agent has it too, and is going to tell. One that is paused may never tell."""
+    if number not in layer.copied:
+        return False
+    others = [h for h in layer.holdings.values() if h.agent != agent]
+    return any(number in h.finished or (number in h.open and not state.agents[h.agent].paused) for h in others)
+
+
+def _let_go(state: State, agent: Agent, layer: Layer, run: Run, numbers: RangeSet, poison: RangeSet) -> None:
+    """This agent has them no more. What is poison nobody need go on with."""
+    for holding in state.holders(layer, poison, agent.name) if poison else ():
+        if holding.agent != agent.name:
+            drop(state, layer, holding, holding.open & poison)
+            state.prune(holding)
+    let_go(state, agent, layer, run, numbers, poison)
 
 
 def _lost_too_often(state: State, layer: Layer, run: Run, number: int) -> bool:
@@ -88,7 +100,7 @@ def _lost_too_often(state: State, layer: Layer, run: Run, number: int) -> bool:
     job = state.jobs[layer.job]
     known = lost_on | {other.name for other in state.by_session.values() if state.eligible(other, job)}
     enough = len(losses) >= LOSSES_TO_QUARANTINE and len(lost_on) >= min(MACHINES_TO_QUARANTINE, len(known))
-    return enough and not _elsewhere(layer, number)
+    return enough and not _elsewhere(state, run[0], layer, number)
 
 
 def _after_quarantine(state: State, job: Job, layer: Layer, happened: bool) -> None:

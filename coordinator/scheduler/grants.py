@@ -251,8 +251,9 @@ def _grant(state: State, agent: Agent, layer: Layer, numbers: RangeSet, now: flo
 
 
 def _copy_tail(state: State, agent: Agent, jobs: list[Job], now: float) -> None:
-    """Give an idle machine a copy of what another has, where it would be done with it sooner. What failed before is
-    tried at one place at a time, so that its attempts are the job's."""
+    """Give an idle machine a copy of what another has, where it would be done with it sooner. What failed before, or
+    killed what ran it, is tried at one place at a time: its attempts are the job's, and while one of two copies runs
+    nobody can say that it is poison."""
     for job in jobs:
         if not state.obstacle(agent, job) and _copy_from(state, agent, job, now):
             return
@@ -269,7 +270,7 @@ def _copy_from(state: State, agent: Agent, job: Job, now: float) -> bool:
         if not paused and _seconds_left(state, holding, now) <= mine + state.timing.tick:
             return False  # nothing worth its while
         count = min(len(holding.open) if layer.rounds else agent.slots(job), _room_for(agent, layer))
-        odd = RangeSet() if paused else layer.failed()
+        odd = RangeSet() if paused else layer.troubled()
         numbers = highest(holding.open - layer.copied - odd, count)
         if numbers:
             layer.copied.update(numbers)

@@ -529,7 +529,9 @@ class Oracle:
             self.quarantined[self.opened[key[0]], key[0]].add(number)
 
     def _elsewhere(self, name: str, key: Key, number: int) -> bool:
-        return any(holder != (name, key) for holder in self.holders(key[0], number))
+        """On another machine, that is not paused or is done with it."""
+        others = [(who, their) for who, their in self.holders(key[0], number) if who != name]
+        return any(not self.agents[who].paused or number in self.agents[who].done[their] for who, their in others)
 
     def failed(self, name: str, failure: Failure) -> list[object]:
         key, number = (failure.layer, failure.boot, failure.attempt), failure.number

@@ -353,6 +353,20 @@ def test_what_a_paused_machine_has_is_copied_at_once_whatever_it_was() -> None:
     assert not every(c.SendGrant, world.sync(slow, hungry=False))
 
 
+def test_what_fails_for_good_is_not_kept_open_by_a_paused_machine_that_has_it_too() -> None:
+    world = World()
+    world.add(seed(count=1), attempts=2, succeeded=True)
+    world.enter("a")
+    world.sync("a", hungry=False, lent=0)
+    world.enter("b")
+    for _ in range(2):
+        world.tick()
+        world.sync("b")
+        world.fail("b")
+    assert world.layer().quarantined == RangeSet([(0, 1)])
+    assert not world.open_of("a"), "nor does the paused one go on with it"
+
+
 def test_a_paused_machine_is_nobody_to_wait_for() -> None:
     world = World()
     world.add(seed(count=2))

@@ -150,7 +150,7 @@ MUTATIONS = (
     Mutation("a failed shard to the same machine", "grants.py", "    if agent.name not in tried:\n", "    if True:\n"),
     Mutation("a paused job granted", "job_states.py", "    state.running.pop(job.id, None)\n    if as_state", "    if as_state"),
     Mutation("a third copy", "grants.py", "            layer.copied.update(numbers)\n", ""),
-    Mutation("a copy of what failed before", "grants.py", "RangeSet() if paused else layer.failed()", "RangeSet()"),
+    Mutation("a copy of what failed before", "grants.py", "RangeSet() if paused else layer.troubled()", "RangeSet()"),
     Mutation("a kicked shard that runs on", "failures.py", "        drop(state, layer, holding, holding.open & one)\n", ""),
     Mutation("a kicked shard that is waited for where it is finished", "failures.py",
              "        holding.finished.remove(one)\n", ""),

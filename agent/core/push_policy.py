@@ -25,7 +25,7 @@ class PushPolicy:
         self._hurry: set[str] = set()  # layers whose rest is to be offered at once
         self.dead_session: int | None = None  # one the coordinator does not know
         self._retry = RetryDelay()  # of refusals that may pass
-        self._put_off: dict[str, RetryDelay] = {}  # layers of damaged jobs: what is finished of them is kept
+        self._put_off: dict[str, RetryDelay] = {}  # layers that are to be offered again later
 
     def welcomed(self) -> None:
         """A new session: everything may be offered again."""
@@ -34,7 +34,7 @@ class PushPolicy:
 
     @property
     def put_off(self) -> set[str]:
-        """Layers that the coordinator takes nothing of while their job is damaged."""
+        """Layers that the coordinator takes nothing of for now."""
         return set(self._put_off)
 
     def next(self, session: int | None, flush: bool, now: float) -> Push | None:
@@ -114,7 +114,7 @@ class PushPolicy:
                 self._emptied += self._fail(push.layer, self.held_shards.answered(numbers or sent), message)
             case "kernels":
                 self._emptied += self._lose(push.layer, self.held_shards.answered(numbers or sent), message)
-            case "damaged":
+            case "later":
                 return self._put_layer_off(push.layer, message, now)
             case "no-session":
                 self.dead_session = push.session
@@ -128,12 +128,15 @@ class PushPolicy:
         return []
 
     def _put_layer_off(self, layer: str, message: str, now: float) -> list[Action]:
-        """Its job is damaged: what is finished of it is kept and offered now and then, that of others goes on."""
+        """What is finished of it is kept and offered now and then; that of others goes on."""
         first = layer not in self._put_off
         self._put_off.setdefault(layer, RetryDelay()).failed(now)
-        job = self.held_shards.job_of(layer) or "a job"
-        why = f": {message}" if message else ""
-        return [Tell(f"{job} is damaged on the coordinator{why}; what is finished of it is kept here")] if first else []
+        return [Tell(f"{message}; what is finished of it is kept here")] if first and message else []
+
+    def granted(self, layers: set[str]) -> None:
+        """More of these is wanted, and so is what there is of them."""
+        for layer in layers & self._put_off.keys():
+            del self._put_off[layer]
 
     def _later(self, why: str, now: float) -> None:
         self.stuck = why

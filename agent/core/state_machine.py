@@ -198,6 +198,7 @@ class AgentCore:
         """New work."""
         for info in news.layers:
             self.held_shards.learn(info)
+        self.push_policy.granted({grant.layer for grant in news.grants})
         known = [self.held_shards.grant(grant, now) for grant in news.grants]
         if not all(known):
             self._orders.append(Tell("the coordinator granted work of an unknown layer; saying hello again"))

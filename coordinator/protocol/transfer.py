@@ -17,11 +17,11 @@ RefusalCode = Literal[
     "changed",  # of a pull: the source is not what was planned
     "committed",  # of a bundle: to be built again without `numbers`
     "corrupt",  # it is not what it says, or was never to be
-    "damaged",  # its job is, in the coordinator's root: to be kept, and offered again later
     "disk",  # it could not be written
     "full",  # there is no room for it
     "gone",  # nobody wants it, or has it, any more
     "kernels",  # the job's results are of other kernels
+    "later",  # nobody takes it now, and somebody will: to be kept, and offered again
     "no-session",  # this session has ended
     "outputs",  # they are not what the layer's first ones were
 ]

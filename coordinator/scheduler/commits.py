@@ -200,8 +200,8 @@ def judge(state: State, event: Offered) -> None:
 def _refuse_unknown(state: State, event: Offered) -> None:
     merged = any(layer.state == "merged" for layer in state.by_digest.get(event.layer, ()))
     code: RefusalCode = "committed" if merged else "gone"
-    if state.is_damaged(event.layer):
-        merged, code = False, "damaged"
+    if state.is_kept(event.layer):
+        merged, code = False, "later"
     state.emit(RefuseOffer(event.session, code, event.numbers if merged else RangeSet()))
 
 
@@ -286,7 +286,7 @@ def uncommit(state: State, event: Uncommitted) -> None:
 
 def answer_unknown(state: State, agent: Agent, digest: str) -> None:
     """Of a layer that is not open: all its shards are committed, or nobody wants them, or it waits for its turn."""
-    if state.is_damaged(digest):
+    if state.is_kept(digest):
         return
     merged = next((layer for layer in state.by_digest.get(digest, ()) if layer.state == "merged"), None)
     if merged:

@@ -165,15 +165,16 @@ def merge_refused(state: State, event: MergeRefused) -> None:
     halt(state, state.jobs[event.job], event.why)
 
 
-def close(state: State, layer: Layer) -> None:
-    """The layer is no longer open: nobody holds any of it."""
+def close(state: State, layer: Layer, discarded: bool = False) -> None:
+    """The layer is no longer open: nobody holds any of it. Agents keep what they have of it where some job is still to
+    have it, unless it is `discarded`."""
     del state.open_layers[layer.digest]
     state.jobs[layer.job].opened.remove(layer)
     state.jobs[layer.job].supply.pop(layer.digest, None)
     for holding in layer.holdings.values():
         agent = state.agents[holding.agent]
         agent.holdings.pop(holding.key, None)
-        if layer.state != "merged" and layer.job not in state.damaged:
+        if layer.state != "merged" and (discarded or not state.is_kept(layer.digest)):
             state.emit(SendGone(agent.session, layer.digest))
     layer.holdings.clear()
     layer.limbo = RangeSet()
@@ -196,7 +197,7 @@ def send_back(state: State, job: Job, layer: Layer) -> None:
 def discard(state: State, job: Job, layer: Layer) -> None:
     if layer.active:
         layer.state = "waiting"
-        close(state, layer)
+        close(state, layer, discarded=True)
     elif layer.state == "waiting":
         job.queue.remove(layer)
     with state.counting(layer):

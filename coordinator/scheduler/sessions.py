@@ -99,7 +99,7 @@ def _reconcile(state: State, agent: Agent, held: tuple[Held, ...], now: float) -
     for claim in held:
         layer = state.open_layers.get(claim.layer)
         if layer is None:
-            if claim.running and state.is_damaged(claim.layer):
+            if claim.running and state.is_kept(claim.layer):
                 running = RangeSet(claim.running)
                 state.emit(SendDrop(agent.session, claim.layer, claim.boot, claim.attempt, running))
             answer_unknown(state, agent, claim.layer)

@@ -40,9 +40,12 @@ class State:
     def emit(self, command: Action) -> None:
         self.commands.append(command)
 
-    def is_damaged(self, digest: str) -> bool:
-        """Whether a damaged job has this layer: what agents finished of it is kept for when that job is mended."""
-        return any(digest in layers for layers in self.damaged.values())
+    def is_kept(self, digest: str) -> bool:
+        """Whether what agents finished of a layer that is not open is to be kept: a job waits for it, and the layer for
+        its turn, or the job is damaged and may be mended. Rounds end with their driver."""
+        waiting = (one for one in self.by_digest.get(digest, ()) if one.state == "waiting" and not one.rounds)
+        damaged = any(digest in layers for layers in self.damaged.values())
+        return damaged or any(not self.jobs[layer.job].ended for layer in waiting)
 
     def present_agents(self) -> Iterator[Agent]:
         return (agent for agent in self.agents.values() if agent.present)

@@ -151,7 +151,7 @@ def test_a_folder_deleted_under_a_running_job_blocks_no_pushes_and_put_back_it_g
     aside = place.rename(farm.folder / "aside")
     watching = farm.run(["/bin/sh", "-c", 'exec "$@"', "sh", *watch_command(farm, spoilt)], "watch.out")
     answer = agent.push(parts_of(agent, spoilt)[0])
-    assert isinstance(answer, transfer.Refused) and answer.code == "damaged", answer
+    assert isinstance(answer, transfer.Refused) and answer.code == "later", answer
     agent.work(lambda: farm.status(sound).state == "complete")
     farm.check_result(sound)
     assert agent.parts == kept
@@ -209,7 +209,7 @@ def test_a_folder_that_takes_no_bundle_for_an_input_output_error(farm: FarmHarne
     when = 1 if call == "rename" else 2  # the first is the bundle's own
     with Tracer(farm, agent.push_link.pid, f"{call}:error=EIO:when={when}"):
         answer = agent.push(parts_of(agent, spoilt)[0])
-    assert isinstance(answer, transfer.Refused) and answer.code == "damaged", answer
+    assert isinstance(answer, transfer.Refused) and answer.code == "later", answer
     assert farm.status(spoilt).state == "damaged" and "Input/output error" in farm.status(spoilt).why
     agent.work(lambda: farm.status(sound).state == "complete")
     farm.restart()

@@ -875,10 +875,20 @@ class Farm(RuleBasedStateMachine):
         elif verdict.code == "committed":
             twins = [one.layers[layer].state for one in self.disk.jobs.values() if layer in one.layers]
             assert "merged" in twins and set(verdict.numbers) == numbers
+        elif verdict.code == "later":
+            waiting = [one.id for one in self.disk.jobs.values() if self._waits(one, layer)]
+            assert waiting and job is None and session in oracle.sessions, "kept, and nobody is to have it"
         else:
+            assert not any(self._waits(one, layer) for one in self.disk.jobs.values()) or verdict.code == "no-session"
             assert verdict.code == ("gone" if session in oracle.sessions else "no-session")
             assert job is None or verdict.code == "no-session", "refused what is wanted"
         return verdict
+
+    def _waits(self, job: DiskJob, layer: str) -> bool:
+        """Whether the layer waits for its turn in a job that goes on, or may."""
+        known = job.layers.get(layer)
+        ended = job.state in {"complete", "incomplete", "cancelled"}
+        return known is not None and known.state == "waiting" and not known.rounds and not ended
 
     def _refused(self, agent: Agent, layer: str, verdict: c.RefuseOffer, offered: set[int]) -> None:
         match verdict.code:
@@ -888,6 +898,8 @@ class Farm(RuleBasedStateMachine):
                 agent.settle(layer, set(verdict.numbers))
             case "kernels":
                 agent.give_up(layer, offered)
+            case "later":
+                pass
             case _:
                 agent.settle(layer, offered)
 

@@ -48,9 +48,14 @@ class Outbox:
         self.drain = True
         self._something.set()
 
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to say."""
+        return self._something.is_set()
+
     async def wait(self, seconds: float) -> None:
         """Until there is something to say, or the time is over."""
-        if seconds > 0 and not self._something.is_set():
+        if seconds > 0 and not self.has_news:
             await wait_until(self._something, seconds)
 
     def news(self) -> News:

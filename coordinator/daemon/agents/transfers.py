@@ -184,7 +184,7 @@ class PushChannel(Channel):
         if isinstance(verdict, c.AcceptOffer):
             return self._accept(offer, verdict, agent.name, numbers)
         assert isinstance(verdict, c.RefuseOffer)
-        return Refused(verdict.code, verdict.numbers.pairs())
+        return Refused(verdict.code, verdict.numbers.pairs(), _damage_of(self._engine, offer.layer))
 
     def _accept(self, offer: Offer, verdict: c.AcceptOffer, agent: str, numbers: RangeSet) -> Message:
         engine = self._engine
@@ -235,9 +235,10 @@ class PushChannel(Channel):
         engine, b = self._engine, bundle
         layer = engine.open_layer(b.layer)
         if b.job in engine.damaged:
-            return Refused("damaged", [], engine.damaged[b.job][1].message)
+            return Refused("later", [], _damage_of(engine, b.layer))
         if layer is None or layer.job != b.job or layer.generation != b.generation:
-            return Refused("gone", [], "the layer was taken back meanwhile")
+            wanted = (layer is not None and layer.job != b.job) or engine.state.is_kept(b.layer)
+            return Refused("later" if wanted else "gone", [])
         fixed = engine.jobs[b.job].fix_outputs(b.layer, b.outputs)  # by the first commit, where none is declared
         if refused := _judge_outputs(b.outputs, fixed, engine.jobs[b.job].layers[b.layer], b.numbers):
             return refused
@@ -275,12 +276,18 @@ class PushChannel(Channel):
             log.warning("no room for a bundle of %s: %s", bundle.job, failed.message)
         elif bundle and failed.code == "folder":
             damaged(self._engine, bundle.job, failed.message)
-            return Refused("damaged", [], failed.message)
+            return Refused("later", [], _damage_of(self._engine, bundle.layer))
         elif bundle:
             log.warning("a bundle of %s from %s did not arrive: %s", bundle.job, bundle.agent, failed.message)
         return Refused(failed.code, [], failed.message)
 
     answers: ClassVar[Answers] = {Offer: _offer, Stored: _stored, Failed: _failed, Moved: Channel.moved}
+
+
+def _damage_of(engine: Engine, layer: str) -> str:
+    """What is wrong with a job that has this layer; "" where none is damaged."""
+    damaged = (job for job, layers in engine.state.damaged.items() if layer in layers)
+    return next((f"{job} is damaged: {engine.damaged[job][1].message}" for job in damaged), "")
 
 
 def _discard(file: Path) -> None:

@@ -715,7 +715,7 @@ def test_what_is_finished_of_a_damaged_job_is_kept_and_holds_up_no_other_layer()
     one, two = of(Run, world.hear(info(A), info(B), grants=[grant(0, 1, layer=A), grant(0, 1, layer=B)]))
     (push,) = of(Push, world.ended(one))
     assert not of(Push, world.ended(two))
-    orders = world.tell(PushAnswered(Refused("damaged", [], "no folder"), RangeSet([(0, 1)]), 0, 0.0))
+    orders = world.tell(PushAnswered(Refused("later", [], "no folder"), RangeSet([(0, 1)]), 0, 0.0))
     (other,) = of(Push, orders)
     assert other.layer != push.layer and not of(Delete, orders)
     assert "no folder" in of(Tell, orders)[0].line
@@ -723,7 +723,7 @@ def test_what_is_finished_of_a_damaged_job_is_kept_and_holds_up_no_other_layer()
     assert of(Delete, settled) and not of(Push, settled)
     (again,) = of(Push, world.after(3.0))
     assert again == push
-    world.tell(PushAnswered(Refused("damaged", [], "no folder"), RangeSet([(0, 1)]), 0, 0.0))
+    world.tell(PushAnswered(Refused("later", [], "no folder"), RangeSet([(0, 1)]), 0, 0.0))
     world.tell(DrainAsked("SIGTERM"))
     world.hear()
     assert world.core.may_leave, "it does not wait for a job that is damaged"

@@ -27,7 +27,7 @@ def test_what_is_unfinished_is_taken_back_and_what_is_finished_is_kept() -> None
     said = damaged(world)
     assert only(c.SendDrop, said).numbers == held.numbers
     assert not every(c.SendGone, said) and not every(c.StoreJob, said) and not every(c.StoreLayer, said)
-    assert offer(world, "one", done.numbers) == c.RefuseOffer(world.sessions["one"], "damaged", RangeSet())
+    assert offer(world, "one", done.numbers) == c.RefuseOffer(world.sessions["one"], "later", RangeSet())
     assert not every(c.SendGrant, world.sync("one"))
 
 
@@ -48,7 +48,7 @@ def test_one_that_was_never_read_back_is_known_by_its_layers() -> None:
     damaged(world, "L", "M")
     world.join("one")
     assert isinstance(verdict := offer(world, "one", RangeSet([(0, 3)]), "M"), c.RefuseOffer)
-    assert verdict.code == "damaged"
+    assert verdict.code == "later"
     assert isinstance(verdict := offer(world, "one", RangeSet([(0, 3)]), "N"), c.RefuseOffer)
     assert verdict.code == "gone"
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import platform
 import queue
 import shutil
 import signal
 import sys
 import time
-import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -46,7 +44,6 @@ from muster.agent.core.actions import (
 )
 from muster.agent.core.events import BatchEnded, DrainAsked, Event, Lent, PoolLost, PoolStarted, SpaceSeen, Ticked
 from muster.agent.core.pool_restarts import PoolRestarts
-from muster.agent.core.session import AgentFacts
 from muster.agent.core.state_machine import AgentCore, Left
 from muster.agent.display import DisplayState, Meter, StatusLine
 from muster.agent.host import user_limits
@@ -56,9 +53,9 @@ from muster.agent.pool import cleanup
 from muster.agent.pool.controller import PoolController, PoolNews
 from muster.agent.pool.interface import PoolNotStarted
 from muster.agent.spool.paths import Spool
+from muster.coordinator.protocol.control import Hello
 from muster.jobs.common.errors import INTERRUPTED_EXIT, MusterError
 from muster.jobs.common.validation import one_line
-from muster.jobs.contract.plan import Environment
 from muster.jobs.user_code import reaper
 
 LOOK_SECONDS = 0.25  # between looks at the slots' marks
@@ -76,17 +73,10 @@ log = logging.getLogger("muster.agent")
 class AgentSettings:
     """What `agent join` was told, every default resolved."""
 
-    name: str
-    host: str
-    cpus: int
-    memory: int
-    disk: int
-    version: str
+    who: Hello  # this agent and its machine, as each hello says
     packs: Path | None = None  # folder of the users' code as the coordinator has it; None: inputs and code are pulled
     bandwidth: int | None = None  # bytes per second, both ways together
-    gpus: tuple[str, ...] = ()  # labels, as CUDA_VISIBLE_DEVICES takes them
     pythons: Mapping[str, str] = field(default_factory=dict)  # name of an environment → its interpreter
-    envs: Mapping[str, Environment] = field(default_factory=dict)  # the same → what it has
 
 
 class Interrupted(BaseException):
@@ -108,7 +98,7 @@ class AgentProcess:
         self._pulling = Pulling(link, spool, bandwidth, self._inbox.put)
         self._following = Following(link, spool, bandwidth, self._inbox.put)
         self._pool_controller = PoolController(
-            spool, settings.name, settings.cpus, settings.packs, settings.pythons, self._inbox.put
+            spool, settings.who.name, settings.who.cpus, settings.packs, settings.pythons, self._inbox.put
         )
         self._core = self._make_desk()
         self._line = StatusLine()
@@ -116,7 +106,7 @@ class AgentProcess:
         self._weights: dict[int, int] = {}
         self._due = dict.fromkeys(("wish", "look", "weigh", "space", "state"), 0.0)
         self._wish, self._wish_stamp = user_limits.read(spool.path), user_limits.stamp(spool.path)
-        self._lent = (settings.cpus, "")
+        self._lent = (settings.who.cpus, "")
         self._signals = 0
         self._restarts = PoolRestarts()
         self._pool_lost = False  # and not started again
@@ -126,7 +116,7 @@ class AgentProcess:
         """Until it has left; the exit code. A MusterError is raised once everything is stopped."""
         self._catch_signals()
         open_log(self._spool.log)
-        log.info("joining %s as %s", self._link, self._settings.name)
+        log.info("joining %s as %s", self._link, self._settings.who.name)
         try:
             self._work()
         except Interrupted:
@@ -147,33 +137,7 @@ class AgentProcess:
         cleanup.sweep(self._spool.run, scratch=self._spool.run)  # before its record is cleared away
         self._spool.clear()
         parts = [part for part, _ in self._spool.parts()]
-        return AgentCore(self._who(), Left(parts, losses, self._spool.copies(), self._spool.codes()))
-
-    def _who(self) -> AgentFacts:
-        from muster.jobs.kinds.registry import kernels
-        from muster.jobs.user_code import environments
-        from muster.jobs.user_code.environments import installed
-        from muster.jobs.workbench.fingerprint import fingerprint
-
-        settings = self._settings
-        return AgentFacts(
-            name=settings.name,
-            spool=self._spool.uuid,
-            process=uuid.uuid4().hex,
-            host=settings.host,
-            pid=os.getpid(),
-            cpus=settings.cpus,
-            memory=settings.memory,
-            disk=settings.disk,
-            kernels=kernels(),
-            fingerprint=fingerprint(),
-            python=platform.python_version(),
-            version=settings.version,
-            in_place=settings.packs is not None,
-            packages=tuple(installed()),
-            gpus=settings.gpus,
-            envs={"": environments.own(), **settings.envs},
-        )
+        return AgentCore(self._settings.who, Left(parts, losses, self._spool.copies(), self._spool.codes()))
 
     # --- the loop ---
 
@@ -199,7 +163,7 @@ class AgentProcess:
 
     def _start_pool(self) -> None:
         if self._quit is None:
-            self._line.say(f"{self._settings.name}: starting {self._settings.cpus} workers")
+            self._line.say(f"{self._settings.who.name}: starting {self._settings.who.cpus} workers")
             self._pool_lost = False
             try:
                 self._pool_controller.pool.start()
@@ -274,7 +238,7 @@ class AgentProcess:
                 self._spool.part(name).unlink(missing_ok=True)
             case Tell(line):
                 log.info("%s", one_line(line))
-                self._line.say(f"{self._settings.name}: {one_line(line)}")
+                self._line.say(f"{self._settings.who.name}: {one_line(line)}")
             case Quit():
                 self._quit = action
 
@@ -300,7 +264,7 @@ class AgentProcess:
         fresh = stamp != self._wish_stamp
         if fresh:
             self._wish, self._wish_stamp = user_limits.read(self._spool.path), stamp
-        lent = user_limits.lent(self._wish, self._settings.cpus, user_limits.cores(), user_limits.minute_of_day())
+        lent = user_limits.lent(self._wish, self._settings.who.cpus, user_limits.cores(), user_limits.minute_of_day())
         if lent != self._lent:
             self._lent = lent
             self._pool_controller.pool.grow(lent[0])
@@ -323,8 +287,8 @@ class AgentProcess:
     def _state(self, now: float) -> DisplayState:
         talk, meter = self._core.talk, self._meter
         return DisplayState(
-            name=self._settings.name,
-            host=self._settings.host,
+            name=self._settings.who.name,
+            host=self._settings.who.host,
             where=str(self._link),
             pid=os.getpid(),
             linked=bool(talk.session),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import re
 import shutil
 import sys
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,8 +192,9 @@ def _join(place: Folder | Host, options: Options, wishes: Wishes) -> int:
             raise
         click.echo(f"{wishes.name}: {error.message}; trying again", err=True)
     settings = _settings(place, wishes, spool, envs)
-    lent = f"{settings.cpus} cpus, {units.format_size(settings.memory)} of memory"
-    click.echo(f"{wishes.name}: {lent}, {units.format_size(settings.disk)} of disk in {wishes.folder}", err=True)
+    who = settings.who
+    lent = f"{who.cpus} cpus, {units.format_size(who.memory)} of memory"
+    click.echo(f"{who.name}: {lent}, {units.format_size(who.disk)} of disk in {wishes.folder}", err=True)
     return AgentProcess(settings, spool, link).run()
 
 
@@ -199,22 +203,34 @@ def _settings(
 ) -> AgentSettings:
     from muster.agent.host import memory as weigh
     from muster.agent.process import AgentSettings
+    from muster.coordinator.protocol.control import Hello
+    from muster.coordinator.protocol.values import PROTOCOL
+    from muster.jobs.kinds.registry import kernels
+    from muster.jobs.workbench.fingerprint import fingerprint
 
     share = DISK_SHARE if isinstance(place, Folder) else PULL_DISK_SHARE
     there = shutil.disk_usage(wishes.folder).free + spool.part_bytes() + spool.input_bytes()
-    return AgentSettings(
+    who = Hello(
+        protocol=PROTOCOL,
+        version=VERSION,
         name=wishes.name,
+        spool=spool.uuid,
+        process=uuid.uuid4().hex,
         host=owners.host(),
+        pid=os.getpid(),
         cpus=wishes.cpus or max(1, courtesy.cores() - (wishes.courtesy.leave_cores or 0)),
         memory=wishes.memory or int(MEMORY_SHARE * weigh.total()),
         disk=wishes.disk or int(share * there),
-        version=VERSION,
-        packs=place.path / "code" if isinstance(place, Folder) else None,
-        bandwidth=wishes.bandwidth,
-        gpus=wishes.gpus,
-        pythons=wishes.pythons,
-        envs=envs,
+        kernels=kernels(),
+        fingerprint=fingerprint(),
+        python=platform.python_version(),
+        in_place=isinstance(place, Folder),
+        packages=environments.installed(),
+        gpus=list(wishes.gpus),
+        envs={"": environments.own(), **envs},
     )
+    packs = place.path / "code" if isinstance(place, Folder) else None
+    return AgentSettings(who, packs, wishes.bandwidth, wishes.pythons)
 
 
 def _detach(folder: Path, name: str) -> int:

@@ -5,14 +5,12 @@ The channel is a strict loop: while an answer is awaited nothing can be said.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from muster.agent.core.actions import Action, Quit, Redial, Say, Tell
 from muster.agent.core.reports import ReportBatch, trimmed
 from muster.coordinator.protocol.control import Held, Hello, Leave, News, Rejected, Sync, Welcome
-from muster.coordinator.protocol.values import PROTOCOL
 from muster.jobs.common.errors import FencedError, RefusedError
-from muster.jobs.contract.plan import Environment
 
 GAP_SECONDS = 0.05  # between two questions: news is gathered meanwhile
 POLL_SECONDS = (
@@ -24,32 +22,11 @@ HELLO_PAUSE_SECONDS = 1.0
 FINAL = {"fenced", "name-taken", "not-allowed"}
 
 
-@dataclass(frozen=True)
-class AgentFacts:
-    """What a hello says of this agent; none of it changes while it runs."""
-
-    name: str
-    spool: str
-    process: str
-    host: str
-    pid: int
-    cpus: int
-    memory: int
-    disk: int
-    kernels: dict[str, int]
-    fingerprint: str
-    python: str
-    version: str
-    in_place: bool  # whether it reads sources where they are
-    packages: tuple[str, ...] = ()  # those of `muster.jobs.contract.resources` that are here
-    gpus: tuple[str, ...] = ()  # labels of those it lends
-    envs: dict[str, Environment] = field(default_factory=dict)  # by name; "" is our own
-
-
 class ControlSession:
-    """The state of the conversation. `session` is None without one; `asked` is None while nothing is awaited."""
+    """The state of the conversation. `session` is None without one; `asked` is None while nothing is awaited. `who`:
+    what each hello says of this agent and its machine; none of it changes while it runs."""
 
-    def __init__(self, who: AgentFacts) -> None:
+    def __init__(self, who: Hello) -> None:
         self.who = who
         self.up = False
         self.why_down = "not connected yet"
@@ -85,9 +62,8 @@ class ControlSession:
         return self.free and not self.session and now >= self._hello_at
 
     def hello(self, letter: ReportBatch, held: list[Held], now: float) -> Say:
-        said = {field: getattr(self.who, field) for field in AgentFacts.__dataclass_fields__}
         failures = trimmed(letter.failures)
-        message = Hello(protocol=PROTOCOL, held=held, failures=failures, losses=letter.losses, **said)
+        message = msgspec.structs.replace(self.who, held=held, failures=failures, losses=letter.losses)
         self._hello_at = now + HELLO_PAUSE_SECONDS
         return self._say(Say(message, 0.0), now)
 

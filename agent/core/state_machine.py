@@ -39,10 +39,10 @@ from muster.agent.core.inputs import Inputs
 from muster.agent.core.pull_policy import PullPolicy
 from muster.agent.core.push_policy import PushPolicy
 from muster.agent.core.round_sheets import RoundSheets
-from muster.agent.core.session import AgentFacts, ControlSession
+from muster.agent.core.session import ControlSession
 from muster.agent.core.slots import Slots
 from muster.agent.core.state import HeldShards
-from muster.coordinator.protocol.control import Bye, Leave, Loss, News, Rejected, Sync, Welcome
+from muster.coordinator.protocol.control import Bye, Hello, Leave, Loss, News, Rejected, Sync, Welcome
 from muster.jobs.common.errors import LinkError
 from muster.jobs.common.ranges import RangeSet
 
@@ -66,12 +66,12 @@ class Left:
 class AgentCore:
     """One agent process. After a Quit nothing more is ordered."""
 
-    def __init__(self, who: AgentFacts, left: Left | None = None) -> None:
+    def __init__(self, who: Hello, left: Left | None = None) -> None:
         left = left or Left()
         self.held_shards = HeldShards(who.in_place)
         self.talk = ControlSession(who)
         self.disk = FreeDisk(who.disk)
-        self.slots = Slots(who.cpus, who.memory, who.gpus)
+        self.slots = Slots(who.cpus, who.memory, tuple(who.gpus))
         self.space = DiskBudget(self.held_shards, self.slots, self.disk, Inputs(left.inputs))
         self.pull_policy = PullPolicy(self.space, set(left.codes))
         self.dispatch = Dispatch(self.space, None if who.in_place else self.pull_policy.codes, who.process[:8])

@@ -29,11 +29,11 @@ def claim(state: State, agent: Agent, layer: Layer, boot: int, attempt: int, num
     if holding is None:
         holding = Holding(agent.name, layer.job, layer.digest, boot, attempt, now, RangeSet())
         job = state.jobs[layer.job]
-        if boot < state.boot and job.state in {"running", "paused"} and job.suits(agent.fingerprint):
+        if boot < state.boot and job.state in {"running", "paused"} and job.suits(agent.hello.fingerprint):
             holding.open = numbers & layer.limbo
             layer.limbo.remove(holding.open)
             if holding.open:
-                job.work_goes_to(agent.fingerprint)
+                job.work_goes_to(agent.hello.fingerprint)
         state.add_holding(holding)
     return holding
 
@@ -50,7 +50,7 @@ def take_in(state: State, agent: Agent, holding: Holding, finished: RangeSet) ->
     if finished & layer.copied:
         _supersede(state, layer, holding, finished)
     if new:
-        state.jobs[layer.job].work_goes_to(agent.fingerprint)
+        state.jobs[layer.job].work_goes_to(agent.hello.fingerprint)
         _succeeded(state, agent, state.jobs[layer.job])
 
 
@@ -234,7 +234,7 @@ def _fix_kernels(state: State, event: BundleCommitted) -> None:
         return
     job.fingerprint, job.kernels_fixed = event.fingerprint, True
     for agent in state.present_agents():
-        if not job.suits(agent.fingerprint):
+        if not job.suits(agent.hello.fingerprint):
             hand_back_all(state, agent, job.id)
 
 

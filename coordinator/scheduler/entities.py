@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import exp
 from typing import Literal
 
+from muster.coordinator.protocol.control import Hello
 from muster.coordinator.scheduler.events import Run
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import Environment
@@ -253,24 +254,15 @@ class Agent:
     """One machine's agent. `session` is 0 unless it is live or draining."""
 
     name: str
-    spool: str
-    process: str
+    hello: Hello  # its last one, but for what it held: which process of which machine it is, and what that has
     session: int
-    cpus: int
-    memory: int
-    kernels: dict[str, int]
+    cpus: int  # that it may use now
     room: int
     heard: float
     state: AgentState = "live"
     hungry: bool = False  # whether it would take work
     paused: bool = False  # what it has stands still until its user wills
-    fingerprint: str = ""
-    in_place: bool = False
-    packages: frozenset[str] = frozenset()
-    gpus: int = 0
-    envs: dict[str, Environment] = field(default_factory=dict)  # by name; "" is its own
     env_obstacles: dict[str, str | None] = field(default_factory=dict)  # job → what its own lacks, once looked at
-    disk: int = 0  # bytes its spool may use in all
     away: bool = False  # it hung up, and did not say hello since
     told: int = 0  # the last attempt it had heard of when it wrote its last sync, or hello
     missing: dict[str, float] = field(default_factory=dict)  # layer → since when it has had less of it than it should
@@ -288,19 +280,19 @@ class Agent:
         return self.state in {"live", "draining"}
 
     def slots(self, job: Job) -> int:
-        by_memory = self.memory // job.memory if job.memory and self.memory else self.cpus
-        by_gpus = self.gpus // job.gpus if job.gpus else self.cpus
+        by_memory = self.hello.memory // job.memory if job.memory and self.hello.memory else self.cpus
+        by_gpus = len(self.hello.gpus) // job.gpus if job.gpus else self.cpus
         return min(self.cpus // job.cpus, by_memory, by_gpus)
 
     def env_obstacle(self, job: Job) -> str | None:
         """What is wrong with its environment for this job, if anything."""
         if job.id not in self.env_obstacles:
-            self.env_obstacles[job.id] = _lacks(self.envs, job)
+            self.env_obstacles[job.id] = _lacks(self.hello.envs, job)
         return self.env_obstacles[job.id]
 
     def cost(self, layer: Layer) -> int:
         """Bytes of its disk that one shard takes, input and output."""
-        return layer.out_bytes + (0 if self.in_place else layer.in_bytes)
+        return layer.out_bytes + (0 if self.hello.in_place else layer.in_bytes)
 
     def open_of(self, job: str | None = None) -> int:
         return sum(len(h.open) for h in self.holdings.values() if job is None or h.job == job)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from muster.coordinator.protocol.control import Failure, Finished, Held, Loss, Returned
+from muster.coordinator.protocol.control import Failure, Finished, Hello, Loss, Returned
 from muster.jobs.common.ranges import RangeSet
-from muster.jobs.contract.plan import Environment
 from muster.jobs.contract.states import JobState, LayerState
 
 Run = tuple[str, int, int]  # one run of a shard: on which agent, by which (boot, attempt)
@@ -70,24 +69,10 @@ class JobDamaged:
 
 @dataclass(frozen=True)
 class Joined:
-    """An agent said hello: all that it holds is in `held`."""
+    """An agent said hello, and has this session from now on."""
 
-    name: str
-    spool: str
-    process: str
     session: int
-    cpus: int
-    memory: int
-    room: int
-    kernels: dict[str, int]
-    fingerprint: str = ""
-    in_place: bool = False  # it reads sources where they are: inputs cost it no disk
-    packages: frozenset[str] = frozenset()
-    gpus: int = 0
-    envs: dict[str, Environment] = field(default_factory=dict)  # by name; "" is its own
-    held: tuple[Held, ...] = ()
-    failures: tuple[Failure, ...] = ()
-    losses: tuple[Loss, ...] = ()
+    hello: Hello
 
 
 @dataclass(frozen=True)

@@ -237,7 +237,7 @@ def _grant(state: State, agent: Agent, layer: Layer, numbers: RangeSet, now: flo
     if not numbers:
         return
     state.last_attempt += 1
-    state.jobs[layer.job].work_goes_to(agent.fingerprint)
+    state.jobs[layer.job].work_goes_to(agent.hello.fingerprint)
     holding = Holding(agent.name, layer.job, layer.digest, state.boot, state.last_attempt, now, numbers.copy())
     state.add_holding(holding)
     rate = agent.rates.get(layer.job)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from muster.coordinator.protocol.control import Held, RejectionCode
+import msgspec
+
+from muster.coordinator.protocol.control import Held, Hello, RejectionCode
 from muster.coordinator.scheduler import commits, failures
 from muster.coordinator.scheduler.actions import (
     NoteMissing,
@@ -27,20 +29,21 @@ DOUBT_HEARTBEATS = 3  # so long may an agent have less than we think; then it ha
 
 def join(state: State, event: Joined, now: float) -> None:
     """A hello."""
-    old = state.agents.get(event.name)
-    if event.process in state.fenced:
+    hello = event.hello
+    old = state.agents.get(hello.name)
+    if hello.process in state.fenced:
         _reject(state, event.session, "fenced", "another process took this agent's name and spool")
         return
-    if old and old.present and old.spool != event.spool:
-        _reject(state, event.session, "name-taken", f"an agent called {event.name} is at work from another spool")
+    if old and old.present and old.hello.spool != hello.spool:
+        _reject(state, event.session, "name-taken", f"an agent called {hello.name} is at work from another spool")
         return
-    agent = _enter(state, event, old, now)
-    for failure in event.failures:
+    agent = _enter(state, event.session, hello, old, now)
+    for failure in hello.failures:
         failures.fail(state, agent, failure)
-    for loss in event.losses:
+    for loss in hello.losses:
         failures.lose(state, agent, loss)
-    _reconcile(state, agent, event.held, now)
-    state.expected.discard(event.name)
+    _reconcile(state, agent, hello.held, now)
+    state.expected.discard(hello.name)
     release_limbo_if_due(state, now)
 
 
@@ -57,43 +60,40 @@ def reject_unknown(state: State, session: int) -> None:
     _reject(state, session, "no-session", "this session has ended")
 
 
-def _enter(state: State, event: Joined, old: Agent | None, now: float) -> Agent:
+def _enter(state: State, session: int, hello: Hello, old: Agent | None, now: float) -> Agent:
     """The agent under its new session; what it held before stays until it is reconciled."""
     if old and old.present:
         del state.by_session[old.session]
-    if old and old.spool != event.spool:
+    if old and old.hello.spool != hello.spool:
         old = None  # another machine under a name that is free again
-    if old and old.process != event.process:
+    if old and old.hello.process != hello.process:
         _fence(state, old)
-    agent = old or Agent(event.name, event.spool, event.process, 0, 1, 0, {}, 0, now)
-    draining = old is not None and old.state == "draining" and old.process == event.process
-    agent.spool, agent.process, agent.session = event.spool, event.process, event.session
-    agent.cpus, agent.memory, agent.kernels, agent.room = event.cpus, event.memory, event.kernels, event.room
-    agent.fingerprint = event.fingerprint
-    agent.packages = event.packages
-    agent.gpus, agent.envs, agent.env_obstacles = event.gpus, event.envs, {}
-    agent.in_place, agent.disk, agent.heard, agent.hungry = event.in_place, event.room, now, False
+    draining = old is not None and old.state == "draining" and old.hello.process == hello.process
+    machine = msgspec.structs.replace(hello, held=[], failures=[], losses=[])
+    agent = old or Agent(hello.name, machine, session, hello.cpus, hello.disk, now)
+    agent.hello, agent.session, agent.env_obstacles = machine, session, {}
+    agent.cpus, agent.room, agent.heard, agent.hungry = hello.cpus, hello.disk, now, False
     agent.state, agent.away, agent.paused = "draining" if draining else "live", False, False
-    state.agents[event.name] = agent
-    state.by_session[event.session] = agent
+    state.agents[hello.name] = agent
+    state.by_session[session] = agent
     agent.told = state.last_attempt
     agent.missing.clear()
-    state.short.pop(event.name, None)
-    state.emit(StoreAgent(event.name, True))
+    state.short.pop(hello.name, None)
+    state.emit(StoreAgent(hello.name, True))
     if draining:
-        state.emit(SendDrain(event.session))
+        state.emit(SendDrain(session))
     return agent
 
 
 def _fence(state: State, old: Agent) -> None:
-    state.fenced[old.process] = None
+    state.fenced[old.hello.process] = None
     if len(state.fenced) > FENCED_KEPT:
         state.fenced.pop(next(iter(state.fenced)))
     if old.session:
         _reject(state, old.session, "fenced", "another process took this agent's name and spool")
 
 
-def _reconcile(state: State, agent: Agent, held: tuple[Held, ...], now: float) -> None:
+def _reconcile(state: State, agent: Agent, held: list[Held], now: float) -> None:
     """Make what we think it holds what it says it holds."""
     before = dict(agent.holdings)
     for claim in held:
@@ -190,7 +190,7 @@ def free_kernels(state: State) -> None:
 
 
 def _has_machine(state: State, job: Job) -> bool:
-    return any(a.fingerprint == job.fingerprint and not state.obstacle(a, job) for a in state.by_session.values())
+    return any(a.hello.fingerprint == job.fingerprint and not state.obstacle(a, job) for a in state.by_session.values())
 
 
 def pardon(state: State, delay: float, now: float) -> None:

@@ -63,26 +63,27 @@ class State:
         """Why this agent may run nothing of this job, if it may not."""
         if job.id in agent.ineligible:
             return agent.ineligible[job.id]
-        if job.kind not in agent.kernels:
+        has = agent.hello
+        if job.kind not in has.kernels:
             return f"has no kind {job.kind}"
-        if agent.kernels[job.kind] != job.kernel:
-            return f"has version {agent.kernels[job.kind]} of kind {job.kind}, the job wants {job.kernel}"
-        if not job.suits(agent.fingerprint):
-            return f"has other kernels than the job's first machine: {apart(agent.fingerprint, job.fingerprint)}"
+        if has.kernels[job.kind] != job.kernel:
+            return f"has version {has.kernels[job.kind]} of kind {job.kind}, the job wants {job.kernel}"
+        if not job.suits(has.fingerprint):
+            return f"has other kernels than the job's first machine: {apart(has.fingerprint, job.fingerprint)}"
         for package in job.needs:
-            if package not in agent.packages:
+            if package not in has.packages:
                 return f"has no {package}: `{pip_line(package)}` there, then join again"
         if why := agent.env_obstacle(job):
             return why
         if agent.cpus < job.cpus:
             return f"has {agent.cpus} cpus, a shard wants {job.cpus}"
-        if agent.gpus < job.gpus:
-            return f"lends {agent.gpus} gpus, a shard wants {job.gpus}: leave, and join it with `--gpus`"
+        if len(has.gpus) < job.gpus:
+            return f"lends {len(has.gpus)} gpus, a shard wants {job.gpus}: leave, and join it with `--gpus`"
         if agent.slots(job) < 1:
-            return f"may use {agent.memory} bytes of memory, a shard wants {job.memory}"
-        wanted = job.least_output if agent.in_place else job.least_cost + job.model_bytes
-        if agent.disk < wanted:
-            return f"may use {agent.disk} bytes of disk, a shard wants {wanted}"
+            return f"may use {has.memory} bytes of memory, a shard wants {job.memory}"
+        wanted = job.least_output if has.in_place else job.least_cost + job.model_bytes
+        if has.disk < wanted:
+            return f"may use {has.disk} bytes of disk, a shard wants {wanted}"
         return None
 
     def add_holding(self, holding: Holding) -> None:

@@ -12,6 +12,7 @@ from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.states import JobState, LayerState
+from tests.support.sched import hello
 
 MIB = 1 << 20
 FIRST = 400  # more shards of rounds than one life of the daemon sees
@@ -192,13 +193,14 @@ class Agent:
         self.news = [one for one in self.news if not isinstance(one, Returned)]
         keys = [key for key in {**self.running, **self.done} if self.running[key] or self.done[key]]
         first = self.news[:1]
-        return e.Joined(
-            name=self.name, spool=self.spool, process=self.process, session=session, cpus=self.cpus, memory=0,
-            room=self.budget, kernels={KIND: self.kernel}, fingerprint=self.fingerprint, in_place=True,
-            held=tuple(Held("", *key, pairs(self.running[key]), pairs(self.done[key])) for key in keys),
-            failures=tuple(one for one in first if isinstance(one, Failure)),
-            losses=tuple(one for one in first if isinstance(one, Loss)),
+        said = hello(
+            name=self.name, spool=self.spool, process=self.process, cpus=self.cpus, memory=0,
+            disk=self.budget, kernels={KIND: self.kernel}, fingerprint=self.fingerprint, in_place=True,
+            held=[Held("", *key, pairs(self.running[key]), pairs(self.done[key])) for key in keys],
+            failures=[one for one in first if isinstance(one, Failure)],
+            losses=[one for one in first if isinstance(one, Loss)],
         )  # fmt: skip
+        return e.Joined(session, said)
 
     def sync(self, hungry: bool) -> e.Synced:
         first = self.news[:1]
@@ -420,37 +422,38 @@ class Oracle:
     # --- news of agents ---
 
     def joined(self, event: e.Joined, alive: float) -> list[object]:
-        old = self.agents.get(event.name)
-        if event.process in self.fenced:
+        said = event.hello
+        old = self.agents.get(said.name)
+        if said.process in self.fenced:
             return [("reject", event.session, "fenced")]
-        if old and old.present and old.spool != event.spool:
+        if old and old.present and old.spool != said.spool:
             return [("reject", event.session, "name-taken")]
         must: list[object] = []
         if old and old.present:
             del self.sessions[old.session]
-        if old and old.spool != event.spool:
+        if old and old.spool != said.spool:
             old = None
-            self.strikes = defaultdict(list, {k: v for k, v in self.strikes.items() if k[0] != event.name})
-            self.barred = {pair for pair in self.barred if pair[0] != event.name}
-        if old and old.process != event.process:
+            self.strikes = defaultdict(list, {k: v for k, v in self.strikes.items() if k[0] != said.name})
+            self.barred = {pair for pair in self.barred if pair[0] != said.name}
+        if old and old.process != said.process:
             self.fenced.add(old.process)
             must += [("reject", old.session, "fenced")] if old.present else []
         seen = Seen(
-            event.spool, event.process, event.session, event.cpus, event.kernels[KIND], event.room, alive,
-            event.fingerprint,
+            said.spool, said.process, event.session, said.cpus, said.kernels[KIND], said.disk, alive,
+            said.fingerprint,
         )  # fmt: skip
         if old:
             seen.open, seen.done = old.open, old.done
-            if old.state == "draining" and old.process == event.process:
+            if old.state == "draining" and old.process == said.process:
                 seen.state = "draining"
-        self.agents[event.name], self.sessions[event.session] = seen, event.name
-        for failure in event.failures:
-            must += self.failed(event.name, failure)
-        for loss in event.losses:
-            must += self.lost(event.name, loss)
+        self.agents[said.name], self.sessions[event.session] = seen, said.name
+        for failure in said.failures:
+            must += self.failed(said.name, failure)
+        for loss in said.losses:
+            must += self.lost(said.name, loss)
         halted = {one[1] for one in must if isinstance(one, tuple) and one[0] == "halted"}
         must += self._reconciled(event, seen, halted)
-        self.expected.discard(event.name)
+        self.expected.discard(said.name)
         return must
 
     def _reconciled(self, event: e.Joined, seen: Seen, halted: set[object]) -> list[object]:
@@ -459,7 +462,7 @@ class Oracle:
         before = {key: seen.open[key] | seen.done[key] for key in {**seen.open, **seen.done}}
         before = {key: those for key, those in before.items() if those}
         claimed: Sets = defaultdict(set)
-        for held in event.held:
+        for held in event.hello.held:
             key = (held.layer, held.boot, held.attempt)
             running, finished = set(RangeSet(held.running)), set(RangeSet(held.finished))
             claimed[key] = running | finished
@@ -475,7 +478,7 @@ class Oracle:
                     self.limbo[held.layer] -= running
                     if seen.open[key]:
                         self.goes_to(seen, job)
-                must += self.has_finished(event.name, key, finished)
+                must += self.has_finished(event.hello.name, key, finished)
         for key, those in before.items():
             seen.open[key] -= those - claimed[key]
             seen.done[key] -= those - claimed[key]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -108,7 +107,7 @@ class DeskMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 1000.0
-        self.core = AgentCore(replace(who(cpus=3, disk=self.budget), in_place=self.in_place))
+        self.core = AgentCore(msgspec.structs.replace(who(cpus=3, disk=self.budget), in_place=self.in_place))
         self.attempts = 0
         self.open: dict[Shard, int] = {}  # held, not finished → attempt
         self.done: dict[Shard, tuple[int, str]] = {}  # finished, not settled → attempt, part

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +96,7 @@ class World:
     """A desk, and around it what obeys: all goes well that it orders."""
 
     def __init__(self, ready: bool = True) -> None:
-        self.core = AgentCore(replace(who(cpus=2), in_place=False))
+        self.core = AgentCore(msgspec.structs.replace(who(cpus=2), in_place=False))
         self.now = 1000.0
         self.asked: Say | None = None
         self.pushing: Push | None = None

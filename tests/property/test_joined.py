@@ -155,13 +155,7 @@ class Pair:
     def welcome(self, hello: Hello) -> Welcome:
         self.sessions += 1
         box = self.outboxes[self.sessions] = Outbox()
-        self.handle(
-            e.Joined(
-                hello.name, hello.spool, hello.process, self.sessions, hello.cpus, hello.memory, hello.disk,
-                hello.kernels, in_place=True, held=tuple(hello.held), failures=tuple(hello.failures),
-                losses=tuple(hello.losses),
-            )
-        )  # fmt: skip
+        self.handle(e.Joined(self.sessions, hello))
         return box.welcome(FARM, 1, self.sessions, 60.0, 5.0)
 
     def agent_hears(self) -> None:

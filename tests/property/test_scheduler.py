@@ -520,7 +520,7 @@ class Farm(RuleBasedStateMachine):
         session = self.last_session
         event = agent.hello(session)
         self.mail[session] = []
-        self._remember(agent.name, session, event)
+        self._remember(agent.name, session, event.hello)
         must = self.oracle.joined(event, self.alive)
         refused = any(one[:2] == ("reject", session) for one in must if isinstance(one, tuple))
         if not refused:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from muster.coordinator.protocol.control import Failure, Finished, Held, Loss, Returned
+from muster.coordinator.protocol.control import Failure, Finished, Held, Hello, Loss, Returned
+from muster.coordinator.protocol.values import PROTOCOL
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.entities import Job, Layer
@@ -24,6 +25,13 @@ def ranges(numbers: Any) -> list[tuple[int, int]]:
 def seed(digest: str = "L", count: int = 100, **more: Any) -> e.LayerSeed:
     values: dict[str, Any] = {"in_bytes": 0, "out_bytes": 0, "made": False, **more}
     return e.LayerSeed(digest, digest, count, **values)
+
+
+def hello(**said: Any) -> Hello:
+    """Of an agent whose version, host and process do not matter."""
+    return Hello(
+        **{"protocol": PROTOCOL, "version": "0", "host": "here", "pid": 1, "fingerprint": "", "python": "3.11", **said}
+    )
 
 
 class World:
@@ -61,7 +69,7 @@ class World:
     def join(self, name: str, cpus: int = 1, room: int = ROOM, kernel: int = 1, **more: Any) -> list[c.Action]:
         self.sessions[name] = session = max(self.sessions.values(), default=0) + 1
         values = {"spool": f"{name}'s", "process": f"{name}-1", "memory": 0, "in_place": True, **more}
-        return self.handle(e.Joined(name=name, session=session, cpus=cpus, room=room, kernels={KIND: kernel}, **values))
+        return self.handle(e.Joined(session, hello(name=name, cpus=cpus, disk=room, kernels={KIND: kernel}, **values)))
 
     def sync(self, name: str, hungry: bool = True, room: int = ROOM, **more: Any) -> list[c.Action]:
         return self.handle(e.Synced(self.sessions[name], room, hungry, **more))

@@ -91,30 +91,11 @@ def _join(engine: Engine, hello: Hello) -> tuple[int, Outbox]:
     session, outbox = engine.sessions.open()
     known = engine.sessions.agents.get(hello.name)
     state = engine.state.agents.get(hello.name)
-    taken = state is not None and state.present and state.spool != hello.spool
+    taken = state is not None and state.present and state.hello.spool != hello.spool
     if not taken:
         engine.sessions.hello(hello)
         _note_news(engine, hello.name, hello)
-    engine.handle(
-        e.Joined(
-            name=hello.name,
-            spool=hello.spool,
-            process=hello.process,
-            session=session,
-            cpus=hello.cpus,
-            memory=hello.memory,
-            room=hello.disk,
-            kernels=hello.kernels,
-            fingerprint=hello.fingerprint,
-            in_place=hello.in_place,
-            packages=frozenset(hello.packages),
-            gpus=len(hello.gpus),
-            envs=hello.envs,
-            held=tuple(hello.held),
-            failures=tuple(hello.failures),
-            losses=tuple(hello.losses),
-        )
-    )
+    engine.handle(e.Joined(session, hello))
     if outbox.rejected:
         engine.sessions.close(session)
         engine.sessions.restore(hello.name, known)

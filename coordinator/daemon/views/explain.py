@@ -56,11 +56,12 @@ def explain_agent(engine: Engine, asked: ExplainAgent) -> Explained:
 
 def _agent_lines(engine: Engine, agent: entities.Agent, note: str) -> list[str]:
     now = time.monotonic()
-    gpus = f", {_counted(agent.gpus, 'gpu')}" if agent.gpus else ""
-    lends = f"lends {_counted(agent.cpus, 'cpu')}{gpus} and {format_size(agent.memory)} of memory"
+    has = agent.hello
+    gpus = f", {_counted(len(has.gpus), 'gpu')}" if has.gpus else ""
+    lends = f"lends {_counted(agent.cpus, 'cpu')}{gpus} and {format_size(has.memory)} of memory"
     lines = [f"is {agent.state}, {lends}, heard of {_ago(now - agent.heard)}"]
     lines += [f"says: {note}"] if note else []
-    named = [f"{name} (Python {env.python})" for name, env in sorted(agent.envs.items()) if name]
+    named = [f"{name} (Python {env.python})" for name, env in sorted(has.envs.items()) if name]
     lines += [f"has the environments {', '.join(named)}"] if named else []
     lines += [_held_line(engine, holding, now) for holding in agent.holdings.values()][:HAPPENINGS_SHOWN]
     if agent.open_of() == 0:

@@ -30,7 +30,6 @@ from muster.agent.core.events import (
     WorkerDied,
 )
 from muster.agent.core.reports import PRINTED_KEPT
-from muster.agent.core.session import AgentFacts
 from muster.agent.core.state_machine import AgentCore, Left
 from muster.coordinator.protocol.control import (
     Bye,
@@ -50,6 +49,7 @@ from muster.coordinator.protocol.control import (
     Welcome,
 )
 from muster.coordinator.protocol.transfer import Refused, Settled
+from muster.coordinator.protocol.values import PROTOCOL
 from muster.jobs.common.errors import FencedError, LinkError, RefusedError
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import Layer, MadeSource, Work
@@ -59,9 +59,10 @@ A, B = "a" * 32, "b" * 32
 T = TypeVar("T", bound=Action)
 
 
-def who(cpus: int = 2, memory: int = 1 << 30, disk: int = 1 << 30, gpus: tuple[str, ...] = ()) -> AgentFacts:
+def who(cpus: int = 2, memory: int = 1 << 30, disk: int = 1 << 30, gpus: tuple[str, ...] = ()) -> Hello:
     """An agent for tests."""
-    return AgentFacts(
+    return Hello(
+        protocol=PROTOCOL,
         name="one",
         spool="s" * 32,
         process="p" * 32,
@@ -75,7 +76,7 @@ def who(cpus: int = 2, memory: int = 1 << 30, disk: int = 1 << 30, gpus: tuple[s
         python="3.11",
         version="0",
         in_place=True,
-        gpus=gpus,
+        gpus=list(gpus),
     )
 
 

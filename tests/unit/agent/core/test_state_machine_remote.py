@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -46,7 +45,7 @@ def info(layer: str = A, code: str | None = None, in_bytes: int = IN, out: int =
 
 def remote(disk: int = 1 << 30, cpus: int = 1, **left: Any) -> World:
     """A desk that does not read in place, with a willing pull channel."""
-    world = World(AgentCore(replace(who(cpus=cpus, disk=disk), in_place=False), Left(**left)))
+    world = World(AgentCore(msgspec.structs.replace(who(cpus=cpus, disk=disk), in_place=False), Left(**left)))
     world.tell(PullUp())
     return world
 

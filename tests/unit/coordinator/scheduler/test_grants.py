@@ -216,7 +216,7 @@ def test_an_agent_without_a_package_gets_nothing_and_is_told_how_to_get_it() -> 
     assert not world.grants.get("a")
     needed = world.state.obstacle(world.state.agents["a"], job)
     assert "has no onnxruntime: `python -m pip install onnxruntime` there" in str(needed)
-    world.enter("b", packages=frozenset({"onnxruntime"}))
+    world.enter("b", packages=["onnxruntime"])
     assert world.grants["b"]
 
 
@@ -225,7 +225,7 @@ def test_gpus_limit_the_slots_and_who_lends_none_gets_nothing() -> None:
     job = world.add(gpus=2)
     world.enter("none", cpus=8)
     assert "lends 0 gpus, a shard wants 2" in str(world.state.agents["none"].idle_because) and not world.grants
-    world.enter("a", cpus=8, gpus=5)
+    world.enter("a", cpus=8, gpus=["0", "1", "2", "3", "4"])
     assert world.state.agents["a"].slots(job) == 2 and world.open_of("a") == 1
 
 

@@ -241,7 +241,7 @@ def test_the_newest_process_fences_the_old_one() -> None:
     refused = only(c.Reject, world.join("a", process="a-2"))
     assert (refused.session, refused.code) == (old, "fenced")
     assert only(c.Reject, world.join("a", process="a-1")).code == "fenced"
-    assert world.state.agents["a"].process == "a-2"
+    assert world.state.agents["a"].hello.process == "a-2"
 
 
 def test_a_process_that_was_replaced_while_it_was_gone_is_fenced_too() -> None:

@@ -13,7 +13,6 @@ from muster.agent.core.layers import HeldLayer
 from muster.agent.core.reports import Reports, ReportSum
 from muster.coordinator.protocol.control import Drop, Failure, Grant, Held, LayerInfo, Loss
 from muster.jobs.common.ranges import RangeSet
-from muster.jobs.contract.plan import MadeSource
 from muster.jobs.workbench.batch import Mishap
 
 
@@ -38,7 +37,7 @@ class HeldShards:
             self.holdings[layer].info = info
         else:
             here = set[str]() if info.layer.rounds and not self.in_place else None
-            pulls = not self.in_place and not isinstance(info.layer.source, MadeSource)
+            pulls = not self.in_place and not info.layer.made
             self.holdings[layer] = HeldLayer(info, pulls, here)
 
     def grant(self, grant: Grant, now: float) -> bool:

@@ -13,10 +13,10 @@ from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import MusterError
-from muster.jobs.contract.plan import Layer, Plan
+from muster.jobs.contract.plan import Layer, Plan, Work
 
 CODE_LINES_SHOWN = 60
-_ENVIRONMENT = ("kind", "kernel", "entry", "env", "packages", "cpus", "memory", "gpus", "threads", "timeout")
+_ENVIRONMENT = [name for name in Work.__struct_fields__ if name not in {"params", "code", "model", "needs"}]
 
 
 @click.command(epilog=example("coordinator diff weights.1 weights.2"))

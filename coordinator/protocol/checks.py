@@ -14,7 +14,7 @@ from muster.coordinator.protocol.values import Message
 from muster.jobs.common.errors import ProtocolError
 from muster.jobs.common.names import is_digest, is_job, is_layer, is_plain
 from muster.jobs.common.ranges import RangeSet
-from muster.jobs.contract.plan import CUT, ArraySource, ItemsSource, Layer, MadeSource, Work
+from muster.jobs.contract.plan import CUT, ArraySource, ItemsSource, Layer, Work
 
 GRANT_LIMIT = 1 << 22  # shards in one grant; the coordinator's are some seconds of work
 CPUS_LIMIT = 4096
@@ -42,7 +42,7 @@ class AnswerChecks:
             wrong = wrong_with(info)
             if wrong:
                 raise ProtocolError(f"the coordinator tells of a layer that cannot be: {wrong}"[:500])
-            self._counts[info.layer.digest] = None if isinstance(info.layer.source, MadeSource) else info.layer.count
+            self._counts[info.layer.digest] = None if info.layer.made else info.layer.count
         for grant in news.grants:
             self._grant(grant)
 

@@ -115,7 +115,7 @@ def finish(state: State, agent: Agent, report: Finished, now: float) -> None:
     if (report.boot, report.attempt) <= layer.opened_after:
         return
     job = state.jobs[layer.job]
-    job.used += report.compute * job.cpus / job.priority
+    job.used += report.compute * job.work.cpus / job.priority
     if layer.rounds and not told & layer.aside:
         _pace(agent, layer.job, report.compute / max(1, len(told)))
     holding = agent.holdings.get((layer.digest, report.boot, report.attempt))
@@ -230,7 +230,7 @@ def _measure_result(job: Job, layer: Layer, event: BundleCommitted) -> None:
 def _fix_kernels(state: State, event: BundleCommitted) -> None:
     """The first commit decides for good on whose machines the job runs. What others have of it is taken back."""
     job = state.jobs.get(event.job)
-    if job is None or not job.same_kernels or job.kernels_fixed or not event.fingerprint:
+    if job is None or not job.plan.same_kernels or job.kernels_fixed or not event.fingerprint:
         return
     job.fingerprint, job.kernels_fixed = event.fingerprint, True
     for agent in state.present_agents():

@@ -10,7 +10,7 @@ from typing import Literal
 from muster.coordinator.protocol.control import Hello
 from muster.coordinator.scheduler.events import Run
 from muster.jobs.common.ranges import RangeSet
-from muster.jobs.contract.plan import Environment
+from muster.jobs.contract import plan as p
 from muster.jobs.contract.resources import lacking
 from muster.jobs.contract.states import ENDED, SETTLED, AgentState, JobState, LayerState
 
@@ -89,12 +89,11 @@ class Layer:
     held by at least one agent. Fresh ones below `high_water` alone may be granted."""
 
     job: str
+    plan: p.Layer
     digest: str
     name: str
     count: int
-    in_bytes: int
     out_bytes: int
-    made: bool
     state: LayerState
     generation: int
     high_water: int
@@ -109,12 +108,16 @@ class Layer:
     payloads: dict[int, bytes] = field(default_factory=dict)  # of made shards not committed yet
     holdings: dict[tuple[str, int, int], Holding] = field(default_factory=dict)  # (agent, boot, attempt)
     raising: int = 0  # the high-water mark on its way to the store; never below high_water
-    rounds: bool = False  # nothing of it is stored: `committed` has what was taken, what was retired, and all of
-    first: int = 0  # other lives of the daemon, which had the numbers below `first`
+    first: int = 0  # of rounds nothing is stored: `committed` has what was taken, what was retired, and all of other
+    # lives of the daemon, which had the numbers below `first`
     opened_after: tuple[int, int] = (0, 0)  # the last (boot, attempt) there was when it opened: later ones are its own
     aside: RangeSet = field(
         default_factory=RangeSet
     )  # those beside its rounds that are not committed, and perhaps others
+
+    @property
+    def rounds(self) -> bool:
+        return bool(self.plan.rounds)
 
     @property
     def pending(self) -> int:
@@ -137,7 +140,7 @@ class Layer:
     def exhausted(self) -> bool:
         """Nothing of it is left to do but to merge or to give up."""
         done = len(self.committed) + len(self.quarantined) == self.count
-        return done and (self.closed or not self.made)
+        return done and (self.closed or not self.plan.made)
 
     @property
     def stuck(self) -> bool:
@@ -184,19 +187,13 @@ class Job:
     """One job. `first_failures` empties at its first success."""
 
     id: str
-    kind: str
-    kernel: int
-    cpus: int
-    memory: int | None
-    attempts: int
-    max_failures: int
+    plan: p.Plan
     priority: int
     state: JobState
     why: str
     succeeded: bool
     cursor: int
     layers: list[Layer]
-    same_kernels: bool = False
     fingerprint: str = ""  # the only one it is granted to; "" while there is no machine to set it, or none is wanted
     kernels_fixed: bool = False  # by a commit: it stays; until then it is that of a machine that is here
     opened: list[Layer] = field(default_factory=list)  # those open or merging
@@ -209,15 +206,14 @@ class Job:
     out_bytes: int = 0  # of one shard's result, the largest seen
     least_cost: int = 0  # bytes of input and output of a shard of the layer with the smallest
     least_output: int = 0  # of output alone
-    needs: tuple[str, ...] = ()  # packages
-    gpus: int = 0
-    env: str | None = None
-    packages: tuple[str, ...] = ()  # that its environment must have
-    model_bytes: int = 0
     used: float = 0.0  # slot-seconds over priority: the job with the least is served first
     first_failures: dict[str, set[tuple[str, int]]] = field(default_factory=dict)  # agent → (layer, number)
     slowest: list[Holding] = field(default_factory=list)  # those that may be copied in the tail, the last to end first
     ranked_at: float = float("-inf")  # when `slowest` was gathered
+
+    @property
+    def work(self) -> p.Work:
+        return self.plan.work
 
     @property
     def ended(self) -> bool:
@@ -233,7 +229,7 @@ class Job:
 
     def work_goes_to(self, fingerprint: str) -> None:
         """The first machine decides, unless a commit does."""
-        if self.same_kernels and not self.fingerprint:
+        if self.plan.same_kernels and not self.fingerprint:
             self.fingerprint = fingerprint
 
 
@@ -280,19 +276,20 @@ class Agent:
         return self.state in {"live", "draining"}
 
     def slots(self, job: Job) -> int:
-        by_memory = self.hello.memory // job.memory if job.memory and self.hello.memory else self.cpus
-        by_gpus = len(self.hello.gpus) // job.gpus if job.gpus else self.cpus
-        return min(self.cpus // job.cpus, by_memory, by_gpus)
+        has, work = self.hello, job.work
+        by_memory = has.memory // work.memory if work.memory and has.memory else self.cpus
+        by_gpus = len(has.gpus) // work.gpus if work.gpus else self.cpus
+        return min(self.cpus // work.cpus, by_memory, by_gpus)
 
     def env_obstacle(self, job: Job) -> str | None:
         """What is wrong with its environment for this job, if anything."""
         if job.id not in self.env_obstacles:
-            self.env_obstacles[job.id] = _lacks(self.hello.envs, job)
+            self.env_obstacles[job.id] = _lacks(self.hello.envs, job.work)
         return self.env_obstacles[job.id]
 
     def cost(self, layer: Layer) -> int:
         """Bytes of its disk that one shard takes, input and output."""
-        return layer.out_bytes + (0 if self.hello.in_place else layer.in_bytes)
+        return layer.out_bytes + (0 if self.hello.in_place else layer.plan.in_bytes)
 
     def open_of(self, job: str | None = None) -> int:
         return sum(len(h.open) for h in self.holdings.values() if job is None or h.job == job)
@@ -310,18 +307,18 @@ class Agent:
         return rate.per_second if rate else 0.0
 
 
-def _lacks(envs: dict[str, Environment], job: Job) -> str | None:
-    """Why code of the job cannot run in any of these, if it cannot."""
-    if job.env is not None and "/" in job.env:
+def _lacks(envs: dict[str, p.Environment], work: p.Work) -> str | None:
+    """Why code of a job cannot run in any of these, if it cannot."""
+    if work.env is not None and "/" in work.env:
         return None  # a path: whether it is there shows when it is started
-    if job.env is not None and job.env not in envs:
-        return f"has no environment {job.env}: leave, and join it with `--env {job.env}=PYTHON`"
-    if not job.packages:
+    if work.env is not None and work.env not in envs:
+        return f"has no environment {work.env}: leave, and join it with `--env {work.env}=PYTHON`"
+    if not work.packages:
         return None
-    there = envs.get(job.env or "")
-    missing = lacking(there, job.packages) if there else dict.fromkeys(job.packages, "")
+    there = envs.get(work.env or "")
+    missing = lacking(there, work.packages) if there else dict.fromkeys(work.packages, "")
     if not missing:
         return None
     wanted = ", ".join(f"{text} (it has {version})" if version else text for text, version in missing.items())
-    where = f"in its environment {job.env} " if job.env else ""
+    where = f"in its environment {work.env} " if work.env else ""
     return f"has no {wanted}: {where}`python -m pip install {' '.join(map(repr, missing))}`, then join again"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from muster.coordinator.protocol.control import Failure, Finished, Hello, Loss, Returned
 from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract import plan as p
 from muster.jobs.contract.states import JobState, LayerState
 
 Run = tuple[str, int, int]  # one run of a shard: on which agent, by which (boot, attempt)
@@ -13,14 +14,11 @@ Run = tuple[str, int, int]  # one run of a shard: on which agent, by which (boot
 
 @dataclass(frozen=True)
 class LayerSeed:
-    """A layer as the plan has it, with what the store remembers of it."""
+    """A layer of the plan, with what the store remembers of it."""
 
-    digest: str
-    name: str
-    count: int
-    in_bytes: int
-    out_bytes: int
-    made: bool
+    plan: p.Layer
+    count: int  # those of the plan, or as many as were made
+    out_bytes: int  # of a full shard, as far as is known
     state: LayerState = "waiting"
     generation: int = 0
     high_water: int = 0
@@ -28,8 +26,7 @@ class LayerSeed:
     quarantined: RangeSet = field(default_factory=RangeSet)
     failures: dict[int, frozenset[Run]] = field(default_factory=dict)  # number → those that count
     closed: bool = False  # made layers: no more shards will be made
-    rounds: bool = False  # its shards and their commits live in memory alone
-    first: int = 0  # the lowest number such a layer can have in this life of the daemon
+    first: int = 0  # the lowest number that shards of rounds can have in this life of the daemon
 
 
 @dataclass(frozen=True)
@@ -37,12 +34,7 @@ class JobAdded:
     """A job was submitted, or read back from the store at start."""
 
     job: str
-    kind: str
-    kernel: int
-    cpus: int
-    memory: int | None
-    attempts: int
-    max_failures: int
+    plan: p.Plan
     priority: int
     layers: tuple[LayerSeed, ...]
     state: JobState = "running"
@@ -50,13 +42,7 @@ class JobAdded:
     succeeded: bool = False
     cursor: int = 0
     payloads: dict[int, bytes] = field(default_factory=dict)  # of the first layer's shards, where they are made
-    same_kernels: bool = False
     kernels_fixed: str = ""  # the fingerprint of what is committed, where the job wants one alone
-    needs: tuple[str, ...] = ()  # packages beyond our own
-    gpus: int = 0
-    env: str | None = None  # the environment its code runs in, as agents declare it; None: the agent's own
-    packages: tuple[str, ...] = ()  # that it must have
-    model_bytes: int = 0  # that a machine has to pull once, unless it reads in place
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def fail(state: State, agent: Agent, failure: Failure) -> None:
     if run in failures:
         return
     failures.add(run)
-    poison = len(failures) >= job.attempts and not _elsewhere(state, agent.name, layer, failure.number)
+    poison = len(failures) >= job.plan.attempts and not _elsewhere(state, agent.name, layer, failure.number)
     state.emit(StoreFailure(job.id, layer.digest, agent.name, failure, poison))
     _let_go(state, agent, layer, run, one, one if poison else RangeSet())
     _blame(state, agent, job, layer, failure.number)
@@ -106,7 +106,7 @@ def _lost_too_often(state: State, layer: Layer, run: Run, number: int) -> bool:
 def _after_quarantine(state: State, job: Job, layer: Layer, happened: bool) -> None:
     if happened and layer.rounds:
         job_states.halt(state, job, "a shard of a round failed for good, and no round is whole without it")
-    elif happened and job.quarantined >= job.max_failures:
+    elif happened and job.quarantined >= job.plan.max_failures:
         job_states.halt(state, job, f"{job.quarantined} shards failed for good (max_failures)")
     if happened:
         layers.settle_layer(state, layer)

@@ -54,24 +54,13 @@ def add(state: State, event: JobAdded, now: float) -> None:
 def _job(state: State, event: JobAdded) -> Job:
     job = Job(
         id=event.job,
-        kind=event.kind,
-        kernel=event.kernel,
-        cpus=event.cpus,
-        memory=event.memory,
-        attempts=event.attempts,
-        max_failures=event.max_failures,
+        plan=event.plan,
         priority=event.priority,
         state=event.state,
         why=event.why,
         succeeded=event.succeeded,
         cursor=event.cursor,
-        needs=event.needs,
-        gpus=event.gpus,
-        env=event.env,
-        packages=event.packages,
-        model_bytes=event.model_bytes,
         layers=[seeded(event.job, seed) for seed in event.layers],
-        same_kernels=event.same_kernels,
         fingerprint=event.kernels_fixed,
         kernels_fixed=bool(event.kernels_fixed),
         used=min((job.used for job in state.running.values()), default=0.0),
@@ -79,7 +68,7 @@ def _job(state: State, event: JobAdded) -> Job:
     job.left = sum(layer.left for layer in job.layers)
     job.quarantined = sum(len(layer.quarantined) for layer in job.layers)
     job.out_bytes = max((layer.out_bytes for layer in job.layers), default=0)
-    job.least_cost = min((layer.in_bytes + layer.out_bytes for layer in job.layers), default=0)
+    job.least_cost = min((layer.plan.in_bytes + layer.out_bytes for layer in job.layers), default=0)
     job.least_output = min((layer.out_bytes for layer in job.layers), default=0)
     if event.payloads:
         settled = job.layers[0].committed
@@ -90,19 +79,17 @@ def _job(state: State, event: JobAdded) -> Job:
 def seeded(job: str, seed: LayerSeed) -> Layer:
     layer = Layer(
         job=job,
-        digest=seed.digest,
-        name=seed.name,
+        plan=seed.plan,
+        digest=seed.plan.digest,
+        name=seed.plan.name,
         count=seed.count,
-        in_bytes=seed.in_bytes,
         out_bytes=seed.out_bytes,
-        made=seed.made,
         state=seed.state,
         generation=seed.generation,
         high_water=min(seed.high_water, seed.count),
         closed=seed.closed,
         committed=seed.committed.copy(),
         quarantined=seed.quarantined - seed.committed,
-        rounds=seed.rounds,
         first=seed.first,
     )
     if layer.rounds:
@@ -128,7 +115,7 @@ def cancel(state: State, job: Job) -> None:
 def change(state: State, digest: str) -> None:
     """The layer's source is not what was planned: it stops, and only a new submit runs it."""
     layer = state.open_layers.get(digest)
-    if layer is None or layer.state != "open" or layer.made:
+    if layer is None or layer.state != "open" or layer.plan.made:
         return  # where all is committed, all of it came from the source as planned; what is made has none
     with state.counting(layer):
         layer.state = "changed"

@@ -63,25 +63,25 @@ class State:
         """Why this agent may run nothing of this job, if it may not."""
         if job.id in agent.ineligible:
             return agent.ineligible[job.id]
-        has = agent.hello
-        if job.kind not in has.kernels:
-            return f"has no kind {job.kind}"
-        if has.kernels[job.kind] != job.kernel:
-            return f"has version {has.kernels[job.kind]} of kind {job.kind}, the job wants {job.kernel}"
+        has, work = agent.hello, job.work
+        if work.kind not in has.kernels:
+            return f"has no kind {work.kind}"
+        if has.kernels[work.kind] != work.kernel:
+            return f"has version {has.kernels[work.kind]} of kind {work.kind}, the job wants {work.kernel}"
         if not job.suits(has.fingerprint):
             return f"has other kernels than the job's first machine: {apart(has.fingerprint, job.fingerprint)}"
-        for package in job.needs:
+        for package in work.needs:
             if package not in has.packages:
                 return f"has no {package}: `{pip_line(package)}` there, then join again"
         if why := agent.env_obstacle(job):
             return why
-        if agent.cpus < job.cpus:
-            return f"has {agent.cpus} cpus, a shard wants {job.cpus}"
-        if len(has.gpus) < job.gpus:
-            return f"lends {len(has.gpus)} gpus, a shard wants {job.gpus}: leave, and join it with `--gpus`"
+        if agent.cpus < work.cpus:
+            return f"has {agent.cpus} cpus, a shard wants {work.cpus}"
+        if len(has.gpus) < work.gpus:
+            return f"lends {len(has.gpus)} gpus, a shard wants {work.gpus}: leave, and join it with `--gpus`"
         if agent.slots(job) < 1:
-            return f"may use {has.memory} bytes of memory, a shard wants {job.memory}"
-        wanted = job.least_output if has.in_place else job.least_cost + job.model_bytes
+            return f"may use {has.memory} bytes of memory, a shard wants {work.memory}"
+        wanted = job.least_output if has.in_place else job.least_cost + (work.model.nbytes if work.model else 0)
         if has.disk < wanted:
             return f"may use {has.disk} bytes of disk, a shard wants {wanted}"
         return None

@@ -201,6 +201,11 @@ class Layer(msgspec.Struct, frozen=True):
     params: dict[str, Any] | None = None  # in place of the job's
 
     @property
+    def made(self) -> bool:
+        """Whether a driver makes its shards."""
+        return isinstance(self.source, MadeSource)
+
+    @property
     def rounds(self) -> str:
         """How what is done of a round goes up; "" where there are none."""
         return self.source.rounds if isinstance(self.source, MadeSource) else ""

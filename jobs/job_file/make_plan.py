@@ -94,12 +94,9 @@ def _work_of(job: JobFile, kind: Kind[Any], code: CodeBundle | None, prepared: P
         code=code.digest if code else None,
         entry=(code.entry or None) if code else None,
         env=job.env,
-        cpus=job.resources.cpus,
-        memory=job.resources.memory,
         timeout=job.timeout,
-        gpus=job.resources.gpus,
-        threads=job.resources.threads,
         packages=tuple(job.packages),
+        **msgspec.structs.asdict(job.resources),
     )
 
 

@@ -12,7 +12,7 @@ from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.states import JobState, LayerState
-from tests.support.sched import hello
+from tests.support.sched import added, hello, seed
 
 MIB = 1 << 20
 FIRST = 400  # more shards of rounds than one life of the daemon sees
@@ -72,12 +72,11 @@ class DiskLayer:
         runs: defaultdict[int, set[Run]] = defaultdict(set)
         for number, run in self.failures:
             runs[number].add(run)
-        return e.LayerSeed(
-            digest=self.digest, name=self.digest, count=self.count, in_bytes=self.in_bytes, out_bytes=self.out_bytes,
-            made=self.made, state=self.state, generation=self.generation, high_water=self.high_water,
+        return seed(
+            self.digest, self.count, self.in_bytes, self.out_bytes, self.made, self.rounds,
+            state=self.state, generation=self.generation, high_water=self.high_water,
             committed=ranges(self.rows), quarantined=ranges(self.quarantined), closed=self.closed,
-            failures={number: frozenset(those) for number, those in runs.items()}, rounds=self.rounds,
-            first=self.first,
+            failures={number: frozenset(those) for number, those in runs.items()}, first=self.first,
         )  # fmt: skip
 
 
@@ -99,12 +98,11 @@ class DiskJob:
 
     def added(self) -> e.JobAdded:
         first = next(iter(self.layers.values()))
-        return e.JobAdded(
-            job=self.id, kind=KIND, kernel=self.kernel, cpus=self.cpus, memory=None, attempts=self.attempts,
-            max_failures=self.max_failures, priority=self.priority, state=self.state, why=self.why,
-            layers=tuple(layer.seed() for layer in self.layers.values()), succeeded=self.succeeded,
-            cursor=self.cursor, payloads=dict(first.payloads), same_kernels=self.same_kernels,
-            kernels_fixed=self.kernels,
+        return added(
+            self.id, *(layer.seed() for layer in self.layers.values()), kernel=self.kernel, cpus=self.cpus,
+            attempts=self.attempts, max_failures=self.max_failures, priority=self.priority, state=self.state,
+            why=self.why, succeeded=self.succeeded, cursor=self.cursor, payloads=dict(first.payloads),
+            same_kernels=self.same_kernels, kernels_fixed=self.kernels,
         )  # fmt: skip
 
 

@@ -32,6 +32,7 @@ from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.state_machine import Scheduler
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.workbench.batch import Outcome
+from tests.support.sched import added, seed
 from tests.unit.agent.core.test_state_machine import A, info, who
 
 FARM = "f" * 32
@@ -118,13 +119,8 @@ class Pair:
 
     def job_comes(self) -> None:
         self.jobs += 1
-        seed = e.LayerSeed(A, "a", SHARDS, in_bytes=0, out_bytes=100, made=False)
-        self.handle(
-            e.JobAdded(
-                job=f"j.{self.jobs}", kind="cluster", kernel=1, cpus=1, memory=None, attempts=3, max_failures=9,
-                priority=1, layers=(seed,), succeeded=self.jobs % 2 == 0,
-            )
-        )  # fmt: skip
+        layer = seed(A, SHARDS, out_bytes=100)
+        self.handle(added(f"j.{self.jobs}", layer, max_failures=9, succeeded=self.jobs % 2 == 0))
 
     def job_is_cancelled(self) -> None:
         job = next((job for job in self.scheduler.state.jobs.values() if job.state == "running"), None)

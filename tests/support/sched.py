@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+import msgspec
+
 from muster.coordinator.protocol.control import Failure, Finished, Held, Hello, Loss, Returned
 from muster.coordinator.protocol.values import PROTOCOL
 from muster.coordinator.scheduler import actions as c
@@ -12,6 +14,8 @@ from muster.coordinator.scheduler.entities import Job, Layer
 from muster.coordinator.scheduler.state_machine import Scheduler
 from muster.coordinator.scheduler.timing import Timing
 from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract import plan as p
+from muster.jobs.contract.plan import ArraySource, MadeSource, Stamp
 
 KIND = "cluster"
 ROOM = 1 << 40
@@ -22,9 +26,34 @@ def ranges(numbers: Any) -> list[tuple[int, int]]:
     return RangeSet.of(sorted(numbers)).pairs()
 
 
-def seed(digest: str = "L", count: int = 100, **more: Any) -> e.LayerSeed:
-    values: dict[str, Any] = {"in_bytes": 0, "out_bytes": 0, "made": False, **more}
-    return e.LayerSeed(digest, digest, count, **values)
+def seed(
+    digest: str = "L", count: int = 100, in_bytes: int = 0, out_bytes: int = 0, made: bool = False,
+    rounds: bool = False, **stored: Any,
+) -> e.LayerSeed:  # fmt: skip
+    """A layer called like its digest; `stored`: what the store knows of it."""
+    stamp = Stamp(0, 0, 0, 0)
+    source = MadeSource("whole" if rounds else "") if made else ArraySource("x.npy", 0, "<f4", (count,), stamp)
+    layer = p.Layer(digest, digest, source, count, 1, count, in_bytes, out_bytes, ())
+    return e.LayerSeed(layer, count, out_bytes, **stored)
+
+
+def plan(*layers: p.Layer, **said: Any) -> p.Plan:
+    """A plan whose shards want next to nothing, but for what is `said` of it, or of its work."""
+    work = {"kind": KIND, "kernel": 1, "params": {}, "code": None, "entry": None, "env": None, "cpus": 1,
+            "memory": None, "timeout": None, **_of(p.Work, said)}  # fmt: skip
+    values = {"attempts": 3, "max_failures": 20, "priority": 1, "driver": None, **_of(p.Plan, said)}
+    return p.Plan(p.FORMAT, "j", p.Work(**work), layers, **values)
+
+
+def _of(struct: type[msgspec.Struct], said: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in said.items() if name in struct.__struct_fields__}
+
+
+def added(job: str, *seeds: e.LayerSeed, **more: Any) -> e.JobAdded:
+    """`more` is of the plan, of its work, or what the store knows of the job."""
+    planned = plan(*(seed.plan for seed in seeds), **more)
+    known = {name: more[name] for name in e.JobAdded.__dataclass_fields__ if name in more}
+    return e.JobAdded(**{"job": job, "plan": planned, "priority": 1, "layers": seeds, **known})
 
 
 def hello(**said: Any) -> Hello:
@@ -59,11 +88,7 @@ class World:
         return commands
 
     def add(self, *layers: e.LayerSeed, job: str = "j.1", **more: Any) -> Job:
-        values: dict[str, Any] = {
-            "kind": KIND, "kernel": 1, "cpus": 1, "memory": None, "attempts": 3, "max_failures": 20, "priority": 1,
-            **more,
-        }  # fmt: skip
-        self.handle(e.JobAdded(job=job, layers=layers or (seed(),), **values))
+        self.handle(added(job, *(layers or (seed(),)), **more))
         return self.state.jobs[job]
 
     def join(self, name: str, cpus: int = 1, room: int = ROOM, kernel: int = 1, **more: Any) -> list[c.Action]:

@@ -58,10 +58,10 @@ class PullChannel(Channel):
                 "%s asked for shard %d of %s, which it does not hold: refused", agent.name, fetch.number, fetch.layer
             )
             return Refused("gone", [(fetch.number, fetch.number + 1)], "this shard is not yours to run")
-        if layer.made:
+        if layer.plan.made:
             log.info("%s asked for the input of shard %d of %s, which has none", agent.name, fetch.number, fetch.layer)
             return Refused("corrupt", [], "this shard was made by a driver: it has no input to be fetched")
-        window = self._engine.jobs[layer.job].layers[fetch.layer].window(fetch.number)
+        window = layer.plan.window(fetch.number)
         start = min(fetch.start, window.nbytes)
         nbytes = min(window.nbytes - start, fetch.limit or window.nbytes)
         if isinstance(window, ItemsWindow):

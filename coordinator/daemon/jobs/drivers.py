@@ -234,7 +234,7 @@ def _state(engine: Engine, job_id: str, known: int) -> DriveState:
     start = max(0, known - live.taken)
     page = live.bundles[start : start + PAGE]
     return DriveState(
-        kind=job.kind,
+        kind=live.work.kind,
         params=live.work.params,
         layer=layer.name,
         digest=layer.digest,

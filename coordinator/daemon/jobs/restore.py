@@ -23,7 +23,7 @@ from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.state_machine import Scheduler
 from muster.jobs.common.durable import is_full
 from muster.jobs.common.errors import DamagedError, MusterError
-from muster.jobs.contract.plan import Layer, MadeSource, Plan
+from muster.jobs.contract.plan import Layer, Plan
 from muster.jobs.contract.states import JobState, LayerState
 
 log = logging.getLogger("muster.daemon")
@@ -128,7 +128,7 @@ def _layer_fault(row: StoredLayer, count: int) -> str:
 
 
 def _count(layer: Layer, row: StoredLayer) -> int:
-    return max(row.payloads, default=-1) + 1 if isinstance(layer.source, MadeSource) else layer.count
+    return max(row.payloads, default=-1) + 1 if layer.made else layer.count
 
 
 def _is_a(value: object, kind: object) -> bool:

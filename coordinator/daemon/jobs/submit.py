@@ -18,7 +18,7 @@ from muster.coordinator.scheduler import events as e
 from muster.jobs.common.durable import fsync_folder
 from muster.jobs.common.errors import RefusedError
 from muster.jobs.common.hashing import of_bytes
-from muster.jobs.contract.plan import ITEMS_LIST, ItemsSource, Layer, MadeSource, Plan, decode_plan
+from muster.jobs.contract.plan import ITEMS_LIST, ItemsSource, Layer, Plan, decode_plan
 
 log = logging.getLogger("muster.daemon")
 
@@ -121,15 +121,7 @@ def seed(layer: Layer, boot: int, **stored: object) -> e.LayerSeed:
     """A layer of a plan as the scheduler takes it; `stored` is what the store knows better after a restart. Numbers of
     shards that live in memory alone begin where no other life of the daemon has any."""
     values: dict[str, object] = {"count": layer.count, "out_bytes": layer.out_bytes, **stored}
-    return e.LayerSeed(
-        digest=layer.digest,
-        name=layer.name,
-        in_bytes=layer.in_bytes,
-        made=isinstance(layer.source, MadeSource),
-        rounds=bool(layer.rounds),
-        first=boot << 32 if layer.rounds else 0,
-        **values,  # type: ignore[arg-type]
-    )
+    return e.LayerSeed(plan=layer, first=boot << 32 if layer.rounds else 0, **values)  # type: ignore[arg-type]
 
 
 def added(job: str, plan: Plan, boot: int, merged: Collection[str] = (), **stored: object) -> e.JobAdded:
@@ -137,19 +129,4 @@ def added(job: str, plan: Plan, boot: int, merged: Collection[str] = (), **store
     that are another job's, too, and done."""
     seeds = tuple(seed(one, boot, state="merged" if one.digest in merged else "waiting") for one in plan.layers)
     values: dict[str, object] = {"layers": seeds, "priority": plan.priority, **stored}
-    return e.JobAdded(
-        job=job,
-        kind=plan.work.kind,
-        kernel=plan.work.kernel,
-        cpus=plan.work.cpus,
-        memory=plan.work.memory,
-        attempts=plan.attempts,
-        max_failures=plan.max_failures,
-        same_kernels=plan.same_kernels,
-        needs=plan.work.needs,
-        gpus=plan.work.gpus,
-        env=plan.work.env,
-        packages=plan.work.packages,
-        model_bytes=plan.work.model.nbytes if plan.work.model else 0,
-        **values,  # type: ignore[arg-type]
-    )
+    return e.JobAdded(job=job, plan=plan, **values)  # type: ignore[arg-type]

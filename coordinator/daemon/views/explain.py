@@ -185,7 +185,7 @@ async def explain_shard(engine: Engine, asked: ExplainShard) -> Explained:
     if number >= layer.count:
         raise NotFoundError(f"{job.id}/{name} has {_counted(layer.count, 'shard')}, no {number}")
     lines = [_where_line(engine, job, layer, number), *_trouble_lines(job, layer, number)]
-    plan = engine.jobs[job.id].layers[layer.digest]
+    plan = layer.plan
     if plan.rows:
         lines.append(_rows_line(plan, number))
     _, rows = await engine.ask(lambda store: store.failures(job.id, layer.digest, number, False, FAILURES_SHOWN))
@@ -253,7 +253,7 @@ def _trouble_lines(job: entities.Job, layer: entities.Layer, number: int) -> lis
         return []
     lines = []
     if trouble.failures:
-        lines.append(f"failed {_counted(len(trouble.failures), 'time')} of {job.attempts} that it may")
+        lines.append(f"failed {_counted(len(trouble.failures), 'time')} of {job.plan.attempts} that it may")
     if trouble.losses:
         lines.append(f"was lost {_counted(len(trouble.losses), 'time')} while it ran")
     if trouble.kicked:

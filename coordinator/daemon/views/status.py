@@ -36,7 +36,6 @@ from muster.coordinator.scheduler.entities import Agent, Holding, Job
 from muster.coordinator.scheduler.layers import reserved
 from muster.coordinator.scheduler.state import State
 from muster.jobs.common.errors import NotFoundError
-from muster.jobs.contract.plan import Layer
 from muster.jobs.contract.states import AgentState
 
 PAGE = 64  # commits in one answer: each may name thousands of ranges
@@ -83,12 +82,12 @@ def _unheld(tally: Tally) -> Tally:
 
 def job_status(engine: Engine, job: s.Job, *, with_layers: bool) -> JobStatus:
     live = engine.jobs[job.id]
-    tallies = [_tally(live.layers[layer.digest], layer) for layer in job.layers]
+    tallies = [_tally(layer) for layer in job.layers]
     figures = live.figures
     state = engine.state
     return JobStatus(
         id=job.id,
-        kind=job.kind,
+        kind=job.work.kind,
         state=job.state,
         why=job.why,
         priority=job.priority,
@@ -116,7 +115,8 @@ def job_status(engine: Engine, job: s.Job, *, with_layers: bool) -> JobStatus:
     )
 
 
-def _tally(plan: Layer, layer: s.Layer) -> Tally:
+def _tally(layer: s.Layer) -> Tally:
+    plan = layer.plan
     count = layer.count - layer.first
     committed, quarantined = len(layer.committed) - layer.first, len(layer.quarantined)
     running = finished = 0

@@ -7,7 +7,7 @@ from itertools import pairwise
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
 from muster.jobs.common.ranges import RangeSet
-from muster.jobs.contract.plan import Environment
+from muster.jobs.contract.plan import Environment, ModelFile
 from tests.support.sched import ROOM, World, every, only, seed
 
 
@@ -254,7 +254,7 @@ def test_packages_without_an_environment_are_the_agents_own() -> None:
 
 def test_an_agent_whose_disk_cannot_hold_the_model_gets_nothing_unless_it_reads_in_place() -> None:
     world = World()
-    world.add(model_bytes=ROOM + 1)
+    world.add(model=ModelFile("m.npz", "d" * 32, ROOM + 1))
     world.enter("far", in_place=False)
     assert not world.grants.get("far")
     world.enter("near")

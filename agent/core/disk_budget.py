@@ -20,7 +20,7 @@ class DiskBudget:
         self.slots = slots
         self.disk = disk
         self.inputs = inputs
-        self.too_large = ""  # why a shard can never run here
+        self.too_large: str | None = None  # why a shard can never run here
 
     @property
     def reserved(self) -> int:
@@ -161,7 +161,7 @@ class FreeDisk:
     def __init__(self, budget: int) -> None:
         self.budget = budget
         self.free: int | None = None
-        self.full = ""  # what the system said when it was last full; "" since something was written
+        self.full: str | None = None  # what the system said when it was last full; None since something was written
         self._retry = RetryDelay()
 
     def filled(self, why: str, now: float) -> None:
@@ -171,7 +171,7 @@ class FreeDisk:
 
     def written(self) -> None:
         """A batch was committed: there is room."""
-        self.full = ""
+        self.full = None
         self._retry.reset()
 
     def closed(self, now: float) -> bool:

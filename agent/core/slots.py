@@ -52,7 +52,7 @@ class Slot:
 
     number: int
     flights: list[Flight] = field(default_factory=list)
-    last_layer: str = ""
+    last_layer: str | None = None
     killing: KillReason | None = None  # why we are having its worker killed; None while we are not
     victim: tuple[int, int, int] | None = None  # the shard that is to blame for it
     running: tuple[int, int, int] | None = None  # (number, boot, attempt), as last seen

@@ -234,6 +234,17 @@ class Job:
 
 
 @dataclass(frozen=True)
+class Obstacle:
+    """Why a machine may run nothing of a job: `text` is for people, behind the machine's name."""
+
+    code: Literal["barred", "kind", "kernels", "package", "environment", "cpus", "gpus", "memory", "disk"]
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
 class Idle:
     """Why an agent got nothing: `text` is for people."""
 
@@ -258,7 +269,7 @@ class Agent:
     state: AgentState = "live"
     hungry: bool = False  # whether it would take work
     paused: bool = False  # what it has stands still until its user wills
-    env_obstacles: dict[str, str | None] = field(default_factory=dict)  # job → what its own lacks, once looked at
+    env_obstacles: dict[str, Obstacle | None] = field(default_factory=dict)  # job → what its own lacks, once looked at
     away: bool = False  # it hung up, and did not say hello since
     told: int = 0  # the last attempt it had heard of when it wrote its last sync, or hello
     missing: dict[str, float] = field(default_factory=dict)  # layer → since when it has had less of it than it should
@@ -269,7 +280,7 @@ class Agent:
     rates: dict[str, Rate] = field(default_factory=dict)  # job → rate
     paces: dict[str, float] = field(default_factory=dict)  # job of rounds → compute seconds of a shard; 0: unknown
     strikes: dict[str, list[tuple[str, int]]] = field(default_factory=dict)  # job → shards failed in a row
-    ineligible: dict[str, str] = field(default_factory=dict)  # job → why
+    ineligible: dict[str, Obstacle] = field(default_factory=dict)  # job → why
 
     @property
     def present(self) -> bool:
@@ -281,7 +292,7 @@ class Agent:
         by_gpus = len(has.gpus) // work.gpus if work.gpus else self.cpus
         return min(self.cpus // work.cpus, by_memory, by_gpus)
 
-    def env_obstacle(self, job: Job) -> str | None:
+    def env_obstacle(self, job: Job) -> Obstacle | None:
         """What is wrong with its environment for this job, if anything."""
         if job.id not in self.env_obstacles:
             self.env_obstacles[job.id] = _lacks(self.hello.envs, job.work)
@@ -307,12 +318,13 @@ class Agent:
         return rate.per_second if rate else 0.0
 
 
-def _lacks(envs: dict[str, p.Environment], work: p.Work) -> str | None:
+def _lacks(envs: dict[str, p.Environment], work: p.Work) -> Obstacle | None:
     """Why code of a job cannot run in any of these, if it cannot."""
     if work.env is not None and "/" in work.env:
         return None  # a path: whether it is there shows when it is started
     if work.env is not None and work.env not in envs:
-        return f"has no environment {work.env}: leave, and join it with `--env {work.env}=PYTHON`"
+        text = f"has no environment {work.env}: leave, and join it with `--env {work.env}=PYTHON`"
+        return Obstacle("environment", text)
     if not work.packages:
         return None
     there = envs.get(work.env or "")
@@ -321,4 +333,5 @@ def _lacks(envs: dict[str, p.Environment], work: p.Work) -> str | None:
         return None
     wanted = ", ".join(f"{text} (it has {version})" if version else text for text, version in missing.items())
     where = f"in its environment {work.env} " if work.env else ""
-    return f"has no {wanted}: {where}`python -m pip install {' '.join(map(repr, missing))}`, then join again"
+    text = f"has no {wanted}: {where}`python -m pip install {' '.join(map(repr, missing))}`, then join again"
+    return Obstacle("environment", text)

@@ -10,7 +10,7 @@ from muster.coordinator.scheduler.actions import (
     StoreQuarantine,
 )
 from muster.coordinator.scheduler.commits import drop, hand_back_all, let_go
-from muster.coordinator.scheduler.entities import Agent, Job, Layer
+from muster.coordinator.scheduler.entities import Agent, Job, Layer, Obstacle
 from muster.coordinator.scheduler.events import (
     Kicked,
     Run,
@@ -146,7 +146,8 @@ def _others(state: State, agent: Agent, job: Job) -> bool:
 
 def _bar(state: State, agent: Agent, job: Job, strikes: list[tuple[str, int]]) -> None:
     """The machine is to blame: it gets no more of this job, and these failures are not the shards'."""
-    agent.ineligible[job.id] = f"{len(strikes)} different shards in a row failed here and not elsewhere"
+    why = f"{len(strikes)} different shards in a row failed here and not elsewhere"
+    agent.ineligible[job.id] = Obstacle("barred", why)
     state.emit(ForgetFailures(job.id, agent.name, tuple(strikes)))
     for digest, number in strikes:
         _absolve(state, job, digest, number, agent.name)

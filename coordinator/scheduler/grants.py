@@ -59,7 +59,7 @@ def feed(state: State, agent: Agent, now: float) -> int:
 def _why_nothing(state: State, agent: Agent, job: Job) -> Idle:
     obstacle = state.obstacle(agent, job)
     if obstacle:
-        return Idle("obstacle", obstacle, job.id)
+        return Idle("obstacle", obstacle.text, job.id)
     for layer in job.supply.values():
         if layer.pending and agent.cost(layer) > agent.room:
             text = f"a shard needs {agent.cost(layer)} bytes of disk, {max(agent.room, 0)} are left"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from muster.coordinator.scheduler.actions import Action
-from muster.coordinator.scheduler.entities import Agent, Holding, Job, Layer
+from muster.coordinator.scheduler.entities import Agent, Holding, Job, Layer, Obstacle
 from muster.coordinator.scheduler.timing import Timing
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.resources import apart, pip_line
@@ -59,31 +59,37 @@ class State:
             return False
         return bool(agent.holdings) or (agent.hungry and any(agent.cost(one) <= agent.room for one in job.opened))
 
-    def obstacle(self, agent: Agent, job: Job) -> str | None:
+    def obstacle(self, agent: Agent, job: Job) -> Obstacle | None:
         """Why this agent may run nothing of this job, if it may not."""
         if job.id in agent.ineligible:
             return agent.ineligible[job.id]
         has, work = agent.hello, job.work
         if work.kind not in has.kernels:
-            return f"has no kind {work.kind}"
+            return Obstacle("kind", f"has no kind {work.kind}")
         if has.kernels[work.kind] != work.kernel:
-            return f"has version {has.kernels[work.kind]} of kind {work.kind}, the job wants {work.kernel}"
+            return Obstacle(
+                "kernels", f"has version {has.kernels[work.kind]} of kind {work.kind}, the job wants {work.kernel}"
+            )
         if not job.suits(has.fingerprint):
-            return f"has other kernels than the job's first machine: {apart(has.fingerprint, job.fingerprint)}"
+            return Obstacle(
+                "kernels", f"has other kernels than the job's first machine: {apart(has.fingerprint, job.fingerprint)}"
+            )
         for package in work.needs:
             if package not in has.packages:
-                return f"has no {package}: `{pip_line(package)}` there, then join again"
+                return Obstacle("package", f"has no {package}: `{pip_line(package)}` there, then join again")
         if why := agent.env_obstacle(job):
             return why
         if agent.cpus < work.cpus:
-            return f"has {agent.cpus} cpus, a shard wants {work.cpus}"
+            return Obstacle("cpus", f"has {agent.cpus} cpus, a shard wants {work.cpus}")
         if len(has.gpus) < work.gpus:
-            return f"lends {len(has.gpus)} gpus, a shard wants {work.gpus}: leave, and join it with `--gpus`"
+            return Obstacle(
+                "gpus", f"lends {len(has.gpus)} gpus, a shard wants {work.gpus}: leave, and join it with `--gpus`"
+            )
         if agent.slots(job) < 1:
-            return f"may use {has.memory} bytes of memory, a shard wants {work.memory}"
+            return Obstacle("memory", f"may use {has.memory} bytes of memory, a shard wants {work.memory}")
         wanted = job.least_output if has.in_place else job.least_cost + (work.model.nbytes if work.model else 0)
         if has.disk < wanted:
-            return f"may use {has.disk} bytes of disk, a shard wants {wanted}"
+            return Obstacle("disk", f"may use {has.disk} bytes of disk, a shard wants {wanted}")
         return None
 
     def add_holding(self, holding: Holding) -> None:

@@ -177,7 +177,7 @@ def _rate(engine: Engine, job: s.Job, name: str, done: ShardsDone) -> AgentRate:
     return bounded(rate)
 
 
-def obstacles_of(engine: Engine, job: s.Job) -> dict[str, str | None]:
+def obstacles_of(engine: Engine, job: s.Job) -> dict[str, s.Obstacle | None]:
     """Present agent → why it may run nothing of the job, None where it may."""
     state = engine.state
     return {agent.name: state.obstacle(agent, job) for agent in state.present_agents()}
@@ -253,7 +253,7 @@ def _agent_status(engine: Engine, name: str) -> AgentStatus:
 def _obstacles(engine: Engine, agent: s.Agent) -> dict[str, str]:
     state = engine.state
     running = [job for job in state.jobs.values() if job.state == "running"]
-    return {job.id: why for job in running if (why := state.obstacle(agent, job))}
+    return {job.id: why.text for job in running if (why := state.obstacle(agent, job))}
 
 
 def usage(engine: Engine, _: Usage) -> Used:

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
+from muster.coordinator.scheduler.entities import Obstacle
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import Environment, ModelFile
 from tests.support.sched import ROOM, World, every, only, seed
@@ -263,9 +264,10 @@ def test_an_agent_whose_disk_cannot_hold_the_model_gets_nothing_unless_it_reads_
 
 def test_an_agent_with_too_few_cpus_gets_nothing() -> None:
     world = World()
-    world.add(cpus=4)
+    job = world.add(cpus=4)
     world.enter("a", cpus=2)
     assert "a" not in world.grants
+    assert world.state.obstacle(world.state.agents["a"], job) == Obstacle("cpus", "has 2 cpus, a shard wants 4")
 
 
 def test_memory_limits_the_slots() -> None:

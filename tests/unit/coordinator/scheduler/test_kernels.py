@@ -20,7 +20,7 @@ def commit(world: World, name: str, numbers: RangeSet, fingerprint: str) -> list
 
 
 def why_not(world: World, name: str) -> str:
-    return world.state.obstacle(world.state.agents[name], world.state.jobs["j.1"]) or ""
+    return str(world.state.obstacle(world.state.agents[name], world.state.jobs["j.1"]) or "")
 
 
 def test_by_default_every_machine_takes_part() -> None:

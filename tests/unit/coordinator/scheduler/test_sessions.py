@@ -7,6 +7,7 @@ from typing import Any
 from muster.coordinator.protocol.control import Loss
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
+from muster.coordinator.scheduler.entities import Obstacle
 from muster.jobs.common.ranges import RangeSet
 from tests.support.sched import World, every, only, seed
 
@@ -263,7 +264,7 @@ def test_a_name_at_work_from_another_spool_is_refused() -> None:
 
 def test_a_name_that_is_free_may_go_to_another_machine_which_starts_afresh() -> None:
     world = busy("a")
-    world.state.agents["a"].ineligible["j.1"] = "it was bad"
+    world.state.agents["a"].ineligible["j.1"] = Obstacle("barred", "it was bad")
     world.tick(61)
     assert not every(c.Reject, world.join("a", spool="other", process="b-1"))
     assert not world.state.agents["a"].ineligible

@@ -42,7 +42,7 @@ class Flight:
         return self.info.layer.digest
 
     @property
-    def needs(self) -> tuple[str, int, int | None, int]:
+    def needs(self) -> tuple[object, ...]:
         return needs_of(self.info)
 
 
@@ -100,9 +100,9 @@ class Slot:
         return self.barren >= BARREN_LIMIT
 
 
-def needs_of(info: LayerInfo) -> tuple[str, int, int | None, int]:
+def needs_of(info: LayerInfo) -> tuple[object, ...]:
     """What must be the same of two batches that are on one slot at a time."""
-    return info.job, info.work.cpus, info.work.memory, info.work.gpus
+    return info.job, *info.work.takes
 
 
 class Slots:

@@ -292,6 +292,21 @@ class Agent:
         by_gpus = len(has.gpus) // work.gpus if work.gpus else self.cpus
         return min(self.cpus // work.cpus, by_memory, by_gpus)
 
+    def too_small_for(self, job: Job) -> Obstacle | None:
+        """Which resource it has too little of for a single shard, if any."""
+        has, work = self.hello, job.work
+        if self.cpus < work.cpus:
+            return Obstacle("cpus", f"has {self.cpus} cpus, a shard wants {work.cpus}")
+        if len(has.gpus) < work.gpus:
+            text = f"lends {len(has.gpus)} gpus, a shard wants {work.gpus}: leave, and join it with `--gpus`"
+            return Obstacle("gpus", text)
+        if self.slots(job) < 1:
+            return Obstacle("memory", f"may use {has.memory} bytes of memory, a shard wants {work.memory}")
+        wanted = job.least_output if has.in_place else job.least_cost + (work.model.nbytes if work.model else 0)
+        if has.disk < wanted:
+            return Obstacle("disk", f"may use {has.disk} bytes of disk, a shard wants {wanted}")
+        return None
+
     def env_obstacle(self, job: Job) -> Obstacle | None:
         """What is wrong with its environment for this job, if anything."""
         if job.id not in self.env_obstacles:

@@ -77,20 +77,7 @@ class State:
         for package in work.needs:
             if package not in has.packages:
                 return Obstacle("package", f"has no {package}: `{pip_line(package)}` there, then join again")
-        if why := agent.env_obstacle(job):
-            return why
-        if agent.cpus < work.cpus:
-            return Obstacle("cpus", f"has {agent.cpus} cpus, a shard wants {work.cpus}")
-        if len(has.gpus) < work.gpus:
-            return Obstacle(
-                "gpus", f"lends {len(has.gpus)} gpus, a shard wants {work.gpus}: leave, and join it with `--gpus`"
-            )
-        if agent.slots(job) < 1:
-            return Obstacle("memory", f"may use {has.memory} bytes of memory, a shard wants {work.memory}")
-        wanted = job.least_output if has.in_place else job.least_cost + (work.model.nbytes if work.model else 0)
-        if has.disk < wanted:
-            return Obstacle("disk", f"may use {has.disk} bytes of disk, a shard wants {wanted}")
-        return None
+        return agent.env_obstacle(job) or agent.too_small_for(job)
 
     def add_holding(self, holding: Holding) -> None:
         self.agents[holding.agent].holdings[holding.key] = holding

@@ -184,6 +184,11 @@ class Work(msgspec.Struct, frozen=True):
     threads: int | None = None  # of numeric libraries; None: as many as cpus
     packages: tuple[str, ...] = ()  # that `env`, or the agent's own where there is none, must have: `torch>=2`
 
+    @property
+    def takes(self) -> tuple[int | None, ...]:
+        """What a running shard takes of a machine."""
+        return self.cpus, self.memory, self.gpus
+
 
 class Layer(msgspec.Struct, frozen=True):
     """One input and how it is cut. Shard n of an array is rows [n * shard_rows, min((n + 1) * shard_rows, rows)); a

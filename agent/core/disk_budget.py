@@ -5,7 +5,7 @@ from __future__ import annotations
 from muster.agent.core.actions import Action, Discard, Pull
 from muster.agent.core.inputs import Inputs
 from muster.agent.core.layers import HeldLayer
-from muster.agent.core.slots import Flight, Slots
+from muster.agent.core.slots import Flight, Slot, Slots
 from muster.agent.core.state import HeldShards
 from muster.jobs.common.retry_delay import RetryDelay
 
@@ -35,8 +35,8 @@ class DiskBudget:
 
     @property
     def output_to_come(self) -> int:
-        """Of what runs, wanted or not."""
-        return sum(len(flight.items) * self._reserve_of(flight) for flight in self.slots.flights)
+        """Of what runs, wanted or not, and its scratch space."""
+        return self.scratch + sum(len(one.items) * self._reserve_of(one) for one in self.slots.flights)
 
     def _reserve_of(self, flight: Flight) -> int:
         holding = self.held_shards.holdings.get(flight.layer)
@@ -49,14 +49,29 @@ class DiskBudget:
         return self.disk.room(self.held_shards.finished_parts.nbytes, self.output_to_come + kept, self.inputs.nbytes)
 
     def has_room_to_pull(self, holding: HeldLayer, nbytes: int) -> bool:
-        """Whether one more input leaves enough for its own output, and for those of all that could run before it."""
+        """Whether one more input leaves enough for its own output, and for those of all that could run before it. With
+        any of those, one more can begin; without, it may wait for the scratch space of what runs."""
+        scratch = holding.info.work.disk - (0 if holding.ready else self.scratch)
         ready = sum(len(other.ready) * other.reserve for other in self.held_shards.holdings.values() if other.pulls)
-        return self.left - ready - nbytes >= holding.reserve
+        return self.left - ready - nbytes >= holding.reserve + max(0, scratch)
+
+    @property
+    def scratch(self) -> int:
+        """Bytes that the shards that run may fill: one on each slot, whatever else is in flight there."""
+        return sum(slot.flights[0].info.work.disk for slot in self.slots.every if slot.flights)
+
+    def needed(self, holding: HeldLayer, slot: Slot) -> int:
+        """Bytes for one shard to run there: its output, and scratch space unless what runs there has it already."""
+        return holding.reserve + (0 if slot.flights else holding.info.work.disk)
+
+    def must_wait(self, holding: HeldLayer, slot: Slot) -> bool:
+        """Whether there is no room to begin before others give back their scratch space."""
+        return self.scratch > 0 and self.left < self.needed(holding, slot)
 
     def refuses(self, holding: HeldLayer) -> bool:
         """Whether a shard needs more than all of the budget. Then they are handed back."""
         model = holding.info.work.model
-        needed = holding.cost + (model.nbytes if model is not None and holding.pulls else 0)
+        needed = holding.cost + holding.info.work.disk + (model.nbytes if model is not None and holding.pulls else 0)
         if needed <= self.disk.budget:
             return False
         self.too_large = f"a shard needs {needed} bytes of disk, the budget is {self.disk.budget}"
@@ -105,13 +120,13 @@ class DiskBudget:
             holding.lacks_input([number for number, own in holding.inputs.items() if own == name])
         return [self.discard(name, copy.digest)] if copy else []
 
-    def let_others_wait(self, holding: HeldLayer) -> None:
+    def let_others_wait(self, holding: HeldLayer, needed: int) -> None:
         """Inputs of other shards go before the first of these cannot run at all: they are pulled again, later."""
         first = holding.ready.bottom
         for other in reversed(self.held_shards.holdings.values()):
             if other.pulls:
                 ready = [n for n in other.ready if other is not holding or n != first]
-                while ready and self.left < holding.reserve:
+                while ready and self.left < needed:
                     other.lacks_input([ready.pop()])
 
     def _missing(self, nbytes: int) -> int:

@@ -59,10 +59,10 @@ class Dispatch:
             return []
         for holding in in_turn(queue, self.slots, now):
             slot = self.slots.free_for(holding, now)
-            if slot is not None:
+            if slot is not None and not self.space.must_wait(holding, slot):
                 needs = needs_of(holding.info)
                 alike = sum(len(other.waiting) for other in queue if needs_of(other.info) == needs)
-                count = self._affordable(holding, self.slots.batch_size(holding, alike))
+                count = self._affordable(holding, slot, self.slots.batch_size(holding, alike))
                 return self._launch(slot, holding, count, now) if count else []
         return []
 
@@ -72,13 +72,15 @@ class Dispatch:
         code, model = holding.files
         return (code is None or code in self.codes) and (model is None or model in self.space.inputs.whole)
 
-    def _affordable(self, holding: HeldLayer, count: int) -> int:
+    def _affordable(self, holding: HeldLayer, slot: Slot, count: int) -> int:
         """As many as the disk has room for."""
-        if not holding.reserve:
+        needed = self.space.needed(holding, slot)
+        if not needed:
             return count
-        if self.space.left < holding.reserve and not self.space.refuses(holding) and self.space.is_unused:
-            self.space.let_others_wait(holding)
-        return min(count, max(0, self.space.left) // holding.reserve)
+        if self.space.left < needed and not self.space.refuses(holding) and self.space.is_unused:
+            self.space.let_others_wait(holding, needed)
+        spare = self.space.left - needed  # beside the first one
+        return min(count, 1 + spare // holding.reserve if holding.reserve else count) if spare >= 0 else 0
 
     def _launch(self, slot: Slot, holding: HeldLayer, count: int, now: float) -> list[Action]:
         self._tickets += 1

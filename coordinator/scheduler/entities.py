@@ -10,6 +10,7 @@ from typing import Literal
 from muster.coordinator.protocol.control import Hello
 from muster.coordinator.scheduler.events import Run
 from muster.jobs.common.ranges import RangeSet
+from muster.jobs.common.units import format_size
 from muster.jobs.contract import plan as p
 from muster.jobs.contract.resources import lacking
 from muster.jobs.contract.states import ENDED, SETTLED, AgentState, JobState, LayerState
@@ -290,7 +291,8 @@ class Agent:
         has, work = self.hello, job.work
         by_memory = has.memory // work.memory if work.memory and has.memory else self.cpus
         by_gpus = len(has.gpus) // work.gpus if work.gpus else self.cpus
-        return min(self.cpus // work.cpus, by_memory, by_gpus)
+        by_disk = has.disk // work.disk if work.disk else self.cpus
+        return min(self.cpus // work.cpus, by_memory, by_gpus, by_disk)
 
     def too_small_for(self, job: Job) -> Obstacle | None:
         """Which resource it has too little of for a single shard, if any."""
@@ -300,11 +302,12 @@ class Agent:
         if len(has.gpus) < work.gpus:
             text = f"lends {len(has.gpus)} gpus, a shard wants {work.gpus}: leave, and join it with `--gpus`"
             return Obstacle("gpus", text)
+        kept = job.least_output if has.in_place else job.least_cost + (work.model.nbytes if work.model else 0)
+        if has.disk < (wanted := kept + work.disk):
+            text = f"has {format_size(has.disk)} of disk for this, a shard wants {format_size(wanted)}"
+            return Obstacle("disk", text)
         if self.slots(job) < 1:
             return Obstacle("memory", f"may use {has.memory} bytes of memory, a shard wants {work.memory}")
-        wanted = job.least_output if has.in_place else job.least_cost + (work.model.nbytes if work.model else 0)
-        if has.disk < wanted:
-            return Obstacle("disk", f"may use {has.disk} bytes of disk, a shard wants {wanted}")
         return None
 
     def env_obstacle(self, job: Job) -> Obstacle | None:

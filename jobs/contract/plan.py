@@ -183,11 +183,12 @@ class Work(msgspec.Struct, frozen=True):
     gpus: int = 0
     threads: int | None = None  # of numeric libraries; None: as many as cpus
     packages: tuple[str, ...] = ()  # that `env`, or the agent's own where there is none, must have: `torch>=2`
+    disk: Annotated[int, Meta(ge=0)] = 0  # bytes of scratch space per running shard, beside its input and output
 
     @property
     def takes(self) -> tuple[int | None, ...]:
         """What a running shard takes of a machine."""
-        return self.cpus, self.memory, self.gpus
+        return self.cpus, self.memory, self.gpus, self.disk
 
 
 class Layer(msgspec.Struct, frozen=True):

@@ -14,7 +14,8 @@ _encoder = msgspec.msgpack.Encoder(order="deterministic")
 
 
 def layer_digest(work: Work, name: str, source: Source, shard_rows: int) -> str:
-    """32 hex digits. Not over attempts, timeout, memory, priority, same_kernels, the job's name: they change no result.
+    """32 hex digits. Not over what changes no result: attempts, timeout, memory, disk, priority, same_kernels, and the
+    job's name.
 
     The layer's name is in: a kind is told it, and two names for one file are two layers.
     """

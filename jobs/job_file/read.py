@@ -43,6 +43,7 @@ class Resources(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory: int | None = None  # bytes
     gpus: Annotated[int, Meta(ge=0, le=1024)] = 0
     threads: Annotated[int, Meta(ge=1, le=4096)] | None = None  # of the numeric libraries; None: as many as cpus
+    disk: Annotated[int, Meta(ge=0)] = 0  # bytes of scratch space on local disk
 
 
 class CodeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -154,7 +155,7 @@ def _spelled_out(value: dict[str, Any]) -> dict[str, Any]:
         if isinstance(value.get(name), str):
             value[name] = {first: value[name]}
     _measure(value, "timeout", "timeout", units.parse_duration)
-    for outer, inner in (("shard", "size"), ("resources", "memory")):
+    for outer, inner in (("shard", "size"), ("resources", "memory"), ("resources", "disk")):
         if isinstance(value.get(outer), dict):
             value[outer] = dict(value[outer])
             _measure(value[outer], inner, f"{outer}.{inner}", units.parse_size)

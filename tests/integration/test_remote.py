@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from muster.coordinator.commands.submit import submit
+from muster.jobs.common.units import format_size
 from tests.support import disks
 from tests.support.farm import Array, FarmHarness, arrays, running, until
 from tests.support.proxy import Proxy
@@ -183,7 +184,7 @@ def test_a_shard_above_the_budget_is_refused_with_both_numbers(farm: FarmHarness
     Remote(farm, server).join("--disk", "10KiB")
     until(lambda: farm.agent_status("far"), "the agent to join")
     wanted = 4096 * 4 + farm.plan(job).layers[0].out_bytes
-    assert farm.status(job).notes == [f"far may use 10240 bytes of disk, a shard wants {wanted}"]
+    assert farm.status(job).notes == [f"far has 10 KiB of disk for this, a shard wants {format_size(wanted)}"]
     agent = farm.agent_status("far")
     assert agent is not None and job in agent.ineligible
 

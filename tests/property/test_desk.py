@@ -78,6 +78,7 @@ SHARD_BYTES = 100
 IN_BYTES = 300
 CODE = "c" * 32
 LAYERS = {"a" * 32: 1, "b" * 32: 2}  # digest → cpus
+SCRATCH = {"a" * 32: 500, "b" * 32: 0}  # digest → bytes of scratch space
 TIMEOUT = 50.0
 
 numbers = st.sets(st.integers(0, SHARDS - 1), min_size=1).map(sorted)
@@ -86,7 +87,7 @@ Shard = tuple[str, int]
 
 
 def info_of(layer: str) -> LayerInfo:
-    work = Work("cluster", 1, {}, None, None, None, LAYERS[layer], None, TIMEOUT)
+    work = Work("cluster", 1, {}, None, None, None, LAYERS[layer], None, TIMEOUT, disk=SCRATCH[layer])
     return LayerInfo("j.1", Layer(layer[:1], layer, MadeSource(), 0, 1, SHARDS, 0, SHARD_BYTES, None), work)
 
 
@@ -101,7 +102,7 @@ def tickets(runs: list[Run]) -> tuple[int, ...]:
 class DeskMachine(RuleBasedStateMachine):
     """The model: what is open, what is finished, what has to be said, what lies on the disk, what the pool runs."""
 
-    budget = 40 * SHARD_BYTES
+    budget = 15 * SHARD_BYTES  # all shards of both layers; of the first one's no more than two at once
     in_place = True
 
     def __init__(self) -> None:
@@ -185,6 +186,17 @@ class DeskMachine(RuleBasedStateMachine):
         cpus = sum(max(LAYERS[r.info.layer.digest] for r in runs) for runs in self.runs.values() if runs)
         alone = sum(map(bool, self.runs.values())) == 1
         assert cpus <= self.lent or alone, "more cpus than are lent"
+        self.check_budget()
+
+    def check_budget(self) -> None:
+        parts = SHARD_BYTES * sum(len(shards) for shards in self.parts.values())
+        to_come = SHARD_BYTES * sum(len(run.items) for runs in self.runs.values() for run in runs)
+        scratch = sum(runs[0].info.work.disk for runs in self.runs.values() if runs)
+        used = (parts, to_come, scratch, self.bytes_of_inputs())
+        assert sum(used) <= self.budget, f"more of the disk than it may have: {used}"
+
+    def bytes_of_inputs(self) -> int:
+        return 0
 
     def obey_push(self, push: Push) -> None:
         assert self.push_up and self.push is None and push.session
@@ -804,16 +816,12 @@ class RemoteDeskMachine(DeskMachine):
             assert copy.name == self.name(run.info.layer.digest, number)
             assert self.files[copy.name] == copy.digest, "ran before its input was whole"
         assert run.info.work.code is None or CODE in self.codes, "ran before its code was there"
-        self.check_budget()
 
     def inputs_read(self) -> set[str]:
         return {copy.name for runs in self.runs.values() for run in runs for copy in run.inputs.values()}
 
-    def check_budget(self) -> None:
-        parts = SHARD_BYTES * sum(len(shards) for shards in self.parts.values())
-        to_come = SHARD_BYTES * sum(len(run.items) for runs in self.runs.values() for run in runs)
-        used = (parts, to_come, IN_BYTES * len(self.files))
-        assert sum(used) <= self.budget, f"more of the disk than it may have: {used}"
+    def bytes_of_inputs(self) -> int:
+        return IN_BYTES * len(self.files)
 
     # --- rules ---
 

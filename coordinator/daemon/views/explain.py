@@ -58,7 +58,8 @@ def _agent_lines(engine: Engine, agent: entities.Agent, note: str) -> list[str]:
     now = time.monotonic()
     has = agent.hello
     gpus = f", {_counted(len(has.gpus), 'gpu')}" if has.gpus else ""
-    lends = f"lends {_counted(agent.cpus, 'cpu')}{gpus} and {format_size(has.memory)} of memory"
+    lends = f"lends {_counted(agent.cpus, 'cpu')}{gpus}, {format_size(has.memory)} of memory"
+    lends += f" and {format_size(has.disk)} of disk"
     lines = [f"is {agent.state}, {lends}, heard of {_ago(now - agent.heard)}"]
     lines += [f"says: {note}"] if note else []
     named = [f"{name} (Python {env.python})" for name, env in sorted(has.envs.items()) if name]

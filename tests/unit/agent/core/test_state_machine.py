@@ -89,8 +89,9 @@ def info(
     out: int = 100,
     code: str | None = None,
     gpus: int = 0,
+    disk: int = 0,
 ) -> LayerInfo:
-    work = Work("cluster", 1, {}, code, None, None, cpus, memory, timeout, gpus=gpus)
+    work = Work("cluster", 1, {}, code, None, None, cpus, memory, timeout, gpus=gpus, disk=disk)
     return LayerInfo(job, Layer(layer[:1], layer, MadeSource(), 0, 1, 10_000, 0, out, None), work)
 
 
@@ -252,6 +253,28 @@ def test_a_shard_that_found_no_memory_beside_others_runs_again_with_fewer() -> N
     assert numbers([again]) == [0]
     world.ended(again, numbers=(), mishaps=(short,))
     assert [one.number for one in world.said().failures] == [0], "alone it has no excuse"
+
+
+def test_scratch_space_bounds_what_runs_at_once_and_holds_up_nobody_who_wants_none() -> None:
+    world = World(cpus=4, disk=2500)
+    first = of(Run, world.hear(info(disk=1000), info(B, "j.2"), grants=[grant(0, 10)]))
+    assert len(first) == 2, "two times 1,000 bytes and two outputs of 100 fit into 2,500"
+    assert {run.info.job for run in of(Run, world.hear(grants=[Grant("j.2", B, 1, 2, [(0, 2)])]))} == {"j.2"}
+    assert len(of(Run, world.ended(first[0]))) == 1, "what it gave back is the next one's"
+
+
+def test_scratch_space_is_not_promised_while_a_shard_has_it() -> None:
+    world = World(cpus=1, disk=2500)
+    (run,) = of(Run, world.hear(info(disk=1000), grants=[grant(0, 1)]))
+    assert world.core.room(world.now) == 2500 - 1000 - 100
+    world.ended(run)
+    assert world.core.room(world.now) == 2500 - 100, "its part is there until it is pushed"
+
+
+def test_what_wants_more_scratch_space_than_the_whole_budget_is_handed_back() -> None:
+    world = World(disk=2500)
+    assert not of(Run, world.hear(info(disk=2450), grants=[grant(0, 3)]))
+    assert world.core.space.too_large and not world.core.held_shards.unfinished
 
 
 def test_each_slot_has_gpus_of_its_own() -> None:

@@ -270,6 +270,17 @@ def test_an_agent_with_too_few_cpus_gets_nothing() -> None:
     assert world.state.obstacle(world.state.agents["a"], job) == Obstacle("cpus", "has 2 cpus, a shard wants 4")
 
 
+def test_scratch_space_limits_the_slots_and_who_can_never_hold_it_gets_nothing() -> None:
+    world = World()
+    job = world.add(seed(out_bytes=1), disk=2 << 30)
+    world.enter("small", cpus=8, room=1200 << 20)
+    said = "has 1.2 GiB of disk for this, a shard wants 2.0 GiB"
+    assert world.state.obstacle(world.state.agents["small"], job) == Obstacle("disk", said)
+    assert str(world.state.agents["small"].idle_because) == f"j.1: {said}" and not world.grants
+    world.enter("large", cpus=8, room=5 << 30)
+    assert world.state.agents["large"].slots(job) == 2 and world.open_of("large") == 1
+
+
 def test_memory_limits_the_slots() -> None:
     world = World()
     world.add(memory=10)

@@ -64,7 +64,7 @@ def planned(base: Path, more: str = "", code: Any = None, head: str = "name: a\n
 def test_a_plan(base: Path) -> None:
     plan = planned(
         base,
-        "shard: {size: 4KiB}\nresources: {cpus: 2, memory: 1GiB}\ntimeout: 5m\nattempts: 4\npriority: 2\n"
+        "shard: {size: 4KiB}\nresources: {cpus: 2, memory: 1GiB, disk: 2GiB}\ntimeout: 5m\nattempts: 4\npriority: 2\n"
         "same_kernels: require\n",
     )
     assert (plan.name, plan.attempts, plan.max_failures, plan.priority, plan.driver) == ("a", 4, 20, 2, None)
@@ -78,6 +78,7 @@ def test_a_plan(base: Path) -> None:
         2,
         1 << 30,
         300.0,
+        disk=2 << 30,
     )
     one, two = plan.layers
     assert (one.name, one.rows, one.shard_rows, one.count, one.in_bytes) == ("b/one", 10, 4, 3, 4096)
@@ -192,7 +193,7 @@ def digests(plan: Plan) -> list[str]:
 
 def test_what_changes_no_result_changes_no_digest(base: Path) -> None:
     same = "attempts: 9\ntimeout: 3s\nmax_failures: 2\npriority: 7\nsame_kernels: require\n"
-    same += "resources: {memory: 3GiB}\nparams: {tol: 1, n_clusters: 8}\n"
+    same += "resources: {memory: 3GiB, disk: 1GiB}\nparams: {tol: 1, n_clusters: 8}\n"
     other = planned(base, same, head="name: other\nkind: tiny\nsource: w\n")
     assert digests(other) == digests(planned(base))
 

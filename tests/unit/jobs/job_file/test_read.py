@@ -49,14 +49,14 @@ def test_the_least_that_is_needed() -> None:
 def test_everything() -> None:
     job = parse(
         "source: {path: w.bin, layers: ['w*'], dtype: <f4, shape: [-1, 65536]}\n"
-        "shard: {rows: 17}\nresources: {cpus: 2, memory: 2GiB}\nparams: {n_clusters: 128, tol: 1e-4}\n"
+        "shard: {rows: 17}\nresources: {cpus: 2, memory: 2GiB, disk: 1.5GiB}\nparams: {n_clusters: 128, tol: 1e-4}\n"
         "env: torch\nattempts: 5\ntimeout: 1h30m\nmax_failures: 7\npriority: 9\n",
         "name: 'a-1'\nkind: tiny\n",
     )
     assert job.source is not None
     assert (job.source.dtype, job.source.shape, job.source.layers) == ("<f4", [-1, 65536], ["w*"])
     assert (job.shard.rows, job.shard.size) == (17, None)
-    assert (job.resources.cpus, job.resources.memory) == (2, 2 << 30)
+    assert (job.resources.cpus, job.resources.memory, job.resources.disk) == (2, 2 << 30, 3 << 29)
     assert job.params["n_clusters"] == 128
     assert job.params["tol"] == 1e-4
     assert (job.env, job.attempts, job.timeout, job.max_failures, job.priority) == ("torch", 5, 5400.0, 7, 9)
@@ -108,6 +108,7 @@ WRONG = [
     ("shard: 3", "job.yaml:4: shard: expected a mapping, got a whole number"),
     ("shard:", "job.yaml:4: shard: expected a mapping, got nothing"),
     ("resources: {memory: lots}", "job.yaml:4: resources.memory: expected a size such as"),
+    ("resources: {disk: -1}", "job.yaml:4: resources.disk: expected"),
     ("resources: {cpus: 0}", "job.yaml:4: resources.cpus: expected a whole number >= 1"),
     ("resources: {cpu: 1}", "job.yaml:4: resources.cpu: unknown field; did you mean `cpus`?"),
     ("timeout: soon", "job.yaml:4: timeout: expected a duration such as 90s"),

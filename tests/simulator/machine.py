@@ -8,9 +8,8 @@ from typing import Any
 
 from muster.agent.core import actions as a
 from muster.agent.core import events as e
-from muster.agent.core.session import AgentFacts
 from muster.agent.core.state_machine import AgentCore, Left
-from muster.coordinator.protocol.control import Loss
+from muster.coordinator.protocol.control import Hello, Loss
 from muster.coordinator.protocol.transfer import Refused
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.workbench.batch import Mishap, Outcome
@@ -18,6 +17,7 @@ from tests.property.scheduler_model import KIND
 from tests.simulator.clock import Clock
 from tests.simulator.links import Channel
 from tests.simulator.server import FARM, Server
+from tests.support.sched import hello
 
 DIAL_SECONDS = (0.2, 3.0)  # between a link's end and the next try
 TICK_SECONDS = (0.3, 1.0)
@@ -120,11 +120,11 @@ class Machine:
         life = self.life
         return lambda: self.do(do) if self.life == life else None
 
-    def _who(self) -> AgentFacts:
+    def _who(self) -> Hello:
         make = self.make
-        return AgentFacts(
-            make.name, f"spool of {make.name}", f"{make.name}-{self.life}", "host", 1, make.cpus, 1 << 30, make.disk,
-            {KIND: 1}, make.fingerprint, "3.11", "0", make.in_place,
+        return hello(
+            name=make.name, spool=f"spool of {make.name}", process=f"{make.name}-{self.life}", cpus=make.cpus,
+            memory=1 << 30, disk=make.disk, kernels={KIND: 1}, fingerprint=make.fingerprint, in_place=make.in_place,
         )  # fmt: skip
 
     def _losses(self) -> list[Loss]:

@@ -314,13 +314,7 @@ class Server:
         self._sessions += 1
         session = self.boot << 32 | self._sessions
         box = self._boxes[session] = Outbox()
-        self.handle(
-            e.Joined(
-                hello.name, hello.spool, hello.process, session, hello.cpus, hello.memory, hello.disk, hello.kernels,
-                hello.fingerprint, hello.in_place, held=tuple(hello.held), failures=tuple(hello.failures),
-                losses=tuple(hello.losses),
-            )
-        )  # fmt: skip
+        self.handle(e.Joined(session, hello))
         if box.rejected:
             del self._boxes[session]
             return box.rejected
@@ -371,7 +365,7 @@ class Server:
             answer(Refused("no-session", [], "this session has ended"))
             return
         numbers = RangeSet.of(sorted(number for _, those in push.pieces for number in those))
-        (verdict,) = self.handle(e.Offered(push.session, push.layer, numbers, agent.fingerprint))
+        (verdict,) = self.handle(e.Offered(push.session, push.layer, numbers, agent.hello.fingerprint))
         if isinstance(verdict, c.RefuseOffer):
             answer(Refused(verdict.code, verdict.numbers.pairs()))
         elif self.free < 1 << 20:
@@ -379,7 +373,7 @@ class Server:
         else:
             assert isinstance(verdict, c.AcceptOffer)
             event = e.BundleCommitted(
-                verdict.job, push.layer, verdict.generation, agent.name, numbers, len(numbers), agent.fingerprint
+                verdict.job, push.layer, verdict.generation, agent.name, numbers, len(numbers), agent.hello.fingerprint
             )
             self.clock.after(seconds, lambda: channel.ask(lambda: self._commit(event, answer)))
 

@@ -117,6 +117,11 @@ class Layer:
     )  # those beside its rounds that are not committed, and perhaps others
 
     @property
+    def skipped(self) -> RangeSet:
+        """Those that are never run: `committed` has them from the beginning."""
+        return RangeSet() if self.plan.only is None else RangeSet([(0, self.count)]) - self.plan.numbers
+
+    @property
     def rounds(self) -> bool:
         return bool(self.plan.rounds)
 
@@ -128,6 +133,11 @@ class Layer:
     def grantable(self) -> int:
         """How many of the pending ones the stored mark allows to grant, at most."""
         return len(self.again) + min(len(self.fresh), max(0, self.high_water - self.fresh.bottom))
+
+    @property
+    def planned(self) -> int:
+        """How many of its numbers are this life's to run."""
+        return self.count - self.first - len(self.skipped)
 
     @property
     def left(self) -> int:
@@ -238,7 +248,7 @@ class Job:
 class Obstacle:
     """Why a machine may run nothing of a job: `text` is for people, behind the machine's name."""
 
-    code: Literal["barred", "kind", "kernels", "package", "environment", "cpus", "gpus", "memory", "disk"]
+    code: Literal["barred", "machine", "kind", "kernels", "package", "environment", "cpus", "gpus", "memory", "disk"]
     text: str
 
     def __str__(self) -> str:

@@ -92,6 +92,7 @@ def seeded(job: str, seed: LayerSeed) -> Layer:
         quarantined=seed.quarantined - seed.committed,
         first=seed.first,
     )
+    layer.committed.update(layer.skipped)
     if layer.rounds:
         layer.count = layer.high_water = seed.first
         layer.committed, layer.quarantined = RangeSet([(0, seed.first)]), RangeSet()

@@ -92,7 +92,7 @@ def reserved(layer: Layer) -> int:
     """Bytes of the root that an open layer may still take: its bundles to come, and its merged arrays."""
     if layer.rounds:
         return layer.out_bytes * layer.left
-    return layer.out_bytes * (2 * layer.count - len(layer.committed))
+    return layer.out_bytes * (layer.planned + layer.count - len(layer.committed))
 
 
 def _fits(state: State, job: Job, layer: Layer) -> bool:
@@ -110,8 +110,9 @@ def _fits(state: State, job: Job, layer: Layer) -> bool:
 
 
 def raise_mark(state: State, layer: Layer, ahead: int) -> None:
-    """Keep the stored mark `ahead` of what may be granted next."""
-    low = next(iter(layer.fresh.pairs()), (layer.count, 0))[0]
+    """Keep the stored mark `ahead` of what may be granted next. Where some are skipped it is beyond all at once: few
+    are left, and far apart."""
+    low = layer.count if layer.skipped else next(iter(layer.fresh.pairs()), (layer.count, 0))[0]
     wanted = min(layer.count, low + ahead)
     if wanted > layer.raising:
         layer.raising = min(layer.count, low + 2 * ahead)
@@ -202,7 +203,7 @@ def discard(state: State, job: Job, layer: Layer) -> None:
         job.queue.remove(layer)
     with state.counting(layer):
         layer.state, layer.generation = "waiting", layer.generation + 1
-        layer.committed, layer.quarantined = RangeSet(), RangeSet()
+        layer.committed, layer.quarantined = layer.skipped.copy(), RangeSet()
     layer.high_water = layer.raising = 0
     layer.troubles.clear()
     reset_pending(layer)

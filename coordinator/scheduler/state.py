@@ -64,6 +64,8 @@ class State:
         if job.id in agent.ineligible:
             return agent.ineligible[job.id]
         has, work = agent.hello, job.work
+        if job.plan.machine not in {"", agent.name}:
+            return Obstacle("machine", f"is not {job.plan.machine}, which alone is to run it")
         if work.kind not in has.kernels:
             return Obstacle("kind", f"has no kind {work.kind}")
         if has.kernels[work.kind] != work.kernel:
@@ -181,6 +183,7 @@ class State:
         for part in (layer.fresh, layer.again, layer.limbo, layer.committed, layer.quarantined, held):
             assert not seen & part, f"{layer.name}: {seen & part} is in two places"
             seen.update(part)
+        assert not layer.skipped - layer.committed, "what is skipped may run"
         assert seen == RangeSet([(0, layer.count)]), f"{layer.name}: {RangeSet([(0, layer.count)]) - seen} is nowhere"
         once = RangeSet()
         for holding in layer.holdings.values():

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from muster.jobs.common.errors import DamagedError, RefusedError
+from muster.jobs.common.ranges import RangeSet
 
 FORMAT = 1  # of a plan as it is stored
 ITEMS_LIST = "items.list"  # the file beside a plan whose source is a list of items
@@ -205,6 +206,12 @@ class Layer(msgspec.Struct, frozen=True):
     out_bytes: int  # of a full shard, as declared; 0 where nobody knows yet
     outputs: tuple[Output, ...] | None  # None: fixed by the first commit
     params: dict[str, Any] | None = None  # in place of the job's
+    only: tuple[tuple[int, int], ...] | None = None  # ranges of the shards that are run, by their numbers; None: all
+
+    @property
+    def numbers(self) -> RangeSet:
+        """Of the shards that are run."""
+        return RangeSet([(0, self.count)] if self.only is None else self.only)
 
     @property
     def made(self) -> bool:
@@ -264,6 +271,7 @@ class Plan(msgspec.Struct, frozen=True):
     notify: str = ""  # a shell command that is told of its end, of halts and standstills
     base: str = ""  # the folder that paths in its job file start at; "": the job's own
     counted: tuple[int, str] | None = None  # how many of what its driver counts: (1000, "round"); None: shards
+    machine: str = ""  # the one agent that runs it; "": whichever suits
 
     @property
     def driven(self) -> bool:
@@ -283,7 +291,7 @@ class _Format(msgspec.Struct):
 
 
 def total_shards(plan: Plan) -> int:
-    return sum(layer.count for layer in plan.layers)
+    return sum(len(layer.numbers) for layer in plan.layers)
 
 
 def in_bytes_total(plan: Plan) -> int:

@@ -71,6 +71,7 @@ class Survey:
         self._names: dict[str, int] = {}
         self._prints: dict[str, int] = {}
         self._columns = _columns(self.layout)
+        self.numbers = np.fromiter(layer.numbers, np.int64, len(layer.numbers))  # that must be there
         self._at = np.full(layer.count, -1, np.int32)  # which bundle has it
         self._lines = np.zeros(layer.count, self._columns)
 
@@ -111,7 +112,7 @@ class Survey:
 
     def check(self) -> None:
         """Every number exactly once."""
-        missing = RangeSet.of(np.flatnonzero(self._at < 0).tolist())
+        missing = RangeSet.of(self.numbers[self._at[self.numbers] < 0].tolist())
         if missing or self._double:
             raise Incomplete(self.layer.name, missing, self._double)
 
@@ -129,11 +130,16 @@ class Survey:
 
     def shards(self) -> Iterator[Placed]:
         """By number."""
-        for start in range(0, len(self._lines), TABLE_ROWS):
-            lines = self._lines[start : start + TABLE_ROWS]
-            at = self._at[start : start + TABLE_ROWS].tolist()
+        for numbers, lines in self._some():
+            at = self._at[numbers].tolist()
             columns = [lines[name].tolist() for name in ("offset", "sizes", "digest", "sum_digest", "rows")]
             yield from map(Placed, at, *columns)
+
+    def _some(self) -> Iterator[tuple[Array, Array]]:
+        """Numbers and their lines, by number."""
+        for start in range(0, len(self.numbers), TABLE_ROWS):
+            numbers = self.numbers[start : start + TABLE_ROWS]
+            yield numbers, self._lines[numbers]
 
     def table(self) -> tuple[np.dtype[Any], Iterator[Array]]:
         """`shards.npy`: its dtype, and its lines some at a time."""
@@ -144,10 +150,9 @@ class Survey:
 
     def _table_blocks(self, dtype: np.dtype[Any], names: Array, ranks: Array) -> Iterator[Array]:
         plain = set(dtype.names or ()) - {"shard", "agent", "fingerprint"}
-        for start in range(0, len(self._lines), TABLE_ROWS):
-            lines = self._lines[start : start + TABLE_ROWS]
+        for numbers, lines in self._some():
             block = np.empty(len(lines), dtype)
-            block["shard"] = np.arange(start, start + len(lines))
+            block["shard"] = numbers
             for name in plain:
                 block[name] = lines[name]
             block["agent"], block["fingerprint"] = names[lines["agent"]], ranks[lines["fingerprint"]]

@@ -64,7 +64,7 @@ def _written(survey: Survey, folder: Path, job: str, items: Path | None) -> Merg
             layer=layer.name,
             digest=layer.digest,
             rows=survey.rows,
-            shards=layer.count,
+            shards=len(survey.numbers),
             outputs=products,
             table=_write_table(survey, folder, files, closing),
             fingerprints=survey.fingerprints,
@@ -74,7 +74,7 @@ def _written(survey: Survey, folder: Path, job: str, items: Path | None) -> Merg
 
 def _write_table(survey: Survey, folder: Path, files: OpenFiles, closing: ExitStack) -> File:
     dtype, blocks = survey.table()
-    npy = NpyFile(folder / SHARDS, dtype, (survey.layer.count,), files)
+    npy = NpyFile(folder / SHARDS, dtype, (len(survey.numbers),), files)
     closing.callback(npy.close)
     for block in blocks:
         npy.write(block.tobytes())
@@ -87,7 +87,7 @@ def _write_items(layer: Layer, items: Path, folder: Path, files: OpenFiles, clos
     assert isinstance(source, ItemsSource), "a list is of items"
     table = CsvFile(folder / ITEMS, source.columns or ("name", "bytes"), files)
     closing.callback(table.close)
-    for number in range(layer.count):
+    for number in layer.numbers:
         raw = read_records(located(source.window(number), items))
         table.write(lines_in(raw) if source.columns else [(file.name, file.stamp.size) for file in files_in(raw)])
     return table.finish()

@@ -51,6 +51,7 @@ class DiskLayer:
     payloads: dict[int, bytes] = field(default_factory=dict)
     rounds: bool = False
     first: int = 0
+    skipped: set[int] = field(default_factory=set)
 
     @property
     def whole(self) -> set[int]:
@@ -77,6 +78,7 @@ class DiskLayer:
             state=self.state, generation=self.generation, high_water=self.high_water,
             committed=ranges(self.rows), quarantined=ranges(self.quarantined), closed=self.closed,
             failures={number: frozenset(those) for number, those in runs.items()}, first=self.first,
+            only=ranges(self.whole - self.skipped).pairs() if self.skipped else None,
         )  # fmt: skip
 
 
@@ -95,6 +97,7 @@ class DiskJob:
     cursor: int = 0
     same_kernels: bool = False
     kernels: str = ""  # of what is committed, where one fingerprint alone is wanted
+    machine: str = ""  # the one agent that may run it
 
     def added(self) -> e.JobAdded:
         first = next(iter(self.layers.values()))
@@ -103,6 +106,7 @@ class DiskJob:
             attempts=self.attempts, max_failures=self.max_failures, priority=self.priority, state=self.state,
             why=self.why, succeeded=self.succeeded, cursor=self.cursor, payloads=dict(first.payloads),
             same_kernels=self.same_kernels, kernels_fixed=self.kernels,
+            machine=self.machine,
         )  # fmt: skip
 
 
@@ -366,7 +370,7 @@ class Oracle:
             self.fixed.add(job.id)
         for layer in job.layers.values():
             key = (job.id, layer.digest)
-            self.committed[key] = layer.whole if layer.state == "merged" else set(layer.rows)
+            self.committed[key] = layer.whole if layer.state == "merged" else layer.rows | layer.skipped
             self.quarantined[key] = layer.quarantined - layer.rows
             for number, run in layer.failures if not layer.rounds else ():
                 self.failures[job.id, layer.digest, number].add(run)
@@ -391,6 +395,7 @@ class Oracle:
         seen = self.agents[name]
         least = min(layer.out_bytes for layer in job.layers.values())
         able = seen.kernel == job.kernel and seen.cpus >= job.cpus and seen.disk >= least
+        able = able and job.machine in {"", name}
         return able and self.suits(seen, job) and (name, job.id) not in self.barred
 
     def suits(self, seen: Seen, job: DiskJob) -> bool:

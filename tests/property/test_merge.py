@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -205,3 +206,28 @@ def test_a_changed_result_is_named_by_verify(tmp_path: Path) -> None:
     assert [problem.split(":")[0].rsplit("/")[-1] for problem in problems] == ["means.npy", "flag.npy", "shards.npy"]
     (folder / "manifest.json").unlink()
     assert "not a finished layer" in verify_layer(folder)[0]
+
+
+@settings(deadline=None, max_examples=30)
+@given(seed=st.integers(0, 1 << 32), wanted=st.sets(st.integers(0, 13), min_size=1))
+def test_some_shards_of_a_layer_merge_to_their_rows_alone(seed: int, wanted: set[int]) -> None:
+    layer = layer_of(41, 3)
+    some = msgspec.structs.replace(layer, only=tuple(RangeSet.of(sorted(wanted)).pairs()))
+    rng = random.Random(seed)
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        groups = groups_of(sorted(wanted), rng)
+        bundles = [
+            write_part(folder / f"{i}.part", some, [(n, result_of(n, some.rows_of(n))) for n in numbers]).path
+            for i, numbers in enumerate(groups)
+        ]
+        files = merged(some, bundles, folder / "some")
+        assert files.keys() == serial(layer, folder).keys()
+        found, whole = open_result(folder / "some"), open_result(folder / "serial")
+        numbers = found.shards["shard"].tolist()
+        rows = [row for n in sorted(wanted) for row in range(3 * n, 3 * n + layer.rows_of(n))]
+        assert numbers == sorted(wanted) and found.manifest.shards == len(wanted) and found.manifest.rows == len(rows)
+        assert np.array_equal(np.array(found.outputs["means"]), np.array(whole.outputs["means"])[rows])
+        assert found.shards["out_digest"].tolist() == whole.shards[numbers]["out_digest"].tolist()
+        with pytest.raises(Incomplete):
+            merge_layer(some, bundles[1:], folder / "some", job="job.1")

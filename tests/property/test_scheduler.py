@@ -150,6 +150,7 @@ class Farm(RuleBasedStateMachine):
                 oracle.closed(layer) if oracle.opened.get(layer) == job else None
                 for by_layer in (oracle.committed, oracle.quarantined, oracle.touched):
                     by_layer[job, layer].clear()
+                oracle.committed[job, layer] |= self.disk.layer(job, layer).skipped
                 for by_shard in (oracle.failures, oracle.kicked):
                     for shard in [shard for shard in by_shard if shard[:2] == (job, layer)]:
                         del by_shard[shard]
@@ -200,7 +201,7 @@ class Farm(RuleBasedStateMachine):
             if disk.rounds:
                 taken += disk.out_bytes * (disk.count - committed - len(self.oracle.quarantined[job, layer]))
             else:
-                taken += disk.out_bytes * (2 * disk.count - committed)
+                taken += disk.out_bytes * (2 * disk.count - len(disk.skipped) - committed)
         assert taken + SPACE_MARGIN_BYTES <= max(self.free, 0), "opened a layer without room for it"
 
     def _mark(self, job: str, layer: str) -> int:
@@ -238,6 +239,8 @@ class Farm(RuleBasedStateMachine):
         assert grant.attempt > oracle.last_attempt, "an attempt's number twice"
         oracle.last_attempt = grant.attempt
         assert numbers and not numbers & oracle.committed[shard_key], "granted though committed"
+        assert not numbers & layer.skipped, "granted though nobody wants it"
+        assert job.machine in {"", name}, f"granted to {name}, not to {job.machine}"
         assert not numbers & oracle.quarantined[shard_key], "granted though quarantined"
         assert not numbers & oracle.limbo[grant.layer], "granted what may still run where it was"
         mark = self.durable.layer(*shard_key).high_water
@@ -329,11 +332,11 @@ class Farm(RuleBasedStateMachine):
         counts=st.lists(st.integers(1, 9), min_size=1, max_size=3), attempts=st.integers(1, 3),
         max_failures=st.sampled_from([1, 2, 4, 1000]), cpus=st.sampled_from([1, 1, 2]), made=st.booleans(),
         priority=st.sampled_from([1, 3]), again=st.booleans(), long=st.booleans(), same=st.booleans(),
-        rounds=st.booleans(),
+        rounds=st.booleans(), every=st.sampled_from([1, 1, 2, 3]), machine=st.sampled_from(["", "", "", "a"]),
     )  # fmt: skip
     def add_job(
         self, counts: list[int], attempts: int, max_failures: int, cpus: int, made: bool, priority: int, again: bool,
-        long: bool, same: bool, rounds: bool,
+        long: bool, same: bool, rounds: bool, every: int, machine: str,
     ) -> None:  # fmt: skip
         self.last_job += 1
         made = made and not again
@@ -346,7 +349,18 @@ class Farm(RuleBasedStateMachine):
         for layer in layers.values():
             layer.rounds = made and rounds
             layer.begin(self.boot)
-        job = DiskJob(f"job.{self.last_job}", 1, cpus, attempts, max_failures, layers, priority, same_kernels=same)
+            layer.skipped = set() if made or again else {n for n in layer.whole if n % every}
+        job = DiskJob(
+            f"job.{self.last_job}",
+            1,
+            cpus,
+            attempts,
+            max_failures,
+            layers,
+            priority,
+            same_kernels=same,
+            machine=machine,
+        )
         self.disk.jobs[job.id] = job
         for agent in self.agents.values():
             agent.cost.update({digest: layer.out_bytes for digest, layer in layers.items()})

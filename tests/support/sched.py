@@ -28,12 +28,12 @@ def ranges(numbers: Any) -> list[tuple[int, int]]:
 
 def seed(
     digest: str = "L", count: int = 100, in_bytes: int = 0, out_bytes: int = 0, made: bool = False,
-    rounds: bool = False, **stored: Any,
+    rounds: bool = False, only: Any = None, **stored: Any,
 ) -> e.LayerSeed:  # fmt: skip
     """A layer called like its digest; `stored`: what the store knows of it."""
     stamp = Stamp(0, 0, 0, 0)
     source = MadeSource("whole" if rounds else "") if made else ArraySource("x.npy", 0, "<f4", (count,), stamp)
-    layer = p.Layer(digest, digest, source, count, 1, count, in_bytes, out_bytes, ())
+    layer = p.Layer(digest, digest, source, count, 1, count, in_bytes, out_bytes, (), only=only and tuple(only))
     return e.LayerSeed(layer, count, out_bytes, **stored)
 
 

@@ -65,7 +65,7 @@ class LiveJob:
         return f"{self.layers[layer].name}/{number}"
 
     def layer_info(self, job: str, digest: str) -> LayerInfo:
-        layer = self.layers[digest]
+        layer = msgspec.structs.replace(self.layers[digest], only=None)  # a grant says which, and the list may be long
         return LayerInfo(job, layer, self.plan.work_of(layer))
 
     def start(self) -> bool:

@@ -18,7 +18,7 @@ from muster.coordinator.scheduler import events as e
 from muster.jobs.common.durable import fsync_folder
 from muster.jobs.common.errors import RefusedError
 from muster.jobs.common.hashing import of_bytes
-from muster.jobs.contract.plan import ITEMS_LIST, ItemsSource, Layer, Plan, decode_plan
+from muster.jobs.contract.plan import ITEMS_LIST, ItemsSource, Layer, Plan, decode_plan, total_shards
 
 log = logging.getLogger("muster.daemon")
 
@@ -73,7 +73,7 @@ async def _add(engine: Engine, source: Path, plan: Plan, digest: str, origin: st
     engine.jobs[job] = LiveJob(plan, digest, created, outputs=adopted)
     engine.handle(e.SpaceMeasured(engine.free_bytes()))
     engine.handle(added(job, plan, engine.boot, merged=adopted))
-    log.info("%s submitted: %d layers, %d shards", job, len(plan.layers), sum(one.count for one in plan.layers))
+    log.info("%s submitted: %d layers, %d shards", job, len(plan.layers), total_shards(plan))
     drivers.start(engine, job)
     return job
 

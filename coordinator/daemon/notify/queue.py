@@ -59,7 +59,7 @@ class NotifyQueue:
             "why": alarm.why,
             "agent": alarm.agent,
             "at": time.time(),
-            "shards": sum(layer.count - layer.first for layer in state.layers),
+            "shards": sum(layer.planned for layer in state.layers),
             "left": state.left,
             "quarantined": state.quarantined,
             "root": str(self._engine.root.path),

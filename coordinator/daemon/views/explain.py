@@ -129,7 +129,7 @@ def _left(engine: Engine, job: entities.Job) -> str:
     """Shards, or what its driver counts in their place."""
     if progress := engine.jobs[job.id].progress:
         return f"{progress.done:,} of {_counted(progress.total, progress.unit)} done"
-    return f"{job.left:,} of {sum(layer.count - layer.first for layer in job.layers):,} shards left"
+    return f"{job.left:,} of {sum(layer.planned for layer in job.layers):,} shards left"
 
 
 def _running_lines(engine: Engine, job: entities.Job) -> list[str]:
@@ -205,6 +205,8 @@ def _where_line(engine: Engine, job: entities.Job, layer: entities.Layer, number
         return "is not run: the source of its layer changed; only a new submit runs it"
     if layer.rounds and number in layer.committed:
         return "was part of a round that is over: nothing is kept of it but what it came to"
+    if number in layer.skipped:
+        return "is not run: only some shards of its layer are wanted"
     if number in layer.committed:
         return f"is committed; its layer is {layer.state}"
     if number in layer.quarantined:

@@ -117,8 +117,9 @@ def job_status(engine: Engine, job: s.Job, *, with_layers: bool) -> JobStatus:
 
 def _tally(layer: s.Layer) -> Tally:
     plan = layer.plan
-    count = layer.count - layer.first
-    committed, quarantined = len(layer.committed) - layer.first, len(layer.quarantined)
+    count = layer.planned
+    committed, quarantined = len(layer.committed) - (layer.count - count), len(layer.quarantined)
+    rows = min(plan.rows, count * plan.shard_rows)
     running = finished = 0
     for holding in layer.holdings.values():
         running += len(holding.open)
@@ -134,9 +135,9 @@ def _tally(layer: s.Layer) -> Tally:
         running=running,
         pending=left - finished - running,
         quarantined=quarantined,
-        rows=plan.rows,
-        rows_committed=min(plan.rows, committed * plan.shard_rows),
-        in_bytes=plan.total_in_bytes or count * plan.in_bytes,
+        rows=rows,
+        rows_committed=min(rows, committed * plan.shard_rows),
+        in_bytes=min(plan.total_in_bytes or count * plan.in_bytes, count * plan.in_bytes),
         out_bytes=layer.out_bytes * count,
     )
     return bounded(tally)

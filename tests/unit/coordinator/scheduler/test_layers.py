@@ -285,3 +285,50 @@ def test_a_merge_that_can_never_be_halts_its_job_and_a_retry_tries_again() -> No
     assert [(one.layer, one.generation) for one in again] == [("L", 0)]
     world.handle(e.LayerMerged("j.1", "L", 0))
     assert world.state.jobs["j.1"].state == "complete"
+
+
+# --- some shards of a layer ------------------------------------------------------------------------------------
+
+
+def some(**more: Any) -> e.LayerSeed:
+    """Two of a million shards are wanted."""
+    return seed(count=1_000_000, only=((3, 4), (900_000, 900_001)), **more)
+
+
+def test_the_shards_that_nobody_wants_are_not_run_and_not_waited_for() -> None:
+    world = all_done(some())
+    assert sorted(n for grant in world.grants["a"] for n in grant.numbers) == [3, 900_000]
+    assert len([action for action in world.said if isinstance(action, c.RaiseHighWater)]) == 1
+    assert [action.layer for action in world.said if isinstance(action, c.StartMerge)] == ["L"]
+
+
+def test_a_layer_of_some_shards_is_run_anew_without_the_others() -> None:
+    world = all_done(some())
+    world.handle(e.LayerMerged("j.1", "L", 0))
+    world.handle(e.Retried("j.1", ("L",)))
+    world.sync("a")
+    assert world.state.jobs["j.1"].left == 2 and world.state.jobs["j.1"].layers[0].planned == 2
+
+
+def test_room_is_kept_for_the_shards_that_are_run() -> None:
+    world = World()
+    world.handle(e.SpaceMeasured(SPACE_MARGIN_BYTES + 4 * 1000))
+    world.add(some(out_bytes=1000))
+    assert opened(world) == {"L"}
+
+
+def test_after_a_restart_only_the_wanted_ones_may_still_be_held() -> None:
+    world = World(boot=2)
+    world.add(some(state="open", high_water=1_000_000, committed=RangeSet([(3, 4)])))
+    assert world.state.jobs["j.1"].layers[0].limbo == RangeSet([(900_000, 900_001)])
+
+
+def test_a_job_of_one_machine_waits_for_that() -> None:
+    world = World()
+    job = world.add(machine="b")
+    world.enter("a")
+    assert "a" not in world.grants and world.state.obstacle(world.state.agents["a"], job) == (
+        "is not b, which alone is to run it"
+    )
+    world.enter("b")
+    assert world.grants["b"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +15,10 @@ from muster.coordinator.commands.result import nothing_merged, unfinished
 from muster.coordinator.display import tables
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root import plans
-from muster.coordinator.farm_root.paths import JobFolder
+from muster.coordinator.farm_root.paths import JobFolder, Root
 from muster.coordinator.result_downloads.file_server import layers_of
 from muster.jobs.common.cli import example
-from muster.jobs.common.errors import DamagedError, IncompleteError
+from muster.jobs.common.errors import DamagedError, IncompleteError, UsageError
 from muster.jobs.common.units import format_size
 
 if TYPE_CHECKING:
@@ -47,20 +48,49 @@ class VerifyReport(msgspec.Struct):
     serial: bool | None = None  # whether the bytes are those of a serial run; None: nobody knows, none was compared
 
 
-@click.command(epilog=example("coordinator verify weights", "coordinator verify weights --inputs"))
+@click.command(
+    epilog=example(
+        "coordinator verify weights", "coordinator verify weights --inputs", "coordinator verify weights --rerun 300"
+    )
+)
 @job_argument
 @click.option("--inputs", is_flag=True, help="Read the inputs again too, and compare their digests.")
+@click.option("--rerun", type=click.IntRange(min=1), metavar="N", help="Compute N shards again, and compare those.")
+@click.option("--on", "machine", metavar="AGENT", help="The one machine that computes them; default any.")
+@click.option("--seed", type=int, metavar="S", help="Of the choice of shards; default random, and printed.")
+@click.option("--keep", is_flag=True, help="Keep the job that computed them, with its arrays.")
 @root_option
 @json_option
-def command(job: str, inputs: bool, root: Path | None, as_json: bool) -> None:
+def command(
+    job: str,
+    inputs: bool,
+    rerun: int | None,
+    machine: str | None,
+    seed: int | None,
+    keep: bool,
+    root: Path | None,
+    as_json: bool,
+) -> None:
     """Read a job's merged result again and compare every digest.
 
     Says on how many different kernels (numpy, scikit-learn, BLAS, threads) it was computed, and where only Muster's own
     code computed, whether the bytes are those of a serial run.
     Exits with 12 if anything is damaged, with 11 if layers are missing.
+
+    With --rerun, reads no array: N shards, chosen by chance from those that are merged, are computed again on the
+    farm's machines, as a job of their own that is removed in the end, and the digests of their outputs are compared
+    with what the result says of them. Exits with 17 if any differ, with who computed them then and now; with 11 if some
+    failed or the machines left.
     """
+    if rerun is None and (machine or seed is not None or keep):
+        raise UsageError("--on, --seed and --keep are for --rerun", f"coordinator verify {job} --rerun 300")
+    if rerun is not None and inputs:
+        raise UsageError("--inputs and --rerun are two things", "do one after the other")
     found = roots.existing(root)
     name = roots.resolve_job(found, job)
+    if rerun is not None:
+        _rerun(found, name, rerun, machine or "", seed, keep, as_json)
+        return
     report = verify(name, found.job(name), inputs)
     if not report.layers:
         raise nothing_merged(name, found.job(name))
@@ -69,6 +99,13 @@ def command(job: str, inputs: bool, root: Path | None, as_json: bool) -> None:
     else:
         say(page(report))
     _conclude(report)
+
+
+def _rerun(root: Root, job: str, count: int, machine: str, seed: int | None, keep: bool, as_json: bool) -> None:
+    from muster.coordinator.commands import rerun
+
+    chosen = secrets.randbits(32) if seed is None else seed
+    rerun.conclude(rerun.run(root, job, count, machine, chosen, keep, as_json), as_json)
 
 
 def verify(job: str, folder: JobFolder, inputs: bool) -> VerifyReport:

@@ -74,15 +74,20 @@ def watch(root: Root, job: str) -> int:
 
 def follow(root: Root, job: str) -> None:
     """Show `job` until it ends; an IncompleteError unless it is complete."""
+    conclude(shown(ask_daemon.statuses(root, job)))
+
+
+def shown(found: Iterator[Status]) -> JobStatus:
+    """Show a job as it goes on; what it was in the end."""
     trace = Trace()
     screen: Screen = Bars() if _is_wide(sys.stderr) else Lines()
     try:
-        for answer in ask_daemon.statuses(root, job):
+        for answer in found:
             trace.add(answer.jobs[0], answer.now)
             screen.show(answer.jobs[0], answer.now, trace)
     finally:
         screen.close()
-    conclude(answer.jobs[0])
+    return answer.jobs[0]
 
 
 def conclude(status: JobStatus) -> None:

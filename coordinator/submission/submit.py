@@ -32,6 +32,7 @@ class Planned:
     code: CodeBundle | None
     base: Path  # what paths in the job file start at
     items: ItemsAt
+    model: Path | None = None  # where the root has it; None: where `params.model` says
 
 
 class ItemsAt:
@@ -85,7 +86,7 @@ def _write(folder: Path, planned: Planned) -> None:
     if planned.code:
         write_durably(folder / "code.pack", pack(planned.code))
     if (model := planned.plan.work.model) is not None:
-        model_file.copy(model_file.find(model.name, planned.base), folder / "model", model)
+        model_file.copy(planned.model or model_file.find(model.name, planned.base), folder / "model", model)
     if planned.items.path.exists():
         shutil.copyfile(planned.items.path, folder / ITEMS_LIST)
         with (folder / ITEMS_LIST).open("rb") as file:

@@ -130,6 +130,13 @@ class TrainingError(MusterError):
     default_hint = "lower `lr`, or `momentum`: `coordinator submit --from JOB --set lr=0.01`; good checkpoints are kept"
 
 
+class DifferenceError(MusterError):
+    """What was computed again came out otherwise."""
+
+    exit_code = 17
+    default_hint = "code that draws random numbers or reads the clock does that, other kernels, or a machine at fault"
+
+
 class FencedError(MusterError):
     """Another process took this agent's name and spool."""
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from muster.coordinator.commands import rerun
+from muster.coordinator.commands.submit import submit
 from muster.coordinator.farm_root import paths, plans
 from muster.jobs.common.errors import DifferenceError, IncompleteError, NotFoundError, RefusedError
 from tests.support.farm import DEADLINE_SECONDS, FarmHarness, arrays, running, until
@@ -39,6 +40,10 @@ def held(rows, flag):
     while Path(flag).exists():
         time.sleep(0.02)
     return rows
+
+def copies(paths, out, first_row):
+    for path in paths:
+        (out / path).write_bytes(path.read_bytes() + str(first_row).encode())
 
 def fails(rows, shard, flag):
     if Path(flag).exists() and shard == 3:
@@ -101,6 +106,15 @@ def test_the_job_that_is_kept_has_the_rows_of_its_shards_alone(farm: FarmHarness
     assert farm.coordinator("verify", check, "--inputs").returncode == 0
     assert farm.coordinator("verify", check, "--rerun", "4").returncode == 0
     assert farm.coordinator("rm", check).returncode == 0
+
+
+def test_shards_of_files_have_their_own_items_again(farm: FarmHarness, tmp_path: Path) -> None:
+    for number in range(9):
+        (tmp_path / f"f{number}").write_bytes(bytes([65 + number]))
+    cut: dict[str, Any] = {"source": {"files": f"{tmp_path}/f*"}, "shard": {"files": 2}}
+    job = submit(farm.root, farm.job_file({}, work=WORK, kind="map", name="files", code="work.py:copies", **cut))
+    farm.wait(job)
+    assert "3 of 3 equal" in checked(farm, job, "3", "--seed", "5", "--on", "well")
 
 
 def test_chance_in_the_users_code_is_found(farm: FarmHarness) -> None:

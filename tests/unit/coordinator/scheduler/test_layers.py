@@ -327,8 +327,7 @@ def test_a_job_of_one_machine_waits_for_that() -> None:
     world = World()
     job = world.add(machine="b")
     world.enter("a")
-    assert "a" not in world.grants and world.state.obstacle(world.state.agents["a"], job) == (
-        "is not b, which alone is to run it"
-    )
+    obstacle = world.state.obstacle(world.state.agents["a"], job)
+    assert "a" not in world.grants and str(obstacle) == "is not b, which alone is to run it"
     world.enter("b")
     assert world.grants["b"]

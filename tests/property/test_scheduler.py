@@ -359,7 +359,7 @@ class Farm(RuleBasedStateMachine):
             layers,
             priority,
             same_kernels=same,
-            machine=machine,
+            machine=machine if cpus == 1 else "",  # which has one
         )
         self.disk.jobs[job.id] = job
         for agent in self.agents.values():

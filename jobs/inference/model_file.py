@@ -41,12 +41,12 @@ NAMES = {
     "pickle": "a pickle",
 }
 _HINTS = {
-    "torch": "`torch.jit.script(model).save('net.pt')` makes what can be opened without running what is in the file",
+    "torch": "export it to .onnx, or save its state_dict as .safetensors: neither runs anything when opened",
     "npz": "name it {stem}.npz",
     "safetensors": "name it {stem}.safetensors",
     "skops": "name it {stem}.skops",
     "onnx": "name it {stem}.onnx",
-    "torchscript": "name it {stem}.pt",
+    "torchscript": "name it {stem}.pt, and see what `trust_torchscript` means",
     "pickle": "name it {stem}.pkl, and see what `trust_pickle` means",
 }
 

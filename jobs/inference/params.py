@@ -29,6 +29,7 @@ class InferParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     method: Method | None = None  # of an estimator
     trusted: list[str] = []  # types a .skops may hold beyond those that skops knows to be safe
     trust_pickle: bool = False
+    trust_torchscript: bool | msgspec.UnsetType = msgspec.UNSET  # for planning alone: in no plan, and in no digest
     device: Annotated[str, Meta(min_length=1, max_length=64)] = "cpu"
     args: dict[str, Any] = {}  # more arguments of the user's class
     outputs: Annotated[dict[str, Declared], Meta(min_length=1)] | None = None

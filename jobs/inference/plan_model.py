@@ -38,7 +38,7 @@ def prepare(params: InferParams, site: Site) -> Prepared[InferParams]:
         raise JobFileError("params.model: missing: there is neither a model nor `code`", "params: {model: net.npz}")
     path = model_file.find(params.model, site.base)
     form = model_file.format_of(path)
-    params = _suited(params, form)
+    params = msgspec.structs.replace(_suited(params, form), trust_torchscript=msgspec.UNSET)
     if form in MLP_FORMATS:
         return Prepared(_prepared_mlp(params, path, form, site), params.model)
     needs = NEEDS.get(form, ()) if site.python is None else ()
@@ -48,7 +48,7 @@ def prepare(params: InferParams, site: Site) -> Prepared[InferParams]:
 
 def _prepared_code(params: InferParams, site: Site) -> Prepared[InferParams]:
     """A class of the user's: nothing of it is run here."""
-    for name in ("activation", "final", "method", "trusted", "trust_pickle"):
+    for name in ("activation", "final", "method", "trusted", "trust_pickle", "trust_torchscript"):
         if getattr(params, name):
             raise JobFileError(f"params.{name}: has no meaning beside `code`", "leave it out")
     if params.model is not None:
@@ -63,13 +63,22 @@ def _suited(params: InferParams, form: str) -> InferParams:
         return msgspec.structs.replace(params, activation=params.activation or "relu", final=params.final or "none")
     _refuse(params, "activation", _OF_MLP)
     _refuse(params, "final", _OF_MLP)
+    _check_trust(params, form)
     if form not in ("skops", "pickle"):
         _refuse(params, "method", _OF_ESTIMATOR)
         return params
+    return msgspec.structs.replace(params, method=params.method or "predict")
+
+
+def _check_trust(params: InferParams, form: str) -> None:
+    """A file that does what it likes to whoever opens it is opened for nobody who did not say that he trusts it."""
     if form == "pickle" and not params.trust_pickle:
         why = f"params.model: {params.model}: a pickle, and opening one runs whatever is in it"
         raise JobFileError(why, "save it with `skops.io.dump`; or, if you made it yourself, `trust_pickle: true`")
-    return msgspec.structs.replace(params, method=params.method or "predict")
+    if form == "torchscript" and not params.trust_torchscript:
+        why = f"params.model: {params.model}: TorchScript, and opening it runs code in it, which may write any file"
+        other = "export it to .onnx, or save its state_dict as .safetensors for a class of your own"
+        raise JobFileError(why, f"{other}; or, if you made it yourself, `trust_torchscript: true`")
 
 
 def _refuse(params: InferParams, name: str, why: str) -> None:

@@ -64,6 +64,34 @@ def save_torchscript(path: Path, arrays: dict[str, Array]) -> Path:
     return path
 
 
+def save_torchscript_that_writes(path: Path, written: Path) -> Path:
+    """One that doubles its rows, and makes the file `written` whenever it is opened."""
+    import torch
+
+    class Writes(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.there = str(written)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @torch.jit.export
+        def __getstate__(self) -> tuple[str, bool]:
+            return self.there, self.training
+
+        @torch.jit.export
+        def __setstate__(self, state: tuple[str, bool]) -> None:
+            self.there = state[0]
+            self.training = state[1]
+            torch.save(torch.zeros(1), state[0])
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.script(Writes()).save(str(path))
+    return path
+
+
 def save_onnx(path: Path, arrays: dict[str, Array], rows: int | str = "n") -> Path:
     import onnx
     from onnx import TensorProto, helper, numpy_helper

@@ -17,6 +17,7 @@ import numpy as np
 
 Arrays = Dict[str, Any]  # noqa: UP006 (3.8)
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]", re.ASCII)
+_LEAST_SKOPS = (0, 13)  # what is older makes some types that it was not told to trust
 _DTYPES = {"float": "f4", "double": "f8", "float16": "f2", "bool": "?"}  # ONNX's names; its integers are numpy's
 
 
@@ -69,6 +70,10 @@ class Skops(_Estimator):
 
     def __init__(self, path: str, device: str, method: str = "predict", trusted: tuple[str, ...] = ()) -> None:
         io = _library("skops.io")
+        version = _library("skops").__version__
+        if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < _LEAST_SKOPS:
+            line = f"{sys.executable} -m pip install 'skops>=0.13'"
+            raise BadModelError(f"skops {version} on {socket.gethostname()} opens files that run code: `{line}`")
         unknown = sorted(set(io.get_untrusted_types(file=path)) - set(trusted))
         if unknown:
             raise BadModelError(f"holds types that are not trusted: {', '.join(unknown)}")
@@ -130,7 +135,7 @@ class Onnx:
 
 
 class TorchScript:
-    """An archive of `torch.jit.save`, on `device`."""
+    """An archive of `torch.jit.save`, on `device`. Opening it runs code in it: only where the job file trusts it."""
 
     def __init__(self, path: str, device: str) -> None:
         self._torch = _library("torch")

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,18 @@ from muster.coordinator.commands import logs, verify
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.protocol.frames import FrameReader, frame
 from muster.coordinator.protocol.values import Decoder, Message, encode
-from muster.jobs.common.errors import INTERNAL_EXIT, INTERRUPTED_EXIT, MusterError, RefusedError, UsageError
+from muster.jobs.common.errors import (
+    INTERNAL_EXIT,
+    INTERRUPTED_EXIT,
+    JobFileError,
+    MusterError,
+    RefusedError,
+    UsageError,
+)
 from muster.jobs.common.names import parse_shard
 from muster.jobs.common.program import BROKEN_PIPE_EXIT
 from tests import traps
+from tests.support import networks
 from tests.unit.coordinator.submission.test_eta import agent, job, tally
 
 Answer = Message | Callable[[Any], Message]
@@ -116,6 +125,23 @@ RUNNING = job(
 
 def status_of(*jobs: status.JobStatus, agents: int = 1) -> status.Status:
     return status.Status(100.0, "0.1", agents, list(jobs))
+
+
+# --- files that act when they are opened ---------------------------------------------------------------------
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+@pytest.mark.parametrize("command", ["plan", "submit", "try"])
+def test_a_torchscript_that_nobody_trusts_is_opened_by_no_command(
+    command: str, daemon: FixedDaemon, run: Callable[..., Ran], tmp_path: Path
+) -> None:
+    networks.save_torchscript_that_writes(tmp_path / "net.pt", tmp_path / "written")
+    np.save(tmp_path / "rows.npy", np.zeros((4, 2), "f4"))
+    (tmp_path / "job.yaml").write_text("name: a\nkind: infer\nsource: rows.npy\nparams: {model: net.pt}\n")
+    ran = run(command, tmp_path / "job.yaml")
+    assert ran.code == JobFileError.exit_code and "trust_torchscript: true" in ran.err
+    assert_two_lines(ran.err)
+    assert not (tmp_path / "written").exists()
 
 
 # --- finding commands, and errors -------------------------------------------------------------------------

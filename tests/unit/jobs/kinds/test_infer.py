@@ -94,11 +94,16 @@ WRITERS: list[Any] = [
 ]
 
 
+def of(name: str) -> str:
+    """The parameters of a job with this model, and the trust that its format needs."""
+    return f"model: {name}, trust_torchscript: true" if name.endswith(".pt") else f"model: {name}"
+
+
 @pytest.mark.parametrize(("name", "save"), WRITERS)
 def test_every_format_gives_what_numpy_gives(name: str, save: Callable[..., Path], tmp_path: Path) -> None:
     arrays = networks.weights()
     save(tmp_path / name, arrays)
-    found = results(tmp_path, f"model: {name}, batch: 8")
+    found = results(tmp_path, f"{of(name)}, batch: 8")
     assert set(found) == {"out"} and found["out"].dtype == np.float32
     assert close_to(found["out"], networks.logits(ROWS, arrays))
 
@@ -106,7 +111,7 @@ def test_every_format_gives_what_numpy_gives(name: str, save: Callable[..., Path
 @pytest.mark.parametrize(("name", "save"), WRITERS)
 def test_the_plan_knows_the_outputs_and_the_batch(name: str, save: Callable[..., Path], tmp_path: Path) -> None:
     save(tmp_path / name, networks.weights())
-    plan = planned(tmp_path, f"model: {name}")
+    plan = planned(tmp_path, of(name))
     [output] = plan.layers[0].outputs or ()
     assert (output.name, output.dtype, output.shape) == ("out", "<f4", (3,))
     assert isinstance(plan.work.params["batch"], int)
@@ -177,6 +182,34 @@ def test_a_pickle_is_opened_only_where_the_job_file_trusts_it(tmp_path: Path) ->
     assert "runs whatever is in it" in error.message and "trust_pickle: true" in error.hint
     found = results(tmp_path, "model: net.pkl, trust_pickle: true", rows)["out"]
     assert np.array_equal(found, model.predict(rows))
+
+
+@has("torch")
+def test_a_torchscript_is_opened_only_where_the_job_file_trusts_it(tmp_path: Path) -> None:
+    written = tmp_path / "written"
+    networks.save_torchscript_that_writes(tmp_path / "net.pt", written)
+    for text in ("model: net.pt", "model: net.pt, trust_torchscript: false"):
+        error = refused(tmp_path, text)
+        assert "may write any file" in error.message and not written.exists()
+        assert all(word in error.hint for word in (".onnx", ".safetensors", "trust_torchscript: true"))
+    planned(tmp_path, "model: net.pt, trust_torchscript: true")
+    assert written.exists(), "it does what the test is for"
+
+
+@has("torch")
+def test_the_trust_is_no_part_of_a_plan_so_that_older_agents_read_it_and_its_digest_stays(tmp_path: Path) -> None:
+    networks.save_torchscript(tmp_path / "net.pt", networks.weights())
+    assert "trust_torchscript" not in planned(tmp_path, of("net.pt")).work.params
+
+
+def test_an_older_skops_opens_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import skops.io
+
+    model, _ = networks.fitted()
+    skops.io.dump(model, tmp_path / "net.skops")
+    monkeypatch.setattr(skops, "__version__", "0.12.0")
+    with pytest.raises(models.BadModelError, match=r"skops 0\.12\.0 .* -m pip install 'skops>=0\.13'"):
+        models.Skops(str(tmp_path / "net.skops"), "cpu")
 
 
 # --- the user's class ---------------------------------------------------------------------------------------------
@@ -261,7 +294,7 @@ def test_a_missing_model_is_refused_with_the_nearest_name(tmp_path: Path) -> Non
 def test_a_truncated_model_is_refused(name: str, save: Callable[..., Path], part: float, tmp_path: Path) -> None:
     raw = save(tmp_path / name, networks.weights(sizes=(6, 40, 40, 3))).read_bytes()
     (tmp_path / name).write_bytes(raw[: int(len(raw) * part)])
-    said = refused(tmp_path, f"model: {name}").message
+    said = refused(tmp_path, of(name)).message
     assert name in said and ("truncated" in said or "is empty" in said or "is not" in said)
 
 
@@ -285,7 +318,7 @@ def test_a_model_of_another_format_than_its_name_is_refused(tmp_path: Path) -> N
 @pytest.mark.parametrize(("name", "save"), WRITERS)
 def test_another_width_than_the_rows_is_refused(name: str, save: Callable[..., Path], tmp_path: Path) -> None:
     save(tmp_path / name, networks.weights())
-    said = refused(tmp_path, f"model: {name}", rows=ROWS[:, :4]).message
+    said = refused(tmp_path, of(name), rows=ROWS[:, :4]).message
     assert "4" in said and ("6" in said) and name in said
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -34,7 +34,7 @@ from muster.jobs.contract.kind import (
 from muster.jobs.contract.plan import Output
 from muster.jobs.sources.items import is_path
 from muster.jobs.user_code import command_template
-from muster.jobs.user_code.command_template import CODE, IN, NUMBER, OUT, Template, Values
+from muster.jobs.user_code.command_template import CODE, IN, NUMBER, OUT, Template, Values, not_whole
 
 if TYPE_CHECKING:
     from muster.jobs.user_code.sandbox import Sandbox
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 LINE_LIMIT = 64 << 10  # characters of a command line, before anything is filled in
 WRITTEN = "written"  # folder of the outputs, below the scratch folder; commands run in a folder beside it
 LINK = "code"  # to the user's files, there too
+VALUE_LIMIT = (128 << 10) - 1  # bytes of one word that Linux starts a program with
 SHOWN_LIMIT = 200  # characters of a command in a message
 SIGKILL = 9
 RESERVED = frozenset({IN, OUT, CODE})  # what no column may be called
@@ -62,6 +63,9 @@ class CommandParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     out: Text | None = None
     on_item_error: Literal["fail", "record"] = "fail"
     timeout: float | str | None = None
+    here: Literal["verbatim"] | msgspec.UnsetType = msgspec.UNSET  # what a here-document gets of a value; once a word
+
+    RESOLVED: ClassVar[tuple[str, ...]] = ("here",)  # nobody writes it: it keeps results of older versions apart
 
 
 class Command(Kind[CommandParams]):
@@ -80,6 +84,7 @@ class Command(Kind[CommandParams]):
 
     def prepare(self, params: CommandParams, site: Site) -> Prepared[CommandParams]:
         """The timeout in seconds; whatever is wrong that needs no item to show."""
+        params = msgspec.structs.replace(params, here="verbatim" if "<<" in params.run else msgspec.UNSET)
         if params.timeout is None:
             return Prepared(params)
         try:
@@ -95,6 +100,7 @@ class Command(Kind[CommandParams]):
             wrong = f"source.table: a column called {taken[0]}, which means something else in a command"
             raise JobFileError(wrong, "rename the column")
         line = ItemLine.of(params, listed.columns)
+        _check_values(line.run, listed)
         if line.out is not None:
             _check_outputs(line.out, listed)
         unused = {*(() if line.out else ("files",)), *(() if params.on_item_error == "record" else ("ok",))}
@@ -135,10 +141,32 @@ class ItemLine:
         text = params.out if params.out is not None else f"{{{'' if not columns else NUMBER}}}"
         return ItemLine(run, command_template.parse_name(text, columns, "params.out"), run.words())
 
-    def command(self, values: Values) -> str | list[str]:
+    def command(self, values: Values) -> list[str]:
+        """The words of a program's start, which may be a shell's. A ShardFailure for what a shell would evaluate."""
+        for name in self.run.evaluated:
+            if not command_template.is_whole(values[name]):
+                raise ShardFailure("exception", not_whole(name, repr(values[name][:SHOWN_LIMIT]), "params.run").message)
         if self.words is None:
-            return self.run.shell_line(values)
-        return ["".join(values[p.text] if p.is_placeholder else p.text for p in word) for word in self.words]
+            return self.run.shell_words(values)
+        return ["".join(p.value(values) if p.is_placeholder else p.text for p in word) for word in self.words]
+
+    def shown(self, values: Values) -> str:
+        text = self.run.shown(values)
+        return text if len(text) <= SHOWN_LIMIT else f"{text[:SHOWN_LIMIT]}…"
+
+
+def _check_values(run: Template, listed: Listed) -> None:
+    """Every value fits where it is to stand."""
+    if not listed.columns and not run.evaluated:
+        return
+    for number, item in enumerate(listed.items()):
+        values = _values(item, number)
+        for name in run.names - {OUT, CODE}:
+            if name in run.evaluated and not command_template.is_whole(values[name]):
+                raise not_whole(name, f"{values[name][:SHOWN_LIMIT]!r} of {_called(item, number)}", "params.run")
+            if len(values[name].encode()) > VALUE_LIMIT:
+                wrong = f"params.run: {{{name}}} of {_called(item, number)} has {len(values[name].encode())} bytes"
+                raise JobFileError(wrong, f"a program takes words of {VALUE_LIMIT}: put it into a file, and name that")
 
 
 def _check_outputs(out: Template, listed: Listed) -> None:
@@ -184,14 +212,10 @@ class Ran:
 
     position: int
     called: str
-    command: str | list[str]
+    command: list[str]
+    shown: str
     out: str | None
     exit: int
-
-    @property
-    def shown(self) -> str:
-        text = self.command if isinstance(self.command, str) else " ".join(self.command)
-        return text if len(text) <= SHOWN_LIMIT else f"{text[:SHOWN_LIMIT]}…"
 
 
 class CommandRunner(Runner):
@@ -241,7 +265,7 @@ class CommandRunner(Runner):
             values[OUT] = f"../{WRITTEN}/{out}"
         if "" in values:
             values[""] = values[IN]
-        return Ran(position, _called(item, number), line.command(values), out, 0)
+        return Ran(position, _called(item, number), line.command(values), line.shown(values), out, 0)
 
     def _make_room(self, planned: list[Ran]) -> None:
         shutil.rmtree(self._written, ignore_errors=True)

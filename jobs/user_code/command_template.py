@@ -1,7 +1,8 @@
-"""Command lines with placeholders, as GNU Parallel has them: checked once, filled in for each item, quoted for a shell.
+"""Command lines with placeholders, as GNU Parallel has them: checked once, the same text for every item.
 
 Of an item called a/b.jpg: {} and {in} are a/b.jpg, {.} a/b, {/} b.jpg, {//} a, {/.} b, {#} its number from 1, {out}
-where its output goes, {code} the folder of the job's code; {column} is a value of a table's line.
+where its output goes, {code} the folder of the job's code; {column} is a value of a table's line. A shell gets them as
+values of variables, so that it never reads what is in them as its own text.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from dataclasses import dataclass
 
 from muster.jobs.common.errors import JobFileError
 from muster.jobs.common.validation import nearest
+from muster.jobs.user_code.shell_contexts import Place, ShellText
 
 OF_NAMES = ("", ".", "/", "//", "/.")  # what a name gives
 IN, OUT, NUMBER, CODE = "in", "out", "#", "code"
+SHELL = "/bin/sh"
 PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./ -]*", re.ASCII)
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+_WHOLE = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_ -]*")
 # Words that only a shell knows, or knows better than the program of the same name
 _SHELL_WORDS = frozenset(
@@ -34,10 +38,17 @@ Values = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Piece:
-    """A run of text as it is, or a placeholder's name."""
+    """A run of text as it is, or a placeholder's name, and where that stands."""
 
     text: str
     is_placeholder: bool
+    place: Place = "plain"
+    starts_word: bool = False
+
+    def value(self, values: Values) -> str:
+        """What stands for it: a path that begins a word is no option."""
+        value = values[self.text]
+        return f"./{value}" if self.starts_word and self.text in OF_NAMES and value.startswith("-") else value
 
 
 @dataclass(frozen=True)
@@ -50,13 +61,46 @@ class Template:
     def names(self) -> frozenset[str]:
         return frozenset(piece.text for piece in self.pieces if piece.is_placeholder)
 
+    @property
+    def evaluated(self) -> frozenset[str]:
+        """Those of which a shell reads the value once more, so that only a whole number may be one."""
+        return frozenset(piece.text for piece in self.pieces if piece.place == "evaluated") - {NUMBER}
+
     def filled(self, values: Values) -> str:
         """As plain text."""
         return "".join(values[piece.text] if piece.is_placeholder else piece.text for piece in self.pieces)
 
-    def shell_line(self, values: Values) -> str:
-        """For `sh -c`: each value is one word, whatever is in it."""
-        return "".join(shlex.quote(values[p.text]) if p.is_placeholder else p.text for p in self.pieces)
+    def shell_words(self, values: Values) -> list[str]:
+        """What starts a shell with this text, the same for all values: they are its variables."""
+        held = self._held()
+        kept = " ".join(f"muster_{n}=${{{n}}}" for n in range(1, len(held) + 1))
+        line = f"{kept}; set --; {self._referring(held)}" if held else self._referring(held)
+        return [SHELL, "-c", line, SHELL, *(piece.value(values) for piece in held)]
+
+    def _held(self) -> list[Piece]:
+        """A placeholder for each variable."""
+        found = {(one.text, one.starts_word): one for one in reversed(self.pieces) if one.is_placeholder}
+        return list(found.values())
+
+    def _referring(self, held: list[Piece]) -> str:
+        """The text, each placeholder as what a shell puts its variable's value for."""
+        numbers = {(one.text, one.starts_word): n for n, one in enumerate(held, 1)}
+        text = ""
+        for piece in self.pieces:
+            bare = f"${{muster_{numbers[piece.text, piece.starts_word]}}}" if piece.is_placeholder else piece.text
+            text += f'"{bare}"' if piece.is_placeholder and piece.place == "plain" else bare
+        return text
+
+    def shown(self, values: Values) -> str:
+        """For people: as they would type it."""
+        return "".join(
+            piece.text
+            if not piece.is_placeholder
+            else shlex.quote(piece.value(values))
+            if piece.place == "plain"
+            else piece.value(values)
+            for piece in self.pieces
+        )
 
     def words(self) -> list[list[Piece]] | None:
         """Apart, where no shell is needed to take them apart; else None."""
@@ -81,26 +125,46 @@ class Template:
 
 
 def parse_command(text: str, columns: Iterable[str], path: str) -> Template:
-    """A command line. A JobFileError for a name that nothing has, and for quotes around a placeholder."""
+    """A command line. A JobFileError for a name that nothing has, and for a place where no value can stand."""
     known = _known(columns) | {OUT, CODE}
     pieces: list[Piece] = []
-    end, quote = 0, ""
-    for match in _PLACEHOLDER.finditer(text):
-        before = text[end : match.start()]
-        quote = _quote_after(before, quote)
-        name = match[1]
-        literal = before.endswith("$") or (name not in known and (quote or not _NAME.fullmatch(name)))
-        if not literal and name not in known:
-            raise _unknown(name, known, path)
-        if not literal and quote:
-            hint = "leave the quotes out: what stands for it is quoted already, whatever is in it"
-            raise JobFileError(f"{path}: {{{name}}} stands in quotes", hint)
-        if literal:
-            quote = _quote_after(match[0], quote)
-        pieces += [Piece(before, False), Piece(match[0] if literal else name, not literal)]
-        end = match.end()
+    reader = ShellText(text)
+    end = i = 0
+    while i < len(text):
+        match = _PLACEHOLDER.match(text, i)
+        if match is None or text[i - 1 : i] == "$" or not _is_meant(match[1], known, reader.place, path):
+            i = reader.step(i)
+            continue
+        placeholder = Piece(match[1], True, reader.place, reader.starts_word)
+        pieces += [Piece(text[end:i], False), placeholder]
+        reader.skip()
+        end = i = match.end()
     pieces.append(Piece(text[end:], False))
     return _made(pieces)
+
+
+def _is_meant(name: str, known: set[str], place: Place, path: str) -> bool:
+    """Whether `{name}` is a placeholder there, and no text that looks like one."""
+    if name not in known:
+        if place == "quoted" or not _NAME.fullmatch(name):
+            return False
+        raise _unknown(name, known, path)
+    if place == "quoted":
+        hint = "leave the quotes out, of a here-document's delimiter too: a value is one word, whatever is in it"
+        raise JobFileError(f"{path}: {{{name}}} stands in quotes", hint)
+    if place == "evaluated" and name in (OUT, CODE):
+        raise not_whole(name, "which", path)
+    return True
+
+
+def not_whole(name: str, what: str, path: str) -> JobFileError:
+    """For a placeholder in a place where a shell reads its value once more."""
+    wrong = f"{path}: {{{name}}} stands where a shell evaluates it, and {what} is no whole number"
+    return JobFileError(wrong, f"give it to a variable first, such as x={{{name}}}")
+
+
+def is_whole(value: str) -> bool:
+    return _WHOLE.fullmatch(value) is not None
 
 
 def parse_name(text: str, columns: Iterable[str], path: str) -> Template:
@@ -150,21 +214,6 @@ def _unknown(name: str, known: set[str], path: str) -> JobFileError:
     question = f"; did you mean {{{near}}}?" if near else ""
     told = ", ".join(f"{{{one}}}" for one in sorted(known))
     return JobFileError(f"{path}: there is no {{{name[:40]}}}{question}", f"there are {told}"[:400])
-
-
-def _quote_after(text: str, quote: str) -> str:
-    """Which quote is open behind `text`, if `quote` was before it."""
-    escaped = False
-    for char in text:
-        if escaped:
-            escaped = False
-        elif char == "\\" and quote != "'":
-            escaped = True
-        elif quote:
-            quote = "" if char == quote else quote
-        elif char in "'\"":
-            quote = char
-    return quote
 
 
 def _made(pieces: list[Piece]) -> Template:

@@ -42,13 +42,12 @@ class Spawner:
         self._late = False
         signal.signal(signal.SIGALRM, self._alarm)
 
-    def run(self, command: Any, timeout: float | None) -> int:
-        """A line for the shell, or words; its exit code, or less than 0 for a signal."""
+    def run(self, command: list[str], timeout: float | None) -> int:
+        """Its exit code, or less than 0 for a signal."""
         try:
             pid = _spawn(command)
         except OSError as error:
-            what = command if isinstance(command, str) else command[0]
-            os.write(2, f"{what[:200]}: {os.strerror(error.errno or 0)}\n".encode(errors="replace"))
+            os.write(2, f"{command[0][:200]}: {os.strerror(error.errno or 0)}\n".encode(errors="replace"))
             return NOT_FOUND if error.errno in (errno.ENOENT, errno.ENOTDIR) else NOT_STARTED
         self.pid, self._late = pid, False
         if timeout is not None:
@@ -81,9 +80,7 @@ class Spawner:
         signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
 
 
-def _spawn(command: Any) -> int:
-    if isinstance(command, str):
-        return os.posix_spawn(SHELL, [SHELL, "-c", command], os.environ, setpgroup=0, setsigdef=_IGNORED)
+def _spawn(command: list[str]) -> int:
     try:
         return os.posix_spawnp(command[0], command, os.environ, setpgroup=0, setsigdef=_IGNORED)
     except OSError as error:

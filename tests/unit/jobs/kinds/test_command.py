@@ -259,6 +259,40 @@ def test_lines_that_lead_elsewhere_are_refused(tmp_path: Path) -> None:
         Command().declare_items(params(run="x {out}", out="{a}"), lines)
 
 
+@pytest.mark.parametrize(
+    ("run", "value", "message"),
+    [
+        ("echo $(( {a} + 1 ))", "x[$(touch ran)]", "and 'x[$(touch ran)]' of line 2 is no whole number"),
+        ("echo {a}", "€" * 50_000, "{a} of line 2 has 150000 bytes"),
+    ],
+)
+def test_values_that_cannot_stand_where_they_are_to_are_refused(run: str, value: str, message: str) -> None:
+    lines = Listed(("a",), lambda: iter([{"a": "-7"}, {"a": value}]))
+    with pytest.raises(JobFileError) as caught:
+        Command().declare_items(params(run=run), lines)
+    assert message in caught.value.message and caught.value.hint
+
+
+def test_what_an_older_plan_lets_a_shell_evaluate_fails_its_shard(tmp_path: Path) -> None:
+    failed = failure(tmp_path, "echo $(( {in} ))")
+    assert failed.message.startswith("params.run: {in} stands where a shell evaluates it, and 'a' is no whole number")
+
+
+def test_more_than_a_program_takes_fails_its_shard_with_why(tmp_path: Path) -> None:
+    with running(tmp_path, run="true {a}") as runner, pytest.raises(ShardFailure, match="ended with status 126") as why:
+        runner.run(Shard("items", 0, 0, None, items=Items(tmp_path, lines=[{"a": "x" * (1 << 18)}])))
+    assert "Argument list too long" in why.value.evidence and len(why.value.message) < 500
+
+
+def test_here_documents_get_values_as_they_are_and_results_of_older_versions_stay_apart(tmp_path: Path) -> None:
+    with running(tmp_path, run="cat > {out} <<E\nthe file {in}\nE") as runner:
+        written = runner.run(shard(tmp_path, **{"it's $(x)": b""}))["files"]
+        assert isinstance(written, Written)
+        assert (written.folder / "it's $(x)").read_text() == "the file it's $(x)\n"
+    assert "here" in msgspec.to_builtins(params(run="cat <<E\nE"))
+    assert "here" not in msgspec.to_builtins(params(run="cat {in}"))
+
+
 @pytest.mark.parametrize("name", ["in", "out", "code"])
 def test_columns_that_mean_something_else_are_refused(name: str) -> None:
     with pytest.raises(JobFileError, match=f"a column called {name}"):

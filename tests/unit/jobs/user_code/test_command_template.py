@@ -34,20 +34,26 @@ def test_they_are_what_gnu_parallel_has(text: str, name: str, expected: str) -> 
 
 
 def run(template: Template, name: str) -> str:
-    line = template.shell_line(values_of(name, 1))
-    return subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(template.shell_words(values_of(name, 1)), capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize("name", ODD_NAMES)
 def test_a_shell_sees_one_word_whatever_is_in_a_name(name: str) -> None:
     template = parse_command(r"printf '%s\n' {} x{/}x", (), "params.run")
-    assert run(template, name) == f"{name}\nx{name.rpartition('/')[2]}x\n"
+    path = f"./{name}" if name.startswith("-") else name
+    assert run(template, name) == f"{path}\nx{name.rpartition('/')[2]}x\n"
+
+
+@pytest.mark.parametrize(("text", "wanted"), [("{/}", "./-b.jpg"), ("{/.}.png", "./-b.png"), ("x{/}", "x-b.jpg")])
+def test_a_path_that_begins_a_word_is_no_option(text: str, wanted: str) -> None:
+    template = parse_command(f"printf '%s' {text}", (), "params.run")
+    assert run(template, "a/-b.jpg") == wanted
 
 
 def test_what_only_looks_like_one_stays() -> None:
     text = "awk '{print $1}' {in} ${HOME} {a,b} {1..3} ${x} \\{y\\}"
     template = parse_command(text, (), "params.run")
-    assert template.names == {"in"} and template.shell_line(values_of("f", 1)) == text.replace("{in}", "f")
+    assert template.names == {"in"} and template.shown(values_of("f", 1)) == text.replace("{in}", "f")
 
 
 @pytest.mark.parametrize(
@@ -58,6 +64,9 @@ def test_what_only_looks_like_one_stays() -> None:
         ('cat "a {} b"', "{} stands in quotes"),
         ('echo "it\'s {.}"', "{.} stands in quotes"),
         ("cat {alpha}", "there is no {alpha}"),
+        ("cat <<'E'\n{in}\nE\n", "{in} stands in quotes"),
+        ("# don't\ncat '{in}'", "{in} stands in quotes"),
+        ("echo $(({out} + 1))", "{out} stands where a shell evaluates it"),
     ],
 )
 def test_commands_that_cannot_be(text: str, message: str) -> None:
@@ -70,15 +79,42 @@ def test_quotes_that_are_closed_do_no_harm() -> None:
     parse_command('echo \'a\' "b" {} it\\\'s {in} "\\"" {.}', (), "params.run")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "echo $(({in} + 1))",
+        "let x={in}",
+        "A=1 let x={in}",
+        "if let x={in}; then true; fi",
+        "f() { let x={in}; }",
+        "eval echo {in}",
+        "echo ${x:{in}:1}",
+        "x[{in}]=1",
+        "(( {in} ))",
+        'echo "$(( {in} * 2 ))"',
+        "echo $[{in}]",
+        "true && [[ {in} -eq 1 ]]",
+    ],
+)
+def test_where_a_shell_evaluates_a_value_it_is_known(text: str) -> None:
+    assert parse_command(text, (), "params.run").evaluated == {"in"}
+    assert not parse_command(text.replace("{in}", "{#}"), (), "params.run").evaluated
+
+
+@pytest.mark.parametrize("text", ["echo let {in}", "grep eval {in}", "let x=1; cat {in}", "echo $((1 + 2)) {in}"])
+def test_where_none_does_it_is_known_too(text: str) -> None:
+    assert not parse_command(text, (), "params.run").evaluated
+
+
 def test_lines_have_columns_and_a_name_only_if_there_is_one() -> None:
     columns = ("alpha", "out dir")
     template = parse_command("sim --a {alpha} -o {out dir}/{#}", columns, "params.run")
     values = line_values({"alpha": "0.5; rm -rf", "out dir": "x y"}, 7)
-    assert template.shell_line(values) == "sim --a '0.5; rm -rf' -o 'x y'/7"
+    assert template.shown(values) == "sim --a '0.5; rm -rf' -o 'x y'/7"
     with pytest.raises(JobFileError, match=r"params\.run: there is no \{in\}"):
         parse_command("cat {in}", columns, "params.run")
     one = parse_command("fetch {} {url} {/}", ("url",), "params.run")
-    assert one.shell_line(line_values({"url": "http://x/y"}, 1)) == "fetch http://x/y http://x/y y"
+    assert one.shown(line_values({"url": "http://x/y"}, 1)) == "fetch http://x/y http://x/y y"
 
 
 def test_an_output_is_no_input() -> None:

@@ -20,7 +20,9 @@ from muster.jobs.contract.resources import OPTIONAL, canonical
 
 PROBE_SECONDS = 120.0  # a conda environment on a cold disk takes long to import numpy
 LEAST_PYTHON = (3, 8)
-OURS = ("RAY_", "PYTHONHOME", "__PYVENV")  # how variables of the pool, and of our own interpreter, begin
+# How variables begin that are the pool's, our own interpreter's, or say where our sockets are
+OURS = ("RAY_", "SPT_", "PYTHONBREAKPOINT", "PYTHONHOME", "__PYVENV", "MUSTER_ROOT")
+LOGIN = ("SSH_", "GPG_AGENT_INFO", "DBUS_SESSION_BUS_ADDRESS", "XAUTHORITY")  # of who started us: the way to his keys
 OTHERS = ("PYTHONPATH", "VIRTUAL_ENV")  # of the environment we run in: nothing to another one
 _SAID_LIMIT = 300  # characters of what it printed
 
@@ -59,9 +61,9 @@ def parse(text: str) -> tuple[str, str]:
 
 
 def variables(python: str) -> dict[str, str]:
-    """What a process of this interpreter finds around it: what we do, without what is ours alone. Programs of its
-    environment come first."""
-    found = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
+    """What a process of this interpreter finds around it: what we do, without what is ours, or his alone who started
+    us. Programs of its environment come first."""
+    found = {name: value for name, value in os.environ.items() if not name.startswith((*OURS, *LOGIN))}
     if python != sys.executable:
         found = {name: value for name, value in found.items() if name not in OTHERS}
         found["PATH"] = os.pathsep.join([str(Path(python).parent), found.get("PATH", os.defpath)])

@@ -111,6 +111,15 @@ def test_placeholders_of_lines_and_the_users_own_files(tmp_path: Path) -> None:
         assert [(written.folder / name).read_text() for _, name in written.files] == ["0.5:x;y\n", ":$HOME\n"]
 
 
+def test_a_command_sees_no_keys_and_no_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SSH_AUTH_SOCK", "RAY_AUTH_TOKEN_PATH", "MUSTER_ROOT", "SEEN"):
+        monkeypatch.setenv(name, "/a/secret/place")
+    with running(tmp_path, run="cat /proc/$PPID/environ; env") as runner:
+        runner.run(shard(tmp_path, a=b""))
+        assert runner.printed.replace("SEEN=/a/secret/place", "").count("/a/secret/place") == 0
+        assert "SEEN=" in runner.printed
+
+
 def test_what_is_printed_is_kept_and_a_gigabyte_does_no_harm(tmp_path: Path) -> None:
     with running(tmp_path, run="echo hello {}; head -c 200000000 /dev/zero | tr '\\0' x") as runner:
         runner.run(shard(tmp_path, a=b""))

@@ -77,6 +77,18 @@ def test_another_interpreter_gets_nothing_of_ours(monkeypatch: pytest.MonkeyPatc
     assert environments.variables(sys.executable)["PYTHONPATH"] == "x"
 
 
+def test_users_code_gets_neither_keys_nor_tokens_nor_the_places_of_our_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden = {"SSH_AUTH_SOCK", "SSH_AGENT_PID", "SSH_CONNECTION", "RAY_AUTH_TOKEN_PATH", "RAY_ADDRESS", "MUSTER_ROOT"}
+    hidden |= {"GPG_AGENT_INFO", "DBUS_SESSION_BUS_ADDRESS", "XAUTHORITY", "PYTHONBREAKPOINT"}
+    for name in (*hidden, "HF_TOKEN", "MUSTER_SEAT"):
+        monkeypatch.setenv(name, "x")
+    for python in ("/opt/nlp/bin/python", sys.executable):
+        seen = environments.variables(python)
+        assert not hidden & seen.keys()
+        assert seen["HF_TOKEN"] == "x", "what its owner gave it"
+        assert seen["MUSTER_SEAT"] == "x", "by which a runner that outlives its worker is found"
+
+
 @pytest.mark.parametrize(
     ("text", "meant"),
     [("torch", "torch"), ("Torch >= 2", "torch>=2"), ("My_Tool<1,>0.5", "my-tool<1,>0.5"), ("a.b==1.*", "a-b==1.*")],

@@ -41,6 +41,7 @@ class DisplayState(msgspec.Struct, frozen=True):
     cpus: int
     at: float  # seconds since the epoch
     wishes: int = 0  # stamp of the courtesy file that it goes by
+    limits: str = ""  # what it was told to leave alone
 
     def __str__(self) -> str:
         link = "" if self.linked else " · no link"

@@ -47,6 +47,7 @@ from muster.agent.core.pool_restarts import PoolRestarts
 from muster.agent.core.state_machine import AgentCore, Left
 from muster.agent.display import DisplayState, Meter, StatusLine
 from muster.agent.host import user_limits
+from muster.agent.host.taken_kinds import Takes
 from muster.agent.links.base import Link
 from muster.agent.logs import close_log, open_log
 from muster.agent.pool import cleanup
@@ -56,6 +57,7 @@ from muster.agent.spool.paths import Spool
 from muster.coordinator.protocol.control import Hello
 from muster.jobs.common.errors import INTERRUPTED_EXIT, MusterError
 from muster.jobs.common.validation import one_line
+from muster.jobs.contract.resources import limits_said
 from muster.jobs.user_code import reaper
 
 LOOK_SECONDS = 0.25  # between looks at the slots' marks
@@ -98,7 +100,8 @@ class AgentProcess:
         self._pulling = Pulling(link, spool, bandwidth, self._inbox.put)
         self._following = Following(link, spool, bandwidth, self._inbox.put)
         self._pool_controller = PoolController(
-            spool, settings.who.name, settings.who.cpus, settings.packs, settings.pythons, self._inbox.put
+            spool, settings.who.name, settings.who.cpus, settings.packs, settings.pythons,
+            Takes(tuple(settings.who.kinds), settings.who.no_code), self._inbox.put,
         )
         self._core = self._make_desk()
         self._line = StatusLine()
@@ -301,6 +304,7 @@ class AgentProcess:
             rate=meter.rate(now),
             cpus=self._lent[0],
             wishes=self._wish_stamp,
+            limits=limits_said(self._settings.who.kinds, no_code=self._settings.who.no_code),
             at=time.time(),
             **self._core.counts(),
         )

@@ -19,6 +19,7 @@ from muster import VERSION
 from muster.agent.channels.bandwidth import LEAST
 from muster.agent.commands.options import place_of, ssh_options
 from muster.agent.host import user_limits as courtesy
+from muster.agent.host.taken_kinds import Takes, taken
 from muster.agent.host.user_limits import Courtesy
 from muster.agent.links import Options, Ssh, open_link
 from muster.agent.spool import owner as owners
@@ -53,6 +54,7 @@ def _size(context: click.Context, option: click.Parameter, value: str | None) ->
         "agent join ./farm --detach",
         "agent join server.lab",
         "agent join anna@server.lab:/data/farm --accept-new-host-key --bandwidth 10MiB",
+        "agent join server.lab --kinds cluster,infer --no-code",
         "agent join server.lab --env nlp=/opt/conda/envs/nlp/bin/python --env vision=~/venvs/vision",
         "agent join ssh://anna@server.lab:2222/data/farm --ssh openssh",
     )
@@ -83,6 +85,8 @@ def _size(context: click.Context, option: click.Parameter, value: str | None) ->
     "--env", "envs", multiple=True, metavar="NAME=PYTHON", help="An environment for jobs that ask for it; repeatable."
 )
 @click.option("--gpus", default="", metavar="0,1", help="GPUs to lend, as CUDA_VISIBLE_DEVICES names them.")
+@click.option("--kinds", default="", metavar="cluster,infer", help="Kinds of jobs to take; default all.")
+@click.option("--no-code", is_flag=True, help="Run no code that others wrote: no commands, functions, pickles.")
 @click.option("--leave-cores", type=click.IntRange(0, 4095), default=None, help="Processors never to use.")
 @click.option("--hours", default=None, metavar="SPAN", help="When to work, such as 20:00-08:00; else it is paused.")
 @click.option("--nice", type=click.IntRange(0, 19), default=None, help="How kind to other programs, 19 the most.")
@@ -103,6 +107,8 @@ def command(
     bandwidth: int | None,
     envs: tuple[str, ...],
     gpus: str,
+    kinds: str,
+    no_code: bool,
     leave_cores: int | None,
     hours: str | None,
     nice: int | None,
@@ -128,11 +134,13 @@ def command(
     name, folder = owners.name_and_folder(name, spool)
     _check_spool(folder, spool is not None)
     pythons = _pythons(envs)
+    takes = taken([kind.strip() for kind in kinds.split(",")] if kinds else [], no_code=no_code)
     wish = courtesy.checked(Courtesy(leave_cores=leave_cores, hours=hours, nice=nice, ionice=ionice))
     if detach:
         return _detach(folder, name)
     options = Options(ssh, accept_new_host_key, program, ssh_config, interactive=sys.stdin.isatty())
-    return _join(there, options, Wishes(name, folder, cpus, memory, disk, bandwidth, pythons, wish, _labels(gpus)))
+    wishes = Wishes(name, folder, cpus, memory, disk, bandwidth, pythons, wish, _labels(gpus), takes)
+    return _join(there, options, wishes)
 
 
 @dataclass(frozen=True)
@@ -148,6 +156,7 @@ class Wishes:
     pythons: dict[str, str]  # by the name of their environment
     courtesy: Courtesy
     gpus: tuple[str, ...]
+    takes: Takes
 
 
 def _labels(text: str) -> tuple[str, ...]:
@@ -221,13 +230,15 @@ def _settings(
         cpus=wishes.cpus or max(1, courtesy.cores() - (wishes.courtesy.leave_cores or 0)),
         memory=wishes.memory or int(MEMORY_SHARE * weigh.total()),
         disk=wishes.disk or int(share * there),
-        kernels=kernels(),
+        kernels={kind: kernel for kind, kernel in kernels().items() if kind in (wishes.takes.kinds or {kind})},
         fingerprint=fingerprint(),
         python=platform.python_version(),
         in_place=isinstance(place, Folder),
         packages=environments.installed(),
         gpus=list(wishes.gpus),
         envs={"": environments.own(), **envs},
+        kinds=list(wishes.takes.kinds),
+        no_code=wishes.takes.no_code,
     )
     packs = place.path / "code" if isinstance(place, Folder) else None
     return AgentSettings(who, packs, wishes.bandwidth, wishes.pythons)

@@ -43,4 +43,5 @@ def _line(folder: Path, state: DisplayState | None) -> str:
         return f"{folder}: starting"
     age = time.time() - state.at
     stale = f" · silent for {age:.0f} s" if age > STALE_SECONDS else ""
-    return f"{state} · {state.where} · process {state.pid} · spool {folder}{stale}"
+    limits = f" · {state.limits}" if state.limits else ""
+    return f"{state}{limits} · {state.where} · process {state.pid} · spool {folder}{stale}"

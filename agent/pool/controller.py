@@ -11,6 +11,7 @@ from muster.agent.core.actions import Kill, Run
 from muster.agent.core.events import BatchEnded, Event, Kept, PoolLost, SlotsSeen, SlotView, WorkerDied
 from muster.agent.host import memory as weigh
 from muster.agent.host import priority
+from muster.agent.host.taken_kinds import Takes
 from muster.agent.pool import interface, ray_local
 from muster.agent.spool.paths import At, Spool
 from muster.jobs.common.durable import is_full
@@ -43,12 +44,14 @@ class PoolController:
         slots: int,
         packs: Path | None,
         pythons: Mapping[str, str],
+        takes: Takes,
         put: Callable[[PoolNews], None],
     ) -> None:
         self._spool = spool
         self._name = name
         self._packs = packs  # folder with the users' code as the coordinator has it; None: it is pulled
         self._pythons = pythons  # by the name of their environment
+        self._takes = takes
         self._put = put
         self._flying: dict[int, Run] = {}  # by the pool's ticket
         self._at: dict[int, At] = {}
@@ -69,6 +72,7 @@ class PoolController:
     def run(self, run: Run, farm: str) -> Event | None:
         """Submit a batch; what happened at once, if it could not be."""
         try:
+            self._takes.check(run.info.work)
             batch = self._batch(run, farm)
             self._say_at(run, farm)
         except (MusterError, OSError) as error:

@@ -135,6 +135,8 @@ class AgentStatus(msgspec.Struct, frozen=True):
     version: Short
     note: Text = ""
     ineligible: dict[JobId, Text] = {}  # running jobs it takes no part in, and why
+    kinds: list[Name] = []  # those alone that it takes; []: all that it has
+    no_code: bool = False  # it runs nothing that a submitter wrote
 
 
 class Agents(Message, frozen=True, tag="agents"):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from muster.coordinator.api.status import AgentStatus, JobStatus
 from muster.coordinator.submission.eta import Speed, Trace
 from muster.jobs.common.units import format_duration, format_size
+from muster.jobs.contract.resources import limits_said
 
 if TYPE_CHECKING:  # planning alone needs what this imports
     from muster.coordinator.submission.forecast import Forecast
@@ -73,6 +74,7 @@ def agents_table(agents: Sequence[AgentStatus], now: float) -> str:
     lines = [table(("AGENT", "HOST", "STATE", "CPUS", "RUNNING", "DONE", "LAST SEEN"), rows, "   rrr")]
     for agent in agents:
         lines += [f"{agent.name}: {agent.note}"] if agent.note else []
+        lines += [f"{agent.name}: {limits}"] if (limits := limits_said(agent.kinds, no_code=agent.no_code)) else []
         lines += [f"{agent.name}: takes nothing of {job}: {why}" for job, why in agent.ineligible.items()]
     return "\n".join(lines)
 

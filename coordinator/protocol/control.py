@@ -152,6 +152,8 @@ class Hello(Message, frozen=True, tag="hello"):
     packages: list[Short] = []  # those of `muster.jobs.contract.resources` that can be imported there
     gpus: Annotated[list[Short], Meta(max_length=1024)] = []  # labels of those it lends
     envs: Annotated[dict[Short, Environment], Meta(max_length=64)] = {}  # by name; "" is the agent's own
+    kinds: Annotated[list[Name], Meta(max_length=256)] = []  # those alone that it takes; []: all of `kernels`
+    no_code: bool = False  # it runs nothing that a submitter wrote
 
 
 class Sync(Message, frozen=True, tag="sync"):

@@ -248,7 +248,7 @@ class Job:
 class Obstacle:
     """Why a machine may run nothing of a job: `text` is for people, behind the machine's name."""
 
-    code: Literal["barred", "machine", "kind", "kernels", "package", "environment", "cpus", "gpus", "memory", "disk"]
+    code: Literal["barred", "machine", "not-taken", "kind", "kernels", "package", "environment", "cpus", "gpus", "memory", "disk"]
     text: str
 
     def __str__(self) -> str:

@@ -66,6 +66,11 @@ class State:
         has, work = agent.hello, job.work
         if job.plan.machine not in {"", agent.name}:
             return Obstacle("machine", f"is not {job.plan.machine}, which alone is to run it")
+        if has.kinds and work.kind not in has.kinds:
+            kinds = ", ".join(sorted(has.kinds))
+            return Obstacle("not-taken", f"takes the kinds {kinds} alone: leave, and join it with other `--kinds`")
+        if has.no_code and work.runs_code:
+            return Obstacle("not-taken", "runs no code of others: leave, and join it without `--no-code`")
         if work.kind not in has.kernels:
             return Obstacle("kind", f"has no kind {work.kind}")
         if has.kernels[work.kind] != work.kernel:

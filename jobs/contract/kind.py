@@ -14,7 +14,7 @@ import msgspec
 
 from muster.jobs.common.errors import JobFileError, NotFoundError
 from muster.jobs.contract.failure_codes import ShardCode
-from muster.jobs.contract.plan import Output
+from muster.jobs.contract.plan import Output, Work
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -202,6 +202,11 @@ class Kind(ABC, Generic[P]):
         any result is that of a serial run. To be said only where all that computes is the kind's own: users' code and
         others' libraries may draw numbers, read the clock, or add in whatever order their threads come."""
         return False
+
+    def runs_code(self, work: Work) -> bool:
+        """Whether shards of this work run what its submitter wrote, or a program that he names: a machine may take none
+        of that. Asked at submit, and by each agent itself before it runs anything, of work that may be made up."""
+        return self.wants_code or work.code is not None or "/" in (work.env or "")
 
     def forecast(self, params: P, entry: str | None) -> KindForecast | None:
         """What a job will be, where its driver counts something else than shards, else None. `entry`: of its code."""

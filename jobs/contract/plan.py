@@ -185,6 +185,7 @@ class Work(msgspec.Struct, frozen=True):
     threads: int | None = None  # of numeric libraries; None: as many as cpus
     packages: tuple[str, ...] = ()  # that `env`, or the agent's own where there is none, must have: `torch>=2`
     disk: Annotated[int, Meta(ge=0)] = 0  # bytes of scratch space per running shard, beside its input and output
+    runs_code: bool = True  # whether it runs what its submitter wrote, as its kind says; older plans do not tell
 
     @property
     def takes(self) -> tuple[int | None, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from muster.jobs.contract.plan import Environment
 
@@ -57,6 +57,12 @@ def _is_in(version: str, requirement: str) -> bool:
 def pip_line(package: str, python: str = "python") -> str:
     """The command that installs a package for the interpreter `python`; by its own name, as ours may be another's."""
     return f"{python} -m pip install {package}"
+
+
+def limits_said(kinds: Sequence[str], *, no_code: bool) -> str:
+    """What a machine was told to leave alone, for people; "" where that is nothing."""
+    taken = [f"takes {', '.join(kinds)} alone"] if kinds else []
+    return "; ".join([*taken, *(["runs no code of others"] if no_code else [])])
 
 
 def apart(here: str, there: str) -> str:

@@ -15,22 +15,11 @@ from muster.jobs.common.errors import DamagedError, JobFileError, RefusedError
 from muster.jobs.common.locations import located
 from muster.jobs.common.validation import nearest, one_line
 from muster.jobs.contract.plan import ModelFile
+from muster.jobs.inference.params import SUFFIXES
 
 CHUNK_BYTES = 4 << 20
 HEADER_LIMIT = 100 << 20  # of a .safetensors, as its own library has it
 
-SUFFIXES = {
-    ".npz": "npz",
-    ".safetensors": "safetensors",
-    ".skops": "skops",
-    ".onnx": "onnx",
-    ".pt": "torchscript",
-    ".pth": "torchscript",
-    ".ts": "torchscript",
-    ".pkl": "pickle",
-    ".pickle": "pickle",
-    ".joblib": "pickle",
-}
 NAMES = {
     "npz": "an .npz of arrays",
     "safetensors": "a .safetensors",

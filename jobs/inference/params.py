@@ -12,7 +12,20 @@ from muster.jobs.results.output_declarations import Declared
 NAN_ROWS = "nan_rows"
 BATCH_BYTES = 4 << 20  # of rows and what layers make of them, for `batch: auto`
 BATCH_LIMITS = (16, 4096)
+SUFFIXES = {
+    ".npz": "npz",
+    ".safetensors": "safetensors",
+    ".skops": "skops",
+    ".onnx": "onnx",
+    ".pt": "torchscript",
+    ".pth": "torchscript",
+    ".ts": "torchscript",
+    ".pkl": "pickle",
+    ".pickle": "pickle",
+    ".joblib": "pickle",
+}
 MLP_FORMATS = ("npz", "safetensors")
+INERT_FORMATS = (*MLP_FORMATS, "onnx", "skops")  # nothing in them is run when they are opened
 NEEDS = {"onnx": ("onnxruntime",), "torchscript": ("torch",)}
 
 Method = Literal["predict", "predict_proba", "predict_log_proba", "decision_function", "transform", "score_samples"]

@@ -56,6 +56,8 @@ def make_plan(job: JobFile, base: Path, code: CodeBundle | None, listed_at: Path
     if sum(layer.count for layer in layers) > SHARDS_LIMIT:
         total = sum(layer.count for layer in layers)
         raise JobFileError(f"shard: {total} shards, a job may have {SHARDS_LIMIT}", "choose larger shards")
+    works = [work, *(msgspec.structs.replace(work, params=one.params) for one in layers if one.params is not None)]
+    work = msgspec.structs.replace(work, runs_code=any(map(kind.runs_code, works)))
     ahead = kind.forecast(_typed(kind, job.params), work.entry)
     return Plan(
         format=FORMAT,

@@ -31,7 +31,7 @@ from muster.jobs.contract.kind import (
     Site,
     Written,
 )
-from muster.jobs.contract.plan import Output
+from muster.jobs.contract.plan import Output, Work
 from muster.jobs.sources.items import is_path
 from muster.jobs.user_code import command_template
 from muster.jobs.user_code.command_template import CODE, IN, NUMBER, OUT, Template, Values, not_whole
@@ -91,6 +91,9 @@ class Command(Kind[CommandParams]):
             return Prepared(msgspec.structs.replace(params, timeout=units.parse_duration(params.timeout)))
         except ValueError as error:
             raise JobFileError(f"params.timeout: {error}") from None
+
+    def runs_code(self, work: Work) -> bool:
+        return True
 
     def declare(self, params: CommandParams, shape: Shape | None) -> tuple[Output, ...] | None:
         raise NotImplementedError("arrays were refused")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from muster.jobs.common.errors import JobFileError
 from muster.jobs.contract.kind import Bench, Kind, Prepared, Result, Runner, Shape, Shard, ShardFailure, Site, Total
-from muster.jobs.contract.plan import Output
-from muster.jobs.inference.params import MLP_FORMATS, NAN_ROWS, InferParams
+from muster.jobs.contract.plan import Output, Work
+from muster.jobs.inference.params import INERT_FORMATS, MLP_FORMATS, NAN_ROWS, SUFFIXES, InferParams
 from muster.jobs.kinds.map import check_args
 from muster.jobs.results import output_declarations
 
@@ -45,6 +45,12 @@ class Infer(Kind[InferParams]):
         """An MLP does, as it runs here."""
         return not has_code and format_named(params.model) in MLP_FORMATS
 
+    def runs_code(self, work: Work) -> bool:
+        """Files in which nothing is run are known by name; types that a submitter trusts may do anything."""
+        form = SUFFIXES.get(PurePath(str(work.params.get("model"))).suffix.lower())
+        harmless = form in INERT_FORMATS and not work.params.get("trusted")
+        return super().runs_code(work) or not harmless
+
     def grain(self, params: InferParams) -> int:
         assert params.batch != "auto", "prepared"
         return params.batch
@@ -65,8 +71,6 @@ class Infer(Kind[InferParams]):
 
 def format_named(name: str | None) -> str:
     """By the name that was checked when the job was planned."""
-    from muster.jobs.inference.model_file import SUFFIXES
-
     assert name is not None, "a job without code has a model"
     return SUFFIXES[Path(name).suffix.lower()]
 

@@ -22,6 +22,7 @@ from tests.support.farm import DEADLINE_SECONDS, FarmHarness, arrays, running, u
 
 pytestmark = pytest.mark.ray
 
+SAFE = "runs no code of others"
 NAMES = ("left", "right")
 WORK = """
 import os, sys, time
@@ -459,3 +460,22 @@ def test_who_wants_to_know_of_its_end_is_told(farm: FarmHarness, tmp_path: Path)
     farm.wait(bad, "halted", "incomplete")
     log = farm.root.job(bad).path / "notify.log"
     assert "exit code 127" in until(lambda: log.exists() and log.read_text(), "what went wrong")
+
+
+# --- what a machine does not take ---------------------------------------------------------------------------
+
+
+def test_a_machine_without_others_code_says_so_and_takes_the_rest(tmp_path: Path) -> None:
+    with running(tmp_path) as farm:
+        farm.join("safe", "--cpus", "1", "--no-code", "--kinds", "cluster,map")
+        until(lambda: farm.agent_status("safe"), "the agent")
+        assert f"takes cluster, map alone; {SAFE}" in farm.coordinator("agents").stdout
+        spool = str(tmp_path / "spools" / "safe")
+        status = partial(subprocess.run, [sys.executable, "-m", "muster.agent", "status", "--spool", spool])
+        until(lambda: SAFE in status(capture_output=True, text=True, check=True).stdout, "its own word")
+        refused = farm.submit(arrays(), 8, kind="map", params={}, work="def f(rows): return rows", code="work.py:f")
+        taken = farm.submit(arrays(), 8)
+        farm.wait(taken)
+        assert f"takes nothing of {refused}: {SAFE}" in farm.coordinator("explain", "safe").stdout
+        assert f"safe {SAFE}" in farm.coordinator("status", refused).stdout
+        assert not farm.failures(refused)

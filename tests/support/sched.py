@@ -40,7 +40,7 @@ def seed(
 def plan(*layers: p.Layer, **said: Any) -> p.Plan:
     """A plan whose shards want next to nothing, but for what is `said` of it, or of its work."""
     work = {"kind": KIND, "kernel": 1, "params": {}, "code": None, "entry": None, "env": None, "cpus": 1,
-            "memory": None, "timeout": None, **_of(p.Work, said)}  # fmt: skip
+            "memory": None, "timeout": None, "runs_code": False, **_of(p.Work, said)}  # fmt: skip
     values = {"attempts": 3, "max_failures": 20, "priority": 1, "driver": None, **_of(p.Plan, said)}
     return p.Plan(p.FORMAT, "j", p.Work(**work), layers, **values)
 

@@ -22,6 +22,8 @@ class AgentInfo(msgspec.Struct):
     cpus: int
     note: str = ""
     seen: float = 0.0  # wall clock
+    kinds: list[str] = []  # as `Hello` has them
+    no_code: bool = False
 
 
 class Sessions:
@@ -53,8 +55,8 @@ class Sessions:
     # --- what agents say of themselves --------------------------------------------------------------------
 
     def hello(self, hello: Hello) -> None:
-        info = AgentInfo(hello.host, hello.version, hello.fingerprint, hello.cpus, "", time.time())
-        self.agents[hello.name] = info
+        said = (hello.host, hello.version, hello.fingerprint, hello.cpus)
+        self.agents[hello.name] = AgentInfo(*said, "", time.time(), hello.kinds, hello.no_code)
 
     def sync(self, agent: str, sync: Sync) -> None:
         info = self.agents[agent]

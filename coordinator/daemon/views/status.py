@@ -247,6 +247,8 @@ def _agent_status(engine: Engine, name: str) -> AgentStatus:
         version=info.version,
         note=info.note or idle,
         ineligible=_obstacles(engine, agent) if agent and agent.present else {},
+        kinds=info.kinds,
+        no_code=info.no_code,
     )
     return bounded(status)
 

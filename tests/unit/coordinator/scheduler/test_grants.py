@@ -221,6 +221,23 @@ def test_an_agent_without_a_package_gets_nothing_and_is_told_how_to_get_it() -> 
     assert world.grants["b"]
 
 
+def test_an_agent_gets_only_the_kinds_and_the_code_that_its_user_lets_it_take() -> None:
+    world = World()
+    job = world.add(runs_code=True)
+    world.enter("picky", kinds=["infer", "train"])
+    world.enter("safe", no_code=True)
+    assert not world.grants
+    wanted = "takes the kinds infer, train alone: leave, and join it with other `--kinds`"
+    assert str(world.state.obstacle(world.state.agents["picky"], job)) == wanted
+    wanted = "runs no code of others: leave, and join it without `--no-code`"
+    assert str(world.state.obstacle(world.state.agents["safe"], job)) == wanted
+    world.add(seed("M"), job="k.1")
+    world.sync("safe")
+    assert {grant.job for grant in world.grants["safe"]} == {"k.1"}
+    world.enter("safe", process="safe-2")
+    assert world.state.obstacle(world.state.agents["safe"], job) is None, "it joined without"
+
+
 def test_gpus_limit_the_slots_and_who_lends_none_gets_nothing() -> None:
     world = World()
     job = world.add(gpus=2)

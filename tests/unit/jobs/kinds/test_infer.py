@@ -407,6 +407,28 @@ def test_an_environment_without_the_library_is_named_in_the_line_that_installs_i
     assert error.hint == f"{bare} -m pip install onnxruntime"
 
 
+# --- whose code runs -------------------------------------------------------------------------------------------
+
+
+def test_a_plan_says_whether_it_runs_what_its_submitter_wrote(tmp_path: Path) -> None:
+    networks.save_npz(tmp_path / "net.npz", networks.weights())
+    assert not planned(tmp_path, "model: net.npz").work.runs_code
+    assert planned(tmp_path, "batch: 8", code=NET).work.runs_code
+
+
+def test_one_layer_with_trusted_types_is_enough(tmp_path: Path) -> None:
+    import skops.io
+
+    skops.io.dump(networks.fitted()[0], tmp_path / "net.skops")
+    (tmp_path / "in").mkdir()
+    for name in "ab":
+        np.save(tmp_path / "in" / f"{name}.npy", ROWS)
+    text = "name: i\nkind: infer\nsource: in/\nparams: {model: net.skops}\n"
+    more = "overrides: [{layers: [b], params: {trusted: [os.system]}}]\n"
+    assert not make_plan(parse_job(text, "job.yaml"), tmp_path, None).work.runs_code
+    assert make_plan(parse_job(text + more, "job.yaml"), tmp_path, None).work.runs_code
+
+
 # --- NaN, and bits ---------------------------------------------------------------------------------------------
 
 

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from muster.jobs.common.errors import INTERRUPTED_EXIT, MusterError, UsageError, report, report_bug
+from muster.jobs.common.errors import (
+    INTERRUPTED_EXIT,
+    MusterError,
+    RefusedError,
+    SpaceError,
+    UsageError,
+    report,
+    report_bug,
+)
 
 if TYPE_CHECKING:
     import click
@@ -18,6 +27,7 @@ BROKEN_PIPE_EXIT = 141
 
 def exit_code(run: Callable[[], int]) -> int:
     """Of a program that does `run`."""
+    _open_what_is_closed()
     try:
         code = run()
         sys.stdout.flush()
@@ -29,7 +39,36 @@ def exit_code(run: Callable[[], int]) -> int:
     except BrokenPipeError:
         return _quiet()
     except Exception as error:
-        return report_bug(error)
+        known = _known(error)
+        return report(known) if known is not None else report_bug(error)
+
+
+def _open_what_is_closed() -> None:
+    """Nothing in place of a standard stream that is closed: the next file or socket of ours would come to stand there,
+    and be printed into. What is printed to a closed stdout is an error; what is said on a closed stderr is not."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "r"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
+
+
+def _known(error: Exception) -> MusterError | None:
+    """What may befall any program, whatever it does."""
+    from muster.jobs.common.durable import is_full
+
+    if isinstance(error, io.UnsupportedOperation) and not sys.stdout.writable():
+        return UsageError("stdout is closed: there is nowhere to print to", "write `>/dev/null` for nowhere")
+    if isinstance(error, OSError) and is_full(error):
+        _quiet()  # it may be our output's
+        return SpaceError(f"a disk is full: {error}")
+    no_thread = isinstance(error, RuntimeError) and str(error) == "can't start new thread"
+    if no_thread or (isinstance(error, OSError) and error.errno == errno.EAGAIN):
+        why = "this account may start no more processes or threads here"
+        return RefusedError(why, "see `ulimit -u`: raise it, or end other programs")
+    return None
 
 
 def invoke(group: click.Group, args: list[str]) -> int:

@@ -100,8 +100,13 @@ class AgentProcess:
         self._pulling = Pulling(link, spool, bandwidth, self._inbox.put)
         self._following = Following(link, spool, bandwidth, self._inbox.put)
         self._pool_controller = PoolController(
-            spool, settings.who.name, settings.who.cpus, settings.packs, settings.pythons,
-            Takes(tuple(settings.who.kinds), settings.who.no_code), self._inbox.put,
+            spool,
+            settings.who.name,
+            settings.who.cpus,
+            settings.packs,
+            settings.pythons,
+            Takes(tuple(settings.who.kinds), settings.who.no_code),
+            self._inbox.put,
         )
         self._core = self._make_desk()
         self._line = StatusLine()

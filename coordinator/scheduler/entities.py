@@ -244,11 +244,16 @@ class Job:
             self.fingerprint = fingerprint
 
 
+ObstacleCode = Literal[
+    "barred", "machine", "not-taken", "kind", "kernels", "package", "environment", "cpus", "gpus", "memory", "disk"
+]
+
+
 @dataclass(frozen=True)
 class Obstacle:
     """Why a machine may run nothing of a job: `text` is for people, behind the machine's name."""
 
-    code: Literal["barred", "machine", "not-taken", "kind", "kernels", "package", "environment", "cpus", "gpus", "memory", "disk"]
+    code: ObstacleCode
     text: str
 
     def __str__(self) -> str:

@@ -27,3 +27,4 @@ class MergeReply(msgspec.Struct, frozen=True):
     hopeless: bool = False  # it would fail again and again: what the shards gave does not merge
     message: str = ""
     evidence: str = ""  # the traceback of what nobody foresaw
+    manifest: str = ""  # the digest of what was merged's

@@ -22,7 +22,7 @@ from muster.coordinator.api.driver import (
 )
 from muster.coordinator.api.status import Agents, Commits, Explained, Failures, Status, Used
 from muster.coordinator.api.values import FAILURES_LIMIT, JobId, LayerName, LayerNames, Submission, Weight
-from muster.coordinator.protocol.values import Count, Message, Name, Seconds, Text
+from muster.coordinator.protocol.values import Count, Message, Name, Seconds, Short, Text
 from muster.jobs.common.errors import MusterError
 
 # --- questions of commands --------------------------------------------------------------------------------
@@ -134,6 +134,12 @@ class CommitsAsk(Message, frozen=True, tag="commitsask"):
     wait: Seconds = 0.0
 
 
+class ManifestsAsk(Message, frozen=True, tag="manifestsask"):
+    """The digests of a job's manifests; the answer is `Manifests`."""
+
+    job: JobId
+
+
 # --- answers ----------------------------------------------------------------------------------------------
 
 
@@ -155,6 +161,12 @@ class Submitted(Message, frozen=True, tag="submitted"):
     job: JobId
 
 
+class Manifests(Message, frozen=True, tag="manifests"):
+    """Layer's digest → its manifest's, of what is merged. Not of what was merged before they were kept."""
+
+    layers: dict[Short, Short]
+
+
 FromCommand = (
     Submit
     | StatusAsk
@@ -173,6 +185,7 @@ FromCommand = (
     | FailuresAsk
     | Usage
     | CommitsAsk
+    | ManifestsAsk
     | Stop
     | DriveOpen
     | DriveWait
@@ -180,7 +193,20 @@ FromCommand = (
     | DriveGivenUp
     | Advance
 )
-ToCommand = Problem | Done | Submitted | Status | Agents | Explained | Failures | Used | Commits | DriveState | Advanced
+ToCommand = (
+    Problem
+    | Done
+    | Submitted
+    | Status
+    | Agents
+    | Explained
+    | Failures
+    | Used
+    | Commits
+    | Manifests
+    | DriveState
+    | Advanced
+)
 
 
 def problem_of(error: MusterError) -> Problem:

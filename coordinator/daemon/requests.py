@@ -34,6 +34,7 @@ QUESTIONS: Mapping[type[Message], Callable[[Engine, Any], Answer]] = {  # that c
     a.AgentsAsk: status.agents_of,
     a.FailuresAsk: status.failures,
     a.CommitsAsk: status.commits,
+    a.ManifestsAsk: status.manifests,
     a.Usage: status.usage,
     a.ExplainAgent: explain.explain_agent,
     a.ExplainJob: explain.explain_job,

@@ -1,11 +1,13 @@
-"""A job's plan as the root keeps it, held to the digest that the store has of it. One that differs is never used."""
+"""A job's plan as the root keeps it, held to the digest that the store has of it. One that differs is never used. And
+the digests that the store has of its manifests, by which `verify` judges those."""
 
 from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import Any
 
-from muster.coordinator.api.requests import StatusAsk
+from muster.coordinator.api.requests import Manifests, ManifestsAsk, StatusAsk
 from muster.coordinator.api.status import Status
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root.paths import JobFolder, Root
@@ -49,25 +51,37 @@ def _digest_of(folder: JobFolder) -> str | None:
     try:
         return ask_daemon.ask(root, StatusAsk(job), Status).jobs[0].plan or None
     except (NoDaemonError, LinkError):  # none is there, or it stands still
-        return _stored_digest(root.store, job)
+        rows = _stored(root.store, "jobs", "plan", "SELECT plan FROM jobs WHERE id = ?", job)
+        return rows[0][0] if rows else None
     except NotFoundError:  # a folder without a row: nothing is known of it
         return None
 
 
-def _stored_digest(path: Path, job: str) -> str | None:
-    """The digest of a job's plan by the store at `path`, where no daemon has that open; None where it has none.
+def manifests(folder: JobFolder) -> dict[str, str]:
+    """Layer's digest → the digest of its manifest, of what was merged since that is kept; from the daemon, or the
+    store where none serves."""
+    root, job = Root(folder.path.parents[1]), folder.path.name
+    try:
+        return ask_daemon.ask(root, ManifestsAsk(job), Manifests).layers
+    except (NoDaemonError, LinkError):
+        known = "SELECT digest, manifest FROM layers WHERE job = ? AND manifest IS NOT NULL"
+        return dict(_stored(root.store, "layers", "manifest", known, job))
+    except NotFoundError:
+        return {}
+
+
+def _stored(path: Path, table: str, column: str, query: str, job: str) -> list[tuple[Any, ...]]:
+    """What the store at `path` has of a job, where no daemon has that open. None of a store from before that column.
 
     Read-only: such a connection neither writes nor checkpoints, so a daemon that starts meanwhile is not disturbed.
     """
     import sqlite3
 
     if not path.exists():
-        return None
+        return []
     try:
         with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
-            if db.execute("SELECT 1 FROM pragma_table_info('jobs') WHERE name = 'plan'").fetchone() is None:
-                return None  # a store of 0.1.0
-            row = db.execute("SELECT plan FROM jobs WHERE id = ?", (job,)).fetchone()
+            found = db.execute("SELECT 1 FROM pragma_table_info(?) WHERE name = ?", (table, column)).fetchone()
+            return db.execute(query, (job,)).fetchall() if found else []
     except sqlite3.Error as error:
         raise RefusedError(f"{path} cannot be read: {error}", "restore it from a backup") from None
-    return row[0] if row else None

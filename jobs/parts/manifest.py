@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from muster.jobs.common.errors import DamagedError, IncompleteError
+from muster.jobs.common.hashing import of_bytes
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -70,10 +71,14 @@ def encode_manifest(manifest: Merged) -> bytes:
     return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
 
 
-def read_manifest(folder: Path) -> Merged:
-    """The manifest of a finished layer; an IncompleteError where there is none."""
+def read_manifest(folder: Path, known: str | None = None) -> Merged:
+    """The manifest of a finished layer; an IncompleteError where there is none. `known`: the digest that it has, where
+    somebody kept it; a DamagedError for any other."""
     try:
-        manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Merged)
+        raw = (folder / MANIFEST).read_bytes()
+        if known is not None and of_bytes(raw) != known:
+            raise DamagedError(f"{folder / MANIFEST}: it is not what was written: its digest is another")
+        manifest = msgspec.json.decode(raw, type=Merged)
     except FileNotFoundError:
         raise IncompleteError(f"{folder}: not a finished layer: it has no {MANIFEST}") from None
     except (msgspec.DecodeError, ValueError) as error:

@@ -12,7 +12,8 @@ import numpy as np
 
 from muster.jobs.common import hashing
 from muster.jobs.common.errors import DamagedError, IncompleteError
-from muster.jobs.parts.manifest import File, Merged, Product, read_manifest
+from muster.jobs.contract.plan import ItemsSource, Layer, MadeSource
+from muster.jobs.parts.manifest import CSV, FORMAT, ITEMS, MANIFEST, SHARDS, File, Merged, Product, read_manifest
 from muster.jobs.sources.items import is_path
 
 Array = np.ndarray[Any, Any]
@@ -105,18 +106,101 @@ def _open_file(folder: Path, file: File) -> Array:
     return array
 
 
-def verify_layer(folder: Path) -> list[str]:
-    """Read every file again; one line for each that is not what the manifest says. Empty: all is well."""
+def verify_layer(folder: Path, job: str = "", layer: Layer | None = None, known: str | None = None) -> list[str]:
+    """Read every file again; one line for each that is not what the manifest says, and for what of that cannot be of
+    `layer` of `job`. `known`: the digest that the manifest has, where it was kept. Empty: all is well."""
     try:
-        manifest = read_manifest(folder)
+        manifest = read_manifest(folder, known)
     except (IncompleteError, DamagedError) as error:
         return [error.message]
     checked = [_problem(folder / file.file, file.bytes, file.digest) for file in manifest.files]
     if any(checked):
         return [problem for problem in checked if problem]
-    written = [written_files(folder, product) for product in manifest.outputs if product.form == "files"]
-    found = (_problem(one.folder / row.name, row.bytes, row.digest) for one in written for row in one.rows())
-    return [problem for problem in found if problem]
+    try:
+        wrong = list(_contradictions(folder, manifest, job, layer))
+        written = [written_files(folder, product) for product in manifest.outputs if product.form == "files"]
+        found = (_problem(one.folder / row.name, row.bytes, row.digest) for one in written for row in one.rows())
+        return wrong + [problem for problem in found if problem]
+    except (OSError, ValueError, csv.Error, UnicodeDecodeError) as error:  # a file that is another's, by its name
+        return [f"{folder / MANIFEST}: names what is no file of a result: {error}"]
+
+
+def _contradictions(folder: Path, manifest: Merged, job: str, layer: Layer | None) -> Iterator[str]:
+    """What a manifest says of its files and of `layer`, derived again and compared: a line for each that differs."""
+    told = {
+        "format": (manifest.format, FORMAT),
+        "table": (manifest.table.file, SHARDS),
+        "items": (manifest.items.file if manifest.items else ITEMS, ITEMS),
+        **_of_layer(manifest, job, layer),
+        **_of_table(folder, manifest),
+    }
+    for product in manifest.outputs:
+        told[f"files of {product.name}"] = ([file.file for file in product.files], _names_of(product))
+        rows = written_files(folder, product).rows() if product.form == "files" else iter(())
+        told[f"bytes of {product.name}"] = (product.bytes, sum(row.bytes for row in rows))
+    for file in manifest.files:
+        told[f"form of {file.file}"] = ((file.dtype, file.shape), _form_of(folder, file, file in manifest.more))
+    yield from (
+        f"{folder / MANIFEST}: {what} is {said!r}, not {true!r}" for what, (said, true) in told.items() if said != true
+    )
+
+
+def _of_layer(manifest: Merged, job: str, layer: Layer | None) -> dict[str, tuple[Any, Any]]:
+    """What the plan knows. Of a made layer that is less: it grew."""
+    if layer is None:
+        return {}
+    told: dict[str, tuple[Any, Any]] = {
+        "job": (manifest.job, job),
+        "layer": (manifest.layer, layer.name),
+        "digest": (manifest.digest, layer.digest),
+    }
+    if not isinstance(layer.source, MadeSource):
+        listed = isinstance(layer.source, ItemsSource)
+        told |= {
+            "shards": (manifest.shards, layer.count),
+            "rows": (manifest.rows, layer.rows),
+            "list of items": (manifest.items is not None, listed),
+        }
+    if layer.outputs is not None and not layer.rounds:
+        said = [(product.name, product.form) for product in manifest.outputs]
+        told["outputs"] = (said, [(output.name, output.form) for output in layer.outputs])
+    return told
+
+
+def _of_table(folder: Path, manifest: Merged) -> dict[str, tuple[Any, Any]]:
+    """What `shards.npy` knows. A training's is empty, and without columns."""
+    table = _open_file(folder, manifest.table)
+    columns = table.dtype.names is not None
+    prints = sorted(set(table["fingerprint"].tolist())) if columns else []
+    return {
+        "number of shards": (manifest.shards, len(table)),
+        "number of rows": (manifest.rows, int(table["rows"].sum()) if columns else 0),
+        "fingerprints": (list(range(len(manifest.fingerprints))), prints),
+    }
+
+
+def _form_of(folder: Path, file: File, more: bool) -> tuple[str, tuple[int, ...]]:
+    """A file's dtype and shape, by what is in it."""
+    if more:
+        return "", ()
+    if file.file.endswith(".npy"):
+        array = _open_file(folder, file)
+        return dtype_text(array.dtype), array.shape
+    with (folder / file.file).open(encoding="utf-8", newline="") as opened:
+        lines = csv.reader(opened)
+        columns = len(next(lines, ()))
+        return CSV, (sum(1 for _ in lines), columns)
+
+
+def dtype_text(dtype: np.dtype[Any]) -> str:
+    """What a manifest calls it."""
+    return dtype.str if dtype.names is None else str(dtype.descr)
+
+
+def _names_of(product: Product) -> list[str]:
+    """The files that an output of this form has."""
+    endings = {"ragged": (".offsets.npy", ".values.npy"), "files": (".csv",)}.get(product.form, (".npy",))
+    return [f"{product.name}{ending}" for ending in endings]
 
 
 def _problem(path: Path, nbytes: int, wanted: str) -> str:

@@ -18,7 +18,7 @@ from muster.jobs.common.errors import MusterError
 from muster.jobs.parts.manifest import CSV, File
 from muster.jobs.parts.part_file import CHUNK
 from muster.jobs.parts.written_files import NOBODY, WrittenFile, decode_table
-from muster.jobs.results.open_result import FILE_COLUMNS
+from muster.jobs.results.open_result import FILE_COLUMNS, dtype_text
 
 DIRECT = 64 << 10  # bytes from which a piece is written straight through
 OPEN_FILES = 64  # of a result, at a time
@@ -114,8 +114,7 @@ class NpyFile(ResultFile):
 
     def finish(self) -> File:
         """The file is whole, durable and closed."""
-        dtype = self._dtype.str if self._dtype.names is None else str(self._dtype.descr)
-        return self.end(dtype, self._shape)
+        return self.end(dtype_text(self._dtype), self._shape)
 
 
 class CsvFile:

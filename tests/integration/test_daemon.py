@@ -439,6 +439,26 @@ def test_a_plan_that_was_changed_is_told_with_a_daemon_and_without(farm: FarmHar
     assert farm.status(job).state == "complete"
 
 
+def test_a_manifest_that_was_changed_is_told_with_a_daemon_and_without(farm: FarmHarness) -> None:
+    job = submit(farm)
+    farm.agent().work(lambda: farm.status(job).state == "complete")
+    manifest = farm.root.job(job).result / "a" / "manifest.json"
+    raw = manifest.read_bytes()
+    manifest.write_bytes(raw.replace(b"numpy", b"numqy"))  # of the kernels, which stand nowhere else
+    for _ in range(2):
+        assert farm.coordinator("verify", job).returncode == 12
+        if farm.daemon and farm.daemon.poll() is None:
+            farm.kill()
+    manifest.write_bytes(raw)
+    assert farm.coordinator("verify", job).returncode == 0
+    with contextlib.closing(sqlite3.connect(farm.root.store)) as db:
+        db.execute("ALTER TABLE layers DROP COLUMN manifest")  # as of a version that kept no such digests
+    assert farm.coordinator("verify", job).returncode == 0
+    farm.start()
+    manifest.write_bytes(raw.replace(b'"rows": ', b'"rows": 1'))
+    assert farm.coordinator("verify", job).returncode == 12
+
+
 def test_a_root_from_before_plans_had_digests_gets_them(farm: FarmHarness) -> None:
     job = submit(farm)
     farm.agent().work(lambda: farm.status(job).state == "complete")

@@ -27,8 +27,10 @@ from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.entities import Job
 from muster.jobs.common import launch
 from muster.jobs.common.errors import NotFoundError, RefusedError
+from muster.jobs.common.hashing import of_bytes
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.text_limits import EVIDENCE_CHARS
+from muster.jobs.parts.manifest import MANIFEST
 
 log = logging.getLogger("muster.daemon")
 
@@ -202,12 +204,19 @@ async def _advance_rounds(engine: Engine, job: Job, q: Advance) -> Advanced:
         raise RefusedError("the cursor of rounds moves where it is stored only", "say durable")
     if q.durable:
         news = msgspec.msgpack.encode(q.progress) if q.progress is not None else None
-        await engine.ask(lambda store: store.keep_cursor(q.job, q.to_seq, q.finish, news))
+        manifest = _manifest_of(engine, q.job) if q.finish else None
+        await engine.ask(lambda store: store.keep_cursor(q.job, q.to_seq, q.finish, news, manifest))
     if q.job not in engine.jobs:
         return Advanced(q.from_seq, False)
     live.advance(q, retire)
     engine.handle(e.Advanced(q.job, q.to_seq, tuple(q.create), q.finish, retire, q.aside))
     return Advanced(job.cursor, True)
+
+
+def _manifest_of(engine: Engine, job: str) -> str | None:
+    """The digest of what the driver of rounds said of its result a moment ago; None where it has none."""
+    file = engine.root.job(job).result / engine.jobs[job].plan.layers[0].name / MANIFEST
+    return of_bytes(file.read_bytes()) if file.is_file() else None
 
 
 def _driven(engine: Engine, job: str, connection: object) -> Job:

@@ -13,6 +13,7 @@ import msgspec
 from muster.coordinator.daemon.engine import Engine
 from muster.jobs.common.durable import fsync_folder, make_folder, write_durably
 from muster.jobs.common.errors import MusterError
+from muster.jobs.common.hashing import of_bytes
 from muster.jobs.contract.plan import Layer, Output, Plan
 from muster.jobs.parts.manifest import MANIFEST, encode_manifest, read_manifest
 
@@ -22,13 +23,14 @@ log = logging.getLogger("muster.daemon")
 async def adopt(engine: Engine, job: str, plan: Plan, result: Path, origin: str) -> dict[str, tuple[Output, ...]]:
     """Link what `origin` has merged of the same layers into `result`; their digests, with their outputs."""
     adopted: dict[str, tuple[Output, ...]] = {}
+    manifests = await engine.ask(lambda store: store.manifests_of(origin))
     for layer in plan.layers:
         generation = _generation(engine, origin, layer.digest)
         if generation is None:
             continue
         there, here = engine.root.job(origin).result / layer.name, result / layer.name
         try:
-            await asyncio.to_thread(_link, there, here, job, layer)
+            manifest = await asyncio.to_thread(_link, there, here, job, layer, manifests.get(layer.digest))
         except (OSError, MusterError) as error:
             log.warning("%s/%s is not taken over from %s: %s", job, layer.name, origin, error)
             await asyncio.to_thread(_unlink, here)
@@ -36,12 +38,15 @@ async def adopt(engine: Engine, job: str, plan: Plan, result: Path, origin: str)
         if _generation(engine, origin, layer.digest) != generation:  # a retry came between
             await asyncio.to_thread(_unlink, here)
             continue
-        adopted[layer.digest] = await _keep(engine, job, layer, engine.jobs[origin].outputs[layer.digest])
+        outputs = engine.jobs[origin].outputs[layer.digest]
+        adopted[layer.digest] = await _keep(engine, job, layer, outputs, manifest)
     return adopted
 
 
-async def _keep(engine: Engine, job: str, layer: Layer, outputs: tuple[Output, ...]) -> tuple[Output, ...]:
-    await engine.ask(lambda store: store.adopt_layer(job, layer.digest, outputs, [(0, layer.count)]))
+async def _keep(
+    engine: Engine, job: str, layer: Layer, outputs: tuple[Output, ...], manifest: str
+) -> tuple[Output, ...]:
+    await engine.ask(lambda store: store.adopt_layer(job, layer.digest, outputs, [(0, layer.count)], manifest))
     return outputs
 
 
@@ -51,9 +56,9 @@ def _generation(engine: Engine, job: str, digest: str) -> int | None:
     return next((layer.generation for layer in found if layer.job == job and layer.state == "merged"), None)
 
 
-def _link(there: Path, here: Path, job: str, layer: Layer) -> None:
-    """The files, then a manifest that says whose they are now."""
-    manifest = read_manifest(there)
+def _link(there: Path, here: Path, job: str, layer: Layer, known: str | None) -> str:
+    """The files, then a manifest that says whose they are now; its digest. `known`: that of the one there."""
+    manifest = read_manifest(there, known)
     if manifest.digest != layer.digest:
         raise FileNotFoundError(f"{there} is of another layer")
     make_folder(here)
@@ -61,8 +66,10 @@ def _link(there: Path, here: Path, job: str, layer: Layer) -> None:
         os.link(there / file.file, here / file.file)
     for folder in manifest.folders:
         shutil.copytree(there / folder, here / folder, copy_function=os.link)
-    write_durably(here / MANIFEST, encode_manifest(msgspec.structs.replace(manifest, job=job)))
+    raw = encode_manifest(msgspec.structs.replace(manifest, job=job))
+    write_durably(here / MANIFEST, raw)
     fsync_folder(here)
+    return of_bytes(raw)
 
 
 def _unlink(here: Path) -> None:

@@ -58,7 +58,8 @@ def _read(orders: queue.SimpleQueue[bytes]) -> None:
 
 def carry_out(order: MergeOrder) -> MergeReply:
     from muster.jobs.common.errors import MusterError, SpaceError
-    from muster.jobs.parts.manifest import read_manifest
+    from muster.jobs.common.hashing import of_bytes
+    from muster.jobs.parts.manifest import encode_manifest
     from muster.jobs.results.merge import DamagedBundle, Incomplete, merge_layer
     from muster.jobs.results.outputs import SumTooLarge
     from muster.jobs.results.result_formats import Collision
@@ -67,7 +68,8 @@ def carry_out(order: MergeOrder) -> MergeReply:
     try:
         folder.mkdir(parents=True)
         items = Path(order.items) if order.items else None
-        merge_layer(order.layer, [Path(bundle) for bundle in order.bundles], folder, job=order.job, items=items)
+        bundles = [Path(bundle) for bundle in order.bundles]
+        merged = merge_layer(order.layer, bundles, folder, job=order.job, items=items)
     except Incomplete as error:
         return MergeReply(missing=error.missing.pairs()[:MISSING_TOLD], message=str(error))
     except DamagedBundle as error:
@@ -78,4 +80,4 @@ def carry_out(order: MergeOrder) -> MergeReply:
         return MergeReply(hopeless=True, message=error.message)
     except (MusterError, OSError) as error:
         return MergeReply(full=isinstance(error, OSError) and is_full(error), message=str(error))
-    return MergeReply(nbytes=read_manifest(folder).nbytes)
+    return MergeReply(nbytes=merged.nbytes, manifest=of_bytes(encode_manifest(merged)))

@@ -97,7 +97,7 @@ async def _settle(
         return True
     if reply.message:
         return False
-    await _finish_merge(engine, job, layer, generation, folder)
+    await _finish_merge(engine, job, layer, generation, folder, reply.manifest)
     if live := engine.jobs.get(job):
         live.figures.merged(reply.nbytes, seconds)
     return True
@@ -117,10 +117,10 @@ def _refuse_merge(engine: Engine, job: str, layer: Layer, generation: int, reply
     engine.handle(e.MergeRefused(job, layer.digest, generation, why))
 
 
-async def _finish_merge(engine: Engine, job: str, layer: Layer, generation: int, folder: Path) -> None:
+async def _finish_merge(engine: Engine, job: str, layer: Layer, generation: int, folder: Path, manifest: str) -> None:
     target = engine.root.job(job).result / layer.name
     await asyncio.to_thread(publish, folder, target)
-    files = await engine.ask(lambda store: store.set_merged(job, layer.digest, generation))
+    files = await engine.ask(lambda store: store.set_merged(job, layer.digest, generation, manifest))
     if files is None:  # a retry came between, and took the result away before this one was there
         await asyncio.to_thread(withdraw, target)
         return

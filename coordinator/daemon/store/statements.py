@@ -24,7 +24,8 @@ from muster.jobs.contract.resources import apart
 from muster.jobs.contract.states import JobState, LayerState
 
 LAYOUT = 2
-LATER = (("news", "BLOB"), ("plan", "TEXT"))  # columns of `jobs` that stores from before them get when opened
+# (table, column, type): columns that stores from before them get when opened
+LATER = (("jobs", "news", "BLOB"), ("jobs", "plan", "TEXT"), ("layers", "manifest", "TEXT"))
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE names (name TEXT PRIMARY KEY, last INTEGER NOT NULL) WITHOUT ROWID;
@@ -36,7 +37,7 @@ CREATE TABLE jobs (
 CREATE TABLE layers (
     id INTEGER PRIMARY KEY, job TEXT NOT NULL, digest TEXT NOT NULL, state TEXT NOT NULL,
     generation INTEGER NOT NULL DEFAULT 0, high_water INTEGER NOT NULL DEFAULT 0, outputs BLOB,
-    closed INTEGER NOT NULL DEFAULT 0, out_bytes INTEGER NOT NULL DEFAULT 0,
+    closed INTEGER NOT NULL DEFAULT 0, out_bytes INTEGER NOT NULL DEFAULT 0, manifest TEXT,
     UNIQUE (job, digest)
 );
 CREATE TABLE bundles (
@@ -190,9 +191,9 @@ class Store:
         layout = self._value("SELECT value FROM meta WHERE key = 'layout'")
         if layout != LAYOUT:
             raise RefusedError(f"{path} has layout {layout}, not {LAYOUT}", "run the version of muster that made it")
-        for column, kind in LATER:
-            if not _has_column(self.db, column):
-                self.db.execute(f"ALTER TABLE jobs ADD COLUMN {column} {kind}")
+        for table, column, kind in LATER:
+            if not _has_column(self.db, table, column):
+                self.db.execute(f"ALTER TABLE {table} ADD COLUMN {column} {kind}")
 
     def close(self) -> None:
         self.db.close()
@@ -301,11 +302,13 @@ class Store:
         self.db.executemany("INSERT INTO layers (job, digest, state, out_bytes) VALUES (?, ?, 'waiting', ?)", rows)
         return job
 
-    def adopt_layer(self, job: str, digest: str, outputs: tuple[Output, ...], numbers: list[tuple[int, int]]) -> None:
-        """The layer is merged, by another job: its result was linked."""
+    def adopt_layer(
+        self, job: str, digest: str, outputs: tuple[Output, ...], numbers: list[tuple[int, int]], manifest: str
+    ) -> None:
+        """The layer is merged, by another job: its result was linked, under a manifest with this digest."""
         layer = self._layer(job, digest)
-        raw = msgspec.msgpack.encode(outputs)
-        self.db.execute("UPDATE layers SET state = 'merged', outputs = ? WHERE id = ?", (raw, layer))
+        told_outputs = (msgspec.msgpack.encode(outputs), manifest, layer)
+        self.db.execute("UPDATE layers SET state = 'merged', outputs = ?, manifest = ? WHERE id = ?", told_outputs)
         told = (job, layer, "adopted", msgspec.msgpack.encode(numbers))
         self.db.execute("INSERT INTO commits (job, layer, file, numbers) VALUES (?, ?, ?, ?)", told)
 
@@ -345,10 +348,14 @@ class Store:
         self.db.execute("UPDATE layers SET closed = max(closed, ?) WHERE id = ?", (finish, layer))
         return True
 
-    def keep_cursor(self, job: str, to_seq: int, finish: bool, news: bytes | None) -> None:
-        """Where the driver of a job of rounds is: only what is said here outlives the daemon."""
+    def keep_cursor(self, job: str, to_seq: int, finish: bool, news: bytes | None, manifest: str | None = None) -> None:
+        """Where the driver of a job of rounds is: only what is said here outlives the daemon. `manifest`: the digest of
+        that of its result, once it has one."""
         self.db.execute("UPDATE jobs SET cursor = ?, news = coalesce(?, news) WHERE id = ?", (to_seq, news, job))
-        self.db.execute("UPDATE layers SET closed = max(closed, ?) WHERE job = ?", (finish, job))
+        said = (finish, manifest, job)
+        self.db.execute(
+            "UPDATE layers SET closed = max(closed, ?), manifest = coalesce(?, manifest) WHERE job = ?", said
+        )
 
     # --- layers and their shards ----------------------------------------------------------------------
 
@@ -406,6 +413,12 @@ class Store:
         decode = msgspec.msgpack.Decoder(list[tuple[int, int]]).decode
         return [CommitRow(seq, digest, file, decode(numbers)) for seq, digest, file, numbers in rows]
 
+    def manifests_of(self, job: str) -> dict[str, str]:
+        """Layer → digest of its manifest, of those that are merged. Not of those merged before it was kept."""
+        return dict(
+            self.db.execute("SELECT digest, manifest FROM layers WHERE job = ? AND manifest IS NOT NULL", (job,))
+        )
+
     def committed_of(self, job: str, digest: str) -> RangeSet:
         return self._numbers("shards", self._layer(job, digest))
 
@@ -454,19 +467,21 @@ class Store:
         layer = self._layer(job, digest)
         return {n: raw for lo, hi in numbers.pairs() for n, raw in self.db.execute(made, (layer, lo, hi))}
 
-    def set_merged(self, job: str, digest: str, generation: int) -> list[str] | None:
-        """The layer's files are in place: its rows go, and the bundles they named are returned. None: too late."""
+    def set_merged(self, job: str, digest: str, generation: int, manifest: str) -> list[str] | None:
+        """The layer's files are in place, with a manifest of this digest: its rows go, and the bundles they named are
+        returned. None: too late."""
         layer = self._layer(job, digest)
         if self._value("SELECT generation FROM layers WHERE id = ?", layer) != generation:
             return None
-        self.db.execute("UPDATE layers SET state = 'merged' WHERE id = ?", (layer,))
+        self.db.execute("UPDATE layers SET state = 'merged', manifest = ? WHERE id = ?", (manifest, layer))
         return self._drop_rows(layer)
 
     def discard_layer(self, job: str, digest: str, generation: int) -> list[str]:
         """The layer runs again whole; the bundles to delete are returned."""
         layer = self._layer(job, digest)
         self.db.execute(
-            "UPDATE layers SET state = 'waiting', generation = ?, high_water = 0, outputs = NULL WHERE id = ?",
+            "UPDATE layers SET state = 'waiting', generation = ?, high_water = 0, outputs = NULL, manifest = NULL"
+            " WHERE id = ?",
             (generation, layer),
         )
         self.db.execute("DELETE FROM quarantined WHERE layer = ?", (layer,))
@@ -551,8 +566,8 @@ class Store:
         return [(name, bool(live), seen, info) for name, live, seen, info in rows]
 
 
-def _has_column(db: sqlite3.Connection, name: str) -> bool:
-    return db.execute("SELECT 1 FROM pragma_table_info('jobs') WHERE name = ?", (name,)).fetchone() is not None
+def _has_column(db: sqlite3.Connection, table: str, name: str) -> bool:
+    return db.execute("SELECT 1 FROM pragma_table_info(?) WHERE name = ?", (table, name)).fetchone() is not None
 
 
 def _failure_row(row: tuple[Any, ...]) -> FailureRow:

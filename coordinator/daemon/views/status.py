@@ -8,7 +8,15 @@ import time
 import msgspec
 
 from muster import VERSION
-from muster.coordinator.api.requests import AgentsAsk, CommitsAsk, FailuresAsk, StatusAsk, Usage
+from muster.coordinator.api.requests import (
+    AgentsAsk,
+    CommitsAsk,
+    FailuresAsk,
+    Manifests,
+    ManifestsAsk,
+    StatusAsk,
+    Usage,
+)
 from muster.coordinator.api.status import (
     AgentRate,
     Agents,
@@ -292,6 +300,11 @@ async def commits(engine: Engine, question: CommitsAsk) -> Commits:
         if rows or over or left <= 0:
             return Commits([_commit(engine, job.id, row) for row in rows], over and len(rows) < PAGE)
         await wait_until(news, left)
+
+
+async def manifests(engine: Engine, asked: ManifestsAsk) -> Manifests:
+    job = engine.job(asked.job).id
+    return Manifests(await engine.ask(lambda store: store.manifests_of(job)))
 
 
 def _commit(engine: Engine, job: str, row: CommitRow) -> Commit:

@@ -489,6 +489,7 @@ def merged(daemon: FixedDaemon, root: roots.Root, job_file: Path, run: Callable[
 
     daemon.answers[requests.Submit] = take
     daemon.answers[requests.StatusAsk] = requests.Problem("there is no job weights.1", "none has a plan's digest", 6)
+    daemon.answers[requests.ManifestsAsk] = daemon.answers[requests.StatusAsk]
     assert run("submit", job_file).code == 0
     layer = folder.result / "fc"
     layer.mkdir(parents=True)

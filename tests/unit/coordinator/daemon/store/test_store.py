@@ -154,9 +154,10 @@ def test_merged_drops_the_rows_unless_a_retry_came_between(store: Store) -> None
     commit(store, job, "1.part", 0)
     assert store.discard_layer(job, A, 1) == ["1.part"]
     commit(store, job, "2.part", 0)
-    assert store.set_merged(job, A, 0) is None
+    assert store.set_merged(job, A, 0, "d") is None
     assert store.committed_of(job, A) == RangeSet.of([0])
-    assert store.set_merged(job, A, 1) == ["2.part"]
+    assert store.set_merged(job, A, 1, "d") == ["2.part"]
+    assert store.manifests_of(job) == {A: "d"}
     [stored] = store.jobs()
     assert (stored.layers[0].state, stored.layers[0].generation) == ("merged", 1)
 
@@ -313,7 +314,7 @@ def test_commits_are_told_in_order_and_outlive_the_merge_but_not_a_retry(store: 
         (A, "4.part", [(0, 2)]),
     ]
     assert store.commits_after(job, told[0].seq, 1) == told[1:2]
-    store.set_merged(job, A, 0)
+    store.set_merged(job, A, 0, "d")
     assert store.commits_after(job, 0, 10) == told
     store.discard_layer(job, A, 1)
     store.forget_bundle(job, B, "3.part")

@@ -193,7 +193,6 @@ class Engine:
         for name, agent in self.state.agents.items():
             self.keep_agent(name, agent.present)
         await asyncio.to_thread(self._store.stop)
-        shutil.rmtree(self.tmp, ignore_errors=True)
         return gone
 
     def keep_agent(self, name: str, live: bool) -> None:

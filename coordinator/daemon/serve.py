@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import logging
 import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
@@ -29,7 +26,7 @@ from muster.coordinator.daemon.notify.queue import NotifyQueue
 from muster.coordinator.daemon.requests import answer
 from muster.coordinator.daemon.store.statements import Store, StoredJob
 from muster.coordinator.farm_root import paths as roots
-from muster.coordinator.farm_root.paths import Root
+from muster.coordinator.farm_root.paths import HeldRoot, Root
 from muster.coordinator.protocol.transfer import Attach, FromHelper
 from muster.coordinator.protocol.values import Decoder, Message
 from muster.coordinator.scheduler.state_machine import Scheduler
@@ -46,25 +43,9 @@ _decode = Decoder(FromHelper | FromCommand)
 def serve(path: Path, timing: Timing | None = None, quiet: bool = False) -> int:
     """Serve `path` until told to stop; the exit code. `quiet`: nobody reads stderr."""
     root = roots.prepare(path)
-    with _only_daemon(root):
+    with roots.held(root) as held:
         _log_to(root, quiet)
-        return asyncio.run(_Daemon(root, timing or Timing()).run())
-
-
-@contextlib.contextmanager
-def _only_daemon(root: Root) -> Iterator[None]:
-    """One daemon a root: a lock that dies with its holder."""
-    fd = os.open(root.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RefusedError(
-                f"{root.path} is served already", "`coordinator stop` ends that one, `coordinator status` asks it"
-            ) from None
-        yield
-    finally:
-        os.close(fd)
+        return asyncio.run(_Daemon(root, held, timing or Timing()).run())
 
 
 def _log_to(root: Root, quiet: bool) -> None:
@@ -84,8 +65,8 @@ def _log_to(root: Root, quiet: bool) -> None:
 
 
 class _Daemon:
-    def __init__(self, root: Root, timing: Timing) -> None:
-        self._root = root
+    def __init__(self, root: Root, held: HeldRoot, timing: Timing) -> None:
+        self._root, self._held = root, held
         store = Store(root.store)
         self._boot = store.next_boot()
         self._stored = _settle_submissions(root, store)
@@ -115,6 +96,7 @@ class _Daemon:
             asyncio.create_task(self._engine.merging.run()),
             asyncio.create_task(sweep_forever(self._engine)),
             asyncio.create_task(self._notifying.look_forever()),
+            asyncio.create_task(self._watch_root(self._engine.state.timing.tick)),
         ]
         for job in self._engine.jobs:
             drivers.start(self._engine, job)
@@ -122,11 +104,27 @@ class _Daemon:
         log.info("machines without `coordinator` on the PATH here join with --command %s", self._root.launcher)
         ends = [asyncio.create_task(event.wait()) for event in (self._engine.stop, self._engine.broken)]
         done, _ = await asyncio.wait([*ends, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        in_place = self._held.is_in_place
         for task in done:
-            if (error := task.exception()) and not self._engine.broken.is_set():
+            if (error := task.exception()) and in_place and not self._engine.broken.is_set():
                 self._engine.give_up("a task ended", error)
-        await self._wind_down(server, [*tasks, *ends])
+        await self._wind_down(server, [*tasks, *ends], in_place)
+        if not in_place:
+            raise self._moved()
         return INTERNAL_EXIT if self._engine.broken.is_set() else 0
+
+    async def _watch_root(self, seconds: float) -> None:
+        """Ends once the root is no longer where it was: what is done by its path would be done to another one."""
+        while self._held.is_in_place:
+            await asyncio.sleep(seconds)
+
+    def _moved(self) -> RefusedError:
+        error = RefusedError(
+            f"the root {self._root.path} was moved or removed while it was served",
+            "serve it where it is now, `coordinator serve --root DIR`: all that was stored is in it",
+        )
+        log.error("%s; %s", error.message, error.hint)
+        return error
 
     def _asked_to_end(self, number: int) -> None:
         """Stop in good order when first asked, and at once when asked again: what is stored is not lost."""
@@ -135,11 +133,15 @@ class _Daemon:
             os._exit(128 + number)
         self._engine.stop.set()
 
-    async def _wind_down(self, server: asyncio.Server, tasks: list[asyncio.Task[Any]]) -> None:
+    async def _wind_down(self, server: asyncio.Server, tasks: list[asyncio.Task[Any]], in_place: bool) -> None:
         log.info("stopping; jobs go on when this root is served again")
         server.close()
-        self._root.socket.unlink(missing_ok=True)
-        if not await self._engine.wind_down([*tasks, *self._connections]):
+        if in_place:
+            self._root.socket.unlink(missing_ok=True)
+        gone = await self._engine.wind_down([*tasks, *self._connections])
+        if in_place:
+            shutil.rmtree(self._engine.tmp, ignore_errors=True)
+        if not gone:
             os._exit(INTERNAL_EXIT)  # all is stored; leaving the loop would wait for that task for ever
 
     # --- connections -------------------------------------------------------------------------------------

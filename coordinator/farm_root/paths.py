@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shlex
 import stat
@@ -12,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from muster.jobs.common import filesystems
 from muster.jobs.common.durable import fsync_folder, write_durably
@@ -99,7 +100,25 @@ class Root:
     @property
     def farm(self) -> str:
         """The farm's uuid, made with the root."""
-        return _read_farm(self.farm_file)
+        return _read_farm(self.farm_file).uuid
+
+    @property
+    def boot(self) -> int:
+        """The number of the last start of a daemon, which the store counts; 0 where no version has noted it here."""
+        return _read_farm(self.farm_file).boot
+
+    def note_boot(self, boot: int) -> None:
+        """Once it is in the store: a store that knows less than this is not the one that this root had."""
+        said = msgspec.structs.replace(_read_farm(self.farm_file), boot=boot)
+        write_durably(self.farm_file, _encode_farm(said), mode=0o600)
+
+
+class Farm(msgspec.Struct, frozen=True):
+    """What farm.json says."""
+
+    uuid: str
+    format: int
+    boot: int = 0
 
 
 @dataclass(frozen=True)
@@ -183,8 +202,7 @@ def prepare(path: Path) -> Root:
         check_safe(root.path)
         if not root.farm_file.exists():
             _refuse_foreign(root)
-            said = json.dumps({"uuid": uuid.uuid4().hex, "format": FORMAT})
-            write_durably(root.farm_file, f"{said}\n".encode(), mode=0o600)
+            write_durably(root.farm_file, _encode_farm(Farm(uuid.uuid4().hex, FORMAT)), mode=0o600)
         for folder in (root.tmp, root.jobs, root.code, root.uploads):
             folder.mkdir(mode=0o700, exist_ok=True)
         fsync_folder(root.path)
@@ -204,15 +222,21 @@ def command(name: str, root: Path) -> list[str]:
 
 
 def check_safe(path: Path) -> None:
-    """Refuse a root that others may write to, or that lies on a network file system, where SQLite and locks fail."""
+    """Refuse a root of another user, one that others may write to, and one on a network file system, where SQLite and
+    locks fail."""
     try:
-        mode = path.stat().st_mode
+        found = path.stat()
     except OSError as error:
         raise _unusable(path, error) from None
-    if not stat.S_ISDIR(mode):
+    if not stat.S_ISDIR(found.st_mode):
         raise RefusedError(f"the root {path} is not a folder", "name a folder with --root or MUSTER_ROOT")
-    if mode & stat.S_IWOTH:
-        raise RefusedError(f"the root {path} is writable by everyone", f"use a private folder: `chmod 700 {path}`")
+    private = f"chmod 700 {shlex.quote(str(path))}"
+    if found.st_uid != os.geteuid():
+        own = f"ask as that user, or make it yours: `chown -R {os.geteuid()} {shlex.quote(str(path))} && {private}`"
+        raise RefusedError(f"the root {path} belongs to another user, {found.st_uid}", own)
+    if others := found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        who = "everyone" if others & stat.S_IWOTH else "its group"
+        raise RefusedError(f"the root {path} is writable by {who}", f"make it private: `{private}`")
     if kind := filesystems.network_file_system(path):
         raise RefusedError(
             f"the root {path} is on a network file system ({kind})",
@@ -220,14 +244,53 @@ def check_safe(path: Path) -> None:
         )
 
 
-def is_free(root: Root) -> bool:
-    """Whether no daemon holds the root: it keeps the lock to its very end, beyond its socket's."""
-    with root.lock.open("ab") as file:
+class HeldRoot:
+    """A root that no other process of ours may change. The lock is on the folder itself, which no `rm` takes away, and
+    as versions before this one have it on a file in it; both die with their holder."""
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+        self._fds: list[int] = []
         try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            self._fds.append(os.open(root.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            self._fds.append(os.open(root.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            for fd in self._fds:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            hint = "`coordinator stop` ends that one, `coordinator status` asks it"
+            raise RefusedError(f"{root.path} is served already", hint) from None
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the root's path still leads to it."""
+        try:
+            return os.path.samestat(self._root.path.stat(), os.fstat(self._fds[0]))
         except OSError:
             return False
-    return True
+
+    def close(self) -> None:
+        while self._fds:
+            os.close(self._fds.pop())
+
+
+@contextmanager
+def held(root: Root) -> Iterator[HeldRoot]:
+    """One daemon a root, and nobody who writes into it beside the daemon; refused while another process holds it."""
+    opened = HeldRoot(root)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def is_free(root: Root) -> bool:
+    """Whether no daemon holds the root: it keeps it to its very end, beyond its socket's."""
+    try:
+        with held(root):
+            return True
+    except RefusedError:
+        return False
 
 
 def resolve_job(root: Root, text: str) -> str:
@@ -269,15 +332,19 @@ def address(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
-def _read_farm(file: Path) -> str:
+def _read_farm(file: Path) -> Farm:
     try:
-        said = json.loads(file.read_text())
-        farm, layout = str(said["uuid"]), int(said["format"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        farm = msgspec.json.decode(file.read_bytes(), type=Farm)
+    except (OSError, msgspec.DecodeError, ValueError) as error:
         raise RefusedError(f"{file} cannot be read: {error}", "restore it, or start a new root") from None
-    if layout != FORMAT:
-        raise RefusedError(f"{file.parent} has layout {layout}, not {FORMAT}", "run the version of muster that made it")
+    if farm.format != FORMAT:
+        why = f"{file.parent} has layout {farm.format}, not {FORMAT}"
+        raise RefusedError(why, "run the version of muster that made it")
     return farm
+
+
+def _encode_farm(farm: Farm) -> bytes:
+    return msgspec.json.encode(farm) + b"\n"
 
 
 def _refuse_foreign(root: Root) -> None:

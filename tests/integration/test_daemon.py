@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import socket
 import sqlite3
@@ -471,6 +472,39 @@ def test_a_root_from_before_plans_had_digests_gets_them(farm: FarmHarness) -> No
     assert farm.stored()[job].plan == of_bytes(farm.root.job(job).plan.read_bytes())
     spoil(farm.root.job(job).plan)
     assert_damaged(farm, "verify", job)
+
+
+# --- a root that is not what it was -------------------------------------------------------------------------
+
+
+def test_a_second_daemon_is_refused_though_the_lock_is_gone(farm: FarmHarness) -> None:
+    farm.root.lock.unlink()
+    second = farm.coordinator("serve")
+    assert second.returncode == 7 and f"{farm.root.path} is served already" in second.stderr
+    assert farm.stop() == 0
+
+
+@pytest.mark.parametrize("after", ["moved", "removed", "made anew"])
+def test_a_root_that_goes_under_its_daemon_ends_it_with_a_sentence(farm: FarmHarness, after: str) -> None:
+    job = submit(farm)
+    moved = farm.folder / "moved"
+    farm.root.path.rename(moved)
+    if after == "removed":
+        shutil.rmtree(moved)
+    if after == "made anew":
+        farm.root.path.mkdir()
+        farm.root.socket.touch()
+    assert farm.await_death() == 7
+    said = (farm.folder / "daemon.out").read_text()
+    assert f"error: the root {farm.root.path} was moved or removed while it was served\nhint: " in said
+    assert "a bug of ours" not in said
+    if after == "made anew":
+        assert list(farm.root.path.iterdir()) == [farm.root.socket]
+        shutil.rmtree(farm.root.path)
+    if after != "removed":
+        moved.rename(farm.root.path)
+        farm.start()
+        farm.agent().work(lambda: farm.status(job).state == "complete")
 
 
 # --- submitters that die ------------------------------------------------------------------------------------

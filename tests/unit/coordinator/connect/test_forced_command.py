@@ -79,6 +79,12 @@ def test_refusals_are_logged_in_one_line_each_and_bounded(root: Path, monkeypatc
         assert line.isprintable()
 
 
+def test_a_root_of_no_user_is_refused_and_logged(root: Path) -> None:
+    with pytest.raises(RefusedError, match="no such user"):
+        asked(root, "coordinator connect --role pull --root ~nosuchuser")
+    assert "~nosuchuser" in (root / forced_command.LOG).read_text()
+
+
 def test_a_log_that_cannot_be_written_refuses_all_the_same(tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match="nothing else"):
         asked(tmp_path / "missing", "sh")

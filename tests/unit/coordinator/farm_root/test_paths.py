@@ -43,6 +43,46 @@ def test_a_world_writable_root_is_refused(root: roots.Root) -> None:
             use(root.path)
 
 
+def test_a_root_that_its_group_may_write_to_or_that_is_another_users_is_refused(
+    root: roots.Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root.path.chmod(0o770)
+    for use in (roots.prepare, roots.existing):
+        with pytest.raises(RefusedError, match="writable by its group") as caught:
+            use(root.path)
+        assert f"`chmod 700 {root.path}`" in caught.value.hint
+    root.path.chmod(0o700)
+    monkeypatch.setattr(os, "geteuid", lambda: root.path.stat().st_uid + 1)
+    for use in (roots.prepare, roots.existing):
+        with pytest.raises(RefusedError, match="belongs to another user") as caught:
+            use(root.path)
+        assert f"chmod 700 {root.path}`" in caught.value.hint
+
+
+def test_a_root_is_held_by_one_whatever_becomes_of_its_lock(root: roots.Root, tmp_path: Path) -> None:
+    with roots.held(root) as held:
+        for _ in range(2):
+            assert not roots.is_free(root)
+            with pytest.raises(RefusedError, match="is served already"), roots.held(root):
+                pass
+            root.lock.unlink()
+        assert held.is_in_place
+        root.path.rename(tmp_path / "moved")
+        assert not held.is_in_place
+        root.path.mkdir()
+        assert not held.is_in_place and roots.is_free(root)
+    assert roots.is_free(roots.Root(tmp_path / "moved"))
+
+
+def test_the_last_start_is_noted(root: roots.Root) -> None:
+    assert root.boot == 0
+    farm = root.farm
+    root.note_boot(7)
+    assert (root.farm, root.boot) == (farm, 7)
+    root.farm_file.write_text(json.dumps({"uuid": farm, "format": roots.FORMAT}))  # as older versions write it
+    assert (root.farm, root.boot) == (farm, 0)
+
+
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("chapter")
     with pytest.raises(RefusedError, match="full of something else"):

@@ -91,7 +91,7 @@ MUTATIONS = (
     Mutation("a drain forgotten on reconnecting", "sessions.py", '"draining" if draining else "live"', '"live"'),
     Mutation("a report on what its grant has no more", "commits.py", "told & holding.everything())", "told)"),
     Mutation("a hello on an earlier opening of a layer", "sessions.py",
-             "    if (claim.boot, claim.attempt) > layer.opened_after:\n", "    if True:\n"),
+             "    if layer.opened_after < (claim.boot, claim.attempt) <= (state.boot, state.last_attempt):\n", "    if True:\n"),
     # restarts
     Mutation("limbo released at once", "sessions.py", "(state.expected and now < state.limbo_until)", "False"),
     Mutation("limbo released twice", "sessions.py",

@@ -139,11 +139,12 @@ def doubt(state: State, agent: Agent, counts: dict[str, int], told: int, now: fl
 
 
 def _adopt(state: State, agent: Agent, layer: Layer, claim: Held, now: float) -> None:
+    """A grant still to be made is of another store, which is lost: what came of it counts once it is pushed."""
     running, finished = RangeSet(claim.running) & layer.whole, RangeSet(claim.finished) & layer.whole
     settled = finished & layer.committed
     if settled:
         state.emit(SendCommitted(agent.session, layer.digest, settled))
-    if (claim.boot, claim.attempt) > layer.opened_after:
+    if layer.opened_after < (claim.boot, claim.attempt) <= (state.boot, state.last_attempt):
         holding = commits.claim(state, agent, layer, claim.boot, claim.attempt, running, now)
         commits.take_in(state, agent, holding, finished - layer.committed)
         running = running - holding.open

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster.coordinator.protocol.control import Loss
+from muster.coordinator.protocol.control import Held, Loss
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.entities import Obstacle
@@ -396,6 +396,17 @@ def test_a_failure_from_before_a_restart_leaves_its_shard_to_whoever_has_it() ->
     said = world.join("b", held=(world.held(old([(3, 4)], attempt=2), boot=1),))
     assert not every(c.SendDrop, said)
     assert world.open_of("b") == 1
+
+
+def test_a_grant_that_is_still_to_be_made_is_held_by_nobody() -> None:
+    """An agent has it of a store that was lost: this one would make another grant of that number."""
+    world = World(boot=2)
+    world.add(seed(state="open", high_water=10, count=10))
+    said = world.join("a", held=(Held("j.1", "L", 2, 1, [(4, 6)], [(0, 4)]), Held("j.1", "L", 3, 1, [], [(6, 8)])))
+    assert only(c.SendDrop, said).numbers == RangeSet([(4, 6)])
+    assert not world.state.agents["a"].holdings
+    world.sync("a")
+    assert world.grants["a"][0].attempt == 1
 
 
 def test_two_jobs_never_have_the_same_layer_open_though_one_is_read_back_first() -> None:

@@ -40,6 +40,7 @@ COMMANDS = {
     "upload": "Take an array in; run by clients.",
     "fetch": "Send files of a result; run by clients.",
     "stream": "Send shards as they are committed; run by clients.",
+    "rebuild": "Make a lost store anew of what lies in the root.",
     "connect": "Run by sshd for an agent, not by people.",
 }
 MODULES = {"try": "trial"}  # where the name is none for a module

@@ -24,6 +24,7 @@ from muster.coordinator.daemon.jobs.remove import sweep_forever
 from muster.coordinator.daemon.jobs.restore import restore
 from muster.coordinator.daemon.notify.queue import NotifyQueue
 from muster.coordinator.daemon.requests import answer
+from muster.coordinator.daemon.store.opening import open_store
 from muster.coordinator.daemon.store.statements import Store, StoredJob
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import HeldRoot, Root
@@ -67,8 +68,7 @@ def _log_to(root: Root, quiet: bool) -> None:
 class _Daemon:
     def __init__(self, root: Root, held: HeldRoot, timing: Timing) -> None:
         self._root, self._held = root, held
-        store = Store(root.store)
-        self._boot = store.next_boot()
+        store, self._boot = open_store(root)
         self._stored = _settle_submissions(root, store)
         known_agents = store.agents()
         expected = frozenset(name for name, live, _, _ in known_agents if live)

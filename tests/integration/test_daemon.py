@@ -507,6 +507,16 @@ def test_a_root_that_goes_under_its_daemon_ends_it_with_a_sentence(farm: FarmHar
         farm.agent().work(lambda: farm.status(job).state == "complete")
 
 
+def test_a_lost_store_is_not_served(farm: FarmHarness) -> None:
+    submit(farm)
+    farm.kill()
+    farm.root.store.unlink()
+    for options in ((), ("--detach",)):
+        ran = farm.coordinator("serve", *options)
+        assert ran.returncode == 12 and "coordinator rebuild" in ran.stderr, ran.stderr
+    assert not farm.root.store.exists()
+
+
 # --- submitters that die ------------------------------------------------------------------------------------
 
 

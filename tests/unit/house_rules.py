@@ -49,6 +49,7 @@ RULES: dict[str, frozenset[str]] = {
     "coordinator.client": CLIENT,
     "coordinator.commands": COMMANDS,
     "coordinator.commands.serve": COMMANDS | {"coordinator.commands", "coordinator.daemon", "coordinator.scheduler"},
+    "coordinator.commands.rebuild": COMMANDS | {"coordinator.commands", "coordinator.daemon"},
     "coordinator.cli": JOBS | {"coordinator.commands"},
     "coordinator.__main__": frozenset({"coordinator.cli", "muster.forget_current_folder"}),
     "agent.core": TALK | SAID | {"jobs.workbench.batch"},

@@ -210,10 +210,32 @@ class Store:
 
     # --- starting -------------------------------------------------------------------------------------
 
-    def next_boot(self) -> int:
-        """Count this start of the daemon."""
-        self.db.execute("UPDATE meta SET value = value + 1 WHERE key = 'boot'")
+    def harm(self) -> str:
+        """What is wrong with the database's pages, by its own check; "" where nothing is."""
+        said = str(self._value("PRAGMA quick_check(1)"))
+        return "" if said == "ok" else said
+
+    @property
+    def boot(self) -> int:
+        """The number of the daemon's last start."""
         return int(self._value("SELECT value FROM meta WHERE key = 'boot'"))
+
+    def next_boot(self, last: int = 0) -> int:
+        """Count this start of the daemon, above `last`."""
+        self.db.execute("UPDATE meta SET value = max(value, ?) + 1 WHERE key = 'boot'", (last,))
+        return self.boot
+
+    def begin_at(self, boot: int) -> None:
+        """A store that takes another's place: no start and no commit has a number that the other's had."""
+        self.db.execute("UPDATE meta SET value = ? WHERE key = 'boot'", (boot,))
+        self.db.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('commits', ?)", (boot << 32,))
+
+    def set_number(self, name: str, last: int) -> None:
+        self.db.execute("INSERT OR REPLACE INTO names VALUES (?, ?)", (name, last))
+
+    def numbers(self) -> dict[str, int]:
+        """The last number that a job of each name was given."""
+        return dict(self.db.execute("SELECT name, last FROM names"))
 
     def half_submitted(self) -> list[str]:
         """Jobs whose folder may or may not have been renamed into place when the daemon died."""
@@ -377,7 +399,7 @@ class Store:
         commit fixes them: OtherKernels for any other."""
         layer = self._layer(job, digest)
         if kernels is not None:
-            self._fix_kernels(job, kernels)
+            self.fix_kernels(job, kernels)
         row = self.db.execute(
             "INSERT INTO bundles (layer, file, nbytes, agent, committed) VALUES (?, ?, ?, ?, ?)",
             (layer, file, nbytes, agent, at),
@@ -397,7 +419,7 @@ class Store:
             (msgspec.msgpack.encode(outputs), out_bytes, layer),
         )
 
-    def _fix_kernels(self, job: str, kernels: str) -> None:
+    def fix_kernels(self, job: str, kernels: str) -> None:
         self.db.execute("UPDATE jobs SET kernels = coalesce(kernels, ?) WHERE id = ?", (kernels, job))
         fixed = self._value("SELECT kernels FROM jobs WHERE id = ?", job)
         if fixed != kernels:

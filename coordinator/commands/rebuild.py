@@ -80,7 +80,8 @@ def find(root: Root) -> Found:
             plan, digest = plans.read(folder, None)
             _check_names(folder, plan)
         except (MusterError, OSError) as error:
-            found.problems.append(f"{job} has no row in the new store, its plan cannot be used: {error}")
+            why = error.message if isinstance(error, MusterError) else f"{folder.plan}: {error.strerror}"
+            found.problems.append(f"{job} has no row in the new store, its plan cannot be used: {why}")
             continue
         if not _is_as_digested(plan):
             found.problems.append(f"{job}: its plan is damaged, or an older version's: look at it before you resume it")

@@ -34,7 +34,7 @@ def is_sound(root: Root) -> bool:
 
 def _sound(root: Root) -> Store:
     logged = root.store.with_name(f"{root.store.name}-wal").exists()
-    if job_folders(root) and not (root.store.exists() and root.store.stat().st_size):
+    if _planned(root) and not (root.store.exists() and root.store.stat().st_size):
         raise _lost(root, "is gone or empty, and jobs/ is not")
     try:
         return _checked(root, logged)
@@ -61,10 +61,15 @@ def job_folders(root: Root) -> list[str]:
     return sorted(path.name for path in root.jobs.iterdir() if is_job(path.name) and path.is_dir())
 
 
+def _planned(root: Root) -> list[str]:
+    """Those that were submitted: a folder comes with its plan."""
+    return [job for job in job_folders(root) if root.job(job).plan.exists()]
+
+
 def _unknown(root: Root, store: Store, logged: bool) -> str:
     """What lies in the root and is not known to the store; "" where all is. A job's row is there before its folder and
     may go before that does, but its number was counted. `logged`: whether there was a log beside the store."""
-    jobs = job_folders(root)
+    jobs = _planned(root)
     numbers = store.numbers()
     if new := [job for job in jobs if _number(job) > numbers.get(split_job_id(job)[0], 0)]:
         return f"it does not know {', '.join(new[:3])}"

@@ -34,9 +34,14 @@ def served(root: Root) -> Store:
 
 def submitted(root: Root, store: Store) -> str:
     job = store.add_job("job", [(LAYER, 0)], 1, 5.0, PLAN)
-    root.job(job).bundles.mkdir(parents=True)
+    folder_of(root, job)
     store.set_ready(job)
     return job
+
+
+def folder_of(root: Root, job: str) -> None:
+    root.job(job).bundles.mkdir(parents=True)
+    root.job(job).plan.touch()
 
 
 def committed(root: Root, store: Store, job: str, file: str, number: int) -> None:
@@ -115,9 +120,9 @@ def test_what_a_crash_leaves_is_no_loss(root: Root, tmp_path: Path) -> None:
     job = submitted(root, store)
     committed(root, store, job, "1-1.part", 0)
     (root.job(job).bundles / "1-2.part").touch()  # renamed, and not in the store yet
-    (root.jobs / "job.2").mkdir()
+    folder_of(root, "job.2")
     assert store.add_job("job", [(LAYER, 0)], 1, 5.0, PLAN) == "job.2"  # its folder is in place, it is not ready
-    (root.jobs / "job.3").mkdir()
+    folder_of(root, "job.3")
     assert store.add_job("job", [(LAYER, 0)], 1, 5.0, PLAN) == "job.3"
     store.remove_job("job.3")  # its rows went, its folder stayed
     killed(root, store, tmp_path / "aside")
@@ -140,6 +145,7 @@ def test_who_looked_into_the_store_of_a_killed_daemon_took_nothing_away(root: Ro
 def test_a_root_without_jobs_starts_as_ever_and_counts_on(root: Root) -> None:
     stopped(root, served(root))
     gone(root)
+    (root.jobs / "notes.1").mkdir()  # somebody's own, and no job
     store, boot = open_store(root)
     assert (boot, root.boot, store.boot) == (2, 2, 2)
     store.close()

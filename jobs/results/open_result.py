@@ -157,8 +157,8 @@ def _of_layer(manifest: Merged, job: str, layer: Layer | None) -> dict[str, tupl
     if not isinstance(layer.source, MadeSource):
         listed = isinstance(layer.source, ItemsSource)
         told |= {
-            "shards": (manifest.shards, layer.count),
-            "rows": (manifest.rows, layer.rows),
+            "shards": (manifest.shards, len(layer.numbers)),
+            "rows": (manifest.rows, layer.rows if layer.only is None else sum(map(layer.rows_of, layer.numbers))),
             "list of items": (manifest.items is not None, listed),
         }
     if layer.outputs is not None and not layer.rounds:

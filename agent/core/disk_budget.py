@@ -8,6 +8,7 @@ from muster.agent.core.layers import HeldLayer
 from muster.agent.core.slots import Flight, Slot, Slots
 from muster.agent.core.state import HeldShards
 from muster.jobs.common.retry_delay import RetryDelay
+from muster.jobs.common.units import format_size
 
 SPARE_BYTES = 4 << 20  # left for logs and the state file
 
@@ -74,7 +75,7 @@ class DiskBudget:
         needed = holding.cost + holding.info.work.disk + (model.nbytes if model is not None and holding.pulls else 0)
         if needed <= self.disk.budget:
             return False
-        self.too_large = f"a shard needs {needed} bytes of disk, the budget is {self.disk.budget}"
+        self.too_large = f"a shard needs {format_size(needed)} of disk, the budget is {format_size(self.disk.budget)}"
         self.held_shards.give_back(holding, holding.waiting.copy())
         return True
 

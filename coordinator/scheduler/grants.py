@@ -10,6 +10,7 @@ from muster.coordinator.scheduler.actions import SendGrant
 from muster.coordinator.scheduler.entities import Agent, Holding, Idle, Job, Layer
 from muster.coordinator.scheduler.state import State
 from muster.jobs.common.ranges import RangeSet
+from muster.jobs.common.units import shortage
 
 GRANT_LIMIT = 65_536  # shards in one grant
 SHARE_OF_LEFT = 0.25  # of the time left: holdings shrink towards the end, so that all end together
@@ -62,8 +63,7 @@ def _why_nothing(state: State, agent: Agent, job: Job) -> Idle:
         return Idle("obstacle", obstacle.text, job.id)
     for layer in job.supply.values():
         if layer.pending and agent.cost(layer) > agent.room:
-            text = f"a shard needs {agent.cost(layer)} bytes of disk, {max(agent.room, 0)} are left"
-            return Idle("room", text, job.id)
+            return Idle("room", shortage("a shard", agent.cost(layer), agent.room, "of disk"), job.id)
     if not job.succeeded:
         return Idle("unproven", "none of its shards has succeeded yet", job.id)
     if job.has_rounds and not job.why:

@@ -19,6 +19,7 @@ from muster.coordinator.scheduler.events import (
 from muster.coordinator.scheduler.job_states import halt, settle_job
 from muster.coordinator.scheduler.state import State
 from muster.jobs.common.ranges import RangeSet
+from muster.jobs.common.units import shortage
 
 LAYERS_AHEAD = 2  # layers of one job open with shards still to be granted, at least
 SHARDS_AHEAD = 256  # shards in them, at least: many small layers open together
@@ -102,7 +103,8 @@ def _fits(state: State, job: Job, layer: Layer) -> bool:
     taken = sum(reserved(other) for other in state.open_layers.values())
     room = state.free - taken - SPACE_MARGIN_BYTES
     fits = reserved(layer) <= room
-    why = "" if fits else f"layer {layer.name} needs {reserved(layer)} bytes in the root, {max(room, 0)} are left"
+    what = f"layer {layer.name}"
+    why = "" if fits else shortage(what, reserved(layer), room, "in the root", SPACE_MARGIN_BYTES)
     if why != job.why and job.state == "running":
         job.why = why
         state.emit(StoreJob(job.id, job.state, why))

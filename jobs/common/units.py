@@ -51,6 +51,12 @@ def format_size(size: int) -> str:
     return f"{value:.{digits}f} {unit}"
 
 
+def shortage(what: str, wanted: int, room: int, where: str, kept: int = 0) -> str:
+    """Why `what` waits for room, as every machine says it. `kept`: bytes that are free and are to stay so."""
+    beside = f" beside the {format_size(kept)} that are kept free" if kept else ""
+    return f"{what} needs {format_size(wanted)} {where}, {format_size(max(room, 0))} are left{beside}"
+
+
 def parse_duration(given: str | float) -> float:
     """Seconds, above 0. A ValueError says what is expected."""
     seconds = _summed(given) if isinstance(given, str) else given

@@ -109,7 +109,7 @@ def test_a_budget_too_small_for_one_shard_says_so(tmp_path: Path) -> None:
     with running(tmp_path) as farm:
         farm.join("one", "--cpus", "1", "--disk", "100KiB")
         job = submit(farm)
-        until(lambda: said_of(farm, job, "bytes of disk"), "a reason")
+        until(lambda: said_of(farm, job, "of disk"), "a reason")
         assert farm.status(job).state == "running"
 
 
@@ -120,7 +120,7 @@ def test_a_full_root_waits_says_so_and_goes_on(tmp_path: Path) -> None:
         job = submit(farm, SLOWLY)
         until(lambda: farm.status(job).totals.committed, "a shard to be committed")
         ballast = fill(disk)
-        until(lambda: said_of(farm, job, "full", "No space", "bytes left"), "somebody to say that the root is full")
+        until(lambda: said_of(farm, job, "full", "No space", "are left"), "somebody to say that the root is full")
         ballast.unlink()
         farm.wait(job)
         assert farm.status(job).failures == 0

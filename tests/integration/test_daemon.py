@@ -591,7 +591,7 @@ def test_status_names_the_machine_that_has_no_room_for_a_shard(farm: FarmHarness
     news = agent.control.ask(control.Sync(agent.session, 10, 0.0))
     assert isinstance(news, control.News) and not news.grants
     [note] = farm.status(job).notes
-    assert re.fullmatch(rf"one is idle: {job}: a shard needs \d+ bytes of disk, 10 are left", note)
+    assert re.fullmatch(rf"one is idle: {job}: a shard needs [\d.]+ \w+ of disk, 10 B are left", note)
     assert note.removeprefix("one is idle: ") in "".join(farm.ask(ExplainAgent("one"), Explained).lines)
 
 

@@ -231,7 +231,7 @@ def test_a_full_disk_of_the_server_is_said_and_waited_for(server: Sshd, tmp_path
         with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while file.write(bytes(1 << 16)):
                 pass
-        until(lambda: "bytes left" in far.said() or "No space" in far.said(), "the agent to say why")
+        until(lambda: "are left" in far.said() or "No space" in far.said(), "the agent to say why")
         until(far.parts, "results that are kept meanwhile")
         until(lambda: "left" in farm.coordinator("agents").stdout or "No space" in farm.coordinator("agents").stdout,
               "`agents` to say it too")  # fmt: skip

@@ -41,9 +41,10 @@ from muster.coordinator.daemon.store.statements import CommitRow, FailureRow
 from muster.coordinator.daemon.waiting import wait_until
 from muster.coordinator.scheduler import entities as s
 from muster.coordinator.scheduler.entities import Agent, Holding, Job
-from muster.coordinator.scheduler.layers import reserved
+from muster.coordinator.scheduler.layers import SPACE_MARGIN_BYTES, reserved
 from muster.coordinator.scheduler.state import State
 from muster.jobs.common.errors import NotFoundError
+from muster.jobs.common.units import format_size
 from muster.jobs.contract.states import AgentState
 
 PAGE = 64  # commits in one answer: each may name thousands of ranges
@@ -54,13 +55,12 @@ BEATS = 2.0  # heartbeats that it takes at least: reports are as old, and short 
 
 def status_of(engine: Engine, asked: StatusAsk) -> Status:
     state = engine.state
-    notes = [f"the root's database cannot be written: {engine.store_trouble}"] if engine.store_trouble else []
     return Status(
         now=time.time(),
         version=VERSION,
         agents=sum(1 for _ in state.present_agents()),
         jobs=[_one(engine, asked.job)] if asked.job else _all(engine),
-        notes=notes,
+        notes=_full(engine),
     )
 
 
@@ -86,6 +86,15 @@ def at_rest(status: JobStatus, why: str, notes: list[str]) -> JobStatus:
 def _unheld(tally: Tally) -> Tally:
     pending = tally.pending + tally.running + tally.finished
     return msgspec.structs.replace(tally, running=0, finished=0, pending=pending)
+
+
+def _full(engine: Engine) -> list[str]:
+    """That the root has no room, where it has none: no result is taken before it has."""
+    notes = [f"the root's database cannot be written: {engine.store_trouble}"] if engine.store_trouble else []
+    if engine.state.free is not None and engine.state.free < SPACE_MARGIN_BYTES:
+        free, kept = format_size(engine.state.free), format_size(SPACE_MARGIN_BYTES)
+        notes.append(f"the root's disk is full: {free} are free, of {kept} that are kept free; results wait for room")
+    return notes
 
 
 def job_status(engine: Engine, job: s.Job, *, with_layers: bool) -> JobStatus:
@@ -118,7 +127,7 @@ def job_status(engine: Engine, job: s.Job, *, with_layers: bool) -> JobStatus:
         merge_seconds=figures.merge_seconds,
         progress=live.progress,
         slow=[] if live.work.timeout else slow_shards(state, job, figures.median(), time.monotonic()),
-        notes=notes_of(engine, job),
+        notes=[*(_full(engine) if with_layers and not job.ended else []), *notes_of(engine, job)],
         plan=live.digest,
     )
 

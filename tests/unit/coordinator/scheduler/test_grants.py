@@ -110,7 +110,7 @@ def test_an_agent_without_room_is_told_why_it_idles() -> None:
     world.add(seed(out_bytes=1000))
     world.join("a")
     world.sync("a", room=10)
-    assert "1000 bytes" in str(world.state.agents["a"].idle_because)
+    assert "1000 B" in str(world.state.agents["a"].idle_because)
 
 
 def test_nothing_is_granted_above_the_stored_mark() -> None:

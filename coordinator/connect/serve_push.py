@@ -18,11 +18,12 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Protocol
 
+from muster.coordinator.connect.pipe import IDLE_SECONDS
 from muster.coordinator.protocol.control import Bye, Rejected
 from muster.coordinator.protocol.transfer import Accepted, Failed, Moved, Offer, Refused, Settled, Stored, Take
 from muster.coordinator.protocol.values import Decoder, Message, encode
 from muster.jobs.common import durable
-from muster.jobs.common.errors import DamagedError, ProtocolError, SpaceError
+from muster.jobs.common.errors import DamagedError, LinkError, ProtocolError, SpaceError
 from muster.jobs.common.names import is_plain
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.parts.part_file import BodyCheck, Index, decode_index, tail_of
@@ -30,6 +31,10 @@ from muster.jobs.parts.part_file import BodyCheck, Index, decode_index, tail_of
 READ_BYTES = 1 << 18
 OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR})  # what no folder is to blame for
 MOVED_SECONDS = 1.0  # between signs of life while a body is coming in
+LEAST_RATE = 1 << 10  # bytes a second of a body: a modem has more, and room is kept for as long as it comes
+RATE_SECONDS = (
+    IDLE_SECONDS  # that it is measured over: a radio that is away for two minutes is no worse than an idle one
+)
 
 _from_agent = Decoder(Offer)
 _from_daemon = Decoder(Take | Refused | Settled | Rejected | Bye)
@@ -157,13 +162,14 @@ def _take_body(agent: BundleStream, daemon: PushAsked, offer: Offer, index: Inde
                 with _in_folder(file):
                     tmp.rename(file)
                     durable.fsync_folder(file.parent)
-    except BaseException:
+    except BaseException as error:
         if fd >= 0:
             os.close(fd)
         for path in (tmp, file):
             with suppress(OSError):
                 path.unlink()
-        body.drain()
+        if not isinstance(error, LinkError | ProtocolError):  # else there is nobody to wait for
+            body.drain()
         raise
     return offer.nbytes + len(tail)
 
@@ -215,6 +221,22 @@ def _move(given: Path, file: Path) -> None:
             raise
 
 
+class LeastRate:
+    """Ends a sender that all but stalls. Only the time in which it was waited for counts, not what our disk takes."""
+
+    def __init__(self) -> None:
+        self._waited, self._came = 0.0, 0
+
+    def note(self, waited: float, nbytes: int) -> None:
+        """`nbytes` came after so many seconds; a LinkError where they were too few for too long."""
+        self._waited, self._came = self._waited + waited, self._came + nbytes
+        if self._waited < RATE_SECONDS:
+            return
+        if self._came < LEAST_RATE * self._waited:
+            raise LinkError(f"{self._came} bytes of a bundle came within {self._waited:.0f} s: it is not waited for")
+        self._waited, self._came = 0.0, 0
+
+
 class _Body:
     """The raw bytes that follow an accepted offer. Whatever goes wrong they are read to their end: the next frame
     begins there."""
@@ -225,11 +247,14 @@ class _Body:
         self._session = offer.session
         self._left = offer.nbytes
         self._said = time.monotonic()
+        self._rate = LeastRate()
 
     def pieces(self) -> Iterator[bytes]:
         """To the end, as they come."""
         while self._left > 0:
+            begun = time.monotonic()
             raw = self._agent.read_some(min(self._left, READ_BYTES))
+            self._rate.note(time.monotonic() - begun, len(raw))
             if not raw:
                 raise ProtocolError("the channel ended within a bundle")
             self._left -= len(raw)

@@ -25,6 +25,7 @@ from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.entities import Agent, Job, Layer
+from muster.coordinator.scheduler.intake import Intake
 from muster.coordinator.scheduler.state import State
 from muster.coordinator.scheduler.state_machine import Scheduler
 from muster.jobs.common.errors import DamagedError, MusterError, NotFoundError
@@ -51,6 +52,7 @@ class Engine:
             str, tuple[JobStatus, DamagedError]
         ] = {}  # jobs that are not served → as last known, and why
         self.tokens = itertools.count(1)  # of accepted bundles
+        self.intake = Intake()
         self.taking: dict[str, Plan | None] = {}  # folders of submissions that are being taken over
         self.sessions = Sessions(self.boot)
         self.shard_history = ShardHistory()

@@ -14,6 +14,7 @@ from muster.coordinator.protocol.values import Count, Digest, Farm, Message, Ran
 from muster.jobs.contract.plan import Output, Stamp
 
 RefusalCode = Literal[
+    "coming",  # these shards are being received: to be offered again later
     "changed",  # of a pull: the source is not what was planned
     "committed",  # of a bundle: to be built again without `numbers`
     "corrupt",  # it is not what it says, or was never to be

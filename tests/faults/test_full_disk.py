@@ -61,7 +61,7 @@ def test_no_layer_opens_without_room_for_its_result(tight: tuple[FarmHarness, Ba
     job = farm.submit(arrays())
     agent = farm.agent()
     agent.join()
-    until(lambda: agent.sync(wait=0.05) and "bytes in the root" in farm.status(job).why, "the reason")
+    until(lambda: agent.sync(wait=0.05) and "in the root" in farm.status(job).why, "the reason")
     assert not agent.granted
     ballast.drop()
     agent.work(lambda: farm.status(job).state == "complete")
@@ -76,7 +76,12 @@ def test_a_full_disk_refuses_results_and_takes_them_later(tight: tuple[FarmHarne
     until(lambda: agent.sync(wait=0.05) and agent.compute() == 0 and len(agent.computed) == 6, "all to be finished")
     ballast.leave(0)
     answer = agent.push(agent.parts[0])
-    assert isinstance(answer, transfer.Refused) and answer.code == "full" and "bytes left" in answer.message
+    assert isinstance(answer, transfer.Refused) and answer.code == "full"
+    assert "0 B are left beside the 64 MiB that are kept free" in answer.message
+    until(
+        lambda: "note      the root's disk is full" in farm.coordinator("status", job).stdout,
+        "the job's page to say so",
+    )
     with pytest.raises(SpaceError, match="No space left"):
         farm.submit(arrays())
     ballast.drop()
@@ -107,7 +112,7 @@ def test_a_database_without_room_waits_for_it(tight: tuple[FarmHarness, Ballast]
         agent.granted.clear()
         agent.sync()
         notes: list[str] = farm.ask(StatusAsk(), Status).notes
-        return notes
+        return [note for note in notes if "database" in note]
 
     [note] = until(trouble, "a note that the database has no room")
     assert "cannot be written" in note and "full" in note

@@ -39,6 +39,7 @@ from muster.coordinator.protocol.transfer import (
 from muster.coordinator.protocol.values import PROBE_LIMIT, Message
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
+from muster.coordinator.scheduler.intake import Coming
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import ItemsSource, ItemsWindow, Layer, Output, Work
 
@@ -167,7 +168,9 @@ class PushChannel(Channel):
 
     def clear_up(self) -> None:
         """Bytes without a row."""
-        for bundle in self._bundles.values():
+        while self._bundles:
+            token, bundle = self._bundles.popitem()
+            self._engine.intake.ended(token)
             _discard(bundle.tmp)
             _discard(bundle.file)
 
@@ -188,13 +191,19 @@ class PushChannel(Channel):
 
     def _accept(self, offer: Offer, verdict: c.AcceptOffer, agent: str, numbers: RangeSet) -> Message:
         engine = self._engine
+        if self._bundles:
+            return Refused("coming", [], "this channel has a bundle that is not at its end")
         live = engine.jobs[verdict.job]
         outputs = tuple(offer.outputs)
         fixed = live.outputs.get(verdict.layer, outputs)
         if refused := _judge_outputs(outputs, fixed, live.layers[verdict.layer], numbers):
             return refused
-        if (free := engine.free_bytes()) < offer.nbytes:
-            return Refused("full", [], f"the root has {free} bytes left, the bundle wants {offer.nbytes}")
+        coming = Coming(agent, verdict.layer, numbers, offer.nbytes, time.monotonic())
+        if sender := engine.intake.sender(coming, engine.state.timing.lease):
+            return Refused("coming", [], f"these shards are coming from {sender}")
+        state = engine.state
+        if why := engine.intake.lack(state, state.open_layers[verdict.layer], coming, engine.free_bytes()):
+            return Refused("full", [], why)
         token = next(engine.tokens)
         name = f"{engine.boot}-{token}.part"
         layer = live.layers[verdict.layer]
@@ -213,6 +222,7 @@ class PushChannel(Channel):
             file=file,
         )
         self._bundles[token] = bundle
+        engine.intake.accept(token, coming)
         return _take(token, bundle, layer)
 
     async def _stored(self, stored: Stored) -> Message:
@@ -225,6 +235,8 @@ class PushChannel(Channel):
             if not isinstance(error, sqlite3.Error) and not self._engine.broken.is_set():  # it is not in the store
                 await asyncio.to_thread(_discard, bundle.file)
             raise
+        finally:
+            self._engine.intake.ended(stored.token)
         if refused is not None:
             await asyncio.to_thread(_discard, bundle.file)
             return refused
@@ -272,6 +284,8 @@ class PushChannel(Channel):
 
     def _failed(self, failed: Failed) -> Message:
         bundle = self._bundles.pop(failed.token, None)
+        if bundle:
+            self._engine.intake.ended(failed.token)
         if bundle and failed.code == "full":
             log.warning("no room for a bundle of %s: %s", bundle.job, failed.message)
         elif bundle and failed.code == "folder":

@@ -1,0 +1,78 @@
+"""Which bundles may come in: the room of the disk is given away once, and a shard's bundle comes from one machine."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.coordinator.scheduler.intake import Coming, Intake
+from muster.coordinator.scheduler.layers import SPACE_MARGIN_BYTES, reserved
+from muster.jobs.common.ranges import RangeSet
+from tests.support.sched import World, seed
+
+MIB = 1 << 20
+LEASE = 60.0
+
+
+def world(out_bytes: int = MIB) -> World:
+    made = World()
+    made.add(seed(count=100, out_bytes=out_bytes))
+    made.enter("a")
+    return made
+
+
+def coming(numbers: tuple[int, int], nbytes: int, agent: str = "a", since: float = 0.0) -> Coming:
+    return Coming(agent, "L", RangeSet([numbers]), nbytes, since)
+
+
+def lack(intake: Intake, of: World, bundle: Coming, free: int) -> str:
+    return intake.lack(of.state, of.state.open_layers["L"], bundle, free)
+
+
+@given(st.lists(st.tuples(st.integers(0, 40 * MIB), st.booleans()), max_size=30), st.integers(0, 300 * MIB))
+def test_what_was_accepted_never_adds_up_to_more_than_there_is(offers: list[tuple[int, bool]], free: int) -> None:
+    intake, here, promised = Intake(), world(0), {}
+    for token, (nbytes, ends) in enumerate(offers):
+        bundle = coming((token, token + 1), nbytes)
+        if not lack(intake, here, bundle, free):
+            intake.accept(token, bundle)
+            promised[token] = nbytes
+        if ends and promised:
+            over = next(iter(promised))
+            intake.ended(over)
+            del promised[over]
+        assert intake.nbytes == sum(promised.values()) <= max(free - SPACE_MARGIN_BYTES, 0)
+
+
+def test_the_refusal_names_what_is_kept_free_with_units() -> None:
+    said = lack(Intake(), world(), coming((0, 1), MIB), 60 * MIB)
+    assert said == ("a bundle of layer L needs 1 MiB in the root, 0 B are left beside the 64 MiB that are kept free"), (
+        said
+    )
+
+
+def test_a_bundle_larger_than_was_reckoned_takes_nothing_that_is_promised_to_others() -> None:
+    here = world()
+    here.add(seed("M", count=100, out_bytes=MIB), job="j.2")
+    others = reserved(here.state.open_layers["M"])
+    assert others == 200 * MIB
+    free = SPACE_MARGIN_BYTES + others + 3 * MIB
+    assert lack(Intake(), here, coming((0, 1), 3 * MIB), free) == ""
+    assert "larger than was reckoned" in lack(Intake(), here, coming((0, 1), 4 * MIB), free)
+    assert lack(Intake(), here, coming((0, 4), 4 * MIB), free) == "", "what was promised to it is its own"
+
+
+@pytest.mark.parametrize(
+    ("agent", "since", "taken"), [("a", 1.0, False), ("a", LEASE, False), ("b", 1.0, False), ("b", LEASE, True)]
+)
+def test_a_shard_that_is_coming_comes_once_or_from_another_machine_when_the_first_is_slow(
+    agent: str, since: float, taken: bool
+) -> None:
+    intake = Intake()
+    intake.accept(1, coming((0, 5), MIB))
+    again = coming((4, 6), MIB, agent, since)
+    assert intake.sender(again, LEASE) == ("" if taken else "a")
+    assert intake.sender(coming((5, 6), MIB, agent, since), LEASE) == ""
+    intake.ended(1)
+    assert intake.sender(again, LEASE) == ""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from muster import VERSION
-from muster.coordinator.connect.pipe import Daemon, Pipe
+from muster.coordinator.connect.pipe import FIRST_SECONDS, Daemon, Pipe
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.protocol.control import Bye, Greeting
 from muster.coordinator.protocol.frames import frame
@@ -22,7 +22,7 @@ from muster.jobs.common.errors import MusterError
 def main(root_path: Path, role: str, pinned: str, files: str = "") -> int:
     """Serve one channel on stdin and stdout. `files`: a folder of the agent's, where bundles may be taken from."""
     root = roots.find(root_path)
-    agent = Pipe(sys.stdin.fileno(), sys.stdout.fileno())
+    agent = Pipe(sys.stdin.fileno(), sys.stdout.fileno(), first=FIRST_SECONDS)
     try:
         agent.send(Greeting(PROTOCOL, VERSION, root.farm if root.farm_file.exists() else ""))
         try:

@@ -12,6 +12,7 @@ from muster.coordinator.protocol.transfer import Attach
 from muster.coordinator.protocol.values import Message, encode
 from muster.jobs.common.errors import LinkError, ProtocolError
 
+FIRST_SECONDS = 60.0  # until the first byte: the other end knows what it came for, though its link may be thin and busy
 IDLE_SECONDS = 180.0  # three leases without a byte: whoever was there is gone
 GONE = "the coordinator went away"
 
@@ -19,11 +20,12 @@ GONE = "the coordinator went away"
 class Pipe:
     """Bytes in from one descriptor, frames and files out to another, with a deadline on each wait.
 
-    `daemon`: a descriptor that has nothing to say while we wait here; if it has, the coordinator is gone.
+    `first`: seconds until the first byte, where it is to come sooner than all others. `daemon`: a descriptor that has
+    nothing to say while we wait here; if it has, the coordinator is gone.
     """
 
-    def __init__(self, inward: int, outward: int, idle: float = IDLE_SECONDS) -> None:
-        self._in, self._out, self._idle = inward, outward, idle
+    def __init__(self, inward: int, outward: int, idle: float = IDLE_SECONDS, first: float | None = None) -> None:
+        self._in, self._out, self._idle, self._later = inward, outward, first or idle, idle
         self.daemon: int | None = None
         os.set_blocking(outward, False)  # nothing here may block for good in a write or a sendfile
 
@@ -43,9 +45,11 @@ class Pipe:
         while True:
             self._await(self._in, select.POLLIN, "came")
             try:
-                return os.read(self._in, limit)
+                data = os.read(self._in, limit)
             except BlockingIOError:
                 continue
+            self._idle = self._later
+            return data
 
     def read_frame(self) -> bytes | None:
         head = self.read_exactly(HEAD.size)

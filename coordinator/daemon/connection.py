@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from muster.coordinator.protocol.frames import HEAD, frame, payload_size
 from muster.coordinator.protocol.values import Decoder, Message, encode
@@ -16,9 +17,23 @@ class Wire:
         self._reader = reader
         self._writer = writer
         self._decode = decode
+        self.heard: float | None = None  # when the last message came, by the loop's clock
+        self.cleared_up: Callable[[], None] = lambda: None  # what is to be done at once where we end it
 
-    async def receive(self) -> Message | None:
-        """The next message; None when the other end is gone. Half a frame is the other end's bug."""
+    async def receive(self, within: float | None = None) -> Message | None:
+        """The next message; None when the other end is gone, or said none `within` seconds: it is then. Half a frame is
+        the other end's bug."""
+        loop = asyncio.get_running_loop()
+        late = loop.call_later(within, self.hang_up) if within is not None else None
+        try:
+            message = await self._next()
+        finally:
+            if late is not None:
+                late.cancel()
+        self.heard = loop.time()
+        return message
+
+    async def _next(self) -> Message | None:
         try:
             head = await self._reader.readexactly(HEAD.size)
         except asyncio.IncompleteReadError as error:
@@ -32,6 +47,11 @@ class Wire:
     async def send(self, message: Message) -> None:
         self._writer.write(frame(encode(message)))
         await self._writer.drain()
+
+    def hang_up(self) -> None:
+        """End it; whoever waits for its next message finds it gone."""
+        self.cleared_up()
+        self._writer.transport.abort()  # what it does not read would keep it open
 
     async def close(self) -> None:
         self._writer.close()

@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 from muster.coordinator.api.status import JobStatus
 from muster.coordinator.daemon import waiting
 from muster.coordinator.daemon.agents.sessions import Sessions
+from muster.coordinator.daemon.connection import Wire
+from muster.coordinator.daemon.connections import Connections, raise_limit
 from muster.coordinator.daemon.jobs.live import LiveJob
 from muster.coordinator.daemon.merge.queue import MergeQueue
 from muster.coordinator.daemon.store.statements import LayerGone, Store
@@ -53,6 +55,7 @@ class Engine:
         ] = {}  # jobs that are not served → as last known, and why
         self.tokens = itertools.count(1)  # of accepted bundles
         self.intake = Intake()
+        self.connections: Connections[Wire] = Connections(raise_limit())
         self.taking: dict[str, Plan | None] = {}  # folders of submissions that are being taken over
         self.sessions = Sessions(self.boot)
         self.shard_history = ShardHistory()

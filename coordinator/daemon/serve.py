@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import sys
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 from muster.coordinator.api.requests import FromCommand
 from muster.coordinator.daemon.actions import HANDLERS
-from muster.coordinator.daemon.agents.channel import Channel
+from muster.coordinator.daemon.agents.channel import FIRST_SECONDS, Channel
 from muster.coordinator.daemon.agents.control import ControlChannel
 from muster.coordinator.daemon.agents.transfers import PullChannel, PushChannel, RoundChannel
 from muster.coordinator.daemon.connection import Wire
@@ -37,6 +38,8 @@ from muster.jobs.common.errors import INTERNAL_EXIT, MusterError, ProtocolError,
 log = logging.getLogger("muster.daemon")
 
 LOG_BYTES, LOG_FILES = 8 << 20, 3
+BACKLOG = 2048  # connections that may wait: all machines may come at once
+ACCEPTED_AT_ONCE = 4  # in a turn of the loop: it takes some until `_connected` has a say
 CHANNELS = {"control": ControlChannel, "pull": PullChannel, "push": PushChannel, "round": RoundChannel}
 _decode = Decoder(FromHelper | FromCommand)
 
@@ -80,6 +83,7 @@ class _Daemon:
             self._engine.sessions.remember(name, seen, raw)
         self._notifying = NotifyQueue(self._engine)
         self._connections: set[asyncio.Task[None]] = set()
+        self._crowded = False  # whether it was said that there are too many of them
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -88,9 +92,7 @@ class _Daemon:
         for stored in self._stored:
             await restore(self._engine, stored, self._failures.get(stored.id, 0))
         self._root.socket.unlink(missing_ok=True)
-        with roots.address(self._root.socket) as where:
-            server = await asyncio.start_unix_server(self._connected, where, backlog=2048)
-            self._root.socket.chmod(0o600)
+        server = await self._listen()
         tasks: list[asyncio.Task[Any]] = [
             asyncio.create_task(self._engine.tick_forever()),
             asyncio.create_task(self._engine.merging.run()),
@@ -126,6 +128,15 @@ class _Daemon:
         log.error("%s; %s", error.message, error.hint)
         return error
 
+    async def _listen(self) -> asyncio.Server:
+        listening = socket.socket(socket.AF_UNIX)
+        with roots.address(self._root.socket) as where:
+            listening.bind(where)
+        self._root.socket.chmod(0o600)
+        server = await asyncio.start_unix_server(self._connected, sock=listening, backlog=ACCEPTED_AT_ONCE)
+        listening.listen(BACKLOG)
+        return server
+
     def _asked_to_end(self, number: int) -> None:
         """Stop in good order when first asked, and at once when asked again: what is stored is not lost."""
         if self._engine.stop.is_set():
@@ -151,6 +162,9 @@ class _Daemon:
         assert task is not None
         self._connections.add(task)
         wire = Wire(reader, writer, _decode)
+        for other in self._engine.connections.open(wire):
+            self._note_crowd()
+            other.hang_up()
         try:
             await self._converse(wire)
         except (ProtocolError, ConnectionError, asyncio.IncompleteReadError) as error:
@@ -163,11 +177,19 @@ class _Daemon:
             log.exception("a connection was closed, a bug of ours; whoever was there will come again")
         finally:
             self._connections.discard(task)
+            self._engine.connections.close(wire)
             drivers.close(self._engine, wire)
             await wire.close()
 
+    def _note_crowd(self) -> None:
+        """Once: whoever opens so many would fill the log as well."""
+        if not self._crowded:
+            self._crowded = True
+            said = "%d connections are open, as many as there may be: for each new one, that of whoever has most ends"
+            log.warning(said, self._engine.connections.limit)
+
     async def _converse(self, wire: Wire) -> None:
-        first = await wire.receive()
+        first = await wire.receive(FIRST_SECONDS)
         if isinstance(first, Attach):
             await CHANNELS.get(first.role, Channel)(self._engine, wire, first).serve()
             return

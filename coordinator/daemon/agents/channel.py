@@ -17,6 +17,7 @@ from muster.coordinator.scheduler.entities import Agent
 
 log = logging.getLogger("muster.daemon")
 
+FIRST_SECONDS = 60.0  # until whoever connected says anything: a hello may come over a thin and busy link
 Answer = Message | None
 Answers = Mapping[type[Message], Callable[[Any, Any], Answer | Awaitable[Answer]]]  # of a channel and a message
 
@@ -31,11 +32,16 @@ class Channel:
         self._wire = wire
         self._role = attach.role
         self._pinned = attach.pinned
+        wire.cleared_up = self.clear_up
+        if self._pinned:
+            self.take_place(self._pinned)
 
     async def serve(self) -> None:
         """Answer until the other end goes away."""
         try:
-            while (message := await self._wire.receive()) is not None:
+            within: float | None = FIRST_SECONDS
+            while (message := await self._wire.receive(within)) is not None:
+                within = None
                 answer = await self._answer(message)
                 if answer is not None:
                     await self._wire.send(answer)
@@ -45,7 +51,13 @@ class Channel:
             self.clear_up()
 
     def clear_up(self) -> None:
-        """What a helper that died in the middle left behind."""
+        """What a helper that died in the middle left behind. Done twice it does no harm."""
+
+    def take_place(self, agent: str, kind: str = "") -> None:
+        """This is a channel of that agent; its older one of the same kind, which it forgot or lost, ends."""
+        for older in self._engine.connections.name(self._wire, agent, kind):
+            log.info("a channel of %s ended for a newer one", agent)
+            older.hang_up()
 
     async def _answer(self, message: Message) -> Answer:
         handler = self.answers.get(type(message))

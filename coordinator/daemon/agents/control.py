@@ -57,6 +57,7 @@ class ControlChannel(Channel):
         self._session, self._outbox = _join(engine, hello)
         if self._outbox.rejected:
             return self._outbox.rejected
+        self.take_place(hello.name)
         log.info("%s joined from %s with %d cpus", hello.name, one_line(hello.host), hello.cpus)
         timing = engine.state.timing
         return self._outbox.welcome(engine.root.farm, engine.boot, self._session, timing.lease, timing.heartbeat)

@@ -53,6 +53,7 @@ class PullChannel(Channel):
         layer = self._engine.open_layer(fetch.layer)
         if agent is None:
             return Refused("no-session", [], "this session has ended")
+        self.take_place(agent.name, "pull")
         held = [h for h in agent.holdings.values() if h.layer == fetch.layer and fetch.number in h.open]
         if layer is None or not held:
             log.info(
@@ -74,6 +75,7 @@ class PullChannel(Channel):
         agent = self.agent_of(fetch.session)
         if agent is None:
             return Refused("no-session", [], "this session has ended")
+        self.take_place(agent.name, "pull")
         file = self._file_of(fetch.code)
         try:
             size = file.stat().st_size if file is not None else 0
@@ -121,6 +123,7 @@ class RoundChannel(Channel):
                 return Refused("no-session", [], "this session has ended")
             if layer is None or not layer.rounds:
                 return Refused("gone", [], "no job has rounds under this name")
+            self.take_place(agent.name, f"round {follow.layer}")
             live, left = engine.jobs[layer.job], deadline - loop.time()
             if sheet := live.sheet_for(agent, follow.layer, set(follow.have)):
                 return _laid(engine.root.job(layer.job), sheet, live.bases.get(sheet, ""), follow.have)
@@ -178,6 +181,7 @@ class PushChannel(Channel):
         agent = self.agent_of(offer.session)
         if agent is None:
             return Refused("no-session", [], "this session has ended")
+        self.take_place(agent.name, "push")
         try:
             layer = self._engine.open_layer(offer.layer)
             numbers = RangeSet.checked(offer.numbers, layer.count if layer else 1 << 53)

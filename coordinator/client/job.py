@@ -17,6 +17,7 @@ from muster.coordinator.result_downloads.shard_stream import Cursor, Record
 from muster.jobs.common.errors import IncompleteError, MusterError, NotFoundError
 from muster.jobs.common.names import parse_shard
 from muster.jobs.common.ranges import RangeSet
+from muster.jobs.common.validation import one_line
 from muster.jobs.sources.globs import matches
 
 
@@ -46,8 +47,8 @@ class Job:
             for answer in self._place.follow(self.id):
                 status = answer.jobs[0]
                 bar.total, done = jobs.bar_counts(status)
-                bar.unit = status.progress.unit if status.progress else "shard"
-                bar.set_postfix_str(jobs.bar_note(status, answer.now), refresh=False)
+                bar.unit = one_line(status.progress.unit) if status.progress else "shard"
+                bar.set_postfix_str(one_line(jobs.bar_note(status, answer.now)), refresh=False)
                 bar.update(done - bar.n)
         if status.state != "complete":
             raise jobs.incomplete(status)

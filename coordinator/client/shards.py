@@ -59,7 +59,10 @@ def assemble(record: Record, pieces: Pieces) -> Shard:
 def _gathered(record: Record, pieces: Pieces) -> Iterator[Array]:
     """The bytes of each segment, in arrays of their own."""
     _check_sizes(record)
-    segments = [np.empty(size, np.uint8) for size in record.sizes]
+    try:
+        segments = [np.empty(size, np.uint8) for size in record.sizes]
+    except (MemoryError, ValueError):
+        raise ProtocolError(f"shard {record.layer}/{record.number} has {record.nbytes} bytes, it says") from None
     digest = xxhash.xxh3_128()
     places = iter([segment.data for segment in segments])
     room = memoryview(b"")
@@ -96,6 +99,7 @@ def _ragged(lengths: Array, values: Array, output: Output) -> RaggedRows:
     counts = lengths.view("<i8")
     shaped = values.view(output.dtype).reshape(-1, *output.shape) if prod(output.shape) else values
     offsets = np.concatenate([np.zeros(1, "<i8"), np.cumsum(counts, dtype="<i8")])
-    if bool((counts < 0).any()) or int(offsets[-1]) != len(shaped):
+    odd = (counts < 0) | (counts > len(shaped))  # of which some might add up to the right sum, around int64's end
+    if bool(odd.any()) or int(offsets[-1]) != len(shaped):
         raise DamagedError(f"the lengths of {output.name} are not those of its values")
     return RaggedRows(offsets, shaped)

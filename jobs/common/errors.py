@@ -17,9 +17,9 @@ class MusterError(Exception):
     default_hint: ClassVar[str] = "see `--help`"
 
     def __init__(self, message: str, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint or self.default_hint
+        super().__init__(_unsteering(message))
+        self.message = _unsteering(message)
+        self.hint = _unsteering(hint or self.default_hint)
         self.__notes__ = [f"hint: {self.hint}"]  # shown below the message where nobody catches it, from Python 3.11 on
 
 
@@ -146,7 +146,8 @@ class FencedError(MusterError):
 
 def report(error: MusterError) -> int:
     """Show `error` as its two lines on stderr; its exit code."""
-    print(f"error: {_one_line(error.message)}\nhint: {_one_line(error.hint)}", file=sys.stderr, flush=True)
+    message, hint = (" ".join(text.split()) for text in (error.message, error.hint))
+    print(f"error: {message}\nhint: {hint}", file=sys.stderr, flush=True)
     return error.exit_code
 
 
@@ -157,11 +158,13 @@ def report_bug(error: BaseException) -> int:
 
     with tempfile.NamedTemporaryFile("w", prefix="muster-", suffix=".txt", delete=False) as file:
         traceback.print_exception(type(error), error, error.__traceback__, file=file)
-    shown = _one_line(f"{type(error).__name__}: {error}")[:300]
+    shown = _unsteering(" ".join(f"{type(error).__name__}: {error}".split()))[:300]
     print(f"error: {shown}\nhint: this is a bug; its traceback is in {file.name}", file=sys.stderr, flush=True)
     return INTERNAL_EXIT
 
 
-def _one_line(text: str) -> str:
-    """Some of it is another machine's words: nothing of them may steer the terminal."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in " ".join(text.split()))
+def _unsteering(text: str) -> str:
+    """Some of it is another machine's words: nothing of them may steer the terminal, whoever shows it."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text)

@@ -9,12 +9,16 @@ import msgspec
 
 from muster.jobs.common.errors import DamagedError, IncompleteError
 from muster.jobs.common.hashing import of_bytes
+from muster.jobs.common.names import is_digest, is_plain
+from muster.jobs.common.validation import one_line
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 SHARDS = "shards.npy"
 ITEMS = "items.csv"
 CSV = "csv"  # in place of a dtype
+NAME_BYTES = 128  # of a file of a result; output names have 64
+BYTES_LIMIT = 1 << 53  # of one file
 
 
 class File(msgspec.Struct, frozen=True):
@@ -76,16 +80,45 @@ def read_manifest(folder: Path, known: str | None = None) -> Merged:
     somebody kept it; a DamagedError for any other."""
     try:
         raw = (folder / MANIFEST).read_bytes()
-        if known is not None and of_bytes(raw) != known:
-            raise DamagedError(f"{folder / MANIFEST}: it is not what was written: its digest is another")
-        manifest = msgspec.json.decode(raw, type=Merged)
     except FileNotFoundError:
         raise IncompleteError(f"{folder}: not a finished layer: it has no {MANIFEST}") from None
-    except (msgspec.DecodeError, ValueError) as error:
-        raise DamagedError(f"{folder / MANIFEST}: {error}") from None
+    if known is not None and of_bytes(raw) != known:
+        raise DamagedError(f"{folder / MANIFEST}: it is not what was written: its digest is another")
+    return decode_manifest(raw, str(folder / MANIFEST))
+
+
+def decode_manifest(raw: bytes, where: str) -> Merged:
+    """What somebody wrote there, whoever it was; a DamagedError unless it names files beside it and nothing else."""
+    try:
+        manifest = msgspec.json.decode(raw, type=Merged)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise DamagedError(f"{where}: {one_line(str(error))}") from None
     if manifest.format != FORMAT:
-        raise DamagedError(f"{folder / MANIFEST}: format {manifest.format}, this is muster for format {FORMAT}")
+        raise DamagedError(f"{where}: format {manifest.format}, this is muster for format {FORMAT}")
+    if wrong := _wrong(manifest):
+        raise DamagedError(f"{where}: {wrong}")
     return manifest
+
+
+def _wrong(manifest: Merged) -> str:
+    """What cannot be in it; "" where all can."""
+    for product in manifest.outputs:
+        if not is_plain(product.name) or product.bytes < 0:
+            return f"an output {product.name[:80]!r} of {product.bytes} bytes"
+        if len(product.files) != (2 if product.form == "ragged" else 1):
+            return f"output {product.name} of form {product.form} in {len(product.files)} files"
+    for file in manifest.files:
+        if not _is_file(file.file) or not is_digest(file.digest):
+            return f"a file {file.file[:80]!r} of digest {file.digest[:80]!r}"
+        if not 0 <= file.bytes <= BYTES_LIMIT or min(file.shape, default=0) < 0:
+            return f"{file.file}: {file.bytes} bytes of shape {file.shape!r:.80}"
+    names = [file.file for file in manifest.files]
+    return "two files of the same name" if len(set(names)) < len(names) else ""
+
+
+def _is_file(name: str) -> bool:
+    plain = len(name.encode(errors="replace")) <= NAME_BYTES and name.isprintable() and "/" not in name
+    return plain and name.endswith((".npy", f".{CSV}")) and not name.startswith(".")
 
 
 def folders_of_files(layer: Path) -> list[Path]:

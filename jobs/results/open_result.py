@@ -12,8 +12,21 @@ import numpy as np
 
 from muster.jobs.common import hashing
 from muster.jobs.common.errors import DamagedError, IncompleteError
+from muster.jobs.common.names import is_digest
+from muster.jobs.common.validation import one_line
 from muster.jobs.contract.plan import ItemsSource, Layer, MadeSource
-from muster.jobs.parts.manifest import CSV, FORMAT, ITEMS, MANIFEST, SHARDS, File, Merged, Product, read_manifest
+from muster.jobs.parts.manifest import (
+    BYTES_LIMIT,
+    CSV,
+    FORMAT,
+    ITEMS,
+    MANIFEST,
+    SHARDS,
+    File,
+    Merged,
+    Product,
+    read_manifest,
+)
 from muster.jobs.sources.items import is_path
 
 Array = np.ndarray[Any, Any]
@@ -54,11 +67,18 @@ class WrittenFiles(Mapping[str, Path]):
     table: Path
 
     def rows(self) -> Iterator[FileRow]:
+        """A DamagedError at the first that cannot be: the table may be another machine's."""
         with self.table.open(encoding="utf-8", newline="") as file:
-            lines = csv.reader(file)
-            next(lines)
-            for item, name, nbytes, digest in lines:
-                yield FileRow(int(item) if item else None, name, int(nbytes), digest)
+            try:
+                lines = csv.reader(file)
+                next(lines, None)
+                for item, name, nbytes, digest in lines:
+                    row = FileRow(int(item) if item else None, name, int(nbytes), digest)
+                    if not (is_path(name) and is_digest(digest) and 0 <= row.bytes <= BYTES_LIMIT):
+                        raise DamagedError(f"{self.table}: {name[:80]!r} of {row.bytes} bytes, digest {digest[:80]!r}")
+                    yield row
+            except (ValueError, csv.Error) as error:
+                raise DamagedError(f"{self.table}: line {lines.line_num}: {one_line(str(error))[:200]}") from None
 
     def __iter__(self) -> Iterator[str]:
         return (row.name for row in self.rows())

@@ -6,8 +6,9 @@ A file that was cut short goes on where it ended; one that is there and still th
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,11 +19,11 @@ from muster.coordinator.client.backends.ssh import Ssh, SshTalk
 from muster.coordinator.result_downloads.file_server import Wanted, received
 from muster.jobs.common import hashing
 from muster.jobs.common.durable import naming_space, publish, write_all, write_durably
-from muster.jobs.common.errors import DamagedError, MusterError, ProtocolError
-from muster.jobs.common.names import is_layer, is_plain
-from muster.jobs.parts.manifest import MANIFEST, File, Merged
+from muster.jobs.common.errors import DamagedError, MusterError, ProtocolError, SpaceError
+from muster.jobs.common.names import is_layer
+from muster.jobs.common.units import shortage
+from muster.jobs.parts.manifest import MANIFEST, File, decode_manifest
 from muster.jobs.results.open_result import FileRow, WrittenFiles, written_files
-from muster.jobs.sources.items import is_path
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -73,7 +74,7 @@ class _Layer:
         seal = self._folder / MANIFEST
         if seal.is_file() and seal.read_bytes() == raw:
             return
-        manifest = _decoded(raw, self._name)
+        manifest = decode_manifest(raw, f"the manifest of {self._name}")
         self._folder.mkdir(parents=True, exist_ok=True)
         seal.unlink(missing_ok=True)
         for file in manifest.files:
@@ -86,8 +87,9 @@ class _Layer:
     def _take_written(self, written: WrittenFiles, bar: tqdm[Any]) -> None:
         """Each file that the table names; those that are here and whole stay. What no table names any more goes."""
         wanted = {row.name: row for row in written.rows()}
-        if not all(is_path(name) for name in wanted):
-            raise ProtocolError(f"{self._name}: a table with a name that leads elsewhere")
+        folders = {parent.as_posix() for name in wanted for parent in PurePosixPath(name).parents}
+        if (bad := next((name for name in wanted if name in folders), None)) is not None:
+            raise ProtocolError(f"{self._name}: a table with {bad[:80]!r} as a file and as a folder")
         for path in [path for path in written.folder.rglob("*") if not path.is_dir()]:
             if path.relative_to(written.folder).as_posix() not in wanted:
                 path.unlink()
@@ -118,6 +120,7 @@ class _Layer:
         """All are asked for before the first answer is taken: many small ones do not wait a round trip each."""
         parts = [_Part(self._folder, file) for file in files]
         asked = [part for part in parts if part.there < part.file.bytes]
+        self._check_room(sum(part.file.bytes - part.there for part in asked))
         for part in asked:
             self._request(part.file.file, part.there)
         self._talk.flush()
@@ -129,6 +132,11 @@ class _Layer:
                 part.path.unlink()
                 raise DamagedError(f"{self._name}/{part.file.file} came otherwise than its manifest says", _AGAIN)
             publish(part.path, self._folder / part.file.file)
+
+    def _check_room(self, nbytes: int) -> None:
+        """Before all of it came: a server may say any number."""
+        if nbytes > (free := shutil.disk_usage(self._folder).free):
+            raise SpaceError(shortage(f"layer {self._name}", nbytes, free, f"in {self._folder}"))
 
     def _append(self, part: _Part, bar: tqdm[Any]) -> None:
         nbytes, pieces = received(self._talk.read)
@@ -168,19 +176,3 @@ def _is_same(path: Path, row: FileRow) -> bool:
             return os.fstat(file.fileno()).st_size == row.bytes and hashing.of_file(file.fileno()) == row.digest
     except FileNotFoundError:
         return False
-
-
-def _decoded(raw: bytes, layer: str) -> Merged:
-    """A manifest that names nothing elsewhere than beside it."""
-    try:
-        manifest = msgspec.json.decode(raw, type=Merged)
-    except (msgspec.DecodeError, ValueError) as error:
-        raise ProtocolError(f"the manifest of {layer} does not decode: {error}") from None
-    for file in manifest.files:
-        known = file.file.endswith((".npy", ".csv"))
-        if not known or "/" in file.file or file.file.startswith(".") or "\0" in file.file:
-            raise ProtocolError(f"the manifest of {layer} names {file.file[:80]!r}")
-    for folder in manifest.folders:
-        if not is_plain(folder):
-            raise ProtocolError(f"the manifest of {layer} names the folder {folder[:80]!r}")
-    return manifest

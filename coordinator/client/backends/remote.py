@@ -18,6 +18,8 @@ from muster.coordinator.farm_root.uploads import Upload
 from muster.coordinator.result_downloads import shard_stream
 from muster.coordinator.submission import client_job
 from muster.jobs.common.errors import IncompleteError, MusterError, ProtocolError
+from muster.jobs.common.names import is_digest, is_job, is_layer
+from muster.jobs.common.validation import one_line
 
 LINE_LIMIT = 1 << 20  # bytes of a status without its layers
 
@@ -89,7 +91,10 @@ class RemoteBackend:
             talk.send(pieces)
 
     def submit(self, sent: client_job.ClientJob) -> str:
-        return self._ask(Submitted, "submit", "--parcel", "--json", data=client_job.encode(sent)).job
+        job = self._ask(Submitted, "submit", "--parcel", "--json", data=client_job.encode(sent)).job
+        if not is_job(job):
+            raise ProtocolError(f"{self} calls a job {job[:80]!r}")
+        return job
 
     def records(self, job: str, after: shard_stream.Cursor) -> shard_stream.Items:
         where = ["--after", str(after.seq), "--shard", str(after.number)]
@@ -104,6 +109,10 @@ class RemoteBackend:
             found = self._ask(Listing, "result", "--json", "--", job)
         except IncompleteError:
             return "", [], [layer.name for layer in self.status(job).jobs[0].layers]
+        if found.farm and not is_digest(found.farm):
+            raise ProtocolError(f"{self} calls its farm {found.farm[:80]!r}")
+        if (odd := next((name for name in found.layers + found.missing if not is_layer(name)), None)) is not None:
+            raise ProtocolError(f"{self} calls a layer {odd[:80]!r}")
         return found.farm, found.layers, found.missing
 
     def result(self, job: str, layers: list[str], progress: bool) -> Path:
@@ -120,4 +129,6 @@ class RemoteBackend:
             return msgspec.json.decode(raw, type=answer)
         except (msgspec.DecodeError, ValueError) as error:
             first = raw.decode(errors="replace").strip().partition("\n")[0][:80]
-            raise ProtocolError(f"{self} printed {first!r} where JSON should be: {str(error)[:200]}") from None
+            raise ProtocolError(
+                f"{self} printed {first!r} where JSON should be: {one_line(str(error))[:200]}"
+            ) from None

@@ -186,6 +186,8 @@ def test_a_pipe_that_ends_within_a_shard() -> None:
         ({"sizes": (24, 24)}, ProtocolError),
         ({"sizes": (1 << 60, 24, 24)}, ProtocolError),
         ({"rows": -1}, ProtocolError),
+        ({"rows": 1 << 57, "outputs": (Output("x", "rows", "<f8"),), "sizes": (1 << 60,)}, ProtocolError),
+        ({"rows": 1 << 70, "outputs": (Output("x", "rows", "<f8"),), "sizes": (1 << 73,)}, ProtocolError),
         ({"outputs": (Output("../x", "rows", "<f4"),)}, ProtocolError),
         ({"outputs": (Output("x", "rows", "|O"),)}, ProtocolError),
     ],
@@ -193,6 +195,14 @@ def test_a_pipe_that_ends_within_a_shard() -> None:
 def test_records_that_cannot_be(changed: Any, error: type[MusterError]) -> None:
     with pytest.raises(error):
         assemble(record(**changed), iter(BODY))
+
+
+def test_lengths_that_add_up_around_the_end_of_int64_are_not_those_of_the_values() -> None:
+    lengths = np.array([1 << 62, 1 << 62, 1 << 62, (1 << 62) + 2], "<i8").tobytes()
+    ragged = Output("y", "ragged", "<f4")
+    made = record(rows=4, outputs=(ragged,), sizes=(32, 8), digest=b"")
+    with pytest.raises(DamagedError, match="the lengths of y"):
+        assemble(made, iter([lengths, bytes(8)]))
 
 
 @pytest.mark.parametrize("text", ["", "1", "a:b", "-1:2", "1:2:3", "9" * 40 + ":1"])

@@ -81,6 +81,8 @@ class ItemsRun:
         except OSError as error:
             raise Changed(f"{self._folder}/{file.name}: {error.strerror}") from None
         try:
+            if _stamp(os.fstat(fd)) != file.stamp:  # put in its place since it was looked at: nothing of it is sent
+                raise Changed(f"{self._folder}/{file.name} is not what was planned")
             start, self._skip = self._skip, 0
             end = min(file.stamp.size, start + self._left)
             if end - start <= SMALL_BYTES:

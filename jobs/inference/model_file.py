@@ -13,11 +13,13 @@ import xxhash
 from muster.jobs.common import hashing
 from muster.jobs.common.errors import DamagedError, JobFileError, RefusedError
 from muster.jobs.common.locations import located
+from muster.jobs.common.units import format_size
 from muster.jobs.common.validation import nearest, one_line
 from muster.jobs.contract.plan import ModelFile
 from muster.jobs.inference.params import SUFFIXES
 
 CHUNK_BYTES = 4 << 20
+UNPACKED_ANYWAY, UNPACKED_FACTOR = 256 << 20, 16  # an archive's bytes, unpacked: so many, and of each so many more
 HEADER_LIMIT = 100 << 20  # of a .safetensors, as its own library has it
 
 NAMES = {
@@ -76,7 +78,7 @@ def _sniffed(file: BinaryIO, size: int, path: Path) -> str | None:
     if not size:
         raise _wrong(path, "is empty", "save it again")
     if start.startswith(b"PK"):
-        return _kind_of_archive(file, path)
+        return _kind_of_archive(file, size, path)
     if start[:1] == b"\x80" and start[1:2] in b"\x02\x03\x04\x05":
         return "pickle"
     if start[8:9] == b"{":
@@ -94,13 +96,17 @@ def _wrong(path: Path, why: str, hint: str) -> JobFileError:
     return JobFileError(one_line(f"params.model: {path.name}: {why}"), hint)
 
 
-def _kind_of_archive(file: BinaryIO, path: Path) -> str | None:
+def _kind_of_archive(file: BinaryIO, size: int, path: Path) -> str | None:
     """Three formats are zip archives."""
     try:
         with zipfile.ZipFile(file) as archive:
             members = archive.namelist()
+            unpacked = sum(member.file_size for member in archive.infolist())
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
         raise _truncated(path, str(error)) from None
+    if unpacked > UNPACKED_ANYWAY + UNPACKED_FACTOR * size:
+        said = f"{format_size(size)} that unpack to {format_size(unpacked)} are no model's"
+        raise _wrong(path, said, "save it without compression")
     if "schema.json" in members:
         return "skops"
     if any(name.endswith("/data.pkl") for name in members):

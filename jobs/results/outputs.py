@@ -146,7 +146,7 @@ def _ragged(output: Output, value: object, rows: int) -> list[memoryview]:
     lengths, values = _array(output.name, value.lengths), _array(output.name, value.values)
     if lengths.shape != (rows,) or lengths.dtype.kind not in "iu" or bool(np.any(lengths < 0)):
         raise _wrong(f"output {output.name}: its lengths are {_told(lengths)}, not {rows} integers of 0 or more")
-    if values.ndim == 0 or int(lengths.sum()) != len(values):
+    if values.ndim == 0 or bool(np.any(lengths > len(values))) or int(lengths.sum()) != len(values):
         raise _wrong(f"output {output.name}: its lengths say {int(lengths.sum())} values, there are {_told(values)}")
     values = _matching(output, values, (len(values), *output.shape))
     return [_bytes_of(lengths.astype(SUM_DTYPE, copy=False)), _bytes_of(values)]

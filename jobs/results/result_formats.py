@@ -20,6 +20,8 @@ from muster.jobs.parts.part_file import CHUNK
 from muster.jobs.parts.written_files import NOBODY, WrittenFile, decode_table
 from muster.jobs.results.open_result import FILE_COLUMNS, dtype_text
 
+LENGTH_LIMIT = 1 << 40  # values in a row: so many lengths as come at once add up within int64
+OFFSET_LIMIT = 1 << 61
 DIRECT = 64 << 10  # bytes from which a piece is written straight through
 OPEN_FILES = 64  # of a result, at a time
 HELD_BYTES = 64 << 20  # of all files of a result together, before they are written
@@ -241,13 +243,13 @@ class Offsets:
         self._npy = npy
         self._top = 0
         self._told = 0
-        self._falling = False  # whether a length below 0 was met
+        self._odd = False  # whether a length was met that cannot be
         npy.write(bytes(8))
 
     def write(self, piece: memoryview) -> None:
         """Lengths, int64."""
         lengths = np.frombuffer(piece, "<i8")
-        self._falling = self._falling or bool(lengths.min() < 0)
+        self._odd = self._odd or bool(lengths.min() < 0 or lengths.max() > LENGTH_LIMIT) or self._top > OFFSET_LIMIT
         offsets = np.cumsum(lengths, dtype="<i8") + self._top
         self._top = int(offsets[-1])
         self._npy.write(offsets.tobytes())
@@ -255,7 +257,7 @@ class Offsets:
     def counted(self) -> int:
         """How many values were told of since this was last asked; -1 for lengths that cannot be."""
         count, self._told = self._top - self._told, self._top
-        return -1 if self._falling else count
+        return -1 if self._odd else count
 
 
 def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:

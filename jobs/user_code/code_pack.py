@@ -115,19 +115,31 @@ def _read_all(base: Path, paths: Iterable[Path]) -> dict[str, bytes]:
         name = path.relative_to(base).as_posix()
         if not _is_name(name):
             raise JobFileError(f"code: {name!r} cannot be the name of a file on every machine", "rename it")
-        total += path.stat().st_size if name not in files else 0
-        if total > BYTES_LIMIT or len(files) >= FILES_LIMIT:
+        if name in files:
+            continue
+        files[name] = _read(base, path, name, BYTES_LIMIT - total)
+        total += len(files[name])
+        if total > BYTES_LIMIT or len(files) > FILES_LIMIT:
             limits = f"{FILES_LIMIT} files and {units.format_size(BYTES_LIMIT)}"
             raise JobFileError(f"code: more than {limits}", "include code alone")
-        files[name] = _read(path, name)
     return files
 
 
-def _read(path: Path, name: str) -> bytes:
+def _read(base: Path, path: Path, name: str, limit: int) -> bytes:
+    """At most a byte more than `limit`, of what is opened once: it may be something else by the next look."""
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise JobFileError(f"code: {name} cannot be read: {error.strerror}") from None
+        real = path.resolve()
+        if base not in real.parents:
+            raise JobFileError(
+                f"code: {name} is a link to {real}, which is not below the job file's folder", "copy the file there"
+            )
+        with os.fdopen(os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise JobFileError(f"code: {name} is no regular file", "include code alone")
+            return file.read(limit + 1)
+    except (OSError, RuntimeError) as error:  # the latter of links in a circle
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise JobFileError(f"code: {name} cannot be read: {why}") from None
 
 
 # --- checking what the entry says -------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import pickle
 import socket
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -296,6 +297,19 @@ def test_a_truncated_model_is_refused(name: str, save: Callable[..., Path], part
     (tmp_path / name).write_bytes(raw[: int(len(raw) * part)])
     said = refused(tmp_path, of(name)).message
     assert name in said and ("truncated" in said or "is empty" in said or "is not" in said)
+
+
+@pytest.mark.parametrize("name", ["net.npz", "net.skops", "net.pt"])
+def test_an_archive_that_unpacks_to_far_more_than_it_has_is_refused(name: str, tmp_path: Path) -> None:
+    """By what it says of itself: nothing is unpacked."""
+    members = {"net.npz": ["w0.npy"], "net.skops": ["schema.json"], "net.pt": ["net/data.pkl", "net/constants.pkl"]}
+    with zipfile.ZipFile(tmp_path / name, "w", zipfile.ZIP_DEFLATED) as archive:
+        for member in members[name]:
+            with archive.open(member, "w") as file:
+                for _ in range(272):
+                    file.write(bytes(1 << 20))
+    said = refused(tmp_path, f"model: {name}").message
+    assert f"params.model: {name}: " in said and "MiB are no model's" in said
 
 
 def test_a_model_of_another_format_than_its_name_is_refused(tmp_path: Path) -> None:

@@ -152,3 +152,10 @@ def test_narrow_sums_travel_as_they_are_and_say_when_they_overflow() -> None:
     for wrong in (Output("g", "sum", "<f4", narrow=True), Output("g", "rows", "<i2", narrow=True)):
         with pytest.raises(ValueError, match="narrow"):
             Layout((wrong,))
+
+
+@pytest.mark.parametrize("lengths", [[1 << 62, 1 << 62, 1 << 62, (1 << 62) + 2], [1 << 63, 1 << 63, 2, 0]])
+def test_lengths_that_add_up_around_the_end_of_int64_are_no_lengths(lengths: list[int]) -> None:
+    values = np.zeros(2, "f4")
+    with pytest.raises(ShardFailure, match="its lengths"):
+        settle({"a": Ragged(np.array(lengths, "u8"), values)}, None, 4)

@@ -143,6 +143,20 @@ def test_a_file_that_changes_under_the_transfer_ends_it(base: Path, how: str) ->
     assert len(taker.got) + run.missing == window.nbytes
 
 
+def test_of_a_file_that_took_another_s_place_after_the_look_nothing_is_sent(base: Path) -> None:
+    (base / "in").mkdir(exist_ok=True)
+    (base / "secret").write_bytes(b"secret" * 10)
+    window = window_of(base, files="in/**/*")
+    run, taker = ItemsRun(run_of(window)), Taker()
+    for path in [path for path in (base / "in").rglob("*") if path.is_file()]:
+        path.unlink()
+        path.symlink_to(base / "secret")
+    with pytest.raises(Changed, match="is not what was planned"):
+        for _ in run.send(taker):
+            continue
+    assert b"secret" not in taker.got + run._held
+
+
 def test_a_copy_that_is_not_what_was_pulled(base: Path) -> None:
     window = window_of(base, files="in/**/*")
     raw = bytearray(sent(run_of(window)))

@@ -129,6 +129,31 @@ def test_too_much(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "more than 2 files" in refused("work.py:embed", ["pkg", "helpers.py"], base).message
 
 
+@pytest.mark.parametrize("include", [["leak.py"], ["pkg"], ["out/leak.py"]])
+def test_a_link_that_leads_out_is_no_code(
+    base: Path, tmp_path_factory: pytest.TempPathFactory, include: list[str]
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "leak.py").write_text("a secret")
+    (base / "leak.py").symlink_to(elsewhere / "leak.py")
+    (base / "pkg" / "leak.py").symlink_to(elsewhere / "leak.py")
+    (base / "out").symlink_to(elsewhere)
+    with pytest.raises(JobFileError, match="which is not below the job file's folder"):
+        collect("work.py:embed", include, base)
+
+
+def test_a_file_that_grows_while_it_is_read_is_not_read_without_end(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its size is what came, not what was said of it before."""
+    monkeypatch.setattr(code_pack, "BYTES_LIMIT", 100)
+    stat = Path.stat
+    monkeypatch.setattr(Path, "stat", lambda path, **more: os.stat_result((*stat(path, **more)[:6], 1, 0, 0, 0)))
+    (base / "large.py").write_bytes(b"#" * 1000)
+    with pytest.raises(JobFileError, match="more than"):
+        collect("", ["large.py"], base)
+
+
 def test_linked_file_is_taken_by_its_content_and_loops_end(base: Path) -> None:
     (base / "pkg" / "link.py").symlink_to(base / "helpers.py")
     (base / "pkg" / "loop").symlink_to(base / "pkg")

@@ -15,7 +15,7 @@ from typing import Any
 
 from muster.coordinator.api.requests import FromCommand
 from muster.coordinator.daemon.actions import HANDLERS
-from muster.coordinator.daemon.agents.channel import FIRST_SECONDS, Channel
+from muster.coordinator.daemon.agents.channel import Channel
 from muster.coordinator.daemon.agents.control import ControlChannel
 from muster.coordinator.daemon.agents.transfers import PullChannel, PushChannel, RoundChannel
 from muster.coordinator.daemon.connection import Wire
@@ -38,6 +38,7 @@ from muster.jobs.common.errors import INTERNAL_EXIT, MusterError, ProtocolError,
 log = logging.getLogger("muster.daemon")
 
 LOG_BYTES, LOG_FILES = 8 << 20, 3
+FIRST_SECONDS = 60.0  # until whoever connected says what it is: commands and helpers do at once
 BACKLOG = 2048  # connections that may wait: all machines may come at once
 ACCEPTED_AT_ONCE = 4  # in a turn of the loop: it takes some until `_connected` has a say
 CHANNELS = {"control": ControlChannel, "pull": PullChannel, "push": PushChannel, "round": RoundChannel}

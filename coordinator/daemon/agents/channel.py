@@ -17,7 +17,7 @@ from muster.coordinator.scheduler.entities import Agent
 
 log = logging.getLogger("muster.daemon")
 
-FIRST_SECONDS = 60.0  # until whoever connected says anything: a hello may come over a thin and busy link
+HELLO_SECONDS = 600.0  # until an agent's first message is whole: it may be long, and its link thin; see `Pipe`
 Answer = Message | None
 Answers = Mapping[type[Message], Callable[[Any, Any], Answer | Awaitable[Answer]]]  # of a channel and a message
 
@@ -39,7 +39,7 @@ class Channel:
     async def serve(self) -> None:
         """Answer until the other end goes away."""
         try:
-            within: float | None = FIRST_SECONDS
+            within: float | None = HELLO_SECONDS
             while (message := await self._wire.receive(within)) is not None:
                 within = None
                 answer = await self._answer(message)

@@ -112,13 +112,13 @@ def _wrong(manifest: Merged) -> str:
             return f"a file {file.file[:80]!r} of digest {file.digest[:80]!r}"
         if not 0 <= file.bytes <= BYTES_LIMIT or min(file.shape, default=0) < 0:
             return f"{file.file}: {file.bytes} bytes of shape {file.shape!r:.80}"
-    names = [file.file for file in manifest.files]
+    names = [*(file.file for file in manifest.files), *manifest.folders]
     return "two files of the same name" if len(set(names)) < len(names) else ""
 
 
 def _is_file(name: str) -> bool:
-    plain = len(name.encode(errors="replace")) <= NAME_BYTES and name.isprintable() and "/" not in name
-    return plain and name.endswith((".npy", f".{CSV}")) and not name.startswith(".")
+    plain = 0 < len(name.encode(errors="replace")) <= NAME_BYTES and name.isprintable() and "/" not in name
+    return plain and name != MANIFEST and not name.startswith(".")
 
 
 def folders_of_files(layer: Path) -> list[Path]:

@@ -95,7 +95,7 @@ def manifest() -> dict[str, Any]:
     ]
     return {
         "format": 1, "job": "j.1", "layer": "l", "digest": DIGEST, "rows": 1, "shards": 1,
-        "outputs": outputs, "table": file("shards.npy"), "fingerprints": ["f"],
+        "outputs": outputs, "table": file("shards.npy"), "fingerprints": ["f"], "more": [file("net.safetensors")],
     }  # fmt: skip
 
 
@@ -146,6 +146,17 @@ def test_a_download_stays_in_its_folder_and_ends_in_one_line(
                for path in everything(tmp_path) - before)  # fmt: skip
     assert not Path("/tmp/muster-mark").exists()
     shutil.rmtree(tmp_path / "one", ignore_errors=True)
+
+
+def test_what_is_true_comes_whole(tmp_path: Path) -> None:
+    """Files of any format beside the arrays, too."""
+    told, table = manifest(), f"item,name,bytes,digest\n0,dir/b.txt,{len(DATA)},{DIGEST}\n".encode()
+    told["outputs"][1]["files"][0] |= {"bytes": len(table), "digest": xxhash.xxh3_128_hexdigest(table)}
+    talk = Talk({MANIFEST: json.dumps(told).encode(), "written.csv": table})
+    Download(Server(talk), "j.1", tmp_path).run(["l"], progress=False)  # type: ignore[arg-type]
+    for name in ("out.npy", "shards.npy", "net.safetensors", "written/dir/b.txt"):
+        assert (tmp_path / "l" / name).read_bytes() == DATA
+    assert (tmp_path / "l" / MANIFEST).is_file()
 
 
 def test_a_digest_that_leads_elsewhere_is_one_plain_error(tmp_path: Path) -> None:

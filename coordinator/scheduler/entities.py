@@ -322,7 +322,8 @@ class Agent:
             text = f"has {format_size(has.disk)} of disk for this, a shard wants {format_size(wanted)}"
             return Obstacle("disk", text)
         if self.slots(job) < 1:
-            return Obstacle("memory", f"may use {format_size(has.memory)} of memory, a shard wants {format_size(work.memory or 0)}")
+            text = f"may use {format_size(has.memory)} of memory, a shard wants {format_size(work.memory or 0)}"
+            return Obstacle("memory", text)
         return None
 
     def env_obstacle(self, job: Job) -> Obstacle | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from muster.coordinator.daemon import job_logs
 from muster.coordinator.daemon.agents import control
 from muster.coordinator.daemon.engine import Handlers
-from muster.coordinator.daemon.jobs import lifecycle
+from muster.coordinator.daemon.jobs import lifecycle, sources
 from muster.coordinator.daemon.merge import publish
 from muster.coordinator.scheduler import actions as c
 
@@ -16,6 +16,7 @@ HANDLERS: Handlers = {
     c.SendGone: control.send_gone,
     c.SendDrain: control.send_drain,
     c.Reject: control.reject,
+    c.LookAtSource: sources.look,
     c.NoteMissing: control.note_missing,
     c.StoreAgent: control.store_agent,
     c.StoreJob: lifecycle.store_job,

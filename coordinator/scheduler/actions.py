@@ -31,6 +31,15 @@ class NoteMissing:
 
 
 @dataclass(frozen=True)
+class LookAtSource:
+    """An agent says that this layer's source is not what was planned: see whether that is so."""
+
+    job: str
+    layer: str
+    agent: str
+
+
+@dataclass(frozen=True)
 class SendGrant:
     session: int
     job: str
@@ -171,6 +180,7 @@ class StoreAgent:
 Action = (
     Reject
     | NoteMissing
+    | LookAtSource
     | SendGrant
     | SendDrop
     | SendCommitted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.coordinator.protocol.control import Finished
+from muster.coordinator.protocol.control import Finished, Held
 from muster.coordinator.protocol.transfer import RefusalCode
 from muster.coordinator.scheduler import commits, layers
 from muster.coordinator.scheduler.actions import (
@@ -23,19 +23,30 @@ PACE_LEAST_SECONDS = 1e-6
 LATE_FACTOR = 8
 
 
-def claim(state: State, agent: Agent, layer: Layer, boot: int, attempt: int, numbers: RangeSet, now: float) -> Holding:
-    """The agent's holding under (boot, attempt). One from before a restart takes what nobody else claimed."""
-    holding = agent.holdings.get((layer.digest, boot, attempt))
-    if holding is None:
-        holding = Holding(agent.name, layer.job, layer.digest, boot, attempt, now, RangeSet())
+def claim(state: State, agent: Agent, layer: Layer, claimed: Held, now: float) -> RangeSet:
+    """What an agent says to have of one grant, taken in as far as it can be: it has it by that grant, or had it when
+    its last session ended, or nobody knows who had it before a restart. All else that is finished counts once it is
+    pushed. Returns what of the unfinished is its own."""
+    running, finished = (RangeSet.canonical(pairs) & layer.whole for pairs in (claimed.running, claimed.finished))
+    key = (layer.digest, claimed.boot, claimed.attempt)
+    before = claimed.boot < state.boot
+    holding = agent.holdings.get(key)
+    if holding is not None:
+        theirs = holding.everything()
+    else:
+        theirs = layer.limbo.copy() if before else agent.left.get(key, RangeSet())
+        holding = Holding(agent.name, layer.job, layer.digest, claimed.boot, claimed.attempt, now, RangeSet())
+        state.add_holding(holding)
         job = state.jobs[layer.job]
-        if boot < state.boot and job.state in {"running", "paused"} and job.suits(agent.hello.fingerprint):
-            holding.open = numbers & layer.limbo
+        if before and job.state in {"running", "paused"} and job.suits(agent.hello.fingerprint):
+            holding.open = running & layer.limbo
             layer.limbo.remove(holding.open)
             if holding.open:
                 job.work_goes_to(agent.hello.fingerprint)
-        state.add_holding(holding)
-    return holding
+    take_in(state, agent, holding, (finished & theirs) - layer.committed)
+    mine = holding.open.copy()
+    state.prune(holding)
+    return mine
 
 
 def take_in(state: State, agent: Agent, holding: Holding, finished: RangeSet) -> None:
@@ -102,28 +113,40 @@ def _measure(agent: Agent, job: Job, count: int, now: float) -> None:
 
 
 def finish(state: State, agent: Agent, report: Finished, now: float) -> None:
-    """A report of finished shards. It counts for those that the agent has by that very grant. Of any other the part
-    may be deleted long ago: the shard was committed, and is wanted anew, be it by another job with the same layer.
-    Where there is a part all the same, it counts once it is pushed."""
+    """A report of finished shards. It counts for those that the agent has by that very grant, its seconds also where
+    the bundle was faster. Of any other the part may be deleted long ago: the shard was committed, and is wanted anew,
+    be it by another job with the same layer. Where there is a part all the same, it counts once it is pushed."""
     layer = state.open_layers.get(report.layer)
     if layer is None:
         commits.answer_unknown(state, agent, report.layer)
         return
-    told = RangeSet(report.numbers) & layer.whole
+    told = RangeSet.canonical(report.numbers) & layer.whole
     if settled := told & layer.committed:
         state.emit(SendCommitted(agent.session, layer.digest, settled))
     if (report.boot, report.attempt) <= layer.opened_after:
         return
+    key = (layer.digest, report.boot, report.attempt)
+    holding = agent.holdings.get(key)
+    granted = holding.granted if holding is not None else agent.ended.get(key)
+    if granted is None:
+        return
     job = state.jobs[layer.job]
-    job.used += report.compute * job.work.cpus / job.priority
+    seconds = _bill(agent, job, report.compute, min(len(told), agent.slots(job)) * (now - granted))
+    job.used += seconds * job.work.cpus / job.priority
     if layer.rounds and not told & layer.aside:
-        _pace(agent, layer.job, report.compute / max(1, len(told)))
-    holding = agent.holdings.get((layer.digest, report.boot, report.attempt))
+        _pace(agent, layer.job, seconds / max(1, len(told)))
     if holding is not None:
         if new := told & holding.open:
             _measure(agent, job, len(new), now)
         take_in(state, agent, holding, told & holding.everything())
     _note_overtaken(agent, report, told.top, now)
+
+
+def _bill(agent: Agent, job: Job, seconds: float, most: float) -> float:
+    """What is believed of the seconds that a machine says it worked: `most`, and in all no more than it can have."""
+    seconds = max(0.0, min(seconds, most, agent.unbilled / job.cpus))
+    agent.unbilled -= seconds * job.cpus
+    return seconds
 
 
 def _note_overtaken(agent: Agent, report: Finished, top: int, now: float) -> None:

@@ -291,6 +291,9 @@ class Agent:
     missing: dict[str, float] = field(default_factory=dict)  # layer → since when it has had less of it than it should
     late: float = float("-inf")  # when another was last sooner with what it had of a round
     progressed: float = 0.0  # when it last said what became of anything
+    unbilled: float = 0.0  # processor-seconds that it can have worked since it came, and was not believed to have yet
+    ended: dict[tuple[str, int, int], float] = field(default_factory=dict)  # its last grants that are over → when given
+    left: dict[tuple[str, int, int], RangeSet] = field(default_factory=dict)  # what it held when its last session ended
     idle_because: Idle | None = None  # of the last time it asked; None: it got something
     holdings: dict[tuple[str, int, int], Holding] = field(default_factory=dict)  # (layer, boot, attempt)
     rates: dict[str, Rate] = field(default_factory=dict)  # job → rate
@@ -301,6 +304,15 @@ class Agent:
     @property
     def present(self) -> bool:
         return self.state in {"live", "draining"}
+
+    def hear(self, now: float) -> None:
+        """It lives, and may have worked until now."""
+        self.unbilled += (now - self.heard) * self.cpus
+        self.heard = now
+
+    def had(self, layer: str) -> bool:
+        """Whether it holds any of the layer, or lately did."""
+        return any(key[0] == layer for keys in (self.holdings, self.ended) for key in keys)
 
     def slots(self, job: Job) -> int:
         has, work = self.hello, job.work

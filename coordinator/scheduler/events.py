@@ -141,6 +141,23 @@ class LayerMerged:
 
 
 @dataclass(frozen=True)
+class SourceChanged:
+    """We looked at a layer's source ourselves: it is not what was planned."""
+
+    job: str
+    layer: str
+
+
+@dataclass(frozen=True)
+class SourceKept:
+    """It is what was planned, though an agent says otherwise."""
+
+    job: str
+    layer: str
+    agent: str
+
+
+@dataclass(frozen=True)
 class HighWaterStored:
     """Fresh shards of the layer below `value` may be granted: the store will remember that they may have been."""
 
@@ -251,6 +268,8 @@ Event = (
     | BundleCommitted
     | Uncommitted
     | LayerMerged
+    | SourceChanged
+    | SourceKept
     | HighWaterStored
     | SpaceMeasured
     | Advanced

@@ -34,7 +34,7 @@ def unquarantine(state: State, layer: Layer, numbers: RangeSet) -> None:
 
 
 def fail(state: State, agent: Agent, failure: Failure) -> None:
-    """A shard failed. Only the attempt that really has it may say so; one from before a restart counts once."""
+    """A shard failed. Only the attempt that really has it may say so; from before a restart, an agent may once."""
     layer = state.open_layers.get(failure.layer)
     one = RangeSet([(failure.number, failure.number + 1)])
     run = (agent.name, failure.boot, failure.attempt)
@@ -58,7 +58,7 @@ def lose(state: State, agent: Agent, loss: Loss) -> None:
     if layer is None:
         return
     run = (agent.name, loss.boot, loss.attempt)
-    numbers = _had(state, agent, layer, run, RangeSet(loss.numbers) & layer.whole)
+    numbers = _had(state, agent, layer, run, RangeSet.canonical(loss.numbers) & layer.whole)
     poison = RangeSet.of(n for n in numbers if loss.running and _lost_too_often(state, layer, run, n))
     for number in poison:
         why = f"lost {len(layer.trouble(number).losses)} times while running; last: {loss.reason}"
@@ -72,8 +72,19 @@ def _had(state: State, agent: Agent, layer: Layer, run: Run, numbers: RangeSet) 
     holding = agent.holdings.get((layer.digest, *run[1:]))
     had = numbers & holding.everything() if holding else RangeSet()
     if run[1] < state.boot:
-        had.update(numbers & layer.limbo)
+        had.update((numbers & layer.limbo) - _told_before(state, agent, layer, run))
     return had
+
+
+def _told_before(state: State, agent: Agent, layer: Layer, run: Run) -> RangeSet:
+    """Shards of which it told by another grant from before the restart. Which of those there were, nobody knows."""
+    return RangeSet.of(
+        sorted(
+            number
+            for number, trouble in layer.troubles.items()
+            if any(r[0] == agent.name and r[1] < state.boot and r != run for r in trouble.failures | trouble.losses)
+        )
+    )
 
 
 def _elsewhere(state: State, agent: str, layer: Layer, number: int) -> bool:
@@ -96,10 +107,12 @@ def _let_go(state: State, agent: Agent, layer: Layer, run: Run, numbers: RangeSe
 def _lost_too_often(state: State, layer: Layer, run: Run, number: int) -> bool:
     losses = layer.trouble(number).losses
     losses.add(run)
+    if len(losses) < LOSSES_TO_QUARANTINE:
+        return False
     lost_on = {agent for agent, _, _ in losses}
     job = state.jobs[layer.job]
     known = lost_on | {other.name for other in state.by_session.values() if state.eligible(other, job)}
-    enough = len(losses) >= LOSSES_TO_QUARANTINE and len(lost_on) >= min(MACHINES_TO_QUARANTINE, len(known))
+    enough = len(lost_on) >= min(MACHINES_TO_QUARANTINE, len(known))
     return enough and not _elsewhere(state, run[0], layer, number)
 
 
@@ -188,7 +201,7 @@ def give_back(state: State, agent: Agent, returned: Returned) -> None:
     holding = agent.holdings.get((returned.layer, returned.boot, returned.attempt))
     if layer is None or holding is None:
         return
-    numbers = RangeSet(returned.numbers) & holding.open
+    numbers = RangeSet.canonical(returned.numbers) & holding.open
     holding.open.remove(numbers)
     state.prune(holding)
     state.release(layer, numbers)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from muster.coordinator.scheduler.actions import (
     ForgetFailures,
+    LookAtSource,
     StoreLayer,
 )
-from muster.coordinator.scheduler.entities import Job, Layer, Trouble
+from muster.coordinator.scheduler.commits import hand_back_all
+from muster.coordinator.scheduler.entities import Agent, Job, Layer, Obstacle, Trouble
 from muster.coordinator.scheduler.events import (
     Advanced,
     JobAdded,
     JobDamaged,
     LayerSeed,
     Retried,
+    SourceChanged,
+    SourceKept,
 )
 from muster.coordinator.scheduler.failures import unquarantine
 from muster.coordinator.scheduler.job_states import revoke, set_state, settle_job
@@ -113,10 +117,26 @@ def cancel(state: State, job: Job) -> None:
         send_back(state, job, layer)
 
 
-def change(state: State, digest: str) -> None:
-    """The layer's source is not what was planned: it stops, and only a new submit runs it."""
+def doubt_source(state: State, agent: Agent, digest: str) -> None:
+    """An agent says of a layer that it has, or had, that its source changed: somebody has to look."""
     layer = state.open_layers.get(digest)
-    if layer is None or layer.state != "open" or layer.plan.made:
+    if layer is not None and layer.state == "open" and not layer.plan.made and agent.had(digest):
+        state.emit(LookAtSource(layer.job, digest, agent.name))
+
+
+def keep(state: State, event: SourceKept) -> None:
+    """The agent cannot read the source as it is, or says so: it gets no more of the job until a retry."""
+    agent, job = state.agents.get(event.agent), state.jobs.get(event.job)
+    if agent is not None and job is not None:
+        agent.ineligible[job.id] = Obstacle("barred", "says that the source changed, which is as planned")
+        hand_back_all(state, agent, job.id)
+
+
+def change(state: State, event: SourceChanged) -> None:
+    """The layer's source is not what was planned: it stops, and only a new submit runs it."""
+    digest = event.layer
+    layer = state.open_layers.get(digest)
+    if layer is None or (layer.job, layer.state) != (event.job, "open") or layer.plan.made:
         return  # where all is committed, all of it came from the source as planned; what is made has none
     with state.counting(layer):
         layer.state = "changed"

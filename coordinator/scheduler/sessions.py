@@ -71,6 +71,8 @@ def _enter(state: State, session: int, hello: Hello, old: Agent | None, now: flo
     draining = old is not None and old.state == "draining" and old.hello.process == hello.process
     machine = msgspec.structs.replace(hello, held=[], failures=[], losses=[])
     agent = old or Agent(hello.name, machine, session, hello.cpus, hello.disk, now)
+    if agent.present:
+        agent.hear(now)
     agent.hello, agent.session, agent.env_obstacles = machine, session, {}
     agent.cpus, agent.room, agent.heard, agent.hungry = hello.cpus, hello.disk, now, False
     agent.state, agent.away, agent.paused = "draining" if draining else "live", False, False
@@ -96,7 +98,8 @@ def _fence(state: State, old: Agent) -> None:
 def _reconcile(state: State, agent: Agent, held: list[Held], now: float) -> None:
     """Make what we think it holds what it says it holds."""
     before = dict(agent.holdings)
-    for claim in held:
+    named = {(claim.layer, claim.boot, claim.attempt): claim for claim in held}
+    for claim in named.values():
         layer = state.open_layers.get(claim.layer)
         if layer is None:
             if claim.running and state.is_kept(claim.layer):
@@ -105,11 +108,13 @@ def _reconcile(state: State, agent: Agent, held: list[Held], now: float) -> None
             answer_unknown(state, agent, claim.layer)
             continue
         _adopt(state, agent, layer, claim, now)
-    named = {(claim.layer, claim.boot, claim.attempt): claim for claim in held}
+    agent.left.clear()
     for key, holding in before.items():
         claim_now = named.get(key)
-        kept = RangeSet(claim_now.running) | RangeSet(claim_now.finished) if claim_now else RangeSet()
-        lost = holding.everything() - kept
+        told = (claim_now.running, claim_now.finished) if claim_now else ()
+        lost = holding.everything()
+        for pairs in told:
+            lost.remove(RangeSet.canonical(pairs))
         if lost:
             holding.discard(lost)
             state.prune(holding)
@@ -140,15 +145,12 @@ def doubt(state: State, agent: Agent, counts: dict[str, int], told: int, now: fl
 
 def _adopt(state: State, agent: Agent, layer: Layer, claim: Held, now: float) -> None:
     """A grant still to be made is of another store, which is lost: what came of it counts once it is pushed."""
-    running, finished = RangeSet(claim.running) & layer.whole, RangeSet(claim.finished) & layer.whole
-    settled = finished & layer.committed
+    running = RangeSet.canonical(claim.running) & layer.whole
+    settled = RangeSet.canonical(claim.finished) & layer.committed
     if settled:
         state.emit(SendCommitted(agent.session, layer.digest, settled))
     if layer.opened_after < (claim.boot, claim.attempt) <= (state.boot, state.last_attempt):
-        holding = commits.claim(state, agent, layer, claim.boot, claim.attempt, running, now)
-        commits.take_in(state, agent, holding, finished - layer.committed)
-        running = running - holding.open
-        state.prune(holding)
+        running = running - commits.claim(state, agent, layer, claim, now)
     if running:
         state.emit(SendDrop(agent.session, layer.digest, claim.boot, claim.attempt, running))
 
@@ -166,6 +168,7 @@ def part(state: State, agent: Agent, as_state: AgentState) -> None:
     agent.state, agent.session, agent.hungry = as_state, 0, False
     state.short.pop(agent.name, None)
     held: list[Holding] = list(agent.holdings.values())
+    agent.left = {holding.key: holding.everything() for holding in held}
     agent.holdings.clear()
     for holding in held:
         layer = state.open_layers[holding.layer]

@@ -12,6 +12,8 @@ from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.resources import apart, pip_line
 from muster.jobs.contract.states import SETTLED
 
+ENDED_KEPT = 256  # grants of an agent that are over, whose reports may still come
+
 
 class State:
     """All of it, the commands being gathered, and the few questions every reaction asks."""
@@ -95,7 +97,11 @@ class State:
         """Forget a holding that has nothing left."""
         if holding.open or holding.finished:
             return
-        self.agents[holding.agent].holdings.pop(holding.key, None)
+        agent = self.agents[holding.agent]
+        agent.holdings.pop(holding.key, None)
+        agent.ended[holding.key] = holding.granted
+        if len(agent.ended) > ENDED_KEPT:
+            del agent.ended[next(iter(agent.ended))]
         layer = self.open_layers.get(holding.layer)
         if layer:
             layer.holdings.pop((holding.agent, holding.boot, holding.attempt), None)

@@ -36,7 +36,7 @@ class Scheduler:
                 self._synced(event, now)
             case e.Moved():
                 if agent := state.by_session.get(event.session):
-                    agent.heard = now
+                    agent.hear(now)
             case e.Offered():
                 commits.judge(state, event)
             case e.BundleCommitted():
@@ -54,6 +54,10 @@ class Scheduler:
                     sessions.part(state, agent, "left")
             case e.Uncommitted():
                 commits.uncommit(state, event)
+            case e.SourceChanged():
+                jobs.change(state, event)
+            case e.SourceKept():
+                jobs.keep(state, event)
             case e.LayerMerged():
                 layers.merged(state, event.job, event.layer, event.generation)
             case e.SpaceMeasured():
@@ -103,12 +107,15 @@ class Scheduler:
         if agent is None:
             sessions.reject_unknown(state, event.session)
             return
-        agent.heard, agent.room = now, event.room
+        agent.hear(now)
+        agent.room = event.room
         told, agent.told = agent.told, state.last_attempt  # it wrote this knowing what the last one was answered
         if event.lent is not None:
             agent.paused, agent.cpus = event.lent == 0, event.lent or agent.cpus
         if event.finished or event.failures or event.losses:
             agent.progressed = now
+        for digest in event.changed:
+            jobs.doubt_source(state, agent, digest)
         for finished in event.finished:
             commits.finish(state, agent, finished, now)
         for failure in event.failures:
@@ -117,8 +124,6 @@ class Scheduler:
             failures.lose(state, agent, loss)
         for returned in event.returned:
             failures.give_back(state, agent, returned)
-        for digest in event.changed:
-            jobs.change(state, digest)
         if event.counts is not None and sessions.doubt(state, agent, event.counts, told, now):
             return
         agent.hungry = event.hungry and agent.state == "live"

@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
 Pairs = list[tuple[int, int]]
+SWEPT = 64  # from so many ranges on, and a share of one in as many, both sets are gone through once
 
 
 class RangeSet:
@@ -27,6 +28,16 @@ class RangeSet:
         for number in numbers:
             made.add(number, number + 1)
         return made
+
+    @classmethod
+    def canonical(cls, pairs: Sequence[tuple[int, int]]) -> RangeSet:
+        """From ranges that are known to be sorted and apart, as `pairs` gives them and decoded messages have them."""
+        made = cls()
+        made._set([lo for lo, _ in pairs], [hi for _, hi in pairs])
+        return made
+
+    def _set(self, lo: list[int], hi: list[int]) -> None:
+        self._lo, self._hi, self._count = lo, hi, sum(hi) - sum(lo)
 
     @classmethod
     def checked(cls, pairs: Sequence[tuple[int, int]], limit: int) -> RangeSet:
@@ -67,13 +78,52 @@ class RangeSet:
         self._count += sum(b - a for a, b in kept)
 
     def update(self, other: RangeSet) -> None:
+        if self._swept_with(other):
+            self._merge(other)
+            return
         for lo, hi in other.pairs():
             self.add(lo, hi)
 
     def remove(self, other: RangeSet) -> None:
         """Take out whatever `other` has."""
+        if len(other._lo) > len(self._lo):
+            other = self & other
+        if self._swept_with(other):
+            self._cut_out(other)
+            return
         for lo, hi in other.pairs():
             self.discard(lo, hi)
+
+    def _swept_with(self, other: RangeSet) -> bool:
+        """Whether going through both is cheaper than moving what lies behind each range of `other`."""
+        return len(other._lo) > SWEPT and len(other._lo) * SWEPT > len(self._lo)
+
+    def _merge(self, other: RangeSet) -> None:
+        los: list[int] = []
+        his: list[int] = []
+        edge = -1
+        for lo, hi in sorted(self.pairs() + other.pairs()):
+            if lo > edge:
+                los.append(lo)
+                his.append(hi)
+            elif hi > edge:
+                his[-1] = hi
+            edge = max(edge, hi)
+        self._set(los, his)
+
+    def _cut_out(self, other: RangeSet) -> None:
+        left: Pairs = []
+        cuts, i = [*other.pairs(), (self.top, self.top)], 0
+        for lo, hi in self.pairs():
+            while cuts[i][1] <= lo and i < len(other._lo):
+                i += 1
+            while cuts[i][0] < hi and lo < hi:
+                left.append((lo, cuts[i][0]))
+                lo = cuts[i][1]
+                i += lo < hi
+            left.append((lo, hi))
+        left = [(lo, hi) for lo, hi in left if lo < hi]
+        self._set([lo for lo, _ in left], [hi for _, hi in left])
 
     def take(self, count: int, below: int | None = None) -> RangeSet:
         """Take out and return the lowest `count` numbers, of those below a limit if there is one."""
@@ -89,17 +139,23 @@ class RangeSet:
 
     def __and__(self, other: RangeSet) -> RangeSet:
         small, large = (self, other) if len(self._lo) <= len(other._lo) else (other, self)
+        los: list[int] = []
+        his: list[int] = []
+        for lo, hi in zip(small._lo, small._hi, strict=True):
+            first, last = bisect_right(large._hi, lo), bisect_left(large._lo, hi)
+            if first < last:
+                start = len(los)
+                los += large._lo[first:last]
+                his += large._hi[first:last]
+                los[start], his[-1] = max(lo, los[start]), min(hi, his[-1])
         shared = RangeSet()
-        for lo, hi in small.pairs():
-            i = bisect_right(large._hi, lo)
-            while i < len(large._lo) and large._lo[i] < hi:
-                shared.add(max(lo, large._lo[i]), min(hi, large._hi[i]))
-                i += 1
+        shared._set(los, his)
         return shared
 
     def __or__(self, other: RangeSet) -> RangeSet:
-        both = self.copy()
-        both.update(other)
+        small, large = (self, other) if len(self._lo) <= len(other._lo) else (other, self)
+        both = large.copy()
+        both.update(small)
         return both
 
     def __sub__(self, other: RangeSet) -> RangeSet:

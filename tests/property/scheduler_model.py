@@ -313,6 +313,7 @@ class Seen:
     paused: bool = False
     open: Sets = field(default_factory=lambda: defaultdict(set))
     done: Sets = field(default_factory=lambda: defaultdict(set))
+    left: dict[Key, set[int]] = field(default_factory=dict)  # what it had when its last session ended
 
     @property
     def present(self) -> bool:
@@ -446,7 +447,7 @@ class Oracle:
             said.fingerprint,
         )  # fmt: skip
         if old:
-            seen.open, seen.done = old.open, old.done
+            seen.open, seen.done, seen.left = old.open, old.done, old.left
             if old.state == "draining" and old.process == said.process:
                 seen.state = "draining"
         self.agents[said.name], self.sessions[event.session] = seen, said.name
@@ -473,6 +474,9 @@ class Oracle:
                 if (held.boot, held.attempt) <= self.opened_after.get(held.layer, (0, 0)):
                     claimed[key].clear()
                     continue
+                theirs = seen.open[key] | seen.done[key]
+                if not theirs:
+                    theirs = set(self.limbo[held.layer]) if held.boot < self.boot else seen.left.get(key, set())
                 adopts = key not in before and held.boot < self.boot
                 job = self.job_of(held.layer)
                 wanted = job.state in {"running", "paused"} and job.id not in halted
@@ -481,7 +485,8 @@ class Oracle:
                     self.limbo[held.layer] -= running
                     if seen.open[key]:
                         self.goes_to(seen, job)
-                must += self.has_finished(event.hello.name, key, finished)
+                must += self.has_finished(event.hello.name, key, finished & theirs)
+        seen.left.clear()
         for key, those in before.items():
             seen.open[key] -= those - claimed[key]
             seen.done[key] -= those - claimed[key]
@@ -524,7 +529,9 @@ class Oracle:
     def _had(self, name: str, key: Key, number: int) -> bool:
         seen = self.agents[name]
         held = number in seen.open[key] or number in seen.done[key]
-        return held or (key[1] < self.boot and number in self.limbo[key[0]])
+        told = self.failures[self.opened[key[0]], key[0], number] | self.losses[self.opened[key[0]], key[0], number]
+        again = any(run[0] == name and run[1] < self.boot and run[1:] != key[1:] for run in told)
+        return held or (key[1] < self.boot and number in self.limbo[key[0]] and not again)
 
     def _let_go(self, name: str, key: Key, number: int, poison: bool) -> None:
         seen = self.agents[name]
@@ -605,6 +612,7 @@ class Oracle:
         seen = self.agents[name]
         self.sessions.pop(seen.session)
         seen.state, seen.session, seen.hungry = state, 0, False
+        seen.left = {key: seen.open[key] | seen.done[key] for key in {**seen.open, **seen.done}}
         seen.open.clear()
         seen.done.clear()
 

@@ -59,6 +59,19 @@ class Machine(RuleBasedStateMachine):
         self.found.remove(RangeSet(pairs))
         self.wanted -= model(pairs)
 
+    @rule(step=st.integers(2, 5), start=st.integers(0, 3 * TOP), take_out=st.booleans(), more=st.booleans())
+    def many(self, step: int, start: int, take_out: bool, more: bool) -> None:
+        """Enough of them that both sets are gone through once, or that the other one is the larger by far."""
+        pairs = [(n, n + 1) for n in range(start, start + step * (200 if more else 70), step)]
+        others = RangeSet.canonical(pairs)
+        check(self.found & others, self.wanted & model(pairs))
+        if take_out:
+            self.found.remove(others)
+            self.wanted -= model(pairs)
+        else:
+            self.found.update(others)
+            self.wanted |= model(pairs)
+
     @rule(count=st.integers(-1, 12))
     def take(self, count: int) -> None:
         lowest = set(sorted(self.wanted)[: max(count, 0)])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -17,20 +18,63 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from muster.coordinator.protocol.control import Failure, Finished, Loss, Returned
+from muster.coordinator.protocol.control import Failure, Finished, Held, Loss, Returned
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.layers import SPACE_MARGIN_BYTES
 from muster.coordinator.scheduler.state_machine import Scheduler
 from muster.coordinator.scheduler.timing import Timing
 from muster.jobs.common.ranges import RangeSet
-from tests.property.scheduler_model import FIRST, MIB, Agent, Disk, DiskJob, DiskLayer, Key, Oracle, pairs, ranges
+from tests.property.scheduler_model import (
+    FIRST,
+    MIB,
+    Agent,
+    Disk,
+    DiskJob,
+    DiskLayer,
+    Key,
+    Oracle,
+    pairs,
+    ranges,
+    report,
+)
 
 T = TypeVar("T")
 TICK, LEASE = 1.0, 6.0
 TIMING = Timing(lease=LEASE, heartbeat=0.5, tick=TICK, horizon=4.0)
 NAMES = ("a", "b", "c", "d")
 THOROUGH = os.environ.get("MUSTER_HYPOTHESIS") == "thorough"
+PAIRS = st.sampled_from([[(0, 10_000)], [(0, 2)], [(1, 2), (3, 9)], [(4, 5)], []])
+
+
+@dataclass(frozen=True)
+class Lie:
+    """What is said of some shards of a layer by some grant; `attempt` counts from the last one there was."""
+
+    pick: int
+    boot: int  # beside the one of now
+    attempt: int
+    pairs: list[tuple[int, int]]
+    others: list[tuple[int, int]]
+    running: bool
+    first: int
+    own: bool  # of a grant that it has
+
+    def layer(self, farm: Farm) -> str:
+        layers = sorted({one for job in farm.disk.jobs.values() for one in job.layers})
+        return layers[self.pick % len(layers)] if layers else "none"
+
+    def grant(self, farm: Farm) -> tuple[int, int]:
+        mine = [key for key, those in farm._had_by_liar() if those and key[0] == self.layer(farm)]
+        if self.own and mine:
+            return mine[self.pick % len(mine)][1:]
+        return max(0, farm.boot + self.boot), max(0, farm.oracle.last_attempt + self.attempt)
+
+
+LIES = st.builds(
+    Lie, st.integers(0, 11), st.sampled_from([0, 0, 0, -1, -2, 1]), st.integers(-6, 3), PAIRS, PAIRS, st.booleans(),
+    st.integers(0, 4), st.booleans(),
+)  # fmt: skip
 SPOKEN = (c.SendGrant, c.SendDrop, c.SendCommitted, c.SendGone, c.SendDrain)
 names = st.sampled_from(NAMES)
 picks = st.integers(0, 11)
@@ -67,6 +111,10 @@ class Farm(RuleBasedStateMachine):
         self.given: list[tuple[str, Key, set[int]]] = []  # every grant there was
         self.undelivered: list[e.BundleCommitted] = []  # rows in the store that the scheduler was not told of yet
         self.marks: list[e.HighWaterStored] = []  # on their way back from the store
+        self.looks: list[str] = []  # layers whose source somebody is to look at
+        self.liar = Agent("z", "z-1", 2, 1, 40 * MIB)
+        self.liar_came = self.now
+        self.liar_layers: set[str] = set()  # that it ever had something of
         self.lazy = False  # the store is slow: nothing is durable until `flush`
         self.free: int | None = None
         self._boot()
@@ -131,6 +179,8 @@ class Farm(RuleBasedStateMachine):
         match command:
             case c.Reject(session, code):
                 told.append(("reject", session, code))
+            case c.LookAtSource(_, layer, _):
+                self.looks.append(layer)
             case c.StoreFailure(job, layer, agent, failure, quarantine):
                 told.append(("failure", job, layer, failure.number, agent, quarantine))
             case c.StoreQuarantine(job, layer, number):
@@ -839,8 +889,95 @@ class Farm(RuleBasedStateMachine):
         mine = sorted({key[0] for key in full(agent.running)} & set(self.oracle.opened))
         if agent.session in self.oracle.sessions and mine:
             event = e.Synced(agent.session, agent.room, False, changed=(mine[0],))
+            self.looks.clear()
             self.handle(event, self._told(agent.name, event))
+            merging = mine[0] in self.oracle.merging
+            assert self.looks == ([] if merging or self._is_made(mine[0]) else [mine[0]])
+            self.handle(e.SourceChanged(self.oracle.opened[mine[0]], mine[0]), [])
             self._deliver(agent)
+
+    def _is_made(self, layer: str) -> bool:
+        return self.disk.layer(self.oracle.opened[layer], layer).made
+
+    # --- an agent that lies
+
+    @precondition(lambda self: self._jobs("running"))
+    @rule(
+        talk=st.lists(st.tuples(st.lists(LIES, min_size=1, max_size=3), st.booleans(), names), min_size=1, max_size=6),
+        seconds=st.sampled_from([0.0, 0.5, 3.0]),
+    )
+    def lies(self, talk: list[tuple[list[Lie], bool, str]], seconds: float) -> None:
+        """It says anything of any shard under any grant, while others work. It costs itself alone: of what it does not
+        hold and did not, nothing changes, and nothing that others have. Honest work goes on around it until the end."""
+        for told, hello, other in talk:
+            self._shift(self.agents[other], "finish", 1, True)
+            self._pass(seconds)
+            if self.liar.session not in self.oracle.sessions:
+                self._lie([], True)
+            self._lie([report for lie in told for report in self._made_up(lie)], hello)
+
+    def _lie(self, reports: list[Any], hello: bool) -> None:
+        before, used = self._others(), self._used()
+        had = {(key[0], n) for key, those in self._had_by_liar() for n in those}
+        self._say(reports, hello)
+        after = self._others()
+        for shard in before:
+            assert shard in after or shard[2:] in had, f"{shard} was taken from who had it"
+        most = self.liar.cpus * (self.now - self.liar_came) + 1e-6
+        assert self._used() - used <= most, "it was believed to have worked longer than it was here"
+
+    def _say(self, reports: list[Any], hello: bool) -> None:
+        liar, oracle = self.liar, self.oracle
+        self.looks.clear()
+        if hello:
+            self.last_session += 1
+            liar.session = self.last_session
+            self.mail[liar.session] = []
+            event = replace(
+                liar.hello(liar.session),
+                held=of(Held, reports),
+                failures=of(Failure, reports),
+                losses=of(Loss, reports),
+            )
+            must = oracle.joined(event, self.alive)
+            oracle.released(self.alive)
+            self.handle(event, must)
+        else:
+            news = e.Synced(
+                liar.session, 40 * MIB, True, finished=of(Finished, reports), failures=of(Failure, reports),
+                losses=of(Loss, reports), returned=of(Returned, reports),
+                changed=tuple(sorted({one.layer for one in reports})),
+            )  # fmt: skip
+            self.handle(news, self._told(liar.name, news))
+        self.liar_layers |= {one.layer for one in self.mail[liar.session] if isinstance(one, c.SendGrant)}
+        assert set(self.looks) <= self.liar_layers, "looked at a source for whoever had nothing of it"
+
+    def _had_by_liar(self) -> list[tuple[Key, set[int]]]:
+        seen = self.oracle.agents.get(self.liar.name)
+        return [(k, n) for held in (seen.open, seen.done, seen.left) for k, n in held.items()] if seen else []
+
+    def _others(self) -> set[tuple[str, tuple[int, int], str, int]]:
+        """Who but the liar has what, and by which grant."""
+        return {
+            (name, key[1:], key[0], number)
+            for name, agent in self.scheduler.state.agents.items()
+            for key, holding in agent.holdings.items()
+            for number in holding.everything()
+            if name != self.liar.name
+        }
+
+    def _used(self) -> float:
+        return sum(job.used for job in self.scheduler.state.jobs.values())
+
+    def _made_up(self, lie: Lie) -> list[Any]:
+        key, numbers = (lie.layer(self), *lie.grant(self)), lie.pairs
+        return [
+            Held("", *key, numbers, lie.others),
+            msgspec.structs.replace(report(key, set()), numbers=numbers, compute=1e10),
+            *(failure(key, number) for number in list(RangeSet(numbers))[:3]),
+            Loss("", *key, numbers, lie.running, "a lie"),
+            Returned(*key, numbers),
+        ][lie.first :]
 
     # --- bundles ---
 
@@ -1142,6 +1279,10 @@ def choose(pick: int, among: Sequence[T]) -> T:
 
 def full(held: dict[Key, set[int]]) -> dict[Key, set[int]]:
     return {key: numbers for key, numbers in held.items() if numbers}
+
+
+def of(kind: type[T], reports: list[Any]) -> tuple[T, ...]:
+    return tuple(one for one in reports if isinstance(one, kind))
 
 
 def key_of(one: Any) -> Key:

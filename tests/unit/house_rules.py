@@ -40,7 +40,9 @@ RULES: dict[str, frozenset[str]] = {
     "coordinator.api": TALK,
     "coordinator.farm_root": TALK | {"coordinator.api", "jobs.sources.items"},
     "coordinator.connect": TALK | {"coordinator.farm_root", "jobs.parts", "jobs.sources.items"},
-    "coordinator.daemon": TALK | {"coordinator.scheduler", "coordinator.api", "coordinator.farm_root", "jobs.parts"},
+    "coordinator.daemon": TALK
+    | {"coordinator.scheduler", "coordinator.api", "coordinator.farm_root", "jobs.parts"}
+    | {"jobs.sources.as_planned"},
     "coordinator.daemon.merge.merge_process": TALK | {"coordinator.api", "jobs.sources", "jobs.parts", "jobs.results"},
     "coordinator.submission": LIBRARY,
     "coordinator.result_downloads": LIBRARY,

@@ -110,7 +110,6 @@ def _hear(engine: Engine, agent: str, sync: Sync) -> None:
     _note_news(engine, agent, sync)
     if sync.printed or sync.unprinted:
         _keep_printed(engine, agent, sync)
-    _note_changes(engine, agent, sync)
     engine.handle(
         e.Synced(
             session=sync.session,
@@ -125,16 +124,6 @@ def _hear(engine: Engine, agent: str, sync: Sync) -> None:
             counts=sync.counts,
         )
     )
-
-
-def _note_changes(engine: Engine, agent: str, sync: Sync) -> None:
-    """A source that went with its job's folder did not change."""
-    for digest in sync.changed:
-        layer = engine.open_layer(digest)
-        if layer and has_folder(engine, layer.job) and sync.change:
-            why = f"{agent}: {one_line(sync.change)}"
-            log.warning("the source of %s/%s changed: %s", layer.job, layer.name, why)
-            engine.jobs[layer.job].source_changed(digest, why)
 
 
 def _count_finished(engine: Engine, agent: str, sync: Sync) -> None:

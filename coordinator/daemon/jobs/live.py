@@ -44,6 +44,7 @@ class LiveJob:
         self.outputs: dict[str, tuple[Output, ...]] = {**declared, **(outputs or {})}
         self.created, self.started, self.ended = created, started, ended
         self.figures = JobFigures(failures=failures)
+        self.looked: dict[str, float] = {}  # layer → when somebody last looked at its source; inf while it goes on
         self.changes: dict[str, str] = {}  # layer whose source changed → who says so, and of which file
         self.moved = Signal()  # a bundle is committed, or the job's state changed
         self.driver: object | None = None  # the connection that drives it

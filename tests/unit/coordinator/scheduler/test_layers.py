@@ -116,7 +116,10 @@ def test_a_changed_source_stops_its_layer_and_the_rest_goes_on() -> None:
     world = World()
     world.add(seed("L", 5), seed("M", 5))
     world.enter("a")
-    said = world.sync("a", changed=("L",))
+    world.sync("a")
+    assert only(c.LookAtSource, world.sync("a", changed=("L",))).layer == "L"
+    assert world.layer("L").state == "open", "nobody looked yet"
+    said = world.handle(e.SourceChanged("j.1", "L"))
     assert only(c.SendGone, said).layer == "L"
     assert world.layer("L").state == "changed"
     assert world.last("a").layer == "M"
@@ -126,15 +129,35 @@ def test_a_job_whose_source_changed_ends_incomplete_and_says_so() -> None:
     world = World()
     world.add(seed(count=5))
     world.enter("a")
-    world.sync("a", changed=("L",))
+    world.handle(e.SourceChanged("j.1", "L"))
     job = world.state.jobs["j.1"]
     assert (job.state, job.why) == ("incomplete", "source changed: L")
 
 
 def test_a_layer_that_is_complete_does_not_mind_a_changed_source() -> None:
     world = all_done(seed(count=10))
-    world.sync("a", changed=("L",))
+    assert not every(c.LookAtSource, world.sync("a", changed=("L",)))
+    world.handle(e.SourceChanged("j.1", "L"))
     assert world.layer().state == "merging"
+
+
+def test_whoever_says_so_of_a_source_that_is_as_planned_gets_no_more_of_the_job() -> None:
+    world = World()
+    world.add(seed("L", 5))
+    world.enter("a")
+    world.handle(e.SourceKept("j.1", "L", "a"))
+    assert not world.open_of("a") and world.layer().pending == 5
+    assert not every(c.SendGrant, world.sync("a"))
+    world.handle(e.Retried("j.1"))
+    world.sync("a")
+    assert world.open_of("a")
+
+
+def test_a_source_is_not_looked_at_for_whoever_has_nothing_of_its_layer() -> None:
+    world = World()
+    world.add(seed("L", 1))
+    world.enter("a", "b")
+    assert not every(c.LookAtSource, world.sync("b", changed=("L",)))
 
 
 # --- retrying, cancelling -------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ def test_shares_follow_what_a_shard_takes_to_compute() -> None:
         make(world, 12)
         for name, seconds in (("a", 0.01), ("b", 0.03)):
             grant = world.last(name)
+            world.now += seconds * len(grant.numbers)
             world.sync(name, finished=(world.finished(grant, compute=seconds * len(grant.numbers)),))
             world.commit(name, grant)
     make(world, 12)
@@ -111,5 +112,7 @@ def test_rounds_that_are_over_are_merged_by_themselves() -> None:
 def test_what_is_made_has_no_source_that_could_change() -> None:
     world = world_of("a")
     make(world, 2)
-    world.sync("a", changed=("L",))
+    world.sync("a")
+    assert not every(c.LookAtSource, world.sync("a", changed=("L",)))
+    world.handle(e.SourceChanged("j.1", "L"))
     assert world.layer().state == "open"

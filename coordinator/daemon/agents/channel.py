@@ -32,6 +32,7 @@ class Channel:
         self._wire = wire
         self._role = attach.role
         self._pinned = attach.pinned
+        self._moving = 0  # the session whose bytes go through here, since they were wanted; 0: none do
         wire.cleared_up = self.clear_up
         if self._pinned:
             self.take_place(self._pinned)
@@ -67,7 +68,9 @@ class Channel:
         return await answer if isawaitable(answer) else answer
 
     def moved(self, moved: Moved) -> None:
-        self._engine.handle(e.Moved(moved.session))
+        """A sign of life, where it is of bytes that were wanted: what was refused goes on without one."""
+        if moved.session == self._moving and self.agent_of(moved.session) is not None:
+            self._engine.handle(e.Moved(moved.session))
 
     def other_name(self) -> Rejected:
         return Rejected("not-allowed", f"this key may only join as {self._pinned}", f"use --name {self._pinned}")

@@ -10,7 +10,6 @@ from muster.coordinator.daemon.agents.channel import Answers, Channel
 from muster.coordinator.daemon.agents.outbox import Outbox
 from muster.coordinator.daemon.connection import Wire
 from muster.coordinator.daemon.engine import Engine
-from muster.coordinator.daemon.jobs.damage import has_folder
 from muster.coordinator.daemon.views.shard_history import What
 from muster.coordinator.farm_root import printed_log
 from muster.coordinator.protocol.control import (

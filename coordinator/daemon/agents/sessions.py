@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Container
 
@@ -10,7 +11,7 @@ import msgspec
 from muster.coordinator.daemon.agents.outbox import Outbox
 from muster.coordinator.protocol.control import Hello, Sync
 
-SESSIONS_PER_BOOT = 1 << 32  # session numbers of two boots never meet
+SESSIONS_PER_BOOT = 1 << 32  # session numbers of two boots never meet, and nobody guesses another's
 
 
 class AgentInfo(msgspec.Struct):
@@ -32,12 +33,13 @@ class Sessions:
     def __init__(self, boot: int) -> None:
         self.agents: dict[str, AgentInfo] = {}
         self._outboxes: dict[int, Outbox] = {}
-        self._last = boot * SESSIONS_PER_BOOT
+        self._first = boot * SESSIONS_PER_BOOT
 
     def open(self) -> tuple[int, Outbox]:
-        self._last += 1
-        outbox = self._outboxes[self._last] = Outbox()
-        return self._last, outbox
+        """Its number is all that the other channels of an agent show: it is drawn, not counted."""
+        session = self._first + secrets.randbelow(SESSIONS_PER_BOOT)
+        outbox = self._outboxes[session] = Outbox()
+        return session, outbox
 
     def outbox(self, session: int) -> Outbox | None:
         """None for a session that is over: it needs no news."""

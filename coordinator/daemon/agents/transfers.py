@@ -49,6 +49,7 @@ log = logging.getLogger("muster.daemon")
 class PullChannel(Channel):
     def _fetch(self, fetch: Fetch) -> Message:
         """Which bytes of which file the helper may send: only of a shard that this session holds."""
+        self._moving = 0
         agent = self.agent_of(fetch.session)
         layer = self._engine.open_layer(fetch.layer)
         if agent is None:
@@ -63,7 +64,12 @@ class PullChannel(Channel):
         if layer.plan.made:
             log.info("%s asked for the input of shard %d of %s, which has none", agent.name, fetch.number, fetch.layer)
             return Refused("corrupt", [], "this shard was made by a driver: it has no input to be fetched")
+<<<<<<< HEAD
         window = layer.plan.window(fetch.number)
+=======
+        window = self._engine.jobs[layer.job].layers[fetch.layer].window(fetch.number)
+        self._moving = fetch.session
+>>>>>>> 32a4bce (Renew a lease by bytes that were wanted, and draw the numbers of sessions)
         start = min(fetch.start, window.nbytes)
         nbytes = min(window.nbytes - start, fetch.limit or window.nbytes)
         if isinstance(window, ItemsWindow):
@@ -72,6 +78,7 @@ class PullChannel(Channel):
         return Readable(window.path, window.offset + start, nbytes, window.stamp)
 
     def _fetch_code(self, fetch: FetchCode) -> Message:
+        self._moving = 0
         agent = self.agent_of(fetch.session)
         if agent is None:
             return Refused("no-session", [], "this session has ended")
@@ -86,6 +93,10 @@ class PullChannel(Channel):
         if file is None:
             log.info("%s asked for the file %s, which no job has: refused", agent.name, fetch.code)
             return Refused("gone", [], "no job has such a file")
+<<<<<<< HEAD
+=======
+        self._moving, size = fetch.session, file.stat().st_size
+>>>>>>> 32a4bce (Renew a lease by bytes that were wanted, and draw the numbers of sessions)
         start = min(fetch.start, size)
         return Readable(str(file), start, min(size - start, fetch.limit or size), None)
 
@@ -178,6 +189,7 @@ class PushChannel(Channel):
             _discard(bundle.file)
 
     def _offer(self, offer: Offer) -> Message:
+        self._moving = 0
         agent = self.agent_of(offer.session)
         if agent is None:
             return Refused("no-session", [], "this session has ended")
@@ -225,8 +237,12 @@ class PushChannel(Channel):
             tmp=file if layer.rounds else engine.tmp / f"push-{name}",
             file=file,
         )
+<<<<<<< HEAD
         self._bundles[token] = bundle
         engine.intake.accept(token, coming)
+=======
+        self._bundles[token], self._moving = bundle, offer.session
+>>>>>>> 32a4bce (Renew a lease by bytes that were wanted, and draw the numbers of sessions)
         return _take(token, bundle, layer)
 
     async def _stored(self, stored: Stored) -> Message:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import msgspec
 
 from muster.agent.core.events import Attempt
 from muster.coordinator.protocol.control import Failure, Finished, Loss, Printed, Returned
+from muster.coordinator.protocol.fitting import Room
 from muster.jobs.common.ranges import RangeSet
-from muster.jobs.contract.text_limits import EVIDENCE_CHARS, EVIDENCE_TOTAL_CHARS, MESSAGE_CHARS
+from muster.jobs.contract.text_limits import EVIDENCE_CHARS, MESSAGE_CHARS
 
-FAILURES_AT_ONCE = 200
-PRINTED_AT_ONCE = 128  # shards whose prints go with one message
+FAILURES_AT_ONCE = 48
+PRINTED_AT_ONCE = 64  # shards whose prints go with one message
 PRINTED_KEPT = 1_024  # shards whose prints wait to be said; of more they are left out, and counted
 
 Key = tuple[str, str, int, int]  # job, layer, boot, attempt
+_K = TypeVar("_K")
 
 
 @dataclass
@@ -68,7 +71,7 @@ class ReportBatch:
         """As a Sync has them."""
         return {
             "finished": [_finished(key, total) for key, total in self.finished.items()],
-            "failures": trimmed(self.failures),
+            "failures": self.failures,
             "losses": self.losses,
             "returned": [Returned(*key, numbers.pairs()) for key, numbers in self.returned.items()],
             "changed": sorted(self.changed),
@@ -131,8 +134,15 @@ class Reports:
         self.sent = self.sent and self.sent.without(layer)
 
     def post(self) -> ReportBatch:
-        """What to say now. It is on its way until `answered` or `unanswered`."""
+        """What to say now; what does not go into one message, the next has. It is on its way until `answered` or
+        `unanswered`."""
         letter, self.next = self.next, ReportBatch()
+        room = Room()
+        letter.finished, self.next.finished = _split_sums(letter.finished, room)
+        letter.returned, self.next.returned = _split(letter.returned, room)
+        losses = [(loss, room.part(len(loss.numbers))) for loss in letter.losses]
+        self.next.losses = [_with(loss, loss.numbers[n:]) for loss, n in losses if n < len(loss.numbers)]
+        letter.losses = [_with(loss, loss.numbers[:n]) for loss, n in losses if n]
         letter.failures, self.next.failures = letter.failures[:FAILURES_AT_ONCE], letter.failures[FAILURES_AT_ONCE:]
         letter.printed, self.next.printed = letter.printed[:PRINTED_AT_ONCE], letter.printed[PRINTED_AT_ONCE:]
         self.sent = letter
@@ -160,10 +170,30 @@ class Reports:
         self.sent = None
 
 
-def trimmed(failures: list[Failure]) -> list[Failure]:
-    """The same failures with no more evidence than one message may carry."""
-    each = EVIDENCE_TOTAL_CHARS // max(1, len(failures))
-    return [msgspec.structs.replace(failure, evidence=failure.evidence[-each:]) for failure in failures]
+def _split(entries: dict[_K, RangeSet], room: Room) -> tuple[dict[_K, RangeSet], dict[_K, RangeSet]]:
+    """What goes into the message, and what is left."""
+    mine: dict[_K, RangeSet] = {}
+    left: dict[_K, RangeSet] = {}
+    for key, numbers in entries.items():
+        pairs = numbers.pairs()
+        count = room.part(len(pairs))
+        for place, part in ((mine, pairs[:count]), (left, pairs[count:])):
+            if part:
+                place[key] = RangeSet.canonical(part)
+    return mine, left
+
+
+def _split_sums(sums: dict[Key, ReportSum], room: Room) -> tuple[dict[Key, ReportSum], dict[Key, ReportSum]]:
+    """The same; what was added up goes with the first numbers of each."""
+    mine, left = _split({key: total.numbers for key, total in sums.items()}, room)
+    return (
+        {key: replace(sums[key], numbers=numbers) for key, numbers in mine.items()},
+        {key: replace(ReportSum() if key in mine else sums[key], numbers=n) for key, n in left.items()},
+    )
+
+
+def _with(loss: Loss, numbers: list[tuple[int, int]]) -> Loss:
+    return msgspec.structs.replace(loss, numbers=numbers)
 
 
 def _finished(key: Key, total: ReportSum) -> Finished:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import msgspec
 
 from muster.agent.core.actions import Action, Quit, Redial, Say, Tell
-from muster.agent.core.reports import ReportBatch, trimmed
+from muster.agent.core.reports import ReportBatch
 from muster.coordinator.protocol.control import Held, Hello, Leave, News, Rejected, Sync, Welcome
+from muster.coordinator.protocol.fitting import fitted_hello, fitted_sync
 from muster.jobs.common.errors import FencedError, RefusedError
 
 GAP_SECONDS = 0.05  # between two questions: news is gathered meanwhile
@@ -62,10 +63,9 @@ class ControlSession:
         return self.free and not self.session and now >= self._hello_at
 
     def hello(self, letter: ReportBatch, held: list[Held], now: float) -> Say:
-        failures = trimmed(letter.failures)
-        message = msgspec.structs.replace(self.who, held=held, failures=failures, losses=letter.losses)
+        message = msgspec.structs.replace(self.who, held=held, failures=letter.failures, losses=letter.losses)
         self._hello_at = now + HELLO_PAUSE_SECONDS
-        return self._say(Say(message, 0.0), now)
+        return self._say(Say(fitted_hello(message), 0.0), now)
 
     def sync_due(self, pressing: bool, polling: bool, starving: bool, now: float) -> bool:
         """News goes at once, a poll when the last has ended, a heartbeat in any case; `starving`: nothing more is to be
@@ -102,7 +102,7 @@ class ControlSession:
         message = Sync(**said, **letter.fields(), counts=counts)  # type: ignore[arg-type]
         self.hungry, self.lent = hungry, lent
         self._counted_at = now if counts is not None else self._counted_at
-        return self._say(Say(message, wait), now)
+        return self._say(Say(fitted_sync(message), wait), now)
 
     def leave(self, now: float) -> Say:
         assert self.session is not None, "who leaves was welcomed"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from muster.jobs.common.printable import harmless
+
 F = TypeVar("F", bound=Callable[..., Any])
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # what user code printed must not drive our terminal
 
 
 def root_option(function: F) -> F:
@@ -60,7 +60,7 @@ _REUSE = (
 
 def say(text: str) -> None:
     """A line, or several, on stdout."""
-    sys.stdout.write(_CONTROL.sub("�", text) + "\n")
+    sys.stdout.write(harmless(text) + "\n")
     sys.stdout.flush()
 
 

@@ -13,10 +13,13 @@ from pathlib import Path
 from muster import VERSION
 from muster.coordinator.connect.pipe import FIRST_SECONDS, Daemon, Pipe
 from muster.coordinator.farm_root import paths as roots
-from muster.coordinator.protocol.control import Bye, Greeting
-from muster.coordinator.protocol.frames import frame
-from muster.coordinator.protocol.values import PROTOCOL
+from muster.coordinator.protocol.control import Bye, FromAgent, Greeting
+from muster.coordinator.protocol.fitting import fitted
+from muster.coordinator.protocol.frames import AGENT_LIMIT, frame
+from muster.coordinator.protocol.values import PROTOCOL, Decoder, encode
 from muster.jobs.common.errors import MusterError
+
+_from_agent = Decoder(FromAgent)
 
 
 def main(root_path: Path, role: str, pinned: str, files: str = "") -> int:
@@ -24,7 +27,7 @@ def main(root_path: Path, role: str, pinned: str, files: str = "") -> int:
     root = roots.find(root_path)
     agent = Pipe(sys.stdin.fileno(), sys.stdout.fileno(), first=FIRST_SECONDS)
     try:
-        agent.send(Greeting(PROTOCOL, VERSION, root.farm if root.farm_file.exists() else ""))
+        agent.send(Greeting(PROTOCOL, VERSION, root.farm if root.farm_file.exists() else "", AGENT_LIMIT))
         try:
             daemon = Daemon(root, role, pinned)
         except OSError:
@@ -53,8 +56,10 @@ def main(root_path: Path, role: str, pinned: str, files: str = "") -> int:
 
 
 def _pass_frames(agent: Pipe, daemon: Daemon) -> None:
-    """Control: question in, answer out, until the agent closes."""
+    """Control: question in, answer out, until the agent closes. An older one may say more than the daemon hears."""
     while (payload := agent.read_frame()) is not None:
+        if len(payload) > AGENT_LIMIT:
+            payload = encode(fitted(_from_agent(payload)))
         agent.write(frame(daemon.ask(payload)))
 
 

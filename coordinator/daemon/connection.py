@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from muster.coordinator.protocol.frames import HEAD, frame, payload_size
+from muster.coordinator.protocol.frames import FRAME_LIMIT, HEAD, frame, payload_size
 from muster.coordinator.protocol.values import Decoder, Message, encode
 from muster.jobs.common.errors import ProtocolError
 
@@ -19,6 +19,7 @@ class Wire:
         self._decode = decode
         self.heard: float | None = None  # when the last message came, by the loop's clock
         self.cleared_up: Callable[[], None] = lambda: None  # what is to be done at once where we end it
+        self.limit = FRAME_LIMIT  # bytes of what is received
 
     async def receive(self, within: float | None = None) -> Message | None:
         """The next message; None when the other end is gone, or said none `within` seconds: it is then. Half a frame is
@@ -42,7 +43,7 @@ class Wire:
             return None
         except ConnectionError:
             return None
-        return self._decode(await self._reader.readexactly(payload_size(head)))
+        return self._decode(await self._reader.readexactly(payload_size(head, self.limit)))
 
     async def send(self, message: Message) -> None:
         self._writer.write(frame(encode(message)))

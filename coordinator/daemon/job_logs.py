@@ -11,6 +11,7 @@ from pathlib import Path
 from muster.coordinator.daemon.engine import Engine
 from muster.coordinator.protocol.control import Failure
 from muster.coordinator.scheduler import actions as c
+from muster.jobs.common.printable import harmless, joined
 from muster.jobs.common.units import format_duration, format_size
 from muster.jobs.contract.failure_codes import JobCode
 from muster.jobs.contract.text_limits import LOG_BYTES
@@ -46,7 +47,7 @@ def store_quarantine(engine: Engine, action: c.StoreQuarantine) -> None:
     job, layer, number, why = action.job, action.layer, action.number, action.why
     engine.write(lambda store: store.add_quarantine(job, layer, number, why))
     shard = f"{job}/{engine.jobs[job].name_of(layer, number)}"
-    _append(engine.root.job(job).failures, [f"{_now()} {shard} quarantined: {_one_line(why)}"])
+    _append(engine.root.job(job).failures, [f"{_now()} {shard} quarantined: {joined(why)}"])
 
 
 def forget_failures(engine: Engine, action: c.ForgetFailures) -> None:
@@ -58,16 +59,12 @@ def _append_failure(path: Path, shard: str, agent: str, host: str, failure: Fail
     where = f"{agent} ({host})" if host else agent
     head = (
         f"{_now()} {shard} {failure.code} on {where}, attempt {failure.boot}.{failure.attempt}, after"
-        f" {format_duration(failure.seconds)}, peak {format_size(failure.peak)}: {_one_line(failure.message)}"
+        f" {format_duration(failure.seconds)}, peak {format_size(failure.peak)}: {joined(failure.message)}"
     )
-    lines = [head, *(f"    {line}" for line in failure.evidence.splitlines())]
+    lines = [head, *(f"    {line}" for line in harmless(failure.evidence).splitlines())]
     if quarantined:
         lines.append(f"{_now()} {shard} quarantined: that was its last attempt")
     _append(path, lines)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _now() -> str:

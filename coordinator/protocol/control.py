@@ -18,10 +18,12 @@ from muster.coordinator.protocol.values import (
     Interval,
     Message,
     Name,
+    Numbers,
     Ranges,
     Seconds,
     Short,
     Text,
+    check_canonical,
 )
 from muster.jobs.contract.plan import Environment, Layer, Work
 
@@ -37,6 +39,7 @@ class Greeting(Message, frozen=True, tag="greeting"):
     protocol: int
     version: Short
     farm: Farm
+    control_bytes: Count = 0  # of one frame that the agent sends on the control channel, at most; 0: as any frame's
 
 
 class Bye(Message, frozen=True, tag="bye"):
@@ -66,6 +69,10 @@ class Held(Message, frozen=True, tag="held"):
     running: Ranges  # granted, not finished: started or waiting
     finished: Ranges  # committed locally, not acknowledged
 
+    def __post_init__(self) -> None:
+        check_canonical(self.running)
+        check_canonical(self.finished)
+
 
 class Failure(Message, frozen=True, tag="failure"):
     """One shard that failed here: `code` is one of `muster.jobs.contract.failure_codes`, or a newer peer's."""
@@ -93,6 +100,9 @@ class Loss(Message, frozen=True, tag="loss"):
     running: bool  # whether they were really running, and so may be to blame
     reason: Text
 
+    def __post_init__(self) -> None:
+        check_canonical(self.numbers)
+
 
 class Finished(Message, frozen=True, tag="finished"):
     """Shards of one grant committed locally, with what the report needs, summed over them."""
@@ -109,6 +119,9 @@ class Finished(Message, frozen=True, tag="finished"):
     out_bytes: Count
     peak: Count  # bytes, the largest
 
+    def __post_init__(self) -> None:
+        check_canonical(self.numbers)
+
 
 class Returned(Message, frozen=True, tag="returned"):
     """Shards handed back unstarted: a drain, or no room for them."""
@@ -117,6 +130,9 @@ class Returned(Message, frozen=True, tag="returned"):
     boot: Count
     attempt: Count
     numbers: Ranges
+
+    def __post_init__(self) -> None:
+        check_canonical(self.numbers)
 
 
 class Printed(msgspec.Struct, frozen=True):
@@ -142,14 +158,16 @@ class Hello(Message, frozen=True, tag="hello"):
     cpus: Annotated[int, Meta(ge=1, le=4096)]
     memory: Count  # bytes its shards may use
     disk: Count  # bytes its spool may use
-    kernels: dict[Name, Count]  # kind → kernel version
+    kernels: Numbers  # kind → kernel version
     fingerprint: Text
     python: Short
     in_place: bool = False  # reads sources where they are: inputs take none of its disk
     held: list[Held] = []
     failures: list[Failure] = []
     losses: list[Loss] = []
-    packages: list[Short] = []  # those of `muster.jobs.contract.resources` that can be imported there
+    packages: Annotated[
+        list[Short], Meta(max_length=1024)
+    ] = []  # those of `muster.jobs.contract.resources` that can be imported there
     gpus: Annotated[list[Short], Meta(max_length=1024)] = []  # labels of those it lends
     envs: Annotated[dict[Short, Environment], Meta(max_length=64)] = {}  # by name; "" is the agent's own
     kinds: Annotated[list[Name], Meta(max_length=256)] = []  # those alone that it takes; []: all of `kernels`

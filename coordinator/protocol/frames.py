@@ -9,6 +9,7 @@ from muster.jobs.common.errors import ProtocolError
 MAGIC = b"mus1"
 HEAD = struct.Struct(">4sI")
 FRAME_LIMIT = 16 << 20  # bytes of one payload; a peer that claims more is cut off
+AGENT_LIMIT = 1 << 20  # of one that reaches the daemon from an agent's channel
 NOISE_SHOWN = 120
 
 
@@ -19,13 +20,13 @@ def frame(payload: bytes) -> bytes:
     return HEAD.pack(MAGIC, len(payload)) + payload
 
 
-def payload_size(head: bytes) -> int:
+def payload_size(head: bytes, limit: int = FRAME_LIMIT) -> int:
     """The length a frame's eight bytes announce, or an error that shows what came instead of a frame."""
     magic, size = HEAD.unpack(head)
     if magic != MAGIC:
         raise ProtocolError(f"expected a frame, got {head[:NOISE_SHOWN]!r}")
-    if size > FRAME_LIMIT:
-        raise ProtocolError(f"a frame of {size} bytes is above the limit of {FRAME_LIMIT}")
+    if size > limit:
+        raise ProtocolError(f"a frame of {size} bytes is above the limit of {limit}")
     return int(size)
 
 

@@ -22,12 +22,22 @@ Farm = Annotated[str, Meta(pattern=r"\A([0-9a-f]{32})?\Z")]  # uuid of a root, "
 Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z")]
 Range = tuple[Count, Count]
 Ranges = Annotated[list[Range], Meta(max_length=65_536)]
+Numbers = Annotated[dict[Name, Count], Meta(max_length=256)]
 _encoder = msgspec.msgpack.Encoder()
 _T = TypeVar("_T")
 
 
 class Message(msgspec.Struct, frozen=True, tag_field="t", tag="message"):
     """One message. Each class gives its tag itself: what goes over the wire stays whatever classes are called."""
+
+
+def check_canonical(numbers: list[Range]) -> None:
+    """A ValueError, which refuses a message that is decoded, unless ranges are sorted, not empty and apart."""
+    edge = -1
+    for lo, hi in numbers:
+        if not edge < lo < hi:
+            raise ValueError("ranges that are not sorted and apart")
+        edge = hi
 
 
 def encode(message: msgspec.Struct) -> bytes:

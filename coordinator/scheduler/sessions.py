@@ -167,6 +167,7 @@ def part(state: State, agent: Agent, as_state: AgentState) -> None:
     state.by_session.pop(agent.session, None)
     agent.state, agent.session, agent.hungry = as_state, 0, False
     state.short.pop(agent.name, None)
+    agent.envs, agent.env_obstacles = {}, {}  # they may be long, and its next hello has them
     held: list[Holding] = list(agent.holdings.values())
     agent.left = {holding.key: holding.everything() for holding in held}
     agent.holdings.clear()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import ClassVar
 
+from muster.jobs.common.printable import harmless, joined
+
 INTERNAL_EXIT = 70  # a bug of ours
 INTERRUPTED_EXIT = 130
 
@@ -17,9 +19,9 @@ class MusterError(Exception):
     default_hint: ClassVar[str] = "see `--help`"
 
     def __init__(self, message: str, hint: str | None = None) -> None:
-        super().__init__(_unsteering(message))
-        self.message = _unsteering(message)
-        self.hint = _unsteering(hint or self.default_hint)
+        super().__init__(harmless(message))
+        self.message = harmless(message)
+        self.hint = harmless(hint or self.default_hint)
         self.__notes__ = [f"hint: {self.hint}"]  # shown below the message where nobody catches it, from Python 3.11 on
 
 
@@ -146,8 +148,7 @@ class FencedError(MusterError):
 
 def report(error: MusterError) -> int:
     """Show `error` as its two lines on stderr; its exit code."""
-    message, hint = (" ".join(text.split()) for text in (error.message, error.hint))
-    print(f"error: {message}\nhint: {hint}", file=sys.stderr, flush=True)
+    print(f"error: {joined(error.message)}\nhint: {joined(error.hint)}", file=sys.stderr, flush=True)
     return error.exit_code
 
 
@@ -158,13 +159,6 @@ def report_bug(error: BaseException) -> int:
 
     with tempfile.NamedTemporaryFile("w", prefix="muster-", suffix=".txt", delete=False) as file:
         traceback.print_exception(type(error), error, error.__traceback__, file=file)
-    shown = _unsteering(" ".join(f"{type(error).__name__}: {error}".split()))[:300]
+    shown = joined(f"{type(error).__name__}: {error}")[:300]
     print(f"error: {shown}\nhint: this is a bug; its traceback is in {file.name}", file=sys.stderr, flush=True)
     return INTERNAL_EXIT
-
-
-def _unsteering(text: str) -> str:
-    """Some of it is another machine's words: nothing of them may steer the terminal, whoever shows it."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text)

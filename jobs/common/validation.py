@@ -10,9 +10,11 @@ from typing import TypeVar
 import msgspec
 from msgspec import inspect
 
+from muster.jobs.common import printable
 from muster.jobs.common.errors import JobFileError
 
 T = TypeVar("T")
+one_line = printable.one_line
 
 _AT = re.compile(r"(?P<what>.*?)(?: - at (?P<key>`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
@@ -20,11 +22,6 @@ _MISSING = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[]+)|(\[[^\]]*\])")
 _WORDS = {"array": "a list", "object": "a mapping", "str": "text", "int": "a whole number", "float": "a number"}
 _WORDS |= {"null": "nothing", "bool": "true or false", "bytes": "bytes"}
-
-
-def one_line(text: str) -> str:
-    """What a stranger wrote, fit for a terminal: whatever cannot be printed is escaped."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 class FieldError(Exception):

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import tracemalloc
+from itertools import pairwise
+from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from muster.agent.core.reports import Reports
 from muster.coordinator.api import driver
 from muster.coordinator.api import requests as a
-from muster.coordinator.protocol import control, transfer, values
+from muster.coordinator.protocol import control, fitting, transfer, values
+from muster.coordinator.protocol.frames import AGENT_LIMIT
 from muster.jobs.common.errors import DamagedError, ProtocolError
+from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import Output
 from muster.jobs.parts.part_file import decode_index
 
@@ -151,6 +156,89 @@ def test_the_most_hostile_message_costs_a_bounded_factor(name: str) -> None:
         assert tracemalloc.get_traced_memory()[1] < GROWTH_LIMIT * len(raw)
     finally:
         tracemalloc.stop()
+
+
+NUMBERS = st.integers(0, 60)
+PAIRS = st.lists(st.tuples(NUMBERS, NUMBERS), max_size=6)
+
+
+@given(PAIRS)
+def test_ranges_that_are_not_sorted_and_apart_are_refused(pairs: list[tuple[int, int]]) -> None:
+    canonical = all(lo < hi for lo, hi in pairs) and all(one[1] < after[0] for one, after in pairwise(pairs))
+    report = {"t": "returned", "layer": DIGEST, "boot": 1, "attempt": 1, "numbers": pairs}
+    sync = msgspec.to_builtins(control.Sync(1, 0))
+    assert (outcome(msgspec.msgpack.encode({**sync, "returned": [report]})) is not None) == canonical
+
+
+def test_ranges_in_falling_order_are_refused_before_anything_is_made_of_them() -> None:
+    falling = [(2 * n, 2 * n + 1) for n in range(65_536, 0, -1)]
+    held = {"t": "held", "job": "", "layer": DIGEST, "boot": 1, "attempt": 1, "running": falling, "finished": []}
+    assert outcome(msgspec.msgpack.encode({**msgspec.to_builtins(SAMPLES[1]), "held": [held]})) is None
+
+
+TEXTS = st.text(max_size=40) | st.sampled_from(["\x1b" * 16_000, "\U0001f600" * 16_000, "\n" * 16_000, "\\" * 16_000])
+RUNS = st.builds(lambda n, start: [(start + 3 * i, start + 3 * i + 1) for i in range(n)],
+                 st.integers(1, 20) | st.sampled_from([3_000, 9_000]), st.integers(0, 1 << 40))  # fmt: skip
+
+
+def many(one: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
+    return st.tuples(one, st.integers(0, 3) | st.sampled_from([300, 2_000])).map(lambda pair: [pair[0]] * pair[1])
+
+
+FIELDS = ("j", DIGEST, 1, 1)
+PRINTED = st.builds(control.Printed, *map(st.just, (DIGEST, 1, 1, 1)), TEXTS)
+SYNCS = st.builds(
+    control.Sync,
+    st.just(1),
+    st.just(0),
+    finished=many(st.builds(control.Finished, *map(st.just, FIELDS), RUNS, *map(st.just, (1, 1.0, 1.0, 1, 1, 1)))),
+    failures=many(
+        st.builds(control.Failure, *map(st.just, ("j", DIGEST, 1, 1, 1, "exit")), TEXTS, TEXTS, *map(st.just, (1.0, 1)))
+    ),
+    losses=many(st.builds(control.Loss, *map(st.just, FIELDS), RUNS, st.booleans(), TEXTS)),
+    returned=many(st.builds(control.Returned, *map(st.just, FIELDS[1:]), RUNS)),
+    changed=many(st.just(DIGEST)),
+    change=TEXTS,
+    note=TEXTS,
+    printed=st.tuples(PRINTED, st.sampled_from([0, 1, 1024])).map(lambda pair: [pair[0]] * pair[1]),
+)
+
+
+@given(SYNCS)
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+def test_whatever_an_agent_says_is_cut_to_a_frame_and_what_fits_is_left_alone(sync: control.Sync) -> None:
+    cut = fitting.fitted_sync(sync)
+    assert len(values.encode(cut)) <= AGENT_LIMIT
+    assert fitting.fitted_sync(cut) == cut
+    assert len(msgspec.json.encode(cut)) <= 2 * AGENT_LIMIT, "texts become longer where they are written"
+    entries: list[Any] = [*cut.finished, *cut.losses, *cut.returned]
+    assert len(entries) <= fitting.ENTRIES and sum(len(one.numbers) for one in entries) <= fitting.RANGES
+    texts = [cut.note, cut.change, *(one.message for one in cut.failures), *(one.reason for one in cut.losses)]
+    assert all(text.isprintable() for text in texts)
+    assert decode(values.encode(cut)) == cut
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), RUNS), max_size=3), st.lists(RUNS, max_size=2))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+def test_an_agent_says_all_it_has_in_as_many_messages_as_that_takes(
+    finished: list[tuple[int, list[tuple[int, int]]]], lost: list[list[tuple[int, int]]]
+) -> None:
+    reports = Reports()
+    for attempt, pairs in finished:
+        reports.finish(("j", DIGEST, 1, attempt), RangeSet.canonical(pairs)).rows += 1
+    for pairs in lost:
+        reports.lose(control.Loss("j", DIGEST, 1, 77, pairs, True, "killed"))
+    said: list[control.Sync] = []
+    while reports.next.pressing:
+        assert len(said) < 1_000, "it never ends"
+        said.append(control.Sync(1, 0, **reports.post().fields()))  # type: ignore[arg-type]
+        assert fitting.fitted_sync(said[-1]) == said[-1], "an honest agent would be cut"
+        reports.answered()
+    assert sum(one.rows for sync in said for one in sync.finished) == len(finished)
+    reported: list[Any] = [one for sync in said for one in (*sync.finished, *sync.losses)]
+    told = [(one.attempt, n) for one in reported for n in RangeSet(one.numbers)]
+    wanted = {(attempt, n) for attempt, pairs in (*finished, *((77, pairs) for pairs in lost)) for n in RangeSet(pairs)}
+    assert {*told} == wanted
 
 
 @given(st.binary(max_size=200))

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from muster.coordinator.daemon.connection import Wire
 from muster.coordinator.daemon.engine import Engine
 from muster.coordinator.protocol.control import Bye, Rejected
+from muster.coordinator.protocol.frames import AGENT_LIMIT
 from muster.coordinator.protocol.transfer import Attach, Moved
 from muster.coordinator.protocol.values import Message
 from muster.coordinator.scheduler import events as e
@@ -30,6 +31,7 @@ class Channel:
     def __init__(self, engine: Engine, wire: Wire, attach: Attach) -> None:
         self._engine = engine
         self._wire = wire
+        wire.limit = AGENT_LIMIT
         self._role = attach.role
         self._pinned = attach.pinned
         self._moving = 0  # the session whose bytes go through here, since they were wanted; 0: none do

@@ -16,16 +16,21 @@ from muster.coordinator.protocol.control import (
     Bye,
     Committed,
     Drop,
+    Finished,
     Grant,
     Hello,
     Leave,
+    Loss,
     Rejected,
+    Returned,
     Sync,
 )
+from muster.coordinator.protocol.fitting import fitted_hello, fitted_sync
 from muster.coordinator.protocol.transfer import Attach
 from muster.coordinator.protocol.values import PROTOCOL, Message
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
+from muster.coordinator.scheduler.entities import Agent
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.common.validation import one_line
 
@@ -36,6 +41,7 @@ class ControlChannel(Channel):
     def __init__(self, engine: Engine, wire: Wire, attach: Attach) -> None:
         super().__init__(engine, wire, attach)
         self._session = 0
+        self._name = ""  # of whoever said hello here
         self._outbox: Outbox | None = None
 
     def clear_up(self) -> None:
@@ -44,7 +50,7 @@ class ControlChannel(Channel):
             self._engine.handle(e.HungUp(self._session))
 
     def _hello(self, hello: Hello) -> Message:
-        engine = self._engine
+        engine, hello = self._engine, fitted_hello(hello)
         if hello.protocol != PROTOCOL:
             older = "agent" if hello.protocol < PROTOCOL else "coordinator"
             message = f"the agent speaks protocol {hello.protocol}, the coordinator {PROTOCOL}"
@@ -52,6 +58,9 @@ class ControlChannel(Channel):
         if self._pinned and hello.name != self._pinned:
             log.warning("a key pinned to %s said hello as %s: refused", self._pinned, hello.name)
             return self.other_name()
+        if self._name not in ("", hello.name):
+            return Rejected("not-allowed", f"this channel is {self._name}'s", "open another one for another name")
+        self._name = hello.name
         engine.sessions.close(self._session)  # of an earlier hello here; a refusal in it has been read
         self._session, self._outbox = _join(engine, hello)
         if self._outbox.rejected:
@@ -70,7 +79,7 @@ class ControlChannel(Channel):
         agent = self._engine.agent_of(sync.session)
         if agent is None:
             return Rejected("no-session", "this session has ended", "say hello again")
-        _hear(self._engine, agent.name, sync)
+        _hear(self._engine, agent, fitted_sync(sync))
         await outbox.wait(min(sync.wait, self._engine.state.timing.lease / 4))
         return outbox.rejected or outbox.news()
 
@@ -94,7 +103,8 @@ def _join(engine: Engine, hello: Hello) -> tuple[int, Outbox]:
     taken = state is not None and state.present and state.hello.spool != hello.spool
     if not taken:
         engine.sessions.hello(hello)
-        _note_news(engine, hello.name, hello)
+        if state is not None:
+            _note_news(engine, state, hello)
     engine.handle(e.Joined(session, hello))
     if outbox.rejected:
         engine.sessions.close(session)
@@ -103,12 +113,12 @@ def _join(engine: Engine, hello: Hello) -> tuple[int, Outbox]:
     return session, outbox
 
 
-def _hear(engine: Engine, agent: str, sync: Sync) -> None:
-    engine.sessions.sync(agent, sync)
+def _hear(engine: Engine, agent: Agent, sync: Sync) -> None:
+    engine.sessions.sync(agent.name, sync)
     _count_finished(engine, agent, sync)
     _note_news(engine, agent, sync)
     if sync.printed or sync.unprinted:
-        _keep_printed(engine, agent, sync)
+        _keep_printed(engine, agent.name, sync)
     engine.handle(
         e.Synced(
             session=sync.session,
@@ -125,24 +135,27 @@ def _hear(engine: Engine, agent: str, sync: Sync) -> None:
     )
 
 
-def _count_finished(engine: Engine, agent: str, sync: Sync) -> None:
+def _count_finished(engine: Engine, agent: Agent, sync: Sync) -> None:
+    """Of grants that it has, or had: a bundle may be faster than the report."""
     for report in sync.finished:
-        layer = engine.open_layer(report.layer)
-        count = len(RangeSet(report.numbers) & layer.whole) if layer else 0
-        if layer and count:
-            engine.jobs[layer.job].figures.finished(agent, report, count)
+        layer, key = engine.open_layer(report.layer), (report.layer, report.boot, report.attempt)
+        if layer is None or not (key in agent.holdings or key in agent.ended):
+            continue
+        if count := len(RangeSet.canonical(report.numbers) & layer.whole):
+            engine.jobs[layer.job].figures.finished(agent.name, report, count)
 
 
-def _note_news(engine: Engine, agent: str, news: Sync | Hello) -> None:
-    """For whoever asks what became of a shard. Failures are stored anyway."""
-    note = engine.shard_history.note
+def _note_news(engine: Engine, agent: Agent, news: Sync | Hello) -> None:
+    """For whoever asks what became of a shard that the agent held. Failures are stored anyway."""
+    said: list[tuple[What, Finished | Returned | Loss]] = [("lost", loss) for loss in news.losses]
     if isinstance(news, Sync):
-        for done in news.finished:
-            note("finished", done.layer, agent, done.numbers, done.boot, done.attempt)
-        for back in news.returned:
-            note("returned", back.layer, agent, back.numbers, back.boot, back.attempt)
-    for loss in news.losses:
-        note("lost", loss.layer, agent, loss.numbers, loss.boot, loss.attempt, loss.reason)
+        said = [*(("finished", one) for one in news.finished), *(("returned", one) for one in news.returned), *said]
+    for what, one in said:
+        holding = agent.holdings.get((one.layer, one.boot, one.attempt))
+        numbers = RangeSet.canonical(one.numbers) & holding.open if holding else None
+        if numbers:
+            why = one.reason if isinstance(one, Loss) else ""
+            engine.shard_history.note(what, one.layer, agent.name, numbers, one.boot, one.attempt, why)
 
 
 def _keep_printed(engine: Engine, agent: str, sync: Sync) -> None:

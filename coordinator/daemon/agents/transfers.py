@@ -64,12 +64,8 @@ class PullChannel(Channel):
         if layer.plan.made:
             log.info("%s asked for the input of shard %d of %s, which has none", agent.name, fetch.number, fetch.layer)
             return Refused("corrupt", [], "this shard was made by a driver: it has no input to be fetched")
-<<<<<<< HEAD
         window = layer.plan.window(fetch.number)
-=======
-        window = self._engine.jobs[layer.job].layers[fetch.layer].window(fetch.number)
         self._moving = fetch.session
->>>>>>> 32a4bce (Renew a lease by bytes that were wanted, and draw the numbers of sessions)
         start = min(fetch.start, window.nbytes)
         nbytes = min(window.nbytes - start, fetch.limit or window.nbytes)
         if isinstance(window, ItemsWindow):
@@ -93,10 +89,7 @@ class PullChannel(Channel):
         if file is None:
             log.info("%s asked for the file %s, which no job has: refused", agent.name, fetch.code)
             return Refused("gone", [], "no job has such a file")
-<<<<<<< HEAD
-=======
-        self._moving, size = fetch.session, file.stat().st_size
->>>>>>> 32a4bce (Renew a lease by bytes that were wanted, and draw the numbers of sessions)
+        self._moving = fetch.session
         start = min(fetch.start, size)
         return Readable(str(file), start, min(size - start, fetch.limit or size), None)
 
@@ -237,12 +230,8 @@ class PushChannel(Channel):
             tmp=file if layer.rounds else engine.tmp / f"push-{name}",
             file=file,
         )
-<<<<<<< HEAD
-        self._bundles[token] = bundle
-        engine.intake.accept(token, coming)
-=======
         self._bundles[token], self._moving = bundle, offer.session
->>>>>>> 32a4bce (Renew a lease by bytes that were wanted, and draw the numbers of sessions)
+        engine.intake.accept(token, coming)
         return _take(token, bundle, layer)
 
     async def _stored(self, stored: Stored) -> Message:

@@ -44,7 +44,7 @@ class LiveJob:
         self.outputs: dict[str, tuple[Output, ...]] = {**declared, **(outputs or {})}
         self.created, self.started, self.ended = created, started, ended
         self.figures = JobFigures(failures=failures)
-        self.looked: dict[str, float] = {}  # layer → when somebody last looked at its source; inf while it goes on
+        self._looks: dict[str, float] = {}  # layer → when somebody last looked at its source; inf while it goes on
         self.changes: dict[str, str] = {}  # layer whose source changed → who says so, and of which file
         self.moved = Signal()  # a bundle is committed, or the job's state changed
         self.driver: object | None = None  # the connection that drives it
@@ -78,6 +78,13 @@ class LiveJob:
     def change_state(self, state: JobState) -> None:
         self.ended = time.time() if state in ENDED else None
         self.moved.give()
+
+    def looked_at(self, layer: str) -> float:
+        """When its source was last looked at; inf while it is."""
+        return self._looks.get(layer, float("-inf"))
+
+    def looks_at(self, layer: str, when: float) -> None:
+        self._looks[layer] = when
 
     def source_changed(self, layer: str, why: str) -> None:
         self.changes[layer] = why

@@ -19,9 +19,9 @@ LOOK_AGAIN_SECONDS = 10.0
 
 def look(engine: Engine, action: c.LookAtSource) -> None:
     """One look at a time at each layer, and none soon after one that found it as planned."""
-    looked, now = engine.jobs[action.job].looked, asyncio.get_running_loop().time()
-    if looked.get(action.layer, -inf) + LOOK_AGAIN_SECONDS <= now:
-        looked[action.layer] = inf
+    live, now = engine.jobs[action.job], asyncio.get_running_loop().time()
+    if live.looked_at(action.layer) + LOOK_AGAIN_SECONDS <= now:
+        live.looks_at(action.layer, inf)
         engine.background(_look(engine, action))
 
 
@@ -29,7 +29,7 @@ async def _look(engine: Engine, action: c.LookAtSource) -> None:
     live = engine.jobs[action.job]
     layer = live.layers[action.layer]
     why = await asyncio.to_thread(difference, layer, engine.root.job(action.job).items)
-    live.looked[action.layer] = asyncio.get_running_loop().time()
+    live.looks_at(action.layer, asyncio.get_running_loop().time())
     if action.job not in engine.jobs or not has_folder(engine, action.job):
         return  # a source that went with its job's folder did not change
     what = f"the source of {action.job}/{layer.name}"

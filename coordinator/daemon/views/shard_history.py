@@ -12,6 +12,7 @@ from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.states import AgentState
 
 LIMIT = 50_000  # entries; a grant, a report or a commit is one, of however many shards
+RANGES_LIMIT = 200_000  # of all of them
 
 What = Literal["granted", "finished", "lost", "returned", "dropped", "kicked", "committed", "uncommitted"]
 
@@ -48,6 +49,7 @@ class ShardHistory:
     def __init__(self, limit: int = LIMIT) -> None:
         self._entries: deque[HistoryEntry] = deque(maxlen=limit)
         self._partings: deque[Parting] = deque(maxlen=limit // 10)
+        self._ranges = 0
         self.since = time.time()
 
     def note(
@@ -61,8 +63,10 @@ class ShardHistory:
         why: str = "",
     ) -> None:
         pairs = numbers.pairs() if isinstance(numbers, RangeSet) else numbers
-        if len(self._entries) == self._entries.maxlen:
-            self.since = self._entries[0].when
+        self._ranges += len(pairs)
+        while len(self._entries) == self._entries.maxlen or (self._entries and self._ranges > RANGES_LIMIT):
+            oldest = self._entries.popleft()
+            self.since, self._ranges = oldest.when, self._ranges - len(oldest.pairs)
         self._entries.append(HistoryEntry(time.time(), what, layer, agent, boot, attempt, pairs, why))
 
     def note_parting(self, agent: str, state: AgentState) -> None:

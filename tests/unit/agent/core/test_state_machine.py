@@ -48,8 +48,10 @@ from muster.coordinator.protocol.control import (
     Sync,
     Welcome,
 )
+from muster.coordinator.protocol.fitting import FAILURES
+from muster.coordinator.protocol.frames import AGENT_LIMIT
 from muster.coordinator.protocol.transfer import Refused, Settled
-from muster.coordinator.protocol.values import PROTOCOL
+from muster.coordinator.protocol.values import PROTOCOL, encode
 from muster.jobs.common.errors import FencedError, LinkError, RefusedError
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import Layer, MadeSource, Work
@@ -510,7 +512,7 @@ def test_what_shards_print_is_said_in_portions_and_too_much_of_it_is_counted() -
     for number in range(PRINTED_KEPT + 5):
         reports.print(Printed(A, number, 1, 1, "x"))
     letter = reports.post()
-    assert (len(letter.printed), letter.unprinted, len(reports.next.printed)) == (128, 5, PRINTED_KEPT - 128)
+    assert (len(letter.printed), letter.unprinted, len(reports.next.printed)) == (64, 5, PRINTED_KEPT - 64)
     reports.unanswered()
     assert len(reports.next.printed) == PRINTED_KEPT, "the link broke: they are said again"
 
@@ -584,8 +586,9 @@ def test_much_evidence_still_fits_a_frame() -> None:
     world.now += 2
     (say,) = of(Say, world.tell(LinkUp("farm")))
     assert isinstance(say.message, Hello)
-    assert len(say.message.failures) == 999
-    assert sum(len(f.evidence) + len(f.message) for f in say.message.failures) < 8 << 20
+    assert len(say.message.failures) == FAILURES
+    assert all(f.message and f.evidence for f in say.message.failures)
+    assert len(encode(say.message)) <= AGENT_LIMIT
 
 
 def test_nothing_is_said_while_an_answer_is_awaited_and_news_is_gathered() -> None:

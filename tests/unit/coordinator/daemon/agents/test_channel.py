@@ -37,7 +37,7 @@ class Engine:
 
 def say(kind: type[Channel], *messages: object, pinned: str = "") -> tuple[Engine, list[Any]]:
     engine = Engine()
-    channel = kind(cast(Any, engine), cast(Any, None), Attach("push", pinned))
+    channel = kind(cast(Any, engine), cast(Any, SimpleNamespace(limit=0)), Attach("push", pinned))
 
     async def talk() -> list[Any]:
         return [await channel._answer(cast(Any, one)) for one in messages]

@@ -64,6 +64,7 @@ BENCHMARKS = {
         less_is_better=True,
         page=("--plot", str(DOCS / "scale.png")),
     ),
+    "hostile": Benchmark(("hostile",), "ms that a frame may take the coordinator", "ms of an agent's worst", 1.0),
     "tail": Benchmark(("tail",), "shards/s of two agents, one four times slower", "both busy from first to last", 0.9),
     "memory": Benchmark(
         ("memory",),

@@ -77,7 +77,7 @@ MUTATIONS = (
     ),
     Mutation("a draining agent granted more", "state_machine.py", 'event.hungry and agent.state == "live"', "event.hungry"),
     Mutation("a late failure that touches a newer attempt", "failures.py",
-             "    had = numbers & holding.everything() if holding else RangeSet()\n", "    had = numbers & layer.held()\n"),
+             "    had = holding.those(numbers) if holding else RangeSet()\n", "    had = numbers & layer.held()\n"),
     Mutation("a late tick that expires everyone", "state_machine.py", "if late > LATE_TICKS * state.timing.tick:", "if False:"),
     # sessions and leases
     Mutation("a late tick that forgives too much", "sessions.py", "min(now, agent.heard + delay)", "agent.heard + delay"),
@@ -92,7 +92,7 @@ MUTATIONS = (
              "agent.left.get(key, RangeSet())", "layer.whole"),
     Mutation("seconds believed that cannot have been", "commits.py", "min(seconds, most, agent.unbilled / job.cpus)", "seconds"),
     Mutation("a drain forgotten on reconnecting", "sessions.py", '"draining" if draining else "live"', '"live"'),
-    Mutation("a report on what its grant has no more", "commits.py", "told & holding.everything())", "told)"),
+    Mutation("a report on what its grant has no more", "commits.py", "holding.those(told))", "told)"),
     Mutation("a hello on an earlier opening of a layer", "sessions.py",
              "    if layer.opened_after < (claim.boot, claim.attempt) <= (state.boot, state.last_attempt):\n", "    if True:\n"),
     # restarts

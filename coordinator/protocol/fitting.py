@@ -19,7 +19,8 @@ from muster.jobs.contract.text_limits import EVIDENCE_BYTES, LINE_BYTES, MESSAGE
 
 ENTRIES = 1_024  # reports and claims in one message
 RANGES = 4_096  # of all of them
-FAILURES = 256
+SMALL = 64  # so many entries of so many ranges are within both
+FAILURES = 128
 CHANGED = 64  # layers
 COUNTED = 4_096  # layers
 TEXT_BYTES = 384 << 10  # of all texts; each is cut to its share
@@ -76,6 +77,8 @@ def fitted_hello(hello: Hello) -> Hello:
 
 
 def fitted_sync(sync: Sync) -> Sync:
+    if _is_small(sync):
+        return sync
     room = Room()
     share = _share(sync.failures, sync.losses, sync.printed)
     return replace(
@@ -90,6 +93,14 @@ def fitted_sync(sync: Sync) -> Sync:
         printed=[_printed(one, share) for one in sync.printed] if sync.printed else [],
         counts=sync.counts if sync.counts is None or len(sync.counts) <= COUNTED else None,
     )
+
+
+def _is_small(sync: Sync) -> bool:
+    """Most are: nothing of it could be cut."""
+    if sync.failures or sync.losses or sync.returned or sync.changed or sync.change or sync.printed:
+        return False
+    few = len(sync.finished) <= SMALL and (sync.counts is None or len(sync.counts) <= COUNTED)
+    return few and not sync.note and all(len(one.numbers) <= SMALL for one in sync.finished)
 
 
 def _ranges_in(entry: Held | Finished | Loss | Returned) -> int:

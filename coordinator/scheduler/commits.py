@@ -138,7 +138,7 @@ def finish(state: State, agent: Agent, report: Finished, now: float) -> None:
     if holding is not None:
         if new := told & holding.open:
             _measure(agent, job, len(new), now)
-        take_in(state, agent, holding, told & holding.everything())
+        take_in(state, agent, holding, holding.those(told))
     _note_overtaken(agent, report, told.top, now)
 
 
@@ -184,7 +184,7 @@ def let_go(state: State, agent: Agent, layer: Layer, run: Run, numbers: RangeSet
     layer.limbo.remove(poison)
     holding = agent.holdings.get((layer.digest, *run[1:]))
     if holding is not None:
-        theirs = numbers & holding.everything()
+        theirs = holding.those(numbers)
         holding.discard(theirs)
         state.prune(holding)
         state.release(layer, theirs - poison)

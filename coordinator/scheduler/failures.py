@@ -70,7 +70,7 @@ def lose(state: State, agent: Agent, loss: Loss) -> None:
 def _had(state: State, agent: Agent, layer: Layer, run: Run, numbers: RangeSet) -> RangeSet:
     """Those of `numbers` that this run has, or may have had before a restart: then who has them now is not known."""
     holding = agent.holdings.get((layer.digest, *run[1:]))
-    had = numbers & holding.everything() if holding else RangeSet()
+    had = holding.those(numbers) if holding else RangeSet()
     if run[1] < state.boot:
         had.update((numbers & layer.limbo) - _told_before(state, agent, layer, run))
     return had

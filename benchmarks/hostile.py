@@ -1,0 +1,105 @@
+"""What one frame of a hostile agent costs the coordinator: processor time of the worst, decoded, cut and handled."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+from msgspec.structs import replace
+
+from benchmarks.measure import machine, report
+from muster.coordinator.protocol.control import Failure, Finished, FromAgent, Held, Hello, Loss, Returned, Sync
+from muster.coordinator.protocol.fitting import fitted
+from muster.coordinator.protocol.frames import AGENT_LIMIT
+from muster.coordinator.protocol.values import Decoder, Message, encode
+from muster.coordinator.scheduler import events as e
+from muster.coordinator.scheduler.entities import Holding
+from muster.coordinator.scheduler.state_machine import Scheduler
+from muster.jobs.common.errors import ProtocolError
+from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.plan import Environment
+
+WANTED_MS = 50.0
+PACKAGES = {f"p{n}": "1" for n in range(8_000)}
+LAYER, COUNT, SESSION = "a" * 32, 1 << 20, 1
+_decode = Decoder(FromAgent)
+
+
+def scheduler() -> Scheduler:
+    """One job, and one agent that holds every other shard of a large grant."""
+    made = Scheduler(1)
+    seed = e.LayerSeed(LAYER, "x", COUNT, 0, 0, False)
+    made.handle(e.JobAdded("job.1", "cluster", 1, 1, None, 3, 20, 1, (seed,), succeeded=True), 0.0)
+    made.handle(e.Joined("bad", "s", "p", SESSION, 4096, 0, 1 << 50, {"cluster": 1}, in_place=True), 0.0)
+    numbers = RangeSet.canonical(odd(0, 32_768))
+    made.state.open_layers[LAYER].fresh.remove(numbers)
+    made.state.add_holding(Holding("bad", "job.1", LAYER, 1, 1, 0.0, numbers))
+    made.state.last_attempt = 1
+    return made
+
+
+def odd(low: int, count: int) -> list[tuple[int, int]]:
+    return [(n, n + 1) for n in range(low, low + 2 * count, 2)]
+
+
+def frames(made: Scheduler) -> Iterator[tuple[str, Message]]:
+    """The largest that the decoder takes, of each kind of list."""
+    held = max(made.state.agents["bad"].holdings.values(), key=lambda holding: len(holding.open))
+    low, attempt = held.open.bottom, held.attempt
+    each, runs = odd(low, 4_096), odd(low, 60_000)
+    hello = Hello(1, "", "bad", "s", "p", "", 1, 4096, 0, 1 << 50, {"cluster": 1}, "", "")
+    yield "finished", Sync(SESSION, 0, finished=[Finished("j", LAYER, 1, attempt, each, 0, 1e10, 0.0, 0, 0, 0)])
+    yield "finished, all", Sync(SESSION, 0, finished=[Finished("j", LAYER, 1, attempt, runs, 0, 1e10, 0.0, 0, 0, 0)])
+    one = Finished("j", LAYER, 1, attempt, [(low, low + 1)], 0, 1e10, 0.0, 0, 0, 0)
+    yield "finished, many", Sync(SESSION, 0, finished=[one] * 5_500)
+    yield "lost", Sync(SESSION, 0, losses=[Loss("j", LAYER, 1, attempt, odd(low + 9_000, 4_096), True, "\x1b" * 9_000)])
+    yield "returned", Sync(SESSION, 0, returned=[Returned(LAYER, 1, attempt, odd(low + 18_000, 4_096))])
+    bad = Failure("j", LAYER, low + 30_001, 1, attempt, "exit", "\x1b" * 1_000, "\x1b\n" * 1_000, 0.0, 0)
+    yield "failures", Sync(SESSION, 0, failures=[bad] * 300)
+    yield "changed", Sync(SESSION, 0, changed=[LAYER] * 30_000, change="\x1b" * 9_000)
+    yield "counts", Sync(SESSION, 0, counts={f"{n:032x}": 0 for n in range(27_000)})
+    claims = [Held("j", LAYER, 1, n, each[n % 9 :: 9], []) for n in range(170)]
+    yield "held", replace(hello, held=claims)
+    yield "kernels and packages", replace(hello, packages=["p"] * 1_024, envs={"": Environment("3", PACKAGES)})
+
+
+def handled(made: Scheduler, message: Message) -> None:
+    """As the daemon does, whose door cuts each message."""
+    said = fitted(message)
+    if isinstance(said, Sync):
+        event: e.Event = e.Synced(
+            SESSION, 0, True, None, tuple(said.finished), tuple(said.failures), tuple(said.losses),
+            tuple(said.returned), tuple(said.changed), said.counts,
+        )  # fmt: skip
+    else:
+        assert isinstance(said, Hello)
+        event = e.Joined(
+            said.name, said.spool, said.process, SESSION, said.cpus, 0, said.disk, said.kernels, said.fingerprint,
+            True, held=tuple(said.held), failures=tuple(said.failures), losses=tuple(said.losses), envs=said.envs,
+        )  # fmt: skip
+    made.handle(event, 100.0)
+
+
+def cost(message: Message) -> float:
+    """Processor milliseconds of one frame, in a farm where its sender holds much."""
+    made, raw = scheduler(), encode(message)
+    assert len(raw) <= AGENT_LIMIT, f"a frame of {len(raw)} bytes"
+    gc.collect()
+    began = time.process_time()
+    with suppress(ProtocolError):
+        handled(made, _decode(raw))
+    return 1000 * (time.process_time() - began)
+
+
+def main() -> None:
+    print(machine(), flush=True)
+    costs = {name: min(cost(message) for _ in range(3)) for name, message in frames(scheduler())}
+    for name, milliseconds in costs.items():
+        print(f"  {name}: {milliseconds:.1f} ms", flush=True)
+    report(WANTED_MS, max(costs.values()), {name: round(one, 1) for name, one in costs.items()})
+
+
+if __name__ == "__main__":
+    main()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
+from muster.jobs.common.printable import harmless, one_line
 from muster.jobs.common.units import format_size
 
 if TYPE_CHECKING:
@@ -67,16 +68,17 @@ class StatusLine:
 
     def show(self, state: DisplayState, now: float) -> None:
         if self._bar is not None:
-            self._bar.set_description_str(str(state))
+            self._bar.set_description_str(one_line(str(state)))
             return
         key = (state.linked, state.why_idle, state.running + state.waiting == 0)
         busy = bool(state.running) and now - self._shown_at >= PLAIN_SECONDS
         if busy or (key != self._key and now - self._shown_at >= 1.0):
             self._key, self._shown_at = key, now
-            self._print(str(state))
+            self._print(one_line(str(state)))
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """A line that stays. Some of it may be the coordinator's words."""
+        text = harmless(text)
         if self._bar is not None:
             self._bar.write(text, file=self._out)
         else:

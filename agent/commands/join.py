@@ -28,6 +28,7 @@ from muster.jobs.common import filesystems, launch, units
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import LinkError, RefusedError, UsageError
 from muster.jobs.common.locations import Folder, Host, check_root
+from muster.jobs.common.printable import joined
 from muster.jobs.contract.plan import Environment
 from muster.jobs.user_code import environments
 
@@ -199,7 +200,7 @@ def _join(place: Folder | Host, options: Options, wishes: Wishes) -> int:
     except LinkError as error:
         if not error.retryable:
             raise
-        click.echo(f"{wishes.name}: {error.message}; trying again", err=True)
+        click.echo(f"{wishes.name}: {joined(error.message)}; trying again", err=True)
     settings = _settings(place, wishes, spool, envs)
     who = settings.who
     lent = f"{who.cpus} cpus, {units.format_size(who.memory)} of memory"

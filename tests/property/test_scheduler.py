@@ -280,6 +280,7 @@ class Farm(RuleBasedStateMachine):
 
     def _granted(self, name: str, grant: c.SendGrant) -> None:
         oracle, seen, numbers = self.oracle, self.oracle.agents[name], set(grant.numbers)
+        self.liar_layers |= {grant.layer} if name == self.liar.name else set()
         job, layer = self.disk.jobs[grant.job], self.disk.layer(grant.job, grant.layer)
         shard_key = (grant.job, grant.layer)
         assert seen.state == "live" and oracle.eligible(name, job), f"{name} is not eligible for {job.id}"
@@ -914,7 +915,9 @@ class Farm(RuleBasedStateMachine):
             self._pass(seconds)
             if self.liar.session not in self.oracle.sessions:
                 self._lie([], True)
-            self._lie([report for lie in told for report in self._made_up(lie)], hello)
+            reports = [report for lie in told for report in self._made_up(lie)]
+            wrong = [one for one in reports if isinstance(one, Failure | Loss)][1:]  # the oracle takes one at a time
+            self._lie([one for one in reports if not any(one is other for other in wrong)], hello)
 
     def _lie(self, reports: list[Any], hello: bool) -> None:
         before, used = self._others(), self._used()
@@ -929,6 +932,7 @@ class Farm(RuleBasedStateMachine):
     def _say(self, reports: list[Any], hello: bool) -> None:
         liar, oracle = self.liar, self.oracle
         self.looks.clear()
+        self.liar_layers |= {key[0] for key, those in self._had_by_liar() if those}
         if hello:
             self.last_session += 1
             liar.session = self.last_session
@@ -949,8 +953,8 @@ class Farm(RuleBasedStateMachine):
                 changed=tuple(sorted({one.layer for one in reports})),
             )  # fmt: skip
             self.handle(news, self._told(liar.name, news))
-        self.liar_layers |= {one.layer for one in self.mail[liar.session] if isinstance(one, c.SendGrant)}
         assert set(self.looks) <= self.liar_layers, "looked at a source for whoever had nothing of it"
+        self.liar_layers |= {key[0] for key, those in self._had_by_liar() if those}
 
     def _had_by_liar(self) -> list[tuple[Key, set[int]]]:
         seen = self.oracle.agents.get(self.liar.name)

@@ -19,20 +19,22 @@ from muster.coordinator.scheduler.entities import Holding
 from muster.coordinator.scheduler.state_machine import Scheduler
 from muster.jobs.common.errors import ProtocolError
 from muster.jobs.common.ranges import RangeSet
-from muster.jobs.contract.plan import Environment
+from muster.jobs.contract.plan import FORMAT, ArraySource, Environment, Layer, Plan, Stamp, Work
 
 WANTED_MS = 50.0
 PACKAGES = {f"p{n}": "1" for n in range(8_000)}
 LAYER, COUNT, SESSION = "a" * 32, 1 << 20, 1
+HELLO = Hello(1, "", "bad", "s", "p", "", 1, 4096, 0, 1 << 50, {"cluster": 1}, "", "", in_place=True)
 _decode = Decoder(FromAgent)
 
 
 def scheduler() -> Scheduler:
     """One job, and one agent that holds every other shard of a large grant."""
     made = Scheduler(1)
-    seed = e.LayerSeed(LAYER, "x", COUNT, 0, 0, False)
-    made.handle(e.JobAdded("job.1", "cluster", 1, 1, None, 3, 20, 1, (seed,), succeeded=True), 0.0)
-    made.handle(e.Joined("bad", "s", "p", SESSION, 4096, 0, 1 << 50, {"cluster": 1}, in_place=True), 0.0)
+    layer = Layer("x", LAYER, ArraySource("x.npy", 0, "<f4", (COUNT,), Stamp(0, 0, 0, 0)), COUNT, 1, COUNT, 0, 0, ())
+    plan = Plan(FORMAT, "job", Work("cluster", 1, {}, None, None, None, 1, None, None), (layer,), 3, 20, 1, None)
+    made.handle(e.JobAdded("job.1", plan, 1, (e.LayerSeed(layer, COUNT, 0),), succeeded=True), 0.0)
+    made.handle(e.Joined(SESSION, HELLO), 0.0)
     numbers = RangeSet.canonical(odd(0, 32_768))
     made.state.open_layers[LAYER].fresh.remove(numbers)
     made.state.add_holding(Holding("bad", "job.1", LAYER, 1, 1, 0.0, numbers))
@@ -49,7 +51,6 @@ def frames(made: Scheduler) -> Iterator[tuple[str, Message]]:
     held = max(made.state.agents["bad"].holdings.values(), key=lambda holding: len(holding.open))
     low, attempt = held.open.bottom, held.attempt
     each, runs = odd(low, 4_096), odd(low, 60_000)
-    hello = Hello(1, "", "bad", "s", "p", "", 1, 4096, 0, 1 << 50, {"cluster": 1}, "", "")
     yield "finished", Sync(SESSION, 0, finished=[Finished("j", LAYER, 1, attempt, each, 0, 1e10, 0.0, 0, 0, 0)])
     yield "finished, all", Sync(SESSION, 0, finished=[Finished("j", LAYER, 1, attempt, runs, 0, 1e10, 0.0, 0, 0, 0)])
     one = Finished("j", LAYER, 1, attempt, [(low, low + 1)], 0, 1e10, 0.0, 0, 0, 0)
@@ -61,8 +62,8 @@ def frames(made: Scheduler) -> Iterator[tuple[str, Message]]:
     yield "changed", Sync(SESSION, 0, changed=[LAYER] * 30_000, change="\x1b" * 9_000)
     yield "counts", Sync(SESSION, 0, counts={f"{n:032x}": 0 for n in range(27_000)})
     claims = [Held("j", LAYER, 1, n, each[n % 9 :: 9], []) for n in range(170)]
-    yield "held", replace(hello, held=claims)
-    yield "kernels and packages", replace(hello, packages=["p"] * 1_024, envs={"": Environment("3", PACKAGES)})
+    yield "held", replace(HELLO, held=claims)
+    yield "kernels and packages", replace(HELLO, packages=["p"] * 1_024, envs={"": Environment("3", PACKAGES)})
 
 
 def handled(made: Scheduler, message: Message) -> None:
@@ -75,10 +76,7 @@ def handled(made: Scheduler, message: Message) -> None:
         )  # fmt: skip
     else:
         assert isinstance(said, Hello)
-        event = e.Joined(
-            said.name, said.spool, said.process, SESSION, said.cpus, 0, said.disk, said.kernels, said.fingerprint,
-            True, held=tuple(said.held), failures=tuple(said.failures), losses=tuple(said.losses), envs=said.envs,
-        )  # fmt: skip
+        event = e.Joined(SESSION, said)
     made.handle(event, 100.0)
 
 

@@ -90,7 +90,7 @@ MUTATIONS = (
              "    take_in(state, agent, holding, (finished & theirs) - layer.committed)\n", ""),
     Mutation("a hello believed about a grant that never was", "commits.py",
              "agent.left.get(key, RangeSet())", "layer.whole"),
-    Mutation("seconds believed that cannot have been", "commits.py", "min(seconds, most, agent.unbilled / job.cpus)", "seconds"),
+    Mutation("seconds believed that cannot have been", "commits.py", "min(seconds, most, agent.unbilled / job.work.cpus)", "seconds"),
     Mutation("a drain forgotten on reconnecting", "sessions.py", '"draining" if draining else "live"', '"live"'),
     Mutation("a report on what its grant has no more", "commits.py", "holding.those(told))", "told)"),
     Mutation("a hello on an earlier opening of a layer", "sessions.py",

@@ -144,8 +144,8 @@ def finish(state: State, agent: Agent, report: Finished, now: float) -> None:
 
 def _bill(agent: Agent, job: Job, seconds: float, most: float) -> float:
     """What is believed of the seconds that a machine says it worked: `most`, and in all no more than it can have."""
-    seconds = max(0.0, min(seconds, most, agent.unbilled / job.cpus))
-    agent.unbilled -= seconds * job.cpus
+    seconds = max(0.0, min(seconds, most, agent.unbilled / job.work.cpus))
+    agent.unbilled -= seconds * job.work.cpus
     return seconds
 
 

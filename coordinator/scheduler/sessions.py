@@ -167,7 +167,8 @@ def part(state: State, agent: Agent, as_state: AgentState) -> None:
     state.by_session.pop(agent.session, None)
     agent.state, agent.session, agent.hungry = as_state, 0, False
     state.short.pop(agent.name, None)
-    agent.envs, agent.env_obstacles = {}, {}  # they may be long, and its next hello has them
+    agent.hello = msgspec.structs.replace(agent.hello, envs={})  # they may be long, and its next hello has them
+    agent.env_obstacles = {}
     held: list[Holding] = list(agent.holdings.values())
     agent.left = {holding.key: holding.everything() for holding in held}
     agent.holdings.clear()

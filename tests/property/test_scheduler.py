@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -937,12 +937,10 @@ class Farm(RuleBasedStateMachine):
             self.last_session += 1
             liar.session = self.last_session
             self.mail[liar.session] = []
-            event = replace(
-                liar.hello(liar.session),
-                held=of(Held, reports),
-                failures=of(Failure, reports),
-                losses=of(Loss, reports),
-            )
+            held, failures, losses = list(of(Held, reports)), list(of(Failure, reports)), list(of(Loss, reports))
+            said = liar.hello(liar.session).hello
+            said = msgspec.structs.replace(said, held=held, failures=failures, losses=losses)
+            event = e.Joined(liar.session, said)
             must = oracle.joined(event, self.alive)
             oracle.released(self.alive)
             self.handle(event, must)

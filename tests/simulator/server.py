@@ -157,6 +157,8 @@ class Server:
                 self.clock.after(self.clock.between(0.05, 1.0), lambda life=self.life: self._merge(life, action))  # type: ignore[misc]
             case c.RaiseHighWater(job, layer, value):
                 self._write(lambda: self._stored(action), lambda _: self._raised(job, layer, value))
+            case c.LookAtSource():
+                self.clock.after(self.clock.between(0.0, 0.5), lambda life=self.life: self._look(life, action))  # type: ignore[misc]
             case c.NoteMissing():
                 self.tally.doubts.append(str(action))
             case c.SendGrant() | c.SendDrop() | c.SendCommitted() | c.SendGone() | c.SendDrain() | c.Reject():
@@ -243,6 +245,17 @@ class Server:
     def keep(self, change: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """A driver wants something stored."""
         self._write(change, then)
+
+    def _look(self, life: int, action: c.LookAtSource) -> None:
+        if life != self.life:
+            return
+        changed = self.jobs.natures[action.layer].changed
+        kept = e.SourceKept(action.job, action.layer, action.agent)
+        self.do(lambda: self._looked(e.SourceChanged(action.job, action.layer) if changed else kept))
+
+    def _looked(self, event: e.SourceChanged | e.SourceKept) -> None:
+        if event.job in self.disk.jobs:
+            self.handle(event)
 
     # --- merging -----------------------------------------------------------------------------------------
 

@@ -119,10 +119,9 @@ def rows_of(found: Iterable[FoundJob], folders: Iterable[str], boots: Iterable[i
 def _job_rows(job: FoundJob) -> JobRows:
     """What is merged counts, and of the bundles those with shards that no lower one has."""
     rows = JobRows(job, [LayerRows(layer, result=job.results.get(layer.digest)) for layer in job.plan.layers])
-    by_digest = {layer.layer.digest: layer for layer in rows.layers}
-    for layer in rows.layers:
-        if layer.result is not None:
-            layer.state = "merged"
+    by_digest = {row.layer.digest: row for row in rows.layers}
+    for row in rows.layers:
+        row.state = "waiting" if row.result is None else "merged"
     if job.plan.same_kernels:
         rows.kernels = next((print_ for one in rows.layers if one.result for print_ in one.result.fingerprints), None)
     for bundle in sorted(job.bundles, key=lambda bundle: bundle.order):
@@ -164,7 +163,7 @@ def _open_layers(jobs: Sequence[JobRows]) -> None:
         for job in jobs:
             left = LAYERS_OPEN - sum(layer.state == "open" for layer in job.layers)
             waiting = [layer for layer in job.layers if layer.state == "waiting" and bool(layer.bundles) is has_some]
-            for layer in [one for one in waiting if not isinstance(one.layer.source, MadeSource)][: max(0, left)]:
-                if layer.layer.digest not in taken:
-                    taken.add(layer.layer.digest)
-                    layer.state = "open"
+            for row in [one for one in waiting if not isinstance(one.layer.source, MadeSource)][: max(0, left)]:
+                if row.layer.digest not in taken:
+                    taken.add(row.layer.digest)
+                    row.state = "open"

@@ -9,6 +9,7 @@ from typing import Any, cast
 from muster.coordinator.daemon.agents.channel import Channel
 from muster.coordinator.daemon.agents.sessions import SESSIONS_PER_BOOT, Sessions
 from muster.coordinator.daemon.agents.transfers import PullChannel, PushChannel
+from muster.coordinator.daemon.connections import Connections
 from muster.coordinator.protocol.transfer import Attach, Fetch, Moved, Offer, Refused
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
@@ -23,6 +24,8 @@ class Engine:
     def __init__(self) -> None:
         self.heard: list[object] = []
         self.jobs: dict[str, object] = {}
+        self.connections: Connections[object] = Connections(100)
+        self.state = SimpleNamespace(damaged={})
 
     def agent_of(self, session: int) -> object:
         return SimpleNamespace(name="b", holdings={}) if session == 7 else None
@@ -35,9 +38,15 @@ class Engine:
         return [c.RefuseOffer(7, "gone", RangeSet())] if isinstance(event, e.Offered) else []
 
 
+class Wire:
+    """Of which nobody reads."""
+
+    limit = 0
+
+
 def say(kind: type[Channel], *messages: object, pinned: str = "") -> tuple[Engine, list[Any]]:
     engine = Engine()
-    channel = kind(cast(Any, engine), cast(Any, SimpleNamespace(limit=0)), Attach("push", pinned))
+    channel = kind(cast(Any, engine), cast(Any, Wire()), Attach("push", pinned))
 
     async def talk() -> list[Any]:
         return [await channel._answer(cast(Any, one)) for one in messages]

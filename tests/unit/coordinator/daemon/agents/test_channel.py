@@ -24,7 +24,7 @@ class Engine:
     def __init__(self) -> None:
         self.heard: list[object] = []
         self.jobs: dict[str, object] = {}
-        self.connections: Connections[object] = Connections(100)
+        self.connections: Connections[Any] = Connections(100)
         self.state = SimpleNamespace(damaged={})
 
     def agent_of(self, session: int) -> object:

@@ -15,6 +15,7 @@ class MergeOrder(msgspec.Struct, frozen=True):
     bundles: list[str]
     folder: str
     items: str = ""  # the layer's list, where it has one
+    since: float = 0.0  # when the job was made, as the clock on the wall has it
 
 
 class MergeReply(msgspec.Struct, frozen=True):

@@ -20,7 +20,17 @@ from typing import Protocol
 
 from muster.coordinator.connect.pipe import IDLE_SECONDS
 from muster.coordinator.protocol.control import Bye, Rejected
-from muster.coordinator.protocol.transfer import Accepted, Failed, Moved, Offer, Refused, Settled, Stored, Take
+from muster.coordinator.protocol.transfer import (
+    NAMES_MOST,
+    Accepted,
+    Failed,
+    Moved,
+    Offer,
+    Refused,
+    Settled,
+    Stored,
+    Take,
+)
 from muster.coordinator.protocol.values import Decoder, Message, encode
 from muster.jobs.common import durable
 from muster.jobs.common.errors import DamagedError, LinkError, ProtocolError, SpaceError
@@ -109,7 +119,10 @@ def _ask(daemon: PushAsked, message: Message) -> Message:
 
 def _header(offer: Offer, index: Index) -> Offer:
     """All that the daemon judges by."""
-    return Offer(offer.session, offer.layer, offer.numbers, offer.outputs, b"", offer.nbytes, index.fingerprint)
+    agents = sorted({entry.agent for entry in index.entries})
+    return Offer(
+        offer.session, offer.layer, offer.numbers, offer.outputs, b"", offer.nbytes, index.fingerprint, agents=agents
+    )
 
 
 def _checked_index(offer: Offer, farm: str) -> Index:
@@ -120,6 +133,8 @@ def _checked_index(offer: Offer, farm: str) -> Index:
         raise DamagedError("a bundle of another farm")
     if (index.layer, list(index.outputs)) != (offer.layer, offer.outputs) or numbers.pairs() != offer.numbers:
         raise DamagedError("a bundle whose index and header differ")
+    if len({entry.agent for entry in index.entries}) > NAMES_MOST:
+        raise DamagedError(f"a bundle that names more than {NAMES_MOST} agents")
     if index.body_bytes != offer.nbytes:
         raise DamagedError(f"a body of {offer.nbytes} bytes where the index says {index.body_bytes}")
     return index

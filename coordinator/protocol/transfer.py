@@ -26,7 +26,10 @@ RefusalCode = Literal[
     "later",  # nobody takes it now, and somebody will: to be kept, and offered again
     "no-session",  # this session has ended
     "outputs",  # they are not what the layer's first ones were
+    "sender",  # of a bundle: its header names another machine than sends it, or numerics that this one never told of
 ]
+
+NAMES_MOST = 64  # agents that a bundle's header may name
 
 # --- push ------------------------------------------------------------------------------------------------
 
@@ -43,6 +46,7 @@ class Offer(Message, frozen=True, tag="offer"):
     fingerprint: Text = ""  # of the index, as the helper read it there
     eager: bool = False  # the body follows at once, and the one answer comes after it
     file: Text = ""  # where body, index and tail lie instead, in the folder that the helper was started with; if eager
+    agents: Annotated[list[Short], Meta(max_length=NAMES_MOST)] = []  # of the index, likewise
 
 
 class Accepted(Message, frozen=True, tag="accepted"):

@@ -88,6 +88,7 @@ class RefuseOffer:
     session: int
     code: RefusalCode
     numbers: RangeSet
+    why: str = ""
 
 
 @dataclass(frozen=True)

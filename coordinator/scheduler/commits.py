@@ -13,10 +13,11 @@ from muster.coordinator.scheduler.actions import (
     SendGone,
     StoreSuccess,
 )
-from muster.coordinator.scheduler.entities import Agent, Holding, Job, Layer, Rate
+from muster.coordinator.scheduler.entities import Agent, Holding, Job, Layer, Obstacle, Rate
 from muster.coordinator.scheduler.events import Advanced, BundleCommitted, Offered, Run, Uncommitted
 from muster.coordinator.scheduler.state import State
 from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.resources import apart
 
 PACE_WEIGHT = 0.3  # of the newest report
 PACE_LEAST_SECONDS = 1e-6
@@ -212,12 +213,40 @@ def judge(state: State, event: Offered) -> None:
         _refuse_unknown(state, event)
     elif event.numbers.top > layer.count or not event.numbers:
         state.emit(RefuseOffer(event.session, "corrupt", RangeSet()))
+    elif why := _not_its_own(agent, event):
+        _distrust(state, agent, why)
+        state.emit(RefuseOffer(event.session, "sender", event.numbers, why))
     elif event.numbers & layer.committed:
         state.emit(RefuseOffer(event.session, "committed", event.numbers & layer.committed))
     elif state.jobs[layer.job].kernels_fixed and not state.jobs[layer.job].suits(event.fingerprint):
         state.emit(RefuseOffer(event.session, "kernels", event.numbers))
     else:
         state.emit(AcceptOffer(event.session, layer.job, layer.digest, layer.generation))
+
+
+def _not_its_own(agent: Agent, event: Offered) -> str:
+    """What a bundle's header says that its sender cannot have computed. What lies in `done/` may be of an earlier
+    process, which another name or other packages than now had: that spool's hellos told of them then."""
+    odd = set(event.agents) - {agent.name} - agent.names
+    if odd:
+        return f"sent results under the name {min(odd)}: leave there, and join it again"
+    if event.fingerprint != agent.hello.fingerprint and event.fingerprint not in agent.fingerprints:
+        told = apart(event.fingerprint, agent.hello.fingerprint)
+        return f"sent results of kernels that it never told of: {told} at its hello; leave there, and join it again"
+    return ""
+
+
+def _distrust(state: State, agent: Agent, why: str) -> None:
+    """This process gets no more of any job, and others run what it has. Its parts stay where they are: an honest one,
+    whose packages changed under it, tells of them when it joins anew, and they count."""
+    agent.distrusted = Obstacle("distrusted", why)
+    for holding in list(agent.holdings.values()):
+        layer = state.open_layers[holding.layer]
+        numbers = holding.everything()
+        drop(state, layer, holding, holding.open.copy())
+        holding.discard(numbers)
+        state.prune(holding)
+        state.release(layer, numbers)
 
 
 def _refuse_unknown(state: State, event: Offered) -> None:

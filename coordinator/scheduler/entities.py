@@ -249,7 +249,7 @@ class Job:
 
 
 ObstacleCode = Literal[
-    "barred", "machine", "not-taken", "kind", "kernels", "package", "environment", "cpus", "gpus", "memory", "disk"
+    "barred", "distrusted", "machine", "not-taken", "kind", "kernels", "package", "environment", "cpus", "gpus", "memory", "disk"
 ]
 
 
@@ -304,6 +304,9 @@ class Agent:
     paces: dict[str, float] = field(default_factory=dict)  # job of rounds → compute seconds of a shard; 0: unknown
     strikes: dict[str, list[tuple[str, int]]] = field(default_factory=dict)  # job → shards failed in a row
     ineligible: dict[str, Obstacle] = field(default_factory=dict)  # job → why
+    names: frozenset[str] = frozenset()  # that its spool joined under before: parts of that time have them
+    fingerprints: frozenset[str] = frozenset()  # of its earlier hellos, likewise
+    distrusted: Obstacle | None = None  # why nothing more is granted to this process
 
     @property
     def present(self) -> bool:

@@ -59,6 +59,8 @@ class Joined:
 
     session: int
     hello: Hello
+    names: frozenset[str] = frozenset()  # that its spool joined under before
+    fingerprints: tuple[str, ...] = ()  # of its earlier hellos, the newest last
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,7 @@ class Offered:
     layer: str
     numbers: RangeSet
     fingerprint: str = ""
+    agents: tuple[str, ...] = ()  # that its header names
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ def join(state: State, event: Joined, now: float) -> None:
         _reject(state, event.session, "name-taken", f"an agent called {hello.name} is at work from another spool")
         return
     agent = _enter(state, event.session, hello, old, now)
+    agent.names, agent.fingerprints = event.names, agent.fingerprints | set(event.fingerprints)
     for failure in hello.failures:
         failures.fail(state, agent, failure)
     for loss in hello.losses:
@@ -68,6 +69,7 @@ def _enter(state: State, session: int, hello: Hello, old: Agent | None, now: flo
         old = None  # another machine under a name that is free again
     if old and old.hello.process != hello.process:
         _fence(state, old)
+        old.distrusted = None
     draining = old is not None and old.state == "draining" and old.hello.process == hello.process
     machine = msgspec.structs.replace(hello, held=[], failures=[], losses=[])
     agent = old or Agent(hello.name, machine, session, hello.cpus, hello.disk, now)

@@ -63,6 +63,8 @@ class State:
 
     def obstacle(self, agent: Agent, job: Job) -> Obstacle | None:
         """Why this agent may run nothing of this job, if it may not."""
+        if agent.distrusted:
+            return agent.distrusted
         if job.id in agent.ineligible:
             return agent.ineligible[job.id]
         has, work = agent.hello, job.work

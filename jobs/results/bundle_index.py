@@ -62,8 +62,9 @@ class Placed(NamedTuple):
 class Survey:
     """Every shard of the layer: where its bytes are, and its line in the table."""
 
-    def __init__(self, layer: Layer) -> None:
+    def __init__(self, layer: Layer, since: float = 0.0) -> None:
         self.layer = layer
+        self._since = since  # when its job was made: no shard took longer than until its bundle came
         self.sources: list[Source] = []
         self.layout = Layout(layer.outputs or ())
         self.outputs = layer.outputs
@@ -83,7 +84,7 @@ class Survey:
         for number in numbers[self._at[numbers] >= 0].tolist():
             self._double.add(number, number + 1)
         self._at[numbers] = len(self.sources)
-        self._lines[numbers] = np.array(list(self._lines_of(index)), self._columns)
+        self._lines[numbers] = np.array(list(self._lines_of(index, path.stat().st_mtime)), self._columns)
         sums_at = index.body_bytes - sum(index.sum_sizes)
         self.sources.append(Source(path, index.summed, sums_at, index.sum_digest))
 
@@ -102,12 +103,13 @@ class Survey:
         self._columns = _columns(self.layout)
         self._lines = np.zeros(self.layer.count, self._columns)
 
-    def _lines_of(self, index: Index) -> Iterator[tuple[Any, ...]]:
-        kept = self.layout.kept_segments
+    def _lines_of(self, index: Index, came: float) -> Iterator[tuple[Any, ...]]:
+        kept, most = self.layout.kept_segments, max(0.0, came - self._since)
         print_ = self._prints.setdefault(index.fingerprint, len(self._prints))
         for e, offset, _ in index.spans():
             name = self._names.setdefault(e.agent, len(self._names))
-            told = (e.rows, name, e.boot, e.attempt, e.started, e.seconds, e.peak, e.in_bytes, e.in_digest)
+            seconds = max(0.0, min(most, e.seconds))
+            told = (e.rows, name, e.boot, e.attempt, e.started, seconds, e.peak, e.in_bytes, e.in_digest)
             yield offset, e.sizes[:kept], e.digest, e.sum_digest, *told, out_digest(e), print_
 
     def check(self) -> None:

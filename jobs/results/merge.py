@@ -36,13 +36,15 @@ READ_AHEAD = 128 << 10  # bytes per open bundle
 OPEN_BUNDLES = 16
 
 
-def merge_layer(layer: Layer, bundles: Sequence[Path], folder: Path, *, job: str, items: Path | None = None) -> Merged:
+def merge_layer(
+    layer: Layer, bundles: Sequence[Path], folder: Path, *, job: str, items: Path | None = None, since: float = 0.0
+) -> Merged:
     """Merge into `folder`, a tmp folder that exists and that the caller renames. Every file in it is durable.
 
-    `items`: the layer's list, where it has one.
+    `items`: the layer's list, where it has one. `since`: no shard can have begun before that.
     Raises Incomplete, DamagedBundle, SpaceError or SumTooLarge; what is in `folder` is then worth nothing.
     """
-    survey = Survey(layer)
+    survey = Survey(layer, since)
     for path in bundles:
         survey.add(path)
     survey.check()

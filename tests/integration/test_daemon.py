@@ -623,9 +623,7 @@ def test_a_job_that_wants_the_same_kernels_goes_to_no_other_machine(farm: FarmHa
     assert "numpy 0.9 here" in status.ineligible[job] and first.fingerprint.split(", ")[0] in status.ineligible[job]
     assert "other: takes nothing of job.1: has other kernels" in farm.coordinator("agents").stdout
     until(lambda: _rejoined(first), "the first to come back")
-    bundle = first.bundle_of(first.parts[0])
-    index = encode_index(msgspec.structs.replace(bundle.index, fingerprint="numpy 0.9"))
-    refused = first.push_link.ask(msgspec.structs.replace(first.offer_of(bundle), index=index))
+    refused = other.push_link.ask(headed(other, first, other.name, "numpy 0.9"))
     assert isinstance(refused, transfer.Refused) and refused.code == "kernels"
     first.work(lambda: farm.status(job).state == "complete")
     farm.check_result(job)
@@ -635,6 +633,55 @@ def test_a_job_that_wants_the_same_kernels_goes_to_no_other_machine(farm: FarmHa
 def _rejoined(agent: SimulatedAgent) -> bool:
     agent.hang_up()
     return isinstance(agent.join(), control.Welcome)
+
+
+def headed(sender: SimulatedAgent, maker: SimulatedAgent, name: str, fingerprint: str) -> transfer.Offer:
+    """An offer of a part that `maker` has, by `sender`, whose header says this."""
+    bundle = maker.bundle_of(maker.parts[0])
+    entries = tuple(msgspec.structs.replace(entry, agent=name) for entry in bundle.index.entries)
+    index = msgspec.structs.replace(bundle.index, fingerprint=fingerprint, entries=entries)
+    return msgspec.structs.replace(maker.offer_of(bundle), session=sender.session, index=encode_index(index))
+
+
+@pytest.mark.parametrize("same_kernels", ["any", "require"])
+def test_who_says_that_another_computed_it_or_on_other_kernels_harms_itself_alone(
+    farm: FarmHarness, same_kernels: str
+) -> None:
+    job = submit(farm, same_kernels=same_kernels)
+    honest, liar, fake = farm.agent("honest"), farm.agent("liar"), farm.agent("fake")
+    for agent in (honest, liar, fake):
+        finish_some(agent, 1)
+    for agent, name, fingerprint, why in (
+        (liar, honest.name, liar.fingerprint, "sent results under the name honest"),
+        (fake, fake.name, "numpy 0.9", "sent results of kernels that it never told of: numpy 0.9 here"),
+    ):
+        refused = agent.push_link.ask(headed(agent, agent, name, fingerprint))
+        assert isinstance(refused, transfer.Refused) and refused.code == "sender" and why in refused.message
+        assert f"{agent.name}: takes nothing of {job}: {why}" in farm.coordinator("agents").stdout
+        assert f"{agent.name} {why}" in farm.said()
+        agent.sync(hungry=True)
+        assert not agent.granted
+    assert farm.stored()[job].kernels == "" and farm.status(job).totals.committed == 0
+    honest.work(lambda: farm.status(job).state == "complete")
+    farm.check_result(job)
+    result = np.load(next((farm.root.job(job).result).glob("*/shards.npy")))
+    assert set(result["agent"].tolist()) == {"honest"} and farm.status(job).failures == 0
+
+
+def test_parts_of_an_agent_that_was_renamed_and_whose_packages_changed_count(farm: FarmHarness) -> None:
+    job = submit(farm)
+    old = farm.agent("old")
+    finish_some(old)
+    old.die()
+    farm.kill()
+    farm.start()
+    new = SimulatedAgent(farm.root, old.spool, "new", env=farm.environment(), fingerprint="numpy 3.0")
+    try:
+        new.join()
+        assert isinstance(new.push(new.parts[0]), transfer.Settled)
+        assert farm.status(job).totals.committed > 0
+    finally:
+        new.die()
 
 
 # --- drains, poison, retries --------------------------------------------------------------------------------

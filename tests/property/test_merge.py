@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -231,3 +232,13 @@ def test_some_shards_of_a_layer_merge_to_their_rows_alone(seed: int, wanted: set
         assert found.shards["out_digest"].tolist() == whole.shards[numbers]["out_digest"].tolist()
         with pytest.raises(Incomplete):
             merge_layer(some, bundles[1:], folder / "some", job="job.1")
+
+
+def test_no_shard_took_longer_than_its_job_is_old(tmp_path: Path) -> None:
+    layer = layer_of(3, 1)
+    bundles = [write_part(tmp_path / f"{n}.part", layer, [(n, result_of(n, 1))]).path for n in range(3)]
+    for bundle in bundles:
+        os.utime(bundle, (1000.1, 1000.1))
+    (tmp_path / "one").mkdir()
+    merge_layer(layer, bundles, tmp_path / "one", job="job.1", since=1000.0)
+    assert open_result(tmp_path / "one").shards["seconds"].tolist() == pytest.approx([0.1] * 3)

@@ -91,10 +91,15 @@ class World:
         self.handle(added(job, *(layers or (seed(),)), **more))
         return self.state.jobs[job]
 
-    def join(self, name: str, cpus: int = 1, room: int = ROOM, kernel: int = 1, **more: Any) -> list[c.Action]:
+    def join(
+        self, name: str, cpus: int = 1, room: int = ROOM, kernel: int = 1,
+        names: frozenset[str] = frozenset(), fingerprints: tuple[str, ...] = (), **more: Any,
+    ) -> list[c.Action]:  # fmt: skip
+        """`names` and `fingerprints` are those that its spool told of before; `more` is of its hello."""
         self.sessions[name] = session = max(self.sessions.values(), default=0) + 1
         values = {"spool": f"{name}'s", "process": f"{name}-1", "memory": 0, "in_place": True, **more}
-        return self.handle(e.Joined(session, hello(name=name, cpus=cpus, disk=room, kernels={KIND: kernel}, **values)))
+        said = hello(name=name, cpus=cpus, disk=room, kernels={KIND: kernel}, **values)
+        return self.handle(e.Joined(session, said, names, fingerprints))
 
     def sync(self, name: str, hungry: bool = True, room: int = ROOM, **more: Any) -> list[c.Action]:
         return self.handle(e.Synced(self.sessions[name], room, hungry, **more))

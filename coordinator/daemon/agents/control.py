@@ -101,11 +101,12 @@ def _join(engine: Engine, hello: Hello) -> tuple[int, Outbox]:
     known = engine.sessions.agents.get(hello.name)
     state = engine.state.agents.get(hello.name)
     taken = state is not None and state.present and state.hello.spool != hello.spool
+    names, fingerprints = engine.sessions.earlier_of(hello)
     if not taken:
         engine.sessions.hello(hello)
         if state is not None:
             _note_news(engine, state, hello)
-    engine.handle(e.Joined(session, hello))
+    engine.handle(e.Joined(session, hello, names, fingerprints))
     if outbox.rejected:
         engine.sessions.close(session)
         engine.sessions.restore(hello.name, known)

@@ -11,6 +11,7 @@ import msgspec
 from muster.coordinator.daemon.agents.outbox import Outbox
 from muster.coordinator.protocol.control import Hello, Sync
 
+FINGERPRINTS_KEPT = 16  # of each agent
 SESSIONS_PER_BOOT = 1 << 32  # session numbers of two boots never meet, and nobody guesses another's
 
 
@@ -25,6 +26,8 @@ class AgentInfo(msgspec.Struct):
     seen: float = 0.0  # wall clock
     kinds: list[str] = []  # as `Hello` has them
     no_code: bool = False
+    spool: str = ""  # its uuid, which no other agent knows
+    fingerprints: list[str] = []  # of its hellos from that spool, the newest last
 
 
 class Sessions:
@@ -57,8 +60,21 @@ class Sessions:
     # --- what agents say of themselves --------------------------------------------------------------------
 
     def hello(self, hello: Hello) -> None:
+        earlier = [one for one in self.earlier_of(hello)[1] if one != hello.fingerprint]
+        told = [*earlier, hello.fingerprint][-FINGERPRINTS_KEPT:]
         said = (hello.host, hello.version, hello.fingerprint, hello.cpus)
-        self.agents[hello.name] = AgentInfo(*said, "", time.time(), hello.kinds, hello.no_code)
+        now = time.time()
+        self.agents[hello.name] = AgentInfo(*said, "", now, hello.kinds, hello.no_code, hello.spool, told)
+
+    def earlier_of(self, hello: Hello) -> tuple[frozenset[str], tuple[str, ...]]:
+        """Names and fingerprints that its spool has been heard of under: finished parts there may have them."""
+        same = {
+            name: info
+            for name, info in self.agents.items()
+            if info.spool == hello.spool or (name == hello.name and not info.spool)  # of a daemon that kept no spool
+        }
+        told = [one for info in same.values() for one in info.fingerprints or [info.fingerprint]]
+        return frozenset(same), tuple(dict.fromkeys(told))
 
     def sync(self, agent: str, sync: Sync) -> None:
         info = self.agents[agent]

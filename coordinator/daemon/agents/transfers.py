@@ -41,6 +41,7 @@ from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.intake import Coming
 from muster.jobs.common.ranges import RangeSet
+from muster.jobs.common.validation import one_line
 from muster.jobs.contract.plan import ItemsSource, ItemsWindow, Layer, Output, Work
 
 log = logging.getLogger("muster.daemon")
@@ -192,11 +193,15 @@ class PushChannel(Channel):
             numbers = RangeSet.checked(offer.numbers, layer.count if layer else 1 << 53)
         except ValueError as error:
             return Refused("corrupt", [], str(error))
-        (verdict,) = self._engine.handle(e.Offered(offer.session, offer.layer, numbers, offer.fingerprint))
+        said = e.Offered(offer.session, offer.layer, numbers, offer.fingerprint, tuple(offer.agents))
+        (verdict,) = self._engine.handle(said)
         if isinstance(verdict, c.AcceptOffer):
             return self._accept(offer, verdict, agent.name, numbers)
         assert isinstance(verdict, c.RefuseOffer)
-        return Refused(verdict.code, verdict.numbers.pairs(), _damage_of(self._engine, offer.layer))
+        if verdict.code == "sender":
+            log.warning("%s %s: a bundle of %s is refused", agent.name, one_line(verdict.why), offer.layer)
+        why = verdict.why or _damage_of(self._engine, offer.layer)
+        return Refused(verdict.code, verdict.numbers.pairs(), why)
 
     def _accept(self, offer: Offer, verdict: c.AcceptOffer, agent: str, numbers: RangeSet) -> Message:
         engine = self._engine

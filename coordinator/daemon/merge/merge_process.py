@@ -69,7 +69,7 @@ def carry_out(order: MergeOrder) -> MergeReply:
         folder.mkdir(parents=True)
         items = Path(order.items) if order.items else None
         bundles = [Path(bundle) for bundle in order.bundles]
-        merged = merge_layer(order.layer, bundles, folder, job=order.job, items=items)
+        merged = merge_layer(order.layer, bundles, folder, job=order.job, items=items, since=order.since)
     except Incomplete as error:
         return MergeReply(missing=error.missing.pairs()[:MISSING_TOLD], message=str(error))
     except DamagedBundle as error:

@@ -67,7 +67,8 @@ def start_merge(engine: Engine, action: c.StartMerge) -> None:
     layer = msgspec.structs.replace(layer, count=count, outputs=live.outputs.get(digest, layer.outputs))
     items = str(place.items) if isinstance(layer.source, ItemsSource) else ""
     find = partial(_bundles, engine, job, layer, generation)
-    engine.merging.put(QueuedMerge(job, layer, find, partial(_settle, engine, job, layer, generation), items))
+    settle = partial(_settle, engine, job, layer, generation)
+    engine.merging.put(QueuedMerge(job, layer, find, settle, items, engine.jobs[job].created))
 
 
 async def _bundles(engine: Engine, job: str, layer: Layer, generation: int) -> list[str] | None:

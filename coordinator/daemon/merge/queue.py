@@ -87,6 +87,7 @@ class QueuedMerge:
     bundles: FindBundles
     settle: Settle
     items: str = ""  # the job's list of items, where its source is one
+    since: float = 0.0  # when the job was made
     due: float = field(default_factory=time.monotonic)
     equal: int = 0  # of the last ones, how many failed alike
     why: str = ""  # what the last one failed with
@@ -166,7 +167,8 @@ class MergeQueue:
             paths = await order.bundles()
             if paths is None:
                 return None
-            reply = await self._helper.merge(MergeOrder(order.job, order.layer, paths, str(folder), order.items))
+            asked = MergeOrder(order.job, order.layer, paths, str(folder), order.items, order.since)
+            reply = await self._helper.merge(asked)
             settled = await order.settle(reply, folder, time.monotonic() - began)
             return None if settled else reply
         except (MergeDied, MusterError) as error:

@@ -96,3 +96,38 @@ def test_the_first_commit_wins_over_the_first_grant() -> None:
     assert every(c.SendDrop, commit(world, "one", theirs, OLD)) and world.open_of("two") == 0
     assert only(c.RefuseOffer, offer(world, "two", ours, NEW)).code == "kernels"
     assert only(c.AcceptOffer, offer(world, "one", ours, OLD)) and world.layer().troubles == {}
+
+
+def test_a_header_that_is_not_its_senders_costs_that_process_alone() -> None:
+    world = World()
+    world.add()
+    world.enter("bad", "good", fingerprint=OLD)
+    world.finish("bad")
+    numbers, before = world.last("bad").numbers, len(world.grants["good"])
+    said = world.handle(e.Offered(world.sessions["bad"], "L", numbers, OLD, ("good",)))
+    assert only(c.RefuseOffer, said).code == "sender" and "under the name good" in why_not(world, "bad")
+    assert not world.state.agents["bad"].holdings and not world.layer().committed
+    world.finish("good")
+    assert len(world.grants["good"]) > before and why_not(world, "good") == ""
+    world.join("bad", process="another", fingerprint=OLD)
+    assert why_not(world, "bad") == ""
+
+
+def test_what_its_spool_told_of_before_is_its_own() -> None:
+    world = World()
+    world.add()
+    world.join("new", fingerprint=NEW, names=frozenset({"old"}), fingerprints=(OLD,))
+    numbers = RangeSet([(0, 2)])
+    made = e.Offered(world.sessions["new"], "L", numbers, OLD, ("old",))
+    assert only(c.AcceptOffer, world.handle(made))
+    other = e.Offered(world.sessions["new"], "L", numbers, "numpy 1", ("old",))
+    assert only(c.RefuseOffer, world.handle(other)).code == "sender"
+
+
+def test_no_job_pays_for_more_time_than_there_was() -> None:
+    world = World()
+    job = world.add()
+    world.enter("one", cpus=2)
+    world.now += 3.0
+    world.sync("one", finished=(world.finished(world.last("one"), compute=1e9),))
+    assert job.used == 3.0

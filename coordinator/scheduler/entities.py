@@ -249,7 +249,18 @@ class Job:
 
 
 ObstacleCode = Literal[
-    "barred", "distrusted", "machine", "not-taken", "kind", "kernels", "package", "environment", "cpus", "gpus", "memory", "disk"
+    "barred",
+    "distrusted",
+    "machine",
+    "not-taken",
+    "kind",
+    "kernels",
+    "package",
+    "environment",
+    "cpus",
+    "gpus",
+    "memory",
+    "disk",
 ]
 
 

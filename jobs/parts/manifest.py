@@ -55,6 +55,7 @@ class Merged(msgspec.Struct, frozen=True):
     fingerprints: tuple[str, ...]
     items: File | None = None  # what each row is, where the source is a list: its dtype is "csv"
     more: tuple[File, ...] = ()  # files beside the outputs, in formats of their own
+    rounds: tuple[int, ...] = ()  # of a training: in how many each of `fingerprints` had a part
 
     @property
     def files(self) -> tuple[File, ...]:

@@ -44,6 +44,7 @@ class CourseRecord(msgspec.Struct):
     redone: int = 0
     saved_round: int = 0
     saved_seconds: float = 0.0
+    kernels: dict[str, int] = {}  # fingerprint → in how many iterations it had a part
 
 
 class TrainingCourse:
@@ -68,6 +69,11 @@ class TrainingCourse:
         if due or outer.is_over:
             self._evaluated = outer.round
             self.waiting[at] = seconds, outer.weights
+
+    def computed_on(self, kernels: set[str]) -> None:
+        """An iteration's contributions are of machines with these fingerprints."""
+        for fingerprint in kernels:
+            self.record.kernels[fingerprint] = self.record.kernels.get(fingerprint, 0) + 1
 
     def scored(self, iteration: int, score: Score) -> bool:
         """Whether these weights are the best so far. A score for what does not wait for one changes nothing."""

@@ -17,6 +17,7 @@ from safetensors.numpy import load_file
 from muster.coordinator.api.requests import Done as Answered
 from muster.coordinator.api.requests import Drain, ExplainJob, ExplainShard
 from muster.coordinator.api.status import Explained
+from muster.jobs.parts.manifest import Merged, read_manifest
 from muster.jobs.training import checkpoint
 from muster.jobs.training.aggregation.asynchronous import WorkerPush
 from muster.jobs.training.aggregation.synchronous import SynchronousRounds
@@ -237,3 +238,38 @@ def test_models_that_cannot_be_are_refused_at_submit(farm: FarmHarness, fields: 
     np.save(path.parent / "y.npy", np.arange(20) % 2)
     ran = farm.coordinator("plan", str(path))
     assert ran.returncode == 3 and said in ran.stderr
+
+
+# --- machines that compute other bits -----------------------------------------------------------------------
+
+
+def manifest(farm: FarmHarness, job: str) -> Merged:
+    return read_manifest(farm.root.job(job).result / "made")
+
+
+def test_a_training_on_two_kernels_says_so(farm: FarmHarness) -> None:
+    one, other = farm.agent("one"), farm.agent("other", fingerprint="numpy 0.9")
+    job = submit(farm, rounds=30)
+    one.go(), other.go()
+    farm.wait(job)
+    found = manifest(farm, job)
+    assert set(found.fingerprints) == {one.fingerprint, "numpy 0.9"} and max(found.rounds) <= 30 <= sum(found.rounds)
+    assert "computed on 2 kernel fingerprints; bits may differ between them" in farm.coordinator("verify", job).stdout
+
+
+def test_the_first_round_fixes_the_kernels_for_every_life_of_the_daemon(farm: FarmHarness) -> None:
+    job = farm.submit({}, kind="train", params={**SMALL, "rounds": 300}, same_kernels="require")
+    one = farm.agent("one").go()
+    until(lambda: list(farm.root.job(job).checkpoints.glob("round-*")), "a checkpoint")
+    one.die()
+    farm.kill()
+    farm.start()
+    other = farm.agent("other", fingerprint="numpy 0.9").go()
+    until(lambda: farm.is_live("other"), "the other to have joined")
+    until(lambda: (seen := farm.agent_status("other")) and job in seen.ineligible, "it to be kept out")
+    farm.agent("one").go()
+    farm.wait(job)
+    assert other.computed == [] and manifest(farm, job).fingerprints == (one.fingerprint,)
+    assert sum(manifest(farm, job).rounds) == 300
+    said = farm.coordinator("verify", job).stdout
+    assert "computed on 1 kernel fingerprint; the bytes are those of a serial run" in said

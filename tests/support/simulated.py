@@ -356,7 +356,9 @@ class SimulatedAgent:
         if not numbers:
             return
         self.computed += [(digest, number) for number in numbers]
-        self.parts.append(Part(job, done, read_index(done), numbers.copy()))
+        index = read_index(done)
+        told = index.fingerprint.replace(own_fingerprint(), self.fingerprint, 1)
+        self.parts.append(Part(job, done, msgspec.structs.replace(index, fingerprint=told), numbers.copy()))
         self._finished.append(
             control.Finished(
                 job, digest, boot, attempt, numbers.pairs(), outcome.rows, outcome.seconds, 0.0, outcome.in_bytes,

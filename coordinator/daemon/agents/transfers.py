@@ -269,7 +269,7 @@ class PushChannel(Channel):
         if refused := _judge_outputs(b.outputs, fixed, engine.jobs[b.job].layers[b.layer], b.numbers):
             return refused
         if layer.rounds:
-            return self._take_in(bundle, layer.committed)
+            return await self._fix_kernels(b) or self._take_in(b)
         each = b.nbytes // len(b.numbers)
         kernels = b.fingerprint if engine.jobs[b.job].plan.same_kernels else None
         try:
@@ -289,9 +289,24 @@ class PushChannel(Channel):
         _tell_committed(engine, bundle)
         return None
 
-    def _take_in(self, bundle: Bundle, committed: RangeSet) -> Refused | None:
+    async def _fix_kernels(self, bundle: Bundle) -> Refused | None:
+        """The first round fixes the kernels as a first commit does, and durably: a round leaves nothing else behind,
+        and the ones after a restart are to be of the same."""
+        job, fingerprint = self._engine.state.jobs[bundle.job], bundle.fingerprint
+        if not job.plan.same_kernels or (job.kernels_fixed and job.suits(fingerprint)):
+            return None
+        try:
+            await self._engine.ask(lambda store: store.fix_kernels(bundle.job, fingerprint))
+        except OtherKernels as error:
+            return Refused("kernels", bundle.numbers.pairs(), str(error))
+        return None
+
+    def _take_in(self, bundle: Bundle) -> Refused | None:
         """The commit of a round's bundle: in memory, by the same key. Retired shards count as committed."""
-        if twice := bundle.numbers & committed:
+        layer = self._engine.open_layer(bundle.layer)
+        if layer is None or layer.job != bundle.job or layer.generation != bundle.generation:
+            return Refused("gone", [], "the layer was taken back meanwhile")
+        if twice := bundle.numbers & layer.committed:
             return Refused("committed", twice.pairs())
         _tell_committed(self._engine, bundle)
         return None

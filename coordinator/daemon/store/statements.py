@@ -420,6 +420,7 @@ class Store:
         )
 
     def fix_kernels(self, job: str, kernels: str) -> None:
+        """The first that there is stays; OtherKernels for any other."""
         self.db.execute("UPDATE jobs SET kernels = coalesce(kernels, ?) WHERE id = ?", (kernels, job))
         fixed = self._value("SELECT kernels FROM jobs WHERE id = ?", job)
         if fixed != kernels:

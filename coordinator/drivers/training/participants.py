@@ -43,6 +43,7 @@ class Arrival:
     header: RoundHeader
     workers: tuple[int, ...]
     part: Contribution
+    fingerprint: str  # of the kernels that computed them
 
 
 @dataclass
@@ -145,7 +146,8 @@ class Participants:
         try:
             if len({header for header, _ in taken}) > 1 or len(mine) + len(scores) < len(shards):
                 raise BadValues("contributions of different rounds in one sum")
-            arrived.sums.append(Arrival(taken[0][0], workers, self._sum(landed, mine)))
+            part = self._sum(landed, mine)
+            arrived.sums.append(Arrival(taken[0][0], workers, part, landed.index.fingerprint))
         except (BadValues, ValueError, IndexError, TypeError) as error:
             self._refuse(mine[0][0].agent, str(error))
             arrived.wrong += workers

@@ -74,8 +74,10 @@ class TrainingState:
 
     # --- what happens ---
 
-    def stepped(self, step: Stepped) -> None:
+    def stepped(self, step: Stepped, kernels: set[str]) -> None:
+        """`kernels`: the fingerprints of those who had a part in it."""
         seconds = self.seconds
+        self.course.computed_on(kernels)
         self.course.stepped(self.outer, step, seconds)
         rounds, spell = self.outer.round - self._rated[0], seconds - self._rated[1]
         if rounds and spell > 0:

@@ -106,6 +106,7 @@ class AgentProcess:
             settings.packs,
             settings.pythons,
             Takes(tuple(settings.who.kinds), settings.who.no_code),
+            settings.who.envs,
             self._inbox.put,
         )
         self._core = self._make_desk()

@@ -240,6 +240,7 @@ def _settings(
         envs={"": environments.own(), **envs},
         kinds=list(wishes.takes.kinds),
         no_code=wishes.takes.no_code,
+        names_rest=True,
     )
     packs = place.path / "code" if isinstance(place, Folder) else None
     return AgentSettings(who, packs, wishes.bandwidth, wishes.pythons)

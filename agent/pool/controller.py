@@ -16,7 +16,8 @@ from muster.agent.pool import interface, ray_local
 from muster.agent.spool.paths import At, Spool
 from muster.jobs.common.durable import is_full
 from muster.jobs.common.errors import DamagedError, MusterError, SpaceError
-from muster.jobs.contract.plan import ItemsWindow, MadeSource, ModelFile, Window
+from muster.jobs.contract.plan import Environment, ItemsWindow, MadeSource, ModelFile, Window
+from muster.jobs.contract.resources import rest_of
 from muster.jobs.parts.part_file import read_index
 from muster.jobs.sources.items import SUFFIX, located
 from muster.jobs.user_code import reaper
@@ -45,6 +46,7 @@ class PoolController:
         packs: Path | None,
         pythons: Mapping[str, str],
         takes: Takes,
+        envs: Mapping[str, Environment],
         put: Callable[[PoolNews], None],
     ) -> None:
         self._spool = spool
@@ -52,6 +54,7 @@ class PoolController:
         self._packs = packs  # folder with the users' code as the coordinator has it; None: it is pulled
         self._pythons = pythons  # by the name of their environment
         self._takes = takes
+        self._envs = envs  # what those have, as the hello says; "" is our own
         self._put = put
         self._flying: dict[int, Run] = {}  # by the pool's ticket
         self._at: dict[int, At] = {}
@@ -129,6 +132,7 @@ class PoolController:
             python=self._interpreter(info.work.env),
             model=self._model(info.work.model),
             pack=self._pack(info.work.code),
+            rest=rest_of(info.work.env, self._envs.get(info.work.env or ""), info.work.rests_on),
             gpus=run.gpus,
         )
 

@@ -203,5 +203,6 @@ class Engine:
     def keep_agent(self, name: str, live: bool) -> None:
         """Store what is known of an agent, and whether it is expected back."""
         if name in self.sessions.agents:
+            self.sessions.agents[name].fingerprints = list(self.state.agents[name].fingerprints)
             seen, raw = self.sessions.stored(name)
             self.write(lambda store: store.set_agent(name, live, seen, raw))

@@ -172,6 +172,7 @@ class Hello(Message, frozen=True, tag="hello"):
     envs: Annotated[dict[Short, Environment], Meta(max_length=64)] = {}  # by name; "" is the agent's own
     kinds: Annotated[list[Name], Meta(max_length=256)] = []  # those alone that it takes; []: all of `kernels`
     no_code: bool = False  # it runs nothing that a submitter wrote
+    names_rest: bool = False  # its parts' fingerprints name what `Work.rests_on` has; an older agent's do not
 
 
 class Sync(Message, frozen=True, tag="sync"):

@@ -39,11 +39,11 @@ def claim(state: State, agent: Agent, layer: Layer, claimed: Held, now: float) -
         holding = Holding(agent.name, layer.job, layer.digest, claimed.boot, claimed.attempt, now, RangeSet())
         state.add_holding(holding)
         job = state.jobs[layer.job]
-        if before and job.state in {"running", "paused"} and job.suits(agent.hello.fingerprint):
+        if before and job.state in {"running", "paused"} and job.suits(agent.kernels_for(job)):
             holding.open = running & layer.limbo
             layer.limbo.remove(holding.open)
             if holding.open:
-                job.work_goes_to(agent.hello.fingerprint)
+                job.work_goes_to(agent.kernels_for(job))
     take_in(state, agent, holding, (finished & theirs) - layer.committed)
     mine = holding.open.copy()
     state.prune(holding)
@@ -62,8 +62,9 @@ def take_in(state: State, agent: Agent, holding: Holding, finished: RangeSet) ->
     if finished & layer.copied:
         _supersede(state, layer, holding, finished)
     if new:
-        state.jobs[layer.job].work_goes_to(agent.hello.fingerprint)
-        _succeeded(state, agent, state.jobs[layer.job])
+        job = state.jobs[layer.job]
+        job.work_goes_to(agent.kernels_for(job))
+        _succeeded(state, agent, job)
 
 
 def _claimed(state: State, layer: Layer, numbers: RangeSet) -> RangeSet:
@@ -226,11 +227,11 @@ def judge(state: State, event: Offered) -> None:
 
 def _not_its_own(agent: Agent, event: Offered) -> str:
     """What a bundle's header says that its sender cannot have computed. What lies in `done/` may be of an earlier
-    process, which another name or other packages than now had: that spool's hellos told of them then."""
+    process that had another name or other packages: what that spool's hellos told of then is its own too."""
     odd = set(event.agents) - {agent.name} - agent.names
     if odd:
         return f"sent results under the name {min(odd)}: leave there, and join it again"
-    if event.fingerprint != agent.hello.fingerprint and event.fingerprint not in agent.fingerprints:
+    if event.fingerprint not in agent.fingerprints:
         told = apart(event.fingerprint, agent.hello.fingerprint)
         return f"sent results of kernels that it never told of: {told} at its hello; leave there, and join it again"
     return ""
@@ -286,7 +287,7 @@ def _fix_kernels(state: State, event: BundleCommitted) -> None:
         return
     job.fingerprint, job.kernels_fixed = event.fingerprint, True
     for agent in state.present_agents():
-        if not job.suits(agent.hello.fingerprint):
+        if not job.suits(agent.kernels_for(job)):
             hand_back_all(state, agent, job.id)
 
 

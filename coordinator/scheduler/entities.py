@@ -12,9 +12,10 @@ from muster.coordinator.scheduler.events import Run
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.common.units import format_size
 from muster.jobs.contract import plan as p
-from muster.jobs.contract.resources import lacking
+from muster.jobs.contract.resources import lacking, rest_of
 from muster.jobs.contract.states import ENDED, SETTLED, AgentState, JobState, LayerState
 
+FINGERPRINTS_KEPT = 64  # of each agent
 RATE_MEMORY_SECONDS = 5.0  # how fast an agent's measured rate forgets
 RATE_STEP_SECONDS = 0.05  # shorter spells are added up before they count
 
@@ -316,7 +317,8 @@ class Agent:
     strikes: dict[str, list[tuple[str, int]]] = field(default_factory=dict)  # job → shards failed in a row
     ineligible: dict[str, Obstacle] = field(default_factory=dict)  # job → why
     names: frozenset[str] = frozenset()  # that its spool joined under before: parts of that time have them
-    fingerprints: frozenset[str] = frozenset()  # of its earlier hellos, likewise
+    fingerprints: tuple[str, ...] = ()  # of its hellos, and of jobs it was granted: those of its parts. The newest last
+    prints: dict[str, str] = field(default_factory=dict)  # job → its fingerprint for that, once looked at
     distrusted: Obstacle | None = None  # why nothing more is granted to this process
 
     @property
@@ -361,6 +363,22 @@ class Agent:
         if job.id not in self.env_obstacles:
             self.env_obstacles[job.id] = _lacks(self.hello.envs, job.work)
         return self.env_obstacles[job.id]
+
+    def kernels_for(self, job: Job) -> str:
+        """The fingerprint of what it computes of this job."""
+        has, work = self.hello, job.work
+        if work.rests_on is None or not has.names_rest:
+            return has.fingerprint
+        if job.id not in self.prints:
+            self.prints[job.id] = has.fingerprint + rest_of(work.env, has.envs.get(work.env or ""), work.rests_on)
+        return self.prints[job.id]
+
+    def computes_on(self, fingerprint: str) -> bool:
+        """From now on its parts may have this one. Whether that is new."""
+        others = tuple(one for one in self.fingerprints if one != fingerprint)
+        new = len(others) == len(self.fingerprints)
+        self.fingerprints = (*others, fingerprint)[-FINGERPRINTS_KEPT:]
+        return new
 
     def cost(self, layer: Layer) -> int:
         """Bytes of its disk that one shard takes, input and output."""

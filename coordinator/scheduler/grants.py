@@ -6,7 +6,7 @@ from collections import Counter
 from math import inf
 
 from muster.coordinator.scheduler import layers
-from muster.coordinator.scheduler.actions import SendGrant
+from muster.coordinator.scheduler.actions import SendGrant, StoreAgent
 from muster.coordinator.scheduler.entities import Agent, Holding, Idle, Job, Layer
 from muster.coordinator.scheduler.state import State
 from muster.jobs.common.ranges import RangeSet
@@ -237,7 +237,10 @@ def _grant(state: State, agent: Agent, layer: Layer, numbers: RangeSet, now: flo
     if not numbers:
         return
     state.last_attempt += 1
-    state.jobs[layer.job].work_goes_to(agent.hello.fingerprint)
+    job = state.jobs[layer.job]
+    job.work_goes_to(kernels := agent.kernels_for(job))
+    if agent.computes_on(kernels):
+        state.emit(StoreAgent(agent.name, True))  # after a restart its parts are to be known for its own
     holding = Holding(agent.name, layer.job, layer.digest, state.boot, state.last_attempt, now, numbers.copy())
     state.add_holding(holding)
     rate = agent.rates.get(layer.job)

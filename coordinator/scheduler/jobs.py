@@ -196,7 +196,7 @@ def _forget(state: State, job: Job) -> None:
     del state.jobs[job.id]
     state.running.pop(job.id, None)
     for agent in state.agents.values():
-        for by_job in (agent.rates, agent.paces, agent.strikes, agent.ineligible, agent.env_obstacles):
+        for by_job in (agent.rates, agent.paces, agent.strikes, agent.ineligible, agent.env_obstacles, agent.prints):
             by_job.pop(job.id, None)
 
 

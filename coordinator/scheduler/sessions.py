@@ -38,7 +38,9 @@ def join(state: State, event: Joined, now: float) -> None:
         _reject(state, event.session, "name-taken", f"an agent called {hello.name} is at work from another spool")
         return
     agent = _enter(state, event.session, hello, old, now)
-    agent.names, agent.fingerprints = event.names, agent.fingerprints | set(event.fingerprints)
+    agent.names = event.names
+    for fingerprint in (*event.fingerprints, hello.fingerprint):
+        agent.computes_on(fingerprint)
     for failure in hello.failures:
         failures.fail(state, agent, failure)
     for loss in hello.losses:
@@ -75,7 +77,7 @@ def _enter(state: State, session: int, hello: Hello, old: Agent | None, now: flo
     agent = old or Agent(hello.name, machine, session, hello.cpus, hello.disk, now)
     if agent.present:
         agent.hear(now)
-    agent.hello, agent.session, agent.env_obstacles = machine, session, {}
+    agent.hello, agent.session, agent.env_obstacles, agent.prints = machine, session, {}, {}
     agent.cpus, agent.room, agent.heard, agent.hungry = hello.cpus, hello.disk, now, False
     agent.state, agent.away, agent.paused = "draining" if draining else "live", False, False
     state.agents[hello.name] = agent
@@ -198,7 +200,7 @@ def free_kernels(state: State) -> None:
 
 
 def _has_machine(state: State, job: Job) -> bool:
-    return any(a.hello.fingerprint == job.fingerprint and not state.obstacle(a, job) for a in state.by_session.values())
+    return any(a.kernels_for(job) == job.fingerprint and not state.obstacle(a, job) for a in state.by_session.values())
 
 
 def pardon(state: State, delay: float, now: float) -> None:

@@ -81,9 +81,9 @@ class State:
             return Obstacle(
                 "kernels", f"has version {has.kernels[work.kind]} of kind {work.kind}, the job wants {work.kernel}"
             )
-        if not job.suits(has.fingerprint):
+        if job.fingerprint and not job.suits(kernels := agent.kernels_for(job)):
             return Obstacle(
-                "kernels", f"has other kernels than the job's first machine: {apart(has.fingerprint, job.fingerprint)}"
+                "kernels", f"has other kernels than the job's first machine: {apart(kernels, job.fingerprint)}"
             )
         for package in work.needs:
             if package not in has.packages:

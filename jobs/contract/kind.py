@@ -15,6 +15,7 @@ import msgspec
 from muster.jobs.common.errors import JobFileError, NotFoundError
 from muster.jobs.contract.failure_codes import ShardCode
 from muster.jobs.contract.plan import Output, Work
+from muster.jobs.contract.resources import COMMON
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -207,6 +208,11 @@ class Kind(ABC, Generic[P]):
         """Whether shards of this work run what its submitter wrote, or a program that he names: a machine may take none
         of that. Asked at submit, and by each agent itself before it runs anything, of work that may be made up."""
         return self.wants_code or work.code is not None or "/" in (work.env or "")
+
+    def rests_on(self, params: P, has_code: bool) -> tuple[str, ...]:
+        """Packages whose versions decide the bits of its results, beside numpy, its BLAS and scikit-learn, which every
+        fingerprint names. Of users' code nobody knows: then those that are common."""
+        return COMMON if has_code else ()
 
     def forecast(self, params: P, entry: str | None) -> KindForecast | None:
         """What a job will be, where its driver counts something else than shards, else None. `entry`: of its code."""

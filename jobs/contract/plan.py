@@ -186,6 +186,7 @@ class Work(msgspec.Struct, frozen=True):
     packages: tuple[str, ...] = ()  # that `env`, or the agent's own where there is none, must have: `torch>=2`
     disk: Annotated[int, Meta(ge=0)] = 0  # bytes of scratch space per running shard, beside its input and output
     runs_code: bool = True  # whether it runs what its submitter wrote, as its kind says; older plans do not tell
+    rests_on: tuple[str, ...] | None = None  # packages whose versions are in its fingerprints; None: planned before
 
     @property
     def takes(self) -> tuple[int | None, ...]:

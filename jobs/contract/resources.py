@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from muster.jobs.contract.plan import Environment
 
+COMMON = ("jax", "numba", "onnxruntime", "scipy", "tensorflow", "torch")  # what users' numerics often rest on
 OPTIONAL = ("onnxruntime", "torch")  # packages that some jobs need, not every machine has
 
 
@@ -63,6 +64,27 @@ def limits_said(kinds: Sequence[str], *, no_code: bool) -> str:
     """What a machine was told to leave alone, for people; "" where that is nothing."""
     taken = [f"takes {', '.join(kinds)} alone"] if kinds else []
     return "; ".join([*taken, *(["runs no code of others"] if no_code else [])])
+
+
+def named(requirement: str) -> str:
+    """The package that a requirement is of."""
+    from packaging.requirements import Requirement
+
+    return canonical(Requirement(requirement).name)
+
+
+def rest_of(env: str | None, there: Environment | None, rests_on: Iterable[str] | None) -> str:
+    """What a fingerprint says after a machine's own numpy, BLAS and scikit-learn: `, torch 2.9.1`, as far as these are
+    there; and where code runs in an environment, its Python and numpy: `, nlp python 3.11.4, nlp numpy 1.26.4`."""
+    if rests_on is None:
+        return ""
+    if there is None:
+        return f", {env or 'packages'} not known"
+    if env is None:
+        versions = {name: there.packages.get(name) for name in rests_on if name not in ("numpy", "scikit-learn")}
+        return "".join(f", {name} {version}" for name, version in versions.items() if version)
+    found = {name: there.packages.get(name) for name in ("numpy", *rests_on)}
+    return "".join(f", {env} {name} {one}" for name, one in [("python", there.python), *found.items()] if one)
 
 
 def apart(here: str, there: str) -> str:

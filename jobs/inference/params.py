@@ -27,6 +27,7 @@ SUFFIXES = {
 MLP_FORMATS = ("npz", "safetensors")
 INERT_FORMATS = (*MLP_FORMATS, "onnx", "skops")  # nothing in them is run when they are opened
 NEEDS = {"onnx": ("onnxruntime",), "torchscript": ("torch",)}
+RESTS_ON = {**NEEDS, "skops": ("scipy",), "pickle": ("scipy",)}
 
 Method = Literal["predict", "predict_proba", "predict_log_proba", "decision_function", "transform", "score_samples"]
 

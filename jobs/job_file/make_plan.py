@@ -16,6 +16,7 @@ from muster.jobs.common.errors import JobFileError
 from muster.jobs.common.validation import FieldError
 from muster.jobs.contract.kind import Kind, Listed, Prepared, Shape, Site
 from muster.jobs.contract.plan import CUT, FORMAT, ITEMS_LIST, ItemsSource, Layer, MadeSource, Output, Plan, Work
+from muster.jobs.contract.resources import canonical, named
 from muster.jobs.job_file import read
 from muster.jobs.job_file.digest import layer_digest
 from muster.jobs.job_file.read import DEFAULT_SHARD_BYTES, JobFile
@@ -99,7 +100,14 @@ def _work_of(job: JobFile, kind: Kind[Any], code: CodeBundle | None, prepared: P
         timeout=job.timeout,
         packages=tuple(job.packages),
         **msgspec.structs.asdict(job.resources),
+        rests_on=_rests_on(job, kind, prepared, code is not None),
     )
+
+
+def _rests_on(job: JobFile, kind: Kind[Any], prepared: Prepared[Any], has_code: bool) -> tuple[str, ...]:
+    """What the kind says, and what the job says that its environment must have."""
+    said = {canonical(name) for name in kind.rests_on(prepared.params, has_code)}
+    return tuple(sorted(said | {named(text) for text in job.packages}))
 
 
 def _chosen(

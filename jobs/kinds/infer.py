@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from muster.jobs.common.errors import JobFileError
 from muster.jobs.contract.kind import Bench, Kind, Prepared, Result, Runner, Shape, Shard, ShardFailure, Site, Total
 from muster.jobs.contract.plan import Output, Work
-from muster.jobs.inference.params import INERT_FORMATS, MLP_FORMATS, NAN_ROWS, SUFFIXES, InferParams
+from muster.jobs.inference.params import INERT_FORMATS, MLP_FORMATS, NAN_ROWS, RESTS_ON, SUFFIXES, InferParams
 from muster.jobs.kinds.map import check_args
 from muster.jobs.results import output_declarations
 
@@ -50,6 +50,9 @@ class Infer(Kind[InferParams]):
         form = SUFFIXES.get(PurePath(str(work.params.get("model"))).suffix.lower())
         harmless = form in INERT_FORMATS and not work.params.get("trusted")
         return super().runs_code(work) or not harmless
+
+    def rests_on(self, params: InferParams, has_code: bool) -> tuple[str, ...]:
+        return super().rests_on(params, has_code) if has_code else RESTS_ON.get(format_named(params.model), ())
 
     def grain(self, params: InferParams) -> int:
         assert params.batch != "auto", "prepared"

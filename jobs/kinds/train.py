@@ -76,6 +76,9 @@ class Train(Kind[TrainParams]):
         """Numpy's models do, in rounds; without rounds it counts in which order contributions came."""
         return not has_code and params.model not in TORCH_MODELS and params.mode != "async"
 
+    def rests_on(self, params: TrainParams, has_code: bool) -> tuple[str, ...]:
+        return ("torch",) if has_code or params.model in TORCH_MODELS else ()
+
     def forecast(self, params: TrainParams, entry: str | None) -> KindForecast:
         from muster.jobs.training.steps.models import open_model
 

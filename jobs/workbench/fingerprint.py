@@ -1,4 +1,7 @@
-"""What decides the bits of a result on this machine, as one short text. Computes nothing and never fails."""
+"""What decides the bits of our own numerics on this machine, as one short text. Computes nothing and never fails.
+
+What else a job's numerics rest on follows it, see `muster.jobs.contract.resources.rest_of`.
+"""
 
 from __future__ import annotations
 

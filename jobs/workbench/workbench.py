@@ -278,8 +278,8 @@ class _Part:
 
         if self._writer is None:
             return
-        batch = self._batch
-        self._writer.finish(Index(batch.farm, batch.layer.digest, self._outputs, fingerprint(), tuple(self._entries)))
+        batch, kernels = self._batch, fingerprint() + self._batch.rest
+        self._writer.finish(Index(batch.farm, batch.layer.digest, self._outputs, kernels, tuple(self._entries)))
         done = Path(batch.done)
         done.parent.mkdir(parents=True, exist_ok=True)
         local_commit(self._tmp, done)

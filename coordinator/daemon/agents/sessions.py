@@ -11,7 +11,6 @@ import msgspec
 from muster.coordinator.daemon.agents.outbox import Outbox
 from muster.coordinator.protocol.control import Hello, Sync
 
-FINGERPRINTS_KEPT = 16  # of each agent
 SESSIONS_PER_BOOT = 1 << 32  # session numbers of two boots never meet, and nobody guesses another's
 
 
@@ -27,7 +26,7 @@ class AgentInfo(msgspec.Struct):
     kinds: list[str] = []  # as `Hello` has them
     no_code: bool = False
     spool: str = ""  # its uuid, which no other agent knows
-    fingerprints: list[str] = []  # of its hellos from that spool, the newest last
+    fingerprints: list[str] = []  # that parts of that spool may have, the newest last
 
 
 class Sessions:
@@ -60,11 +59,8 @@ class Sessions:
     # --- what agents say of themselves --------------------------------------------------------------------
 
     def hello(self, hello: Hello) -> None:
-        earlier = [one for one in self.earlier_of(hello)[1] if one != hello.fingerprint]
-        told = [*earlier, hello.fingerprint][-FINGERPRINTS_KEPT:]
         said = (hello.host, hello.version, hello.fingerprint, hello.cpus)
-        now = time.time()
-        self.agents[hello.name] = AgentInfo(*said, "", now, hello.kinds, hello.no_code, hello.spool, told)
+        self.agents[hello.name] = AgentInfo(*said, "", time.time(), hello.kinds, hello.no_code, hello.spool)
 
     def earlier_of(self, hello: Hello) -> tuple[frozenset[str], tuple[str, ...]]:
         """Names and fingerprints that its spool has been heard of under: finished parts there may have them."""

@@ -40,7 +40,7 @@ def test_work_that_this_machine_does_not_take_reaches_no_worker(
     monkeypatch.setattr(ray_local, "Pool", Pool)
     spool = Spool(tmp_path)
     spool.run.mkdir()
-    controller = PoolController(spool, "a", 1, tmp_path, {}, Takes(no_code=True), lambda news: None)
+    controller = PoolController(spool, "a", 1, tmp_path, {}, Takes(no_code=True), {}, lambda news: None)
     pool: Any = controller.pool
     ended = controller.run(run(COMMAND), "farm")
     assert isinstance(ended, BatchEnded) and not pool.submitted

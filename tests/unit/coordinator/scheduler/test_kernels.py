@@ -5,6 +5,7 @@ from __future__ import annotations
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
 from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.plan import Environment
 from tests.support.sched import World, every, only, seed
 
 OLD, NEW = "numpy 2.4.5 AVX2, openblas 0.3.31 Haswell", "numpy 2.4.6 AVX2, openblas 0.3.31 Haswell"
@@ -131,3 +132,32 @@ def test_no_job_pays_for_more_time_than_there_was() -> None:
     world.now += 3.0
     world.sync("one", finished=(world.finished(world.last("one"), compute=1e9),))
     assert job.used == 3.0
+
+
+def test_a_job_that_rests_on_more_tells_machines_apart_by_that() -> None:
+    world = World()
+    world.add(same_kernels=True, rests_on=("torch",), env="nlp")
+    for name, torch in (("one", "2.9"), ("two", "2.8"), ("twin", "2.9")):
+        envs = {"": Environment("3.12", {}), "nlp": Environment("3.11.4", {"torch": torch, "numpy": "1.26"})}
+        world.enter(name, fingerprint=OLD, envs=envs, names_rest=True)
+    assert world.grants.keys() == {"one", "twin"}
+    assert (
+        why_not(world, "two")
+        == "has other kernels than the job's first machine: nlp torch 2.8 here, nlp torch 2.9 there"
+    )
+    whole = f"{OLD}, nlp python 3.11.4, nlp numpy 1.26, nlp torch 2.9"
+    ours, numbers = world.state.agents["one"], world.last("one").numbers
+    assert ours.fingerprints == (OLD, whole) and c.StoreAgent("one", True) in world.said
+    assert only(c.AcceptOffer, offer(world, "one", numbers, whole))
+    assert only(c.RefuseOffer, offer(world, "one", numbers, whole.replace("2.9", "3.0"))).code == "sender"
+
+
+def test_an_agent_or_a_plan_of_before_goes_by_the_machines_own() -> None:
+    world = World()
+    world.add(same_kernels=True, rests_on=("torch",))
+    world.add(seed("M"), job="old.1", same_kernels=True)
+    world.enter("one", fingerprint=OLD)
+    world.enter("two", fingerprint=OLD, envs={"": Environment("3.12", {"torch": "2.9"})}, names_rest=True)
+    jobs = world.state.jobs
+    assert jobs["j.1"].fingerprint == jobs["old.1"].fingerprint == OLD
+    assert world.state.agents["two"].kernels_for(jobs["old.1"]) == OLD

@@ -80,6 +80,7 @@ def test_a_plan(base: Path) -> None:
         300.0,
         disk=2 << 30,
         runs_code=False,
+        rests_on=(),
     )
     one, two = plan.layers
     assert (one.name, one.rows, one.shard_rows, one.count, one.in_bytes) == ("b/one", 10, 4, 3, 4096)

@@ -198,7 +198,10 @@ class Dispatch:
             return
         for mishap in outcome.mishaps:
             if holding.counting(flight.ticket, [mishap.number]):
-                self.held_shards.fail(holding, mishap)
+                unfit = mishap.code == "unfit"
+                if unfit:
+                    self.held_shards.unfit.setdefault(flight.info.work.kind, mishap.message)
+                self.held_shards.fail(holding, mishap, running=not unfit)
         if outcome.changed:
             self.held_shards.reports.change(flight.layer, outcome.change)
             left = RangeSet.of(sorted(holding.counting(flight.ticket, flight.items)))

@@ -25,7 +25,7 @@ FINAL = {"fenced", "name-taken", "not-allowed"}
 
 class ControlSession:
     """The state of the conversation. `session` is None without one; `asked` is None while nothing is awaited. `who`:
-    what each hello says of this agent and its machine; none of it changes while it runs."""
+    what each hello says of this agent and its machine; while it runs only kinds that turn out to be unfit change it."""
 
     def __init__(self, who: Hello) -> None:
         self.who = who
@@ -145,6 +145,12 @@ class ControlSession:
         pause = REJECTED_PAUSES.get(answer.code, 10.0)
         self.closed(answer.message)
         return [Tell(f"refused: {answer.message}{hint}; trying again"), Redial(pause)]
+
+    def unfit_for(self, kind: str, why: str) -> None:
+        """From its next hello on, which is due, this agent has no such kind."""
+        kernels = {name: version for name, version in self.who.kernels.items() if name != kind}
+        self.who = msgspec.structs.replace(self.who, kernels=kernels, unfit={**self.who.unfit, kind: why})
+        self.lost_track()
 
     def lost_track(self) -> None:
         """The coordinator spoke of something unknown here: a new hello makes it start over."""

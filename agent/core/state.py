@@ -24,6 +24,7 @@ class HeldShards:
         self.in_place = in_place
         self.farm = ""  # whose work this is; parts of other farms stay on the disk untouched
         self.holdings: dict[str, HeldLayer] = {}  # by layer; one may hold nothing and only know its layer
+        self.unfit: dict[str, str] = {}  # kinds that a worker was seen to compute wrong, and how that showed
         self.finished_parts = FinishedParts()
         self.reports = Reports()
         self._offered = ""  # the layer of the bundle that was offered last

@@ -255,7 +255,19 @@ class AgentCore:
 
     # --- acting ---
 
+    def _stay_out(self) -> None:
+        """Of kinds that this machine computes wrong: a hello tells the coordinator, and what waits of them returns."""
+        for kind, why in self.held_shards.unfit.items():
+            if kind not in self.talk.who.unfit:
+                self._orders.append(Tell(f"takes no {kind} jobs, as it computes them wrong: {why}"))
+                self.talk.unfit_for(kind, why)
+        for holding in self.held_shards.holdings.values():
+            if holding.info.work.kind in self.held_shards.unfit:
+                self.held_shards.give_back(holding, holding.waiting.copy())
+
     def _act(self, now: float) -> None:
+        if self.held_shards.unfit:
+            self._stay_out()
         if not self.held_shards.in_place and not self._draining:
             self._orders += self.pull_policy.next(self.talk.session, now)
         if not self.held_shards.in_place:
@@ -357,7 +369,7 @@ class AgentCore:
             return self.push_policy.stuck
         if self.held_shards.waiting and not self.slots.busy and self.dispatch.ready:
             return self._why_nothing_runs()
-        return ""
+        return "; ".join(f"takes no {kind} jobs: {why}" for kind, why in self.held_shards.unfit.items())
 
     def _why_nothing_runs(self) -> str:
         if self.pull_policy.stuck:

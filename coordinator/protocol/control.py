@@ -173,6 +173,7 @@ class Hello(Message, frozen=True, tag="hello"):
     kinds: Annotated[list[Name], Meta(max_length=256)] = []  # those alone that it takes; []: all of `kernels`
     no_code: bool = False  # it runs nothing that a submitter wrote
     names_rest: bool = False  # its parts' fingerprints name what `Work.rests_on` has; an older agent's do not
+    unfit: Annotated[dict[Name, Text], Meta(max_length=256)] = {}  # kinds that it computes wrong → how that shows
 
 
 class Sync(Message, frozen=True, tag="sync"):

@@ -7,7 +7,7 @@ the daemon cuts before it looks at anything.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -60,7 +60,7 @@ def fitted(message: Message) -> Message:
 
 def fitted_hello(hello: Hello) -> Hello:
     room = Room()
-    share = _share(hello.failures, hello.losses)
+    share = _share(hello.failures, hello.losses, hello.unfit)
     return replace(
         hello,
         version=kept_line(hello.version),
@@ -73,6 +73,7 @@ def fitted_hello(hello: Hello) -> Hello:
         failures=_failures(hello.failures, share),
         losses=_losses(room.of(hello.losses), share),
         envs=_environments(hello),
+        unfit={kind: kept_line(why, min(LINE_BYTES, share)) for kind, why in hello.unfit.items()},
     )
 
 
@@ -114,8 +115,8 @@ def _first(entry: _T, count: int) -> _T:
     return replace(entry, numbers=entry.numbers[:count])
 
 
-def _share(*lists: Sequence[object]) -> int:
-    return TEXT_BYTES // max(1, sum(map(len, lists)))
+def _share(*texts: Sized) -> int:
+    return TEXT_BYTES // max(1, sum(map(len, texts)))
 
 
 def _failures(failures: list[Failure], share: int) -> list[Failure]:

@@ -254,6 +254,7 @@ ObstacleCode = Literal[
     "distrusted",
     "machine",
     "not-taken",
+    "unfit",
     "kind",
     "kernels",
     "package",

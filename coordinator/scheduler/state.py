@@ -75,6 +75,8 @@ class State:
             return Obstacle("not-taken", f"takes the kinds {kinds} alone: leave, and join it with other `--kinds`")
         if has.no_code and work.runs_code:
             return Obstacle("not-taken", "runs no code of others: leave, and join it without `--no-code`")
+        if work.kind in has.unfit:
+            return Obstacle("unfit", f"computes {work.kind} jobs wrong: {has.unfit[work.kind]}")
         if work.kind not in has.kernels:
             return Obstacle("kind", f"has no kind {work.kind}")
         if has.kernels[work.kind] != work.kernel:

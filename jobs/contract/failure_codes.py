@@ -16,6 +16,7 @@ ShardCode = Literal[
     "output",  # what it gave is not what it may give
 ]
 CopyCode = Literal["code", "input", "model"]  # this machine's copy of it is not what was submitted
+MachineCode = Literal["unfit"]  # it solves a problem of the kind with another answer than the known one
 LossCode = Literal["killed", "lost"]  # its process was killed from outside; its worker died or was stopped
 JobCode = Literal["driver", "merge"]  # the job's driver, which is of no shard; the merging of a layer
 Whose = Literal["shard", "machine", "nobody", "job"]
@@ -23,6 +24,7 @@ Whose = Literal["shard", "machine", "nobody", "job"]
 _WHOSE: dict[str, Whose] = {
     **dict.fromkeys(get_args(ShardCode), "shard"),
     **dict.fromkeys(get_args(CopyCode), "machine"),
+    **dict.fromkeys(get_args(MachineCode), "machine"),
     **dict.fromkeys(get_args(LossCode), "nobody"),
     **dict.fromkeys(get_args(JobCode), "job"),
 }

@@ -119,6 +119,8 @@ class Bench:
     #   code: `code` then holds what was submitted and nothing else. It was, when the kind was opened
 
 
+Answers = Mapping[str, "tuple[np.ndarray[Any, Any], Any]"]  # what came, and what is right; by what it is
+
 P = TypeVar("P", bound=msgspec.Struct)
 
 
@@ -208,6 +210,12 @@ class Kind(ABC, Generic[P]):
         """Whether shards of this work run what its submitter wrote, or a program that he names: a machine may take none
         of that. Asked at submit, and by each agent itself before it runs anything, of work that may be made up."""
         return self.wants_code or work.code is not None or "/" in (work.env or "")
+
+    def known_answers(self) -> Answers:
+        """A small problem that what solves its shards solves in some milliseconds, with the answer that is known. Each
+        worker asks before its first shard of the kind; where integers are not equal, or floats not nearly so, its
+        machine takes no part in the kind. Nothing, for a kind whose numerics are others'."""
+        return {}
 
     def rests_on(self, params: P, has_code: bool) -> tuple[str, ...]:
         """Packages whose versions decide the bits of its results, beside numpy, its BLAS and scikit-learn, which every

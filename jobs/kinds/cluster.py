@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from muster.jobs.clustering.params import ClusterParams
 from muster.jobs.common.errors import JobFileError
-from muster.jobs.contract.kind import Bench, Kind, Result, Runner, Shape, Shard, ShardFailure
+from muster.jobs.contract.kind import Answers, Bench, Kind, Result, Runner, Shape, Shard, ShardFailure
 from muster.jobs.contract.plan import Output
 
 if TYPE_CHECKING:
@@ -39,6 +39,11 @@ class Cluster(Kind[ClusterParams]):
         if not math.isfinite(params.tol):
             raise JobFileError("params.tol: expected a finite number", "sklearn's default is 1e-4")
         _check_init(params, shape.row)
+
+    def known_answers(self) -> Answers:
+        from muster.jobs.kinds import known_answers
+
+        return known_answers.cluster()
 
     def repeats(self, params: ClusterParams, shape: Shape | None, threads: int, has_code: bool) -> bool:
         """Rows of several features are scikit-learn's, whose threads add up as they come."""

@@ -7,7 +7,19 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from muster.jobs.common.errors import JobFileError
-from muster.jobs.contract.kind import Bench, Kind, Prepared, Result, Runner, Shape, Shard, ShardFailure, Site, Total
+from muster.jobs.contract.kind import (
+    Answers,
+    Bench,
+    Kind,
+    Prepared,
+    Result,
+    Runner,
+    Shape,
+    Shard,
+    ShardFailure,
+    Site,
+    Total,
+)
 from muster.jobs.contract.plan import Output, Work
 from muster.jobs.inference.params import INERT_FORMATS, MLP_FORMATS, NAN_ROWS, RESTS_ON, SUFFIXES, InferParams
 from muster.jobs.kinds.map import check_args
@@ -40,6 +52,11 @@ class Infer(Kind[InferParams]):
         from muster.jobs.inference import plan_model
 
         return plan_model.prepare(params, site)
+
+    def known_answers(self) -> Answers:
+        from muster.jobs.kinds import known_answers
+
+        return known_answers.infer()
 
     def repeats(self, params: InferParams, shape: Shape | None, threads: int, has_code: bool) -> bool:
         """An MLP does, as it runs here."""

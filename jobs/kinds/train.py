@@ -9,6 +9,7 @@ import msgspec
 
 from muster.jobs.common.units import format_size
 from muster.jobs.contract.kind import (
+    Answers,
     Bench,
     Kind,
     KindForecast,
@@ -71,6 +72,11 @@ class Train(Kind[TrainParams]):
 
     def rounds(self, params: TrainParams) -> Literal["", "whole", "each"]:
         return "each" if params.mode == "async" else "whole"
+
+    def known_answers(self) -> Answers:
+        from muster.jobs.kinds import known_answers
+
+        return known_answers.train()
 
     def repeats(self, params: TrainParams, shape: Shape | None, threads: int, has_code: bool) -> bool:
         """Numpy's models do, in rounds; without rounds it counts in which order contributions came."""

@@ -21,12 +21,13 @@ import xxhash
 
 from muster.jobs.common.durable import is_full, local_commit
 from muster.jobs.common.errors import DamagedError, SpaceError
-from muster.jobs.contract.failure_codes import CopyCode
+from muster.jobs.contract.failure_codes import CopyCode, MachineCode
 from muster.jobs.contract.kind import Bench, Runner, RunnerLost, Shard, ShardFailure
 from muster.jobs.contract.plan import ItemsWindow, Layer, Output
 from muster.jobs.contract.text_limits import BATCH_CHARS, EVIDENCE_CHARS, LINE_CHARS, PRINTED_CHARS
 from muster.jobs.kinds import registry
 from muster.jobs.parts.part_file import Index, Layout, PartEntry, PartWriter
+from muster.jobs.workbench.admission import Unfit, admit
 from muster.jobs.workbench.batch import Batch, Item, Mishap, Outcome
 from muster.jobs.workbench.slot_marker import Mark
 
@@ -65,6 +66,7 @@ class Workbench:
         self._runner: Runner | None = None
         self._mark: Mark | None = None
         self._buffer: Array | None = None
+        self._admitted: set[str] = set()  # kinds that this process was seen to compute rightly
 
     def run(self, batch: Batch) -> Outcome:
         """Run a batch and commit its part locally. Raises only for what is wrong with this worker itself."""
@@ -184,7 +186,7 @@ class Workbench:
         job = (batch.work, batch.code, batch.python, batch.scratch, batch.model, batch.gpus)
         if self._runner is None or job != self._job:
             self.close()
-            self._runner = _open(batch)
+            self._runner = _open(batch, self._admitted)
             self._job = job
         return self._runner
 
@@ -310,12 +312,15 @@ class _Part:
         )
 
 
-def _open(batch: Batch) -> Runner:
+def _open(batch: Batch, admitted: set[str]) -> Runner:
     """The batch's kind, ready, with no more threads than the plan gives it."""
     work = batch.work
     kind = registry.load(work.kind)
     if kind.kernel != work.kernel:
         raise RunnerLost(f"kind {work.kind} is version {kind.kernel} here, the plan was made for {work.kernel}")
+    if work.kind not in admitted:
+        admit(kind)
+        admitted.add(work.kind)
     scratch = Path(batch.scratch)
     scratch.mkdir(parents=True, exist_ok=True)
     bench = Bench(
@@ -387,7 +392,9 @@ def _digest_of(segments: Sequence[memoryview]) -> bytes:
     return digest.digest()
 
 
-_LOST: dict[type[Exception], CopyCode] = {InputLost: "input", ModelLost: "model", CodeLost: "code"}
+_LOST: dict[type[Exception], CopyCode | MachineCode] = {
+    InputLost: "input", ModelLost: "model", CodeLost: "code", Unfit: "unfit"
+}  # fmt: skip
 
 
 def _mishap(number: int, error: Exception, seconds: float, peak: int) -> Mishap:

@@ -379,6 +379,42 @@ def test_what_an_agent_says_of_its_kernels_is_what_its_parts_say(pair: FarmHarne
     pair.check_result(job)
 
 
+WRONG = """
+from dataclasses import replace
+from muster.jobs.clustering import lloyd
+
+right = lloyd.cluster
+def cluster(*args):
+    found = right(*args)
+    return replace(found, centers=found.centers * 1.001)
+lloyd.cluster = cluster
+"""
+
+
+def test_a_machine_that_computes_wrong_takes_no_part_and_says_why(pair: FarmHarness, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(WRONG)
+    pair.env["PYTHONPATH"] = str(tmp_path)
+    pair.join("wrong", "--cpus", "1")
+    del pair.env["PYTHONPATH"]
+    try:
+        wait_ready(pair, "wrong")
+        job = pair.submit(arrays(4, 128, 512), 1)
+        why = "centers of a problem with a known answer are off by"
+        told = f"takes no cluster jobs: {why}"
+        until(lambda: (seen := pair.agent_status("wrong")) and told in seen.note, "it to say so")
+        assert told in pair.coordinator("agents").stdout
+        assert why in (pair.folder / "spools" / "wrong" / "agent.log").read_text()
+        spool = str(pair.folder / "spools" / "wrong")
+        until(lambda: told in pair.agent_command("status", "--spool", spool).stdout, "its status to say so")
+        assert pair.wait(job).failures == 0
+        pair.check_result(job)
+        for table in pair.root.job(job).result.glob("*/shards.npy"):
+            assert "wrong" not in np.load(table)["agent"]
+    finally:
+        pair.real["wrong"].terminate()
+        pair.real["wrong"].wait(DEADLINE_SECONDS)
+
+
 def test_unpacked_code_that_somebody_changed_never_runs(pair: FarmHarness) -> None:
     fields = {"kind": "map", "code": "work.py:scaled"}
     work = "def scaled(rows, by):\n    return rows * by\n"

@@ -161,3 +161,16 @@ def test_an_agent_or_a_plan_of_before_goes_by_the_machines_own() -> None:
     jobs = world.state.jobs
     assert jobs["j.1"].fingerprint == jobs["old.1"].fingerprint == OLD
     assert world.state.agents["two"].kernels_for(jobs["old.1"]) == OLD
+
+
+def test_a_machine_that_computes_a_kind_wrong_takes_no_part_in_it() -> None:
+    world = World()
+    world.add()
+    world.enter("bad", "good")
+    grant = world.last("bad")
+    why = "centers of a problem with a known answer are off by 0.001"
+    world.lose("bad", running=False, grant=grant, hungry=False)
+    world.join("bad", unfit={"cluster": why})
+    world.sync("bad")
+    assert why_not(world, "bad") == f"computes cluster jobs wrong: {why}" and world.last("bad") is grant
+    assert world.layer().troubles == {} and world.open_of("bad") == 0

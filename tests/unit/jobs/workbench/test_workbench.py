@@ -18,7 +18,7 @@ import xxhash
 
 from muster.jobs.common.errors import SpaceError
 from muster.jobs.common.ranges import RangeSet
-from muster.jobs.contract.kind import Bench, Kind, Result, Runner, RunnerLost, Shape, Shard, ShardFailure
+from muster.jobs.contract.kind import Answers, Bench, Kind, Result, Runner, RunnerLost, Shape, Shard, ShardFailure
 from muster.jobs.contract.plan import ArraySource, Layer, MadeSource, Output, Work
 from muster.jobs.kinds import registry
 from muster.jobs.parts.part_file import PartWriter, check_body, read_index
@@ -458,3 +458,20 @@ def test_code_that_cannot_be_unpacked_anew_is_a_loss(tmp_path: Path, harm: str) 
     coded.pack.write_bytes(coded.pack.read_bytes()[:-1] + b"?") if harm == "damaged" else coded.pack.unlink()
     (mishap,) = coded.run(0, 1).mishaps
     assert (mishap.number, mishap.lost, mishap.code) == (0, True, "code")
+
+
+def test_what_a_machine_computes_wrong_it_does_not_compute(
+    core: Desk, told: type[Told], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def answers(self: Told) -> Answers:
+        asked.append(1)
+        return {"sum": (np.array([3]), [3 + (len(asked) == 1)])}
+
+    monkeypatch.setattr(told, "known_answers", answers)
+    outcome = core.run(0, 1)
+    (mishap,) = outcome.mishaps
+    assert (mishap.number, mishap.code, mishap.lost) == (0, "unfit", True) and not outcome.numbers and not told.opened
+    assert mishap.message == "sum of a problem with a known answer are off by 1"
+    assert core.run(0, 1).numbers == (0, 1) and core.run(2).numbers == (2,) and len(asked) == 2

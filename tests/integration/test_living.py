@@ -182,6 +182,8 @@ def test_a_job_runs_in_the_environment_it_names_and_only_where_that_is(farm: Far
     assert {agent.name for agent in farm.status(job).agents if agent.shards} == {"right"}
     assert farm.status(job).failures == 0
     assert "has the environments nlp (Python 3." in said(farm, "explain", "right")
+    (computed_on,) = json.loads(said(farm, "verify", job, "--json"))["fingerprints"]
+    assert ", nlp python 3." in computed_on and ", nlp numpy " in computed_on
 
 
 def test_a_machine_that_lacks_a_package_takes_no_part_and_says_how_to(farm: FarmHarness) -> None:

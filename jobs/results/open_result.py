@@ -188,14 +188,15 @@ def _of_layer(manifest: Merged, job: str, layer: Layer | None) -> dict[str, tupl
 
 
 def _of_table(folder: Path, manifest: Merged) -> dict[str, tuple[Any, Any]]:
-    """What `shards.npy` knows. A training's is empty, and without columns."""
+    """What `shards.npy` knows. A training's is empty, and without columns: it has a count of rounds for each."""
     table = _open_file(folder, manifest.table)
     columns = table.dtype.names is not None
-    prints = sorted(set(table["fingerprint"].tolist())) if columns else []
+    prints = sorted(set(table["fingerprint"].tolist())) if columns else list(range(len(manifest.rounds)))
     return {
         "number of shards": (manifest.shards, len(table)),
         "number of rows": (manifest.rows, int(table["rows"].sum()) if columns else 0),
         "fingerprints": (list(range(len(manifest.fingerprints))), prints),
+        "number of counts of rounds": (len(manifest.rounds), 0 if columns else len(prints)),
     }
 
 

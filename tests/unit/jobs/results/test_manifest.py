@@ -92,7 +92,13 @@ def test_every_change_of_a_manifest_is_found(merged: Path, layer: Layer) -> None
 def _means_the_same(said: Any, place: Place, other: Any) -> bool:
     """Left out, a value is its default."""
     value = _at(said, place)
-    return place[-1] in ("bytes", "items", "more") and not value and place[-1] not in _at(other, place[:-1])
+    return place[-1] in ("bytes", "items", "more", "rounds") and not value and place[-1] not in _at(other, place[:-1])
+
+
+def test_rounds_are_a_trainings_alone(merged: Path, layer: Layer) -> None:
+    said = json.loads((merged / MANIFEST).read_bytes())
+    (merged / MANIFEST).write_text(json.dumps({**said, "rounds": [3]}))
+    assert "number of counts of rounds is 1, not 0" in verify_layer(merged, JOB, layer)[0]
 
 
 def test_every_flipped_byte_of_a_manifest_is_found(merged: Path, layer: Layer) -> None:

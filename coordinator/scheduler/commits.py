@@ -45,8 +45,10 @@ def claim(state: State, agent: Agent, layer: Layer, claimed: Held, now: float) -
             if holding.open:
                 job.work_goes_to(agent.kernels_for(job))
     take_in(state, agent, holding, (finished & theirs) - layer.committed)
-    mine = holding.open.copy()
+    mine, nothing = holding.open.copy(), not holding.everything()
     state.prune(holding)
+    if nothing and not theirs & (running | finished):
+        agent.ended.pop(key, None)  # by a word alone it had none of it
     return mine
 
 

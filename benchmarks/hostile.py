@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gc
 import time
 from collections.abc import Iterator
@@ -92,6 +93,7 @@ def cost(message: Message) -> float:
 
 
 def main() -> None:
+    argparse.ArgumentParser(prog="python -m benchmarks.hostile", description=__doc__).parse_args()
     print(machine(), flush=True)
     costs = {name: min(cost(message) for _ in range(3)) for name, message in frames(scheduler())}
     for name, milliseconds in costs.items():

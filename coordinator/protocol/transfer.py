@@ -19,7 +19,7 @@ RefusalCode = Literal[
     "committed",  # of a bundle: to be built again without `numbers`
     "corrupt",  # it is not what it says, or was never to be
     "disk",  # it could not be written
-    "folder",  # its job's would not take it: of a helper to the daemon, which finds that job damaged
+    "folder",  # its job's would not take it: of a helper to the daemon, which looks whether that job is damaged
     "full",  # there is no room for it
     "gone",  # nobody wants it, or has it, any more
     "kernels",  # the job's results are of other kernels

@@ -14,7 +14,7 @@ from typing import ClassVar
 from muster.coordinator.daemon.agents.channel import Answers, Channel
 from muster.coordinator.daemon.connection import Wire
 from muster.coordinator.daemon.engine import Engine
-from muster.coordinator.daemon.jobs.damage import damaged
+from muster.coordinator.daemon.jobs.damage import damaged, has_folder
 from muster.coordinator.daemon.store.statements import AlreadyCommitted, LayerGone, OtherKernels
 from muster.coordinator.daemon.waiting import wait_until
 from muster.coordinator.farm_root.paths import JobFolder
@@ -317,11 +317,11 @@ class PushChannel(Channel):
             self._engine.intake.ended(failed.token)
         if bundle and failed.code == "full":
             log.warning("no room for a bundle of %s: %s", bundle.job, failed.message)
-        elif bundle and failed.code == "folder":
-            damaged(self._engine, bundle.job, failed.message)
-            return Refused("later", [], _damage_of(self._engine, bundle.layer))
         elif bundle:
             log.warning("a bundle of %s from %s did not arrive: %s", bundle.job, bundle.agent, failed.message)
+        if bundle and failed.code == "folder":
+            has_folder(self._engine, bundle.job)  # else its job is damaged; one that is there may take it next time
+            return Refused("later", [], _damage_of(self._engine, bundle.layer) or failed.message)
         return Refused(failed.code, [], failed.message)
 
     answers: ClassVar[Answers] = {Offer: _offer, Stored: _stored, Failed: _failed, Moved: Channel.moved}

@@ -164,9 +164,9 @@ class AgentProcess:
 
     def _until_hello(self) -> None:
         """Until the first hello is said, or it takes too long. Workers are not started for a link there never is."""
-        begun, talk = time.monotonic(), self._core.talk
-        while self._quit is None and talk.asked is None:
-            if time.monotonic() - begun > (HELLO_SECONDS if talk.up else FIRST_LINK_SECONDS):
+        begun = time.monotonic()
+        while self._quit is None and not (core := self._core.snapshot()).asked:
+            if time.monotonic() - begun > (HELLO_SECONDS if core.up else FIRST_LINK_SECONDS):
                 break
             self._step(self._core.patience(time.monotonic()))
 
@@ -220,7 +220,7 @@ class AgentProcess:
             case Run():
                 if action.info.layer.rounds:
                     sys.setswitchinterval(SWITCH_SECONDS)
-                event = self._pool_controller.run(action, self._core.held_shards.farm)
+                event = self._pool_controller.run(action)
                 if event is not None:
                     self._inbox.put(event)
             case Kill():
@@ -256,7 +256,9 @@ class AgentProcess:
     def _look_around(self, now: float) -> None:
         if self._is_due("wish", LOOK_SECONDS, now):
             self._mind_wishes()
-        busy = [slot.number for slot in self._core.slots.every if slot.flights]
+        if all(now < due for due in self._due.values()):
+            return
+        busy = self._core.snapshot().busy
         if busy and self._is_due("weigh", WEIGH_SECONDS, now):
             self._weights = self._pool_controller.weigh(busy)
             self._pool_controller.be_kind(busy, self._wish.nice, self._wish.ionice)
@@ -294,15 +296,18 @@ class AgentProcess:
             self._spool.write_state(msgspec.json.encode(state))
 
     def _state(self, now: float) -> DisplayState:
-        talk, meter = self._core.talk, self._meter
+        core, meter = self._core.snapshot(), self._meter
         return DisplayState(
             name=self._settings.who.name,
             host=self._settings.who.host,
             where=str(self._link),
             pid=os.getpid(),
-            linked=bool(talk.session),
-            ready=self._core.dispatch.ready,
-            why_idle=self._core.why_idle,
+            linked=core.linked,
+            ready=core.ready,
+            why_idle=core.why_idle,
+            running=core.running,
+            waiting=core.waiting,
+            finished=core.finished,
             done=meter.done,
             pushed=meter.pushed,
             pushed_bytes=meter.pushed_bytes,
@@ -312,7 +317,6 @@ class AgentProcess:
             wishes=self._wish_stamp,
             limits=limits_said(self._settings.who.kinds, no_code=self._settings.who.no_code),
             at=time.time(),
-            **self._core.counts(),
         )
 
     # --- signals, and the end ---

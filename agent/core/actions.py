@@ -45,6 +45,7 @@ class Run:
 
     ticket: int
     slot: int
+    farm: str  # whose work it is
     info: LayerInfo
     part: str  # name of the part it makes
     items: tuple[tuple[int, int, int], ...]  # (number, boot, attempt), by number

@@ -87,8 +87,8 @@ class Dispatch:
         ticket = self._tickets
         items = holding.take(count, ticket, now)
         inputs = {number: holding.inputs[number] for number, _, _ in items if number in holding.inputs}
-        layer = holding.info.layer.digest
-        part = f"{self.held_shards.farm}/{layer}/{self._prefix}-{ticket:08d}.part"
+        farm, layer = self.held_shards.farm, holding.info.layer.digest
+        part = f"{farm}/{layer}/{self._prefix}-{ticket:08d}.part"
         expected = None if holding.seconds is None else holding.seconds * len(items)
         attempts = {number: (boot, attempt) for number, boot, attempt in items}
         flight = Flight(ticket, slot.number, holding.info, attempts, part, expected, inputs)
@@ -99,7 +99,7 @@ class Dispatch:
         copies = {number: self.space.inputs.whole[name] for number, name in inputs.items()}
         sheets = {number: holding.sheets[number] for number in attempts if number in holding.sheets}
         gpus = slot.gpus if self.slots.gpus else None
-        run = Run(ticket, slot.number, holding.info, part, tuple(items), payloads, copies, sheets, gpus)
+        run = Run(ticket, slot.number, farm, holding.info, part, tuple(items), payloads, copies, sheets, gpus)
         return [*self.space.make(0), run]
 
     # --- the end of a batch ---

@@ -63,6 +63,21 @@ class Left:
     codes: Iterable[str] = ()
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """What the process, the live line and state.json say of the core at one moment."""
+
+    up: bool  # whether there is a control channel
+    asked: bool  # whether something was said on it and not answered yet
+    linked: bool  # whether there is a session
+    ready: bool  # whether the pool is up
+    busy: tuple[int, ...]  # slots with a batch in flight
+    why_idle: str  # in a few words, for people; "" while it works
+    running: int  # shards in a batch whose run of them counts
+    waiting: int
+    finished: int  # shards nobody has acknowledged
+
+
 class AgentCore:
     """One agent process. After a Quit nothing more is ordered."""
 
@@ -399,10 +414,23 @@ class AgentCore:
         hint = "they are kept in the spool; `agent join` with the same name and spool offers them again"
         return LinkError(f"left with {self.to_push} finished shards not pushed: {why or 'no answer'}", hint)
 
-    # --- for the live line, and tests ---
+    # --- for the process, and tests ---
 
-    @property
-    def why_idle(self) -> str:
+    def snapshot(self) -> Snapshot:
+        """What there is now."""
+        return Snapshot(
+            up=self.talk.up,
+            asked=self.talk.asked is not None,
+            linked=bool(self.talk.session),
+            ready=self.dispatch.ready,
+            busy=tuple(slot.number for slot in self.slots.every if slot.flights),
+            why_idle=self._why_idle(),
+            running=sum(len(holding.placed) for holding in self.held_shards.holdings.values()),
+            waiting=self.held_shards.waiting,
+            finished=self.to_push,
+        )
+
+    def _why_idle(self) -> str:
         """In a few words, for people; "" while it works."""
         if self._paused:
             return self._paused
@@ -413,11 +441,6 @@ class AgentCore:
         if self.talk.note:
             return self.talk.note
         return "" if self.busy else "no work"
-
-    def counts(self) -> dict[str, int]:
-        """What there is now."""
-        running = sum(len(holding.placed) for holding in self.held_shards.holdings.values())
-        return {"running": running, "waiting": self.held_shards.waiting, "finished": self.to_push}
 
     def sanity_check(self) -> None:
         """Raise if the state contradicts itself. For tests."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,12 +72,12 @@ class PoolController:
 
     # --- orders ---
 
-    def run(self, run: Run, farm: str) -> Event | None:
+    def run(self, run: Run) -> Event | None:
         """Submit a batch; what happened at once, if it could not be."""
         try:
             self._takes.check(run.info.work)
-            batch = self._batch(run, farm)
-            self._say_at(run, farm)
+            batch = self._batch(run)
+            self._say_at(run)
         except (MusterError, OSError) as error:
             if isinstance(error, SpaceError) or (isinstance(error, OSError) and is_full(error)):
                 return BatchEnded(run.ticket, Outcome((), 0, 0, 0, 0.0, 0, (), full=str(error)))
@@ -102,7 +102,7 @@ class PoolController:
         self._frozen.discard(slot)
         reaper.thaw(self._spool.scratch(slot))
 
-    def be_kind(self, slots: list[int], nice: int | None, ionice: str | None) -> None:
+    def be_kind(self, slots: Sequence[int], nice: int | None, ionice: str | None) -> None:
         """Set the workers' priorities, each worker's once: what it starts later inherits them."""
         for slot in slots:
             pid = self.pool.worker_pid(slot)
@@ -111,14 +111,14 @@ class PoolController:
                 priority.be_kind(pid, nice, ionice)
             self._kind[slot] = wanted
 
-    def _batch(self, run: Run, farm: str) -> Batch:
+    def _batch(self, run: Run) -> Batch:
         info, spool = run.info, self._spool
         items = tuple(
             Item(n, boot, attempt, self._window(run, n), run.payloads.get(n, b""), self._sheet(run, n))
             for n, boot, attempt in run.items
         )
         return Batch(
-            farm=farm,
+            farm=run.farm,
             agent=self._name,
             job=info.job,
             layer=info.layer,
@@ -179,8 +179,8 @@ class PoolController:
         """What `env` names here; a path names itself."""
         return None if env is None else self._pythons.get(env, env)
 
-    def _say_at(self, run: Run, farm: str) -> None:
-        at = At(farm, run.info.job, run.info.layer.digest)
+    def _say_at(self, run: Run) -> None:
+        at = At(run.farm, run.info.job, run.info.layer.digest)
         if self._at.get(run.slot) != at:
             self._spool.set_at(run.slot, at)
             self._at[run.slot] = at
@@ -221,14 +221,14 @@ class PoolController:
         rows = sum(entry.rows for entry in index.entries)
         return Kept(tuple(entry.number for entry in index.entries), rows, path.stat().st_size)
 
-    def look(self, slots: list[int], weights: dict[int, int]) -> SlotsSeen:
+    def look(self, slots: Sequence[int], weights: dict[int, int]) -> SlotsSeen:
         """What busy slots are at."""
         for slot in self._frozen & set(slots):
             reaper.freeze(self._spool.scratch(slot), again=True)
         views = [SlotView(n, _running(slot_marker.read(self._spool.mark(n))), weights.get(n, 0)) for n in slots]
         return SlotsSeen(tuple(views))
 
-    def weigh(self, slots: list[int]) -> dict[int, int]:
+    def weigh(self, slots: Sequence[int]) -> dict[int, int]:
         """Memory of busy slots."""
         pids = {slot: pid for slot in slots if (pid := self.pool.worker_pid(slot))}
         bytes_of = weigh.trees(pids.values())

@@ -29,6 +29,7 @@ CLIENT = LIBRARY | {"coordinator.submission", "coordinator.result_downloads", "c
 COMMANDS = CLIENT | {"coordinator.client", "coordinator.connect", "coordinator.drivers"}
 SKIN = {"agent.channels", "agent.host", "agent.links", "agent.pool", "agent.spool"}  # of the agent's core
 SAID = {"agent.core.events", "agent.core.actions"}  # to the core, and by it
+CORE_DOOR = {"agent.core.state_machine", "agent.core.pool_restarts"}  # what the process knows of it
 OF_SKIN = JOBS | SKIN | {"coordinator.protocol"}
 
 RULES: dict[str, frozenset[str]] = {
@@ -60,7 +61,7 @@ RULES: dict[str, frozenset[str]] = {
     "agent.logs": VALUES,
     "agent.display": TALK | SAID,
     "agent.doctor": OF_SKIN,
-    "agent.process": OF_SKIN | SAID | {"agent.core", "agent.display", "agent.logs"},
+    "agent.process": OF_SKIN | SAID | CORE_DOOR | {"agent.display", "agent.logs"},
     "agent.commands": OF_SKIN | {"agent.display", "agent.doctor", "agent.process"},
     "agent.cli": frozenset({"jobs.common", "agent.commands"}),
     "agent.__main__": frozenset({"agent.cli", "muster.forget_current_folder"}),

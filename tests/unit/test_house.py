@@ -147,6 +147,15 @@ def test_the_pure_packages_do_no_io() -> None:
     assert sorted(wrong) == []
 
 
+def test_the_agent_process_knows_the_core_by_its_door_alone() -> None:
+    used = {
+        node.attr
+        for node in ast.walk(tree("agent.process"))
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self._core"
+    }
+    assert used == {"handle", "patience", "snapshot"}
+
+
 def test_rooms_that_start_fast_name_no_numpy() -> None:
     assert [module for module in within(NO_NUMPY) if "numpy" in libraries(module)] == []
 

@@ -693,7 +693,7 @@ def test_another_farm_at_the_same_place_gets_nothing_of_the_old_ones() -> None:
 def test_people_are_told_why_there_are_no_workers_until_there_are() -> None:
     world = World()
     world.tell(PoolLost("started again in 2 s: Ray's raylet died"))
-    assert "raylet" in world.core.why_idle
+    assert "raylet" in world.core.snapshot().why_idle
     world.after(30.0)
     assert "raylet" in world.said().note
     world.tell(PoolStarted())

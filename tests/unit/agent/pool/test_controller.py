@@ -31,7 +31,7 @@ class Pool:
 
 def run(work: Work) -> Run:
     layer = Layer("made", "d" * 32, MadeSource(), 0, 1, 1, 0, 0, None)
-    return Run(1, 0, LayerInfo("j.1", layer, work), "f/d/p.part", ((0, 1, 1), (1, 1, 1)), {})
+    return Run(1, 0, "farm", LayerInfo("j.1", layer, work), "f/d/p.part", ((0, 1, 1), (1, 1, 1)), {})
 
 
 def test_work_that_this_machine_does_not_take_reaches_no_worker(
@@ -42,8 +42,8 @@ def test_work_that_this_machine_does_not_take_reaches_no_worker(
     spool.run.mkdir()
     controller = PoolController(spool, "a", 1, tmp_path, {}, Takes(no_code=True), {}, lambda news: None)
     pool: Any = controller.pool
-    ended = controller.run(run(COMMAND), "farm")
+    ended = controller.run(run(COMMAND))
     assert isinstance(ended, BatchEnded) and not pool.submitted
     assert [mishap.message for mishap in ended.outcome.mishaps] == ["this machine runs no code of others"] * 2
-    assert controller.run(run(msgspec.structs.replace(COMMAND, kind="cluster")), "farm") is None
+    assert controller.run(run(msgspec.structs.replace(COMMAND, kind="cluster"))) is None
     assert len(pool.submitted) == 1

@@ -3,63 +3,58 @@
 from __future__ import annotations
 
 from muster.agent.core.actions import Action, Discard, Pull
-from muster.agent.core.inputs import Inputs
 from muster.agent.core.layers import HeldLayer
-from muster.agent.core.slots import Flight, Slot, Slots
-from muster.agent.core.state import HeldShards
-from muster.jobs.common.retry_delay import RetryDelay
+from muster.agent.core.slots import Flight, Slot
+from muster.agent.core.state import SPARE_BYTES, State
 from muster.jobs.common.units import format_size
-
-SPARE_BYTES = 4 << 20  # left for logs and the state file
 
 
 class DiskBudget:
     """Parts, inputs and outputs to come share the budget. Inputs that nobody waits for stay while there is room."""
 
-    def __init__(self, held_shards: HeldShards, slots: Slots, disk: FreeDisk, inputs: Inputs) -> None:
-        self.held_shards = held_shards
-        self.slots = slots
-        self.disk = disk
-        self.inputs = inputs
+    def __init__(self, state: State) -> None:
+        self.state = state
         self.too_large: str | None = None  # why a shard can never run here
 
     @property
     def reserved(self) -> int:
         """Bytes of input and output of all that is held, is being run or is on its way."""
-        held = sum(len(holding.waiting) * holding.cost for holding in self.held_shards.holdings.values())
+        held = sum(len(holding.waiting) * holding.cost for holding in self.state.holdings.values())
         return held + self.output_to_come + self._in_use + self._strays
 
     @property
     def room(self) -> int:
         """Bytes that may be promised to the coordinator; less than 0 where too much is."""
-        return self.disk.room(self.held_shards.finished_parts.nbytes, self.reserved, self.inputs.nbytes)
+        return self.state.disk.room(self.state.finished_parts.nbytes, self.reserved, self.state.inputs.nbytes)
 
     @property
     def output_to_come(self) -> int:
         """Of what runs, wanted or not, and its scratch space."""
-        return self.scratch + sum(len(one.items) * self._reserve_of(one) for one in self.slots.flights)
+        return self.scratch + sum(len(one.items) * self._reserve_of(one) for one in self.state.slots.flights)
 
     def _reserve_of(self, flight: Flight) -> int:
-        holding = self.held_shards.holdings.get(flight.layer)
+        holding = self.state.holdings.get(flight.layer)
         return holding.reserve if holding is not None else flight.info.layer.out_bytes
 
     @property
     def left(self) -> int:
         """Bytes for the outputs of more runs, were all inputs gone that nobody waits for."""
-        kept = self.inputs.bytes_of(self._kept()) + self.inputs.coming_bytes
-        return self.disk.room(self.held_shards.finished_parts.nbytes, self.output_to_come + kept, self.inputs.nbytes)
+        kept = self.state.inputs.bytes_of(self._kept()) + self.state.inputs.coming_bytes
+        return self.state.disk.room(
+            self.state.finished_parts.nbytes, self.output_to_come + kept, self.state.inputs.nbytes
+        )
 
     def has_room_to_pull(self, holding: HeldLayer, nbytes: int) -> bool:
         """Whether one more input leaves enough for its own output, and for those of all that could run before it. With
         any of those, one more can begin; without, it may wait for the scratch space of what runs."""
         scratch = holding.info.work.disk - (0 if holding.ready else self.scratch)
-        ready = sum(len(other.ready) * other.reserve for other in self.held_shards.holdings.values() if other.pulls)
+        ready = sum(len(other.ready) * other.reserve for other in self.state.holdings.values() if other.pulls)
         return self.left - ready - nbytes >= holding.reserve + max(0, scratch)
 
     @property
     def scratch(self) -> int:
         """Bytes that the shards that run may fill: one on each slot, whatever else is in flight there."""
-        return sum(slot.flights[0].info.work.disk for slot in self.slots.every if slot.flights)
+        return sum(slot.flights[0].info.work.disk for slot in self.state.slots.every if slot.flights)
 
     def needed(self, holding: HeldLayer, slot: Slot) -> int:
         """Bytes for one shard to run there: its output, and scratch space unless what runs there has it already."""
@@ -73,33 +68,35 @@ class DiskBudget:
         """Whether a shard needs more than all of the budget. Then they are handed back."""
         model = holding.info.work.model
         needed = holding.cost + holding.info.work.disk + (model.nbytes if model is not None and holding.pulls else 0)
-        if needed <= self.disk.budget:
+        if needed <= self.state.disk.budget:
             return False
-        self.too_large = f"a shard needs {format_size(needed)} of disk, the budget is {format_size(self.disk.budget)}"
-        self.held_shards.give_back(holding, holding.waiting.copy())
+        self.too_large = (
+            f"a shard needs {format_size(needed)} of disk, the budget is {format_size(self.state.disk.budget)}"
+        )
+        self.state.give_back(holding, holding.waiting.copy())
         return True
 
     @property
     def is_unused(self) -> bool:
         """Whether nothing is going to become free by itself."""
-        return not (self.held_shards.finished_parts.nbytes or self.inputs.coming or self.slots.busy)
+        return not (self.state.finished_parts.nbytes or self.state.inputs.coming or self.state.slots.busy)
 
     @property
     def least_cost(self) -> int:
         """Of a shard of the layers known here: with less room there can be no more of these."""
-        return min((holding.cost for holding in self.held_shards.holdings.values()), default=0)
+        return min((holding.cost for holding in self.state.holdings.values()), default=0)
 
     @property
     def is_short(self) -> bool:
         """Whether there is no room for one more shard such as those held, and would be were all parts pushed."""
-        cost = max((holding.cost for holding in self.held_shards.holdings.values() if holding.count), default=0)
-        return self.room < cost <= self.room + self.held_shards.finished_parts.nbytes
+        cost = max((holding.cost for holding in self.state.holdings.values() if holding.count), default=0)
+        return self.room < cost <= self.room + self.state.finished_parts.nbytes
 
     def make(self, nbytes: int, keep: str = "") -> list[Action]:
         """Delete inputs that nobody waits for until `nbytes` more can be written."""
         orders: list[Action] = []
         if self._missing(nbytes) > 0:
-            for name, digest in self.inputs.spare(self._kept()):
+            for name, digest in self.state.inputs.spare(self._kept()):
                 if name != keep:
                     orders.append(self.discard(name, digest))
                 if self._missing(nbytes) <= 0:
@@ -108,23 +105,23 @@ class DiskBudget:
 
     def clear(self) -> list[Action]:
         """Delete all of those: the disk is fuller than we thought."""
-        return [self.discard(name, digest) for name, digest in self.inputs.spare(self._kept())]
+        return [self.discard(name, digest) for name, digest in self.state.inputs.spare(self._kept())]
 
     def discard(self, name: str, digest: bytes | None) -> Action:
-        self.disk.grew(-self.inputs.forget(name))
+        self.state.disk.grew(-self.state.inputs.forget(name))
         return Discard(name, digest)
 
     def lose(self, name: str) -> list[Action]:
         """It is not what was pulled, whoever waits for it."""
-        copy = self.inputs.whole.get(name)
-        for holding in self.held_shards.holdings.values():
+        copy = self.state.inputs.whole.get(name)
+        for holding in self.state.holdings.values():
             holding.lacks_input([number for number, own in holding.inputs.items() if own == name])
         return [self.discard(name, copy.digest)] if copy else []
 
     def let_others_wait(self, holding: HeldLayer, needed: int) -> None:
         """Inputs of other shards go before the first of these cannot run at all: they are pulled again, later."""
         first = holding.ready.bottom
-        for other in reversed(self.held_shards.holdings.values()):
+        for other in reversed(self.state.holdings.values()):
             if other.pulls:
                 ready = [n for n in other.ready if other is not holding or n != first]
                 while ready and self.left < needed:
@@ -133,74 +130,33 @@ class DiskBudget:
     def _missing(self, nbytes: int) -> int:
         """Bytes that have to go before `nbytes` more are written beside what is being run."""
         more = self.output_to_come + nbytes
-        over = self.held_shards.finished_parts.nbytes + self.inputs.nbytes + more - self.disk.budget
-        return over if self.disk.free is None else max(over, more + SPARE_BYTES - self.disk.free)
+        over = self.state.finished_parts.nbytes + self.state.inputs.nbytes + more - self.state.disk.budget
+        return over if self.state.disk.free is None else max(over, more + SPARE_BYTES - self.state.disk.free)
 
     def _kept(self) -> set[str]:
         """Inputs that are read, or will be."""
-        names = {name for holding in self.held_shards.holdings.values() for name in holding.inputs.values()}
-        for flight in self.slots.flights:
+        names = {name for holding in self.state.holdings.values() for name in holding.inputs.values()}
+        for flight in self.state.slots.flights:
             names.update(flight.inputs.values())
         return names | self._models()
 
     def _models(self) -> set[str]:
         """Those of all that is held, waiting or running."""
-        works = [holding.info.work for holding in self.held_shards.holdings.values() if holding.count]
-        works += [flight.info.work for flight in self.slots.flights]
+        works = [holding.info.work for holding in self.state.holdings.values() if holding.count]
+        works += [flight.info.work for flight in self.state.slots.flights]
         return {work.model.digest for work in works if work.model is not None}
 
     @property
     def _in_use(self) -> int:
-        running = {name for flight in self.slots.flights for name in flight.inputs.values()}
-        return self.inputs.bytes_of(running | self._models())
+        running = {name for flight in self.state.slots.flights for name in flight.inputs.values()}
+        return self.state.inputs.bytes_of(running | self._models())
 
     @property
     def _strays(self) -> int:
         """Of models on their way, and of inputs for shards that are no longer held."""
-        return sum(pull.nbytes for pull in self.inputs.coming.values() if not self._is_counted(pull))
+        return sum(pull.nbytes for pull in self.state.inputs.coming.values() if not self._is_counted(pull))
 
     def _is_counted(self, pull: Pull) -> bool:
         """Whether its bytes are among those of a shard that is held."""
-        holding = self.held_shards.holdings.get(pull.layer)
+        holding = self.state.holdings.get(pull.layer)
         return holding is not None and not pull.model and pull.number in holding.waiting
-
-    def sanity_check(self) -> None:
-        """Raise if the state contradicts itself. For tests."""
-        self.inputs.sanity_check()
-        names = {name for holding in self.held_shards.holdings.values() for name in holding.inputs.values()}
-        assert names <= set(self.inputs.whole), "a shard waits on an input that is not there"
-
-
-class FreeDisk:
-    """`budget` is for parts, finished or being written, and for inputs. `free`: what the disk said, None before."""
-
-    def __init__(self, budget: int) -> None:
-        self.budget = budget
-        self.free: int | None = None
-        self.full: str | None = None  # what the system said when it was last full; None since something was written
-        self._retry = RetryDelay()
-
-    def filled(self, why: str, now: float) -> None:
-        """A batch met a full disk or quota."""
-        self.full = why
-        self._retry.failed(now)
-
-    def written(self) -> None:
-        """A batch was committed: there is room."""
-        self.full = None
-        self._retry.reset()
-
-    def closed(self, now: float) -> bool:
-        """Whether nothing should be tried for now."""
-        return not self._retry.is_over(now)
-
-    def grew(self, nbytes: int) -> None:
-        """So much was written since the file system was asked; less than 0 where files were deleted."""
-        if self.free is not None:
-            self.free -= nbytes
-
-    def room(self, parts: int, reserved: int, inputs: int = 0) -> int:
-        """Bytes neither used by parts nor reserved; less than 0 where too much is promised. `inputs`: bytes on the disk
-        that are either among the reserved ones or may go at once."""
-        left = self.budget - parts - reserved
-        return left if self.free is None else min(left, self.free + inputs - SPARE_BYTES - reserved)

@@ -26,9 +26,7 @@ class Dispatch:
 
     def __init__(self, space: DiskBudget, codes: set[str] | None, part_prefix: str) -> None:
         self.space = space
-        self.held_shards = space.held_shards
-        self.slots = space.slots
-        self.disk = space.disk
+        self.state = space.state
         self.codes = codes  # packs of users' files that are here; None: all are
         self.ready = False  # whether the pool is up
         self.draining_since: float | None = None
@@ -41,28 +39,26 @@ class Dispatch:
     def place(self, now: float) -> list[Action]:
         """Fill the slots."""
         placed: list[Action] = []
-        self.slots.widen(self.held_shards.jobs)
-        while self.ready and self.slots.open and self.draining_since is None and not self.disk.closed(now):
+        self.state.slots.widen(self.state.jobs)
+        while self.ready and self.state.slots.open and self.draining_since is None and not self.state.disk.closed(now):
             commands = self._next(now)
             if not commands:
                 break
             placed += commands
-            if self.disk.full:  # one batch tells whether there is room again
+            if self.state.disk.full:  # one batch tells whether there is room again
                 break
         return placed
 
     def _next(self, now: float) -> list[Action]:
-        queue = [
-            holding for holding in self.held_shards.holdings.values() if holding.ready and self._has_files(holding)
-        ]
-        if not queue or (self.disk.full and self.slots.busy):
+        queue = [holding for holding in self.state.holdings.values() if holding.ready and self._has_files(holding)]
+        if not queue or (self.state.disk.full and self.state.slots.busy):
             return []
-        for holding in in_turn(queue, self.slots, now):
-            slot = self.slots.free_for(holding, now)
+        for holding in in_turn(queue, self.state.slots, now):
+            slot = self.state.slots.free_for(holding, now)
             if slot is not None and not self.space.must_wait(holding, slot):
                 needs = needs_of(holding.info)
                 alike = sum(len(other.waiting) for other in queue if needs_of(other.info) == needs)
-                count = self._affordable(holding, slot, self.slots.batch_size(holding, alike))
+                count = self._affordable(holding, slot, self.state.slots.batch_size(holding, alike))
                 return self._launch(slot, holding, count, now) if count else []
         return []
 
@@ -70,7 +66,7 @@ class Dispatch:
         if self.codes is None:
             return True
         code, model = holding.files
-        return (code is None or code in self.codes) and (model is None or model in self.space.inputs.whole)
+        return (code is None or code in self.codes) and (model is None or model in self.state.inputs.whole)
 
     def _affordable(self, holding: HeldLayer, slot: Slot, count: int) -> int:
         """As many as the disk has room for."""
@@ -87,18 +83,18 @@ class Dispatch:
         ticket = self._tickets
         items = holding.take(count, ticket, now)
         inputs = {number: holding.inputs[number] for number, _, _ in items if number in holding.inputs}
-        farm, layer = self.held_shards.farm, holding.info.layer.digest
+        farm, layer = self.state.farm, holding.info.layer.digest
         part = f"{farm}/{layer}/{self._prefix}-{ticket:08d}.part"
         expected = None if holding.seconds is None else holding.seconds * len(items)
         attempts = {number: (boot, attempt) for number, boot, attempt in items}
         flight = Flight(ticket, slot.number, holding.info, attempts, part, expected, inputs)
-        models = [name for name in [holding.model] if name is not None and name in self.space.inputs.whole]
-        flight.pull_seconds = self.space.inputs.use({*inputs.values(), *models})
-        self.slots.launch(slot, flight, now)
+        models = [name for name in [holding.model] if name is not None and name in self.state.inputs.whole]
+        flight.pull_seconds = self.state.inputs.use({*inputs.values(), *models})
+        self.state.slots.launch(slot, flight, now)
         payloads = {number: holding.payloads[number] for number in attempts if number in holding.payloads}
-        copies = {number: self.space.inputs.whole[name] for number, name in inputs.items()}
+        copies = {number: self.state.inputs.whole[name] for number, name in inputs.items()}
         sheets = {number: holding.sheets[number] for number in attempts if number in holding.sheets}
-        gpus = slot.gpus if self.slots.gpus else None
+        gpus = slot.gpus if self.state.slots.gpus else None
         run = Run(ticket, slot.number, farm, holding.info, part, tuple(items), payloads, copies, sheets, gpus)
         return [*self.space.make(0), run]
 
@@ -106,15 +102,15 @@ class Dispatch:
 
     def ended(self, event: BatchEnded, now: float) -> list[Action]:
         """A call returned: keep its part, report what failed, queue what was not reached."""
-        landed = self.slots.land(event.ticket)
+        landed = self.state.slots.land(event.ticket)
         if landed is None:
             return []
         slot, flight = landed
         outcome = event.outcome
         if outcome.full:
-            self.disk.filled(outcome.full, now)
+            self.state.disk.filled(outcome.full, now)
         elif outcome.numbers:
-            self.disk.written()
+            self.state.disk.written()
         barren = not (outcome.numbers or outcome.mishaps or outcome.full or outcome.changed)
         hopeless = barren and slot.fruitless(now)
         if not barren:
@@ -132,11 +128,11 @@ class Dispatch:
         """Put the part finished, or have it deleted where nobody wants any of it."""
         if not outcome.numbers:
             return []
-        holding = self.held_shards.holdings.get(flight.layer)
+        holding = self.state.holdings.get(flight.layer)
         if holding is not None and outcome.seconds > 0:
             holding.measured(len(outcome.numbers), outcome.seconds, outcome.nbytes)
         numbers = [number for number in outcome.numbers if number in flight.items]
-        sums = self.held_shards.finish(flight.layer, numbers, flight.part, outcome.nbytes, now)
+        sums = self.state.finish(flight.layer, numbers, flight.part, outcome.nbytes, now)
         if not sums:
             return [Delete(flight.part)]
         total = sums[0]  # the batch's measurements go to one of its grants; they are added up over all of them anyway
@@ -147,19 +143,19 @@ class Dispatch:
         total.out_bytes += outcome.nbytes
         total.peak = max(total.peak, outcome.peak)
         self._tell_printed(flight, outcome)
-        self.held_shards.reports.next.busy += outcome.seconds * flight.info.work.cpus
+        self.state.reports.next.busy += outcome.seconds * flight.info.work.cpus
         return []
 
     def _tell_printed(self, flight: Flight, outcome: Outcome) -> None:
         for number, text in outcome.printed:
             if number in flight.items:
-                self.held_shards.reports.print(Printed(flight.layer, number, *flight.items[number], text))
-        self.held_shards.reports.print(None, outcome.unprinted)
+                self.state.reports.print(Printed(flight.layer, number, *flight.items[number], text))
+        self.state.reports.print(None, outcome.unprinted)
 
     def _without_crowded(self, slot: Slot, flight: Flight, outcome: Outcome) -> Outcome:
         """A shard that found no memory beside others runs again, with fewer of them: that costs it no attempt."""
         short = [mishap for mishap in outcome.mishaps if mishap.code == "memory"]
-        if not short or not self.slots.narrow(slot, flight.info):
+        if not short or not self.state.slots.narrow(slot, flight.info):
             return outcome
         kept = tuple(mishap for mishap in outcome.mishaps if mishap not in short)
         return msgspec.structs.replace(outcome, mishaps=kept)
@@ -188,34 +184,31 @@ class Dispatch:
             return code if code is not None and self.codes is not None and code in self.codes else None
         if mishap.code == "model":
             model = flight.info.work.model
-            return model.digest if model is not None and model.digest in self.space.inputs.whole else None
+            return model.digest if model is not None and model.digest in self.state.inputs.whole else None
         return flight.inputs.get(mishap.number) if mishap.code == "input" else None
 
     def _after(self, flight: Flight, outcome: Outcome, hopeless: bool, now: float) -> None:
         """What gave no result: it failed, was lost, goes back, or runs again."""
-        holding = self.held_shards.holdings.get(flight.layer)
+        holding = self.state.holdings.get(flight.layer)
         if holding is None:
             return
         for mishap in outcome.mishaps:
             if holding.counting(flight.ticket, [mishap.number]):
-                unfit = mishap.code == "unfit"
-                if unfit:
-                    self.held_shards.unfit.setdefault(flight.info.work.kind, mishap.message)
-                self.held_shards.fail(holding, mishap, running=not unfit)
+                self.state.fail(holding, mishap)
         if outcome.changed:
-            self.held_shards.reports.change(flight.layer, outcome.change)
+            self.state.reports.change(flight.layer, outcome.change)
             left = RangeSet.of(sorted(holding.counting(flight.ticket, flight.items)))
-            self.held_shards.give_back(holding, left | holding.waiting)
+            self.state.give_back(holding, left | holding.waiting)
         if hopeless:
             left = RangeSet.of(sorted(holding.counting(flight.ticket, flight.items)))
-            self.held_shards.lose(holding, left, False, "the pool's worker could not run it")
+            self.state.lose(holding, left, False, "the pool's worker could not run it")
         self._again(holding, flight, now)
 
     def _again(self, holding: HeldLayer, flight: Flight, now: float) -> None:
         """What counts in this flight still is not done: queue it, or hand it back at a drain."""
         left = sorted(holding.counting(flight.ticket, flight.items))
-        if self.draining_since is not None or not self.slots.lent:
-            self.held_shards.give_back(holding, RangeSet.of(left))
+        if self.draining_since is not None or not self.state.slots.lent:
+            self.state.give_back(holding, RangeSet.of(left))
         elif left:
             holding.put_back(left, now)
 
@@ -223,14 +216,14 @@ class Dispatch:
 
     def died(self, event: WorkerDied, now: float) -> list[Action]:
         """A worker is gone: blame the shard in hand, where that is just; the others run again with no report."""
-        slot = self.slots.every[event.slot]
+        slot = self.state.slots.every[event.slot]
         why, victim = slot.killing, slot.victim
-        flights = self.slots.clear(slot, event.tickets)
+        flights = self.state.slots.clear(slot, event.tickets)
         orders = [order for flight in flights for order in self._rescue(flight, event.kept, now)]
         blamed = flights and self._blame(flights[0], event, why, victim)
         hopeless = not event.ours and not blamed and slot.fruitless(now)
         for flight in flights:
-            holding = self.held_shards.holdings.get(flight.layer)
+            holding = self.state.holdings.get(flight.layer)
             if holding is not None:
                 self._after(flight, NOTHING, hopeless, now)
         return orders
@@ -247,7 +240,7 @@ class Dispatch:
         self, flight: Flight, event: WorkerDied, why: KillReason | None, victim: tuple[int, int, int] | None
     ) -> bool:
         """Report the shard the worker was running. False where there is none, or it is not to blame."""
-        holding = self.held_shards.holdings.get(flight.layer)
+        holding = self.state.holdings.get(flight.layer)
         if event.running is None or holding is None:
             return False
         number, *attempt = event.running
@@ -256,7 +249,7 @@ class Dispatch:
         if event.ours and event.running != victim:
             return False
         mishap, running = _verdict(number, event, why, flight)
-        self.held_shards.fail(holding, mishap, running)
+        self.state.fail(holding, mishap, running)
         return True
 
     # --- stopping and going on ---
@@ -264,10 +257,10 @@ class Dispatch:
     def balance(self, now: float) -> list[Action]:
         """Stop what runs beyond the processors that are lent; let it go on once there are enough."""
         orders: list[Action] = []
-        while (slot := self.slots.to_freeze()) is not None:
+        while (slot := self.state.slots.to_freeze()) is not None:
             slot.frozen_since = now
             orders.append(Freeze(slot.number))
-        while (slot := self.slots.to_thaw()) is not None:
+        while (slot := self.state.slots.to_thaw()) is not None:
             slot.thaw(now)
             orders.append(Thaw(slot.number))
         return orders
@@ -277,24 +270,24 @@ class Dispatch:
     def seen(self, event: SlotsSeen, now: float) -> list[Action]:
         """A look at the busy slots: what hangs is killed, and what takes too much memory."""
         for view in event.views:
-            self.slots.every[view.slot].see(view.running, now)
-            self.slots.learn(view.slot, view.tree_bytes, now)
+            self.state.slots.every[view.slot].see(view.running, now)
+            self.state.slots.learn(view.slot, view.tree_bytes, now)
         orders = self.kill_unwanted(now)
-        for slot in self.slots.every:
+        for slot in self.state.slots.every:
             if slot.flights and slot.overdue(now):
                 orders += self._kill(slot, "timeout", slot.running)
-        trees = {view.slot: view.tree_bytes for view in event.views if self.slots.every[view.slot].flights}
-        if sum(trees.values()) > self.slots.memory:
-            orders += self._shrink(self.slots.every[max(trees, key=lambda n: trees[n])], trees)
+        trees = {view.slot: view.tree_bytes for view in event.views if self.state.slots.every[view.slot].flights}
+        if sum(trees.values()) > self.state.slots.memory:
+            orders += self._shrink(self.state.slots.every[max(trees, key=lambda n: trees[n])], trees)
         return orders
 
     def _shrink(self, slot: Slot, trees: dict[int, int]) -> list[Action]:
-        if any(other.killing for other in self.slots.every) or slot.running is None:
+        if any(other.killing for other in self.state.slots.every) or slot.running is None:
             return []  # memory comes free already, or there is nothing to blame
-        line = f"{sum(trees.values()) >> 20} MiB in use, the budget is {self.slots.memory >> 20} MiB"
-        if not self.slots.narrow(slot, slot.flights[0].info):
+        line = f"{sum(trees.values()) >> 20} MiB in use, the budget is {self.state.slots.memory >> 20} MiB"
+        if not self.state.slots.narrow(slot, slot.flights[0].info):
             return self._kill(slot, "memory", slot.running)
-        tell = Tell(f"memory: {line}; going on with {self.slots.allowed} cpus")
+        tell = Tell(f"memory: {line}; going on with {self.state.slots.allowed} cpus")
         return [tell, *self._kill(slot, "crowded", slot.running)]
 
     def _kill(self, slot: Slot, why: KillReason, victim: tuple[int, int, int] | None) -> list[Action]:
@@ -306,7 +299,7 @@ class Dispatch:
     def kill_unwanted(self, now: float) -> list[Action]:
         """Kill what counts no more, and runs long: as is expected of it, or as it turns out."""
         orders: list[Action] = []
-        for slot in self.slots.every:
+        for slot in self.state.slots.every:
             for flight in slot.flights[:1]:
                 if self._is_wanted(slot, flight):
                     flight.unwanted_since = None
@@ -321,7 +314,7 @@ class Dispatch:
 
     def _is_wanted(self, slot: Slot, flight: Flight) -> bool:
         """Whether the shard in hand counts; where it is not known, any of the batch."""
-        holding = self.held_shards.holdings.get(flight.layer)
+        holding = self.state.holdings.get(flight.layer)
         if holding is None:
             return False
         number, *attempt = slot.running or (-1, 0, 0)
@@ -333,21 +326,11 @@ class Dispatch:
         if self.draining_since is None:
             return []
         orders: list[Action] = []
-        for slot in self.slots.every:
+        for slot in self.state.slots.every:
             for flight in slot.flights[:1]:
                 if now - self.draining_since > (flight.info.work.timeout or DRAIN_SECONDS):
                     orders += self._kill(slot, "drain", slot.running)
         return orders
-
-    def sanity_check(self) -> None:
-        """Raise if the state contradicts itself. For tests."""
-        tickets = {flight.ticket: flight for flight in self.slots.flights}
-        assert len(tickets) == sum(len(slot.flights) for slot in self.slots.every), "a ticket twice"
-        for layer, holding in self.held_shards.holdings.items():
-            for number, ticket in holding.placed.items():
-                assert ticket in tickets and tickets[ticket].layer == layer, "a number placed on no flight"
-                assert tickets[ticket].items[number] == holding.attempt_of(number), "run for another attempt"
-        assert all(len({f.needs for f in slot.flights}) <= 1 for slot in self.slots.every), "unlike flights on a slot"
 
 
 NOTHING = Outcome((), 0, 0, 0, 0.0, 0, ())

@@ -32,7 +32,7 @@ class Inputs:
         self.coming: dict[str, Pull] = {}
         self.halves: dict[str, int] = {}  # cut off half way, to be gone on with → bytes of the whole
         self.nbytes = sum(copy.nbytes for copy in self.whole.values())
-        self._seconds: dict[str, float] = {}  # what pulling it took, until somebody reports that
+        self.seconds: dict[str, float] = {}  # what pulling it took, until somebody reports that
 
     def start(self, pull: Pull) -> int:
         """It is being pulled from now on. Returns the bytes that it takes of the disk and did not before."""
@@ -44,7 +44,7 @@ class Inputs:
     def came(self, name: str, digest: bytes, seconds: float) -> None:
         pull = self.coming.pop(name)
         self.whole[name] = Copy(name, pull.nbytes, digest)
-        self._seconds[name] = seconds
+        self.seconds[name] = seconds
 
     def cut(self, name: str) -> None:
         """The rest of it is still to come."""
@@ -55,12 +55,12 @@ class Inputs:
         seconds = 0.0
         for name in names:
             self.whole[name] = self.whole.pop(name)
-            seconds += self._seconds.pop(name, 0.0)
+            seconds += self.seconds.pop(name, 0.0)
         return seconds
 
     def forget(self, name: str) -> int:
         """Its file is gone, or about to go. Returns the bytes that gives back."""
-        self._seconds.pop(name, None)
+        self.seconds.pop(name, None)
         nbytes = self.halves.pop(name, 0)
         if name in self.whole:
             nbytes = self.whole.pop(name).nbytes
@@ -83,10 +83,3 @@ class Inputs:
     @property
     def coming_bytes(self) -> int:
         return sum(pull.nbytes for pull in self.coming.values())
-
-    def sanity_check(self) -> None:
-        """Raise if the state contradicts itself. For tests."""
-        names = [*self.whole, *self.coming, *self.halves]
-        assert len(names) == len(set(names)), "an input in two states"
-        assert self.nbytes == self.bytes_of(self.whole) + self.coming_bytes + sum(self.halves.values())
-        assert set(self._seconds) <= set(self.whole)

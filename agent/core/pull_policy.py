@@ -24,7 +24,7 @@ class PullPolicy:
 
     def __init__(self, space: DiskBudget, codes: set[str]) -> None:
         self.space = space
-        self.held_shards = space.held_shards
+        self.state = space.state
         self.codes = codes
         self.up = False
         self.stuck = ""  # why nothing comes; "" while it does
@@ -34,7 +34,7 @@ class PullPolicy:
 
     @property
     def idle(self) -> bool:
-        return not self.space.inputs.coming and not self._codes_coming
+        return not self.state.inputs.coming and not self._codes_coming
 
     def welcomed(self) -> None:
         self._retry.reset()
@@ -44,16 +44,16 @@ class PullPolicy:
     def next(self, session: int | None, now: float) -> list[Action]:
         """What to ask for, and what to delete to make room for it."""
         can_ask = self.up and session != self.dead_session and self._retry.is_over(now)
-        asked_in = session if can_ask and not self.space.disk.closed(now) else None
+        asked_in = session if can_ask and not self.state.disk.closed(now) else None
         orders: list[Action] = [*self._next_codes(asked_in), *self._next_models(asked_in)] if asked_in else []
-        queue = [holding for holding in self.held_shards.holdings.values() if holding.pulls and holding.waiting]
-        for holding in in_turn(queue, self.space.slots, now) if queue else ():
+        queue = [holding for holding in self.state.holdings.values() if holding.pulls and holding.waiting]
+        for holding in in_turn(queue, self.state.slots, now) if queue else ():
             if not self._serve(holding, asked_in, orders):
                 break
         return orders
 
     def _next_codes(self, session: int) -> Iterator[Action]:
-        for holding in self.held_shards.holdings.values():
+        for holding in self.state.holdings.values():
             code = holding.info.work.code
             if code and holding.waiting and code not in self.codes and code not in self._codes_coming:
                 self._codes_coming[code] = session
@@ -62,8 +62,8 @@ class PullPolicy:
     def _next_models(self, session: int) -> list[Action]:
         """They come before the inputs, as nothing runs without them."""
         orders: list[Action] = []
-        for holding in self.held_shards.holdings.values():
-            model, inputs = holding.info.work.model, self.space.inputs
+        for holding in self.state.holdings.values():
+            model, inputs = holding.info.work.model, self.state.inputs
             if model is None or not holding.waiting or model.digest in inputs.coming or self.space.refuses(holding):
                 continue
             if not self._is_here(model.digest, model.nbytes, orders) and self.space.left >= model.nbytes:
@@ -74,10 +74,10 @@ class PullPolicy:
         """Find or ask for the inputs of this layer, in order. False where no more can be asked for."""
         looked_at = 0
         for number, window in _lacking(holding):
-            name = name_of(self.held_shards.farm, window)
+            name = name_of(self.state.farm, window)
             if self._is_here(name, window.nbytes, orders):
                 holding.has_input(number, name)
-            elif name in self.space.inputs.coming:
+            elif name in self.state.inputs.coming:
                 continue
             elif session:
                 if self.space.refuses(holding):
@@ -90,22 +90,22 @@ class PullPolicy:
         return True
 
     def _is_here(self, name: str, nbytes: int, orders: list[Action]) -> bool:
-        copy = self.space.inputs.whole.get(name)
+        copy = self.state.inputs.whole.get(name)
         if copy is not None and copy.nbytes != nbytes:  # cut short while nobody looked
             orders.append(self.space.discard(name, copy.digest))
             return False
         return copy is not None
 
     def _may_ask(self, holding: HeldLayer, nbytes: int) -> bool:
-        coming = self.space.inputs.coming
-        if coming and (len(coming) >= AHEAD or self.space.inputs.coming_bytes + nbytes > AHEAD_BYTES):
+        coming = self.state.inputs.coming
+        if coming and (len(coming) >= AHEAD or self.state.inputs.coming_bytes + nbytes > AHEAD_BYTES):
             return False
         return self.space.has_room_to_pull(holding, nbytes)
 
     def _ask(self, pull: Pull) -> list[Action]:
-        known = self.space.inputs.halves.get(pull.name, 0)
+        known = self.state.inputs.halves.get(pull.name, 0)
         orders = self.space.make(pull.nbytes - known, keep=pull.name)
-        self.space.disk.grew(self.space.inputs.start(pull))
+        self.state.disk.grew(self.state.inputs.start(pull))
         return [*orders, pull]
 
     # --- what came of it ---
@@ -126,28 +126,28 @@ class PullPolicy:
         if event.name in self._codes_coming:
             del self._codes_coming[event.name]
             self.codes.add(event.name)
-        elif event.name in self.space.inputs.coming:
-            pull = self.space.inputs.coming[event.name]
-            self.space.inputs.came(event.name, event.digest, event.seconds)
-            self.space.disk.written()
-            self.held_shards.reports.next.pulled += event.nbytes
-            holding = self.held_shards.holdings.get(pull.layer)
+        elif event.name in self.state.inputs.coming:
+            pull = self.state.inputs.coming[event.name]
+            self.state.inputs.came(event.name, event.digest, event.seconds)
+            self.state.disk.written()
+            self.state.reports.next.pulled += event.nbytes
+            holding = self.state.holdings.get(pull.layer)
             if holding is not None and not pull.model and pull.number in holding.waiting:
                 holding.has_input(pull.number, pull.name)
 
     def _failed(self, event: NotPulled, now: float) -> list[Action]:
-        pull = self.space.inputs.coming.get(event.name)
+        pull = self.state.inputs.coming.get(event.name)
         session = pull.session if pull else self._codes_coming.pop(event.name, None)
         if event.code == "cut":
             self.up, self.stuck = False, event.message
             if pull:
-                self.space.inputs.cut(event.name)
+                self.state.inputs.cut(event.name)
             return []
         if pull:
-            self.space.disk.grew(-self.space.inputs.forget(event.name))
+            self.state.disk.grew(-self.state.inputs.forget(event.name))
         match event.code:
             case "full":
-                self.space.disk.filled(event.message, now)
+                self.state.disk.filled(event.message, now)
                 return self.space.clear()
             case "changed" | "gone":
                 self._give_back(event, pull)
@@ -160,16 +160,16 @@ class PullPolicy:
     def _give_back(self, event: NotPulled, pull: Pull | None) -> None:
         """It cannot be had: its shard goes back; of a changed source all do, of unknown files those that want them."""
         if pull is None or pull.model:
-            for holding in self.held_shards.holdings.values():
+            for holding in self.state.holdings.values():
                 if event.name in holding.files:
-                    self.held_shards.give_back(holding, holding.waiting.copy())
+                    self.state.give_back(holding, holding.waiting.copy())
             return
         if event.code == "changed":
-            self.held_shards.reports.change(pull.layer, event.message)
-        wanted = self.held_shards.holdings.get(pull.layer)
+            self.state.reports.change(pull.layer, event.message)
+        wanted = self.state.holdings.get(pull.layer)
         if wanted is not None:
             wrong = wanted.waiting if event.code == "changed" else RangeSet.of([pull.number]) & wanted.waiting
-            self.held_shards.give_back(wanted, wrong.copy())
+            self.state.give_back(wanted, wrong.copy())
 
     def _later(self, why: str, now: float) -> None:
         self.stuck = why

@@ -5,7 +5,7 @@ from __future__ import annotations
 from muster.agent.core.actions import Action, DropSheet, FollowRounds, StopFollowing
 from muster.agent.core.events import SheetCame, Unfollowed
 from muster.agent.core.layers import HeldLayer
-from muster.agent.core.state import HeldShards
+from muster.agent.core.state import State
 
 PAUSE_SECONDS = 1.0  # before what ended is tried again
 KEPT = 2  # sheets nobody here wants: the next may come as what makes it of one of them
@@ -14,8 +14,8 @@ KEPT = 2  # sheets nobody here wants: the next may come as what makes it of one 
 class RoundSheets:
     """For an agent that does not read in place: a layer is followed from the first shard that wants a sheet."""
 
-    def __init__(self, held_shards: HeldShards) -> None:
-        self.held_shards = held_shards
+    def __init__(self, state: State) -> None:
+        self.state = state
         self._followed: dict[str, list[str]] = {}  # layer → its sheets that are here, the newest last
         self._not_before: dict[str, float] = {}
 
@@ -23,13 +23,13 @@ class RoundSheets:
         """What to begin to follow, and to stop, and what to delete."""
         orders: list[Action] = []
         for layer, sheets in list(self._followed.items()):
-            holding = self.held_shards.holdings.get(layer)
+            holding = self.state.holdings.get(layer)
             if holding is None or holding.here is None:
                 del self._followed[layer]
                 orders.append(StopFollowing(layer))
             else:
                 orders += self._spare(layer, holding, sheets)
-        for layer, holding in self.held_shards.holdings.items():
+        for layer, holding in self.state.holdings.items():
             if session and self._wants(layer, holding, now):
                 self._followed[layer] = []
                 orders.append(FollowRounds(session, holding.info, (), heartbeat))
@@ -49,11 +49,11 @@ class RoundSheets:
         return [DropSheet(layer, sheet) for sheet in spare]
 
     def note(self, event: SheetCame | Unfollowed, now: float) -> None:
-        holding = self.held_shards.holdings.get(event.layer)
+        holding = self.state.holdings.get(event.layer)
         if isinstance(event, SheetCame):
             if event.layer in self._followed and holding is not None:
                 self._followed[event.layer].append(event.sheet)
-                self.held_shards.reports.next.pulled += event.nbytes
+                self.state.reports.next.pulled += event.nbytes
                 holding.has_sheet(event.sheet)
             return
         for sheet in self._followed.pop(event.layer, []):

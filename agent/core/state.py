@@ -1,4 +1,4 @@
-"""Every shard this agent has to do with: held, finished and finished, or to be reported. No I/O, no clock.
+"""All that an agent's core knows, as one value with its invariants and a check. Reacts to nothing; no I/O, no clock.
 
 A shard's way: granted → waiting ⇄ placed → finished (finished until settled) | failed | lost | returned | dropped.
 """
@@ -6,29 +6,101 @@ A shard's way: granted → waiting ⇄ placed → finished (finished until settl
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
+from muster.agent.core.actions import Action, Copy, Push
 from muster.agent.core.events import Attempt
 from muster.agent.core.finished_parts import FinishedParts, Part
+from muster.agent.core.inputs import Inputs
 from muster.agent.core.layers import HeldLayer
 from muster.agent.core.reports import Reports, ReportSum
-from muster.coordinator.protocol.control import Drop, Failure, Grant, Held, LayerInfo, Loss
+from muster.agent.core.session import ControlSession
+from muster.agent.core.slots import Flight, Slots
+from muster.coordinator.protocol.control import Drop, Failure, Grant, Held, Hello, LayerInfo, Loss
 from muster.jobs.common.ranges import RangeSet
+from muster.jobs.common.retry_delay import RetryDelay
 from muster.jobs.workbench.batch import Mishap
 
+SPARE_BYTES = 4 << 20  # left for logs and the state file
 
-class HeldShards:
-    """Shards by layer. A number of a layer is held or finished, never both. `in_place`: sources are read where they
-    are."""
 
-    def __init__(self, in_place: bool = True) -> None:
-        self.in_place = in_place
+class FreeDisk:
+    """`budget` is for parts, finished or being written, and for inputs. `free`: what the disk said, None before."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.free: int | None = None
+        self.full: str | None = None  # what the system said when it was last full; None since something was written
+        self._retry = RetryDelay()
+
+    def filled(self, why: str, now: float) -> None:
+        """A batch met a full disk or quota."""
+        self.full = why
+        self._retry.failed(now)
+
+    def written(self) -> None:
+        """A batch was committed: there is room."""
+        self.full = None
+        self._retry.reset()
+
+    def closed(self, now: float) -> bool:
+        """Whether nothing should be tried for now."""
+        return not self._retry.is_over(now)
+
+    def grew(self, nbytes: int) -> None:
+        """So much was written since the file system was asked; less than 0 where files were deleted."""
+        if self.free is not None:
+            self.free -= nbytes
+
+    def room(self, parts: int, reserved: int, inputs: int = 0) -> int:
+        """Bytes neither used by parts nor reserved; less than 0 where too much is promised. `inputs`: bytes on the disk
+        that are either among the reserved ones or may go at once."""
+        left = self.budget - parts - reserved
+        return left if self.free is None else min(left, self.free + inputs - SPARE_BYTES - reserved)
+
+
+@dataclass
+class PushState:
+    """The push channel, and the bundle that is under way on it. Its parts stay on the disk until it is answered."""
+
+    up: bool = False
+    under_way: Push | None = None  # sent and not answered
+    farm: str = ""  # of the bundle that was offered last
+    offered: str = ""  # its layer
+    anew: RangeSet = field(default_factory=RangeSet)  # granted of it since: the answer says nothing of these
+    emptied: list[str] = field(default_factory=list)  # parts nobody needs, kept for the bundle under way alone
+    hurry: set[str] = field(default_factory=set)  # layers whose rest is to be offered at once
+    put_off: dict[str, RetryDelay] = field(default_factory=dict)  # layers that are to be offered again later
+    stuck: str = ""  # why the coordinator takes nothing; "" while it does
+    dead_session: int | None = None  # one the coordinator does not know
+    retry: RetryDelay = field(default_factory=RetryDelay)  # of refusals that may pass
+
+    def fail(self, why: str, now: float) -> None:
+        """Nothing is taken for now."""
+        self.stuck = why
+        self.retry.failed(now)
+
+
+class State:
+    """All of it, what becomes of shards, and the few questions that everything asks. A number of a layer is held or
+    finished, never both."""
+
+    def __init__(self, who: Hello, inputs: Iterable[Copy] = ()) -> None:
+        self.in_place = who.in_place  # sources are read where they are
         self.farm = ""  # whose work this is; parts of other farms stay on the disk untouched
         self.holdings: dict[str, HeldLayer] = {}  # by layer; one may hold nothing and only know its layer
         self.unfit: dict[str, str] = {}  # kinds that a worker was seen to compute wrong, and how that showed
         self.finished_parts = FinishedParts()
         self.reports = Reports()
-        self._offered = ""  # the layer of the bundle that was offered last
-        self._anew = RangeSet()  # what was granted of it since then: the answer to the offer says nothing of these
+        self.talk = ControlSession(who)
+        self.slots = Slots(who.cpus, who.memory, tuple(who.gpus))
+        self.disk = FreeDisk(who.disk)
+        self.inputs = Inputs(inputs)
+        self.push = PushState()
+        self.actions: list[Action] = []
+
+    def emit(self, action: Action) -> None:
+        self.actions.append(action)
 
     # --- what the coordinator says ---
 
@@ -47,8 +119,8 @@ class HeldShards:
         if holding is None:
             return False
         numbers, attempt = RangeSet(grant.numbers), (grant.boot, grant.attempt)
-        if grant.layer == self._offered:
-            self._anew.update(numbers)
+        if grant.layer == self.push.offered:
+            self.push.anew.update(numbers)
         done = self.finished_parts.regrant(self.farm, grant.layer, attempt, numbers)
         if done:
             self.reports.finish((grant.job, grant.layer, *attempt), done)
@@ -72,20 +144,6 @@ class HeldShards:
         self.holdings.pop(layer, None)
         self.reports.silent_on(layer)
         return self.finished_parts.settle(self.farm, layer, None)
-
-    def offer(self, layer: str) -> None:
-        """A bundle of this layer is offered."""
-        self._offered, self._anew = layer, RangeSet()
-
-    def answered(self, numbers: RangeSet) -> RangeSet:
-        """Of `numbers`, those that an answer to the offer speaks of. It does not know of what was granted since: the
-        layer may have been merged, and be open again for another job."""
-        return numbers - self._anew
-
-    @property
-    def granted_anew(self) -> bool:
-        """Whether the layer of the offer is open again, or open still, for all its answer may say."""
-        return bool(self._anew)
 
     def move_to(self, farm: str) -> None:
         """Work for this farm. What was held of another is forgotten; what was finished for it stays on the disk."""
@@ -161,23 +219,6 @@ class HeldShards:
     def waiting(self) -> int:
         return sum(len(holding.waiting) for holding in self.holdings.values())
 
-    def quiet_layers(self) -> set[str]:
-        """Layers finished of which nothing more is to come."""
-        busy = {layer for layer, holding in self.holdings.items() if holding.count}
-        return set(self.finished_parts.layers(self.farm)) - busy
-
-    def growing_layers(self) -> set[str]:
-        """Layers of rounds that go up as a whole, and of which more is to come."""
-        return {layer for layer, one in self.holdings.items() if one.count and one.info.layer.rounds == "whole"}
-
-    def has_rounds(self, layer: str) -> bool:
-        holding = self.holdings.get(layer)
-        return holding is not None and bool(holding.info.layer.rounds)
-
-    def eager_layers(self) -> set[str]:
-        """Layers of which each part goes up by itself."""
-        return {layer for layer, one in self.holdings.items() if one.info.layer.rounds == "each"}
-
     def counts(self) -> dict[str, int]:
         """How many shards of each layer are held, or finished and not settled; none of a layer without any."""
         counts = {layer: holding.count for layer, holding in self.holdings.items() if holding.count}
@@ -195,23 +236,42 @@ class HeldShards:
             named += [_held(self.job_of(layer), layer, a, running, finished) for a in sorted({*running, *finished})]
         return named
 
-    def sanity_check(self) -> None:
-        """Raise if the state contradicts itself. For tests."""
+    def check(self) -> None:
+        """Assert every invariant; for tests."""
+        flights = {flight.ticket: flight for flight in self.slots.flights}
+        assert len(flights) == sum(len(slot.flights) for slot in self.slots.every), "a ticket twice"
+        assert all(len({f.needs for f in slot.flights}) <= 1 for slot in self.slots.every), "unlike flights on a slot"
         for layer, holding in self.holdings.items():
-            held = RangeSet()
-            for numbers in holding.attempts.values():
-                assert numbers and not held & numbers, "a number under two attempts, or an empty attempt"
-                held.update(numbers)
-            placed = RangeSet.of(sorted(holding.placed))
-            assert not placed & holding.waiting, "a number both placed and waiting"
-            assert not holding.ready - holding.waiting, "ready and not waiting"
-            assert not set(holding.inputs) - {*held}, "an input of a number not held"
-            assert placed | holding.waiting == held, "a number held but neither placed nor waiting"
-            assert not held & self.finished_parts.live(self.farm, layer), "a number both held and finished"
+            self._check_holding(layer, holding, flights)
         for layer in self.finished_parts.layers(self.farm):
             parts = [part.live for part in self.finished_parts.of(self.farm, layer)]
             assert all(parts), "a part without a live number"
             assert sum(map(len, parts)) == len(self.finished_parts.live(self.farm, layer)), "a number live in two parts"
+        self._check_inputs()
+        assert self.push.under_way or not self.push.emptied, "a part nobody needs was left on the disk"
+
+    def _check_holding(self, layer: str, holding: HeldLayer, flights: dict[int, Flight]) -> None:
+        held = RangeSet()
+        for numbers in holding.attempts.values():
+            assert numbers and not held & numbers, "a number under two attempts, or an empty attempt"
+            held.update(numbers)
+        placed = RangeSet.of(sorted(holding.placed))
+        assert not placed & holding.waiting, "a number both placed and waiting"
+        assert not holding.ready - holding.waiting, "ready and not waiting"
+        assert not set(holding.inputs) - {*held}, "an input of a number not held"
+        assert placed | holding.waiting == held, "a number held but neither placed nor waiting"
+        assert not held & self.finished_parts.live(self.farm, layer), "a number both held and finished"
+        assert set(holding.inputs.values()) <= self.inputs.whole.keys(), "a shard waits on an input that is not there"
+        for number, ticket in holding.placed.items():
+            assert ticket in flights and flights[ticket].layer == layer, "a number placed on no flight"
+            assert flights[ticket].items[number] == holding.attempt_of(number), "run for another attempt"
+
+    def _check_inputs(self) -> None:
+        one = self.inputs
+        names = [*one.whole, *one.coming, *one.halves]
+        assert len(names) == len(set(names)), "an input in two states"
+        assert one.nbytes == one.bytes_of(one.whole) + one.coming_bytes + sum(one.halves.values())
+        assert one.seconds.keys() <= one.whole.keys(), "what pulling took of an input that is not there"
 
 
 def _held(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from muster.agent.core import push_policy
 from muster.agent.core.actions import Action, Copy, Delete, Quit, Redial, Tell
-from muster.agent.core.disk_budget import DiskBudget, FreeDisk
+from muster.agent.core.disk_budget import DiskBudget
 from muster.agent.core.dispatch import Dispatch
 from muster.agent.core.events import (
     BatchEnded,
@@ -35,13 +36,9 @@ from muster.agent.core.events import (
     WorkerDied,
 )
 from muster.agent.core.finished_parts import Part
-from muster.agent.core.inputs import Inputs
 from muster.agent.core.pull_policy import PullPolicy
-from muster.agent.core.push_policy import PushPolicy
 from muster.agent.core.round_sheets import RoundSheets
-from muster.agent.core.session import ControlSession
-from muster.agent.core.slots import Slots
-from muster.agent.core.state import HeldShards
+from muster.agent.core.state import State
 from muster.coordinator.protocol.control import Bye, Hello, Leave, Loss, News, Rejected, Sync, Welcome
 from muster.jobs.common.errors import LinkError
 from muster.jobs.common.ranges import RangeSet
@@ -83,26 +80,22 @@ class AgentCore:
 
     def __init__(self, who: Hello, left: Left | None = None) -> None:
         left = left or Left()
-        self.held_shards = HeldShards(who.in_place)
-        self.talk = ControlSession(who)
-        self.disk = FreeDisk(who.disk)
-        self.slots = Slots(who.cpus, who.memory, tuple(who.gpus))
-        self.space = DiskBudget(self.held_shards, self.slots, self.disk, Inputs(left.inputs))
+        self.state = State(who, left.inputs)
+        self.space = DiskBudget(self.state)
         self.pull_policy = PullPolicy(self.space, set(left.codes))
         self.dispatch = Dispatch(self.space, None if who.in_place else self.pull_policy.codes, who.process[:8])
-        self.push_policy = PushPolicy(self.held_shards)
-        self.rounds = RoundSheets(self.held_shards)
+        self.rounds = RoundSheets(self.state)
         self.ended = False
         self._draining = ""  # why; "" while not draining
         self._paused = ""  # why no processor is lent; "" while some are
         self._pool_lost = ""  # why, and what is done about it; "" until it is, and once it is there again
         self._progress_at = 0.0  # when a drain last got on
-        self._orders: list[Action] = []
         for found in left.parts:
             part = Part(found.name, found.farm, found.layer, found.nbytes, found.attempts, since=0.0)
-            self._orders += [] if self.held_shards.finished_parts.add(part) else [Delete(part.name)]
+            if not self.state.finished_parts.add(part):
+                self.state.emit(Delete(part.name))
         for loss in left.losses:
-            self.held_shards.reports.lose(loss)
+            self.state.reports.lose(loss)
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Take note of what happened; say what to do."""
@@ -110,7 +103,7 @@ class AgentCore:
             return []
         self._note(event, now)
         self._act(now)
-        orders, self._orders = self._orders, []
+        orders, self.state.actions = self.state.actions, []
         if any(isinstance(order, Quit) for order in orders):
             self.ended = True
         return orders
@@ -128,28 +121,26 @@ class AgentCore:
             case LinkUp(farm):
                 self._link_up(farm)
             case LinkDown(reason, lasting):
-                if lasting and reason != self.talk.why_down:
-                    self._orders.append(
-                        Tell(f"no link: {reason}; trying again each minute, going on with what is here")
-                    )
+                if lasting and reason != self.state.talk.why_down:
+                    self.state.emit(Tell(f"no link: {reason}; trying again each minute, going on with what is here"))
                 self._link_down(reason)
             case Heard(message):
                 self._hear(message, now)
             case BatchEnded():
                 self._progress_at = now
-                self._orders += self.dispatch.ended(event, now)
+                self.state.actions += self.dispatch.ended(event, now)
             case WorkerDied():
                 self._progress_at = now
-                self._orders += self.dispatch.died(event, now)
+                self.state.actions += self.dispatch.died(event, now)
             case SlotsSeen():
-                self._orders += self.dispatch.seen(event, now)
+                self.state.actions += self.dispatch.seen(event, now)
             case SpaceSeen(free):
-                self.disk.free = free
-                self._orders += self.space.make(0)
+                self.state.disk.free = free
+                self.state.actions += self.space.make(0)
             case DrainAsked(why):
                 self._drain(why, now)
             case PartDamaged(name):
-                self.held_shards.damaged(name)
+                self.state.damaged(name)
             case PushUp() | PushDown() | PushAnswered():
                 self._pushed(event, now)
             case PullUp() | Pulled() | NotPulled():
@@ -157,116 +148,109 @@ class AgentCore:
             case SheetCame() | Unfollowed():
                 self.rounds.note(event, now)
             case LinkFailed(error):
-                self._orders.append(Quit(error))
+                self.state.emit(Quit(error))
             case Lent():
                 self._lend(event)
 
     def _link_up(self, farm: str) -> None:
         if farm:
-            self.held_shards.move_to(farm)
-        self.talk.opened()
-        self.held_shards.reports.unanswered()
+            self.state.move_to(farm)
+        self.state.talk.opened()
+        self.state.reports.unanswered()
 
     def _link_down(self, reason: str) -> None:
-        self.talk.closed(reason)
-        self.held_shards.reports.unanswered()
+        self.state.talk.closed(reason)
+        self.state.reports.unanswered()
 
     def _hear(self, message: Welcome | News | Rejected | Bye, now: float) -> None:
         match message:
             case Welcome():
-                self.held_shards.reports.answered()
-                self.talk.welcomed(message)
-                self.held_shards.move_to(message.farm)
-                self.push_policy.welcomed()
+                self.state.reports.answered()
+                self.state.talk.welcomed(message)
+                self.state.move_to(message.farm)
+                push_policy.welcomed(self.state)
                 self.pull_policy.welcomed()
                 self._catch_up(message, now)
             case News():
-                self.held_shards.reports.answered()
-                self.talk.heard(message, now)
+                self.state.reports.answered()
+                self.state.talk.heard(message, now)
                 self._catch_up(message, now)
                 self._take_on(message, now)
             case Rejected():
-                self.held_shards.reports.unanswered()
-                self._orders += self.talk.rejected(message, now)
+                self.state.reports.unanswered()
+                self.state.actions += self.state.talk.rejected(message, now)
             case Bye():
                 self._bye(message)
 
     def _bye(self, bye: Bye) -> None:
         """The end of a drain, or of the coordinator."""
-        if self._draining and self.talk.asked and isinstance(self.talk.asked.message, Leave):
-            self._orders.append(Quit(None))
+        if self._draining and self.state.talk.asked and isinstance(self.state.talk.asked.message, Leave):
+            self.state.emit(Quit(None))
             return
         self._link_down(bye.reason)
-        self._orders.append(Redial(1.0))
+        self.state.emit(Redial(1.0))
 
     def _catch_up(self, said: Welcome | News, now: float) -> None:
         """What is no longer wanted. It may have been said before."""
         for layer in said.gone:
-            self._delete(self.held_shards.gone(layer))
+            push_policy.delete(self.state, self.state.gone(layer))
         for committed in said.committed:
-            self._delete(self.held_shards.settle(committed.layer, RangeSet(committed.numbers)))
+            push_policy.delete(self.state, self.state.settle(committed.layer, RangeSet(committed.numbers)))
         for drop in said.drops:
-            self.held_shards.drop(drop)
-        self._orders += self.dispatch.kill_unwanted(now)
+            self.state.drop(drop)
+        self.state.actions += self.dispatch.kill_unwanted(now)
 
     def _take_on(self, news: News, now: float) -> None:
         """New work."""
         for info in news.layers:
-            self.held_shards.learn(info)
-        self.push_policy.granted({grant.layer for grant in news.grants})
-        known = [self.held_shards.grant(grant, now) for grant in news.grants]
+            self.state.learn(info)
+        push_policy.granted(self.state, {grant.layer for grant in news.grants})
+        known = [self.state.grant(grant, now) for grant in news.grants]
         if not all(known):
-            self._orders.append(Tell("the coordinator granted work of an unknown layer; saying hello again"))
-            self.talk.lost_track()
+            self.state.emit(Tell("the coordinator granted work of an unknown layer; saying hello again"))
+            self.state.talk.lost_track()
         if news.drain:
             self._drain("the coordinator asked for it", now)
         if self._draining or self._paused:
-            self.held_shards.give_back_waiting()
+            self.state.give_back_waiting()
 
     def _lend(self, event: Lent) -> None:
         """More or fewer processors, at once. Who leaves finishes what runs, paused or not."""
         if self._draining:
             return
-        self.slots.lend(event.cpus)
+        self.state.slots.lend(event.cpus)
         paused = "" if event.cpus else event.why or "paused"
         if paused and paused != self._paused:
-            self._orders.append(Tell(f"{paused}: what runs is stopped where it is, the rest handed back"))
+            self.state.emit(Tell(f"{paused}: what runs is stopped where it is, the rest handed back"))
         self._paused = paused
         if paused:
-            self.held_shards.give_back_waiting()
+            self.state.give_back_waiting()
 
     def _drain(self, why: str, now: float) -> None:
         if self._draining:
             return
         self._draining, self._progress_at = why, now
         self._paused = ""
-        self.slots.lend(self.slots.lent or len(self.slots.every))
+        self.state.slots.lend(self.state.slots.lent or len(self.state.slots.every))
         self.dispatch.draining_since = now
-        self.held_shards.give_back_waiting()
-        self._orders.append(Tell(f"leaving ({why}): finishing what runs, handing back the rest"))
+        self.state.give_back_waiting()
+        self.state.emit(Tell(f"leaving ({why}): finishing what runs, handing back the rest"))
 
     def _pushed(self, event: PushUp | PushDown | PushAnswered, now: float) -> None:
         if isinstance(event, PushAnswered):
             self._progress_at = now
-            self.talk.hope(now)
-        self._orders += self.push_policy.note(event, now)
-        if self.talk.session and self.push_policy.dead_session == self.talk.session:
-            self.talk.lost_track()
-        self._delete(self.push_policy.take_emptied())
+            self.state.talk.hope(now)
+        push_policy.note(self.state, event, now)
+        if self.state.talk.session and self.state.push.dead_session == self.state.talk.session:
+            self.state.talk.lost_track()
 
     def _pulled(self, event: PullUp | Pulled | NotPulled, now: float) -> None:
         was_stuck = self.pull_policy.stuck
-        self._orders += self.pull_policy.note(event, now)
+        self.state.actions += self.pull_policy.note(event, now)
         if self.pull_policy.stuck and not was_stuck and not isinstance(event, PullUp):
-            self._orders.append(Tell(f"inputs do not come: {self.pull_policy.stuck}"))
-        if self.talk.session and self.pull_policy.dead_session == self.talk.session:
-            self.talk.lost_track()
-
-    def _delete(self, names: list[str]) -> None:
-        """Delete parts from the disk; those in the bundle under way once it is no more."""
-        for name in self.push_policy.spare(names):
-            self.held_shards.finished_parts.deleted(name)
-            self._orders.append(Delete(name))
+            self.state.emit(Tell(f"inputs do not come: {self.pull_policy.stuck}"))
+        if self.state.talk.session and self.pull_policy.dead_session == self.state.talk.session:
+            self.state.talk.lost_track()
 
     # --- acting ---
 
@@ -281,73 +265,69 @@ class AgentCore:
                 self.held_shards.give_back(holding, holding.waiting.copy())
 
     def _act(self, now: float) -> None:
-        if self.held_shards.unfit:
-            self._stay_out()
-        if not self.held_shards.in_place and not self._draining:
-            self._orders += self.pull_policy.next(self.talk.session, now)
-        if not self.held_shards.in_place:
-            self._orders += self.rounds.next(self.talk.session, self.talk.heartbeat, now)
-        self._orders += self.dispatch.balance(now)
-        self._orders += self.dispatch.place(now)
-        self._orders += self.dispatch.kill_late(now)
-        push = self.push_policy.next(self.talk.session, self._in_a_hurry, now)
-        if push is not None:
-            self._orders.append(push)
+        if not self.state.in_place and not self._draining:
+            self.state.actions += self.pull_policy.next(self.state.talk.session, now)
+        if not self.state.in_place:
+            self.state.actions += self.rounds.next(self.state.talk.session, self.state.talk.heartbeat, now)
+        self.state.actions += self.dispatch.balance(now)
+        self.state.actions += self.dispatch.place(now)
+        self.state.actions += self.dispatch.kill_late(now)
+        push_policy.next_bundle(self.state, self._in_a_hurry, now)
         self._speak(now)
         if self._draining:
             self._end_drain(now)
 
     def _speak(self, now: float) -> None:
-        if self.talk.hello_due(now):
-            letter = self.held_shards.reports.post_hello()
-            self._orders.append(self.talk.hello(letter, self.held_shards.held(), now))
+        if self.state.talk.hello_due(now):
+            letter = self.state.reports.post_hello()
+            self.state.emit(self.state.talk.hello(letter, self.state.held(), now))
             return
-        if self.may_leave and self.talk.free and self.talk.session:
-            self._orders.append(self.talk.leave(now))
+        if self.may_leave and self.state.talk.free and self.state.talk.session:
+            self.state.emit(self.state.talk.leave(now))
             return
         note = self._note_for_people(now)
-        told = self.talk.lent == self.slots.lent and not (self.talk.hungry and not self._hungry(now))
-        pressing = self.held_shards.reports.next.pressing or not told
-        if self.talk.sync_due(pressing, self._polling(now), not self.busy and self._hungry(now), now):
-            self.talk.note = note
-            wait = self.talk.wait(self._idle, self._polling(now))
-            letter = self.held_shards.reports.post()
+        told = self.state.talk.lent == self.state.slots.lent and not (self.state.talk.hungry and not self._hungry(now))
+        pressing = self.state.reports.next.pressing or not told
+        if self.state.talk.sync_due(pressing, self._polling(now), not self.busy and self._hungry(now), now):
+            self.state.talk.note = note
+            wait = self.state.talk.wait(self._idle, self._polling(now))
+            letter = self.state.reports.post()
             hungry, room = self._hungry(now), self.room(now)
-            counts = self.held_shards.counts() if self.talk.counts_due(now) else None
-            self._orders.append(self.talk.sync(letter, room, hungry, self.slots.lent, wait, counts, now))
+            counts = self.state.counts() if self.state.talk.counts_due(now) else None
+            self.state.emit(self.state.talk.sync(letter, room, hungry, self.state.slots.lent, wait, counts, now))
 
     @property
     def _in_a_hurry(self) -> bool:
         """Whether finished work should be pushed before there is much of it."""
-        stands_still = self.held_shards.waiting and self.pull_policy.idle and not self.slots.busy
+        stands_still = self.state.waiting and self.pull_policy.idle and not self.state.slots.busy
         return bool(self._draining or self._paused or stands_still or self.space.is_short)
 
     @property
     def may_leave(self) -> bool:
         """Whether a drain has nothing more to do."""
-        done = not self.busy and not self._to_push_now and self.push_policy.under_way is None
-        return bool(self._draining) and done and not self.held_shards.reports.pending
+        done = not self.busy and not self._to_push_now and self.state.push.under_way is None
+        return bool(self._draining) and done and not self.state.reports.pending
 
     def patience(self, now: float) -> float:
         """Seconds after which it wants to hear of the time if nothing else happens."""
-        if self.held_shards.reports.next.pressing and self.talk.free and self.talk.session:
-            return self.talk.gap_left(now)
+        if self.state.reports.next.pressing and self.state.talk.free and self.state.talk.session:
+            return self.state.talk.gap_left(now)
         return TICK_BUSY_SECONDS if self.busy else TICK_IDLE_SECONDS
 
     @property
     def busy(self) -> bool:
-        return bool(self.held_shards.unfinished) or self.slots.busy
+        return bool(self.state.unfinished) or self.state.slots.busy
 
     @property
     def to_push(self) -> int:
         """Finished shards nobody has acknowledged."""
-        return self.held_shards.finished_parts.count(self.held_shards.farm)
+        return self.state.finished_parts.count(self.state.farm)
 
     @property
     def _to_push_now(self) -> int:
         """Those of them that are not kept for a job that is damaged."""
-        parts, farm = self.held_shards.finished_parts, self.held_shards.farm
-        return self.to_push - sum(len(parts.live(farm, layer)) for layer in self.push_policy.put_off)
+        parts, farm = self.state.finished_parts, self.state.farm
+        return self.to_push - sum(len(parts.live(farm, layer)) for layer in self.state.push.put_off)
 
     @property
     def _idle(self) -> bool:
@@ -355,16 +335,16 @@ class AgentCore:
         return not self.busy and not self._to_push_now
 
     def _hungry(self, now: float) -> bool:
-        return not (self._draining or self._paused) and not self.disk.closed(now) and self.dispatch.ready
+        return not (self._draining or self._paused) and not self.state.disk.closed(now) and self.dispatch.ready
 
     def _polling(self, now: float) -> bool:
         """Whether a slot is short of work, and only the coordinator can help."""
         has_room = self.room(now) > 0 and self.room(now) >= self.space.least_cost
-        return self._hungry(now) and has_room and self.held_shards.waiting < max(1, self.slots.idle)
+        return self._hungry(now) and has_room and self.state.waiting < max(1, self.state.slots.idle)
 
     def room(self, now: float) -> int:
         """Bytes of output the coordinator may grant."""
-        if self._draining or self.disk.closed(now):
+        if self._draining or self.state.disk.closed(now):
             return 0
         return max(0, self.space.room)
 
@@ -376,13 +356,13 @@ class AgentCore:
             return self._paused
         if self._pool_lost:
             return self._pool_lost
-        if self.disk.full:
-            return f"the spool is full: {self.disk.full}"
-        if self.space.too_large and not self.held_shards.unfinished:
+        if self.state.disk.full:
+            return f"the spool is full: {self.state.disk.full}"
+        if self.space.too_large and not self.state.unfinished:
             return self.space.too_large
-        if self.push_policy.stuck:
-            return self.push_policy.stuck
-        if self.held_shards.waiting and not self.slots.busy and self.dispatch.ready:
+        if self.state.push.stuck:
+            return self.state.push.stuck
+        if self.state.waiting and not self.state.slots.busy and self.dispatch.ready:
             return self._why_nothing_runs()
         return "; ".join(f"takes no {kind} jobs: {why}" for kind, why in self.held_shards.unfit.items())
 
@@ -394,23 +374,23 @@ class AgentCore:
     # --- leaving ---
 
     def _end_drain(self, now: float) -> None:
-        if self.may_leave and not self.talk.up and not self.talk.ever:
-            self._orders.append(Quit(None))
+        if self.may_leave and not self.state.talk.up and not self.state.talk.ever:
+            self.state.emit(Quit(None))
         elif self.may_leave and self._held_up():
             self._link_down("leaving")
-            self._orders.append(Redial(0.0))
+            self.state.emit(Redial(0.0))
         elif self._idle and now - self._progress_at > UNHEARD_SECONDS:
-            self._orders.append(Quit(None))
-        elif not self.slots.busy and now - self._progress_at > STUCK_SECONDS:
-            self._orders.append(Quit(self._why_stuck()))
+            self.state.emit(Quit(None))
+        elif not self.state.slots.busy and now - self._progress_at > STUCK_SECONDS:
+            self.state.emit(Quit(self._why_stuck()))
 
     def _held_up(self) -> bool:
         """Whether the coordinator holds an answer that an agent about to leave does not need."""
-        asked = self.talk.asked
+        asked = self.state.talk.asked
         return asked is not None and isinstance(asked.message, Sync) and asked.wait > HANG_UP_SECONDS
 
     def _why_stuck(self) -> LinkError:
-        why = self.push_policy.stuck if self.talk.session else self.talk.why_down
+        why = self.state.push.stuck if self.state.talk.session else self.state.talk.why_down
         hint = "they are kept in the spool; `agent join` with the same name and spool offers them again"
         return LinkError(f"left with {self.to_push} finished shards not pushed: {why or 'no answer'}", hint)
 
@@ -419,14 +399,14 @@ class AgentCore:
     def snapshot(self) -> Snapshot:
         """What there is now."""
         return Snapshot(
-            up=self.talk.up,
-            asked=self.talk.asked is not None,
-            linked=bool(self.talk.session),
+            up=self.state.talk.up,
+            asked=self.state.talk.asked is not None,
+            linked=bool(self.state.talk.session),
             ready=self.dispatch.ready,
-            busy=tuple(slot.number for slot in self.slots.every if slot.flights),
+            busy=tuple(slot.number for slot in self.state.slots.every if slot.flights),
             why_idle=self._why_idle(),
-            running=sum(len(holding.placed) for holding in self.held_shards.holdings.values()),
-            waiting=self.held_shards.waiting,
+            running=sum(len(holding.placed) for holding in self.state.holdings.values()),
+            waiting=self.state.waiting,
             finished=self.to_push,
         )
 
@@ -434,17 +414,10 @@ class AgentCore:
         """In a few words, for people; "" while it works."""
         if self._paused:
             return self._paused
-        if not self.talk.session:
-            return self.talk.why_down if not self.talk.up else "saying hello"
+        if not self.state.talk.session:
+            return self.state.talk.why_down if not self.state.talk.up else "saying hello"
         if not self.dispatch.ready:
             return self._pool_lost or "starting its workers"
-        if self.talk.note:
-            return self.talk.note
+        if self.state.talk.note:
+            return self.state.talk.note
         return "" if self.busy else "no work"
-
-    def sanity_check(self) -> None:
-        """Raise if the state contradicts itself. For tests."""
-        self.held_shards.sanity_check()
-        self.dispatch.sanity_check()
-        self.space.sanity_check()
-        self.push_policy.sanity_check()

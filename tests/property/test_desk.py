@@ -510,7 +510,7 @@ class DeskMachine(RuleBasedStateMachine):
             shard = (run.info.layer.digest, running[0])
             if self.flying.get(shard) == run.ticket:
                 self.end(shard, "lost")
-        barren = not ours and self.core.slots.every[slot].barren >= 2
+        barren = not ours and self.core.state.slots.every[slot].barren >= 2
         event = WorkerDied(slot, tickets(flights), running, ours, "died", kept)
         self.after_death(flights, barren and self.blames_nobody(run, running))
         self.tell(event)
@@ -562,7 +562,7 @@ class DeskMachine(RuleBasedStateMachine):
             if flights:
                 self.runs[slot] = []
                 self.doomed.discard(slot)
-                barren = self.core.slots.every[slot].barren >= 2
+                barren = self.core.state.slots.every[slot].barren >= 2
                 self.after_death(flights, barren)
                 self.tell(WorkerDied(slot, tickets(flights), None, False, "gone"))
                 if self.ended:
@@ -679,8 +679,8 @@ class DeskMachine(RuleBasedStateMachine):
 
     @invariant()
     def state_is_sane(self) -> None:
-        self.core.sanity_check()
-        held_shards = self.core.held_shards
+        self.core.state.check()
+        held_shards = self.core.state
         held = {(d, n): h.attempt_of(n)[1] for d, h in held_shards.holdings.items() for n in {*h.waiting, *h.placed}}  # type: ignore[index]
         assert held == self.open
         assert {

@@ -111,8 +111,7 @@ class World:
         while todo and not self.core.ended:
             for command in self.core.handle(todo.pop(0), self.now):
                 todo += self.obey(command)
-        for part in (self.core.held_shards, self.core.dispatch, self.core.space.inputs):
-            part.sanity_check()
+        self.core.state.check()
 
     def obey(self, command: Action) -> list[Event]:
         match command:
@@ -208,7 +207,7 @@ def test_the_good_answers_are_obeyed() -> None:
     for message in (WELCOME, NEWS):
         world.hear(pack(message))
     assert world.refused == 0
-    assert world.core.held_shards.finished_parts.count(FARM) == 10
+    assert world.core.state.finished_parts.count(FARM) == 10
 
 
 @pytest.mark.parametrize("text", hostile.ESCAPES)

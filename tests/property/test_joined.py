@@ -95,7 +95,7 @@ class Pair:
     def tell(self, event: Event) -> None:
         for order in self.core.handle(event, self.now):
             self.take_order(order)
-        self.core.sanity_check()
+        self.core.state.check()
 
     def take_order(self, order: Action) -> None:
         match order:
@@ -241,7 +241,7 @@ def test_what_an_agent_lost_without_a_word_runs_again() -> None:
             if step != pair.daemon_judges:
                 step()
     pair.push_breaks()
-    pair.core.held_shards.finished_parts.settle(FARM, A, None)
+    pair.core.state.finished_parts.settle(FARM, A, None)
     for _ in range(ROUNDS):
         for step in pair.steps():
             step()

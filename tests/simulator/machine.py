@@ -144,7 +144,7 @@ class Machine:
             self.clock.after(self.clock.between(*TICK_SECONDS), lambda: self._tick(life))
 
     def _look(self) -> None:
-        if self.full or self.core.disk.free is not None:
+        if self.full or self.core.state.disk.free is not None:
             self.tell(e.SpaceSeen(0 if self.full else 1 << 40))
         self.tell(e.Ticked())
 
@@ -153,7 +153,7 @@ class Machine:
     def tell(self, event: e.Event) -> None:
         actions = self.core.handle(event, self.clock.now)
         if actions or not isinstance(event, e.Ticked):
-            self.core.sanity_check()
+            self.core.state.check()
         for action in actions:
             self._obey(action)
         self._fresh.clear()
@@ -220,7 +220,7 @@ class Machine:
             case "push":
                 self.tell(e.PushDown("cut"))
             case "pull":
-                for name in [*self.core.space.inputs.coming, *self.core.pull_policy._codes_coming]:
+                for name in [*self.core.state.inputs.coming, *self.core.pull_policy._codes_coming]:
                     self.tell(e.NotPulled(name, "cut", "cut"))
         self._dial(channel.role, self.clock.between(*DIAL_SECONDS))
 
@@ -388,7 +388,7 @@ class Machine:
             self.tell(e.PartDamaged(name))
 
     def _is_under_way(self, name: str) -> bool:
-        push = self.core.push_policy.under_way
+        push = self.core.state.push.under_way
         return push is not None and name in {part for part, _ in push.pieces}
 
     def drain(self) -> None:

@@ -116,7 +116,7 @@ class World:
         for event in events:
             new += self.core.handle(event, self.now)
         self.orders += new
-        self.core.sanity_check()
+        self.core.state.check()
         return new
 
     def hear(self, *infos: LayerInfo, grants: list[Grant] | None = None, **fields: Any) -> list[Action]:
@@ -140,7 +140,7 @@ class World:
         """All syncs since the last look, with one more said now, as one; each is answered with nothing."""
         fresh: list[Action] = []
         while not of(Say, fresh):
-            if self.core.talk.asked is not None:
+            if self.core.state.talk.asked is not None:
                 self.hear()
             fresh = self.after(0.1)
         self.hear()
@@ -157,7 +157,7 @@ def of(kind: type[T], orders: list[Action]) -> list[T]:
 
 def held(world: World) -> RangeSet:
     """What is held and not finished, of layer A."""
-    return RangeSet([pair for held in world.core.held_shards.held() if held.layer == A for pair in held.running])
+    return RangeSet([pair for held in world.core.state.held() if held.layer == A for pair in held.running])
 
 
 def numbers(runs: list[Run]) -> list[int]:
@@ -236,7 +236,7 @@ def test_a_wide_layer_is_not_starved_by_narrow_ones() -> None:
     (one,) = of(Run, world.ended(one, seconds=20.0))
     world.now += 20
     assert not of(Run, world.ended(one, seconds=20.0)), "room is being made"
-    (two,) = list(world.core.slots.flights)
+    (two,) = list(world.core.state.slots.flights)
     (run,) = of(Run, world.tell(BatchEnded(two.ticket, Outcome((1,), 1, 100, 0, 5.0, 1, ()))))
     assert run.info.layer.digest == B
 
@@ -255,14 +255,14 @@ def test_memory_seen_bounds_what_runs_at_once_where_none_was_asked_for() -> None
     again = [run for one in runs for run in of(Run, world.ended(one, seconds=5.0))]
     assert len(again) == 3, "3 x 300 bytes fit, a fourth does not"
     world.hear(gone=[A])
-    assert not world.core.slots.learnt, "another job is another matter"
+    assert not world.core.state.slots.learnt, "another job is another matter"
 
 
 def test_memory_of_the_job_before_is_not_held_against_the_next() -> None:
     world = World(cpus=2, memory=1000)
     runs = of(Run, world.hear(info(), grants=[grant(0, 4)]))
     world.tell(SlotsSeen((SlotView(runs[0].slot, (0, 1, 1), 900),)))
-    assert not world.core.slots.learnt, "its worker is at it for a moment only"
+    assert not world.core.state.slots.learnt, "its worker is at it for a moment only"
 
 
 def test_a_shard_that_found_no_memory_beside_others_runs_again_with_fewer() -> None:
@@ -270,7 +270,7 @@ def test_a_shard_that_found_no_memory_beside_others_runs_again_with_fewer() -> N
     one, two = of(Run, world.hear(info(), grants=[grant(0, 2)]))
     short = Mishap(0, "memory", "MemoryError", "", 1.0, 1)
     assert not of(Run, world.ended(one, numbers=(), mishaps=(short,))), "it waits for the other one's end"
-    assert not world.core.held_shards.reports.next.failures
+    assert not world.core.state.reports.next.failures
     (again,) = of(Run, world.ended(two))
     assert numbers([again]) == [0]
     world.ended(again, numbers=(), mishaps=(short,))
@@ -296,7 +296,7 @@ def test_scratch_space_is_not_promised_while_a_shard_has_it() -> None:
 def test_what_wants_more_scratch_space_than_the_whole_budget_is_handed_back() -> None:
     world = World(disk=2500)
     assert not of(Run, world.hear(info(disk=2450), grants=[grant(0, 3)]))
-    assert world.core.space.too_large and not world.core.held_shards.unfinished
+    assert world.core.space.too_large and not world.core.state.unfinished
 
 
 def test_each_slot_has_gpus_of_its_own() -> None:
@@ -331,7 +331,7 @@ def test_a_failure_and_a_loss_are_told_apart_and_the_rest_runs_again() -> None:
     sync = world.said()
     assert [(f.number, f.code, f.attempt) for f in sync.failures] == [(b, "exit", 1)]
     assert [(loss.numbers, loss.running) for loss in sync.losses] == [([(c, c + 1)], True)]
-    assert set(rest) <= set(world.core.held_shards.holdings[A].waiting) | set(world.core.held_shards.holdings[A].placed)
+    assert set(rest) <= set(world.core.state.holdings[A].waiting) | set(world.core.state.holdings[A].placed)
 
 
 def test_a_dead_workers_shard_is_lost_and_the_others_run_again_unreported() -> None:
@@ -482,7 +482,7 @@ def test_a_dropped_shard_that_runs_long_is_killed_and_not_reported() -> None:
     assert of(Kill, orders) == [Kill(0, "dropped")]
     (again,) = of(Run, world.died(run, running=0, ours=True))
     assert numbers([again]) == [1]
-    assert not world.core.held_shards.reports.next.pressing
+    assert not world.core.state.reports.next.pressing
 
 
 def test_a_dropped_shard_that_runs_on_against_expectation_is_killed_too() -> None:
@@ -504,8 +504,8 @@ def test_a_dropped_shard_in_a_batch_that_counts_is_let_end_and_discarded() -> No
     world.said()
     assert not of(Kill, world.hear(drops=[Drop(A, 1, 1, [(drop, drop + 1)])]))
     world.ended(run)
-    assert keep in world.core.held_shards.finished_parts.live("farm", A)
-    assert drop not in world.core.held_shards.finished_parts.live("farm", A)
+    assert keep in world.core.state.finished_parts.live("farm", A)
+    assert drop not in world.core.state.finished_parts.live("farm", A)
 
 
 def test_a_dropped_shard_that_hangs_before_others_of_its_batch_is_killed_and_those_run_again() -> None:
@@ -519,7 +519,7 @@ def test_a_dropped_shard_that_hangs_before_others_of_its_batch_is_killed_and_tho
     world.now += 2.1
     assert of(Kill, seen(world, run, one)) == [Kill(0, "dropped")]
     assert other in numbers(of(Run, world.died(run, running=one, ours=True)))
-    assert not world.core.held_shards.reports.next.pressing
+    assert not world.core.state.reports.next.pressing
 
 
 def test_what_shards_print_is_said_in_portions_and_too_much_of_it_is_counted() -> None:
@@ -528,7 +528,7 @@ def test_what_shards_print_is_said_in_portions_and_too_much_of_it_is_counted() -
     world.ended(run, printed=((0, "hello"), (5, "of a shard that is not in the batch")), unprinted=2)
     assert sum(say.message.unprinted for say in of(Say, world.orders) if isinstance(say.message, Sync)) == 2
     assert world.said().printed == [Printed(A, 0, 1, 1, "hello")]
-    reports = world.core.held_shards.reports
+    reports = world.core.state.reports
     for number in range(PRINTED_KEPT + 5):
         reports.print(Printed(A, number, 1, 1, "x"))
     letter = reports.post()
@@ -731,7 +731,7 @@ def test_a_refusal_names_what_is_committed_and_the_rest_goes_at_once() -> None:
     world = World(cpus=1)
     (first,) = of(Run, world.hear(info(), grants=[grant(0, 5)]))
     (push,) = of(Push, [*world.ended(first, seconds=0.01), *world.after(11.0)])
-    flights = list(world.core.slots.flights)
+    flights = list(world.core.state.slots.flights)
     world.tell(BatchEnded(flights[0].ticket, Outcome(tuple(flights[0].items), 1, 100, 0, 0.1, 1, ())))
     orders = world.tell(PushAnswered(Refused("committed", [(0, 1)]), RangeSet([(0, 1)]), 0, 0.0))
     assert of(Delete, orders) == [Delete(push.pieces[0][0])]
@@ -810,7 +810,7 @@ def test_a_layer_of_no_job_goes_with_all_that_is_held_of_it() -> None:
     world.said()
     orders = world.hear(gone=[A])
     assert of(Delete, orders) == [Delete(run.part)]
-    assert world.core.held_shards.unfinished == 0
+    assert world.core.state.unfinished == 0
 
 
 @pytest.mark.parametrize("answer", [Settled([(0, 1)]), Refused("committed", [(0, 1)]), Refused("gone"),
@@ -835,7 +835,7 @@ def test_a_layer_that_was_gone_and_is_granted_anew_runs_on() -> None:
     world.said()
     assert of(Run, world.hear(info(job="j.2"), gone=[A], grants=[grant(0, 1, attempt=2)]))
     world.tell(PushAnswered(Refused("gone"), RangeSet([(0, 1)]), 10, 0.1))
-    assert world.core.held_shards.unfinished == 1
+    assert world.core.state.unfinished == 1
 
 
 def test_once_a_heartbeat_it_counts_out_what_is_here() -> None:
@@ -977,7 +977,7 @@ def test_a_drain_without_a_link_ends_with_an_error_and_the_parts_kept() -> None:
     world = World(cpus=1)
     run = finished_one(world)
     world.tell(LinkDown("no route"), DrainAsked("SIGTERM"))
-    (behind,) = world.core.slots.flights
+    (behind,) = world.core.state.slots.flights
     world.tell(BatchEnded(behind.ticket, Outcome((1,), 1, 100, 0, 0.1, 1, ())))
     assert not of(Quit, world.after(59.0))
     (quit_,) = of(Quit, world.after(2.0))

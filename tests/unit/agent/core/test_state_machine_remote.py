@@ -109,7 +109,7 @@ def test_a_model_is_pulled_once_before_any_input_and_waited_for() -> None:
     for pull in inputs:
         assert not of(Run, came(world, pull))
     assert of(Run, world.tell(Pulled(MODEL, bytes.fromhex(MODEL), 5000, 1.0)))
-    world.core.sanity_check()
+    world.core.state.check()
 
 
 def test_a_model_an_earlier_process_pulled_is_used_and_stays_while_it_is_wanted() -> None:
@@ -207,8 +207,8 @@ def test_with_the_disk_short_the_cache_goes_though_the_budget_has_room() -> None
 
 def test_room_counts_inputs_of_what_is_held_and_not_those_that_may_go() -> None:
     world = remote(disk=10_000)
-    world.core.space.inputs.whole["x"] = Copy("x", 5000, b"")
-    world.core.space.inputs.nbytes = 5000
+    world.core.state.inputs.whole["x"] = Copy("x", 5000, b"")
+    world.core.state.inputs.nbytes = 5000
     world.hear(info(), grants=[grant(0, 3)])
     assert world.said().room == 10_000 - 3 * (IN + OUT)
 
@@ -277,9 +277,9 @@ def test_a_pull_that_was_cut_is_gone_on_with_and_takes_its_room_meanwhile() -> N
     world = remote()
     (pull,) = of(Pull, world.hear(info(), grants=[grant(0, 1)]))
     assert not of(Pull, failed(world, pull, "cut"))
-    assert world.core.space.inputs.nbytes == IN
+    assert world.core.state.inputs.nbytes == IN
     assert pulls(world.tell(PullUp())) == [0]
-    assert world.core.space.inputs.nbytes == IN
+    assert world.core.state.inputs.nbytes == IN
 
 
 def test_a_session_the_pull_channel_does_not_know_leads_to_a_hello() -> None:

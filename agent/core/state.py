@@ -81,11 +81,27 @@ class PushState:
         self.retry.failed(now)
 
 
+@dataclass
+class PullState:
+    """The pull channel, and the packs of code asked for on it; which inputs come is in `Inputs`."""
+
+    up: bool = False
+    codes_coming: dict[str, int] = field(default_factory=dict)  # digest → the session it was asked for in
+    stuck: str = ""  # why nothing comes; "" while it does
+    dead_session: int | None = None  # one the coordinator does not know
+    retry: RetryDelay = field(default_factory=RetryDelay)  # of refusals that may pass
+
+    def fail(self, why: str, now: float) -> None:
+        """Nothing comes for now."""
+        self.stuck = why
+        self.retry.failed(now)
+
+
 class State:
     """All of it, what becomes of shards, and the few questions that everything asks. A number of a layer is held or
     finished, never both."""
 
-    def __init__(self, who: Hello, inputs: Iterable[Copy] = ()) -> None:
+    def __init__(self, who: Hello, inputs: Iterable[Copy] = (), codes: Iterable[str] = ()) -> None:
         self.in_place = who.in_place  # sources are read where they are
         self.farm = ""  # whose work this is; parts of other farms stay on the disk untouched
         self.holdings: dict[str, HeldLayer] = {}  # by layer; one may hold nothing and only know its layer
@@ -96,7 +112,18 @@ class State:
         self.slots = Slots(who.cpus, who.memory, tuple(who.gpus))
         self.disk = FreeDisk(who.disk)
         self.inputs = Inputs(inputs)
+        self.too_large: str | None = None  # why a shard can never run here
+        self.codes = set[str]() if who.in_place else {*codes}  # packs of users' files that were pulled
+        self.spoilt: set[str] = set()  # copies that were not what was pulled, once
+        self.pull = PullState()
         self.push = PushState()
+        self.followed: dict[str, list[str]] = {}  # layer of rounds → its sheets that are here, the newest last
+        self.follow_after: dict[str, float] = {}  # layer → when it may be followed again
+        self.ready = False  # whether the pool is up
+        self.part_prefix = who.process[:8]  # makes names of parts unique to this process
+        self.tickets = 0  # of batches, the last one's
+        self.draining = ""  # why; "" while not draining
+        self.draining_since = 0.0
         self.actions: list[Action] = []
 
     def emit(self, action: Action) -> None:

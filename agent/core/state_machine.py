@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from muster.agent.core import push_policy
+from muster.agent.core import disk_budget, dispatch, pull_policy, push_policy, round_sheets
 from muster.agent.core.actions import Action, Copy, Delete, Quit, Redial, Tell
-from muster.agent.core.disk_budget import DiskBudget
-from muster.agent.core.dispatch import Dispatch
 from muster.agent.core.events import (
     BatchEnded,
     DrainAsked,
@@ -36,8 +34,6 @@ from muster.agent.core.events import (
     WorkerDied,
 )
 from muster.agent.core.finished_parts import Part
-from muster.agent.core.pull_policy import PullPolicy
-from muster.agent.core.round_sheets import RoundSheets
 from muster.agent.core.state import State
 from muster.coordinator.protocol.control import Bye, Hello, Leave, Loss, News, Rejected, Sync, Welcome
 from muster.jobs.common.errors import LinkError
@@ -80,13 +76,8 @@ class AgentCore:
 
     def __init__(self, who: Hello, left: Left | None = None) -> None:
         left = left or Left()
-        self.state = State(who, left.inputs)
-        self.space = DiskBudget(self.state)
-        self.pull_policy = PullPolicy(self.space, set(left.codes))
-        self.dispatch = Dispatch(self.space, None if who.in_place else self.pull_policy.codes, who.process[:8])
-        self.rounds = RoundSheets(self.state)
+        self.state = State(who, left.inputs, left.codes)
         self.ended = False
-        self._draining = ""  # why; "" while not draining
         self._paused = ""  # why no processor is lent; "" while some are
         self._pool_lost = ""  # why, and what is done about it; "" until it is, and once it is there again
         self._progress_at = 0.0  # when a drain last got on
@@ -115,9 +106,9 @@ class AgentCore:
             case Ticked():
                 pass
             case PoolStarted():
-                self.dispatch.ready, self._pool_lost = True, ""
+                self.state.ready, self._pool_lost = True, ""
             case PoolLost(reason):
-                self.dispatch.ready, self._pool_lost = False, reason
+                self.state.ready, self._pool_lost = False, reason
             case LinkUp(farm):
                 self._link_up(farm)
             case LinkDown(reason, lasting):
@@ -128,15 +119,15 @@ class AgentCore:
                 self._hear(message, now)
             case BatchEnded():
                 self._progress_at = now
-                self.state.actions += self.dispatch.ended(event, now)
+                dispatch.ended(self.state, event, now)
             case WorkerDied():
                 self._progress_at = now
-                self.state.actions += self.dispatch.died(event, now)
+                dispatch.died(self.state, event, now)
             case SlotsSeen():
-                self.state.actions += self.dispatch.seen(event, now)
+                dispatch.seen(self.state, event, now)
             case SpaceSeen(free):
                 self.state.disk.free = free
-                self.state.actions += self.space.make(0)
+                disk_budget.make(self.state, 0)
             case DrainAsked(why):
                 self._drain(why, now)
             case PartDamaged(name):
@@ -146,7 +137,7 @@ class AgentCore:
             case PullUp() | Pulled() | NotPulled():
                 self._pulled(event, now)
             case SheetCame() | Unfollowed():
-                self.rounds.note(event, now)
+                round_sheets.note(self.state, event, now)
             case LinkFailed(error):
                 self.state.emit(Quit(error))
             case Lent():
@@ -169,7 +160,7 @@ class AgentCore:
                 self.state.talk.welcomed(message)
                 self.state.move_to(message.farm)
                 push_policy.welcomed(self.state)
-                self.pull_policy.welcomed()
+                pull_policy.welcomed(self.state)
                 self._catch_up(message, now)
             case News():
                 self.state.reports.answered()
@@ -184,7 +175,7 @@ class AgentCore:
 
     def _bye(self, bye: Bye) -> None:
         """The end of a drain, or of the coordinator."""
-        if self._draining and self.state.talk.asked and isinstance(self.state.talk.asked.message, Leave):
+        if self.state.draining and self.state.talk.asked and isinstance(self.state.talk.asked.message, Leave):
             self.state.emit(Quit(None))
             return
         self._link_down(bye.reason)
@@ -198,7 +189,7 @@ class AgentCore:
             push_policy.delete(self.state, self.state.settle(committed.layer, RangeSet(committed.numbers)))
         for drop in said.drops:
             self.state.drop(drop)
-        self.state.actions += self.dispatch.kill_unwanted(now)
+        dispatch.kill_unwanted(self.state, now)
 
     def _take_on(self, news: News, now: float) -> None:
         """New work."""
@@ -211,12 +202,12 @@ class AgentCore:
             self.state.talk.lost_track()
         if news.drain:
             self._drain("the coordinator asked for it", now)
-        if self._draining or self._paused:
+        if self.state.draining or self._paused:
             self.state.give_back_waiting()
 
     def _lend(self, event: Lent) -> None:
         """More or fewer processors, at once. Who leaves finishes what runs, paused or not."""
-        if self._draining:
+        if self.state.draining:
             return
         self.state.slots.lend(event.cpus)
         paused = "" if event.cpus else event.why or "paused"
@@ -227,12 +218,11 @@ class AgentCore:
             self.state.give_back_waiting()
 
     def _drain(self, why: str, now: float) -> None:
-        if self._draining:
+        if self.state.draining:
             return
-        self._draining, self._progress_at = why, now
+        self.state.draining, self.state.draining_since, self._progress_at = why, now, now
         self._paused = ""
         self.state.slots.lend(self.state.slots.lent or len(self.state.slots.every))
-        self.dispatch.draining_since = now
         self.state.give_back_waiting()
         self.state.emit(Tell(f"leaving ({why}): finishing what runs, handing back the rest"))
 
@@ -245,11 +235,11 @@ class AgentCore:
             self.state.talk.lost_track()
 
     def _pulled(self, event: PullUp | Pulled | NotPulled, now: float) -> None:
-        was_stuck = self.pull_policy.stuck
-        self.state.actions += self.pull_policy.note(event, now)
-        if self.pull_policy.stuck and not was_stuck and not isinstance(event, PullUp):
-            self.state.emit(Tell(f"inputs do not come: {self.pull_policy.stuck}"))
-        if self.state.talk.session and self.pull_policy.dead_session == self.state.talk.session:
+        was_stuck = self.state.pull.stuck
+        pull_policy.note(self.state, event, now)
+        if self.state.pull.stuck and not was_stuck and not isinstance(event, PullUp):
+            self.state.emit(Tell(f"inputs do not come: {self.state.pull.stuck}"))
+        if self.state.talk.session and self.state.pull.dead_session == self.state.talk.session:
             self.state.talk.lost_track()
 
     # --- acting ---
@@ -265,16 +255,16 @@ class AgentCore:
                 self.held_shards.give_back(holding, holding.waiting.copy())
 
     def _act(self, now: float) -> None:
-        if not self.state.in_place and not self._draining:
-            self.state.actions += self.pull_policy.next(self.state.talk.session, now)
+        if not self.state.in_place and not self.state.draining:
+            pull_policy.ask(self.state, now)
         if not self.state.in_place:
-            self.state.actions += self.rounds.next(self.state.talk.session, self.state.talk.heartbeat, now)
-        self.state.actions += self.dispatch.balance(now)
-        self.state.actions += self.dispatch.place(now)
-        self.state.actions += self.dispatch.kill_late(now)
+            round_sheets.follow(self.state, now)
+        dispatch.balance(self.state, now)
+        dispatch.place(self.state, now)
+        dispatch.kill_late(self.state, now)
         push_policy.next_bundle(self.state, self._in_a_hurry, now)
         self._speak(now)
-        if self._draining:
+        if self.state.draining:
             self._end_drain(now)
 
     def _speak(self, now: float) -> None:
@@ -299,14 +289,14 @@ class AgentCore:
     @property
     def _in_a_hurry(self) -> bool:
         """Whether finished work should be pushed before there is much of it."""
-        stands_still = self.state.waiting and self.pull_policy.idle and not self.state.slots.busy
-        return bool(self._draining or self._paused or stands_still or self.space.is_short)
+        stands_still = self.state.waiting and pull_policy.idle(self.state) and not self.state.slots.busy
+        return bool(self.state.draining or self._paused or stands_still or disk_budget.is_short(self.state))
 
     @property
     def may_leave(self) -> bool:
         """Whether a drain has nothing more to do."""
         done = not self.busy and not self._to_push_now and self.state.push.under_way is None
-        return bool(self._draining) and done and not self.state.reports.pending
+        return bool(self.state.draining) and done and not self.state.reports.pending
 
     def patience(self, now: float) -> float:
         """Seconds after which it wants to hear of the time if nothing else happens."""
@@ -335,41 +325,45 @@ class AgentCore:
         return not self.busy and not self._to_push_now
 
     def _hungry(self, now: float) -> bool:
-        return not (self._draining or self._paused) and not self.state.disk.closed(now) and self.dispatch.ready
+        return not (self.state.draining or self._paused) and not self.state.disk.closed(now) and self.state.ready
 
     def _polling(self, now: float) -> bool:
         """Whether a slot is short of work, and only the coordinator can help."""
-        has_room = self.room(now) > 0 and self.room(now) >= self.space.least_cost
+        has_room = self.room(now) > 0 and self.room(now) >= disk_budget.least_cost(self.state)
         return self._hungry(now) and has_room and self.state.waiting < max(1, self.state.slots.idle)
 
     def room(self, now: float) -> int:
         """Bytes of output the coordinator may grant."""
-        if self._draining or self.state.disk.closed(now):
+        if self.state.draining or self.state.disk.closed(now):
             return 0
-        return max(0, self.space.room)
+        return max(0, disk_budget.room(self.state))
 
     def _note_for_people(self, now: float) -> str:
         """Why it takes no work, in a line; "" while it does."""
-        if self._draining:
-            return f"leaving: {self._draining}"
+        if self.state.draining:
+            return f"leaving: {self.state.draining}"
         if self._paused:
             return self._paused
         if self._pool_lost:
             return self._pool_lost
         if self.state.disk.full:
             return f"the spool is full: {self.state.disk.full}"
-        if self.space.too_large and not self.state.unfinished:
-            return self.space.too_large
+        if self.state.too_large and not self.state.unfinished:
+            return self.state.too_large
         if self.state.push.stuck:
             return self.state.push.stuck
-        if self.state.waiting and not self.state.slots.busy and self.dispatch.ready:
+        if self.state.waiting and not self.state.slots.busy and self.state.ready:
             return self._why_nothing_runs()
         return "; ".join(f"takes no {kind} jobs: {why}" for kind, why in self.held_shards.unfit.items())
 
     def _why_nothing_runs(self) -> str:
-        if self.pull_policy.stuck:
-            return f"inputs do not come: {self.pull_policy.stuck}"
-        return "no room in the disk budget until results are pushed" if self.pull_policy.idle else "pulling its inputs"
+        if self.state.pull.stuck:
+            return f"inputs do not come: {self.state.pull.stuck}"
+        return (
+            "no room in the disk budget until results are pushed"
+            if pull_policy.idle(self.state)
+            else "pulling its inputs"
+        )
 
     # --- leaving ---
 
@@ -402,7 +396,7 @@ class AgentCore:
             up=self.state.talk.up,
             asked=self.state.talk.asked is not None,
             linked=bool(self.state.talk.session),
-            ready=self.dispatch.ready,
+            ready=self.state.ready,
             busy=tuple(slot.number for slot in self.state.slots.every if slot.flights),
             why_idle=self._why_idle(),
             running=sum(len(holding.placed) for holding in self.state.holdings.values()),
@@ -416,7 +410,7 @@ class AgentCore:
             return self._paused
         if not self.state.talk.session:
             return self.state.talk.why_down if not self.state.talk.up else "saying hello"
-        if not self.dispatch.ready:
+        if not self.state.ready:
             return self._pool_lost or "starting its workers"
         if self.state.talk.note:
             return self.state.talk.note

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from muster.agent.core import disk_budget
 from muster.agent.core.actions import (
     Action,
     Delete,
@@ -687,7 +688,7 @@ class DeskMachine(RuleBasedStateMachine):
             (d, n) for d in held_shards.finished_parts.layers(FARM) for n in held_shards.finished_parts.live(FARM, d)
         } == set(self.done)
         if not self.open and not self.busy():
-            assert self.core.space.reserved == self.bytes_coming(), "a reservation for nothing"
+            assert disk_budget.reserved(self.core.state) == self.bytes_coming(), "a reservation for nothing"
 
     def bytes_coming(self) -> int:
         """Of inputs on their way."""

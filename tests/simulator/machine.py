@@ -220,7 +220,7 @@ class Machine:
             case "push":
                 self.tell(e.PushDown("cut"))
             case "pull":
-                for name in [*self.core.state.inputs.coming, *self.core.pull_policy._codes_coming]:
+                for name in [*self.core.state.inputs.coming, *self.core.state.pull.codes_coming]:
                     self.tell(e.NotPulled(name, "cut", "cut"))
         self._dial(channel.role, self.clock.between(*DIAL_SECONDS))
 

@@ -296,7 +296,7 @@ def test_scratch_space_is_not_promised_while_a_shard_has_it() -> None:
 def test_what_wants_more_scratch_space_than_the_whole_budget_is_handed_back() -> None:
     world = World(disk=2500)
     assert not of(Run, world.hear(info(disk=2450), grants=[grant(0, 3)]))
-    assert world.core.space.too_large and not world.core.state.unfinished
+    assert world.core.state.too_large and not world.core.state.unfinished
 
 
 def test_each_slot_has_gpus_of_its_own() -> None:

@@ -131,7 +131,7 @@ def test_a_model_an_earlier_process_pulled_is_used_and_stays_while_it_is_wanted(
 def test_a_model_larger_than_the_budget_is_handed_back() -> None:
     world = remote(disk=4000)
     orders = world.hear(with_model(), grants=[grant(0, 1)])
-    assert not of(Pull, orders) and world.core.space.too_large
+    assert not of(Pull, orders) and world.core.state.too_large
 
 
 def test_a_model_that_is_spoilt_is_pulled_again_once() -> None:

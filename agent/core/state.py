@@ -124,6 +124,9 @@ class State:
         self.tickets = 0  # of batches, the last one's
         self.draining = ""  # why; "" while not draining
         self.draining_since = 0.0
+        self.progress_at = 0.0  # when a drain last got on
+        self.paused = ""  # why no processor is lent; "" while some are
+        self.pool_lost = ""  # why, and what is done about it; "" until it is, and once it is there again
         self.actions: list[Action] = []
 
     def emit(self, action: Action) -> None:
@@ -246,6 +249,16 @@ class State:
     def waiting(self) -> int:
         return sum(len(holding.waiting) for holding in self.holdings.values())
 
+    @property
+    def busy(self) -> bool:
+        """Whether anything is held and not finished, or in flight."""
+        return bool(self.unfinished) or self.slots.busy
+
+    @property
+    def to_push(self) -> int:
+        """Finished shards nobody has acknowledged."""
+        return self.finished_parts.count(self.farm)
+
     def counts(self) -> dict[str, int]:
         """How many shards of each layer are held, or finished and not settled; none of a layer without any."""
         counts = {layer: holding.count for layer, holding in self.holdings.items() if holding.count}
@@ -275,6 +288,7 @@ class State:
             assert all(parts), "a part without a live number"
             assert sum(map(len, parts)) == len(self.finished_parts.live(self.farm, layer)), "a number live in two parts"
         self._check_inputs()
+        assert not (self.draining and self.paused), "who leaves finishes what runs"
         assert self.push.under_way or not self.push.emptied, "a part nobody needs was left on the disk"
 
     def _check_holding(self, layer: str, holding: HeldLayer, flights: dict[int, Flight]) -> None:

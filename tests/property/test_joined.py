@@ -236,7 +236,7 @@ def test_what_an_agent_lost_without_a_word_runs_again() -> None:
     pair = Pair()
     pair.jobs = JOBS - 1
     pair.job_comes()
-    while not pair.core.to_push:
+    while not pair.core.state.to_push:
         for step in pair.steps():
             if step != pair.daemon_judges:
                 step()

@@ -30,7 +30,7 @@ from muster.agent.core.events import (
     WorkerDied,
 )
 from muster.agent.core.reports import PRINTED_KEPT
-from muster.agent.core.state_machine import AgentCore, Left
+from muster.agent.core.state_machine import AgentCore, Left, may_leave, room
 from muster.coordinator.protocol.control import (
     Bye,
     Committed,
@@ -288,9 +288,9 @@ def test_scratch_space_bounds_what_runs_at_once_and_holds_up_nobody_who_wants_no
 def test_scratch_space_is_not_promised_while_a_shard_has_it() -> None:
     world = World(cpus=1, disk=2500)
     (run,) = of(Run, world.hear(info(disk=1000), grants=[grant(0, 1)]))
-    assert world.core.room(world.now) == 2500 - 1000 - 100
+    assert room(world.core.state, world.now) == 2500 - 1000 - 100
     world.ended(run)
-    assert world.core.room(world.now) == 2500 - 100, "its part is there until it is pushed"
+    assert room(world.core.state, world.now) == 2500 - 100, "its part is there until it is pushed"
 
 
 def test_what_wants_more_scratch_space_than_the_whole_budget_is_handed_back() -> None:
@@ -551,7 +551,7 @@ def test_finished_work_is_not_dropped() -> None:
     world.ended(run)
     world.said()
     assert not of(Delete, world.hear(drops=[Drop(A, 1, 1, [(0, 1)])]))
-    assert world.core.to_push == 1
+    assert world.core.state.to_push == 1
 
 
 def test_a_grant_of_what_is_finished_here_is_answered_without_running_it() -> None:
@@ -773,7 +773,7 @@ def test_what_is_finished_of_a_damaged_job_is_kept_and_holds_up_no_other_layer()
     world.tell(PushAnswered(Refused("later", [], "no folder"), RangeSet([(0, 1)]), 0, 0.0))
     world.tell(DrainAsked("SIGTERM"))
     world.hear()
-    assert world.core.may_leave, "it does not wait for a job that is damaged"
+    assert may_leave(world.core.state), "it does not wait for a job that is damaged"
 
 
 def test_a_broken_push_keeps_the_parts_and_is_done_again() -> None:
@@ -1017,7 +1017,7 @@ def test_shards_of_a_damaged_part_are_lost_and_not_to_blame() -> None:
     world.tell(PartDamaged(run.part))
     (loss,) = world.said().losses
     assert (loss.numbers, loss.running) == ([(0, 1)], False)
-    assert world.core.to_push == 0
+    assert world.core.state.to_push == 0
 
 
 def test_a_worker_that_is_overtaken_in_a_round_is_not_killed_for_it() -> None:

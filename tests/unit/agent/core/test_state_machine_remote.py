@@ -23,7 +23,7 @@ from muster.agent.core.events import (
     Why,
 )
 from muster.agent.core.inputs import name_of
-from muster.agent.core.state_machine import AgentCore, Left
+from muster.agent.core.state_machine import AgentCore, Left, room
 from muster.coordinator.protocol.control import Drop, Grant, LayerInfo, News, Returned, Welcome
 from muster.coordinator.protocol.transfer import Settled
 from muster.jobs.common.ranges import RangeSet
@@ -269,7 +269,7 @@ def test_a_full_disk_rests_and_tries_again_with_an_empty_cache() -> None:
     orders = failed(world, pull, "full")
     assert of(Discard, orders) == [Discard("x", b"e" * 16)]
     assert not of(Pull, orders)
-    assert world.core.room(world.now) == 0
+    assert room(world.core.state, world.now) == 0
     assert pulls(world.after(2.5)) == [0]
 
 

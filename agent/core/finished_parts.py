@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from muster.agent.core.events import Attempt
 from muster.jobs.common.ranges import RangeSet
@@ -46,18 +46,18 @@ class Part:
                 del self.attempts[attempt]
 
 
+@dataclass
 class FinishedParts:
     """Parts by name, oldest first."""
 
-    def __init__(self) -> None:
-        self.parts: dict[str, Part] = {}
-        self._emptied: dict[str, int] = {}  # parts nobody needs that still lie on the disk → bytes
-        self._layers: dict[tuple[str, str], dict[str, Part]] = {}  # (farm, layer) → the same parts; none empty
+    parts: dict[str, Part] = field(default_factory=dict)
+    emptied: dict[str, int] = field(default_factory=dict)  # parts nobody needs that still lie on the disk → bytes
+    by_layer: dict[tuple[str, str], dict[str, Part]] = field(default_factory=dict)  # (farm, layer) → them; none empty
 
     @property
     def nbytes(self) -> int:
         """What they take of the disk; one that nobody needs too, while it is being sent."""
-        return sum(part.nbytes for part in self.parts.values()) + sum(self._emptied.values())
+        return sum(part.nbytes for part in self.parts.values()) + sum(self.emptied.values())
 
     def add(self, part: Part) -> bool:
         """Put a part up. A number live in an earlier part stays there; False where that leaves nothing of this one."""
@@ -65,14 +65,14 @@ class FinishedParts:
             part.strike(other.live)
         if part.attempts:
             self.parts[part.name] = part
-            self._layers.setdefault((part.farm, part.layer), {})[part.name] = part
+            self.by_layer.setdefault((part.farm, part.layer), {})[part.name] = part
         return bool(part.attempts)
 
     def of(self, farm: str, layer: str) -> Iterator[Part]:
-        yield from self._layers.get((farm, layer), {}).values()
+        yield from self.by_layer.get((farm, layer), {}).values()
 
     def layers(self, farm: str) -> list[str]:
-        return [layer for other, layer in self._layers if other == farm]
+        return [layer for other, layer in self.by_layer if other == farm]
 
     def live(self, farm: str, layer: str) -> RangeSet:
         every = RangeSet()
@@ -112,21 +112,21 @@ class FinishedParts:
                 part.strike(numbers)
             if not part.attempts:
                 self.remove(part.name)
-                self._emptied[part.name] = part.nbytes
+                self.emptied[part.name] = part.nbytes
                 done.append(part.name)
         return done
 
     def deleted(self, name: str) -> None:
         """One that nobody needs is on the disk no more."""
-        self._emptied.pop(name, None)
+        self.emptied.pop(name, None)
 
     def remove(self, name: str) -> Part | None:
         part = self.parts.pop(name, None)
         if part is not None:
-            layer = self._layers[part.farm, part.layer]
+            layer = self.by_layer[part.farm, part.layer]
             del layer[name]
             if not layer:
-                del self._layers[part.farm, part.layer]
+                del self.by_layer[part.farm, part.layer]
         return part
 
     def bundle(

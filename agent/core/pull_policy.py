@@ -124,7 +124,7 @@ def note(state: State, event: PullUp | Pulled | NotPulled, now: float) -> None:
 
 
 def _came(state: State, event: Pulled) -> None:
-    state.pull.retry.failures, state.pull.stuck = 0, ""
+    state.pull.worked()
     if event.name in state.pull.codes_coming:
         del state.pull.codes_coming[event.name]
         state.codes.add(event.name)
@@ -157,7 +157,7 @@ def _failed(state: State, event: NotPulled, now: float) -> None:
         case "no-session":
             state.pull.dead_session = session
         case "refused":
-            state.pull.fail(event.message, now)
+            state.pull.failed(event.message, now)
 
 
 def _give_back(state: State, event: NotPulled, pull: Pull | None) -> None:

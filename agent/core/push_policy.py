@@ -92,7 +92,7 @@ def _answered(state: State, bundle: Push, event: PushAnswered, now: float) -> No
     match event.answer:
         case Settled(numbers):
             state.push.put_off.pop(bundle.layer, None)
-            state.push.retry.failures, state.push.stuck = 0, ""
+            state.push.worked()
             state.reports.next.pushed += event.nbytes
             state.reports.next.push_seconds += event.seconds
             state.push.emptied += state.settle(bundle.layer, RangeSet(numbers) - state.push.anew)
@@ -122,12 +122,12 @@ def _refused(
             _put_layer_off(state, layer, message, now)
         case "no-session":
             push.dead_session = bundle.session
-            push.fail("the coordinator does not know this session", now)
+            push.failed("the coordinator does not know this session", now)
         case "corrupt":
-            push.fail(f"a bundle arrived damaged: {message}", now)
+            push.failed(f"a bundle arrived damaged: {message}", now)
             state.emit(Recheck(tuple(name for name, _ in bundle.pieces)))
         case _:
-            push.fail(message or f"the coordinator takes no results: {code}", now)
+            push.failed(message or f"the coordinator takes no results: {code}", now)
             if push.retry.failures == 1:
                 state.emit(Tell(push.stuck))
 

@@ -85,12 +85,12 @@ class ReportBatch:
         }
 
 
+@dataclass
 class Reports:
     """At most one letter is on its way."""
 
-    def __init__(self) -> None:
-        self.next = ReportBatch()
-        self.sent: ReportBatch | None = None
+    next: ReportBatch = field(default_factory=ReportBatch)
+    sent: ReportBatch | None = None
 
     @property
     def pending(self) -> bool:

@@ -24,28 +24,28 @@ from muster.jobs.workbench.batch import Mishap
 SPARE_BYTES = 4 << 20  # left for logs and the state file
 
 
+@dataclass
 class FreeDisk:
-    """`budget` is for parts, finished or being written, and for inputs. `free`: what the disk said, None before."""
+    """What is known of the spool's disk."""
 
-    def __init__(self, budget: int) -> None:
-        self.budget = budget
-        self.free: int | None = None
-        self.full: str | None = None  # what the system said when it was last full; None since something was written
-        self._retry = RetryDelay()
+    budget: int  # for parts, finished or being written, and for inputs
+    free: int | None = None  # what the disk said; None before
+    full: str | None = None  # what the system said when it was last full; None since something was written
+    retry: RetryDelay = field(default_factory=RetryDelay)  # of writing to it
 
     def filled(self, why: str, now: float) -> None:
         """A batch met a full disk or quota."""
         self.full = why
-        self._retry.failed(now)
+        self.retry.failed(now)
 
     def written(self) -> None:
         """A batch was committed: there is room."""
         self.full = None
-        self._retry.reset()
+        self.retry.reset()
 
     def closed(self, now: float) -> bool:
         """Whether nothing should be tried for now."""
-        return not self._retry.is_over(now)
+        return not self.retry.is_over(now)
 
     def grew(self, nbytes: int) -> None:
         """So much was written since the file system was asked; less than 0 where files were deleted."""
@@ -60,10 +60,28 @@ class FreeDisk:
 
 
 @dataclass
-class PushState:
-    """The push channel, and the bundle that is under way on it. Its parts stay on the disk until it is answered."""
+class BulkState:
+    """What is known of a channel for bulk, and of what the coordinator says there."""
 
     up: bool = False
+    stuck: str = ""  # why nothing goes; "" while it does
+    dead_session: int | None = None  # one the coordinator does not know
+    retry: RetryDelay = field(default_factory=RetryDelay)  # of refusals that may pass
+
+    def failed(self, why: str, now: float) -> None:
+        """It was refused, and is let be for a while."""
+        self.stuck = why
+        self.retry.failed(now)
+
+    def worked(self) -> None:
+        """Something went through; what was refused is still let be until its time."""
+        self.retry.failures, self.stuck = 0, ""
+
+
+@dataclass
+class PushState(BulkState):
+    """The push channel, and the bundle that is under way on it. Its parts stay on the disk until it is answered."""
+
     under_way: Push | None = None  # sent and not answered
     farm: str = ""  # of the bundle that was offered last
     offered: str = ""  # its layer
@@ -71,30 +89,13 @@ class PushState:
     emptied: list[str] = field(default_factory=list)  # parts nobody needs, kept for the bundle under way alone
     hurry: set[str] = field(default_factory=set)  # layers whose rest is to be offered at once
     put_off: dict[str, RetryDelay] = field(default_factory=dict)  # layers that are to be offered again later
-    stuck: str = ""  # why the coordinator takes nothing; "" while it does
-    dead_session: int | None = None  # one the coordinator does not know
-    retry: RetryDelay = field(default_factory=RetryDelay)  # of refusals that may pass
-
-    def fail(self, why: str, now: float) -> None:
-        """Nothing is taken for now."""
-        self.stuck = why
-        self.retry.failed(now)
 
 
 @dataclass
-class PullState:
+class PullState(BulkState):
     """The pull channel, and the packs of code asked for on it; which inputs come is in `Inputs`."""
 
-    up: bool = False
     codes_coming: dict[str, int] = field(default_factory=dict)  # digest → the session it was asked for in
-    stuck: str = ""  # why nothing comes; "" while it does
-    dead_session: int | None = None  # one the coordinator does not know
-    retry: RetryDelay = field(default_factory=RetryDelay)  # of refusals that may pass
-
-    def fail(self, why: str, now: float) -> None:
-        """Nothing comes for now."""
-        self.stuck = why
-        self.retry.failed(now)
 
 
 class State:
@@ -104,30 +105,33 @@ class State:
     def __init__(self, who: Hello, inputs: Iterable[Copy] = (), codes: Iterable[str] = ()) -> None:
         self.in_place = who.in_place  # sources are read where they are
         self.farm = ""  # whose work this is; parts of other farms stay on the disk untouched
+        self.talk = ControlSession(who)
+        self.reports = Reports()
+        # shards
         self.holdings: dict[str, HeldLayer] = {}  # by layer; one may hold nothing and only know its layer
         self.unfit: dict[str, str] = {}  # kinds that a worker was seen to compute wrong, and how that showed
         self.finished_parts = FinishedParts()
-        self.reports = Reports()
-        self.talk = ControlSession(who)
-        self.slots = Slots(who.cpus, who.memory, tuple(who.gpus))
-        self.disk = FreeDisk(who.disk)
-        self.inputs = Inputs(inputs)
-        self.too_large: str | None = None  # why a shard can never run here
-        self.codes = set[str]() if who.in_place else {*codes}  # packs of users' files that were pulled
-        self.spoilt: set[str] = set()  # copies that were not what was pulled, once
-        self.pull = PullState()
         self.push = PushState()
-        self.followed: dict[str, list[str]] = {}  # layer of rounds → its sheets that are here, the newest last
-        self.follow_after: dict[str, float] = {}  # layer → when it may be followed again
+        # what runs
+        self.slots = Slots(who.cpus, who.memory, tuple(who.gpus))
         self.ready = False  # whether the pool is up
-        self.part_prefix = who.process[:8]  # makes names of parts unique to this process
+        self.pool_lost = ""  # why, and what is done about it; "" until it is, and once it is there again
         self.tickets = 0  # of batches, the last one's
+        self.part_prefix = who.process[:8]  # makes names of parts unique to this process
+        self.paused = ""  # why no processor is lent; "" while some are
         self.draining = ""  # why; "" while not draining
         self.draining_since = 0.0
         self.progress_at = 0.0  # when a drain last got on
-        self.paused = ""  # why no processor is lent; "" while some are
-        self.pool_lost = ""  # why, and what is done about it; "" until it is, and once it is there again
-        self.actions: list[Action] = []
+        # the spool
+        self.disk = FreeDisk(who.disk)
+        self.too_large: str | None = None  # why a shard can never run here
+        self.inputs = Inputs(inputs)
+        self.codes = set[str]() if who.in_place else {*codes}  # packs of users' files that were pulled
+        self.spoilt: set[str] = set()  # copies that were not what was pulled, once
+        self.pull = PullState()
+        self.followed: dict[str, list[str]] = {}  # layer of rounds → its sheets that are here, the newest last
+        self.follow_after: dict[str, float] = {}  # layer → when it may be followed again
+        self.actions: list[Action] = []  # gathered by `emit` until the event is dealt with
 
     def emit(self, action: Action) -> None:
         self.actions.append(action)
@@ -288,6 +292,8 @@ class State:
             assert all(parts), "a part without a live number"
             assert sum(map(len, parts)) == len(self.finished_parts.live(self.farm, layer)), "a number live in two parts"
         self._check_inputs()
+        parts_by_layer = {name for by_name in self.finished_parts.by_layer.values() for name in by_name}
+        assert parts_by_layer == self.finished_parts.parts.keys(), "a part that no layer has, or that is no more"
         assert not (self.draining and self.paused), "who leaves finishes what runs"
         assert self.push.under_way or not self.push.emptied, "a part nobody needs was left on the disk"
 
@@ -311,7 +317,7 @@ class State:
         one = self.inputs
         names = [*one.whole, *one.coming, *one.halves]
         assert len(names) == len(set(names)), "an input in two states"
-        assert one.nbytes == one.bytes_of(one.whole) + one.coming_bytes + sum(one.halves.values())
+        assert one.nbytes == one.bytes_of(one.whole) + one.coming_bytes + sum(one.halves.values()), "inputs miscounted"
         assert one.seconds.keys() <= one.whole.keys(), "what pulling took of an input that is not there"
 
 

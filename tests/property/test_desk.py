@@ -680,15 +680,15 @@ class DeskMachine(RuleBasedStateMachine):
 
     @invariant()
     def state_is_sane(self) -> None:
-        self.core.state.check()
-        held_shards = self.core.state
-        held = {(d, n): h.attempt_of(n)[1] for d, h in held_shards.holdings.items() for n in {*h.waiting, *h.placed}}  # type: ignore[index]
+        state = self.core.state
+        state.check()
+        held = {(d, n): h.attempt_of(n)[1] for d, h in state.holdings.items() for n in {*h.waiting, *h.placed}}  # type: ignore[index]
         assert held == self.open
-        assert {
-            (d, n) for d in held_shards.finished_parts.layers(FARM) for n in held_shards.finished_parts.live(FARM, d)
-        } == set(self.done)
+        assert {(d, n) for d in state.finished_parts.layers(FARM) for n in state.finished_parts.live(FARM, d)} == set(
+            self.done
+        )
         if not self.open and not self.busy():
-            assert disk_budget.reserved(self.core.state) == self.bytes_coming(), "a reservation for nothing"
+            assert disk_budget.reserved(state) == self.bytes_coming(), "a reservation for nothing"
 
     def bytes_coming(self) -> int:
         """Of inputs on their way."""

@@ -189,7 +189,10 @@ def _after(state: State, flight: Flight, outcome: Outcome, hopeless: bool, now: 
         return
     for mishap in outcome.mishaps:
         if holding.counting(flight.ticket, [mishap.number]):
-            state.fail(holding, mishap)
+            unfit = mishap.code == "unfit"
+            if unfit:
+                state.unfit.setdefault(flight.info.work.kind, mishap.message)
+            state.fail(holding, mishap, running=not unfit)
     if outcome.changed:
         state.reports.change(flight.layer, outcome.change)
         left = RangeSet.of(sorted(holding.counting(flight.ticket, flight.items)))

@@ -276,7 +276,20 @@ def _pulled(state: State, event: PullUp | Pulled | NotPulled, now: float) -> Non
 # --- acting ---
 
 
+def _stay_out(state: State) -> None:
+    """Of kinds that this machine computes wrong: a hello tells the coordinator, and what waits of them returns."""
+    for kind, why in state.unfit.items():
+        if kind not in state.talk.who.unfit:
+            state.emit(Tell(f"takes no {kind} jobs, as it computes them wrong: {why}"))
+            state.talk.unfit_for(kind, why)
+    for holding in state.holdings.values():
+        if holding.info.work.kind in state.unfit:
+            state.give_back(holding, holding.waiting.copy())
+
+
 def _act(state: State, now: float) -> None:
+    if state.unfit:
+        _stay_out(state)
     if not state.in_place and not state.draining:
         pull_policy.ask(state, now)
     if not state.in_place:
@@ -398,7 +411,7 @@ def _note_for_people(state: State) -> str:
         return state.push.stuck
     if state.waiting and not state.slots.busy and state.ready:
         return _why_nothing_runs(state)
-    return ""
+    return "; ".join(f"takes no {kind} jobs: {why}" for kind, why in state.unfit.items())
 
 
 def _why_nothing_runs(state: State) -> str:

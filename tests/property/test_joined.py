@@ -161,7 +161,7 @@ class Pair:
         """And commits, at once."""
         push = self.offers.popleft()
         numbers = RangeSet.of(sorted(number for _, those in push.pieces for number in those))
-        (verdict,) = self.handle(e.Offered(push.session, push.layer, numbers))
+        (verdict,) = self.handle(e.Offered(push.session, push.layer, numbers, "f"))
         answer: Settled | Refused | Rejected
         if isinstance(verdict, c.AcceptOffer):
             answer = Settled(numbers.pairs())

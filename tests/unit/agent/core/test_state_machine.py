@@ -30,7 +30,7 @@ from muster.agent.core.events import (
     WorkerDied,
 )
 from muster.agent.core.reports import PRINTED_KEPT
-from muster.agent.core.state_machine import AgentCore, Left, may_leave, room
+from muster.agent.core.state_machine import AgentCore, Left, _note_for_people, may_leave, room
 from muster.coordinator.protocol.control import (
     Bye,
     Committed,
@@ -174,14 +174,14 @@ def test_a_kind_that_is_computed_wrong_is_handed_back_and_joined_no_more() -> No
     bad = Mishap(number, "unfit", "centers are off by 0.001", "", 0.0, 0)
     said = world.ended(first, numbers=(), mishaps=(bad,))
     assert of(Tell, said)[0].line == "takes no cluster jobs, as it computes them wrong: centers are off by 0.001"
-    assert not of(Run, said) and not world.core.held_shards.waiting
-    if world.core.talk.asked is not None:
+    assert not of(Run, said) and not world.core.state.waiting
+    if world.core.state.talk.asked is not None:
         said += world.hear(grants=[grant(200, 300)])
     said += world.after(1.0)
     (hello,) = [say.message for say in of(Say, said) if isinstance(say.message, Hello)]
     assert hello.kernels == {} and hello.unfit == {"cluster": "centers are off by 0.001"} and not of(Run, said)
     assert Loss("j.1", A, 1, 1, [(number, number + 1)], False, "centers are off by 0.001") in hello.losses
-    assert world.core.why_idle == "" or "takes no cluster jobs" in world.core._note_for_people(world.now)
+    assert "takes no cluster jobs" in _note_for_people(world.core.state)
 
 
 # --- placing ---

@@ -218,7 +218,7 @@ class AgentProcess:
     def _obey(self, action: Action) -> None:
         match action:
             case Run():
-                if action.info.layer.rounds:
+                if action.info.layer.delivery.in_rounds:
                     sys.setswitchinterval(SWITCH_SECONDS)
                 event = self._pool_controller.run(action)
                 if event is not None:

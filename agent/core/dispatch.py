@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 
 import msgspec
 
@@ -309,10 +310,10 @@ def kill_unwanted(state: State, now: float) -> None:
                 flight.unwanted_since = None
                 continue
             flight.unwanted_since = now if flight.unwanted_since is None else flight.unwanted_since
-            patience = ROUND_SECONDS if flight.info.layer.rounds else WORTH_KILLING_SECONDS
-            unknown = flight.expected is None and not flight.info.layer.rounds
-            long = flight.expected is not None and flight.expected > patience
-            if unknown or long or now - flight.unwanted_since > patience:
+            in_rounds = flight.info.layer.delivery.in_rounds
+            patience, unknown = (ROUND_SECONDS, 0.0) if in_rounds else (WORTH_KILLING_SECONDS, inf)
+            expected = unknown if flight.expected is None else flight.expected
+            if expected > patience or now - flight.unwanted_since > patience:
                 _kill(state, slot, "dropped", None)
 
 

@@ -11,6 +11,7 @@ from muster.coordinator.protocol.control import Failure, Loss, Rejected
 from muster.coordinator.protocol.transfer import Refused, Settled
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.common.retry_delay import RetryDelay
+from muster.jobs.contract.plan import Delivery
 from muster.jobs.contract.text_limits import EVIDENCE_CHARS
 
 
@@ -48,17 +49,17 @@ def _quiet_layers(state: State) -> set[str]:
 
 def _growing_layers(state: State) -> set[str]:
     """Layers of rounds that go up as a whole, and of which more is to come."""
-    return {layer for layer, one in state.holdings.items() if one.count and one.info.layer.rounds == "whole"}
+    return {layer for layer, one in state.holdings.items() if one.count and one.info.layer.delivery is Delivery.ROUND_WHOLE}
 
 
 def _eager_layers(state: State) -> set[str]:
     """Layers of which each part goes up by itself."""
-    return {layer for layer, one in state.holdings.items() if one.info.layer.rounds == "each"}
+    return {layer for layer, one in state.holdings.items() if one.info.layer.delivery is Delivery.ROUND_EACH}
 
 
 def _has_rounds(state: State, layer: str) -> bool:
     holding = state.holdings.get(layer)
-    return holding is not None and bool(holding.info.layer.rounds)
+    return holding is not None and holding.info.layer.delivery.in_rounds
 
 
 def delete(state: State, names: Iterable[str]) -> None:

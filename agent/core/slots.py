@@ -10,6 +10,7 @@ from muster.agent.core.events import Attempt
 from muster.agent.core.layers import HeldLayer
 from muster.coordinator.protocol.control import LayerInfo
 from muster.jobs.common.retry_delay import RetryDelay
+from muster.jobs.contract.plan import Delivery
 
 DEPTH = 2  # batches in flight on a slot: one running, one so that its worker never idles
 BATCH_SECONDS = 0.3
@@ -217,11 +218,10 @@ class Slots:
     def batch_size(self, holding: HeldLayer, waiting: int) -> int:
         """Shards for one call: as many as take BATCH_SECONDS, fewer near the end, when `waiting` are left of what may
         follow each other on a slot, so that all slots end together."""
-        if holding.seconds is None:
+        delivery = holding.info.layer.delivery
+        if holding.seconds is None or delivery is Delivery.ROUND_EACH:
             return 1
-        if holding.info.layer.rounds == "each":
-            return 1
-        if holding.info.layer.rounds:  # all of a round is here: each slot takes its share at once
+        if delivery is Delivery.ROUND_WHOLE:  # all of a round is here: each slot takes its share at once
             return max(1, min(-(-waiting // max(1, self.idle // max(1, holding.cpus))), BATCH_SHARDS))
         each = max(holding.seconds, 1e-7)
         places = DEPTH * max(1, self.allowed // max(1, holding.cpus))

@@ -143,7 +143,7 @@ class State:
         if layer in self.holdings:
             self.holdings[layer].info = info
         else:
-            here = set[str]() if info.layer.rounds and not self.in_place else None
+            here = set[str]() if info.layer.delivery.in_rounds and not self.in_place else None
             pulls = not self.in_place and not info.layer.made
             self.holdings[layer] = HeldLayer(info, pulls, here)
 

@@ -228,5 +228,5 @@ def _told(rows: JobRows) -> Iterator[str]:
     )
     yield from (f"{rows.found.id}: {file} is set aside: {why}" for file, why in rows.left_out.items())
     if rows.found.plan.driven and rows.state != "complete":
-        rounds = bool(rows.layers[0].layer.rounds)
+        rounds = rows.layers[0].layer.delivery.in_rounds
         yield f"{rows.found.id}: goes on from its last checkpoint" if rounds else f"{rows.found.id}: begins anew"

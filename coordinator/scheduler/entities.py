@@ -128,7 +128,7 @@ class Layer:
 
     @property
     def rounds(self) -> bool:
-        return bool(self.plan.rounds)
+        return self.plan.delivery.in_rounds
 
     @property
     def pending(self) -> int:

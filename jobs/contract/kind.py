@@ -192,7 +192,7 @@ class Kind(ABC, Generic[P]):
         return Prepared(params)
 
     def rounds(self, params: P) -> Literal["", "whole", "each"]:
-        """Of a kind with a driver: whether its shards come in rounds, see `muster.jobs.contract.plan.MadeSource`."""
+        """Of a kind with a driver: whether its shards come in rounds, see `muster.jobs.contract.plan.Delivery`."""
         return ""
 
     def patched(self, params: P, sheet: bytes, patch: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from struct import Struct
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -97,15 +98,27 @@ class ArraySource(msgspec.Struct, frozen=True, tag="array"):
     stamp: Stamp
 
 
-class MadeSource(msgspec.Struct, frozen=True, tag="made"):
-    """No file: shards are made by a driver as results arrive, each with a payload of its own.
+class Delivery(Enum):
+    """How what an agent finished of a layer goes up, and what comes of it; each value is as plans have it.
 
-    `rounds`: "" where every shard and its result are stored. Otherwise none is, and a new life of the daemon or of the
-    driver begins with none: what an agent has of a round goes up as a "whole", once nothing more of it is there, or
-    "each" part by itself.
+    STORED: a row for each shard, its bytes in a durable bundle. Of rounds nothing is stored, and a new life of the
+    daemon or of the driver begins with none. ROUND_WHOLE: what an agent has of a round goes up once nothing more of it
+    is to come. ROUND_EACH: each part goes up by itself.
     """
 
-    rounds: Literal["", "whole", "each"] = ""
+    STORED = ""
+    ROUND_WHOLE = "whole"
+    ROUND_EACH = "each"
+
+    @property
+    def in_rounds(self) -> bool:
+        return self is not Delivery.STORED
+
+
+class MadeSource(msgspec.Struct, frozen=True, tag="made"):
+    """No file: shards are made by a driver as results arrive, each with a payload of its own."""
+
+    rounds: Literal["", "whole", "each"] = ""  # the value of a `Delivery`
 
 
 class Cut(NamedTuple):
@@ -221,9 +234,8 @@ class Layer(msgspec.Struct, frozen=True):
         return isinstance(self.source, MadeSource)
 
     @property
-    def rounds(self) -> str:
-        """How what is done of a round goes up; "" where there are none."""
-        return self.source.rounds if isinstance(self.source, MadeSource) else ""
+    def delivery(self) -> Delivery:
+        return Delivery(self.source.rounds) if isinstance(self.source, MadeSource) else Delivery.STORED
 
     def rows_of(self, number: int) -> int:
         if isinstance(self.source, ItemsSource):

@@ -181,7 +181,7 @@ def _of_layer(manifest: Merged, job: str, layer: Layer | None) -> dict[str, tupl
             "rows": (manifest.rows, layer.rows if layer.only is None else sum(map(layer.rows_of, layer.numbers))),
             "list of items": (manifest.items is not None, listed),
         }
-    if layer.outputs is not None and not layer.rounds:
+    if layer.outputs is not None and not layer.delivery.in_rounds:
         said = [(product.name, product.form) for product in manifest.outputs]
         told["outputs"] = (said, [(output.name, output.form) for output in layer.outputs])
     return told

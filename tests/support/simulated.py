@@ -389,7 +389,7 @@ class SimulatedAgent:
         """Offer a part, send its body, take in the answer. With `lose_reply` the channel dies before it is read."""
         bundle = self.bundle_of(part)
         known = self.layers.get(part.index.layer)
-        if known is not None and known.layer.rounds and not lose_reply:
+        if known is not None and known.layer.delivery.in_rounds and not lose_reply:
             return self._hand_over(part, bundle)
         answer = self.push_link.ask(self.offer_of(bundle))
         if isinstance(answer, transfer.Accepted):

@@ -42,7 +42,7 @@ from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.intake import Coming
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.common.validation import one_line
-from muster.jobs.contract.plan import ItemsSource, ItemsWindow, Layer, Output, Work
+from muster.jobs.contract.plan import Delivery, ItemsSource, ItemsWindow, Layer, Output, Work
 
 log = logging.getLogger("muster.daemon")
 
@@ -161,6 +161,7 @@ class Bundle:
     nbytes: int
     tmp: Path
     file: Path
+    durable: bool  # whether there is to be a row of it; not of a round
 
     @property
     def event(self) -> e.BundleCommitted:
@@ -222,7 +223,8 @@ class PushChannel(Channel):
         name = f"{engine.boot}-{token}.part"
         layer = live.layers[verdict.layer]
         place = engine.root.job(verdict.job)
-        file = (place.rounds if layer.rounds else place.bundles) / name
+        durable = layer.delivery is Delivery.STORED
+        file = (place.bundles if durable else place.rounds) / name
         bundle = Bundle(
             job=verdict.job,
             layer=verdict.layer,
@@ -232,8 +234,9 @@ class PushChannel(Channel):
             outputs=outputs,
             fingerprint=offer.fingerprint,
             nbytes=offer.nbytes,
-            tmp=file if layer.rounds else engine.tmp / f"push-{name}",
+            tmp=engine.tmp / f"push-{name}" if durable else file,
             file=file,
+            durable=durable,
         )
         self._bundles[token], self._moving = bundle, offer.session
         engine.intake.accept(token, coming)
@@ -268,7 +271,7 @@ class PushChannel(Channel):
         fixed = engine.jobs[b.job].fix_outputs(b.layer, b.outputs)  # by the first commit, where none is declared
         if refused := _judge_outputs(b.outputs, fixed, engine.jobs[b.job].layers[b.layer], b.numbers):
             return refused
-        if layer.rounds:
+        if not bundle.durable:
             return await self._fix_kernels(b) or self._take_in(b)
         each = b.nbytes // len(b.numbers)
         kernels = b.fingerprint if engine.jobs[b.job].plan.same_kernels else None
@@ -355,7 +358,7 @@ def _take(token: int, bundle: Bundle, layer: Layer) -> Take:
     """The daemon's answer to an accepted offer, with the row count of each shard."""
     counts = [layer.rows_of(n) for n in bundle.numbers] if isinstance(layer.source, ItemsSource) else []
     rows = layer.rows if not counts else 0
-    return Take(token, str(bundle.tmp), str(bundle.file), rows, layer.shard_rows, counts, not layer.rounds)
+    return Take(token, str(bundle.tmp), str(bundle.file), rows, layer.shard_rows, counts, bundle.durable)
 
 
 def _judge_outputs(

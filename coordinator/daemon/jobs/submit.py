@@ -121,7 +121,7 @@ def seed(layer: Layer, boot: int, **stored: object) -> e.LayerSeed:
     """A layer of a plan as the scheduler takes it; `stored` is what the store knows better after a restart. Numbers of
     shards that live in memory alone begin where no other life of the daemon has any."""
     values: dict[str, object] = {"count": layer.count, "out_bytes": layer.out_bytes, **stored}
-    return e.LayerSeed(plan=layer, first=boot << 32 if layer.rounds else 0, **values)  # type: ignore[arg-type]
+    return e.LayerSeed(plan=layer, first=boot << 32 if layer.delivery.in_rounds else 0, **values)  # type: ignore[arg-type]
 
 
 def added(job: str, plan: Plan, boot: int, merged: Collection[str] = (), **stored: object) -> e.JobAdded:

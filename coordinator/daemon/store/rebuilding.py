@@ -97,7 +97,7 @@ def _add(store: Store, rows: JobRows) -> None:
 
 def _add_layer(store: Store, job: str, rows: LayerRows) -> None:
     layer, result = rows.layer, rows.result
-    if result is not None and layer.rounds:
+    if result is not None and layer.delivery.in_rounds:
         store.set_merged(job, layer.digest, 0, result.manifest)
         store.keep_cursor(job, 0, True, None)
     elif result is not None:

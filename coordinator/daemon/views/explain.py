@@ -88,7 +88,7 @@ def _held_line(engine: Engine, holding: entities.Holding, now: float) -> str:
     layer = engine.jobs[holding.job].layers[holding.layer]
     parts = []
     if holding.open:
-        which = "" if layer.rounds else f", the first {holding.open.bottom}"
+        which = "" if layer.delivery.in_rounds else f", the first {holding.open.bottom}"
         parts.append(f"{_counted(len(holding.open), 'shard')} to run{which}")
     if holding.finished:
         parts.append(f"{len(holding.finished):,} finished, to be pushed")

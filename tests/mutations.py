@@ -159,7 +159,7 @@ MUTATIONS = (
              "        holding.finished.remove(one)\n", ""),
     Mutation("a kicked shard to the same machine", "entities.py", " | self.kicked\n", "\n"),
     Mutation("a paused machine that is waited for", "state.py", "and not agent.paused and", "and"),
-    Mutation("a layer opened without space", "layers.py", "fits = reserved(layer) <= room", "fits = True"),
+    Mutation("a layer opened without space", "layers.py", "fits = layer.reserved <= room", "fits = True"),
     Mutation("a job that never ends", "job_states.py", "    if any(not layer.stuck for layer in job.opened):\n",
              "    if job.opened:\n"),
 )  # fmt: skip

@@ -14,14 +14,10 @@ from muster.coordinator.scheduler.actions import (
     StoreSuccess,
 )
 from muster.coordinator.scheduler.entities import Agent, Holding, Job, Layer, Obstacle, Rate
-from muster.coordinator.scheduler.events import Advanced, BundleCommitted, Offered, Run, Uncommitted
+from muster.coordinator.scheduler.events import BundleCommitted, Offered, Run, Uncommitted
 from muster.coordinator.scheduler.state import State
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.resources import apart
-
-PACE_WEIGHT = 0.3  # of the newest report
-PACE_LEAST_SECONDS = 1e-6
-LATE_FACTOR = 8
 
 
 def claim(state: State, agent: Agent, layer: Layer, claimed: Held, now: float) -> RangeSet:
@@ -137,8 +133,7 @@ def finish(state: State, agent: Agent, report: Finished, now: float) -> None:
     job = state.jobs[layer.job]
     seconds = _bill(agent, job, report.compute, min(len(told), agent.slots(job)) * (now - granted))
     job.used += seconds * job.work.cpus / job.priority
-    if layer.rounds and not told & layer.aside:
-        _pace(agent, layer.job, seconds / max(1, len(told)))
+    layer.took(agent, told, seconds)
     if holding is not None:
         if new := told & holding.open:
             _measure(agent, job, len(new), now)
@@ -160,27 +155,6 @@ def _note_overtaken(agent: Agent, report: Finished, top: int, now: float) -> Non
             continue
         if holding.open and holding.open.bottom < top and holding.overtaken[0] != holding.open.bottom:
             holding.overtaken = (holding.open.bottom, now)
-
-
-def _be_late(state: State, holding: Holding, numbers: RangeSet, now: float) -> None:
-    """Another machine was sooner with these of a round: so long its agent took for nothing, up to a point. It may
-    have been the link, and what is far too slow gets nothing to be measured by."""
-    agent, job = state.agents[holding.agent], state.jobs[holding.job]
-    if numbers and job.has_rounds:
-        agent.late = now
-    if numbers and job.has_rounds and (known := agent.paces.get(job.id)):
-        seconds = (now - holding.granted) * agent.slots(job) / len(numbers)
-        _pace(agent, job.id, min(seconds, LATE_FACTOR * known))
-
-
-def _pace(agent: Agent, job: str, seconds: float) -> None:
-    """What a shard takes there. Rates of rounds tell nothing: all wait for the slowest, and then for the driver."""
-    before = agent.paces.get(job)
-    if before is None:  # a worker's first has more to do than any other
-        agent.paces[job] = 0.0
-        return
-    pace = before + PACE_WEIGHT * (seconds - before) if before else seconds
-    agent.paces[job] = max(PACE_LEAST_SECONDS, pace)
 
 
 def let_go(state: State, agent: Agent, layer: Layer, run: Run, numbers: RangeSet, poison: RangeSet) -> None:
@@ -300,30 +274,14 @@ def _settle_holding(state: State, layer: Layer, holding: Holding, event: BundleC
     if holding.agent != event.agent:
         if finished:
             state.emit(SendCommitted(agent.session, layer.digest, finished))
-        _be_late(state, holding, unfinished, now)
+        if unfinished:
+            layer.outrun(agent, state.jobs[layer.job], holding, unfinished, now)
     elif unfinished:  # the bundle was faster than the report, or than a cancel and a retry that granted them anew
         _measure(agent, state.jobs[layer.job], len(unfinished), now)
         _succeeded(state, agent, state.jobs[layer.job])
     drop(state, layer, holding, unfinished)
     holding.discard(event.numbers)
     state.prune(holding)
-
-
-def retire(state: State, event: Advanced) -> None:
-    """Nobody wants these shards of rounds any more: whoever has one forgets it, as if it were committed."""
-    layer = state.jobs[event.job].layers[0]
-    numbers = event.retire - layer.committed
-    if not numbers:
-        return
-    for holding in state.holders(layer, numbers, None):
-        finished = holding.finished & numbers
-        if finished:
-            state.emit(SendCommitted(state.agents[holding.agent].session, layer.digest, finished))
-        drop(state, layer, holding, holding.open & numbers)
-        holding.discard(numbers)
-        state.prune(holding)
-    with state.counting(layer):
-        layer.settle(numbers)
 
 
 def uncommit(state: State, event: Uncommitted) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from math import exp
-from typing import Literal
+from typing import ClassVar, Literal
 
 from muster.coordinator.protocol.control import Hello
 from muster.coordinator.scheduler.events import Run
@@ -94,6 +94,8 @@ class Layer:
     """One layer. Every number below `count` is in exactly one of fresh, again, limbo, committed, quarantined, or
     held by at least one agent. Fresh ones below `high_water` alone may be granted."""
 
+    stored: ClassVar[bool] = True  # whether what is committed of it has a row and is merged; see `rounds.RoundLayer`
+
     job: str
     plan: p.Layer
     digest: str
@@ -114,12 +116,8 @@ class Layer:
     payloads: dict[int, bytes] = field(default_factory=dict)  # of made shards not committed yet
     holdings: dict[tuple[str, int, int], Holding] = field(default_factory=dict)  # (agent, boot, attempt)
     raising: int = 0  # the high-water mark on its way to the store; never below high_water
-    first: int = 0  # of rounds nothing is stored: `committed` has what was taken, what was retired, and all of other
-    # lives of the daemon, which had the numbers below `first`
+    first: int = 0  # the lowest number that this life of the daemon gives; of rounds alone not 0
     opened_after: tuple[int, int] = (0, 0)  # the last (boot, attempt) there was when it opened: later ones are its own
-    aside: RangeSet = field(
-        default_factory=RangeSet
-    )  # those beside its rounds that are not committed, and perhaps others
 
     @property
     def skipped(self) -> RangeSet:
@@ -127,8 +125,9 @@ class Layer:
         return RangeSet() if self.plan.only is None else RangeSet([(0, self.count)]) - self.plan.numbers
 
     @property
-    def rounds(self) -> bool:
-        return self.plan.delivery.in_rounds
+    def reserved(self) -> int:
+        """Bytes of the root that it may still take while it is open: its bundles to come, and its merged arrays."""
+        return self.out_bytes * (self.planned + self.count - len(self.committed))
 
     @property
     def pending(self) -> int:
@@ -166,6 +165,24 @@ class Layer:
     @property
     def whole(self) -> RangeSet:
         return RangeSet([(0, self.count)])
+
+    def extend(self, top: int, aside: bool) -> None:
+        """A driver made those from `count` to `top`; of rounds, they may be `aside`."""
+        self.fresh.add(self.count, top)
+        self.count = top
+
+    def reset_pending(self) -> None:
+        """All that is not settled is pending: fresh above the mark, run before perhaps below it."""
+        settled = self.committed | self.quarantined
+        self.fresh = RangeSet([(self.high_water, self.count)]) - settled
+        self.again = RangeSet([(0, self.high_water)]) - settled
+        self.limbo, self.copied = RangeSet(), RangeSet()
+
+    def took(self, agent: Agent, numbers: RangeSet, seconds: float) -> None:
+        """An agent was so long at work on these."""
+
+    def outrun(self, agent: Agent, job: Job, holding: Holding, numbers: RangeSet, now: float) -> None:
+        """Another machine was sooner with these, which this agent has not finished."""
 
     def settle(self, numbers: RangeSet) -> None:
         """They are committed, and nobody holds them any more."""
@@ -237,7 +254,7 @@ class Job:
 
     @property
     def has_rounds(self) -> bool:
-        return self.layers[0].rounds
+        return not self.layers[0].stored
 
     def suits(self, fingerprint: str) -> bool:
         """Whether what is computed under this one may be part of its result, as far as is known."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from math import inf
 
-from muster.coordinator.scheduler import layers
+from muster.coordinator.scheduler import layers, rounds
 from muster.coordinator.scheduler.actions import SendGrant, StoreAgent
 from muster.coordinator.scheduler.entities import Agent, Holding, Idle, Job, Layer
 from muster.coordinator.scheduler.state import State
@@ -16,7 +16,6 @@ GRANT_LIMIT = 65_536  # shards in one grant
 SHARE_OF_LEFT = 0.25  # of the time left: holdings shrink towards the end, so that all end together
 WORTH_A_GRANT = 0.25  # of what is wanted: smaller top-ups wait and come together
 OWED_SECONDS = 30.0  # slot-seconds another job must be owed before an agent changes to it
-PACE_FORGOTTEN = 0.02  # of what sets a machine apart from the others, in a round
 CANARIES = 3  # different shards that fail on an agent, with no success anywhere, before it waits for another's try
 
 
@@ -79,7 +78,7 @@ def _wanted(state: State, agent: Agent, job: Job, load: Counter[str]) -> int:
     if not job.succeeded:
         return -1 if held or _is_benched(state, agent, job) else 1
     if job.has_rounds:
-        return _share_of_round(state, agent, job, held)
+        return rounds.share(state, agent, job, held)
     horizon, backlog = _horizon(state, job), _backlog_seconds(agent, load)
     if load.total() >= floor and backlog >= horizon:
         return 0
@@ -89,44 +88,6 @@ def _wanted(state: State, agent: Agent, job: Job, load: Counter[str]) -> int:
     if held >= floor and target - held < target * WORTH_A_GRANT:
         return 0
     return target - held
-
-
-def _share_of_round(state: State, agent: Agent, job: Job, held: int) -> int:
-    """All of a round at once, to each machine as much as it is fast: how many more this one should have. -1: there is
-    nothing it could be given."""
-    if not (job.left and _takes_part(state, agent, job)):
-        return 0 if held else -1
-    workers = [other for other in state.by_session.values() if _takes_part(state, other, job)]
-    speeds = _speeds(workers, job)
-    before = sum(speeds[other.name] for other in workers if other.name < agent.name)
-    total = sum(speeds.values())
-    low, high = (round(job.left * part / total) for part in (before, before + speeds[agent.name]))
-    wanted = high - low - held
-    return wanted if wanted > 0 else (0 if held else -1)
-
-
-def _takes_part(state: State, agent: Agent, job: Job) -> bool:
-    """Whether it has some of the round, or would be given some. One that was late is not counted upon before it is
-    heard of."""
-    layer = job.layers[0]
-    if agent.away or agent.late > agent.heard:
-        return False
-    return agent.hungry and (agent.room >= agent.cost(layer) or bool(agent.holdings)) and state.eligible(agent, job)
-
-
-def _speeds(workers: list[Agent], job: Job) -> dict[str, float]:
-    """Shards a second of each; who was not measured is taken to be as fast as the others."""
-    paces = [pace for agent in workers if (pace := agent.paces.get(job.id))]
-    usual = sum(paces) / len(paces) if paces else 1.0
-    return {agent.name: agent.slots(job) / (agent.paces.get(job.id) or usual) for agent in workers}
-
-
-def even_out(state: State, job: Job) -> None:
-    """Once a round: who was slow at one time, and got nothing since, is tried again sooner or later."""
-    paced = [agent for agent in state.by_session.values() if agent.paces.get(job.id)]
-    usual = sum(agent.paces[job.id] for agent in paced) / max(1, len(paced))
-    for agent in paced:
-        agent.paces[job.id] += PACE_FORGOTTEN * (usual - agent.paces[job.id])
 
 
 def help_rounds(state: State, now: float) -> None:
@@ -272,7 +233,7 @@ def _copy_from(state: State, agent: Agent, job: Job, now: float) -> bool:
         paused = state.agents[holding.agent].paused
         if not paused and _seconds_left(state, holding, now) <= mine + state.timing.tick:
             return False  # nothing worth its while
-        count = min(len(holding.open) if layer.rounds else agent.slots(job), _room_for(agent, layer))
+        count = min(agent.slots(job) if layer.stored else len(holding.open), _room_for(agent, layer))
         odd = RangeSet() if paused else layer.troubled()
         numbers = highest(holding.open - layer.copied - odd, count)
         if numbers:

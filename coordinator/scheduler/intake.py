@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from muster.coordinator.scheduler.entities import Layer
-from muster.coordinator.scheduler.layers import SPACE_MARGIN_BYTES, reserved
+from muster.coordinator.scheduler.layers import SPACE_MARGIN_BYTES
 from muster.coordinator.scheduler.state import State
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.common.units import shortage
@@ -53,6 +53,6 @@ class Intake:
         room = free - SPACE_MARGIN_BYTES - self.nbytes
         what = f"a bundle of layer {layer.name}"
         if bundle.nbytes > max(layer.out_bytes, state.jobs[layer.job].out_bytes) * len(bundle.numbers):
-            room -= sum(reserved(other) for other in state.open_layers.values() if other is not layer)
+            room -= sum(other.reserved for other in state.open_layers.values() if other is not layer)
             what += ", larger than was reckoned,"
         return "" if bundle.nbytes <= room else shortage(what, bundle.nbytes, room, "in the root", SPACE_MARGIN_BYTES)

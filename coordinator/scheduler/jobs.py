@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from muster.coordinator.scheduler import rounds
 from muster.coordinator.scheduler.actions import (
     ForgetFailures,
     LookAtSource,
@@ -26,7 +27,6 @@ from muster.coordinator.scheduler.layers import (
     discard,
     open_again,
     raise_mark,
-    reset_pending,
     send_back,
     settle_layer,
 )
@@ -81,7 +81,8 @@ def _job(state: State, event: JobAdded) -> Job:
 
 
 def seeded(job: str, seed: LayerSeed) -> Layer:
-    layer = Layer(
+    kind = rounds.RoundLayer if seed.plan.delivery.in_rounds else Layer
+    layer = kind(
         job=job,
         plan=seed.plan,
         digest=seed.plan.digest,
@@ -97,15 +98,12 @@ def seeded(job: str, seed: LayerSeed) -> Layer:
         first=seed.first,
     )
     layer.committed.update(layer.skipped)
-    if layer.rounds:
-        layer.count = layer.high_water = seed.first
-        layer.committed, layer.quarantined = RangeSet([(0, seed.first)]), RangeSet()
     layer.raising = layer.high_water
     layer.troubles = {number: Trouble(set(runs)) for number, runs in seed.failures.items() if number >= seed.first}
     if seed.state == "merged":
         layer.committed = RangeSet([(0, layer.count)])
     elif seed.state != "changed":
-        reset_pending(layer)
+        layer.reset_pending()
         if seed.state == "open":
             layer.limbo, layer.again = layer.again, RangeSet()
     return layer
@@ -204,18 +202,14 @@ def advance(state: State, event: Advanced) -> None:
     """A driver made shards, or said there will be no more."""
     job = state.jobs[event.job]
     layer = job.layers[0]
+    if job.has_rounds:
+        rounds.turn(state, job, event)
     job.cursor = event.to_seq
     for number, payload in event.create:
         layer.payloads[number] = payload
     top = max((number + 1 for number, _ in event.create), default=layer.count)
-    if event.aside:
-        layer.aside = layer.aside - layer.committed | RangeSet([(layer.count, top)])
     with state.counting(layer):
-        layer.fresh.add(layer.count, top)
-        layer.count = top
-    if layer.rounds:
-        layer.high_water = layer.raising = top  # no other life grants them, and none is asked for them
-        state.short.update({agent.name: agent for agent in state.by_session.values() if agent.hungry})
+        layer.extend(top, event.aside)
     layer.closed = layer.closed or event.finish
     if layer.active:
         raise_mark(state, layer, MARK_AHEAD)

@@ -38,14 +38,6 @@ def open_again(state: State, job: Job, layer: Layer, now: float) -> None:
         state.limbo_until = now + state.timing.lease
 
 
-def reset_pending(layer: Layer) -> None:
-    """All that is not settled is pending: fresh above the mark, run before perhaps below it."""
-    settled = layer.committed | layer.quarantined
-    layer.fresh = RangeSet([(layer.high_water, layer.count)]) - settled
-    layer.again = RangeSet([(0, layer.high_water)]) - settled
-    layer.limbo, layer.copied = RangeSet(), RangeSet()
-
-
 def open_some(state: State) -> None:
     """Open as many layers as keep the machines fed, where the root has room for what they will give."""
     for job in sorted(state.running.values(), key=lambda job: job.used):
@@ -89,22 +81,15 @@ def _may_open(state: State, layer: Layer) -> bool:
     return twin is None
 
 
-def reserved(layer: Layer) -> int:
-    """Bytes of the root that an open layer may still take: its bundles to come, and its merged arrays."""
-    if layer.rounds:
-        return layer.out_bytes * layer.left
-    return layer.out_bytes * (layer.planned + layer.count - len(layer.committed))
-
-
 def _fits(state: State, job: Job, layer: Layer) -> bool:
     if state.free is None:
         return True
     layer.out_bytes = layer.out_bytes or job.out_bytes
-    taken = sum(reserved(other) for other in state.open_layers.values())
+    taken = sum(other.reserved for other in state.open_layers.values())
     room = state.free - taken - SPACE_MARGIN_BYTES
-    fits = reserved(layer) <= room
+    fits = layer.reserved <= room
     what = f"layer {layer.name}"
-    why = "" if fits else shortage(what, reserved(layer), room, "in the root", SPACE_MARGIN_BYTES)
+    why = "" if fits else shortage(what, layer.reserved, room, "in the root", SPACE_MARGIN_BYTES)
     if why != job.why and job.state == "running":
         job.why = why
         state.emit(StoreJob(job.id, job.state, why))
@@ -135,7 +120,7 @@ def settle_layer(state: State, layer: Layer) -> None:
         return
     if not layer.quarantined:
         layer.state = "merging"
-        if layer.count and not layer.rounds:
+        if layer.count and layer.stored:
             state.emit(StartMerge(layer.job, layer.digest, layer.generation))
         else:
             merged(state, layer.job, layer.digest, layer.generation)
@@ -189,10 +174,8 @@ def send_back(state: State, job: Job, layer: Layer) -> None:
     layer.state = "waiting"
     close(state, layer)
     layer.raising = layer.high_water  # a mark on its way will find the layer closed
-    if layer.rounds:  # they end with their driver, and that with its job
-        with state.counting(layer):
-            layer.settle(layer.whole - layer.committed)
-    reset_pending(layer)
+    with state.counting(layer):
+        layer.reset_pending()
     job.queue.append(layer)
     state.emit(StoreLayer(job.id, layer.digest, "waiting", layer.generation))
 
@@ -208,6 +191,6 @@ def discard(state: State, job: Job, layer: Layer) -> None:
         layer.committed, layer.quarantined = layer.skipped.copy(), RangeSet()
     layer.high_water = layer.raising = 0
     layer.troubles.clear()
-    reset_pending(layer)
+    layer.reset_pending()
     job.queue.append(layer)
     state.emit(DiscardLayer(job.id, layer.digest, layer.generation))

@@ -45,7 +45,7 @@ class State:
     def is_kept(self, digest: str) -> bool:
         """Whether what agents finished of a layer that is not open is to be kept: a job waits for it, and the layer for
         its turn, or the job is damaged and may be mended. Rounds end with their driver."""
-        waiting = (one for one in self.by_digest.get(digest, ()) if one.state == "waiting" and not one.rounds)
+        waiting = (one for one in self.by_digest.get(digest, ()) if one.state == "waiting" and one.stored)
         damaged = any(digest in layers for layers in self.damaged.values())
         return damaged or any(not self.jobs[layer.job].ended for layer in waiting)
 

@@ -75,9 +75,7 @@ class Scheduler:
             case e.JobDamaged():
                 jobs.damage(state, event)
             case e.Advanced():
-                commits.retire(state, event)
                 jobs.advance(state, event)
-                grants.even_out(state, state.jobs[event.job])
             case e.DriverFailed():
                 job_states.halt(state, state.jobs[event.job], event.why)
             case e.MergeRefused():

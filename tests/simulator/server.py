@@ -395,7 +395,7 @@ class Server:
         if layer is None or layer.job != event.job or layer.generation != event.generation:
             wanted = (layer is not None and layer.job != event.job) or self.scheduler.state.is_kept(event.layer)
             answer(Refused("later" if wanted else "gone", []))
-        elif layer.rounds:
+        elif not layer.stored:
             if twice := event.numbers & layer.committed:
                 answer(Refused("committed", twice.pairs()))
             else:

@@ -126,7 +126,7 @@ class RoundChannel(Channel):
             layer = engine.open_layer(follow.layer)
             if agent is None:
                 return Refused("no-session", [], "this session has ended")
-            if layer is None or not layer.rounds:
+            if layer is None or layer.stored:
                 return Refused("gone", [], "no job has rounds under this name")
             self.take_place(agent.name, f"round {follow.layer}")
             live, left = engine.jobs[layer.job], deadline - loop.time()

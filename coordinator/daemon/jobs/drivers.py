@@ -238,7 +238,7 @@ def _state(engine: Engine, job_id: str, known: int) -> DriveState:
     job = _job(engine, job_id)
     layer = job.layers[0]
     live = engine.jobs[job_id]
-    if layer.rounds:
+    if job.has_rounds:
         live.drop_taken(known)
     start = max(0, known - live.taken)
     page = live.bundles[start : start + PAGE]
@@ -257,7 +257,7 @@ def _state(engine: Engine, job_id: str, known: int) -> DriveState:
         seen=max(known, live.taken) + len(page),
         more=len(live.bundles) > start + len(page),
         next=layer.count,
-        rounds=layer.rounds,
+        rounds=job.has_rounds,
     )
 
 

@@ -203,7 +203,7 @@ async def explain_shard(engine: Engine, asked: ExplainShard) -> Explained:
 def _where_line(engine: Engine, job: entities.Job, layer: entities.Layer, number: int) -> str:
     if layer.state == "changed":
         return "is not run: the source of its layer changed; only a new submit runs it"
-    if layer.rounds and number in layer.committed:
+    if not layer.stored and number in layer.committed:
         return "was part of a round that is over: nothing is kept of it but what it came to"
     if number in layer.skipped:
         return "is not run: only some shards of its layer are wanted"

@@ -41,7 +41,7 @@ from muster.coordinator.daemon.store.statements import CommitRow, FailureRow
 from muster.coordinator.daemon.waiting import wait_until
 from muster.coordinator.scheduler import entities as s
 from muster.coordinator.scheduler.entities import Agent, Holding, Job
-from muster.coordinator.scheduler.layers import SPACE_MARGIN_BYTES, reserved
+from muster.coordinator.scheduler.layers import SPACE_MARGIN_BYTES
 from muster.coordinator.scheduler.state import State
 from muster.jobs.common.errors import NotFoundError
 from muster.jobs.common.units import format_size
@@ -278,7 +278,7 @@ def _obstacles(engine: Engine, agent: s.Agent) -> dict[str, str]:
 
 def usage(engine: Engine, _: Usage) -> Used:
     """What the daemon has promised of the root's disk."""
-    return Used(engine.free_bytes(), sum(reserved(layer) for layer in engine.state.open_layers.values()))
+    return Used(engine.free_bytes(), sum(layer.reserved for layer in engine.state.open_layers.values()))
 
 
 async def failures(engine: Engine, asked: FailuresAsk) -> Failures:

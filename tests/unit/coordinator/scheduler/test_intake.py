@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.coordinator.scheduler.intake import Coming, Intake
-from muster.coordinator.scheduler.layers import SPACE_MARGIN_BYTES, reserved
+from muster.coordinator.scheduler.layers import SPACE_MARGIN_BYTES
 from muster.jobs.common.ranges import RangeSet
 from tests.support.sched import World, seed
 
@@ -55,7 +55,7 @@ def test_the_refusal_names_what_is_kept_free_with_units() -> None:
 def test_a_bundle_larger_than_was_reckoned_takes_nothing_that_is_promised_to_others() -> None:
     here = world()
     here.add(seed("M", count=100, out_bytes=MIB), job="j.2")
-    others = reserved(here.state.open_layers["M"])
+    others = here.state.open_layers["M"].reserved
     assert others == 200 * MIB
     free = SPACE_MARGIN_BYTES + others + 3 * MIB
     assert lack(Intake(), here, coming((0, 1), 3 * MIB), free) == ""

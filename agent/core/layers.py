@@ -16,12 +16,13 @@ SMOOTHING = 0.5  # weight of the newest measurement
 class HeldLayer:
     """What is held is either waiting or placed, never both, and under exactly one attempt.
 
-    `pulls`: its inputs have to be in the spool before it runs."""
+    `pulls`: its inputs have to be in the spool before it runs; `follows`: what a round laid out has to be."""
 
-    def __init__(self, info: LayerInfo, pulls: bool = False, here: set[str] | None = None) -> None:
+    def __init__(self, info: LayerInfo, pulls: bool = False, follows: bool = False) -> None:
         self.info = info
         self.pulls = pulls
-        self.here = here  # sheets that have come, where shards of rounds wait for theirs; else None
+        self.follows = follows
+        self.here: set[str] = set()  # sheets that have come
         self.attempts: dict[Attempt, RangeSet] = {}  # all that is held; no empty sets
         self.waiting = RangeSet()
         self.inputs: dict[int, str] = {}  # number held → name of its input, where that is in the spool
@@ -69,7 +70,7 @@ class HeldLayer:
     @property
     def ready(self) -> RangeSet:
         """Those waiting that could run now."""
-        return self._ready if self.pulls or self.here is not None else self.waiting
+        return self._ready if self.pulls or self.follows else self.waiting
 
     @property
     def cpus(self) -> int:
@@ -141,18 +142,16 @@ class HeldLayer:
 
     def has_sheet(self, sheet: str) -> None:
         """What a round laid out is here: its shards may run."""
-        if self.here is not None:
-            self.here.add(sheet)
-            for number in self.waiting:
-                if self.sheets.get(number) == sheet:
-                    self._ready.add(number, number + 1)
+        self.here.add(sheet)
+        for number in self.waiting:
+            if self.sheets.get(number) == sheet:
+                self._ready.add(number, number + 1)
 
     def lacks_sheet(self, sheet: str) -> None:
         """It is here no more."""
-        if self.here is not None:
-            self.here.discard(sheet)
-            for number in [number for number in self._ready if self.sheets.get(number) == sheet]:
-                self._ready.discard(number, number + 1)
+        self.here.discard(sheet)
+        for number in [number for number in self._ready if self.sheets.get(number) == sheet]:
+            self._ready.discard(number, number + 1)
 
     def lacks_input(self, numbers: Iterable[int]) -> None:
         """It is there no more."""
@@ -173,7 +172,7 @@ class HeldLayer:
         for number in self.inputs:
             if number in numbers:
                 self._ready.add(number, number + 1)
-        if self.here is not None:
+        if self.follows:
             for number in numbers:
                 if self.sheets.get(number, "") in {"", *self.here}:
                     self._ready.add(number, number + 1)

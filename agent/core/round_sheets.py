@@ -18,7 +18,7 @@ def follow(state: State, now: float) -> None:
     """Begin to follow what is wanted, stop what is not, and delete what nobody reads."""
     for layer, sheets in list(state.followed.items()):
         holding = state.holdings.get(layer)
-        if holding is None or holding.here is None:
+        if holding is None:
             del state.followed[layer]
             state.emit(StopFollowing(layer))
         else:
@@ -30,7 +30,7 @@ def follow(state: State, now: float) -> None:
 
 
 def _wants(state: State, layer: str, holding: HeldLayer, now: float) -> bool:
-    if holding.here is None or not holding.waiting or layer in state.followed:
+    if not (holding.follows and holding.waiting) or layer in state.followed:
         return False
     return now >= state.follow_after.get(layer, now) and bool(holding.waiting - holding.ready)
 

@@ -143,9 +143,9 @@ class State:
         if layer in self.holdings:
             self.holdings[layer].info = info
         else:
-            here = set[str]() if info.layer.delivery.in_rounds and not self.in_place else None
             pulls = not self.in_place and not info.layer.made
-            self.holdings[layer] = HeldLayer(info, pulls, here)
+            follows = not self.in_place and info.layer.delivery.in_rounds
+            self.holdings[layer] = HeldLayer(info, pulls, follows)
 
     def grant(self, grant: Grant, now: float) -> bool:
         """Hold what is granted; what is finished here already is said to be. False where the layer is unknown."""

@@ -80,9 +80,8 @@ def turn(state: State, job: Job, event: Advanced) -> None:
 
 def _retire(state: State, layer: Layer, numbers: RangeSet) -> None:
     """Nobody wants these shards any more: whoever has one forgets it, as if it were committed."""
-    for holding in state.holders(layer, numbers, None) if numbers else ():
-        finished = holding.finished & numbers
-        if finished:
+    for holding in state.holders(layer, numbers, None):
+        if finished := holding.finished & numbers:
             state.emit(SendCommitted(state.agents[holding.agent].session, layer.digest, finished))
         drop(state, layer, holding, holding.open & numbers)
         holding.discard(numbers)

@@ -101,6 +101,58 @@ def test_an_idle_machine_takes_over_all_that_a_round_waits_for() -> None:
     assert only(c.SendGrant, said).numbers == theirs
 
 
+def test_the_next_round_is_granted_before_anyone_asks_for_it() -> None:
+    world = world_of("a", "b")
+    make(world, 2)
+    for name in "ab":
+        world.commit(name, world.last(name))  # the bundles are faster than the reports
+    assert len(every(c.SendGrant, make(world, 2))) == 2
+
+
+def test_a_machine_that_others_were_sooner_than_is_given_less_once_it_is_heard_of() -> None:
+    world = world_of("a", "b")
+    for _ in range(2):
+        make(world, 8)
+        for name in "ab":
+            world.finish(name, seconds=1.0)
+            world.commit(name, world.last(name))
+            world.sync(name)
+    make(world, 8)
+    assert [len(world.last(name).numbers) for name in "ab"] == [4, 4]
+    world.now += 3.0
+    for name in "ab":
+        world.commit("a", world.last(name))  # its own, and what it took over
+    assert len(only(c.SendGrant, make(world, 8)).numbers) == 8
+    world.now += 1.0
+    world.sync("b")
+    world.finish("a", seconds=1.0)
+    world.commit("a", world.last("a"))
+    world.sync("a")
+    make(world, 8)
+    assert len(world.last("b").numbers) < len(world.last("a").numbers) < 8
+
+
+def test_paces_that_nobody_measures_any_more_come_together() -> None:
+    world = world_of("a", "b")
+    paces = [world.state.agents[name].paces for name in "ab"]
+    paces[0]["j.1"], paces[1]["j.1"] = 1.0, 3.0
+    make(world, 0)
+    assert 1.0 < paces[0]["j.1"] < paces[1]["j.1"] < 3.0
+
+
+def test_a_round_takes_room_for_what_is_to_come_of_it_alone() -> None:
+    world = world_of("a")
+    make(world, 4)
+    assert world.layer().reserved == 4 * world.layer().out_bytes > 0
+
+
+def test_a_cancelled_job_leaves_nothing_of_its_round() -> None:
+    world = world_of("a")
+    make(world, 4)
+    world.handle(e.Cancelled("j.1"))
+    assert not world.layer().left and not world.state.jobs["j.1"].left
+
+
 def test_rounds_that_are_over_are_merged_by_themselves() -> None:
     world = world_of("a")
     make(world, 2)

@@ -49,7 +49,8 @@ def _quiet_layers(state: State) -> set[str]:
 
 def _growing_layers(state: State) -> set[str]:
     """Layers of rounds that go up as a whole, and of which more is to come."""
-    return {layer for layer, one in state.holdings.items() if one.count and one.info.layer.delivery is Delivery.ROUND_WHOLE}
+    whole = Delivery.ROUND_WHOLE
+    return {layer for layer, one in state.holdings.items() if one.count and one.info.layer.delivery is whole}
 
 
 def _eager_layers(state: State) -> set[str]:

@@ -8,10 +8,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support import sshd
 from tests.support.farm import FarmHarness, running
 from tests.support.sshd import Sshd
+
+# No test asserts a time: an example that a busy machine holds up is no slow one.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 # A shell that starts us in the background has us ignore Ctrl-C, and so all that we start, of which some is to heed it.
 if threading.current_thread() is threading.main_thread():

@@ -6,11 +6,13 @@ import os
 import platform
 import re
 import shutil
+import signal
 import sys
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -187,11 +189,29 @@ def _check_spool(folder: Path, asked_for: bool) -> None:
     click.echo(f"warning: the spool {folder} is on a network file system ({kind})", err=True)
 
 
+class LeftEarly(BaseException):
+    """SIGTERM, before there is anything to finish or to hand back."""
+
+
+def _leave_early(number: int, frame: FrameType | None) -> None:
+    raise LeftEarly
+
+
 def _join(place: Folder | Host, options: Options, wishes: Wishes) -> int:
+    spool = spools.Spool(wishes.folder)
+    signal.signal(signal.SIGTERM, _leave_early)
+    try:
+        return _work(place, options, wishes, spool)
+    except LeftEarly:
+        spool.release()
+        click.echo(f"{wishes.name}: left before it joined", err=True)
+        return 0
+
+
+def _work(place: Folder | Host, options: Options, wishes: Wishes, spool: spools.Spool) -> int:
     from muster.agent.process import AgentProcess
 
     envs = {name: environments.probe(name, python) for name, python in wishes.pythons.items()}
-    spool = spools.Spool(wishes.folder)
     spool.take(wishes.name, str(place))
     courtesy.write(spool.path, wishes.courtesy)
     link = open_link(place, options)

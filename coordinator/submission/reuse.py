@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ from muster.coordinator.farm_root import plans
 from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.submission.submit import ItemsAt, Planned, plan_file
 from muster.jobs.common.errors import MusterError, RefusedError, UsageError
+from muster.jobs.common.locations import located
 from muster.jobs.contract.plan import ArraySource, Layer, ModelFile, Plan
 from muster.jobs.job_file import yaml_text
 from muster.jobs.job_file.make_plan import make_plan
@@ -57,8 +58,20 @@ def planned_from(root: Root, old: str, job_file: Path | None, wish: Wish) -> Pla
     base = Path(plan.base) if plan.base else folder.path
     code = opened(root.pack(plan.work.code).read_bytes()) if plan.work.code else None
     items = ItemsAt()
-    made = make_plan(parse_job(text, f"{old}'s job file"), base, code, items.path)
-    return Planned(msgspec.structs.replace(made, base=plan.base), text.encode(), code, base, items)
+    moved = _moved_model(root, plan, base, items.folder)
+    made = make_plan(parse_job(text, f"{old}'s job file"), base, code, items.path, moved)
+    model = moved.get(made.work.model.name) if made.work.model else None
+    return Planned(msgspec.structs.replace(made, base=plan.base), text.encode(), code, base, items, model)
+
+
+def _moved_model(root: Root, plan: Plan, base: Path, folder: Path) -> dict[str, Path]:
+    """The root's copy of the old job's model, by the model's name, where its file is no longer in its place."""
+    model = plan.work.model
+    if model is None or located(base, model.name).is_file() or not root.model(model.digest).is_file():
+        return {}
+    link = folder / f"model{PurePath(model.name).suffix}"  # by which a kind knows its format
+    link.symlink_to(root.model(model.digest))
+    return {model.name: link}
 
 
 def _changed(document: Any, plan: Plan, wish: Wish) -> dict[str, Any]:

@@ -32,16 +32,16 @@ class Planned:
     code: CodeBundle | None
     base: Path  # what paths in the job file start at
     items: ItemsAt
-    model: Path | None = None  # where the root has it; None: where `params.model` says
+    model: Path | None = None  # where it is; None: where `params.model` says
 
 
 class ItemsAt:
     """Where planning writes the list of items, if there are some, until somebody takes it away; gone with this."""
 
     def __init__(self) -> None:
-        self._folder = Path(mkdtemp(prefix="muster-plan-"))
-        self.path = self._folder / ITEMS_LIST
-        weakref.finalize(self, shutil.rmtree, self._folder, True)
+        self.folder = Path(mkdtemp(prefix="muster-plan-"))
+        self.path = self.folder / ITEMS_LIST
+        weakref.finalize(self, shutil.rmtree, self.folder, True)
 
 
 def plan_file(path: Path) -> Planned:

@@ -100,6 +100,7 @@ class Site:
     has_code: bool
     python: str | None  # the job's `env`
     entry: str | None = None  # of the user's code, which lies below `base`
+    moved: Mapping[str, Path] = field(default_factory=dict)  # files named in the job file that are elsewhere by now
 
 
 @dataclass(frozen=True)

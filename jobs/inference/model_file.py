@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -42,9 +43,9 @@ _HINTS = {
 }
 
 
-def find(name: str, base: Path) -> Path:
-    """The file that `params.model` names; relative to the job file's folder."""
-    path = located(base, name)
+def find(name: str, base: Path, moved: Mapping[str, Path] | None = None) -> Path:
+    """The file that `params.model` names; relative to the job file's folder. `moved`: files that are elsewhere now."""
+    path = (moved or {}).get(name) or located(base, name)
     if path.is_file():
         return path
     near = nearest(path.name, (other.name for other in path.parent.glob("*"))) if path.parent.is_dir() else None

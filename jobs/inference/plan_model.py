@@ -36,7 +36,7 @@ def prepare(params: InferParams, site: Site) -> Prepared[InferParams]:
         raise JobFileError("params.args: only a class of your own takes arguments", "code: work.py:Class")
     if params.model is None:
         raise JobFileError("params.model: missing: there is neither a model nor `code`", "params: {model: net.npz}")
-    path = model_file.find(params.model, site.base)
+    path = model_file.find(params.model, site.base, site.moved)
     form = model_file.format_of(path)
     params = msgspec.structs.replace(_suited(params, form), trust_torchscript=msgspec.UNSET)
     if form in MLP_FORMATS:
@@ -52,7 +52,7 @@ def _prepared_code(params: InferParams, site: Site) -> Prepared[InferParams]:
         if getattr(params, name):
             raise JobFileError(f"params.{name}: has no meaning beside `code`", "leave it out")
     if params.model is not None:
-        model_file.find(params.model, site.base)
+        model_file.find(params.model, site.base, site.moved)
     return Prepared(msgspec.structs.replace(params, batch=_batch(params, _widest_row(site))), params.model)
 
 

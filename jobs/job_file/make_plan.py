@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import uuid
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,10 +36,17 @@ ITEMS_SHARDS = 256  # that a list is cut into where the job does not say, as far
 ITEMS_IN_SHARD = 1000  # at most, where the job does not say
 
 
-def make_plan(job: JobFile, base: Path, code: CodeBundle | None, listed_at: Path | None = None) -> Plan:
+def make_plan(
+    job: JobFile,
+    base: Path,
+    code: CodeBundle | None,
+    listed_at: Path | None = None,
+    moved: Mapping[str, Path] | None = None,
+) -> Plan:
     """The plan of a checked job file whose folder is `base`. Opens every input's header, reads no data.
 
-    `listed_at`: where the list of items is written, where there are some; it belongs to the plan.
+    `listed_at`: where the list of items is written, where there are some; it belongs to the plan. `moved`: files that
+    the job file names and that are elsewhere by now.
     """
     kind = registry.load(job.kind)
     arrays = job.source is not None and not job.source.has_items
@@ -46,10 +54,13 @@ def make_plan(job: JobFile, base: Path, code: CodeBundle | None, listed_at: Path
     if job.overrides and found is None:
         raise JobFileError("overrides: only arrays have layers of their own", "leave it out")
     given = job
-    job, prepared = _prepared(job, kind, base, found or [])
-    work = _work_of(job, kind, code, prepared, base)
+    shapes = dict.fromkeys(Shape(one.source.shape[1:], one.source.dtype) for one in found or ())
+    entry = job.code.entry if job.code else None
+    site = Site(base, tuple(shapes), job.resources.cpus, job.code is not None, job.env, entry, moved or {})
+    job, prepared = _prepared(job, kind, site)
+    work = _work_of(job, kind, code, prepared, site)
     if found is not None:
-        layers = _array_layers(_chosen(given, job, prepared, kind, base, found), work, kind, found)
+        layers = _array_layers(_chosen(given, job, prepared, kind, site, found), work, kind, found)
     elif job.source is not None:
         layers = (_items_layer(job, job.source, work, kind, base, listed_at),)
     else:
@@ -75,21 +86,18 @@ def make_plan(job: JobFile, base: Path, code: CodeBundle | None, listed_at: Path
     )
 
 
-def _prepared(job: JobFile, kind: Kind[Any], base: Path, found: list[FoundLayer]) -> tuple[JobFile, Prepared[Any]]:
+def _prepared(job: JobFile, kind: Kind[Any], site: Site) -> tuple[JobFile, Prepared[Any]]:
     """The job with nothing left open in its parameters, and what they ask for."""
-    shapes = dict.fromkeys(Shape(one.source.shape[1:], one.source.dtype) for one in found)
-    entry = job.code.entry if job.code else None
-    site = Site(base, tuple(shapes), job.resources.cpus, job.code is not None, job.env, entry)
     prepared = kind.prepare(_typed(kind, job.params), site)
     return msgspec.structs.replace(job, params=msgspec.to_builtins(prepared.params)), prepared
 
 
-def _work_of(job: JobFile, kind: Kind[Any], code: CodeBundle | None, prepared: Prepared[Any], base: Path) -> Work:
+def _work_of(job: JobFile, kind: Kind[Any], code: CodeBundle | None, prepared: Prepared[Any], site: Site) -> Work:
     from muster.jobs.inference import model_file
 
     model = prepared.model
     return Work(
-        model=model_file.described(model_file.find(model, base), model) if model is not None else None,
+        model=model_file.described(model_file.find(model, site.base, site.moved), model) if model is not None else None,
         needs=prepared.needs,
         kind=job.kind,
         kernel=kind.kernel,
@@ -111,7 +119,7 @@ def _rests_on(job: JobFile, kind: Kind[Any], prepared: Prepared[Any], has_code: 
 
 
 def _chosen(
-    given: JobFile, job: JobFile, prepared: Prepared[Any], kind: Kind[Any], base: Path, found: list[FoundLayer]
+    given: JobFile, job: JobFile, prepared: Prepared[Any], kind: Kind[Any], site: Site, found: list[FoundLayer]
 ) -> list[JobFile]:
     """The job as it is for each layer: with what overrides say of it, each combination of them prepared once."""
     made: dict[tuple[int, ...], JobFile] = {(): job}
@@ -122,7 +130,7 @@ def _chosen(
             params = dict(given.params)
             for i in which:
                 params |= job.overrides[i].params
-            made[which], other = _prepared(msgspec.structs.replace(given, params=params), kind, base, found)
+            made[which], other = _prepared(msgspec.structs.replace(given, params=params), kind, site)
             if (other.model, other.needs) != (prepared.model, prepared.needs):
                 raise JobFileError("overrides: the model is one for all layers", "submit another job")
         chosen.append(made[which])

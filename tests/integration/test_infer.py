@@ -73,6 +73,22 @@ def test_one_agent_gives_what_numpy_gives_and_the_serial_run_to_the_bit(farm: Fa
     assert np.abs(found - wanted).max() <= 1e-5 * np.abs(wanted).max()
 
 
+def test_a_model_whose_file_has_moved_is_taken_from_the_root(farm: FarmHarness, tmp_path: Path) -> None:
+    file = farm.job_file(
+        {"a": rows()}, 100, kind="infer", params={"model": "net.npz"}, files={"net.npz": npz(tmp_path)}
+    )
+    first = submit(farm.root, file)
+    farm.wait(first)
+    (file.parent / "net.npz").rename(file.parent / "elsewhere.npz")
+    again = farm.coordinator("submit", "--from", first)
+    assert (again.returncode, "a: reused: the same as in" in again.stderr) == (0, True), again.stderr
+    other = farm.coordinator("submit", "--from", again.stdout.strip(), "--set", "final=softmax")
+    farm.wait(other.stdout.strip())
+    farm.check_result(other.stdout.strip())
+    wrong = farm.coordinator("submit", "--from", first, "--set", "model=nothing.npz")
+    assert wrong.returncode == 3 and "nothing.npz: there is no such file" in wrong.stderr
+
+
 def test_three_agents_one_of_them_over_ssh_give_the_same_bits(tmp_path: Path) -> None:
     layers = {name: rows(seed=i) for i, name in enumerate("abc")}
     results = []

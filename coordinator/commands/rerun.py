@@ -94,10 +94,11 @@ def _check_machine(root: Root, machine: str) -> None:
 
 @contextmanager
 def _running(root: Root, planned: Planned, keep: bool) -> Iterator[str]:
-    """The id of the job. Ctrl-C waits until that is known, and until the job is gone."""
+    """The id of the job. Ctrl-C and SIGTERM wait until that is known, and until the job is gone."""
     from muster.coordinator.submission.submit import submission
 
     check = ""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with _uninterrupted(), submission(root, planned) as folder:
             check = ask_daemon.ask(root, Submit(folder), Submitted).job
@@ -108,17 +109,20 @@ def _running(root: Root, planned: Planned, keep: bool) -> Iterator[str]:
     finally:
         if check and not keep:
             _remove(root, check)
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C comes after this."""
+    """Ctrl-C and SIGTERM come after this."""
     came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    ends = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda number, _: came.append(number)) for number in ends]
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in zip(ends, before, strict=True):
+            signal.signal(number, handler)
     if came:
         raise KeyboardInterrupt
 

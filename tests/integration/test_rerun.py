@@ -155,14 +155,15 @@ def test_shards_that_fail_now_leave_their_evidence(farm: FarmHarness, tmp_path: 
     assert farm.coordinator("rm", check).returncode == 0
 
 
-def test_ctrl_c_leaves_nothing_behind(farm: FarmHarness, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_or_sigterm_leaves_nothing_behind(farm: FarmHarness, tmp_path: Path, number: int) -> None:
     flag = tmp_path / "flag"
-    job = done(farm, "held", name="cut", params={"args": {"flag": str(flag)}})
+    job = done(farm, "held", name=f"cut-{number}", params={"args": {"flag": str(flag)}})
     flag.touch()
     command = [*paths.command("verify", farm.root.path), job, "--rerun", "24"]
     process = farm.run(command, "verify.out")
     until(lambda: any(farm.status(check).totals.running for check in left(farm, job)), "the check to run")
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     assert process.wait(DEADLINE_SECONDS) == 130
     assert not left(farm, job)
     flag.unlink()

@@ -132,6 +132,16 @@ MUTATIONS = (
              "        layers.commit_closed(state, event)\n", "        pass\n"),
     Mutation("damaged shards not run again", "commits.py", '    layer.state = "open"\n    state.release(layer, numbers)\n',
              '    layer.state = "open"\n    layer.committed.update(numbers)\n'),
+    # what is kept for later
+    Mutation("what waits for its turn refused", "commits.py",
+             '    if state.is_kept(event.layer):\n        merged, code = False, "later"\n', ""),
+    Mutation("a damaged job that keeps nothing", "state.py", "return damaged or any(", "return any("),
+    Mutation("a removed job that keeps all", "jobs.py", "    state.damaged.pop(job, None)\n", ""),
+    Mutation("a damaged job that keeps its layers open", "jobs.py",
+             "    state.damaged[event.job] = frozenset(event.layers)\n    if job := ",
+             "    state.damaged[event.job] = frozenset(event.layers)\n    if job := None and "),
+    Mutation("what is unfinished of a layer that another job is to have runs on", "layers.py",
+             "        elif holding.open:\n", "        elif False:\n"),
     # blame
     Mutation("a bad machine not barred", "failures.py", "if len(strikes) >= STRIKES_TO_BAR and", "if False and"),
     Mutation("a bad machine's failures held against the shards", "failures.py",

@@ -27,24 +27,24 @@ def claim(state: State, agent: Agent, layer: Layer, claimed: Held, now: float) -
     running, finished = (RangeSet.canonical(pairs) & layer.whole for pairs in (claimed.running, claimed.finished))
     key = (layer.digest, claimed.boot, claimed.attempt)
     before = claimed.boot < state.boot
-    holding = agent.holdings.get(key)
+    holding, own = agent.holdings.get(key), RangeSet()
     if holding is not None:
         theirs = holding.everything()
     else:
         theirs = layer.limbo.copy() if before else agent.left.get(key, RangeSet())
-        holding = Holding(agent.name, layer.job, layer.digest, claimed.boot, claimed.attempt, now, RangeSet())
-        state.add_holding(holding)
         job = state.jobs[layer.job]
         if before and job.state in {"running", "paused"} and job.suits(agent.kernels_for(job)):
-            holding.open = running & layer.limbo
-            layer.limbo.remove(holding.open)
-            if holding.open:
-                job.work_goes_to(agent.kernels_for(job))
+            own = running & layer.limbo
+        if not own and not (finished & theirs) - layer.committed:
+            return RangeSet()  # a grant of which it has nothing is none that it had
+        holding = Holding(agent.name, layer.job, layer.digest, claimed.boot, claimed.attempt, now, own)
+        state.add_holding(holding)
+        layer.limbo.remove(own)
+        if own:
+            job.work_goes_to(agent.kernels_for(job))
     take_in(state, agent, holding, (finished & theirs) - layer.committed)
-    mine, nothing = holding.open.copy(), not holding.everything()
+    mine = holding.open.copy()
     state.prune(holding)
-    if nothing and not theirs & (running | finished):
-        agent.ended.pop(key, None)  # by a word alone it had none of it
     return mine
 
 

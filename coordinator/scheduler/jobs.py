@@ -20,7 +20,7 @@ from muster.coordinator.scheduler.events import (
     SourceKept,
 )
 from muster.coordinator.scheduler.failures import unquarantine
-from muster.coordinator.scheduler.job_states import revoke, set_state, settle_job
+from muster.coordinator.scheduler.job_states import set_state, settle_job
 from muster.coordinator.scheduler.layers import (
     MARK_AHEAD,
     close,
@@ -172,8 +172,6 @@ def damage(state: State, event: JobDamaged) -> None:
     once it is mended, the job goes on from where it was."""
     state.damaged[event.job] = frozenset(event.layers)
     if job := state.jobs.get(event.job):
-        for layer in job.opened:
-            revoke(state, layer)
         _forget(state, job)
 
 

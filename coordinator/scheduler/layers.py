@@ -5,6 +5,7 @@ from __future__ import annotations
 from muster.coordinator.scheduler.actions import (
     DiscardLayer,
     RaiseHighWater,
+    SendDrop,
     SendGone,
     StartMerge,
     StoreJob,
@@ -154,16 +155,21 @@ def merge_refused(state: State, event: MergeRefused) -> None:
 
 
 def close(state: State, layer: Layer, discarded: bool = False) -> None:
-    """The layer is no longer open: nobody holds any of it. Agents keep what they have of it where some job is still to
-    have it, unless it is `discarded`."""
+    """The layer is no longer open: nobody holds any of it. Agents keep what they finished of it where some job is still
+    to have it, unless it is `discarded`."""
+    kept = not discarded and state.is_kept(layer.digest)
     del state.open_layers[layer.digest]
     state.jobs[layer.job].opened.remove(layer)
     state.jobs[layer.job].supply.pop(layer.digest, None)
     for holding in layer.holdings.values():
         agent = state.agents[holding.agent]
         agent.holdings.pop(holding.key, None)
-        if layer.state != "merged" and (discarded or not state.is_kept(layer.digest)):
+        if layer.state == "merged":
+            continue
+        if not kept:
             state.emit(SendGone(agent.session, layer.digest))
+        elif holding.open:
+            state.emit(SendDrop(agent.session, layer.digest, holding.boot, holding.attempt, holding.open))
     layer.holdings.clear()
     layer.limbo = RangeSet()
     state.work_added = True

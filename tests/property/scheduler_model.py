@@ -115,6 +115,7 @@ class Disk:
     """What Store* commands and commits have written. `Farm.durable` is the copy a crash goes back to."""
 
     jobs: dict[str, DiskJob] = field(default_factory=dict)
+    damaged: dict[str, DiskJob] = field(default_factory=dict)  # set apart in this life of the daemon
     agents: dict[str, bool] = field(default_factory=dict)
 
     def layer(self, job: str, digest: str) -> DiskLayer:

@@ -108,9 +108,10 @@ class Farm(RuleBasedStateMachine):
         self.past: list[tuple[str, int, Any]] = []  # every report ever made: by whom, in which session
         self.accepted: list[Bundle] = []
         self.offers: list[tuple[str, set[int]]] = []
-        self.given: list[tuple[str, Key, set[int]]] = []  # every grant there was
+        self.given: list[tuple[str, Key, set[int]]] = []  # the last grants there were
         self.undelivered: list[e.BundleCommitted] = []  # rows in the store that the scheduler was not told of yet
         self.marks: list[e.HighWaterStored] = []  # on their way back from the store
+        self.discarding: set[str] = set()  # layers that are run whole again
         self.looks: list[str] = []  # layers whose source somebody is to look at
         self.liar = Agent("z", "z-1", 2, 1, 40 * MIB)
         self.liar_came = self.now
@@ -119,7 +120,12 @@ class Farm(RuleBasedStateMachine):
         self.free: int | None = None
         self._boot()
 
-    def _boot(self) -> None:
+    def _boot(self, broken: Iterable[int] = ()) -> None:
+        """`broken`: which of the jobs cannot be read back; those that could not before are mended."""
+        known = sorted({**self.disk.jobs, **self.disk.damaged}.values(), key=lambda job: int(job.id.split(".")[1]))
+        places = {number % len(known) for number in broken} if known else set()
+        self.disk.damaged = {job.id: job for place, job in enumerate(known) if place in places}
+        self.disk.jobs = {job.id: job for job in known if job.id not in self.disk.damaged}
         self.oracle = Oracle(self.boot, self.disk, LEASE)
         self.scheduler = Scheduler(self.boot, TIMING, frozenset(self.oracle.expected))
         self.merges: list[tuple[str, str, int]] = []
@@ -130,9 +136,12 @@ class Farm(RuleBasedStateMachine):
         for agent in self.agents.values():
             agent.session = 0
         self.mail.clear()
-        for job in list(self.disk.jobs.values()):
-            self.oracle.learn(job, self.alive)
-            self.handle(job.added(), [])
+        for job in known:
+            if job.id in self.disk.damaged:
+                self.handle(e.JobDamaged(job.id, tuple(job.layers)), [])
+            else:
+                self.oracle.learn(job, self.alive)
+                self.handle(job.added(), [])
         self._ticked()
 
     # --- the one door ---
@@ -274,6 +283,7 @@ class Farm(RuleBasedStateMachine):
                 assert any(set(numbers) <= those for those in known), "told of commits that never were"
                 seen.drop(layer, set(numbers))
             case c.SendGone(_, layer):
+                assert layer in self.discarding or not self._is_kept(layer), "told to forget what somebody is to have"
                 seen.drop(layer, set(range(10_000)))
             case c.SendDrain():
                 assert seen.state == "draining"
@@ -289,6 +299,8 @@ class Farm(RuleBasedStateMachine):
         assert oracle.opened[grant.layer] == job.id and grant.layer not in oracle.merging, "granted of a closed layer"
         assert grant.attempt > oracle.last_attempt, "an attempt's number twice"
         oracle.last_attempt = grant.attempt
+        if name in self.agents:
+            self.given = [*self.given[-40:], (name, (grant.layer, self.boot, grant.attempt), numbers)]
         assert numbers and not numbers & oracle.committed[shard_key], "granted though committed"
         assert not numbers & layer.skipped, "granted though nobody wants it"
         assert job.machine in {"", name}, f"granted to {name}, not to {job.machine}"
@@ -378,7 +390,7 @@ class Farm(RuleBasedStateMachine):
 
     # --- people and time ---
 
-    @precondition(lambda self: len(self.disk.jobs) < 3)
+    @precondition(lambda self: len(self.disk.jobs) + len(self.disk.damaged) < 3)
     @rule(
         counts=st.lists(st.integers(1, 9), min_size=1, max_size=3), attempts=st.integers(1, 3),
         max_failures=st.sampled_from([1, 2, 4, 1000]), cpus=st.sampled_from([1, 1, 2]), made=st.booleans(),
@@ -454,12 +466,7 @@ class Farm(RuleBasedStateMachine):
                 self._obey(command, told)
         for layer in mine:
             self.oracle.closed(layer)
-        self.oracle.forgiven(job.id)
-        self.oracle.kernels.pop(job.id, None)
-        self.oracle.fixed.discard(job.id)
-        del self.disk.jobs[job.id]
-        for layer in job.layers:
-            del self.oracle.committed[job.id, layer]
+        self._forget(job)
         self.undelivered = [one for one in self.undelivered if one.job != job.id]
         self.marks = [one for one in self.marks if one.job != job.id]
         for command in commands:
@@ -468,6 +475,36 @@ class Farm(RuleBasedStateMachine):
         assert not told
         self._flush()
         self._compare()
+
+    def _forget(self, job: DiskJob) -> None:
+        self.oracle.forgiven(job.id)
+        self.oracle.kernels.pop(job.id, None)
+        self.oracle.fixed.discard(job.id)
+        del self.disk.jobs[job.id]
+        for layer in job.layers:
+            del self.oracle.committed[job.id, layer]
+
+    @precondition(lambda self: self.disk.jobs)
+    @rule(pick=picks)
+    def set_apart(self, pick: int) -> None:
+        """A job's folder turns out to be gone. Who finished something of it keeps that, and all others go on."""
+        job = choose(pick, list(self.disk.jobs.values()))
+        for layer in [layer for layer in job.layers if self.oracle.opened.get(layer) == job.id]:
+            self.oracle.closed(layer)
+        self._forget(job)
+        self.disk.damaged[job.id] = job
+        self.handle(e.JobDamaged(job.id, tuple(job.layers)), [])
+
+    @precondition(lambda self: self.disk.damaged)
+    @rule(pick=picks)
+    def remove_damaged(self, pick: int) -> None:
+        job = self.disk.damaged.pop(choose(pick, list(self.disk.damaged)))
+        self.unmoved(e.Removed(job.id))
+
+    @rule(broken=st.sets(picks, max_size=2))
+    def start_again(self, broken: set[int]) -> None:
+        """The daemon stops and starts; some jobs cannot be read back then, and those that could not are mended."""
+        self.crash(broken)
 
     @precondition(lambda self: self._jobs("halted", "incomplete", "cancelled", "complete"))
     @rule(pick=picks, whole=st.booleans())
@@ -483,7 +520,9 @@ class Farm(RuleBasedStateMachine):
         made = any(layer.made for layer in job.layers.values())
         layers = list(job.layers)[:1] if whole and not made else []
         self.oracle.forgiven(job.id)
+        self.discarding = set(layers)
         self.handle(e.Retried(job.id, tuple(layers)), [("forgiven", job.id), *(("discard", job.id, x) for x in layers)])
+        self.discarding.clear()
 
     @precondition(lambda self: any(layer.made for job in self.disk.jobs.values() for layer in job.layers.values()))
     @rule(pick=picks, count=st.integers(0, 5), finish=mostly, stale=st.sets(st.integers(0, FIRST), max_size=4))
@@ -772,7 +811,7 @@ class Farm(RuleBasedStateMachine):
     def _granted_anew(self) -> list[tuple[str, Key, int]]:
         return [
             (name, key, number)
-            for name, key, numbers in self.given[-40:]
+            for name, key, numbers in self.given
             for number in sorted(numbers)[:3]
             if key[1] == self.boot and self.agents[name].session in self.oracle.sessions
             if self.oracle.holders(key[0], number) and (name, key) not in self.oracle.holders(key[0], number)
@@ -920,12 +959,13 @@ class Farm(RuleBasedStateMachine):
             self._lie([one for one in reports if not any(one is other for other in wrong)], hello)
 
     def _lie(self, reports: list[Any], hello: bool) -> None:
-        before, used = self._others(), self._used()
+        before, used, opened = self._others(), self._used(), dict(self.oracle.opened)
         had = {(key[0], n) for key, those in self._had_by_liar() for n in those}
         self._say(reports, hello)
         after = self._others()
         for shard in before:
-            assert shard in after or shard[2:] in had, f"{shard} was taken from who had it"
+            halted = self.disk.jobs[opened[shard[2]]].state == "halted"  # by failures of what it really had
+            assert shard in after or shard[2:] in had or halted, f"{shard} was taken from who had it"
         most = self.liar.cpus * (self.now - self.liar_came) + 1e-6
         assert self._used() - used <= most, "it was believed to have worked longer than it was here"
 
@@ -1027,12 +1067,11 @@ class Farm(RuleBasedStateMachine):
             assert set(verdict.numbers) == numbers & known
         elif verdict.code == "committed":
             twins = [one.layers[layer].state for one in self.disk.jobs.values() if layer in one.layers]
-            assert "merged" in twins and set(verdict.numbers) == numbers
+            assert "merged" in twins and set(verdict.numbers) == numbers and not self._is_kept(layer)
         elif verdict.code == "later":
-            waiting = [one.id for one in self.disk.jobs.values() if self._waits(one, layer)]
-            assert waiting and job is None and session in oracle.sessions, "kept, and nobody is to have it"
+            assert self._is_kept(layer) and job is None and session in oracle.sessions, "kept, and nobody is to have it"
         else:
-            assert not any(self._waits(one, layer) for one in self.disk.jobs.values()) or verdict.code == "no-session"
+            assert not self._is_kept(layer) or verdict.code == "no-session", "refused what somebody is to have"
             assert verdict.code == ("gone" if session in oracle.sessions else "no-session")
             assert job is None or verdict.code == "no-session", "refused what is wanted"
         return verdict
@@ -1042,6 +1081,11 @@ class Farm(RuleBasedStateMachine):
         known = job.layers.get(layer)
         ended = job.state in {"complete", "incomplete", "cancelled"}
         return known is not None and known.state == "waiting" and not known.rounds and not ended
+
+    def _is_kept(self, layer: str) -> bool:
+        """Whether some job is to have it later: one that goes on, or one that is damaged and may be mended."""
+        damaged = any(layer in job.layers for job in self.disk.damaged.values())
+        return damaged or any(self._waits(job, layer) for job in self.disk.jobs.values())
 
     def _refused(self, agent: Agent, layer: str, verdict: c.RefuseOffer, offered: set[int]) -> None:
         match verdict.code:
@@ -1099,7 +1143,10 @@ class Farm(RuleBasedStateMachine):
         """The scheduler is told of all rows added."""
         while self.undelivered:
             event = self.undelivered.pop(0)
-            self.handle(event, self.oracle.rows_added(event))
+            if event.job in self.disk.damaged:
+                self.unmoved(event)
+            else:
+                self.handle(event, self.oracle.rows_added(event))
 
     @precondition(lambda self: self.merges)
     @rule(pick=picks, damaged=st.booleans())
@@ -1210,18 +1257,15 @@ class Farm(RuleBasedStateMachine):
                 self._sync(self.agents[other], hungry=False)
 
     @rule()
-    def crash(self) -> None:
+    def crash(self, broken: Iterable[int] = ()) -> None:
         """kill -9 of the daemon, and another one: only what was durable is left."""
         self.disk = self.durable.copy()
         self.boot += 1
         self.marks.clear()
         self.accepted.clear()
         self.undelivered.clear()
-        self._boot_again()
-
-    def _boot_again(self) -> None:
         self.lazy, self.free = False, None
-        self._boot()
+        self._boot(broken)
 
     # --- the end ---
 
@@ -1231,6 +1275,8 @@ class Farm(RuleBasedStateMachine):
             return
         self.lazy = False
         self._flush()
+        if self.disk.damaged:
+            self.crash()
         self.deliver()
         for name, kernels in (("e", "k1"), ("f", "k2")):
             cost = dict(self.agents["a"].cost)

@@ -95,3 +95,13 @@ def test_other_jobs_are_granted_on() -> None:
     damaged(world)
     world.sync("one")
     assert world.last("one").job == "j.2"
+
+
+def test_a_layer_that_goes_to_another_job_is_taken_back_where_it_runs() -> None:
+    world = World()
+    world.add()
+    world.enter("one")
+    held = world.last("one")
+    world.add(job="j.2")
+    said = world.handle(e.Cancelled("j.1"))
+    assert only(c.SendDrop, said).numbers == held.numbers and not every(c.SendGone, said)

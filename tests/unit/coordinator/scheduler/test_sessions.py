@@ -414,3 +414,11 @@ def test_two_jobs_never_have_the_same_layer_open_though_one_is_read_back_first()
     world.add(seed(), job="first.1")
     world.add(seed(state="open", high_water=10), job="second.1")
     assert world.state.open_layers["L"].job == "second.1"
+
+
+def test_who_names_a_grant_of_which_it_has_nothing_never_had_it() -> None:
+    world = World()
+    world.add()
+    world.enter("a")
+    world.join("bad", held=(world.held(world.last("a")),))
+    assert not every(c.LookAtSource, world.sync("bad", changed=("L",)))

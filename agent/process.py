@@ -49,13 +49,13 @@ from muster.agent.display import DisplayState, Meter, StatusLine
 from muster.agent.host import user_limits
 from muster.agent.host.taken_kinds import Takes
 from muster.agent.links.base import Link
-from muster.agent.logs import close_log, open_log
 from muster.agent.pool import cleanup
 from muster.agent.pool.controller import PoolController, PoolNews
 from muster.agent.pool.interface import PoolNotStarted
 from muster.agent.spool.paths import Spool
 from muster.coordinator.protocol.control import Hello
 from muster.jobs.common.errors import INTERRUPTED_EXIT, MusterError
+from muster.jobs.common.logs import close_log, open_log
 from muster.jobs.common.validation import one_line
 from muster.jobs.contract.resources import limits_said
 from muster.jobs.user_code import reaper

@@ -8,8 +8,6 @@ import os
 import shutil
 import signal
 import socket
-import sys
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +32,10 @@ from muster.coordinator.protocol.values import Decoder, Message
 from muster.coordinator.scheduler.state_machine import Scheduler
 from muster.coordinator.scheduler.timing import Timing
 from muster.jobs.common.errors import INTERNAL_EXIT, MusterError, ProtocolError, RefusedError
+from muster.jobs.common.logs import PEER, open_log
 
 log = logging.getLogger("muster.daemon")
 
-LOG_BYTES, LOG_FILES = 8 << 20, 3
 FIRST_SECONDS = 60.0  # until whoever connected says what it is: commands and helpers do at once
 BACKLOG = 2048  # connections that may wait: all machines may come at once
 ACCEPTED_AT_ONCE = 4  # in a turn of the loop: it takes some until `_connected` has a say
@@ -49,24 +47,8 @@ def serve(path: Path, timing: Timing | None = None, quiet: bool = False) -> int:
     """Serve `path` until told to stop; the exit code. `quiet`: nobody reads stderr."""
     root = roots.prepare(path)
     with roots.held(root) as held:
-        _log_to(root, quiet)
+        open_log(root.log, for_people=not quiet)
         return asyncio.run(_Daemon(root, held, timing or Timing()).run())
-
-
-def _log_to(root: Root, quiet: bool) -> None:
-    """Everything to daemon.log, which rotates; in the foreground to stderr as well, which may not."""
-    os.close(os.open(root.log, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-    form = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
-    to_file = RotatingFileHandler(root.log, maxBytes=LOG_BYTES, backupCount=LOG_FILES)
-    to_people = logging.StreamHandler(sys.stderr)
-    handlers: list[logging.Handler] = [to_file] if quiet else [to_file, to_people]
-    for handler in handlers:
-        handler.setFormatter(form)
-    for name in ("muster", "asyncio"):
-        logger = logging.getLogger(name)
-        logger.handlers[:] = handlers
-        logger.setLevel(logging.INFO)
-        logger.propagate = False
 
 
 class _Daemon:
@@ -161,6 +143,7 @@ class _Daemon:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        PEER.set("new connections")  # until one says whose it is
         self._connections.add(task)
         wire = Wire(reader, writer, _decode)
         for other in self._engine.connections.open(wire):

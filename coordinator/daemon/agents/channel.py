@@ -15,6 +15,7 @@ from muster.coordinator.protocol.transfer import Attach, Moved
 from muster.coordinator.protocol.values import Message
 from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.entities import Agent
+from muster.jobs.common.logs import PEER
 
 log = logging.getLogger("muster.daemon")
 
@@ -58,6 +59,7 @@ class Channel:
 
     def take_place(self, agent: str, kind: str = "") -> None:
         """This is a channel of that agent; its older one of the same kind, which it forgot or lost, ends."""
+        PEER.set(agent)
         for older in self._engine.connections.name(self._wire, agent, kind):
             log.info("a channel of %s ended for a newer one", agent)
             older.hang_up()

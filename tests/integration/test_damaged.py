@@ -10,11 +10,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from muster.coordinator.client.farm import Farm
 from muster.coordinator.protocol import transfer
-from muster.jobs.common.errors import DamagedError
+from muster.jobs.common.errors import DamagedError, IncompleteError
 from tests.support.farm import FarmHarness, Tracer, arrays, strace_obstacle, until
 from tests.support.simulated import Part, SimulatedAgent
 
@@ -215,3 +216,31 @@ def test_a_folder_that_takes_no_bundle_for_an_input_output_error(farm: FarmHarne
     agent.work(lambda: farm.status(sound).state == "complete")
     agent.work(lambda: farm.status(spoilt).state == "complete")
     farm.check_result(spoilt)
+
+
+ESCAPES = "\x1b[2J" * 4_000  # as a version before this one may have stored them: 16,000 characters and far more
+
+
+def test_hostile_texts_that_an_older_version_stored_keep_nobody_from_an_answer(farm: FarmHarness) -> None:
+    spoilt, sound = submit(farm), submit(farm, seed=1)
+    agent = finish(farm, spoilt, sound)
+    farm.stop()
+    with closing(sqlite3.connect(farm.root.store)) as store, store:
+        store.execute("UPDATE jobs SET state = 'halted', why = ? WHERE id = ?", (ESCAPES * 2, spoilt))
+        row = "SELECT NULL, id, 1, 1, 1, 'one', ?, 'exit', ?, ?, 1.0, 0, 1 FROM layers WHERE job = ?"
+        rows = [(float(at), ESCAPES * 2, ESCAPES * 2, spoilt) for at in range(600)]
+        store.executemany(f"INSERT INTO failures {row}", rows)
+        (raw,) = store.execute("SELECT info FROM agents").fetchone()
+        info = {**msgspec.msgpack.decode(raw), "note": ESCAPES * 2, "fingerprint": ESCAPES * 2, "host": ESCAPES}
+        store.execute("UPDATE agents SET info = ?", (msgspec.msgpack.encode(info),))
+    (farm.root.job(spoilt).failures).write_text(ESCAPES)
+    farm.start()
+    asked = (
+        ["status"], ["status", spoilt], ["watch", spoilt], ["explain", spoilt], ["explain", f"{spoilt}/a/1"],
+        ["explain", agent.name], ["agents"], ["logs", spoilt, "--limit", "500"], ["logs", spoilt, "--json"],
+    )  # fmt: skip
+    for command in asked:
+        said = farm.coordinator(*command)
+        wanted = IncompleteError.exit_code if command[0] == "watch" else 0  # it is halted
+        assert said.returncode == wanted and said.stdout, (command, said.stderr[-500:])
+        assert "\x1b" not in said.stdout + said.stderr, command

@@ -10,8 +10,10 @@ import msgspec
 
 from muster.coordinator.daemon.agents.outbox import Outbox
 from muster.coordinator.protocol.control import Hello, Sync
+from muster.jobs.contract.text_limits import MESSAGE_BYTES, kept_line
 
 SESSIONS_PER_BOOT = 1 << 32  # session numbers of two boots never meet, and nobody guesses another's
+HOST_BYTES = 256  # of what a machine or a version is called
 
 
 class AgentInfo(msgspec.Struct):
@@ -84,7 +86,9 @@ class Sessions:
     def remember(self, agent: str, seen: float, raw: bytes) -> None:
         """What an earlier life of the daemon had stored."""
         info = self.agents[agent] = msgspec.msgpack.decode(raw, type=AgentInfo)
-        info.seen = seen
+        info.seen, info.note = seen, kept_line(info.note)
+        info.host, info.version = kept_line(info.host, HOST_BYTES), kept_line(info.version, HOST_BYTES)
+        info.fingerprint = kept_line(info.fingerprint, MESSAGE_BYTES)
 
     def stored(self, agent: str) -> tuple[float, bytes]:
         """When it was heard of, and what the store has of it."""

@@ -22,6 +22,7 @@ from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import Output
 from muster.jobs.contract.resources import apart
 from muster.jobs.contract.states import JobState, LayerState
+from muster.jobs.contract.text_limits import EVIDENCE_BYTES, MESSAGE_BYTES, kept, kept_line
 
 LAYOUT = 2
 # (table, column, type): columns that stores from before them get when opened
@@ -258,6 +259,8 @@ class Store:
             raise
         except Exception as error:  # whatever a row may hold: it keeps no other job from being read
             fault = f"{type(error).__name__}: {error}"
+        if isinstance(why, str):
+            why = kept_line(why, MESSAGE_BYTES)
         return StoredJob(
             job, state, why, priority, created, started, ended, bool(succeeded), cursor, kernels, news, plan, layers,
             fault,
@@ -595,6 +598,5 @@ def _has_column(db: sqlite3.Connection, table: str, name: str) -> bool:
 
 def _failure_row(row: tuple[Any, ...]) -> FailureRow:
     layer, number, boot, attempt, agent, at, code, message, evidence, seconds, peak, quarantined = row
-    return FailureRow(
-        layer, number, boot, attempt, agent, at, code, message, evidence, seconds, peak, bool(quarantined)
-    )
+    told = kept_line(message, MESSAGE_BYTES), kept(evidence, EVIDENCE_BYTES, end=True)  # as an older one did not
+    return FailureRow(layer, number, boot, attempt, agent, at, code, *told, seconds, peak, bool(quarantined))

@@ -1,19 +1,38 @@
-"""What one frame of a hostile agent costs the coordinator: processor time of the worst, decoded, cut and handled."""
+"""What a hostile agent costs the coordinator: processor time of its worst frame, decoded, cut and handled; and, as
+`daemon MiB`, by how much a daemon grows while one with a key of its own sends such frames as fast as they are taken."""
 
 from __future__ import annotations
 
 import argparse
 import gc
+import socket
+import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
+from pathlib import Path
 
+import numpy as np
+import psutil
 from msgspec.structs import replace
 
 from benchmarks.measure import machine, report
-from muster.coordinator.protocol.control import Failure, Finished, FromAgent, Held, Hello, Loss, Returned, Sync
+from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.protocol.control import (
+    Failure,
+    Finished,
+    FromAgent,
+    Held,
+    Hello,
+    Loss,
+    Returned,
+    Sync,
+    ToAgent,
+    Welcome,
+)
 from muster.coordinator.protocol.fitting import fitted
-from muster.coordinator.protocol.frames import AGENT_LIMIT
+from muster.coordinator.protocol.frames import AGENT_LIMIT, FrameReader, frame
+from muster.coordinator.protocol.transfer import Attach
 from muster.coordinator.protocol.values import Decoder, Message, encode
 from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.entities import Holding
@@ -21,12 +40,15 @@ from muster.coordinator.scheduler.state_machine import Scheduler
 from muster.jobs.common.errors import ProtocolError
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import FORMAT, ArraySource, Environment, Layer, Plan, Stamp, Work
+from tests.support.farm import FarmHarness, running
 
 WANTED_MS = 50.0
 PACKAGES = {f"p{n}": "1" for n in range(8_000)}
 LAYER, COUNT, SESSION = "a" * 32, 1 << 20, 1
 HELLO = Hello(1, "", "bad", "s", "p", "", 1, 4096, 0, 1 << 50, {"cluster": 1}, "", "", in_place=True)
-_decode = Decoder(FromAgent)
+SHARDS = 4_096
+GROWTH_SECONDS = 20.0
+_decode, _hear = Decoder(FromAgent), Decoder(ToAgent)
 
 
 def scheduler() -> Scheduler:
@@ -92,13 +114,67 @@ def cost(message: Message) -> float:
     return 1000 * (time.process_time() - began)
 
 
+class Talker:
+    """A control channel of an agent whose key allows it one name."""
+
+    def __init__(self, farm: FarmHarness) -> None:
+        self._farm = farm
+        self._layer = farm.plan(farm.submit({"a": np.zeros((SHARDS, 8), "f4")}, 1)).layers[0].digest
+        self._open()
+
+    def _open(self) -> None:
+        self._reader, self._socket = FrameReader(), socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(60)
+        with roots.address(self._farm.root.socket) as where:
+            self._socket.connect(where)
+        self._socket.sendall(frame(encode(Attach("control", HELLO.name))))
+
+    def ask(self, message: Message) -> Message | None:
+        """The answer; None where the daemon ended the channel, which is then open anew."""
+        with suppress(OSError):
+            self._socket.sendall(frame(encode(message).replace(LAYER.encode(), self._layer.encode())))
+            while raw := self._socket.recv(1 << 16):
+                for payload in self._reader.feed(raw):
+                    return _hear(payload)
+        self._socket.close()
+        self._open()
+        return None
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def growth() -> tuple[float, int]:
+    """MiB by which a daemon grew at most, and how many frames it was sent."""
+    with tempfile.TemporaryDirectory() as folder, running(Path(folder)) as farm, closing(Talker(farm)) as talker:
+        worst = [message for _, message in frames(scheduler())]
+        assert farm.daemon is not None
+        daemon, sent, until = psutil.Process(farm.daemon.pid), 0, time.monotonic() + GROWTH_SECONDS
+        before = most = daemon.memory_info().rss
+        while time.monotonic() < until:
+            welcome = talker.ask(HELLO)
+            session = welcome.session if isinstance(welcome, Welcome) else 0
+            talker.ask(Sync(session, 1 << 40, hungry=True))
+            for message in worst:
+                talker.ask(replace(message, session=session) if isinstance(message, Sync) else message)
+                sent += 1
+                most = max(most, daemon.memory_info().rss)
+    return (most - before) / (1 << 20), sent
+
+
 def main() -> None:
     argparse.ArgumentParser(prog="python -m benchmarks.hostile", description=__doc__).parse_args()
     print(machine(), flush=True)
+    grown, sent = growth()
+    print(f"  a daemon that was sent {sent:,} of them in {GROWTH_SECONDS:.0f} s grew by {grown:.1f} MiB", flush=True)
     costs = {name: min(cost(message) for _ in range(3)) for name, message in frames(scheduler())}
     for name, milliseconds in costs.items():
         print(f"  {name}: {milliseconds:.1f} ms", flush=True)
-    report(WANTED_MS, max(costs.values()), {name: round(one, 1) for name, one in costs.items()})
+    report(
+        WANTED_MS,
+        max(costs.values()),
+        {**{name: round(one, 1) for name, one in costs.items()}, "daemon MiB": round(grown, 1)},
+    )
 
 
 if __name__ == "__main__":

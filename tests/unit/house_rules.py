@@ -17,6 +17,7 @@ FLOORS = (
     ("jobs.results",),
     ("jobs.user_code", "jobs.user_code.runner"),
     ("jobs.clustering", "jobs.inference", "jobs.training"),
+    ("jobs.tuning",),
     ("jobs.kinds",),
     ("jobs.job_file",),
     ("jobs.workbench",),

@@ -1,0 +1,1 @@
+"""Hyper-parameter search: which configurations there are, how far each is trained, what came of them."""

@@ -1,0 +1,61 @@
+"""A search: what is to be done next and when it is over, from what was committed. Pure: fed, asked, rebuilt."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import islice
+
+from muster.jobs.tuning.params import TuneParams
+from muster.jobs.tuning.schedulers import SCHEDULERS
+from muster.jobs.tuning.trials import Metrics, Segment, Table
+
+HOPELESS = 8  # failed trials with no other: then there is something wrong with all
+
+
+class Search:
+    """Commit what was done and it goes on from there, whoever did it."""
+
+    def __init__(self, params: TuneParams, attempts: int, max_failures: int) -> None:
+        self.params = params
+        self.configurations = params.configurations
+        self.table = Table(params, self.configurations.count, attempts)
+        self.scheduler = SCHEDULERS[params.scheduler](self.table)
+        self.elapsed = 0.0  # seconds, as the last commit has it
+        self.score: Metrics | None = None  # of the best, on the test rows
+        self._max_failures = max_failures
+
+    def commit(self, segment: Segment) -> bool:
+        """Whether it is news."""
+        self.elapsed = max(self.elapsed, segment.at)
+        if segment.score is not None:
+            self.score = segment.score
+            return True
+        return self.table.commit(segment)
+
+    def orders(self, busy: Collection[int], room: int) -> list[tuple[int, int]]:
+        """At most `room` trials that nobody is busy with, and how far each is to go."""
+        if room <= 0 or self.ending(self.elapsed):
+            return []
+        due = (one for one in self.scheduler.due(busy) if one[0] not in busy)
+        return list(islice(due, room))
+
+    def ending(self, seconds: float) -> str:
+        """Why no more is to be done, although there is more; "" otherwise."""
+        budget, table = self.params.budget, self.table
+        if self.params.goal == "first" and table.reached:
+            return "the target was reached"
+        if budget.seconds is not None and seconds >= budget.seconds:
+            return f"the budget of {budget.seconds:g} seconds is spent"
+        if budget.iterations is not None and table.iterations >= budget.iterations:
+            return f"the budget of {budget.iterations:,} iterations is spent"
+        return ""
+
+    @property
+    def hopeless(self) -> str:
+        """Why there is no going on; "" while there is."""
+        table = self.table
+        last = next((trial.message for trial in table.trials.values() if trial.why == "failed"), "")
+        if table.failed >= self._max_failures:
+            return f"{table.failed} trials failed for good (max_failures), such as: {last}"
+        lone = table.failed == len(table.trials) and table.failed >= min(HOPELESS, table.count)
+        return f"all of the first {table.failed} trials failed: {last}" if lone else ""

@@ -1,0 +1,130 @@
+"""The table of a search: what is known of each trial, from the segments that were committed. Decides nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import msgspec
+
+from muster.jobs.tuning.params import TuneParams
+from muster.jobs.tuning.stopping import LAST_RANKED, Why
+
+Metrics = dict[str, float]
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """What came of a shard, as the journal has it: so much of one trial."""
+
+    trial: int
+    start: int  # iterations that were done before
+    to: int  # where it was to go
+    curve: list[Metrics] = []  # an entry for each iteration
+    seconds: list[float] = []  # each iteration's
+    why: Why = ""
+    message: str = ""  # of a failure, in a line
+    evidence: str = ""
+    final: bool = False  # of a failure: another try would not help
+    machine: str = ""
+    state: str = ""  # digest of the checkpoint; "" where there is none
+    state_bytes: int = 0
+    at: float = 0.0  # seconds of the search when it was committed
+    score: Metrics | None = None  # on the test rows: the best trial's, once, at the end
+
+
+class Trial:
+    """One configuration's training so far."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.curve: list[Metrics] = []
+        self.seconds: list[float] = []
+        self.goal = 0  # the furthest it was sent
+        self.why: Why = ""  # why it ended; "" while it has not
+        self.message = self.evidence = self.machine = self.state = ""
+        self.failures = 0
+        self.reached_at: float | None = None  # seconds of the search when it reached the target
+
+    @property
+    def iterations(self) -> int:
+        return len(self.curve)
+
+    @property
+    def ended(self) -> bool:
+        return self.why != ""
+
+
+class Table:
+    """Every trial that anything came of. The rest are fresh."""
+
+    def __init__(self, params: TuneParams, count: int, attempts: int) -> None:
+        self.params, self.count = params, count
+        self.trials: dict[int, Trial] = {}
+        self.open: dict[int, Trial] = {}  # of those, the ones that have not ended
+        self.iterations = self.failed = self.state_bytes = 0
+        self._attempts = attempts
+        self._fresh = 0  # below it none is
+
+    def commit(self, segment: Segment) -> bool:
+        """Whether it is news: what goes on from elsewhere than where its trial is has come before."""
+        if not 0 <= segment.trial < self.count:
+            return False
+        trial = self.trials.get(segment.trial) or Trial(segment.trial)
+        if trial.ended or segment.start != trial.iterations:
+            return False
+        self.trials[trial.number] = self.open[trial.number] = trial
+        trial.machine, trial.goal = segment.machine, max(trial.goal, segment.to)
+        self.state_bytes += segment.state_bytes
+        if segment.why == "failed":
+            self._fail(trial, segment)
+            return True
+        trial.curve += segment.curve
+        trial.seconds += segment.seconds
+        trial.state, trial.why = segment.state, segment.why
+        self.iterations += len(segment.curve)
+        if trial.ended:
+            del self.open[trial.number]
+        if trial.why == "target":
+            trial.reached_at = segment.at
+        return True
+
+    def _fail(self, trial: Trial, segment: Segment) -> None:
+        """It is tried again from where it was, until that was often enough."""
+        trial.failures += 1
+        trial.message, trial.evidence = segment.message, segment.evidence
+        if segment.final or trial.failures >= self._attempts:
+            trial.why, trial.state = "failed", ""
+            self.failed += 1
+            del self.open[trial.number]
+
+    def fresh(self) -> Iterator[int]:
+        """Trials that nothing came of, in order."""
+        while self._fresh in self.trials:
+            self._fresh += 1
+        return (number for number in range(self._fresh, self.count) if number not in self.trials)
+
+    def value(self, trial: Trial, upto: int | None = None) -> float:
+        """Its metric after so many iterations, or the last; nan where there is none."""
+        curve = trial.curve[:upto]
+        return curve[-1][self.params.metric] if curve else math.nan
+
+    def rank(self, trial: Trial, upto: int | None = None) -> tuple[bool, float, int]:
+        """Least is best. Who diverged or failed comes last, but not before it did. Equals go by number."""
+        value = self.value(trial, upto)
+        by_then = upto is None or trial.iterations < upto
+        last = not math.isfinite(value) or (trial.why in LAST_RANKED and by_then)
+        return last, 0.0 if last else -self.params.better(value), trial.number
+
+    def ranked(self) -> list[Trial]:
+        """The best first."""
+        return sorted(self.trials.values(), key=self.rank)
+
+    @property
+    def best(self) -> Trial | None:
+        """None while there is none that could be called so."""
+        found = min(self.trials.values(), key=self.rank, default=None)
+        return None if found is None or self.rank(found)[0] else found
+
+    @property
+    def reached(self) -> list[Trial]:
+        return [trial for trial in self.trials.values() if trial.why == "target"]

@@ -1,0 +1,174 @@
+"""Schedulers: whatever order results come in, however segments are cut and whoever dies, the same table."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from muster.jobs.common.errors import JobFileError
+from muster.jobs.tuning.params import Budget, TuneParams, check, stop_of
+from muster.jobs.tuning.schedulers import rungs
+from muster.jobs.tuning.search import Search
+from muster.jobs.tuning.stopping import Judge, Why
+from muster.jobs.tuning.trials import Segment
+
+SPACE = {"lr": {"uniform": [0.0, 1.0]}}
+
+
+def params(**given: Any) -> TuneParams:
+    return TuneParams(**{"space": SPACE, "metric": "accuracy", "trials": 9, "stop": {"iterations": 27}, **given})
+
+
+def curve_of(search: Search, trial: int) -> list[float]:
+    """As a training would go: some are worse at first and better later, some diverge."""
+    lr = search.configurations.config(trial)["lr"]
+    if lr > 0.93:
+        return [0.1, math.nan]
+    return [lr * (1 - math.exp(-iteration * (1.1 - lr) / 5)) for iteration in range(1, 28)]
+
+
+def trained(search: Search, trial: int, to: int, most: int) -> Segment:
+    """What a worker gives, with at most so many iterations of it."""
+    table = search.table.trials
+    known = table[trial].curve if trial in table else []
+    judge = Judge(search.params)
+    why: Why = ""
+    judge.recall([one["accuracy"] for one in known])
+    curve: list[dict[str, float]] = []
+    for value in curve_of(search, trial)[len(known) : min(to, len(known) + most)]:
+        curve.append({"accuracy": value})
+        if why := judge.after(len(known) + len(curve), curve[-1], 0.0):
+            break
+    return Segment(trial, len(known), to, curve, [0.0] * len(curve), why, state=f"{trial}")
+
+
+def told(search: Search) -> list[tuple[int, str, str]]:
+    return [(trial.number, trial.why, repr(trial.curve)) for trial in search.table.ranked()]
+
+
+def run(given: TuneParams, random: Random, machines: int, kills: float = 0.0) -> tuple[Search, list[Segment]]:
+    """A search on so many machines, with results in any order, some of them twice, and drivers that die."""
+    search = Search(given, 3, 100)
+    journal: list[Segment] = []
+    busy: dict[int, int] = {}
+    while True:
+        busy.update(search.orders(busy, machines - len(busy)))
+        if not busy:
+            return search, journal
+        trial = random.choice(sorted(busy))
+        segment = trained(search, trial, busy.pop(trial), random.randint(1, 9))
+        assert search.commit(segment)
+        journal.append(segment)
+        assert not search.commit(segment) or not segment.curve
+        if random.random() < kills:
+            search, busy = Search(given, 3, 100), {}
+            assert all(search.commit(one) for one in journal)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 10**9), st.integers(1, 12), st.sampled_from([0.0, 0.3]), st.sampled_from(["fifo", "halving"]))
+def test_any_order_of_results_and_deaths_gives_the_same_table(
+    seed: int, machines: int, kills: float, scheduler: str
+) -> None:
+    given = params(scheduler=scheduler, seed=seed % 7, stop={"iterations": 27, "accuracy": 0.8})
+    peace, _ = run(given, Random(0), 1)
+    wild, _ = run(given, Random(seed), machines, kills)
+    assert told(wild) == told(peace)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 10**9), st.integers(1, 12), st.sampled_from([0.0, 0.3]))
+def test_asha_computes_no_committed_iteration_twice_and_ends_with_one_that_was_trained_whole(
+    seed: int, machines: int, kills: float
+) -> None:
+    search, journal = run(params(scheduler="asha", seed=seed % 7, trials=30), Random(seed), machines, kills)
+    done = [(one.trial, one.start + step) for one in journal for step in range(len(one.curve))]
+    assert len(done) == len(set(done)) == search.table.iterations
+    assert any(trial.iterations == 27 for trial in search.table.trials.values())
+    assert len(search.table.trials) == 30 and search.table.iterations < 30 * 27 * 0.7
+
+
+def test_halving_promotes_a_third_at_each_rung() -> None:
+    search, _ = run(params(scheduler="halving", trials=27), Random(1), 4)
+    assert rungs(search.params) == [1, 3, 9, 27]
+    goals = [trial.goal for trial in search.table.trials.values()]
+    assert [sum(goal >= rung for goal in goals) for rung in (3, 9, 27)] == [9, 3, 1]
+    assert search.table.best is not None
+
+
+def test_fifo_runs_all_to_their_end_in_order() -> None:
+    search = Search(params(), 3, 100)
+    assert search.orders({}, 3) == [(0, 27), (1, 27), (2, 27)]
+    assert search.orders({0: 27, 1: 27}, 1) == [(2, 27)]
+    search.commit(Segment(0, 0, 27, [{"accuracy": 0.5}], [0.0]))
+    assert search.orders({1: 27}, 2) == [(0, 27), (2, 27)]
+
+
+def test_what_diverged_or_failed_ranks_last_and_is_no_best() -> None:
+    search = Search(params(trials=3), 1, 100)
+    search.commit(Segment(0, 0, 27, [{"accuracy": math.nan}], [0.0], "diverged"))
+    search.commit(Segment(1, 0, 27, why="failed", message="ValueError: no"))
+    assert search.table.best is None
+    search.commit(Segment(2, 0, 27, [{"accuracy": 0.1}], [0.0], "iterations"))
+    assert [trial.number for trial in search.table.ranked()] == [2, 0, 1]
+    assert search.table.best is not None and search.table.best.number == 2 and not search.hopeless
+
+
+def test_a_trial_that_fails_is_tried_again_and_then_given_up() -> None:
+    search = Search(params(trials=2), 2, 100)
+    assert search.commit(Segment(0, 0, 27, why="failed", message="once"))
+    assert search.orders({}, 1) == [(0, 27)]
+    assert search.commit(Segment(0, 0, 27, why="failed", message="twice"))
+    assert search.orders({}, 9) == [(1, 27)] and search.table.failed == 1 and not search.hopeless
+    search.commit(Segment(1, 0, 27, why="failed", message="no", final=True))
+    assert search.hopeless == "all of the first 2 trials failed: twice"
+
+
+def test_a_search_ends_by_its_budget_or_at_the_first_that_is_good_enough() -> None:
+    search = Search(params(budget=Budget(seconds=9.0, iterations=2)), 3, 100)
+    assert not search.ending(8.9) and search.ending(9.0) == "the budget of 9 seconds is spent"
+    search.commit(Segment(0, 0, 27, [{"accuracy": 0.5}] * 2, [0.0] * 2))
+    assert search.ending(0.0) == "the budget of 2 iterations is spent" and search.orders({}, 5) == []
+    search = Search(params(goal="first", stop={"accuracy": 0.9}), 3, 100)
+    search.commit(Segment(3, 0, 27, [{"accuracy": 0.95}], [0.0], "target", at=4.0))
+    assert search.ending(0.0) == "the target was reached" and search.table.reached[0].reached_at == 4.0
+
+
+def test_stop_is_directed_by_the_name_of_the_metric_or_by_a_sign() -> None:
+    stop = stop_of(params(stop={"accuracy": 0.9, "val_loss": 0.05, "f1": "<=0.1", "iterations": 5}))
+    assert [(aim.metric, aim.smaller) for aim in stop.aims] == [("accuracy", False), ("val_loss", True), ("f1", True)]
+    assert params(metric="loss").smaller and not params(metric="loss", mode="max").smaller
+
+
+def test_a_plateau_is_judged_over_segments() -> None:
+    given = params(stop={"plateau": {"iterations": 3, "delta": 0.01}})
+    judge = Judge(given)
+    judge.recall([0.5, 0.505])
+    assert judge.after(3, {"accuracy": 0.509}, 0.0) == "" and judge.after(4, {"accuracy": 0.5}, 0.0) == "plateau"
+
+
+BAD = [
+    ({"goal": "first"}, "params.goal: `first` to reach what?"),
+    ({"grace": 50}, "params.grace: 50 iterations before the first rung, but a trial has 27"),
+    ({"stop": {"iterations": 0}}, "params.stop.iterations: Expected `int` >= 1"),
+    ({"stop": {"accuracy": "high"}}, 'params.stop.accuracy: expected a number, or "<=0.05"'),
+    ({"trial": "mlp", "data": "digits"}, None),
+    ({"trial": "mlp"}, "params.data: missing: what is the model to learn?"),
+    ({"trial": "mlp", "data": "digits", "space": {"rate": 1}}, "params.space: there is no `rate` here"),
+    ({"trial": "mlp", "data": "digits", "metric": "f1"}, "params.metric: there is no `f1` here"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), BAD)
+def test_parameters_that_do_not_fit_are_refused_in_a_line(given: dict[str, Any], message: str | None) -> None:
+    if message is None:
+        return check(params(**given))
+    with pytest.raises(JobFileError) as caught:
+        check(params(**given))
+    assert caught.value.message == message
+    return None

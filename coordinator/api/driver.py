@@ -76,6 +76,7 @@ class DriveState(Message, frozen=True, tag="drivestate"):
     next: Count = 0  # the number of the shard to be made next
     digest: Text = ""  # the layer's
     rounds: bool = False  # nothing that is made is stored, and bundles are the driver's to delete
+    slots: Count = 0  # shards of this job that the machines now here run at once
 
 
 class Advanced(Message, frozen=True, tag="advanced"):

@@ -121,10 +121,12 @@ class Drive:
         path.unlink()
         return Landed(index, memoryview(body)[: index.body_bytes])
 
-    def wait(self) -> None:
-        """Until there is something to take, or the job has ended."""
+    def wait(self, seconds: float | None = None) -> None:
+        """Until there is something to take, the job has ended, or so long."""
         while not self._named and not self.state.ended:
-            self._ask(WAIT_SECONDS)
+            self._ask(WAIT_SECONDS if seconds is None else seconds)
+            if seconds is not None:
+                return
 
     def _ask(self, seconds: float) -> None:
         self._take_in(self._line.ask(DriveWait(self.job, self._seen, seconds), DriveState, wait=seconds))

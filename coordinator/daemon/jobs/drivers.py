@@ -258,6 +258,7 @@ def _state(engine: Engine, job_id: str, known: int) -> DriveState:
         more=len(live.bundles) > start + len(page),
         next=layer.count,
         rounds=job.has_rounds,
+        slots=sum(agent.slots(job) for agent in engine.state.by_session.values() if engine.state.eligible(agent, job)),
     )
 
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import io
-import shutil
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-import xxhash
 from safetensors.numpy import save
 
+from muster.coordinator.drivers import published
+from muster.coordinator.drivers.published import Written, npy_bytes, write_file
 from muster.coordinator.drivers.session import Drive
-from muster.jobs.common.durable import fsync_folder, naming_space, write_durably
-from muster.jobs.parts.manifest import FORMAT, MANIFEST, SHARDS, File, Merged, Product, encode_manifest
+from muster.jobs.parts.manifest import Product
 from muster.jobs.training.aggregation.asynchronous import AsynchronousPushes
 from muster.jobs.training.aggregation.synchronous import SynchronousRounds
 from muster.jobs.training.checkpoint import model_text
@@ -56,64 +54,25 @@ def publish(
     course: TrainingCourse,
     seconds: float,
 ) -> None:
-    """All files durable in a folder of their own, the manifest last; then that is renamed into the result."""
+    """What the training came to, as files."""
     weights = course.reached_weights if course.reached_weights is not None else outer.weights
-    layer = drive.state.layer
-    folder, tmp = drive.place.result / layer, drive.place.result / f".{layer}.tmp"
-    shutil.rmtree(tmp, ignore_errors=True)
-    with naming_space(folder):
-        tmp.mkdir()
-        summary = _summary(params, outer, course, weights, seconds)
-        manifest = _written(tmp, drive, model, weights, course, summary)
-        write_durably(tmp / MANIFEST, encode_manifest(manifest))
-        fsync_folder(tmp)
-        shutil.rmtree(folder, ignore_errors=True)  # of a life that ended before it could say so
-        tmp.rename(folder)
-        fsync_folder(folder.parent)
-
-
-def _written(
-    tmp: Path, drive: Drive, model: TrainableModel, weights: Array, course: TrainingCourse, summary: Summary
-) -> Merged:
     flat = np.ascontiguousarray(weights, "<f4")
-    kept = _file(tmp, WEIGHTS, _npy(flat), flat)
-    told = {"digest": summary.digest, "model": summary.model}
-    more = (
-        _file(tmp, TENSORS, save({name: np.ascontiguousarray(one) for name, one in model.arrays(flat).items()}, told)),
-        _file(tmp, CURVE, curve_of(course).encode()),
-        _file(tmp, SUMMARY, msgspec.json.format(msgspec.json.encode(summary), indent=1)),
-    )
-    table = np.zeros(0, "<i8")
+    summary = _summary(params, outer, course, weights, seconds)
+
+    def written(tmp: Path) -> Written:
+        kept = write_file(tmp, WEIGHTS, npy_bytes(flat), flat)
+        told = {"digest": summary.digest, "model": summary.model}
+        tensors = {name: np.ascontiguousarray(one) for name, one in model.arrays(flat).items()}
+        more = (
+            write_file(tmp, TENSORS, save(tensors, told)),
+            write_file(tmp, CURVE, curve_of(course).encode()),
+            write_file(tmp, SUMMARY, msgspec.json.format(msgspec.json.encode(summary), indent=1)),
+        )
+        return (Product("weights", "sum", (kept,)),), more
+
     record = course.record
-    whole = sum(record.kernels.values()) >= len(record.points)  # else it began in a version that did not
-    kernels = record.kernels if whole else {}
-    return Merged(
-        format=FORMAT,
-        job=drive.job,
-        layer=drive.state.layer,
-        digest=drive.state.digest,
-        rows=0,
-        shards=0,
-        outputs=(Product("weights", "sum", (kept,)),),
-        table=_file(tmp, SHARDS, _npy(table), table),
-        fingerprints=tuple(sorted(kernels)),
-        more=more,
-        rounds=tuple(kernels[one] for one in sorted(kernels)),
-    )
-
-
-def _npy(array: Array) -> bytes:
-    raw = io.BytesIO()
-    np.save(raw, array)
-    return raw.getvalue()
-
-
-def _file(folder: Path, name: str, raw: bytes, array: Array | None = None) -> File:
-    write_durably(folder / name, raw)
-    digest = xxhash.xxh3_128_hexdigest(raw)
-    return File(
-        name, array.dtype.str if array is not None else "", array.shape if array is not None else (), len(raw), digest
-    )
+    whole = sum(record.kernels.values()) >= len(record.points)  # else it began in a version that did not count them
+    published.publish(drive, written, record.kernels if whole else {})
 
 
 def _summary(

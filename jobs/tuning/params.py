@@ -24,7 +24,7 @@ Mode = Literal["max", "min"]
 ITERATIONS = 100  # of a trial, where `stop` does not say
 LESS_IS_BETTER = re.compile(r"(^|_)(loss|error|mae|mse|rmse)(_|$)")  # names of metrics
 MLP_METRICS = ("train_accuracy", "train_loss", "accuracy", "loss")
-MLP_PARAMETERS = ("hidden", "lr", "momentum", "batch", "threads")
+MLP_PARAMETERS = ("hidden", "lr", "momentum", "batch")
 SCORES = ("accuracy", "train_accuracy")  # of an estimator: on rows held out, on those it saw
 MEASURED = ("iterations", "seconds", "plateau")  # what `stop` names beside metrics
 _AIM = re.compile(r"(<=|>=)\s*(\S+)")

@@ -1,0 +1,216 @@
+"""The driver of a search: segments of trials out, what came of them into the journal, an end. Ranks nothing."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+
+import msgspec
+import xxhash
+
+from muster.coordinator.api.status import Progress
+from muster.coordinator.drivers.session import Drive, Landed, run
+from muster.coordinator.drivers.tuning.progress import progress_of
+from muster.coordinator.drivers.tuning.result import publish_search
+from muster.coordinator.farm_root import plans
+from muster.jobs.common.errors import DamagedError
+from muster.jobs.common.ranges import RangeSet
+from muster.jobs.tuning.journal import Journal, SearchHead
+from muster.jobs.tuning.params import TuneParams
+from muster.jobs.tuning.trial_runner import TrialOrder
+from muster.jobs.tuning.trials import Segment
+
+SLOTS_AHEAD = 2  # segments out for each slot: one that runs, one that waits
+OUT_LEAST = 4
+KEPT_BEST = 3  # checkpoints of trials that have ended
+WRONG_MOST = 20  # answers that cannot be, before there is no going on
+LOOK_SECONDS = 1.0  # between looks at the budget, while nothing comes
+
+
+def main() -> int:
+    return run(_drive)
+
+
+def _drive(drive: Drive) -> None:
+    try:
+        TuningDriver(drive).run()
+    except DamagedError as error:
+        drive.give_up(f"{error.message}; {error.hint}")
+
+
+class TuningDriver:
+    """Keeps nothing that its journal does not have: one that is started again goes on from that."""
+
+    def __init__(self, drive: Drive) -> None:
+        plan = plans.load(drive.place)
+        params = msgspec.convert(drive.state.params, TuneParams)
+        head = SearchHead(params, plan.attempts, plan.max_failures)
+        self._drive, self._cpus = drive, plan.work.cpus
+        self._search = head.search
+        self._journal = Journal(drive.place.checkpoints)
+        drive.patiently(lambda: self._journal.begin(head))
+        for segment in self._journal.segments():
+            self._search.commit(segment)
+        self._out: dict[int, TrialOrder] = {}  # shard → what it is to do
+        self._wrong = 0
+        self._before, self._since = self._search.elapsed, time.monotonic()
+
+    @property
+    def _seconds(self) -> float:
+        """Of the search, those of earlier lives included."""
+        return self._before + time.monotonic() - self._since
+
+    @property
+    def _busy(self) -> set[int]:
+        return {order.trial for order in self._out.values()}
+
+    def run(self) -> None:
+        while self._goes_on():
+            self._take()
+            if why := self._search.hopeless:
+                self._drive.give_up(why)
+                return
+        self._retire(list(self._out))
+        while self._wants_score():
+            self._take()
+        if not self._drive.over:
+            self._finish()
+
+    # --- out ---
+
+    def _goes_on(self) -> bool:
+        """Have more done; whether anything is under way."""
+        if self._drive.over or self._search.ending(self._seconds):
+            return False
+        most = max(OUT_LEAST, SLOTS_AHEAD * self._drive.state.slots)
+        first = not (self._search.table.trials or self._out)  # one iteration, so that soon one shard has succeeded
+        orders = [self._order(trial, to) for trial, to in self._search.orders(self._busy, most - len(self._out))]
+        if first and orders:
+            orders[0] = msgspec.structs.replace(orders[0], limit=0.0)
+        self._issue([order for order in orders if not order.state])
+        for order in orders:
+            if order.state:
+                self._issue([order])
+        return bool(self._out)
+
+    def _order(self, number: int, to: int) -> TrialOrder:
+        trial = self._search.table.trials.get(number)
+        order = TrialOrder(number, 0, to, self._search.configurations.config(number), limit=self._search.params.segment)
+        if trial is None or not trial.iterations:
+            return order
+        values = [metrics[self._search.params.metric] for metrics in trial.curve]
+        return msgspec.structs.replace(
+            order, start=trial.iterations, state=trial.state, values=values, spent=sum(trial.seconds)
+        )
+
+    def _issue(self, orders: list[TrialOrder]) -> None:
+        """A shard for each; all go on from the same checkpoint, or from none."""
+        if not orders:
+            return
+        drive, state = self._drive, orders[0].state
+        sheet = drive.patiently(lambda: drive.lay_out(self._journal.state(state))) if state else ""
+        numbered = list(enumerate(orders, drive.next))
+        create = [(number, msgspec.msgpack.encode(order)) for number, order in numbered]
+        self._out.update(numbered)
+        if not drive.advance(drive.cursor, create, durable=False, sheet=sheet, progress=self._progress()):
+            raise RuntimeError("the job was moved on by somebody else")
+
+    def _wants_score(self) -> bool:
+        """Have the best one's test rows scored, once, where there are any; whether that is under way."""
+        search, best = self._search, self._search.table.best
+        has_test = search.params.trial != "code"
+        if self._drive.over or not has_test or search.score is not None or best is None or not best.state:
+            return False
+        if not self._out:
+            self._issue([msgspec.structs.replace(self._order(best.number, best.iterations), score=True)])
+        return True
+
+    def _retire(self, numbers: list[int]) -> None:
+        """Nobody wants these any more."""
+        if not numbers or self._drive.over:
+            return
+        self._drive.advance(self._drive.cursor, durable=False, retire=RangeSet.of(numbers), progress=self._progress())
+        for number in numbers:
+            self._forget(self._out.pop(number))
+
+    def _forget(self, order: TrialOrder) -> None:
+        if order.state and all(other.state != order.state for other in self._out.values()):
+            self._drive.take_away(order.state)
+
+    # --- in ---
+
+    def _take(self) -> None:
+        """Wait for something; what is news is durable before it counts."""
+        self._drive.wait(LOOK_SECONDS)
+        found: list[Segment] = []
+        states: dict[str, bytes] = {}
+        for landed in self._drive.take():
+            for segment, state in self._answers(landed):
+                if self._search.commit(segment):
+                    found.append(segment)
+                    states.update({segment.state: state} if segment.state else {})
+        if not found:
+            return
+        self._drive.patiently(lambda: self._journal.append(found, states))
+        self._journal.keep(self._wanted())
+        self._move()
+
+    def _answers(self, landed: Landed) -> Iterator[tuple[Segment, bytes]]:
+        for entry, pieces in landed.shards():
+            order = self._out.pop(entry.number, None)
+            if order is None:
+                continue
+            self._forget(order)
+            state = bytes(pieces[1])
+            try:
+                segment = msgspec.msgpack.decode(pieces[3], type=Segment)
+                _check(segment, order, state)
+            except (msgspec.MsgspecError, ValueError) as error:
+                self._refuse(entry.agent, str(error))
+                continue
+            if order.score and segment.score is None:  # it cannot be had: the search is none the worse
+                segment = msgspec.structs.replace(segment, score={})
+            yield msgspec.structs.replace(segment, machine=entry.agent, at=self._seconds), state
+
+    def _refuse(self, agent: str, why: str) -> None:
+        self._wrong += 1
+        print(f"{agent} sent what cannot be: {why}", file=sys.stderr, flush=True)
+        if self._wrong > WRONG_MOST:
+            raise DamagedError(f"{agent} sends what cannot be: {why}", "look after that machine, then retry the job")
+
+    def _wanted(self) -> set[str]:
+        """Checkpoints that may still be gone on from, and those of the best."""
+        table = self._search.table
+        best = [trial for trial in table.ranked() if trial.ended][:KEPT_BEST]
+        return {trial.state for trial in (*table.open.values(), *best)}
+
+    # --- keeping it ---
+
+    def _move(self, finish: bool = False) -> None:
+        drive = self._drive
+        first = min([low for low, _ in drive.state.created], default=drive.next)
+        every = RangeSet([(first, drive.next)]) if finish else None
+        to = max(drive.cursor, len(self._journal))
+        if not drive.advance(to, finish=finish, retire=every, progress=self._progress()):
+            raise RuntimeError("the job was moved on by somebody else")
+
+    def _progress(self) -> Progress:
+        return progress_of(self._search, self._busy, self._seconds)
+
+    def _finish(self) -> None:
+        """The result is in its place before the job is said to be done."""
+        self._drive.patiently(lambda: publish_search(self._drive, self._search, self._journal, self._cpus))
+        self._move(finish=True)
+
+
+def _check(segment: Segment, order: TrialOrder, state: bytes) -> None:
+    """A ValueError for what cannot have come of that order."""
+    if (segment.trial, segment.start, segment.to) != (order.trial, order.start, order.to):
+        raise ValueError(f"trial {segment.trial} from {segment.start}, asked for {order.trial} from {order.start}")
+    if len(segment.curve) > order.to - order.start or len(segment.curve) != len(segment.seconds):
+        raise ValueError(f"{len(segment.curve)} iterations from {order.start} to {order.to}")
+    if segment.score is not None and not order.score:
+        raise ValueError("a score that was not asked for")
+    if segment.state and xxhash.xxh3_128_hexdigest(state) != segment.state:
+        raise ValueError("a checkpoint that is not what its digest says")

@@ -1,0 +1,49 @@
+"""A search's result: its tables, its best configuration, and the best model where one can be opened."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from muster.coordinator.drivers.published import Written, publish, write_file
+from muster.coordinator.drivers.session import Drive
+from muster.jobs.tuning.journal import Journal
+from muster.jobs.tuning.params import EstimatorSpec, TuneParams
+from muster.jobs.tuning.search import Search
+from muster.jobs.tuning.summary import curves_csv, summarised, trials_csv
+
+TRIALS, CURVES, BEST = "trials.csv", "curves.csv", "best.json"
+WEIGHTS = re.compile(r"[wb]\d+", re.ASCII)  # of a checkpoint, what a model is
+
+
+def publish_search(drive: Drive, search: Search, journal: Journal, cpus: int) -> None:
+    def written(folder: Path) -> Written:
+        files = {
+            TRIALS: trials_csv(search).encode(),
+            CURVES: curves_csv(search).encode(),
+            BEST: msgspec.json.format(msgspec.json.encode(summarised(search, cpus)), indent=1),
+        }
+        best = search.table.best
+        if best is not None and best.state:
+            name, raw = model_of(search.params, journal.state(best.state))
+            files[name] = raw
+        return (), [write_file(folder, name, raw) for name, raw in files.items()]
+
+    publish(drive, written)
+
+
+def model_of(params: TuneParams, state: bytes) -> tuple[str, bytes]:
+    """The name and the bytes of the best one's file: as `kind: infer` opens it, or the state as the user's code has
+    it."""
+    if isinstance(params.trial, EstimatorSpec):
+        return "best.skops", state
+    if params.trial != "mlp":
+        return "best.npz", state
+    with np.load(io.BytesIO(state), allow_pickle=False) as arrays:
+        raw = io.BytesIO()
+        np.savez(raw, **{name: arrays[name] for name in arrays if WEIGHTS.fullmatch(name)})
+    return "best.npz", raw.getvalue()

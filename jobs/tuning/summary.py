@@ -1,0 +1,150 @@
+"""What a search came to, or has so far: its best, its tables, how much its scheduler saved. Values and text; no I/O."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from muster.jobs.tuning.params import stop_of
+from muster.jobs.tuning.search import Search
+from muster.jobs.tuning.space import Config
+from muster.jobs.tuning.stopping import Why
+from muster.jobs.tuning.trials import Metrics, Trial
+
+VALUE_DIGITS = 4  # of a configuration in a line
+
+
+class BestTrial(msgspec.Struct, frozen=True):
+    trial: int
+    config: Config
+    iterations: int
+    metrics: Metrics  # of its last iteration
+    seconds: float  # of its training
+    machine: str  # where it ran last
+
+
+class SearchSummary(msgspec.Struct, frozen=True):
+    """For programs. Ratios and times are None where there is nothing to tell them by."""
+
+    metric: str
+    scheduler: str
+    trials: int
+    tried: int
+    failed: int
+    diverged: int
+    reached: int
+    ended: str  # why the search ended before all was done; "" where it did not
+    best: BestTrial | None
+    test: Metrics | None  # of the best, on rows that nothing else saw
+    seconds: float  # of the search
+    seconds_to_target: float | None  # until the first reached it
+    iterations: int
+    fifo_iterations: int | None  # at most, had every trial been trained whole
+    core_seconds: float  # within trials
+    checkpoint_bytes: int
+    iterations_to_target: tuple[int, float, int] | None  # min, median, max
+    tuning_ratio: float | None  # max over min of those
+
+
+def summarised(search: Search, cpus: int = 1) -> SearchSummary:
+    table, best = search.table, search.table.best
+    reached = sorted(trial.iterations for trial in table.reached)
+    first = min((trial.reached_at for trial in table.reached if trial.reached_at is not None), default=None)
+    return SearchSummary(
+        metric=search.params.metric,
+        scheduler=search.params.scheduler,
+        trials=table.count,
+        tried=len(table.trials),
+        failed=table.failed,
+        diverged=sum(trial.why == "diverged" for trial in table.trials.values()),
+        reached=len(reached),
+        ended=search.ending(search.elapsed),
+        best=_best(search, best) if best is not None else None,
+        test=search.score,
+        seconds=search.elapsed,
+        seconds_to_target=first,
+        iterations=table.iterations,
+        fifo_iterations=table.count * stop_of(search.params).iterations,
+        core_seconds=cpus * sum(sum(trial.seconds) for trial in table.trials.values()),
+        checkpoint_bytes=table.state_bytes,
+        iterations_to_target=(reached[0], median(reached), reached[-1]) if reached else None,
+        tuning_ratio=reached[-1] / reached[0] if reached else None,
+    )
+
+
+def _best(search: Search, trial: Trial) -> BestTrial:
+    config = search.configurations.config(trial.number)
+    return BestTrial(trial.number, config, trial.iterations, trial.curve[-1], sum(trial.seconds), trial.machine)
+
+
+def trials_csv(search: Search) -> str:
+    """The best first. Nothing in it tells of time or machines."""
+    ranked = search.table.ranked()
+    configs = [search.configurations.config(trial.number) for trial in ranked]
+    params = list(dict.fromkeys(name for config in configs for name in config))
+    names = _metrics(ranked)
+    last = [trial.curve[-1] if trial.curve else {} for trial in ranked]
+    rows = (
+        (
+            trial.number,
+            state_of(trial),
+            trial.iterations,
+            *(_cell(metrics.get(name)) for name in names),
+            *(_cell(config.get(name)) for name in params),
+            trial.message,
+        )
+        for trial, metrics, config in zip(ranked, last, configs, strict=True)
+    )
+    return _csv(("trial", "state", "iterations", *names, *params, "message"), rows)
+
+
+def curves_csv(search: Search) -> str:
+    """Every iteration of every trial. Nothing in it tells of time or machines."""
+    trials = [search.table.trials[number] for number in sorted(search.table.trials)]
+    names = _metrics(trials)
+    rows = (
+        (trial.number, iteration, *(_cell(metrics.get(name)) for name in names))
+        for trial in trials
+        for iteration, metrics in enumerate(trial.curve, 1)
+    )
+    return _csv(("trial", "iteration", *names), rows)
+
+
+def state_of(trial: Trial) -> str:
+    """In a word: why it ended, or that it has not."""
+    words: dict[Why, str] = {"": "paused", "iterations": "done"}
+    return words.get(trial.why, trial.why)
+
+
+def config_text(config: Config, names: Sequence[str]) -> str:
+    """Those parameters, in a line."""
+    return ", ".join(f"{name} {_short(config[name])}" for name in names if name in config)
+
+
+def number_text(value: float) -> str:
+    return f"{value:.{VALUE_DIGITS}g}"
+
+
+def _metrics(trials: Iterable[Trial]) -> list[str]:
+    return sorted({name for trial in trials for metrics in trial.curve for name in metrics})
+
+
+def _short(value: Any) -> str:
+    return number_text(value) if isinstance(value, float) else str(value)
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else repr(value) if isinstance(value, float) else str(value)
+
+
+def _csv(header: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return text.getvalue()

@@ -1,0 +1,171 @@
+"""Searches: however many machines there are, and whoever is killed, the same table."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from muster.jobs.tuning.journal import Journal, recalled
+from tests.support.farm import FarmHarness, until
+
+WORK = """
+import time
+
+def train(config, state, budget):
+    at = 0 if state is None else state["at"]
+    if config["lr"] > config.get("most", 9):
+        raise ValueError("too steep")
+    time.sleep(config.get("pause", 0.0))
+    lr = config["lr"]
+    return {"accuracy": lr * (1 - (1 - lr) ** (at + 1)), "loss": 1 - lr}, {"at": at + 1}
+"""
+SPACE = {"lr": {"uniform": [0.05, 0.95]}}
+SMALL: dict[str, Any] = {"space": SPACE, "metric": "accuracy", "trials": 8, "stop": {"iterations": 9}, "seed": 3}
+
+
+def submit(farm: FarmHarness, **params: Any) -> str:
+    return farm.submit({}, work=WORK, kind="tune", code="work.py:train", params={**SMALL, **params})
+
+
+def result(farm: FarmHarness, job: str) -> Path:
+    return farm.root.job(job).result / "made"
+
+
+def table(farm: FarmHarness, job: str) -> str:
+    """All that does not tell of time and machines."""
+    farm.wait(job)
+    return (result(farm, job) / "trials.csv").read_text() + (result(farm, job) / "curves.csv").read_text()
+
+
+def best(farm: FarmHarness, job: str) -> dict[str, Any]:
+    farm.wait(job)
+    found: dict[str, Any] = json.loads((result(farm, job) / "best.json").read_text())
+    return found
+
+
+def rows_of(farm: FarmHarness, job: str) -> list[dict[str, str]]:
+    return list(csv.DictReader((result(farm, job) / "trials.csv").read_text().splitlines()))
+
+
+def committed(farm: FarmHarness, job: str) -> int:
+    """Iterations that are in the journal."""
+    folder = farm.root.job(job).checkpoints
+    return sum(len(one.curve) for one in Journal(folder).segments())
+
+
+def drivers(farm: FarmHarness, job: str) -> list[int]:
+    return farm.processes("muster.coordinator.drivers.tuning.main", job)
+
+
+def test_a_search_tries_all_and_its_result_is_the_best(farm: FarmHarness) -> None:
+    farm.agent("a", cpus=2).go()
+    job = submit(farm)
+    found = best(farm, job)
+    assert (found["tried"], found["iterations"], found["ended"]) == (8, 72, "")
+    rows = rows_of(farm, job)
+    assert [row["state"] for row in rows] == ["done"] * 8
+    assert float(rows[0]["lr"]) == max(float(row["lr"]) for row in rows) == found["best"]["config"]["lr"]
+    told = farm.status(job).progress
+    assert told is not None and (told.done, told.total, told.unit) == (8, 8, "trial")
+    with np.load(result(farm, job) / "best.npz") as state:
+        assert json.loads(state["tree"].tobytes()) == {"d": [["at", {"v": 9}]]}
+    assert not list(farm.root.job(job).rounds.iterdir())
+    assert farm.coordinator("verify", job).returncode == 0
+    page = farm.coordinator("status", job).stdout
+    assert "trials    8/8 (100%)" in page and f"trial {rows[0]['trial']}" in page
+    report = json.loads(farm.coordinator("report", job, "--json").stdout)
+    assert report[0]["best"]["trial"] == int(rows[0]["trial"])
+    assert farm.coordinator("report", job, "--plots", str(farm.folder / "plots")).returncode == 0
+
+
+@pytest.mark.parametrize("scheduler", ["fifo", "halving"])
+def test_the_table_does_not_tell_how_many_machines_there_were_or_who_was_killed(
+    farm: FarmHarness, scheduler: str
+) -> None:
+    farm.agent("a", cpus=2).go()
+    params = {"scheduler": scheduler, "space": {**SPACE, "pause": 0.01}}
+    peace = table(farm, submit(farm, **params))
+    second = farm.agent("b").go()
+    job = submit(farm, segment=0.02, **params)
+    until(lambda: committed(farm, job) >= 5, "a few iterations")
+    for pid in drivers(farm, job):
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: committed(farm, job) >= 10, "some more")
+    farm.restart()
+    until(lambda: committed(farm, job) >= 15, "some more")
+    second.die()
+    assert table(farm, job) == peace
+    assert len(list(farm.root.job(job).checkpoints.glob("*.state"))) <= 8
+
+
+def test_asha_uses_every_committed_rung_once_after_a_restart(farm: FarmHarness) -> None:
+    farm.agent("a", cpus=2).go()
+    job = submit(farm, scheduler="asha", trials=12, space={**SPACE, "pause": 0.01})
+    until(lambda: committed(farm, job) >= 5, "a few iterations")
+    farm.restart()
+    found = best(farm, job)
+    assert committed(farm, job) == found["iterations"] == recalled(farm.root.job(job).checkpoints).table.iterations
+    assert found["tried"] == 12 and found["best"]["iterations"] == 9 and found["iterations"] < 12 * 9
+
+
+def test_the_first_that_is_good_enough_ends_the_search(farm: FarmHarness) -> None:
+    farm.agent("a", cpus=2).go()
+    job = submit(
+        farm, trials=500, goal="first", stop={"iterations": 50, "accuracy": 0.6}, space={**SPACE, "pause": 0.01}
+    )
+    found = best(farm, job)
+    assert found["reached"] >= 1 and found["ended"] == "the target was reached" and found["tried"] < 100
+    assert found["best"]["metrics"]["accuracy"] >= 0.6 and found["tuning_ratio"] >= 1
+
+
+def test_trials_that_fail_are_shown_and_the_search_goes_on(farm: FarmHarness) -> None:
+    farm.agent("a", cpus=2).go()
+    found_of = best(farm, job := submit(farm, space={**SPACE, "most": 0.5}))
+    rows = rows_of(farm, job)
+    failed = [row for row in rows if row["state"] == "failed"]
+    assert 0 < len(failed) == found_of["failed"] < 8 and rows[-len(failed) :] == failed
+    assert {row["message"] for row in failed} == {"exception: ValueError: too steep"}
+
+
+def test_where_every_trial_fails_the_job_halts_and_says_why(farm: FarmHarness) -> None:
+    farm.agent("a", cpus=2).go()
+    job = submit(farm, space={**SPACE, "most": 0.0})
+    until(lambda: farm.status(job).state == "halted", "it to halt")
+    assert "too steep" in farm.status(job).why
+
+
+def test_an_mlp_on_rows_is_scored_on_rows_that_nothing_else_saw(farm: FarmHarness) -> None:
+    farm.agent("a", cpus=2).go()
+    params = {
+        "trial": "mlp",
+        "data": "digits",
+        "space": {"lr": {"loguniform": [0.003, 0.3]}, "hidden": {"randint": [8, 65]}, "momentum": 0.9},
+        "metric": "accuracy",
+        "trials": 4,
+        "scheduler": "halving",
+        "stop": {"iterations": 9, "train_accuracy": 0.99},
+    }
+    found = best(farm, job := farm.submit({}, kind="tune", params=params))
+    assert found["test"]["accuracy"] > 0.85 and found["checkpoint_bytes"] > 0
+    with np.load(result(farm, job) / "best.npz") as weights:
+        assert set(weights) == {"w0", "b0", "w1", "b1"} and weights["w0"].shape[0] == 64
+    assert "accuracy" in farm.coordinator("report", job).stdout or farm.coordinator("report", job).returncode == 0
+
+
+def test_what_could_never_run_is_a_line_at_submit(farm: FarmHarness) -> None:
+    for params, said in (
+        ({"space": {"lr": {"uniform": [1, 0]}}}, "params.space.lr.uniform: the range 1 to 0 is empty"),
+        ({"space": {"lr": [1, 2]}}, "params.space.lr: a bare list"),
+        ({"metric": None}, "params.metric"),
+        ({"goal": "first"}, "params.goal: `first` to reach what?"),
+    ):
+        file = farm.job_file({}, work=WORK, kind="tune", code="work.py:train", params={**SMALL, **params})
+        done = farm.coordinator("submit", str(file))
+        assert done.returncode and said in done.stderr and "Traceback" not in done.stderr

@@ -1,0 +1,192 @@
+"""A trial in its worker: iteration by iteration, from a checkpoint on, in a process of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from muster.jobs.contract.kind import Bench, RunnerLost, Shard, Site
+from muster.jobs.tuning.params import EstimatorSpec, TuneParams
+from muster.jobs.tuning.plan_trials import prepare
+from muster.jobs.tuning.trial_runner import STATE, TOLD, TrialOrder, TrialRunner
+from muster.jobs.tuning.trials import Segment
+from muster.jobs.user_code.runner import trial
+
+WORK = """
+import os
+import numpy as np
+
+def train(config, state, budget, trial):
+    assert budget == 1
+    x = np.zeros(3) if state is None else state["x"]
+    x = x + config["rate"]
+    if x[0] > 8:
+        raise ValueError("too far")
+    metrics = {"accuracy": x[0] / 10, "pid": os.getpid(), "trial": trial}
+    return metrics, {"x": x, "notes": ["seen", x[0]]}
+
+def steps(config, state):
+    at = 0 if state is None else state
+    while at < 5:
+        at += 1
+        yield {"accuracy": at / 10 if at < 4 or config["rate"] < 1 else float("nan")}, at
+
+def gives_up(config, state, budget):
+    return {"failed": "no good"}, None
+
+def other(config, state, budget):
+    return {"loss": 1}, None
+
+def odd(config, state, budget):
+    return {"accuracy": 1}, object()
+"""
+SPACE = {"rate": {"uniform": [0, 1]}}
+Opened = Callable[..., TrialRunner]
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Opened]:
+    made: list[TrialRunner] = []
+    (tmp_path / "work.py").write_text(WORK)
+
+    def open_(entry: str | None = None, **given: Any) -> TrialRunner:
+        params = TuneParams(**{"space": SPACE, "metric": "accuracy", **given})
+        prepared = prepare(params, Site(tmp_path, (), 1, entry is not None, None, entry))
+        scratch = tmp_path / f"scratch-{len(made)}"
+        model = Path(prepared.model) if prepared.model else None
+        bench = Bench(prepared.params, 1, 60.0, scratch, tmp_path if entry else None, entry, model=model)
+        made.append(TrialRunner(prepared.params, bench))
+        return made[-1]
+
+    yield open_
+    for runner in made:
+        runner.close()
+
+
+def run(runner: TrialRunner, sheet: Path | None = None, **order: Any) -> tuple[Segment, bytes]:
+    """What a shard gives. `sheet`: where its checkpoint was laid out."""
+    given = TrialOrder(**{"trial": 0, "start": 0, "to": 4, "config": {"rate": 1.0}, "limit": 60.0, **order})
+    result: Any = runner.run(Shard("made", 0, 0, None, msgspec.msgpack.encode(given), sheet=sheet))
+    told, state = (result[name].values.tobytes() for name in (TOLD, STATE))
+    segment = msgspec.msgpack.decode(told, type=Segment)
+    assert segment.state_bytes == len(state)
+    return segment, state
+
+
+def test_a_trial_goes_on_in_memory_or_from_its_checkpoint_to_the_same_end(opened: Opened, tmp_path: Path) -> None:
+    here, elsewhere = opened("work.py:train"), opened("work.py:train")
+    first, state = run(here, to=2)
+    assert [one["accuracy"] for one in first.curve] == [0.1, 0.2] and first.why == ""
+    (tmp_path / "sheet").write_bytes(state)
+    onward = {"start": 2, "to": 4, "state": first.state}
+    second, end = run(here, None, **onward)
+    third, same = run(elsewhere, tmp_path / "sheet", **onward)
+    assert [one["accuracy"] for one in second.curve] == [one["accuracy"] for one in third.curve] == [0.3, 0.4]
+    assert second.state == third.state and end == same
+    assert second.curve[0]["pid"] == first.curve[0]["pid"]
+
+
+def test_trials_of_equal_states_are_not_taken_for_each_other(opened: Opened, tmp_path: Path) -> None:
+    runner = opened("work.py:steps")
+    first, state = run(runner, to=3, config={"rate": 1.0})
+    (tmp_path / "sheet").write_bytes(state)
+    onward, _ = run(runner, tmp_path / "sheet", trial=1, start=3, to=4, state=first.state, config={"rate": 0.5})
+    assert onward.curve == [{"accuracy": 0.4}]
+
+
+def test_a_checkpoint_that_is_not_the_one_that_is_wanted_is_a_loss(opened: Opened, tmp_path: Path) -> None:
+    (tmp_path / "sheet").write_bytes(b"something else")
+    with pytest.raises(RunnerLost, match="not the one"):
+        run(opened("work.py:train"), tmp_path / "sheet", start=2, state="0" * 32)
+
+
+def test_a_generator_goes_on_too_and_its_end_is_the_trials(opened: Opened, tmp_path: Path) -> None:
+    runner, other = opened("work.py:steps"), opened("work.py:steps")
+    first, state = run(runner, to=2, config={"rate": 0.5})
+    (tmp_path / "sheet").write_bytes(state)
+    for one in (runner, other):
+        onward, _ = run(one, tmp_path / "sheet", start=2, to=9, state=first.state, config={"rate": 0.5})
+        assert [one["accuracy"] for one in onward.curve] == [0.3, 0.4, 0.5] and onward.why == "iterations"
+
+
+def test_a_trial_ends_where_its_target_is_or_where_it_diverges(opened: Opened) -> None:
+    runner = opened("work.py:steps", stop={"accuracy": 0.3})
+    assert [len(run(runner, config={"rate": rate})[0].curve) for rate in (0.5, 1.0)] == [3, 3]
+    segment, state = run(opened("work.py:steps"), config={"rate": 1.0})
+    assert segment.why == "diverged" and math.isnan(segment.curve[3]["accuracy"]) and state == b""
+
+
+def test_a_segment_ends_when_its_time_is_over_but_not_before_an_iteration(opened: Opened) -> None:
+    assert len(run(opened("work.py:train"), limit=0.0)[0].curve) == 1
+
+
+def test_a_trial_that_fails_is_a_result_with_its_evidence(opened: Opened) -> None:
+    segment, _ = run(opened("work.py:train"), to=20)
+    assert segment.why == "failed" and segment.message == "exception: ValueError: too far" and not segment.final
+    assert 'work.py", line 10' in segment.evidence
+    for entry, said in {
+        "gives_up": "no good",
+        "other": "it reports loss, and no `accuracy` (params.metric)",
+    }.items():
+        segment, _ = run(opened(f"work.py:{entry}"))
+        assert (segment.message, segment.final) == (said, True)
+    segment, _ = run(opened("work.py:odd"))
+    assert "a object cannot be kept" in segment.message
+
+
+def test_code_without_the_function_says_so(opened: Opened) -> None:
+    segment, _ = run(opened("work.py:nothing"))
+    assert "no function called 'nothing'" in segment.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "space", "config"),
+    [
+        ("mlp", {"hidden": {"int": [4, 64]}, "lr": 0.1}, {"hidden": 32, "lr": 0.1, "momentum": 0.9}),
+        (EstimatorSpec("sklearn.linear_model.SGDClassifier"), {"alpha": {"loguniform": [1e-6, 1e-2]}}, {"alpha": 1e-4}),
+    ],
+)
+def test_ours_learn_the_same_in_one_go_and_in_two_and_are_scored(
+    opened: Opened, tmp_path: Path, kind: Any, space: dict[str, Any], config: dict[str, Any]
+) -> None:
+    one, two = (opened(trial=kind, space=space, data="digits") for _ in range(2))
+    whole, end = run(one, config=config)
+    first, state = run(two, to=2, config=config)
+    (tmp_path / "sheet").write_bytes(state)
+    run(two, to=1, config=config)  # another trial comes between
+    run(two, to=1, config=config)
+    run(two, to=1, config=config)
+    second, _ = run(two, tmp_path / "sheet", start=2, to=4, state=first.state, config=config)
+    assert whole.curve == first.curve + second.curve and (whole.state == second.state or kind != "mlp")
+    assert whole.curve[-1]["accuracy"] > 0.85
+    (tmp_path / "sheet").write_bytes(end)
+    score, _ = run(one, tmp_path / "sheet", start=4, state=whole.state, config=config, score=True)
+    assert score.score is not None and score.score["accuracy"] > 0.85 and not score.curve
+
+
+def test_states_come_back_as_they_were() -> None:
+    state = {"a": np.arange(6.0).reshape(2, 3), "b": [1, None, ("x", 2.5)], "c": b"raw", "d": np.float32(3), 5: True}
+    back = trial.decoded(trial.encoded(state))
+    assert back["b"] == state["b"] and back["c"] == b"raw" and back[5] is True and back["d"].dtype == np.float32
+    assert np.array_equal(back["a"], state["a"]) and trial.encoded(back) == trial.encoded(state)
+
+
+def test_what_a_trial_could_never_be_is_refused_at_submit(opened: Opened) -> None:
+    from muster.jobs.common.errors import JobFileError
+
+    for given, said in (
+        ({}, "params.trial: missing: what is to be trained?"),
+        ({"trial": EstimatorSpec("sklearn.svm.SVC"), "data": "digits"}, "has no partial_fit"),
+        ({"trial": EstimatorSpec("sklearn.nothing.SVC"), "data": "digits"}, "No module named"),
+        ({"trial": EstimatorSpec("sklearn.linear_model.SGDClassifier"), "data": "digits"}, "no parameter `rate`"),
+        ({"trial": "mlp", "data": "digit", "space": {"lr": 0.1}}, "there is no data set 'digit'"),
+    ):
+        with pytest.raises(JobFileError) as caught:
+            opened(**given)
+        assert said in caught.value.message

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from muster.coordinator.client.farm import Farm
     from muster.coordinator.client.job import Job
+    from muster.coordinator.client.study import Study
     from muster.jobs.sources.layer_writer import LayerWriter
 
 VERSION = "0.1.0"  # setup.cfg has the same; a test compares them
@@ -18,9 +19,10 @@ _DOORS = {
     "Farm": "muster.coordinator.client.farm",
     "Job": "muster.coordinator.client.job",
     "LayerWriter": "muster.jobs.sources.layer_writer",
+    "Study": "muster.coordinator.client.study",
 }
 
-__all__ = ["VERSION", "Farm", "Job", "LayerWriter"]
+__all__ = ["VERSION", "Farm", "Job", "LayerWriter", "Study"]
 
 
 def __getattr__(name: str) -> object:

@@ -6,11 +6,14 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+import numpy as np
 
 from muster.coordinator.api.status import AgentStatus
 from muster.coordinator.client import job_draft as drafts
-from muster.coordinator.client.arrays import send
+from muster.coordinator.client.arrays import is_array, send
 from muster.coordinator.client.backends.base import Backend
 from muster.coordinator.client.backends.local import LocalBackend
 from muster.coordinator.client.backends.remote import RemoteBackend
@@ -18,6 +21,7 @@ from muster.coordinator.client.backends.ssh import Ssh
 from muster.coordinator.client.function_source import ship
 from muster.coordinator.client.job import Job
 from muster.coordinator.client.job_draft import JobDraft
+from muster.coordinator.client.study import Study
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.uploads import Upload
 from muster.jobs.common.errors import SourceError, UsageError
@@ -100,6 +104,39 @@ class Farm:
         given = {"name": name or _named(function), "kind": "map", "code": code.entry, "params": params, **fields}
         return self._send(drafts.from_fields(given, source, self._place.here, code), progress)
 
+    def tune(
+        self,
+        train: Callable[..., Any] | str | Mapping[str, str],
+        space: Mapping[str, Any],
+        /,
+        *,
+        metric: str,
+        data: str | Mapping[str, Any] | None = None,
+        name: str | None = None,
+        progress: bool = True,
+        **more: Any,
+    ) -> Study:
+        """Search `space` for the configuration that `train` does best with, by `metric`.
+
+        `train`: `train(config, state, budget)`, which returns `(metrics, state)`, or a generator `train(config, state)`
+        that yields those; or "mlp", or {"estimator": "sklearn.linear_model.SGDClassifier"}. `data`: "digits", or paths
+        as {"x": ..., "y": ...}, where the farm is on this machine also arrays. Of the other keyword arguments, fields
+        of a job file are that, the rest is what `params` of `kind: tune` takes: `trials`, `stop`, `scheduler`, ….
+        """
+        fields = {field: more.pop(field) for field in list(more) if field in JOB_FIELDS}
+        code = ship(train) if callable(train) else None
+        if code is not None:
+            fields["code"] = code.entry
+        else:
+            more["trial"] = train
+        with TemporaryDirectory(prefix="muster-tune-") as folder:
+            if data is not None:
+                more["data"] = _data_files(data, Path(folder), self._place.here)
+            params = {"space": space, "metric": metric, **more}
+            called = name or (_named(train) if callable(train) else "tune")
+            given = {"name": called, "kind": "tune", "params": params, **fields}
+            return Study(self._send(drafts.from_fields(given, None, self._place.here, code), progress))
+
     def _send(self, draft: JobDraft, progress: bool) -> Job:
         for tries in range(1, SUBMIT_TRIES + 1):
             send(self._place, draft.files, progress)
@@ -149,6 +186,23 @@ def _is_root(where: str) -> bool:
 def _cache() -> Path:
     named = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(named) if Path(named).is_absolute() else Path.home() / ".cache") / "muster"
+
+
+def _data_files(data: str | Mapping[str, Any], folder: Path, here: bool) -> Any:
+    """Arrays become files for as long as the job is planned; a relative path is of this machine."""
+    if isinstance(data, str):
+        return data
+    files: dict[str, Any] = {}
+    for name, value in data.items():
+        if not is_array(value):
+            is_path = isinstance(value, (str, Path)) and not str(value).startswith("~")
+            files[name] = str(Path(value).absolute()) if here and is_path else value
+            continue
+        if not here:
+            raise UsageError(f"data: {name} is an array of this machine, the farm is elsewhere", "name a file there")
+        files[name] = str(folder / f"{name}.npy")
+        np.save(files[name], value)
+    return files
 
 
 def _named(function: Callable[..., Any]) -> str:

@@ -46,7 +46,7 @@ def _row(one: SearchSummary) -> tuple[str, ...]:
     return (
         f"{one.tried:,}/{one.trials:,}",
         str(best.trial) if best else "-",
-        number_text(best.metrics[one.metric]) if best else "-",
+        number_text(best.metrics[one.metric] or 0.0) if best else "-",
         number_text(next(iter(test.values()))) if test else "-",
         f"{one.iterations:,}",
         share,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Sequence
+from math import isfinite
 from statistics import median
 from typing import Any
 
@@ -16,6 +17,7 @@ from muster.jobs.tuning.space import Config
 from muster.jobs.tuning.stopping import Why
 from muster.jobs.tuning.trials import Metrics, Trial
 
+TRIALS_TABLE, CURVES_TABLE, BEST_FILE, TRIALS_FILE = "trials.csv", "curves.csv", "best.json", "trials.json"
 VALUE_DIGITS = 4  # of a configuration in a line
 
 
@@ -23,9 +25,23 @@ class BestTrial(msgspec.Struct, frozen=True):
     trial: int
     config: Config
     iterations: int
-    metrics: Metrics  # of its last iteration
+    metrics: dict[str, float | None]  # of its last iteration; None for what is not finite
     seconds: float  # of its training
     machine: str  # where it ran last
+
+
+class TrialSummary(msgspec.Struct, frozen=True):
+    """One trial, for programs."""
+
+    number: int
+    state: str
+    config: Config
+    iterations: int
+    metrics: dict[str, float | None]  # of the last iteration; None for what is not finite
+    curve: list[dict[str, float | None]]
+    seconds: float
+    machine: str  # where it ran last
+    message: str  # of its failure
 
 
 class SearchSummary(msgspec.Struct, frozen=True):
@@ -79,7 +95,34 @@ def summarised(search: Search, cpus: int = 1) -> SearchSummary:
 
 def _best(search: Search, trial: Trial) -> BestTrial:
     config = search.configurations.config(trial.number)
-    return BestTrial(trial.number, config, trial.iterations, trial.curve[-1], sum(trial.seconds), trial.machine)
+    return BestTrial(
+        trial.number, config, trial.iterations, _finite(trial.curve[-1]), sum(trial.seconds), trial.machine
+    )
+
+
+def _finite(metrics: Metrics) -> dict[str, float | None]:
+    return {name: value if isfinite(value) else None for name, value in metrics.items()}
+
+
+def trials_of(search: Search) -> list[TrialSummary]:
+    """The best first."""
+    found = []
+    for trial in search.table.ranked():
+        curve = [_finite(metrics) for metrics in trial.curve]
+        found.append(
+            TrialSummary(
+                number=trial.number,
+                state=state_of(trial),
+                config=search.configurations.config(trial.number),
+                iterations=trial.iterations,
+                metrics=curve[-1] if curve else {},
+                curve=curve,
+                seconds=sum(trial.seconds),
+                machine=trial.machine,
+                message=trial.message,
+            )
+        )
+    return found
 
 
 def trials_csv(search: Search) -> str:

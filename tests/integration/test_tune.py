@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from muster.coordinator.client import Farm
+from muster.jobs.common.errors import JobFileError
 from muster.jobs.tuning.journal import Journal, recalled
 from tests.support.farm import FarmHarness, until
 
@@ -157,6 +159,28 @@ def test_an_mlp_on_rows_is_scored_on_rows_that_nothing_else_saw(farm: FarmHarnes
     with np.load(result(farm, job) / "best.npz") as weights:
         assert set(weights) == {"w0", "b0", "w1", "b1"} and weights["w0"].shape[0] == 64
     assert "accuracy" in farm.coordinator("report", job).stdout or farm.coordinator("report", job).returncode == 0
+
+
+def climbs(config: dict[str, Any], state: Any, budget: int) -> Any:
+    at = (state or 0) + budget
+    return {"accuracy": config["lr"] * at}, at
+
+
+def test_a_study_is_asked_for_from_python(farm: FarmHarness) -> None:
+    farm.agent("a", cpus=2).go()
+    study = Farm(farm.root.path).tune(climbs, SPACE, metric="accuracy", trials=5, stop={"iterations": 4})
+    assert study.best.number == study.trials[0].number and study.best.iterations == 4
+    table = study.table()
+    assert table["accuracy"] == sorted(table["accuracy"], reverse=True) and len(table["lr"]) == 5
+    assert study.best.curve[0]["accuracy"] == study.best.config["lr"]
+    assert study.progress["best"] == study.best.metrics["accuracy"] and study.wait(progress=False).state == "complete"
+    rng = np.random.default_rng(0)
+    rows = {"x": rng.normal(size=(200, 5)).astype("f4"), "y": rng.integers(0, 2, 200)}
+    given: dict[str, Any] = {"metric": "accuracy", "data": rows, "trials": 2, "stop": {"iterations": 2}}
+    study = Farm(farm.root.path).tune({"estimator": "sklearn.linear_model.SGDClassifier"}, {"alpha": 0.001}, **given)
+    assert study.summary.test and study.model is not None and study.model.name == "best.skops"
+    with pytest.raises(JobFileError, match="trails"):
+        Farm(farm.root.path).tune(climbs, SPACE, metric="accuracy", trails=5)
 
 
 def test_what_could_never_run_is_a_line_at_submit(farm: FarmHarness) -> None:

@@ -14,18 +14,27 @@ from muster.coordinator.drivers.session import Drive
 from muster.jobs.tuning.journal import Journal
 from muster.jobs.tuning.params import EstimatorSpec, TuneParams
 from muster.jobs.tuning.search import Search
-from muster.jobs.tuning.summary import curves_csv, summarised, trials_csv
+from muster.jobs.tuning.summary import (
+    BEST_FILE,
+    CURVES_TABLE,
+    TRIALS_FILE,
+    TRIALS_TABLE,
+    curves_csv,
+    summarised,
+    trials_csv,
+    trials_of,
+)
 
-TRIALS, CURVES, BEST = "trials.csv", "curves.csv", "best.json"
 WEIGHTS = re.compile(r"[wb]\d+", re.ASCII)  # of a checkpoint, what a model is
 
 
 def publish_search(drive: Drive, search: Search, journal: Journal, cpus: int) -> None:
     def written(folder: Path) -> Written:
         files = {
-            TRIALS: trials_csv(search).encode(),
-            CURVES: curves_csv(search).encode(),
-            BEST: msgspec.json.format(msgspec.json.encode(summarised(search, cpus)), indent=1),
+            TRIALS_TABLE: trials_csv(search).encode(),
+            CURVES_TABLE: curves_csv(search).encode(),
+            TRIALS_FILE: msgspec.json.encode(trials_of(search)),
+            BEST_FILE: msgspec.json.format(msgspec.json.encode(summarised(search, cpus)), indent=1),
         }
         best = search.table.best
         if best is not None and best.state:

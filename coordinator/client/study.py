@@ -1,0 +1,73 @@
+"""A search of a farm, from Python: wait for it, have its best, its trials and their table. Keeps no state."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from muster.coordinator.api.status import JobStatus
+from muster.coordinator.client.job import Job
+from muster.jobs.common.errors import IncompleteError
+from muster.jobs.tuning.summary import BEST_FILE, TRIALS_FILE, SearchSummary, TrialSummary
+
+LAYER = "made"
+
+
+class Study:
+    """What `Farm.tune` gives. Whatever tells of results waits until the search is over."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+    def __repr__(self) -> str:
+        return f"<Study {self.job.id}>"
+
+    def wait(self, progress: bool = True) -> JobStatus:
+        """Until it is over, whether by its end, its goal or its budget."""
+        return self.job.wait(progress)
+
+    def stop(self) -> None:
+        """End it; nothing is left of it but its checkpoints."""
+        self.job.cancel()
+
+    @property
+    def progress(self) -> dict[str, float | None]:
+        """How far it is now: `best`, `best_trial`, `iterations`, `reached`, `failed`, `seconds`."""
+        told = self.job.status().progress
+        return dict(told.numbers) if told is not None else {}
+
+    @cached_property
+    def summary(self) -> SearchSummary:
+        """All that best.json says."""
+        return msgspec.json.decode((self._folder / BEST_FILE).read_bytes(), type=SearchSummary)
+
+    @cached_property
+    def trials(self) -> list[TrialSummary]:
+        """The best first: `number`, `state`, `config`, `iterations`, `metrics`, `curve`, `seconds`, `machine`."""
+        return msgspec.json.decode((self._folder / TRIALS_FILE).read_bytes(), type=list[TrialSummary])
+
+    @property
+    def best(self) -> TrialSummary:
+        if self.summary.best is None:
+            raise IncompleteError(f"{self.job.id}: no trial came to a finite {self.summary.metric}", "see its trials")
+        return self.trials[0]
+
+    @property
+    def model(self) -> Path | None:
+        """The best trial's file: weights of an mlp, an estimator, or the state of a function of yours."""
+        return next(iter(self._folder.glob("best.npz")), next(iter(self._folder.glob("best.skops")), None))
+
+    def table(self) -> dict[str, list[Any]]:
+        """Columns of equal length, the best trial first; None where a trial has no such value."""
+        metrics = dict.fromkeys(name for one in self.trials for name in one.metrics)
+        params = dict.fromkeys(name for one in self.trials for name in one.config)
+        columns = {name: [getattr(one, name) for one in self.trials] for name in ("number", "state", "iterations")}
+        columns |= {name: [one.metrics.get(name) for one in self.trials] for name in metrics}
+        return columns | {name: [one.config.get(name) for one in self.trials] for name in params}
+
+    @cached_property
+    def _folder(self) -> Path:
+        return self.job.result(progress=False).folder / LAYER

@@ -22,7 +22,7 @@ from muster.jobs.common.errors import UsageError
 @root_option
 @json_option
 def command(jobs: tuple[str, ...], plots: Path | None, target: float | None, root: Path | None, as_json: bool) -> None:
-    """Show how trainings went: rounds, loss, accuracy on the test set, time to a target.
+    """Show how trainings or searches went: loss, accuracy, time to a target; the best trial and what it took.
 
     Works while they run, from their newest checkpoints, and without a coordinator.
     """

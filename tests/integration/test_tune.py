@@ -6,6 +6,8 @@ import csv
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ import pytest
 from muster.coordinator.client import Farm
 from muster.jobs.common.errors import JobFileError
 from muster.jobs.tuning.journal import Journal, recalled
-from tests.support.farm import FarmHarness, until
+from tests.support.farm import FarmHarness, running, until
+
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "tune.py"
 
 WORK = """
 import time
@@ -193,3 +197,31 @@ def test_what_could_never_run_is_a_line_at_submit(farm: FarmHarness) -> None:
         file = farm.job_file({}, work=WORK, kind="tune", code="work.py:train", params={**SMALL, **params})
         done = farm.coordinator("submit", str(file))
         assert done.returncode and said in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.ray
+def test_real_machines_are_killed_in_the_middle_of_a_rung_and_the_table_is_the_same(tmp_path: Path) -> None:
+    params = {"scheduler": "halving", "space": {**SPACE, "pause": 0.05}, "segment": 0.2}
+    with running(tmp_path) as farm:
+        farm.lease = 5.0
+        farm.restart()
+        farm.join("a", "--cpus", "1")
+        peace = table(farm, submit(farm, **{**params, "space": {**SPACE, "pause": 0.0}}))
+        other = farm.join("b", "--cpus", "1")
+        job = submit(farm, **params)
+        until(lambda: committed(farm, job) >= 5, "a few iterations")
+        for pid in drivers(farm, job):
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: committed(farm, job) >= 10, "some more")
+        farm.restart()
+        other.kill()
+        assert strip(table(farm, job)) == strip(peace)
+        done = subprocess.run(
+            [sys.executable, str(EXAMPLE), str(farm.root.path)], capture_output=True, text=True, timeout=100, check=True
+        )
+        assert "iterations: {'lr':" in done.stdout and "test rows: {'accuracy': 0.9" in done.stdout
+
+
+def strip(text: str) -> str:
+    """Without how long an iteration was made to take."""
+    return text.replace(",0.05,", ",").replace(",0.0,", ",")

@@ -123,6 +123,12 @@ class Farm:
         as {"x": ..., "y": ...}, where the farm is on this machine also arrays. Of the other keyword arguments, fields
         of a job file are that, the rest is what `params` of `kind: tune` takes: `trials`, `stop`, `scheduler`, ….
         """
+
+        def again(**changes: Any) -> Study:
+            given = {**more_given, "data": data, "name": name, "progress": progress, **changes}
+            return self.tune(train, space, metric=metric, **given)
+
+        more_given = dict(more)
         fields = {field: more.pop(field) for field in list(more) if field in JOB_FIELDS}
         code = ship(train) if callable(train) else None
         if code is not None:
@@ -135,7 +141,7 @@ class Farm:
             params = {"space": space, "metric": metric, **more}
             called = name or (_named(train) if callable(train) else "tune")
             given = {"name": called, "kind": "tune", "params": params, **fields}
-            return Study(self._send(drafts.from_fields(given, None, self._place.here, code), progress))
+            return Study(self._send(drafts.from_fields(given, None, self._place.here, code), progress), again)
 
     def _send(self, draft: JobDraft, progress: bool) -> Job:
         for tries in range(1, SUBMIT_TRIES + 1):

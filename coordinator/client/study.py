@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import msgspec
 
 from muster.coordinator.api.status import JobStatus
 from muster.coordinator.client.job import Job
-from muster.jobs.common.errors import IncompleteError
+from muster.jobs.common.errors import IncompleteError, UsageError
 from muster.jobs.tuning.summary import BEST_FILE, TRIALS_FILE, SearchSummary, TrialSummary
 
 LAYER = "made"
@@ -19,8 +20,9 @@ LAYER = "made"
 class Study:
     """What `Farm.tune` gives. Whatever tells of results waits until the search is over."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, again: Callable[..., Study] | None = None) -> None:
         self.job = job
+        self._again = again  # with other parameters
 
     def __repr__(self) -> str:
         return f"<Study {self.job.id}>"
@@ -32,6 +34,13 @@ class Study:
     def stop(self) -> None:
         """End it; nothing is left of it but its checkpoints."""
         self.job.cancel()
+
+    def extend(self, **changes: Any) -> Study:
+        """A search that goes on from this one, once it is over, with more `trials`, or another `stop` or `budget`."""
+        if self._again is None:
+            raise UsageError(f"{self.job.id} was not begun here", "submit it again with `extends` in its params")
+        self.wait(progress=False)
+        return self._again(extends=self.job.id, **changes)
 
     @property
     def progress(self) -> dict[str, float | None]:

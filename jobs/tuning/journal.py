@@ -10,7 +10,7 @@ import xxhash
 
 from muster.jobs.common.durable import make_folder, write_durably
 from muster.jobs.common.errors import DamagedError, NotFoundError
-from muster.jobs.tuning.params import TuneParams
+from muster.jobs.tuning.params import SAME, TuneParams, stop_of
 from muster.jobs.tuning.search import Search
 from muster.jobs.tuning.trials import Segment
 
@@ -72,6 +72,10 @@ class Journal:
             raise DamagedError(f"{path}: its bytes do not match its name", "submit the search again")
         return raw
 
+    def states(self) -> dict[str, bytes]:
+        """Every checkpoint there is."""
+        return {path.stem: self.state(path.stem) for path in self.folder.glob(f"*{STATE}")}
+
     def keep(self, digests: Collection[str]) -> None:
         """Remove every other checkpoint."""
         for path in self.folder.glob(f"*{STATE}"):
@@ -80,6 +84,24 @@ class Journal:
 
     def _state(self, digest: str) -> Path:
         return self.folder / f"{digest}{STATE}"
+
+
+def adopted(folder: Path, params: TuneParams) -> tuple[list[Segment], dict[str, bytes]]:
+    """What a search has that goes on from that one: its segments, and the checkpoints that are left. Trials that ended
+    because they had no more iterations go on, where there are more now and their checkpoint was kept."""
+    before, journal = recalled(folder), Journal(folder)
+    for name in SAME:
+        if getattr(before.params, name) != getattr(params, name):
+            raise DamagedError(
+                f"params.{name} is not that of {params.extends}", "extend it with the same, or begin anew"
+            )
+    segments, states = [], journal.states()
+    for segment in journal.segments():
+        trial, most = before.table.trials[segment.trial], stop_of(params).iterations
+        if segment.why == "iterations" and trial.iterations < most and trial.state in states:
+            segment = msgspec.structs.replace(segment, why="")
+        segments.append(msgspec.structs.replace(segment, score=None))
+    return [one for one in segments if one.curve or one.why], states
 
 
 def recalled(folder: Path) -> Search:

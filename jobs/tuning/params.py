@@ -26,6 +26,7 @@ LESS_IS_BETTER = re.compile(r"(^|_)(loss|error|mae|mse|rmse)(_|$)")  # names of 
 MLP_METRICS = ("train_accuracy", "train_loss", "accuracy", "loss")
 MLP_PARAMETERS = ("hidden", "lr", "momentum", "batch")
 SCORES = ("accuracy", "train_accuracy")  # of an estimator: on rows held out, on those it saw
+SAME = ("space", "metric", "mode", "trial", "data", "valid", "searcher", "first", "seed", "facts")  # of one extended
 MEASURED = ("iterations", "seconds", "plateau")  # what `stop` names beside metrics
 _AIM = re.compile(r"(<=|>=)\s*(\S+)")
 
@@ -72,6 +73,7 @@ class TuneParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     goal: Literal["all", "first"] = "all"
     budget: Budget = Budget()
     segment: Span = 20.0  # seconds after which a trial's state is kept, at the next iteration
+    extends: Annotated[str, Meta(min_length=1, max_length=256)] | None = None  # a search that this one goes on from
     facts: Facts | None = None  # filled in at submit
 
     @property

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from muster.coordinator.client import Farm
+from muster.coordinator.client.study import Study
 from muster.jobs.common.errors import JobFileError
 from muster.jobs.tuning.journal import Journal, recalled
 from tests.support.farm import FarmHarness, running, until
@@ -166,8 +167,8 @@ def test_an_mlp_on_rows_is_scored_on_rows_that_nothing_else_saw(farm: FarmHarnes
 
 
 def climbs(config: dict[str, Any], state: Any, budget: int) -> Any:
-    at = (state or 0) + budget
-    return {"accuracy": config["lr"] * at}, at
+    at = (state or [0])[0] + budget
+    return {"accuracy": config["lr"] * at}, [at, config["lr"]]
 
 
 def test_a_study_is_asked_for_from_python(farm: FarmHarness) -> None:
@@ -178,6 +179,16 @@ def test_a_study_is_asked_for_from_python(farm: FarmHarness) -> None:
     assert table["accuracy"] == sorted(table["accuracy"], reverse=True) and len(table["lr"]) == 5
     assert study.best.curve[0]["accuracy"] == study.best.config["lr"]
     assert study.progress["best"] == study.best.metrics["accuracy"] and study.wait(progress=False).state == "complete"
+    longer = study.extend(trials=7, stop={"iterations": 6})
+    assert len(longer.trials) == 7 and {one.iterations for one in longer.trials} <= {4, 6}
+    assert sum(one.iterations == 6 for one in longer.trials) == 3 + 2  # whose checkpoints were kept, and the new ones
+    assert {one.number: one.config for one in study.trials}.items() <= {
+        one.number: one.config for one in longer.trials
+    }.items()
+    done = farm.coordinator("submit", "--from", study.job.id, "--set", f"extends={study.job.id}", "--set", "trials=6")
+    assert done.returncode == 0, done.stderr
+    more = Study(Farm(farm.root.path).job(study.job.id.partition(".")[0]))
+    assert len(more.trials) == 6 and more.trials != study.trials and more.summary.iterations == 6 * 4
     rng = np.random.default_rng(0)
     rows = {"x": rng.normal(size=(200, 5)).astype("f4"), "y": rng.integers(0, 2, 200)}
     given: dict[str, Any] = {"metric": "accuracy", "data": rows, "trials": 2, "stop": {"iterations": 2}}
@@ -185,6 +196,13 @@ def test_a_study_is_asked_for_from_python(farm: FarmHarness) -> None:
     assert study.summary.test and study.model is not None and study.model.name == "best.skops"
     with pytest.raises(JobFileError, match="trails"):
         Farm(farm.root.path).tune(climbs, SPACE, metric="accuracy", trails=5)
+
+
+def test_a_search_that_cannot_be_extended_halts_and_says_why(farm: FarmHarness) -> None:
+    farm.agent("a").go()
+    job = submit(farm, extends="job.9")
+    until(lambda: farm.status(job).state == "halted", "it to halt")
+    assert "has not begun" in farm.status(job).why
 
 
 def test_what_could_never_run_is_a_line_at_submit(farm: FarmHarness) -> None:

@@ -14,9 +14,10 @@ from muster.coordinator.drivers.session import Drive, Landed, run
 from muster.coordinator.drivers.tuning.progress import progress_of
 from muster.coordinator.drivers.tuning.result import publish_search
 from muster.coordinator.farm_root import plans
-from muster.jobs.common.errors import DamagedError
+from muster.coordinator.farm_root.paths import Root
+from muster.jobs.common.errors import DamagedError, NotFoundError
 from muster.jobs.common.ranges import RangeSet
-from muster.jobs.tuning.journal import Journal, SearchHead
+from muster.jobs.tuning.journal import Journal, SearchHead, adopted
 from muster.jobs.tuning.params import TuneParams
 from muster.jobs.tuning.trial_runner import TrialOrder
 from muster.jobs.tuning.trials import Segment
@@ -35,7 +36,7 @@ def main() -> int:
 def _drive(drive: Drive) -> None:
     try:
         TuningDriver(drive).run()
-    except DamagedError as error:
+    except (DamagedError, NotFoundError) as error:
         drive.give_up(f"{error.message}; {error.hint}")
 
 
@@ -50,11 +51,20 @@ class TuningDriver:
         self._search = head.search
         self._journal = Journal(drive.place.checkpoints)
         drive.patiently(lambda: self._journal.begin(head))
+        self._adopt(params)
         for segment in self._journal.segments():
             self._search.commit(segment)
         self._out: dict[int, TrialOrder] = {}  # shard → what it is to do
         self._wrong = 0
         self._before, self._since = self._search.elapsed, time.monotonic()
+
+    def _adopt(self, params: TuneParams) -> None:
+        """Begin where another search is."""
+        if params.extends is None or len(self._journal):
+            return
+        root = Root(self._drive.place.path.parents[1])
+        segments, states = adopted(root.job(params.extends).checkpoints, params)
+        self._drive.patiently(lambda: self._journal.append(segments, states))
 
     @property
     def _seconds(self) -> float:

@@ -34,6 +34,7 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._states = {path.stem for path in folder.glob(f"*{STATE}")}
         self._next = 1 + max((int(path.stem) for path in folder.glob(f"*{SEGMENTS}")), default=-1)
 
     def __len__(self) -> int:
@@ -49,6 +50,7 @@ class Journal:
         """Checkpoints first: what a segment names is there."""
         for digest, state in states.items():
             write_durably(self._state(digest), state)
+            self._states.add(digest)
         write_durably(self.folder / f"{self._next:08}{SEGMENTS}", msgspec.msgpack.encode(segments))
         self._next += 1
 
@@ -74,13 +76,13 @@ class Journal:
 
     def states(self) -> dict[str, bytes]:
         """Every checkpoint there is."""
-        return {path.stem: self.state(path.stem) for path in self.folder.glob(f"*{STATE}")}
+        return {digest: self.state(digest) for digest in self._states}
 
     def keep(self, digests: Collection[str]) -> None:
         """Remove every other checkpoint."""
-        for path in self.folder.glob(f"*{STATE}"):
-            if path.stem not in digests:
-                path.unlink(missing_ok=True)
+        for digest in self._states.difference(digests):
+            self._state(digest).unlink(missing_ok=True)
+        self._states.intersection_update(digests)
 
     def _state(self, digest: str) -> Path:
         return self.folder / f"{digest}{STATE}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterator
 
@@ -105,8 +106,8 @@ class Table:
 
     def value(self, trial: Trial, upto: int | None = None) -> float:
         """Its metric after so many iterations, or the last; nan where there is none."""
-        curve = trial.curve[:upto]
-        return curve[-1][self.params.metric] if curve else math.nan
+        count = trial.iterations if upto is None else min(upto, trial.iterations)
+        return trial.curve[count - 1][self.params.metric] if count else math.nan
 
     def rank(self, trial: Trial, upto: int | None = None) -> tuple[bool, float, int]:
         """Least is best. Who diverged or failed comes last, but not before it did. Equals go by number."""
@@ -115,9 +116,10 @@ class Table:
         last = not math.isfinite(value) or (trial.why in LAST_RANKED and by_then)
         return last, 0.0 if last else -self.params.better(value), trial.number
 
-    def ranked(self) -> list[Trial]:
-        """The best first."""
-        return sorted(self.trials.values(), key=self.rank)
+    def ranked(self, most: int | None = None) -> list[Trial]:
+        """The best first; so many, or all."""
+        every = self.trials.values()
+        return sorted(every, key=self.rank) if most is None else heapq.nsmallest(most, every, key=self.rank)
 
     @property
     def best(self) -> Trial | None:

@@ -132,6 +132,16 @@ def test_the_first_that_is_good_enough_ends_the_search(farm: FarmHarness) -> Non
     assert found["best"]["metrics"]["accuracy"] >= 0.6 and found["tuning_ratio"] >= 1
 
 
+def test_a_target_that_nobody_reaches_ends_by_the_budget_and_is_told(farm: FarmHarness) -> None:
+    farm.agent("a", cpus=2).go()
+    stop = {"iterations": 1000, "accuracy": 2.0}
+    job = submit(farm, stop=stop, budget={"iterations": 30}, segment=0.05, space={**SPACE, "pause": 0.01})
+    found = best(farm, job)
+    assert 30 <= found["iterations"] < 100 and found["ended"] == "the budget of 30 iterations is spent"
+    lines = farm.coordinator("status", job).stdout
+    assert "the budget of 30 iterations is spent; nobody reached the target" in lines
+
+
 def test_trials_that_fail_are_shown_and_the_search_goes_on(farm: FarmHarness) -> None:
     farm.agent("a", cpus=2).go()
     found_of = best(farm, job := submit(farm, space={**SPACE, "most": 0.5}))

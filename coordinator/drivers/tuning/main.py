@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from heapq import nsmallest
 
 import msgspec
 import xxhash
@@ -192,7 +193,8 @@ class TuningDriver:
     def _wanted(self) -> set[str]:
         """Checkpoints that may still be gone on from, and those of the best."""
         table = self._search.table
-        best = [trial for trial in table.ranked() if trial.ended][:KEPT_BEST]
+        ended = (trial for trial in table.trials.values() if trial.ended and trial.state)
+        best = nsmallest(KEPT_BEST, ended, key=table.rank)
         return {trial.state for trial in (*table.open.values(), *best)}
 
     # --- keeping it ---

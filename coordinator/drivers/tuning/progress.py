@@ -7,6 +7,7 @@ from collections.abc import Collection
 from muster.coordinator.api.status import Progress
 from muster.jobs.common.units import format_duration
 from muster.jobs.kinds.tune import TRIAL
+from muster.jobs.tuning.params import stop_of
 from muster.jobs.tuning.search import Search
 from muster.jobs.tuning.space import differing
 from muster.jobs.tuning.summary import config_text, number_text, state_of
@@ -25,6 +26,8 @@ def progress_of(search: Search, running: Collection[int], seconds: float) -> Pro
     stands = (f"{reached} reached the target", f"{table.failed} failed", f"{len(running)} running")
     counted = [part for part in stands if not part.startswith("0 ")]
     lines = [f"search    {', '.join([f'{table.iterations:,} iterations', *counted])}", *_ranking(search, running)]
+    if ended := search.ending(seconds):
+        lines.append(f"ended     {ended}{'; nobody reached the target' if _missed_all(search) else ''}")
     return Progress(
         sum(number not in running for number in table.trials),
         table.count,
@@ -43,10 +46,14 @@ def progress_of(search: Search, running: Collection[int], seconds: float) -> Pro
     )
 
 
+def _missed_all(search: Search) -> bool:
+    return bool(stop_of(search.params).aims) and not search.table.reached
+
+
 def _ranking(search: Search, running: Collection[int]) -> list[str]:
     """A line for each of the best."""
     table = search.table
-    best = table.ranked()[:SHOWN]
+    best = table.ranked(SHOWN)
     configs = [search.configurations.config(trial.number) for trial in best]
     names = differing(configs) if len(configs) > 1 else [name for config in configs for name in config]
     lines = []

@@ -27,6 +27,7 @@ SLOTS_AHEAD = 2  # segments out for each slot: one that runs, one that waits
 OUT_LEAST = 4
 KEPT_BEST = 3  # checkpoints of trials that have ended
 WRONG_MOST = 20  # answers that cannot be, before there is no going on
+TELL_SECONDS = 0.2  # between what people are told
 LOOK_SECONDS = 1.0  # between looks at the budget, while nothing comes
 
 
@@ -57,6 +58,7 @@ class TuningDriver:
             self._search.commit(segment)
         self._out: dict[int, TrialOrder] = {}  # shard → what it is to do
         self._wrong = 0
+        self._told = float("-inf")  # when people were told last
         self._before, self._since = self._search.elapsed, time.monotonic()
 
     def _adopt(self, params: TuneParams) -> None:
@@ -204,10 +206,15 @@ class TuningDriver:
         first = min([low for low, _ in drive.state.created], default=drive.next)
         every = RangeSet([(first, drive.next)]) if finish else None
         to = max(drive.cursor, len(self._journal))
-        if not drive.advance(to, finish=finish, retire=every, progress=self._progress()):
+        if not drive.advance(to, finish=finish, retire=every, progress=self._progress(finish)):
             raise RuntimeError("the job was moved on by somebody else")
 
-    def _progress(self) -> Progress:
+    def _progress(self, finish: bool = False) -> Progress | None:
+        """None for a while after people were told: with thousands of trials it takes a while itself."""
+        now = time.monotonic()
+        if now < self._told + TELL_SECONDS and not finish:
+            return None
+        self._told = now
         return progress_of(self._search, self._busy, self._seconds)
 
     def _finish(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -190,3 +191,7 @@ def test_what_a_trial_could_never_be_is_refused_at_submit(opened: Opened) -> Non
         with pytest.raises(JobFileError) as caught:
             opened(**given)
         assert said in caught.value.message
+
+
+def test_the_runner_is_for_old_interpreters_too() -> None:
+    ast.parse(Path(trial.__file__).read_text(), feature_version=(3, 8))

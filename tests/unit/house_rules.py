@@ -65,11 +65,12 @@ RULES: dict[str, frozenset[str]] = {
     "agent.commands": OF_SKIN | {"agent.display", "agent.doctor", "agent.process"},
     "agent.cli": frozenset({"jobs.common", "agent.commands"}),
     "agent.__main__": frozenset({"agent.cli", "muster.forget_current_folder"}),
-    "deploy": JOBS | {"coordinator.farm_root", "agent.links"},
+    "deploy": JOBS
+    | {"coordinator.farm_root", "coordinator.api", "agent.links", "agent.host.user_limits", "agent.commands.join"},
     "muster": frozenset({"coordinator.client", "jobs.sources.layer_writer"}),  # for types; else by name, when asked
     "muster.__main__": frozenset(
         {"coordinator.cli", "agent.cli", "muster.forget_current_folder"}
-    ),  # alone knows both programs
+    ),  # alone knows all programs
 }
 
 # What stands in these does no I/O, reads no clock and needs no numpy: a closed list.
@@ -102,6 +103,7 @@ USERS = {
         "jobs.common.program",
         "coordinator.commands",
         "agent.commands",
+        "deploy.join_options",
     },
 }
 

@@ -1,0 +1,125 @@
+"""The inventory: what it may say, defaults and groups in it, and every wrong field named with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from muster.agent.commands.join import command as join
+from muster.deploy import join_options
+from muster.deploy.inventory import Inventory, InventoryError, parse_inventory
+from muster.jobs.common.errors import UsageError
+
+GOOD = """
+server: {address: me@server.lab}
+defaults: {python: auto, nice: 10, memory: 4GiB}
+groups:
+  night: {hours: "20:00-08:00", nice: 19}
+  big: {memory: 64GiB}
+machines:
+  lab3: {ssh: cy@10.0.0.13, groups: [night, big], cpus: 4, memory: 8GiB}
+  gpu1: {ssh: ann@gpu1, jump: hop@gate, python: /opt/py/bin/python3, gpus: 0, env: {nlp: ~/nlp, b: /b}, service: cron}
+"""
+
+
+def parsed(text: str) -> Inventory:
+    return parse_inventory(text, Path("lab/inventory.yaml"))
+
+
+def wrong(text: str) -> list[str]:
+    """Every line that is said of it."""
+    with pytest.raises(InventoryError) as caught:
+        parsed(text)
+    return [*caught.value.earlier, caught.value.message]
+
+
+def of_machine(fields: str) -> str:
+    return f"server: {{address: s}}\nmachines:\n  lab3:\n    ssh: lab3\n    {fields}\n"
+
+
+def test_a_machine_has_defaults_then_its_groups_then_its_own() -> None:
+    lab3, gpu1 = parsed(GOOD).machines
+    options = dict(zip(lab3.join[::2], lab3.join[1::2], strict=True))
+    assert options == {"--nice": "19", "--memory": "8GiB", "--hours": "20:00-08:00", "--cpus": "4"}
+    assert lab3.wish.python == "auto" and lab3.wish.service == "user" and lab3.wish.jump is None
+    assert (gpu1.wish.python, gpu1.wish.jump, gpu1.wish.service) == ("/opt/py/bin/python3", "hop@gate", "cron")
+    assert gpu1.join[gpu1.join.index("--gpus") :][:6] == ("--gpus", "0", "--env", "nlp=~/nlp", "--env", "b=/b")
+    assert gpu1.option("--nice") == "10" and gpu1.option("--spool") is None
+
+
+def test_every_option_of_join_is_a_field_or_is_ours_to_say() -> None:
+    known = {join_options.RENAMED.get(str(one.name), str(one.name)) for one in join.params}
+    assert set(join_options.options()) | join_options.OURS == known
+
+
+def test_its_machines_parse_as_the_command_line_of_join() -> None:
+    for machine in parsed(GOOD).machines:
+        join.make_context("join", ["server.lab", *machine.join])
+
+
+def test_all_that_is_wrong_is_said_at_once_with_its_line() -> None:
+    text = (
+        GOOD.replace("cpus: 4", "cpus: 0, memroy: 1").replace("nice: 10", "nice: lots").replace("[night, big]", "[day]")
+    )
+    said = wrong(text.replace("server: {address: me@server.lab}", "server: {adress: me@server.lab}"))
+    assert [line.split(": ")[0] for line in said] == [
+        "inventory.yaml:2",
+        "inventory.yaml:3",
+        *["inventory.yaml:8"] * 3,
+    ]
+    assert "machines.lab3.memroy: unknown field; did you mean `memory`?" in "\n".join(said)
+    assert "there is no group 'day'" in said[-1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        ("jump: -oProxyCommand=x", "is no host to pass"),
+        ("python: python3", "expected `auto` or the path"),
+        ("python: ''", "expected `auto` or the path"),
+        ("service: systemd", "expected one of cron, none, user"),
+        ("service: [user]", "expected text"),
+        ("hours: 25:00-26:00", "expected such as 20:00-08:00"),
+        ("memory: lots", "expected a size"),
+        ("cpus: four", "not a valid integer"),
+        ("cpus:", "expected a text or a number"),
+        ("name: other", "unknown field"),
+        ("port: 22", "unknown field"),
+        ("groups: night", "expected a list of names"),
+        ('env: {nlp: "a\\nb"}', "can be printed"),
+    ],
+)
+def test_a_wrong_field_is_named(fields: str, what: str) -> None:
+    [said] = wrong(of_machine(fields))
+    assert said.startswith("inventory.yaml:5: machines.lab3.")
+    assert what in said
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("", "an inventory is a mapping"),
+        ("server: {address: s}", "`machines` is a mapping"),
+        ("server: {address: s}\nmachines: {a.b: {ssh: x}}", "'a.b' is no name"),
+        ("server: {address: s}\nmachines: {lab3: {}}", "machines.lab3.ssh: missing"),
+        ("server: {address: s}\nmachines: {lab3: {ssh: x}, lab3: {ssh: y}}", "'lab3' is there twice"),
+        ("server: {address: s}\nmachines: {lab3: {ssh: -oX=y}}", "is not a place"),
+        ("server: {address: s}\nmachines: {lab3: {ssh: 'x:/root'}}", "is no host"),
+        ("server: {address: /data/farm}\nmachines: {}", "is no host"),
+        ("machines: {}", "server.address: missing"),
+        ("server: [", "not YAML"),
+        ("server: {address: s}\nmachines: {}\nmachine: {}", "did you mean `machines`?"),
+    ],
+)
+def test_what_cannot_be_is_refused(text: str, what: str) -> None:
+    assert what in "\n".join(wrong(text))
+
+
+def test_names_of_the_command_line_are_looked_up() -> None:
+    found = parsed(GOOD)
+    assert [one.name for one in found.named(())] == ["lab3", "gpu1"]
+    assert [one.name for one in found.named(("gpu1", "gpu1"))] == ["gpu1"]
+    with pytest.raises(UsageError, match="no machine 'lab4'") as caught:
+        found.named(("lab4",))
+    assert caught.value.hint == "did you mean lab3?"

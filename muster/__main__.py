@@ -1,4 +1,5 @@
-"""`muster`, and `python -m muster`: the coordinator's commands, the agent's beside them. Alone knows both programs."""
+"""`muster`, and `python -m muster`: the coordinator's commands, the agent's and deploy's beside them. Alone knows all
+programs."""
 
 from __future__ import annotations
 
@@ -13,11 +14,13 @@ from typing import TYPE_CHECKING
 
 from muster.agent import cli as agent
 from muster.coordinator import cli as coordinator
+from muster.deploy import cli as deploy
 
 if TYPE_CHECKING:
     import click
 
-COMMANDS = {"join": agent.COMMANDS["join"], "agent": agent.HELP, **coordinator.COMMANDS}
+SHORT = "Put agents onto the machines of an inventory, and keep them at work."
+COMMANDS = {"join": agent.COMMANDS["join"], "agent": agent.HELP, "deploy": SHORT, **coordinator.COMMANDS}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -29,6 +32,8 @@ def load(name: str) -> click.Command:
     """The click command called `name`."""
     if name == "agent":
         return agent.group()
+    if name == "deploy":
+        return deploy.group()
     return agent.load(name) if name == "join" else coordinator.load(name)
 
 

@@ -67,9 +67,13 @@ RULES: dict[str, frozenset[str]] = {
     "agent.__main__": frozenset({"agent.cli", "muster.forget_current_folder"}),
     "deploy": JOBS
     | {"coordinator.farm_root", "coordinator.api", "agent.links", "agent.host.user_limits", "agent.commands.join"},
+    "deploy.commands": JOBS
+    | {"deploy", "coordinator.farm_root", "coordinator.commands.options", "coordinator.display.tables"},
+    "deploy.cli": frozenset({"jobs.common", "deploy.commands"}),
+    "deploy.__main__": frozenset({"deploy.cli", "muster.forget_current_folder"}),
     "muster": frozenset({"coordinator.client", "jobs.sources.layer_writer"}),  # for types; else by name, when asked
     "muster.__main__": frozenset(
-        {"coordinator.cli", "agent.cli", "muster.forget_current_folder"}
+        {"coordinator.cli", "agent.cli", "deploy.cli", "muster.forget_current_folder"}
     ),  # alone knows all programs
 }
 
@@ -103,6 +107,7 @@ USERS = {
         "jobs.common.program",
         "coordinator.commands",
         "agent.commands",
+        "deploy.commands",
         "deploy.join_options",
     },
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from muster.agent.commands.join import command as join
-from muster.deploy import join_options
+from muster.deploy import cli, join_options
 from muster.deploy.inventory import Inventory, InventoryError, parse_inventory
 from muster.jobs.common.errors import UsageError
 
@@ -123,3 +123,13 @@ def test_names_of_the_command_line_are_looked_up() -> None:
     with pytest.raises(UsageError, match="no machine 'lab4'") as caught:
         found.named(("lab4",))
     assert caught.value.hint == "did you mean lab3?"
+
+
+def test_a_command_says_every_line_and_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from muster.coordinator.farm_root import paths as roots
+
+    root = roots.prepare(tmp_path / "farm")
+    (root.path / "inventory.yaml").write_text(of_machine("cpus: 0\n    nice: 99"))
+    assert cli.main(["up", "--root", str(root.path)]) == 3
+    said = capsys.readouterr().err
+    assert "inventory.yaml:5: machines.lab3.cpus" in said and "inventory.yaml:6: machines.lab3.nice" in said

@@ -1,0 +1,204 @@
+"""The scripts that run on a machine, in POSIX sh: what is there, and each thing put right. Texts only; runs none.
+
+Each script is one function that is read whole before it starts, says what it found with `say`, and ends with `end`.
+"""
+
+from __future__ import annotations
+
+from muster.jobs.common.ssh import quote
+
+BASE = ".local/share/muster"  # of all we bring, below the home
+INCOMING = f"{BASE}/incoming"  # wheels on their way in
+FILES = ("known_hosts", "ssh_config", "join", "keep")  # of an agent's folder; `unit` is the one of systemd
+
+_HEAD = r"""
+say() { printf '@muster %s\n' "$*"; }
+base=$HOME/.local/share/muster
+at=$base/agents/$name
+unit=muster-$name.service
+units=${XDG_CONFIG_HOME:-$HOME/.config}/systemd/user
+if [ -z "${XDG_RUNTIME_DIR:-}" ] && [ -d "/run/user/$(id -u)" ]; then
+  XDG_RUNTIME_DIR=/run/user/$(id -u); export XDG_RUNTIME_DIR
+fi
+keeper() {
+  [ -r "$at/keep.pid" ] && pid=$(cat "$at/keep.pid") && kill -0 "$pid" 2>/dev/null || return 1
+  { tr '\0' ' ' <"/proc/$pid/cmdline" || ps -o args= -p "$pid"; } 2>/dev/null | grep -qF "$at/keep"
+}
+spool() {
+  "$program" -c 'import sys; sys.path[:] = [p for p in sys.path if p]
+from muster.agent.spool.owner import name_and_folder
+print(name_and_folder(sys.argv[1], sys.argv[2] or None)[1])' "$name" "$spool"
+}
+"""
+
+
+def script(body: str, **values: str) -> str:
+    """`body` with these variables set, all of them quoted."""
+    given = "\n".join(f"{name}={quote(value)}" for name, value in values.items())
+    return f"{given}\n{_HEAD}\nmain() {{\n{body}\nsay end\n}}\nmain </dev/null\n"
+
+
+# Variables: name, version, python (`auto` or a path), service.
+PROBE = r"""
+say home "$HOME"
+say user "$(id -un)"
+say room "$(df -Pk "$HOME" | awk 'NR == 2 { print $4 }')"
+if [ -r "$base/$version/stamp" ]; then say stamp "$(cat "$base/$version/stamp")"; fi
+if [ -L "$base/current" ]; then say link "$(readlink "$base/current")"; fi
+tell='import sys; sys.path[:] = [p for p in sys.path if p]; print("%d.%d" % sys.version_info[:2])'
+case $python in "~/"*) python=$HOME/${python#"~/"} ;; esac
+if [ "$python" != auto ]; then
+  found=$("$python" -c "$tell" 2>/dev/null) && say python "$found $python"
+  own=$("$python" -c "import sys; sys.path[:] = [p for p in sys.path if p]
+from muster import VERSION; print(VERSION)" 2>/dev/null) && say own "$own"
+elif [ ! -r "$base/$version/stamp" ]; then
+  for one in python3 python3.13 python3.12 python3.11 python3.10 /usr/local/bin/python3 /opt/*/bin/python3 \
+    "$HOME"/miniconda3/bin/python3 "$HOME"/anaconda3/bin/python3 "$HOME"/miniforge3/bin/python3 \
+    "$HOME"/.pyenv/versions/*/bin/python3 "$HOME"/.local/share/uv/python/*/bin/python3; do
+    path=$(command -v "$one" 2>/dev/null) && found=$("$path" -c "$tell" 2>/dev/null) && say python "$found $path"
+  done
+fi
+if [ -r "$at/key" ] && [ -r "$at/key.pub" ]; then say key "$(cat "$at/key.pub")"; fi
+for file in known_hosts ssh_config join keep; do
+  if [ -r "$at/$file" ]; then sed "s/^/@muster file $file /" "$at/$file"; fi
+done
+if [ -r "$units/$unit" ]; then sed "s/^/@muster file unit /" "$units/$unit"; fi
+if [ "$service" = user ] && systemctl --user show-environment >/dev/null 2>&1; then
+  say manager
+  if systemctl --user is-active --quiet "$unit"; then say runs unit; fi
+  if systemctl --user is-enabled --quiet "$unit" 2>/dev/null; then say enabled; fi
+  case $(loginctl show-user "$(id -un)" --property=Linger 2>/dev/null) in *yes) say lingers ;; esac
+fi
+if command -v crontab >/dev/null; then
+  say crontab
+  crontab -l 2>/dev/null | grep -F "$at/keep" | sed 's/^/@muster cron /'
+fi
+if keeper; then say runs keep; fi
+if [ -e "$at/restart" ]; then say restart; fi
+if [ -s "$at/join.log" ]; then say last "$(tail -n 1 "$at/join.log")"; fi
+"""
+
+# name, version, python, stamp, wheel (a file in incoming), index (`none`, or nothing)
+INSTALL = r"""
+set -eu
+rm -rf "$base/$version"
+"$python" -m venv "$base/$version" || { rm -rf "$base/$version"; exit 1; }
+set -- --quiet --disable-pip-version-check
+if [ -n "$index" ]; then set -- "$@" --no-index --find-links "$base/incoming"; fi
+"$base/$version/bin/python" -m pip install "$@" "$base/incoming/$wheel" 1>&2
+printf '%s' "$stamp" >"$base/$version/stamp"
+rm -rf "$base/incoming"
+"""
+# name, version
+LINK = r"""
+set -eu
+ln -sfn "$version" "$base/current"
+if [ -d "$at" ]; then : >"$at/restart"; fi
+"""
+# name
+KEY = r"""
+set -eu
+umask 077
+mkdir -p "$at"
+rm -f "$at/key" "$at/key.pub"
+ssh-keygen -q -t ed25519 -N "" -C "$name" -f "$at/key"
+"""
+# name and the files' texts: known_hosts, ssh_config, join, keep and unit
+WRITE = r"""
+set -eu
+umask 077
+mkdir -p "$at"
+: >"$at/restart"
+put() { printf '%s' "$2" >"$at/$1.new"; chmod "$3" "$at/$1.new"; mv "$at/$1.new" "$at/$1"; }
+put known_hosts "$known_hosts" 600
+put ssh_config "$ssh_config" 600
+put join "$join" 700
+put keep "$keep" 700
+if [ -n "$unit_text" ]; then
+  mkdir -p "$units"
+  put unit "$unit_text" 600
+  mv "$at/unit" "$units/$unit"
+  systemctl --user daemon-reload
+fi
+"""
+# name, program, where, options (a line of words, quoted)
+DOCTOR = r"""
+cd /
+found=$(eval "$command" 2>"$at/doctor.log")
+case $found in "{"*) ;; *) cat "$at/doctor.log" >&2; exit 1 ;; esac
+rm -f "$at/doctor.log"
+say doctor "$found"
+"""
+_STOP = r"""
+stop() {
+  if systemctl --user is-active --quiet "$unit" 2>/dev/null; then systemctl --user stop "$unit"; fi
+  keeper || return 0
+  kill -TERM "$pid"
+  for round in 1 2; do
+    left=$patience
+    while [ "$left" -gt 0 ] && keeper; do sleep 1; left=$((left - 1)); done
+    keeper || return 0
+    kill -TERM "$pid"
+    patience=30
+  done
+  kill -KILL "$pid"
+}
+"""
+# name, how (unit or keep), cron (its line, or nothing), patience (seconds)
+START = (
+    _STOP
+    + r"""
+stop
+set -e
+if [ "$how" = unit ]; then
+  loginctl enable-linger 2>/dev/null || :
+  systemctl --user enable --quiet "$unit"
+  systemctl --user start "$unit"
+else
+  nohup "$at/keep" >/dev/null 2>&1 &
+  for round in 1 2 3 4 5 6 7 8 9; do keeper && break; sleep 1; done
+fi
+if [ -n "$cron" ]; then
+  { crontab -l 2>/dev/null | grep -vF "$at/keep" || :; echo "$cron"; } | crontab -
+fi
+rm -f "$at/restart"
+"""
+)
+# name, program, spool (as the inventory has it), patience, force
+REMOVE = (
+    _STOP
+    + r"""
+folder=$(spool 2>/dev/null) || folder=
+stop
+if [ -e "$units/$unit" ]; then
+  systemctl --user disable --quiet "$unit" 2>/dev/null
+  rm -f "$units/$unit"
+  systemctl --user daemon-reload 2>/dev/null
+fi
+if command -v crontab >/dev/null && crontab -l 2>/dev/null | grep -qF "$at/keep"; then
+  if rest=$(crontab -l | grep -vF "$at/keep"); then echo "$rest" | crontab -; else crontab -r; fi
+fi
+if [ -n "$folder" ] && [ -d "$folder" ]; then
+  parts=$(find "$folder/done" -name '*.part' 2>/dev/null | wc -l)
+  if [ "$parts" -gt 0 ] && [ -z "$force" ]; then
+    say kept "$((parts)) $folder"
+  else
+    rm -rf "$folder"
+    case $folder in "$HOME"/*) (cd "$HOME" && above=${folder#"$HOME/"} && rmdir -p "${above%/*}" 2>/dev/null) ;; esac
+  fi
+fi
+set -e
+rm -rf "$at"
+if rmdir "$base/agents" 2>/dev/null || [ ! -d "$base/agents" ]; then
+  rm -rf "$base"
+  for empty in "$HOME/.local/share" "$HOME/.local" "$units" "${units%/user}" "${units%/systemd/user}"; do
+    if [ -d "$empty" ]; then rmdir "$empty" 2>/dev/null || :; fi
+  done
+fi
+"""
+)
+LOGS = r"""
+file=$(spool)/agent.log
+[ -r "$file" ] || { echo "there is no $file" >&2; exit 1; }
+exec tail -n "$lines" $follow "$file"
+"""

@@ -1,0 +1,110 @@
+"""What the commands share: their options, the farm they are about, the table at their end."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from muster.coordinator.commands.options import json_option, root_option, say, say_json
+from muster.coordinator.display.tables import table
+from muster.coordinator.farm_root import paths as roots
+from muster.deploy import inventory
+from muster.deploy.connection import Connections
+from muster.deploy.inventory import Inventory, InventoryError, Machine
+from muster.deploy.rollout import KNOWN_HOSTS, Done, Outcome, Rollout
+from muster.jobs.common.errors import report
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+AT_ONCE = 16
+_OPTIONS = (
+    click.argument("names", nargs=-1, metavar="[NAME]..."),
+    root_option,
+    click.option(
+        "--inventory",
+        "file",
+        type=click.Path(path_type=Path),
+        default=None,
+        help="The machines; default inventory.yaml in the root.",
+    ),
+    click.option("--ssh-config", type=click.Path(path_type=Path), default=None, help="As `ssh -F`, in place of yours."),
+    click.option("-j", "at_once", type=click.IntRange(1, 256), default=AT_ONCE, help="Machines at a time; default 16."),
+    json_option,
+)
+
+
+def deploy_options(command: _Command) -> _Command:
+    """Which machines, of which farm, and how it is told."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a command works on."""
+
+    inventory: Inventory
+    machines: Sequence[Machine]
+    connections: Connections
+    rollout: Rollout
+
+
+@contextmanager
+def site(
+    root: Path | None, file: Path | None, names: tuple[str, ...], config: Path | None, wheelhouse: Path | None = None
+) -> Iterator[Site]:
+    """The inventory read, and nothing connected yet."""
+    farm = roots.existing(root)
+    found = _read(file or farm.path / "inventory.yaml")
+    machines = found.named(names)
+    with tempfile.TemporaryDirectory(prefix="muster-") as folder:  # 0700, and short: it has sockets
+        connections = Connections(Path(folder), farm.path / KNOWN_HOSTS, config)
+        rollout = Rollout(farm, found, connections, wheelhouse)
+        try:
+            yield Site(found, machines, connections, rollout)
+        finally:
+            rollout.close()
+
+
+def _read(file: Path) -> Inventory:
+    """All that is wrong with it is said, the last of it as the error of the command."""
+    try:
+        return inventory.read(file)
+    except InventoryError as error:
+        for line in error.earlier:
+            report(InventoryError(line))
+        raise
+
+
+def teller(as_json: bool) -> Callable[[str, Done], None]:
+    """Says each step that is not as it was, on stderr, as it happens."""
+
+    def tell(machine: str, done: Done) -> None:
+        if done.state != "ok" and not as_json:
+            hint = f"\n{'':4}hint: {done.hint}" if done.hint else ""
+            click.echo(f"{machine}: {done.name}: {done.state}: {done.said}{hint}", err=True)
+
+    return tell
+
+
+def finish(outcomes: Sequence[Outcome], as_json: bool) -> int:
+    """The table, and the exit code: 1 if any machine failed."""
+    if as_json:
+        say_json({"machines": list(outcomes)})
+    elif outcomes:
+        say(table(("MACHINE", "STATE", "WHAT"), [(one.machine, one.state, _short(one.said)) for one in outcomes]))
+    else:
+        say("the inventory has no machines")
+    sys.stdout.flush()
+    return 1 if any(one.state == "failed" for one in outcomes) else 0
+
+
+def _short(text: str, limit: int = 160) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -1,0 +1,95 @@
+"""`deploy up`: machines as the inventory wants them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from muster.deploy import host_keys
+from muster.deploy.commands.options import Site, deploy_options, finish, site, teller
+from muster.deploy.connection import UnknownHostError
+from muster.deploy.host_keys import Shown
+from muster.deploy.inventory import Machine
+from muster.deploy.rollout import Done, Outcome, alone, on_all
+from muster.jobs.common.cli import example
+from muster.jobs.common.errors import AccessError
+
+
+@click.command(epilog=example("deploy up", "deploy up lab3 gpu1 --check", "deploy up --inventory lab.yaml -j 4"))
+@deploy_options
+@click.option("--check", "dry", is_flag=True, help="Say what would change, and touch nothing.")
+@click.option(
+    "--fingerprints",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="File with fingerprints of host keys (`ssh-keygen -lf`) to trust without a question.",
+)
+@click.option(
+    "--wheelhouse",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    default=None,
+    help="Folder of wheels for machines that have no index of packages.",
+)
+def command(
+    names: tuple[str, ...],
+    root: Path | None,
+    file: Path | None,
+    ssh_config: Path | None,
+    at_once: int,
+    as_json: bool,
+    dry: bool,
+    fingerprints: Path | None,
+    wheelhouse: Path | None,
+) -> int:
+    """Bring machines to what the inventory says, all at once: muster installed, a key made there and confined here,
+    the agent started and kept at work.
+
+    What is right already is left alone: a second run changes nothing. A failure stops its machine alone.
+    """
+    with site(root, file, names, ssh_config, wheelhouse) as found, alone(found.rollout.root):
+        return finish(_bring(found, dry, as_json, at_once, fingerprints), as_json)
+
+
+def _bring(found: Site, dry: bool, as_json: bool, at_once: int, fingerprints: Path | None) -> list[Outcome]:
+    tell = teller(as_json)
+
+    def attempt(machine: Machine) -> Outcome | Machine:
+        try:
+            return found.rollout.bring(machine, dry, tell)
+        except UnknownHostError:
+            return machine
+
+    outcomes = on_all(found.machines, attempt, at_once)
+    strangers = [one for one in outcomes if isinstance(one, Machine)]
+    failed = {one.name: why for one, why in _introduce(found, strangers, at_once, fingerprints)}
+
+    def again(machine: Machine) -> Outcome:
+        if machine.name not in failed:
+            return found.rollout.bring(machine, dry, tell, vouched=True)
+        done = Done("login", "failed", failed[machine.name].message, failed[machine.name].hint)
+        tell(machine.name, done)
+        return Outcome(machine.name, "failed", [done], failed[machine.name].exit_code)
+
+    second = iter(on_all(strangers, again, at_once))
+    return [next(second) if isinstance(one, Machine) else one for one in outcomes]
+
+
+def _introduce(
+    found: Site, strangers: list[Machine], at_once: int, file: Path | None
+) -> list[tuple[Machine, AccessError]]:
+    """Let the machines that somebody vouches for be known; those that stay unknown, and why."""
+    if not strangers:
+        return []
+    answers = on_all(strangers, lambda machine: host_keys.shown_by(found.connections, machine), at_once)
+    shown = [one for one in answers if isinstance(one, Shown)]
+    good = host_keys.vouched(shown, file, lambda question: click.confirm(question, err=True))
+    host_keys.keep(found.connections.known_hosts, good)
+    named = {one.machine.name for one in good}
+    left: list[tuple[Machine, AccessError]] = []
+    for machine, answer in zip(strangers, answers, strict=True):
+        if machine.name not in named:
+            marks = ", ".join(answer.fingerprints) if isinstance(answer, Shown) else answer.message
+            hint = f"compare it with `ssh-keygen -lf` there, then `ssh {machine.ssh}` once, or --fingerprints FILE"
+            left.append((machine, AccessError(f"its host key is not known here: {marks}", hint)))
+    return left

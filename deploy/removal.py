@@ -1,0 +1,79 @@
+"""A machine taken out of the farm: what is finished first, in which order things go. Carried out on one machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from muster.coordinator.api.requests import Done as Answered
+from muster.coordinator.api.requests import Drain
+from muster.coordinator.farm_root import ask_daemon
+from muster.deploy import steps
+from muster.deploy.connection import Connection
+from muster.deploy.inventory import Machine
+from muster.deploy.rollout import POLL_SECONDS, Done, Outcome, Rollout
+from muster.jobs.common.errors import MusterError, RefusedError
+
+Tell = Callable[[str, Done], None]
+PATIENCE_SECONDS = 60  # that an agent has which nobody drained
+STOP_SECONDS = 240.0
+
+
+@dataclass(frozen=True)
+class Removal:
+    """How it is to be done."""
+
+    dry: bool = False
+    now: bool = False
+    force: bool = False
+
+    def of(self, rollout: Rollout, machine: Machine, tell: Tell) -> Outcome:
+        """Take one machine out."""
+        done: list[Done] = []
+
+        def note(name: str, state: str, said: str, hint: str = "") -> None:
+            done.append(Done(name, state, said, hint))
+            tell(machine.name, done[-1])
+
+        try:
+            if self.now and not self.dry:
+                self._revoke(rollout, machine, note)
+            with rollout.connected(machine) as connection:
+                self._take_away(rollout, connection, note)
+        except MusterError as error:
+            note("removed", "failed", error.message, error.hint)
+            return Outcome(machine.name, "failed", done, error.exit_code)
+        changed = "would change" if self.dry else "changed"
+        return Outcome(machine.name, changed if any(one.state == changed for one in done) else "ok", done)
+
+    def _take_away(self, rollout: Rollout, connection: Connection, note: Callable[..., None]) -> None:
+        machine = connection.machine
+        facts = rollout.look(connection)
+        there = steps.is_there(facts)
+        if self.dry:
+            if there or facts.line:
+                note("removed", "would change", "stop it, and take away its key, its files and its spool")
+            return
+        if not self.now and facts.runs and facts.agent in ("live", "draining"):
+            self._drain(rollout, machine, note)
+        if there:
+            script = steps.remove(rollout.wanted(machine), facts, 0 if self.now else PATIENCE_SECONDS, self.force)
+            kept = steps.facts_of(connection.run(script, STOP_SECONDS)).kept
+            note("files", "changed", "service, key, what was installed and spool are gone")
+            if kept:
+                parts, _, spool = kept.partition(" ")
+                hint = "`deploy up` pushes them; --force deletes them"
+                raise RefusedError(f"{parts} finished parts were not pushed and are kept in {spool}", hint)
+        self._revoke(rollout, machine, note)
+
+    def _revoke(self, rollout: Rollout, machine: Machine, note: Callable[..., None]) -> None:
+        if rollout.authorized.put(machine.name, None):
+            note("key", "changed", "its line in authorized_keys is gone")
+
+    def _drain(self, rollout: Rollout, machine: Machine, note: Callable[..., None]) -> None:
+        """Until it has left; what it computes may take its time."""
+        ask_daemon.ask(rollout.root, Drain(machine.name), Answered)
+        while (agent := rollout.agent(machine.name)) and agent.state in ("live", "draining"):
+            time.sleep(POLL_SECONDS)
+        note("drained", "changed", "it finished and pushed what it had")

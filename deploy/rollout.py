@@ -1,0 +1,221 @@
+"""Carries steps out on all machines at once: looks, puts right, looks again. What stops a machine stops no other.
+
+What a step is and what it wants are `steps`; this knows neither machines nor scripts, only how orders are carried out.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from muster import VERSION
+from muster.coordinator.api.requests import AgentsAsk
+from muster.coordinator.api.status import Agents, AgentStatus
+from muster.coordinator.farm_root import ask_daemon
+from muster.coordinator.farm_root.paths import Root
+from muster.deploy import bootstrap, keys, steps, wheel
+from muster.deploy.connection import Connection, Connections, UnknownHostError
+from muster.deploy.inventory import Inventory, Machine
+from muster.deploy.steps import Authorize, Await, Facts, Look, Order, Wanted
+from muster.jobs.common.errors import LinkError, MusterError, RefusedError
+
+JOINED_SECONDS = 120.0
+POLL_SECONDS = 0.1
+LOCK = "deploy-lock"
+KNOWN_HOSTS = "deploy-known_hosts"
+
+_T = TypeVar("_T")
+
+
+class Done(msgspec.Struct, frozen=True):
+    """One step of one machine, as it is told."""
+
+    name: str
+    state: str  # ok, changed, would change, failed
+    said: str
+    hint: str = ""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What came of one machine."""
+
+    machine: str
+    state: str  # ok, changed, would change, failed
+    steps: list[Done]
+    exit_code: int = 0
+
+    @property
+    def said(self) -> str:
+        """It all in a line."""
+        if self.state == "failed":
+            return f"{self.steps[-1].name}: {self.steps[-1].said}"
+        return ", ".join(step.name for step in self.steps if step.state == self.state) if self.state != "ok" else "-"
+
+
+class Rollout:
+    """One call of a command: the inventory, the farm, and the connections to its machines."""
+
+    def __init__(self, root: Root, inventory: Inventory, connections: Connections, wheelhouse: Path | None) -> None:
+        self.root = root
+        self._connections = connections
+        self._wheelhouse = wheelhouse
+        self.authorized = keys.AuthorizedKeys(inventory.server.authorized_keys, root.farm)
+        self._server = inventory.server
+        self._known_hosts = keys.known_hosts(inventory.server)
+        self._stamp = wheel.stamp()
+        self._folder = tempfile.TemporaryDirectory(prefix="muster-wheel-")
+        self._making = threading.Lock()
+
+    def close(self) -> None:
+        self._folder.cleanup()
+
+    def wanted(self, machine: Machine) -> Wanted:
+        return Wanted(
+            machine, VERSION, self._stamp, wheel.NAME, self._server.address, self._known_hosts,
+            str(self.root.launcher), self._wheelhouse is not None,
+            lambda public, name: keys.confined(public, name, self.root.launcher),
+        )  # fmt: skip
+
+    @contextmanager
+    def connected(self, machine: Machine) -> Iterator[Connection]:
+        connection = self._connections.to(machine)
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+    def look(self, connection: Connection, more: Sequence[str] = ()) -> Facts:
+        """How a machine is now; `more`: what scripts said since."""
+        machine = connection.machine
+        lines = [*connection.run(steps.probe(self.wanted(machine))), *more]
+        agent = self.agent(machine.name)
+        state, version = (agent.state, agent.version) if agent else ("", "")
+        return steps.facts_of(lines, self.authorized.line_of(machine.name), state, version)
+
+    def agent(self, name: str) -> AgentStatus | None:
+        """What the coordinator knows of it."""
+        found = ask_daemon.ask(self.root, AgentsAsk(), Agents).agents
+        return next((one for one in found if one.name == name), None)
+
+    # --- one machine ---
+
+    def bring(self, machine: Machine, dry: bool, tell: Callable[[str, Done], None], vouched: bool = False) -> Outcome:
+        """The machine as the inventory wants it; `dry`: what would be changed. An UnknownHostError where nobody knows
+        its host key yet, unless somebody `vouched` for it."""
+        done: list[Done] = []
+        at = steps.STEPS[0][0]
+
+        def note(state: str, said: str, hint: str = "") -> None:
+            done.append(Done(at, state, said, hint))
+            tell(machine.name, done[-1])
+
+        with self.connected(machine) as connection:
+            try:
+                facts = self.look(connection)
+                for at, look in steps.STEPS:  # noqa: B007 note() says it
+                    facts = self._step(connection, facts, look, dry, note)
+            except MusterError as error:
+                if isinstance(error, UnknownHostError) and not vouched:
+                    raise
+                note("failed", error.message, error.hint)
+                return Outcome(machine.name, "failed", done, error.exit_code)
+        changed = "would change" if dry else "changed"
+        return Outcome(machine.name, changed if any(one.state == changed for one in done) else "ok", done)
+
+    def _step(
+        self,
+        connection: Connection,
+        facts: Facts,
+        look: Callable[[Wanted, Facts], Look],
+        dry: bool,
+        note: Callable[[str, str], None],
+    ) -> Facts:
+        """One step put right; the facts afterwards."""
+        wanted = self.wanted(connection.machine)
+        tried: list[str] = []
+        while True:
+            seen = look(wanted, facts)
+            if seen.state == "fail":
+                raise RefusedError(seen.said, seen.hint)
+            if seen.state == "ok":
+                note("changed" if tried else "ok", f"{', '.join(tried)} ({seen.said})" if tried else seen.said)
+                return facts
+            if dry:
+                note("would change", seen.said)
+                return facts
+            if seen.said in tried or seen.order is None:
+                raise RefusedError(f"{seen.said}: it was done, and is as before", "see what that machine's disk says")
+            tried.append(seen.said)
+            facts = self.look(connection, self._carry_out(connection, seen.order, facts))
+
+    def _carry_out(self, connection: Connection, order: Order, facts: Facts) -> list[str]:
+        name = connection.machine.name
+        if isinstance(order, Authorize):
+            self.authorized.put(name, order.line)
+            return []
+        if isinstance(order, Await):
+            self.await_agent(name, facts)
+            return []
+        if order.brings:
+            connection.send([self._wheel(), *self._wheels()], bootstrap.INCOMING)
+        return connection.run(order.script, order.seconds)
+
+    def await_agent(self, name: str, facts: Facts) -> None:
+        deadline = time.monotonic() + JOINED_SECONDS
+        while time.monotonic() < deadline:
+            agent = self.agent(name)
+            if agent and agent.state in ("live", "draining"):
+                return
+            time.sleep(POLL_SECONDS)
+        said = f": {facts.last}" if facts.last else ""
+        hint = f"`deploy logs {name}` has what it said; `up` goes on from here"
+        raise LinkError(f"the coordinator did not hear of it within {JOINED_SECONDS:.0f} s{said}", hint)
+
+    def _wheel(self) -> Path:
+        """Made once, for the first machine that wants it."""
+        with self._making:
+            made = Path(self._folder.name) / wheel.NAME
+            return made if made.exists() else wheel.make(Path(self._folder.name))
+
+    def _wheels(self) -> list[Path]:
+        if self._wheelhouse is None:
+            return []
+        return sorted(file for file in self._wheelhouse.glob("*.whl") if not file.name.startswith("muster_farm-"))
+
+
+def on_all(machines: Sequence[Machine], work: Callable[[Machine], _T], at_once: int) -> list[_T]:
+    """What `work` makes of each, in the order of the machines; all at once. The first bug ends it."""
+    with ThreadPoolExecutor(max(1, min(at_once, len(machines)))) as pool:
+        futures = [pool.submit(work, machine) for machine in machines]
+        try:
+            for future in as_completed(futures):
+                future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        return [future.result() for future in futures]
+
+
+@contextmanager
+def alone(root: Root) -> Iterator[None]:
+    """Nobody else changes machines of this farm meanwhile; a RefusedError where somebody does."""
+    fd = os.open(root.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        raise RefusedError("another `deploy` is at work on this farm", "wait until it has ended") from None
+    try:
+        yield
+    finally:
+        os.close(fd)

@@ -1,0 +1,92 @@
+"""The files of an agent on its machine: how it joins, what keeps it at work, what it trusts. Texts of given values."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+_JOIN = """#!/bin/sh
+# Written by `muster deploy`, from the inventory: it is written anew at the next `up`.
+cd / || exit 1
+exec {command}
+"""
+_KEEP = """#!/bin/sh
+# Written by `muster deploy`: keeps the agent {name} at work until it leaves in good order, or is told to stop.
+at={at}
+other=$(cat "$at/keep.pid" 2>/dev/null) && [ "$other" != $$ ] && kill -0 "$other" 2>/dev/null &&
+  {{ tr '\\0' ' ' <"/proc/$other/cmdline" || ps -o args= -p "$other"; }} 2>/dev/null | grep -qF "$at/keep" && exit 0
+echo $$ >"$at/keep.pid"
+told=
+child=
+trap 'told=yes; [ -z "$child" ] || kill -TERM "$child"' TERM INT
+pause=1
+while [ -z "$told" ]; do
+  begun=$(date +%s)
+  "$at/join" >"$at/join.log" 2>&1 </dev/null &
+  child=$!
+  wait "$child"
+  code=$?
+  while kill -0 "$child" 2>/dev/null; do
+    wait "$child"
+    code=$?
+  done
+  child=
+  [ "$code" != 0 ] || break
+  [ $(($(date +%s) - begun)) -lt 60 ] || pause=1
+  [ -n "$told" ] || sleep "$pause"
+  pause=$((pause * 2))
+  [ "$pause" -lt 60 ] || pause=60
+done
+rm -f "$at/keep.pid"
+"""
+_UNIT = """# Written by `muster deploy`, from the inventory: it is written anew at the next `up`.
+[Unit]
+Description=Muster agent {name}
+StartLimitIntervalSec=0
+
+[Service]
+ExecStart="{join}"
+Restart=on-failure
+RestartSec=10
+KillMode=mixed
+TimeoutStopSec=300
+OOMPolicy=continue
+
+[Install]
+WantedBy=default.target
+"""
+_CONFIG = """Host *
+  IdentityFile {at}/key
+  IdentitiesOnly yes
+  IdentityAgent none
+  UserKnownHostsFile {at}/known_hosts
+  GlobalKnownHostsFile /dev/null
+"""
+
+
+def agent_command(program: str, *words: str) -> str:
+    """A command line of the agent's, for sh."""
+    return shlex.join([program, "-m", "muster.agent", *words])
+
+
+def join_script(program: str, where: str, name: str, at: str, options: Sequence[str]) -> str:
+    return _JOIN.format(
+        command=agent_command(program, "join", where, "--name", name, "--ssh-config", f"{at}/ssh_config", *options)
+    )
+
+
+def keep_script(name: str, at: str) -> str:
+    return _KEEP.format(name=name, at=shlex.quote(at))
+
+
+def unit(name: str, at: str) -> str:
+    """A unit of systemd's user manager."""
+    return _UNIT.format(name=name, join=f"{at}/join".replace("%", "%%"))
+
+
+def cron_line(at: str) -> str:
+    return f"@reboot {shlex.quote(f'{at}/keep')} >/dev/null 2>&1"
+
+
+def ssh_config(at: str) -> str:
+    return _CONFIG.format(at=at)

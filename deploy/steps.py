@@ -1,0 +1,339 @@
+"""What `up` wants of a machine, step by step: how it is, and what would put it right. Pure: facts in, orders out.
+
+A step that was put right is looked at again: what a machine says of itself afterwards is what counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from muster.deploy import bootstrap, keys, services
+from muster.deploy.inventory import Machine
+
+LEAST, BEYOND = (3, 10), (3, 14)  # versions of Python; setup.cfg has the same, a test compares them
+INSTALL_SECONDS = 1800.0
+RESTART_SECONDS = 60  # that a running agent has to finish what it computes
+STOP_SECONDS = 180.0  # for the whole of a restart
+DOCTOR_SECONDS = 180.0
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How one machine is to be."""
+
+    machine: Machine
+    version: str
+    stamp: str  # of what is installed: the digest of the wheel
+    wheel: str  # its name
+    where: str  # what its agent joins
+    known_hosts: str
+    launcher: str  # of the root, on the server
+    has_wheelhouse: bool = False
+    confine: Callable[[str, str], str] = lambda public, name: ""  # the line of authorized_keys
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """How it is: what its probe said, and what the server knows of it."""
+
+    home: str = ""
+    user: str = ""
+    room: int = 0  # bytes free in its home
+    stamp: str = ""
+    link: str = ""
+    own: str = ""  # the muster that the named interpreter has
+    pythons: tuple[tuple[str, str], ...] = ()  # version, path
+    key: str = ""
+    files: dict[str, str] = {}
+    manager: bool = False  # of systemd, for this user
+    enabled: bool = False
+    lingers: bool = False
+    crontab: bool = False
+    cron: str = ""
+    runs: tuple[str, ...] = ()  # unit, keep
+    restart: bool = False  # what it runs with is no longer what it should
+    doctor: str | None = None
+    last: str = ""  # what the agent said last on stderr, where nothing but our own script keeps it
+    kept: str = ""  # parts that could not be pushed, and where
+    line: str | None = None  # in authorized_keys
+    agent: str = ""  # its state, as the coordinator sees it
+    agent_version: str = ""
+
+
+def facts_of(lines: Iterable[str], line: str | None = None, agent: str = "", agent_version: str = "") -> Facts:
+    """What a machine's scripts said, a later word over an earlier one."""
+    said: dict[str, str] = {}
+    pythons: list[tuple[str, str]] = []
+    runs: list[str] = []
+    files: dict[str, list[str]] = {}
+    for one in lines:
+        key, _, value = one.partition(" ")
+        if key == "python":
+            version, _, path = value.partition(" ")
+            pythons.append((version, path))
+        elif key == "runs":
+            runs.append(value)
+        elif key == "file":
+            name, _, text = value.partition(" ")
+            files.setdefault(name, []).append(text)
+        else:
+            said[key] = value
+    texts = {name: "".join(f"{row}\n" for row in rows) for name, rows in files.items()}
+    words = {key: said.get(key, "") for key in ("home", "user", "stamp", "link", "own", "key", "cron", "last", "kept")}
+    flags = {key: key in said for key in ("manager", "enabled", "lingers", "crontab", "restart")}
+    room = int(said["room"]) * 1024 if said.get("room", "").isdecimal() else 0
+    more = {"room": room, "pythons": tuple(dict.fromkeys(pythons)), "files": texts, "runs": tuple(runs)}
+    known = {"doctor": said.get("doctor"), "line": line, "agent": agent, "agent_version": agent_version}
+    return msgspec.convert({**words, **flags, **more, **known}, Facts)
+
+
+# --- what may come of a look ---
+
+
+@dataclass(frozen=True)
+class Run:
+    """A script to run there. `brings`: send the wheel, and the wheelhouse if there is one, before."""
+
+    script: str
+    seconds: float = 60.0
+    brings: bool = False
+
+
+@dataclass(frozen=True)
+class Authorize:
+    """A line to put into the server's authorized_keys."""
+
+    line: str
+
+
+@dataclass(frozen=True)
+class Await:
+    """Wait until the coordinator has it."""
+
+
+Order = Run | Authorize | Await
+
+
+@dataclass(frozen=True)
+class Look:
+    """One step as it is. `order` puts right what is to be changed; None where an earlier step must come first."""
+
+    state: Literal["ok", "change", "fail"]
+    said: str
+    hint: str = ""
+    order: Order | None = None
+
+
+def _ok(said: str) -> Look:
+    return Look("ok", said)
+
+
+# --- the steps ---
+
+
+def login(wanted: Wanted, facts: Facts) -> Look:
+    if not facts.home.startswith("/") or any(letter.isspace() or letter in "'\"" for letter in facts.home):
+        return Look("fail", f"its home is {facts.home!r}", "paths of ssh's configuration cannot have spaces or quotes")
+    return _ok(f"as {facts.user}")
+
+
+def python(wanted: Wanted, facts: Facts) -> Look:
+    if facts.own == wanted.version:
+        return _ok(f"{wanted.machine.wish.python} has muster {facts.own}")
+    if facts.stamp:
+        return _ok(f"in ~/{bootstrap.BASE}/{wanted.version}")
+    found = usable(facts)
+    if found:
+        return _ok(f"{found[0]}, {found[1]}")
+    seen = ", ".join(f"{path} is {version}" for version, path in facts.pythons)
+    looked = "on the PATH, in conda, pyenv, /opt and uv's own"
+    if wanted.machine.wish.python != "auto":
+        looked = f"as {wanted.machine.wish.python}"
+    return Look(
+        "fail",
+        f"no Python from {_dotted(LEAST)} to before {_dotted(BEYOND)} {looked}" + (f": {seen}" if seen else ""),
+        "`uv python install 3.12` or `conda create -n muster python=3.12` there brings one without root",
+    )
+
+
+def install(wanted: Wanted, facts: Facts) -> Look:
+    if facts.own == wanted.version:
+        return _ok(f"{facts.own}, not ours to change")
+    if facts.stamp != wanted.stamp:
+        said = (
+            f"install {wanted.version}" if not facts.stamp else f"install {wanted.version} again: it is another build"
+        )
+        found = usable(facts)
+        chosen = found[1] if found else f"{facts.home}/{bootstrap.BASE}/{wanted.version}/bin/python"
+        given = {"name": wanted.machine.name, "version": wanted.version, "python": chosen, "stamp": wanted.stamp}
+        index = "none" if wanted.has_wheelhouse else ""
+        text = bootstrap.script(bootstrap.INSTALL, **given, wheel=wanted.wheel, index=index)
+        return Look("change", said, order=Run(text, INSTALL_SECONDS, brings=True))
+    if facts.link != wanted.version:
+        text = bootstrap.script(bootstrap.LINK, name=wanted.machine.name, version=wanted.version)
+        return Look("change", f"use {wanted.version}", order=Run(text))
+    return _ok(wanted.version)
+
+
+def key(wanted: Wanted, facts: Facts) -> Look:
+    if keys.public_key(facts.key):
+        return _ok("its own")
+    return Look("change", "make a key there", order=Run(bootstrap.script(bootstrap.KEY, name=wanted.machine.name)))
+
+
+def authorized(wanted: Wanted, facts: Facts) -> Look:
+    public = keys.public_key(facts.key)
+    if public is None:
+        return Look("change", "let its key in")
+    line = wanted.confine(public, wanted.machine.name)
+    if facts.line == line:
+        return _ok("as this agent, and nothing else")
+    return Look("change", "let its key in", order=Authorize(line))
+
+
+def files(wanted: Wanted, facts: Facts) -> Look:
+    texts = files_of(wanted, facts)
+    other = [name for name, text in texts.items() if facts.files.get(name, "") != text]
+    if not other:
+        return _ok("as in the inventory")
+    unit = texts.pop("unit", "")
+    script = bootstrap.script(bootstrap.WRITE, name=wanted.machine.name, unit_text=unit, **texts)
+    return Look("change", f"write {', '.join(other)}", order=Run(script))
+
+
+def doctor(wanted: Wanted, facts: Facts) -> Look:
+    if facts.agent in ("live", "draining") and not facts.restart:
+        return _ok("it is joined")
+    if facts.doctor is None:
+        options = [word for flag in ("--spool", "--ssh") for word in _option(wanted.machine, flag)]
+        name, where, config = wanted.machine.name, wanted.where, f"{_at(wanted, facts)}/ssh_config"
+        words = ("doctor", where, "--name", name, "--ssh-config", config, "--no-ray", "--json", *options)
+        command = services.agent_command(_program(wanted, facts), *words)
+        script = bootstrap.script(bootstrap.DOCTOR, name=name, command=command)
+        return Look("change", "try each link of the way to the coordinator", order=Run(script, DOCTOR_SECONDS))
+    checks = json.loads(facts.doctor)["checks"]
+    failed = [check for check in checks if check["outcome"] == "fail"]
+    if failed:
+        return Look("fail", f"{failed[0]['name']}: {failed[0]['detail']}", failed[0]["fix"])
+    warned = [f"{check['name']}: {check['detail']}" for check in checks if check["outcome"] == "warn"]
+    return _ok("; ".join(warned) or "all is well")
+
+
+def service(wanted: Wanted, facts: Facts) -> Look:
+    how = _how(wanted, facts)
+    cron = _cron(wanted, facts)
+    good = how in facts.runs and not facts.restart and facts.cron == cron and (how == "keep" or facts.enabled)
+    if good:
+        return _ok(survives(wanted, facts))
+    given = {"name": wanted.machine.name, "how": how, "cron": cron, "patience": str(RESTART_SECONDS)}
+    said = "start the agent" if not facts.runs else "start the agent anew"
+    return Look("change", said, order=Run(bootstrap.script(bootstrap.START, **given), STOP_SECONDS))
+
+
+def joined(wanted: Wanted, facts: Facts) -> Look:
+    if facts.agent in ("live", "draining"):
+        return _ok(facts.agent)
+    return Look("change", "wait until the coordinator has it", order=Await())
+
+
+STEPS: tuple[tuple[str, Callable[[Wanted, Facts], Look]], ...] = (
+    ("login", login),
+    ("python", python),
+    ("muster", install),
+    ("key", key),
+    ("authorized", authorized),
+    ("files", files),
+    ("doctor", doctor),
+    ("service", service),
+    ("joined", joined),
+)
+
+
+# --- what several of them want to know ---
+
+
+def usable(facts: Facts) -> tuple[str, str] | None:
+    """The first interpreter of a version that we run on."""
+    for version, path in facts.pythons:
+        numbers = tuple(int(part) for part in version.split(".") if part.isdecimal())
+        if LEAST <= numbers[:2] < BEYOND:
+            return version, path
+    return None
+
+
+def files_of(wanted: Wanted, facts: Facts) -> dict[str, str]:
+    """The texts of an agent's files; `unit` where systemd is to start it."""
+    at, name = _at(wanted, facts), wanted.machine.name
+    options = wanted.machine.join
+    found = {
+        "known_hosts": wanted.known_hosts,
+        "ssh_config": services.ssh_config(at),
+        "join": services.join_script(_program(wanted, facts), wanted.where, name, at, options),
+        "keep": services.keep_script(name, at),
+    }
+    return {**found, "unit": services.unit(name, at)} if _how(wanted, facts) == "unit" else found
+
+
+def probe(wanted: Wanted) -> str:
+    machine = wanted.machine
+    given = {"name": machine.name, "version": wanted.version, "python": machine.wish.python}
+    return bootstrap.script(bootstrap.PROBE, **given, service=machine.wish.service)
+
+
+def remove(wanted: Wanted, facts: Facts, patience: int, force: bool) -> str:
+    """The script that leaves a machine as it was."""
+    machine = wanted.machine
+    given = {"name": machine.name, "program": _program(wanted, facts), "spool": machine.option("--spool") or ""}
+    return bootstrap.script(bootstrap.REMOVE, **given, patience=str(patience), force="yes" if force else "")
+
+
+def logs(wanted: Wanted, facts: Facts, lines: int, follow: bool) -> str:
+    machine = wanted.machine
+    given = {"name": machine.name, "program": _program(wanted, facts), "spool": machine.option("--spool") or ""}
+    return bootstrap.script(bootstrap.LOGS, **given, lines=str(lines), follow="-f" if follow else "")
+
+
+def is_there(facts: Facts) -> bool:
+    """Whether anything of this agent is on the machine."""
+    return bool(facts.files or facts.key or facts.runs or facts.cron)
+
+
+def _at(wanted: Wanted, facts: Facts) -> str:
+    return f"{facts.home}/{bootstrap.BASE}/agents/{wanted.machine.name}"
+
+
+def _program(wanted: Wanted, facts: Facts) -> str:
+    """The interpreter that runs the agent."""
+    named = wanted.machine.wish.python
+    if facts.own == wanted.version:
+        return named.replace("~/", f"{facts.home}/", 1) if named.startswith("~/") else named
+    return f"{facts.home}/{bootstrap.BASE}/current/bin/python"
+
+
+def _how(wanted: Wanted, facts: Facts) -> str:
+    return "unit" if wanted.machine.wish.service == "user" and facts.manager else "keep"
+
+
+def _cron(wanted: Wanted, facts: Facts) -> str:
+    """Its line in the crontab; "" where it has none."""
+    needs = _how(wanted, facts) == "keep" and wanted.machine.wish.service != "none" and facts.crontab
+    return services.cron_line(_at(wanted, facts)) if needs else ""
+
+
+def survives(wanted: Wanted, facts: Facts) -> str:
+    if _how(wanted, facts) == "unit":
+        return "systemd" if facts.lingers else "systemd, until its user logs out: `loginctl enable-linger` was refused"
+    return "cron" if _cron(wanted, facts) else "until the machine is restarted"
+
+
+def _option(machine: Machine, flag: str) -> list[str]:
+    value = machine.option(flag)
+    return [flag, value] if value is not None else []
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))

@@ -1,0 +1,230 @@
+"""`deploy` to machines with an sshd, a home and a crontab each: up, twice, a job over all, changed, removed, down."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.deploy.rollout import alone
+from muster.jobs.common.processes import ProcessId, identify
+from tests.support import site as sites
+from tests.support.farm import arrays, until
+from tests.support.site import Site
+
+pytestmark = pytest.mark.ray
+
+NAMES = ("lab3", "gpu1", "dmz")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Used by the tests in their order: each goes on from where the one before left the machines."""
+    with sites.running(tmp_path_factory.mktemp("site"), *NAMES) as made:
+        yield made
+
+
+def states(told: dict[str, dict[str, Any]]) -> dict[str, str]:
+    return {name: one["state"] for name, one in told.items()}
+
+
+def all_of(state: str) -> dict[str, str]:
+    return dict.fromkeys(NAMES, state)
+
+
+def agents(site: Site) -> dict[str, ProcessId]:
+    """The process of each machine's agent."""
+    return {
+        name: identify(site.farm.processes("muster.agent join", f"--name {name} ")[0])
+        for name in NAMES
+        if site.farm.processes("muster.agent join", f"--name {name} ")
+    }
+
+
+def seen(site: Site) -> dict[str, dict[str, tuple[int, int]]]:
+    """Each machine's files but for spools and logs, with their inodes and times."""
+    return {
+        name: {
+            str(path): (path.stat().st_ino, path.stat().st_mtime_ns)
+            for path in one.home.rglob("*")
+            if ".local/state" not in str(path) and path.suffix != ".log"
+        }
+        for name, one in site.targets.items()
+    }
+
+
+def test_check_says_what_would_change_and_touches_nothing(site: Site) -> None:
+    keys = site.authorized.read_text()
+    assert states(site.told("up", "--check")) == all_of("would change")
+    assert all(one.left() == [] for one in site.targets.values())
+    assert site.authorized.read_text() == keys
+
+
+def test_a_machine_that_cannot_be_reached_stops_itself_alone(site: Site) -> None:
+    site.targets["dmz"].sshd.stop()
+    (site.targets["lab3"].home / ".local").write_text("a file where the folder goes")
+    told = site.told("up")
+    assert states(told) == {"lab3": "failed", "gpu1": "changed", "dmz": "failed"}
+    assert "nothing listens" in told["dmz"]["steps"][-1]["said"]
+    assert "mkdir" in told["lab3"]["steps"][-1]["said"]
+    (site.targets["lab3"].home / ".local").unlink()
+    site.targets["dmz"].sshd.start()
+    site.know(*NAMES)
+    site.write()
+
+
+def test_up_brings_all_and_a_second_run_changes_nothing(site: Site) -> None:
+    done = site.deploy("up")
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[:2] for line in done.stdout.splitlines()[1:]] == [
+        ["lab3", "changed"], ["gpu1", "ok"], ["dmz", "changed"]
+    ]  # fmt: skip
+    assert all(site.farm.is_live(name) for name in NAMES)
+    running, files, keys = agents(site), seen(site), site.authorized.stat()
+    assert states(site.told("up")) == all_of("ok")
+    assert agents(site) == running and len(running) == len(NAMES)
+    assert seen(site) == files
+    assert site.authorized.stat() == keys
+
+
+def test_the_private_key_stays_there_and_its_public_half_does_one_thing(site: Site) -> None:
+    for name, one in site.targets.items():
+        key = one.agent_folder / "key"
+        assert key.stat().st_mode & 0o777 == 0o600
+        lines = [line for line in site.authorized.read_text().splitlines() if line.endswith(f" {name}")]
+        assert lines == [f'restrict,command="{site.farm.root.launcher} --as {name}" {lines[0].split(" ", 3)[3]}']
+        options = ["-F", str(one.agent_folder / "ssh_config"), "-p", str(site.server.port)]
+        command = ["ssh", *options, "-o", "BatchMode=yes", f"{site.server.user}@127.0.0.1", "id"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode != 0 and "uid=" not in done.stdout
+
+
+def test_a_job_runs_over_all_of_them(site: Site) -> None:
+    job = site.farm.submit(arrays(layers=3, rows=96), shard_rows=4)
+    site.farm.wait(job, seconds=90.0)
+    site.farm.check_result(job)
+
+
+def test_status_shows_what_has_drifted(site: Site) -> None:
+    assert all(one["drift"] == [] and one["link"] == "live" for one in site.told("status").values())
+    (site.targets["gpu1"].agent_folder / "join").chmod(0o600)
+    (site.targets["gpu1"].agent_folder / "join").write_text("#!/bin/sh\n")
+    site.authorized.write_text(site.authorized.read_text().replace("--as dmz", "--as root"))
+    told = site.told("status")
+    assert {name: one["drift"] for name, one in told.items()} == {"lab3": [], "gpu1": ["files"], "dmz": ["authorized"]}
+
+
+def test_what_the_inventory_changes_is_changed_and_no_other_machine_is_touched(site: Site) -> None:
+    before = agents(site)
+    site.fields["lab3"]["nice"] = 5
+    site.write()
+    assert states(site.told("up")) == all_of("changed")  # the two that drifted as well
+    after = agents(site)
+    assert after["lab3"] != before["lab3"] and after["dmz"] == before["dmz"]
+    assert "--nice 5" in (site.targets["lab3"].agent_folder / "join").read_text()
+    assert states(site.told("up")) == all_of("ok")
+
+
+def test_an_agent_that_is_killed_comes_back(site: Site) -> None:
+    before = agents(site)["gpu1"]
+    os.kill(before.pid, signal.SIGKILL)
+    until(lambda: agents(site).get("gpu1", before) != before, "another agent")
+
+
+def test_after_a_restart_cron_brings_it_back_and_one_alone(site: Site) -> None:
+    target = site.targets["gpu1"]
+    [line] = (target.home / ".crontab").read_text().splitlines()
+    event, _, command = line.partition(" ")
+    assert event == "@reboot"
+    before = agents(site)["gpu1"]
+    assert subprocess.run(["sh", "-c", command], check=False, timeout=30).returncode == 0  # one is there already
+    keeper = int((target.agent_folder / "keep.pid").read_text())
+    for pid in (keeper, before.pid):
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: "gpu1" not in agents(site), "the machine to be without an agent")
+    site.farm.real["cron"] = site.farm.run(["env", f"HOME={target.home}", "sh", "-c", command], "cron.out")
+    until(lambda: agents(site).get("gpu1", before) != before, "the agent to be back")
+    until(lambda: site.farm.is_live("gpu1"), "it to be joined")
+
+
+def test_logs_are_the_agents(site: Site) -> None:
+    done = site.deploy("logs", "lab3", "-n", "500")
+    assert done.returncode == 0 and "as lab3" in done.stdout, done.stderr
+
+
+def test_two_at_once_are_one_too_many(site: Site) -> None:
+    with alone(site.farm.root):
+        done = site.deploy("up")
+    assert done.returncode == 7
+    assert "another `deploy` is at work" in done.stderr
+
+
+def test_a_host_key_that_nobody_has_seen_is_shown_and_not_taken(site: Site, tmp_path: Path) -> None:
+    site.know("lab3", "gpu1")
+    said = site.told("up")
+    mark = said["dmz"]["steps"][-1]["said"]
+    assert states(said) == {"lab3": "ok", "gpu1": "ok", "dmz": "failed"}
+    assert mark.startswith("its host key is not known here: ed25519 SHA256:")
+    (tmp_path / "marks").write_text(f"256 {mark.split()[-1]} root@dmz (ED25519)\n")
+    assert states(site.told("up", "--fingerprints", str(tmp_path / "marks"))) == all_of("ok")
+    assert states(site.told("up")) == all_of("ok")  # kept beside the root
+
+
+def test_a_host_key_that_has_changed_is_refused(site: Site) -> None:
+    line = site.targets["dmz"].sshd.known_hosts.read_text()
+    other = site.server.host_key.with_name("host_key.pub").read_text().split()[1]
+    site.known_hosts.write_text(line.replace(line.split()[2], other) + site.known_hosts.read_text())
+    (site.farm.root.path / "deploy-known_hosts").unlink()
+    told = site.told("up", "dmz")
+    assert "has changed" in told["dmz"]["steps"][-1]["said"]
+    site.know(*NAMES)
+
+
+def test_a_profile_that_prints_is_no_harm(site: Site) -> None:
+    """sshd runs commands by the login shell, whose start-up files are the account's own: here a program before ours."""
+    noisy = site.targets["lab3"].home.parent / "bin" / "sh"
+    noisy.write_text('#!/bin/sh\necho "welcome to lab3"; printf "no newline"; exec /bin/sh "$@"\n')
+    noisy.chmod(0o755)
+    assert states(site.told("up", "lab3")) == {"lab3": "ok"}
+    noisy.unlink()
+
+
+def test_one_is_removed_while_a_job_runs_and_nothing_is_computed_twice(site: Site) -> None:
+    job = site.farm.submit(arrays(layers=3, rows=96, seed=1), shard_rows=2)
+    told = site.told("remove", "dmz")
+    assert states(told) == {"dmz": "changed"}
+    assert site.targets["dmz"].left() == []
+    assert " dmz" not in site.authorized.read_text()
+    site.farm.wait(job, seconds=90.0)
+    site.farm.check_result(job)
+    assert "dmz" not in agents(site)
+
+
+def test_now_takes_the_key_away_first(site: Site) -> None:
+    told = site.told("remove", "gpu1", "--now")
+    assert [step["name"] for step in told["gpu1"]["steps"]] == ["key", "files"]
+    assert site.targets["gpu1"].left() == []
+
+
+def test_down_leaves_homes_as_they_were(site: Site) -> None:
+    (site.targets["lab3"].home / "thesis.tex").write_text("mine")
+    assert states(site.told("down", "--check")) == {"lab3": "would change", "gpu1": "ok", "dmz": "ok"}
+    assert site.farm.is_live("lab3")
+    assert site.deploy("down").returncode == 0
+    assert [site.targets[name].left() for name in NAMES] == [["thesis.tex"], [], []]
+    assert "muster" not in site.authorized.read_text()
+    assert agents(site) == {} and site.farm.processes("keep") == []
+
+
+def test_a_machine_without_a_python_says_where_it_looked(site: Site) -> None:
+    site.fields["lab3"]["python"] = "/opt/none/bin/python3"
+    site.write()
+    told = site.told("up", "lab3")["lab3"]["steps"][-1]
+    assert told["name"] == "python" and "/opt/none/bin/python3" in told["said"] and "without root" in told["hint"]
+    assert sys.executable  # the others' own

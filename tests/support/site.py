@@ -1,0 +1,143 @@
+"""Machines to be deployed to, for tests: each an sshd with a home and a crontab of its own, and their inventory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from docs.examples.own_sshd import LOOPBACK
+from muster.jobs.common import launch
+from tests.support import sshd
+from tests.support.farm import FarmHarness
+from tests.support.sshd import Sshd
+
+DEPLOY_SECONDS = 120.0
+# A stand-in, where there is no cron: what it was given is a file in the home
+CRONTAB = """#!/bin/sh
+case ${1:-} in
+-l) cat "$HOME/.crontab" 2>/dev/null ;;
+-r) rm -f "$HOME/.crontab" ;;
+*) cat >"$HOME/.crontab" ;;
+esac
+"""
+
+
+class Target:
+    """One machine."""
+
+    def __init__(self, folder: Path, name: str, env: dict[str, str]) -> None:
+        self.name = name
+        self.home = folder / name / "home"
+        programs = folder / name / "bin"
+        self.home.mkdir(parents=True)
+        programs.mkdir()
+        (programs / "crontab").write_text(CRONTAB)
+        (programs / "crontab").chmod(0o755)
+        self.sshd = Sshd(folder / name / "sshd", path=f"{programs}:/usr/bin:/bin", env={**env, "HOME": str(self.home)})
+
+    @property
+    def base(self) -> Path:
+        return self.home / ".local/share/muster"
+
+    @property
+    def agent_folder(self) -> Path:
+        return self.base / "agents" / self.name
+
+    def left(self) -> list[str]:
+        """Everything in its home."""
+        return sorted(str(path.relative_to(self.home)) for path in self.home.rglob("*"))
+
+
+class Site:
+    """A farm whose server has an sshd, and machines around it."""
+
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
+        self.folder = folder
+        self.farm = FarmHarness(folder / "farm")
+        self.server = Sshd(folder / "server", env=self.farm.marked)
+        self.targets = {name: Target(folder, name, self.farm.marked) for name in names}
+        self.inventory = folder / "inventory.yaml"
+        self.fields: dict[str, dict[str, Any]] = {name: {} for name in names}
+        self.known_hosts = folder / "known_hosts"
+
+    def start(self) -> None:
+        self.farm.start()
+        self.server.start()
+        for target in self.targets.values():
+            target.sshd.authorize(self.server.key)
+            target.sshd.start()
+        self.know(*self.targets)
+        self.write()
+
+    def know(self, *names: str) -> None:
+        """Whose host keys the person at the server has seen."""
+        self.known_hosts.write_text("".join(self.targets[name].sshd.known_hosts.read_text() for name in names))
+
+    def write(self) -> None:
+        """The inventory, as `fields` have it."""
+        server = self.server
+        machines = {
+            name: {"ssh": f"ssh://{one.sshd.user}@{LOOPBACK}:{one.sshd.port}", **self.fields[name]}
+            for name, one in self.targets.items()
+            if name in self.fields
+        }
+        said = {
+            "server": {
+                "address": f"ssh://{server.user}@{LOOPBACK}:{server.port}",
+                "authorized_keys": str(server.folder / "authorized_keys"),
+                "host_keys": f"{server.host_key}.pub",
+            },
+            "defaults": {"python": sys.executable, "cpus": 1},
+            "machines": machines,
+        }
+        self.inventory.write_text(yaml.safe_dump(said, sort_keys=False))
+
+    def command(self, name: str, *args: str) -> list[str]:
+        config = self.folder / "ssh_config"
+        config.write_text(
+            f"Host *\nIdentityFile {self.server.key}\nIdentitiesOnly yes\nIdentityAgent none\n"
+            f"UserKnownHostsFile {self.known_hosts}\nGlobalKnownHostsFile /dev/null\n"
+        )
+        options = ["--root", str(self.farm.root.path), "--inventory", str(self.inventory), "--ssh-config", str(config)]
+        return launch.python("muster.deploy.cli", name, *options, *args)
+
+    def deploy(self, name: str, *args: str) -> subprocess.CompletedProcess[str]:
+        """A command of `deploy`, run to its end."""
+        return subprocess.run(
+            self.command(name, *args), env=self.farm.environment(), stdin=subprocess.DEVNULL, capture_output=True,
+            text=True, timeout=DEPLOY_SECONDS, check=False, cwd="/",
+        )  # fmt: skip
+
+    def told(self, name: str, *args: str) -> dict[str, dict[str, Any]]:
+        """What the command says of each machine, in JSON."""
+        done = self.deploy(name, "--json", *args)
+        assert done.stdout.startswith("{"), done.stderr
+        return {one["machine"]: one for one in json.loads(done.stdout)["machines"]}
+
+    @property
+    def authorized(self) -> Path:
+        return self.server.folder / "authorized_keys"
+
+    def close(self) -> None:
+        self.farm.close()
+        for daemon in [self.server, *(target.sshd for target in self.targets.values())]:
+            daemon.stop()
+
+
+@contextlib.contextmanager
+def running(folder: Path, *names: str) -> Iterator[Site]:
+    """A site, with nothing of its machines left at the end."""
+    sshd.require()
+    site = Site(folder, names)
+    try:
+        site.start()
+        yield site
+    finally:
+        site.close()

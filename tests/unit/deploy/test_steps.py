@@ -1,0 +1,143 @@
+"""The steps of `up`: for what a machine says of itself, what is right, what would be changed and how."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from muster.deploy import bootstrap, services, steps
+from muster.deploy.inventory import Machine, Wish
+from muster.deploy.steps import Authorize, Await, Facts, Run, Wanted, facts_of
+
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKpYFF79AgXCiwAMg8j4pZZVG5BKJLyHghPB9C0Q8qBV"
+LAB3 = Machine("lab3", "cy@lab3", Wish(), ("--cpus", "4", "--spool", "/big disk/spool"))
+WANTED = Wanted(
+    LAB3, "0.2.0", "digest", "the.whl", "me@server", "server ssh-ed25519 AAAA\n", "/root/connect",
+    confine=lambda public, name: f"{public} {name}",
+)  # fmt: skip
+SCRIPTS = ("PROBE", "INSTALL", "LINK", "KEY", "WRITE", "DOCTOR", "START", "REMOVE", "LOGS")
+
+
+def settled(**more: object) -> Facts:
+    """A machine of which nothing is to be changed, but for `more`."""
+    bare = Facts(home="/home/cy", user="cy", stamp="digest", link="0.2.0", key=f"{KEY} lab3", crontab=True)
+    files = steps.files_of(WANTED, bare)
+    cron = services.cron_line("/home/cy/.local/share/muster/agents/lab3")
+    found = msgspec.structs.replace(
+        bare, files=files, runs=("keep",), cron=cron, line=f"{KEY} lab3", agent="live", agent_version="0.2.0"
+    )
+    return msgspec.structs.replace(found, **more)
+
+
+def not_right(facts: Facts, wanted: Wanted = WANTED) -> list[str]:
+    return [name for name, look in steps.STEPS if look(wanted, facts).state != "ok"]
+
+
+def test_nothing_is_changed_where_all_is_right() -> None:
+    assert not_right(settled()) == []
+
+
+def test_a_bare_machine_wants_every_step_in_order() -> None:
+    bare = Facts(home="/home/cy", user="cy", pythons=(("3.9", "/usr/bin/python3"), ("3.12", "/opt/py/bin/python3")))
+    assert not_right(bare) == ["muster", "key", "authorized", "files", "doctor", "service", "joined"]
+    order = steps.install(WANTED, bare).order
+    assert isinstance(order, Run) and order.brings and "python=/opt/py/bin/python3" in order.script
+
+
+@pytest.mark.parametrize(
+    ("change", "steps_"),
+    [
+        ({"stamp": "old"}, ["muster"]),
+        ({"link": "0.1.0"}, ["muster"]),
+        ({"key": ""}, ["key", "authorized"]),
+        ({"line": None}, ["authorized"]),
+        ({"line": f"{KEY} other"}, ["authorized"]),
+        ({"files": {}}, ["files"]),
+        ({"runs": ()}, ["service"]),
+        ({"cron": ""}, ["service"]),
+        ({"cron": "", "crontab": False}, []),
+        ({"restart": True}, ["doctor", "service"]),
+        ({"agent": "gone"}, ["doctor", "joined"]),
+        ({"manager": True}, ["files", "service"]),
+        ({"home": "/home/c y"}, ["login", "files", "service"]),
+    ],
+)
+def test_a_step_is_wanted_for_what_is_not_right(change: dict[str, object], steps_: list[str]) -> None:
+    assert not_right(settled(**change)) == steps_
+
+
+def test_an_interpreter_that_has_muster_is_used_as_it_is() -> None:
+    wish = Wish(python="~/venv/bin/python", service="none")
+    wanted = replace(WANTED, machine=msgspec.structs.replace(LAB3, wish=wish))
+    facts = Facts(home="/home/cy", own="0.2.0", pythons=(("3.11", "/home/cy/venv/bin/python"),))
+    assert not_right(facts, wanted)[0] == "key"
+    assert "/home/cy/venv/bin/python -m muster.agent join me@server" in steps.files_of(wanted, facts)["join"]
+    assert "muster" in not_right(msgspec.structs.replace(facts, own="0.1.0"), wanted)
+
+
+def test_no_usable_python_is_said_with_what_was_looked_at() -> None:
+    look = steps.python(WANTED, Facts(pythons=(("3.9", "/usr/bin/python3"), ("3.14", "/opt/x/bin/python3"))))
+    assert look.state == "fail"
+    assert "no Python from 3.10 to before 3.14" in look.said and "/usr/bin/python3 is 3.9" in look.said
+    assert "without root" in look.hint
+
+
+def test_the_pythons_are_those_that_muster_installs_on() -> None:
+    config = configparser.ConfigParser()
+    config.read(Path(__file__).parents[3] / "setup.cfg")
+    least, beyond = ("{}.{}".format(*version) for version in (steps.LEAST, steps.BEYOND))
+    assert config["options"]["python_requires"] == f">={least},<{beyond}"
+
+
+def test_the_doctors_first_failure_stops_the_machine() -> None:
+    checks = [
+        {"name": "port", "outcome": "pass", "detail": "", "fix": ""},
+        {"name": "login", "outcome": "fail", "detail": "not let in", "fix": "do this"},
+    ]
+    look = steps.doctor(WANTED, settled(agent="gone", doctor=json.dumps({"checks": checks})))
+    assert (look.state, look.said, look.hint) == ("fail", "login: not let in", "do this")
+
+
+def test_orders_are_what_puts_it_right() -> None:
+    assert steps.authorized(WANTED, settled(line=None)).order == Authorize(f"{KEY} lab3")
+    assert steps.joined(WANTED, settled(agent="gone")).order == Await()
+    hostile = steps.authorized(WANTED, settled(key='command="id" ssh-rsa AAAA', line=None))
+    assert hostile.state == "change" and hostile.order is None
+
+
+def test_what_a_script_says_is_read_a_later_word_over_an_earlier_one() -> None:
+    said = ["home /home/cy", "room 1024", "python 3.11 /a b/python", "runs unit", "file join #!/bin/sh", "file join "]
+    found = facts_of([*said, "key old", "key new key", "manager", "nonsense", "room many"])
+    assert (found.home, found.room, found.key, found.manager, found.lingers) == ("/home/cy", 0, "new key", True, False)
+    assert found.pythons == (("3.11", "/a b/python"),)
+    assert found.files == {"join": "#!/bin/sh\n\n"} and found.runs == ("unit",)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_script_is_posix_sh(name: str) -> None:
+    text = bootstrap.script(getattr(bootstrap, name), name="it's", python="$(id)")
+    assert subprocess.run(["sh", "-n"], input=text, text=True, capture_output=True, check=False).stderr == ""
+    assert r"""name='it'\''s'""" in text and "python='$(id)'" in text
+
+
+@pytest.mark.parametrize("name", ["join", "keep"])
+def test_the_files_of_an_agent_are_posix_sh(name: str) -> None:
+    text = steps.files_of(WANTED, settled())[name]
+    assert subprocess.run(["sh", "-n"], input=text, text=True, capture_output=True, check=False).stderr == ""
+    if name == "join":
+        assert (
+            "--ssh-config /home/cy/.local/share/muster/agents/lab3/ssh_config --cpus 4 --spool '/big disk/spool'"
+            in text
+        )
+
+
+def test_the_unit_has_what_lets_user_code_end_before_the_agent() -> None:
+    text = steps.files_of(WANTED, settled(manager=True))["unit"]
+    assert 'ExecStart="/home/cy/.local/share/muster/agents/lab3/join"' in text
+    assert {"Restart=on-failure", "KillMode=mixed", "OOMPolicy=continue"} <= set(text.splitlines())

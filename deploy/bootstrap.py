@@ -89,11 +89,13 @@ if [ -n "$index" ]; then set -- "$@" --no-index --find-links "$base/incoming"; f
 printf '%s' "$stamp" >"$base/$version/stamp"
 rm -rf "$base/incoming"
 """
-# name, version
+# version; the one before stays, to go back to
 LINK = r"""
 set -eu
+before=$(readlink "$base/current" || :)
 ln -sfn "$version" "$base/current"
-if [ -d "$at" ]; then : >"$at/restart"; fi
+for each in "$base"/agents/*; do if [ -d "$each" ]; then : >"$each/restart"; fi; done
+for each in "$base"/[0-9]*; do case ${each##*/} in "$version" | "$before") ;; *) rm -rf "$each" ;; esac; done
 """
 # name
 KEY = r"""
@@ -191,7 +193,8 @@ set -e
 rm -rf "$at"
 if rmdir "$base/agents" 2>/dev/null || [ ! -d "$base/agents" ]; then
   rm -rf "$base"
-  for empty in "$HOME/.local/share" "$HOME/.local" "$units" "${units%/user}" "${units%/systemd/user}"; do
+  for empty in "$HOME/.local/share" "$HOME/.local" \
+    "$units/default.target.wants" "$units" "${units%/user}" "${units%/systemd/user}"; do
     if [ -d "$empty" ]; then rmdir "$empty" 2>/dev/null || :; fi
   done
 fi

@@ -15,6 +15,7 @@ COMMANDS = {
     "up": "Bring machines to what the inventory says; a second run changes nothing.",
     "status": "Show the inventory beside how machines are.",
     "logs": "Show the log of a machine's agent.",
+    "upgrade": "Bring machines and the coordinator to this version, the new beside the old first.",
     "remove": "Let machines finish, and take them out of the farm.",
     "down": "Take all machines down; their homes are as they were.",
 }

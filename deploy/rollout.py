@@ -26,7 +26,7 @@ from muster.coordinator.farm_root.paths import Root
 from muster.deploy import bootstrap, keys, steps, wheel
 from muster.deploy.connection import Connection, Connections, UnknownHostError
 from muster.deploy.inventory import Inventory, Machine
-from muster.deploy.steps import Authorize, Await, Facts, Look, Order, Wanted
+from muster.deploy.steps import Authorize, Await, Facts, Order, Step, Wanted
 from muster.jobs.common.errors import LinkError, MusterError, RefusedError
 
 JOINED_SECONDS = 120.0
@@ -109,7 +109,14 @@ class Rollout:
 
     # --- one machine ---
 
-    def bring(self, machine: Machine, dry: bool, tell: Callable[[str, Done], None], vouched: bool = False) -> Outcome:
+    def bring(
+        self,
+        machine: Machine,
+        dry: bool,
+        tell: Callable[[str, Done], None],
+        vouched: bool = False,
+        wanted_steps: Sequence[Step] = steps.STEPS,
+    ) -> Outcome:
         """The machine as the inventory wants it; `dry`: what would be changed. An UnknownHostError where nobody knows
         its host key yet, unless somebody `vouched` for it."""
         done: list[Done] = []
@@ -122,7 +129,7 @@ class Rollout:
         with self.connected(machine) as connection:
             try:
                 facts = self.look(connection)
-                for at, look in steps.STEPS:  # noqa: B007 note() says it
+                for at, look in wanted_steps:  # noqa: B007 note() says it
                     facts = self._step(connection, facts, look, dry, note)
             except MusterError as error:
                 if isinstance(error, UnknownHostError) and not vouched:
@@ -136,7 +143,7 @@ class Rollout:
         self,
         connection: Connection,
         facts: Facts,
-        look: Callable[[Wanted, Facts], Look],
+        look: Callable[[Wanted, Facts], steps.Look],
         dry: bool,
         note: Callable[[str, str], None],
     ) -> Facts:

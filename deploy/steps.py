@@ -173,10 +173,16 @@ def install(wanted: Wanted, facts: Facts) -> Look:
         index = "none" if wanted.has_wheelhouse else ""
         text = bootstrap.script(bootstrap.INSTALL, **given, wheel=wanted.wheel, index=index)
         return Look("change", said, order=Run(text, INSTALL_SECONDS, brings=True))
-    if facts.link != wanted.version:
-        text = bootstrap.script(bootstrap.LINK, name=wanted.machine.name, version=wanted.version)
-        return Look("change", f"use {wanted.version}", order=Run(text))
     return _ok(wanted.version)
+
+
+def switch(wanted: Wanted, facts: Facts) -> Look:
+    """The link that agents are started by: with it, all of them on that machine change versions."""
+    if facts.own == wanted.version or facts.link == wanted.version:
+        return _ok(wanted.version)
+    was = f", it was {facts.link}" if facts.link else ""
+    script = bootstrap.script(bootstrap.LINK, name=wanted.machine.name, version=wanted.version)
+    return Look("change", f"use {wanted.version}{was}", order=Run(script))
 
 
 def key(wanted: Wanted, facts: Facts) -> Look:
@@ -240,10 +246,12 @@ def joined(wanted: Wanted, facts: Facts) -> Look:
     return Look("change", "wait until the coordinator has it", order=Await())
 
 
-STEPS: tuple[tuple[str, Callable[[Wanted, Facts], Look]], ...] = (
+Step = tuple[str, Callable[[Wanted, Facts], Look]]
+STEPS: tuple[Step, ...] = (
     ("login", login),
     ("python", python),
     ("muster", install),
+    ("version", switch),
     ("key", key),
     ("authorized", authorized),
     ("files", files),
@@ -252,6 +260,7 @@ STEPS: tuple[tuple[str, Callable[[Wanted, Facts], Look]], ...] = (
     ("joined", joined),
 )
 
+BESIDE = STEPS[:3]  # these change nothing for an agent that runs
 
 # --- what several of them want to know ---
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from muster import VERSION
 from muster.deploy.rollout import alone
 from muster.jobs.common.processes import ProcessId, identify
 from tests.support import site as sites
@@ -188,11 +190,10 @@ def test_a_host_key_that_has_changed_is_refused(site: Site) -> None:
 
 def test_a_profile_that_prints_is_no_harm(site: Site) -> None:
     """sshd runs commands by the login shell, whose start-up files are the account's own: here a program before ours."""
-    noisy = site.targets["lab3"].home.parent / "bin" / "sh"
-    noisy.write_text('#!/bin/sh\necho "welcome to lab3"; printf "no newline"; exec /bin/sh "$@"\n')
-    noisy.chmod(0o755)
+    target = site.targets["lab3"]
+    target.program("sh", '#!/bin/sh\necho "welcome to lab3"; printf "no newline"; exec /bin/sh "$@"\n')
     assert states(site.told("up", "lab3")) == {"lab3": "ok"}
-    noisy.unlink()
+    (target.programs / "sh").unlink()
 
 
 def test_one_is_removed_while_a_job_runs_and_nothing_is_computed_twice(site: Site) -> None:
@@ -228,3 +229,62 @@ def test_a_machine_without_a_python_says_where_it_looked(site: Site) -> None:
     told = site.told("up", "lab3")["lab3"]["steps"][-1]
     assert told["name"] == "python" and "/opt/none/bin/python3" in told["said"] and "without root" in told["hint"]
     assert sys.executable  # the others' own
+
+
+def test_systemd_keeps_an_agent_where_there_is_a_user_manager(tmp_path: Path) -> None:
+    """A stand-in for it: what is shown is what we ask of it, and when."""
+    with sites.running(tmp_path, "lab3") as site:
+        target = site.targets["lab3"]
+        target.has_systemd()
+        done = site.deploy("up")
+        assert done.returncode == 0, done.stderr
+        unit = target.home / ".config/systemd/user/muster-lab3.service"
+        assert unit.exists() and not (target.home / ".crontab").exists()
+        verify = ["systemd-analyze", "--user", "verify", str(unit)]
+        if shutil.which(verify[0]):
+            said = subprocess.run(verify, capture_output=True, text=True, timeout=60, check=False).stderr
+            assert "muster-lab3" not in said, said
+        assert states(site.told("up")) == {"lab3": "ok"}
+        assert site.told("status")["lab3"]["service"] == "systemd"
+        first = (target.programs / "pid").read_text()
+        site.fields["lab3"]["nice"] = 5
+        site.write()
+        assert states(site.told("up")) == {"lab3": "changed"}
+        assert (target.programs / "pid").read_text() != first
+        assert states(site.told("down")) == {"lab3": "changed"}
+        assert target.left() == [] and not (target.programs / "enabled").exists()
+        assert site.farm.processes("muster.agent join") == []
+
+
+def test_an_upgrade_switches_no_machine_before_all_have_it(tmp_path: Path) -> None:
+    with sites.running(tmp_path, "lab3", "gpu1") as site:
+        lab3, gpu1 = site.targets.values()
+        for name, target in site.targets.items():
+            site.fields[name]["python"] = "auto"
+            target.has_venv(VERSION)
+        site.write()
+        assert site.deploy("up").returncode == 0
+        for target in (lab3, gpu1):
+            target.has_venv("0.0.9")
+            target.has_venv("0.0.8")
+            (target.base / "current").unlink()
+            (target.base / "current").symlink_to("0.0.9")
+        job = site.farm.submit(arrays(layers=3, rows=96), shard_rows=4)
+        before = agents(site)
+
+        gpu1.sshd.stop()
+        told = site.told("upgrade")
+        assert states(told) == {"lab3": "ok", "gpu1": "failed"}
+        assert (lab3.base / "current").readlink() == Path("0.0.9") and agents(site) == before
+
+        gpu1.sshd.start()
+        site.know("lab3", "gpu1")
+        site.write()
+        assert states(site.told("upgrade")) == {"lab3": "changed", "gpu1": "changed"}
+        assert [str((one.base / "current").readlink()) for one in (lab3, gpu1)] == [VERSION, VERSION]
+        assert (lab3.base / "0.0.9").is_dir() and not (lab3.base / "0.0.8").exists()
+        after = agents(site)
+        assert all(after[name] != before[name] for name in site.targets)
+        assert states(site.told("upgrade")) == {"lab3": "ok", "gpu1": "ok"}
+        site.farm.wait(job, seconds=90.0)
+        site.farm.check_result(job)

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from docs.examples.own_sshd import LOOPBACK
+from muster.deploy import wheel
 from muster.jobs.common import launch
 from tests.support import sshd
 from tests.support.farm import FarmHarness
@@ -27,6 +28,31 @@ case ${1:-} in
 *) cat >"$HOME/.crontab" ;;
 esac
 """
+# A stand-in for systemd's user manager, which starts what the unit says and knows its process by a file beside itself
+SYSTEMCTL = r"""#!/bin/sh
+[ "$1" = --user ] && shift
+verb=$1; shift
+[ "${1:-}" = --quiet ] && shift
+at=$(dirname "$0")
+alive() { [ -r "$at/pid" ] && kill -0 "$(cat "$at/pid")" 2>/dev/null; }
+case $verb in
+show-environment | daemon-reload) ;;
+start) alive || { nohup "$(sed -n 's/^ExecStart="\(.*\)"$/\1/p' "$HOME/.config/systemd/user/$1")" >/dev/null 2>&1 &
+  echo $! >"$at/pid"; } ;;
+stop) if alive; then kill -TERM "$(cat "$at/pid")"; while alive; do sleep 0.1; done; fi ;;
+is-active) alive ;;
+enable) : >"$at/enabled" ;;
+disable) rm -f "$at/enabled" ;;
+is-enabled) [ -e "$at/enabled" ] ;;
+*) echo "systemctl $verb?" >&2; exit 1 ;;
+esac
+"""
+LOGINCTL = """#!/bin/sh
+case $1 in
+enable-linger) : >"$(dirname "$0")/lingers" ;;
+show-user) [ ! -e "$(dirname "$0")/lingers" ] || echo Linger=yes ;;
+esac
+"""
 
 
 class Target:
@@ -38,9 +64,26 @@ class Target:
         programs = folder / name / "bin"
         self.home.mkdir(parents=True)
         programs.mkdir()
-        (programs / "crontab").write_text(CRONTAB)
-        (programs / "crontab").chmod(0o755)
+        self.programs = programs
+        self.program("crontab", CRONTAB)
         self.sshd = Sshd(folder / name / "sshd", path=f"{programs}:/usr/bin:/bin", env={**env, "HOME": str(self.home)})
+
+    def program(self, name: str, text: str) -> None:
+        """One that comes first on its PATH."""
+        (self.programs / name).write_text(text)
+        (self.programs / name).chmod(0o755)
+
+    def has_venv(self, version: str) -> None:
+        """One of this version, as `up` makes it: it is this interpreter's."""
+        programs = self.base / version / "bin"
+        programs.mkdir(parents=True)
+        (programs / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        (programs / "python").chmod(0o755)
+        (self.base / version / "stamp").write_text(wheel.stamp())
+
+    def has_systemd(self) -> None:
+        self.program("systemctl", SYSTEMCTL)
+        self.program("loginctl", LOGINCTL)
 
     @property
     def base(self) -> Path:

@@ -68,7 +68,13 @@ RULES: dict[str, frozenset[str]] = {
     "deploy": JOBS
     | {"coordinator.farm_root", "coordinator.api", "agent.links", "agent.host.user_limits", "agent.commands.join"},
     "deploy.commands": JOBS
-    | {"deploy", "coordinator.farm_root", "coordinator.commands.options", "coordinator.display.tables"},
+    | {
+        "deploy",
+        "coordinator.api",
+        "coordinator.farm_root",
+        "coordinator.commands.options",
+        "coordinator.display.tables",
+    },
     "deploy.cli": frozenset({"jobs.common", "deploy.commands"}),
     "deploy.__main__": frozenset({"deploy.cli", "muster.forget_current_folder"}),
     "muster": frozenset({"coordinator.client", "jobs.sources.layer_writer"}),  # for types; else by name, when asked

@@ -45,7 +45,7 @@ def test_nothing_is_changed_where_all_is_right() -> None:
 
 def test_a_bare_machine_wants_every_step_in_order() -> None:
     bare = Facts(home="/home/cy", user="cy", pythons=(("3.9", "/usr/bin/python3"), ("3.12", "/opt/py/bin/python3")))
-    assert not_right(bare) == ["muster", "key", "authorized", "files", "doctor", "service", "joined"]
+    assert not_right(bare) == ["muster", "version", "key", "authorized", "files", "doctor", "service", "joined"]
     order = steps.install(WANTED, bare).order
     assert isinstance(order, Run) and order.brings and "python=/opt/py/bin/python3" in order.script
 
@@ -54,7 +54,7 @@ def test_a_bare_machine_wants_every_step_in_order() -> None:
     ("change", "steps_"),
     [
         ({"stamp": "old"}, ["muster"]),
-        ({"link": "0.1.0"}, ["muster"]),
+        ({"link": "0.1.0"}, ["version"]),
         ({"key": ""}, ["key", "authorized"]),
         ({"line": None}, ["authorized"]),
         ({"line": f"{KEY} other"}, ["authorized"]),

@@ -43,6 +43,7 @@ PROBE = r"""
 say home "$HOME"
 say user "$(id -un)"
 say room "$(df -Pk "$HOME" | awk 'NR == 2 { print $4 }')"
+say platform "$(uname -s) $(uname -m) $(getconf GNU_LIBC_VERSION 2>/dev/null)"
 if [ -r "$base/$version/stamp" ]; then say stamp "$(cat "$base/$version/stamp")"; fi
 if [ -L "$base/current" ]; then say link "$(readlink "$base/current")"; fi
 tell='import sys; sys.path[:] = [p for p in sys.path if p]; print("%d.%d" % sys.version_info[:2])'

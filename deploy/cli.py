@@ -16,6 +16,7 @@ COMMANDS = {
     "status": "Show the inventory beside how machines are.",
     "logs": "Show the log of a machine's agent.",
     "upgrade": "Bring machines and the coordinator to this version, the new beside the old first.",
+    "wheels": "Fetch what machines without an index of packages need.",
     "remove": "Let machines finish, and take them out of the farm.",
     "down": "Take all machines down; their homes are as they were.",
 }

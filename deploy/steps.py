@@ -6,6 +6,7 @@ A step that was put right is looked at again: what a machine says of itself afte
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -42,6 +43,7 @@ class Facts(msgspec.Struct, frozen=True):
 
     home: str = ""
     user: str = ""
+    platform: str = ""  # system, machine, and the C library where it is GNU's
     room: int = 0  # bytes free in its home
     stamp: str = ""
     link: str = ""
@@ -83,7 +85,10 @@ def facts_of(lines: Iterable[str], line: str | None = None, agent: str = "", age
         else:
             said[key] = value
     texts = {name: "".join(f"{row}\n" for row in rows) for name, rows in files.items()}
-    words = {key: said.get(key, "") for key in ("home", "user", "stamp", "link", "own", "key", "cron", "last", "kept")}
+    words = {
+        key: said.get(key, "")
+        for key in ("home", "user", "platform", "stamp", "link", "own", "key", "cron", "last", "kept")
+    }
     flags = {key: key in said for key in ("manager", "enabled", "lingers", "crontab", "restart")}
     room = int(said["room"]) * 1024 if said.get("room", "").isdecimal() else 0
     more = {"room": room, "pythons": tuple(dict.fromkeys(pythons)), "files": texts, "runs": tuple(runs)}
@@ -272,6 +277,27 @@ def usable(facts: Facts) -> tuple[str, str] | None:
         if LEAST <= numbers[:2] < BEYOND:
             return version, path
     return None
+
+
+@dataclass(frozen=True, order=True)
+class Kind:
+    """Machines that the same wheels fit."""
+
+    machine: str
+    python: str
+    tags: tuple[str, ...]  # of platforms, as pip names them
+
+
+def kind_of(facts: Facts) -> Kind | None:
+    """None where no wheels are known to fit, or no interpreter was looked for."""
+    found, like = usable(facts), re.fullmatch(r"Linux (\w+) glibc 2\.(\d{1,3})", facts.platform, re.ASCII)
+    if found is None or like is None:
+        return None
+    machine = like[1]
+    minors = range(int(like[2]), 16, -1)  # 2.17 is manylinux2014
+    tags = (*(f"manylinux_2_{minor}_{machine}" for minor in minors), f"manylinux2014_{machine}")
+    older = (f"manylinux2010_{machine}", f"manylinux1_{machine}") if machine == "x86_64" else ()
+    return Kind(machine, found[0], (*tags, *older))
 
 
 def files_of(wanted: Wanted, facts: Facts) -> dict[str, str]:

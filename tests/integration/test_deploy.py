@@ -288,3 +288,25 @@ def test_an_upgrade_switches_no_machine_before_all_have_it(tmp_path: Path) -> No
         assert states(site.told("upgrade")) == {"lab3": "ok", "gpu1": "ok"}
         site.farm.wait(job, seconds=90.0)
         site.farm.check_result(job)
+
+
+def test_a_jump_host_is_passed_and_ctrl_c_leaves_what_the_next_up_goes_on_from(tmp_path: Path) -> None:
+    with sites.running(tmp_path, "gate", "dmz") as site:
+        gate = site.targets["gate"].sshd
+        del site.fields["gate"]  # a way to another machine, and none of the farm's
+        site.fields["dmz"]["jump"] = f"{gate.user}@127.0.0.1:{gate.port}"
+        site.write()
+        with (tmp_path / "said").open("wb") as out:
+            first = subprocess.Popen(
+                site.command("up"), env=site.farm.environment(), stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                start_new_session=True,
+            )  # fmt: skip
+            until(lambda: "dmz: key: changed" in (tmp_path / "said").read_text(), "the first steps")
+            os.killpg(first.pid, signal.SIGINT)  # as a terminal sends it, to its ssh too
+            assert first.wait(30.0) == 130
+        done = site.deploy("up")
+        assert done.returncode == 0, done.stderr
+        assert "key: changed" not in done.stderr and site.farm.is_live("dmz")
+        assert f"Accepted publickey for {gate.user}" in gate.log()
+        assert states(site.told("down")) == {"dmz": "changed"}
+        assert site.targets["dmz"].left() == [] and site.targets["gate"].left() == []

@@ -119,6 +119,18 @@ def test_what_a_script_says_is_read_a_later_word_over_an_earlier_one() -> None:
     assert found.files == {"join": "#!/bin/sh\n\n"} and found.runs == ("unit",)
 
 
+def test_the_wheels_that_fit_a_machine_are_named_as_pip_does() -> None:
+    pythons = (("3.9", "/usr/bin/python3"), ("3.12", "/opt/py/bin/python3"))
+    kind = steps.kind_of(Facts(platform="Linux aarch64 glibc 2.28", pythons=pythons))
+    assert kind is not None and (kind.python, kind.machine) == ("3.12", "aarch64")
+    assert kind.tags[0] == "manylinux_2_28_aarch64" and kind.tags[-2:] == (
+        "manylinux_2_17_aarch64",
+        "manylinux2014_aarch64",
+    )
+    for platform in ("Linux x86_64", "Darwin arm64", "", "Linux x86_64 glibc two", "Linux x86_64 glibc 2"):
+        assert steps.kind_of(Facts(platform=platform, pythons=pythons)) is None
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_every_script_is_posix_sh(name: str) -> None:
     text = bootstrap.script(getattr(bootstrap, name), name="it's", python="$(id)")

@@ -114,6 +114,9 @@ BENCHMARKS = {
     "command-ssh": Benchmark(
         ("command", "--ssh"), "files/s of 4 KiB through map over loopback ssh", "`tar | ssh` plus GNU Parallel", 1.0
     ),
+    "deploy": Benchmark(
+        ("deploy",), "times a minute `deploy up` over five machines, nothing to change", "ansible, equal checks", 3.0
+    ),
     "infer-agents": Benchmark(("infer", "--agents", "2"), "rows/s of two agents", "one agent with all cores", 1.0),
 }
 

@@ -41,8 +41,8 @@ class Connections:
         self.known_hosts = known_hosts
         self._config = ["-F", str(config)] if config else []
 
-    def to(self, machine: Machine) -> Connection:
-        return Connection(machine, self)
+    def to(self, machine: Machine) -> MachineConnection:
+        return MachineConnection(machine, self)
 
     def command(self, machine: Machine) -> list[str]:
         """The start of an ssh command line: options for this machine that leave its user's own in force."""
@@ -75,7 +75,7 @@ def target(machine: Machine) -> str:
     return machine.host.host.strip("[]")
 
 
-class Connection:
+class MachineConnection:
     """To one machine; nothing is connected before the first script. Used by one thread at a time."""
 
     def __init__(self, machine: Machine, all_: Connections) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from muster.deploy.connection import Connection, Connections, fingerprint
+from muster.deploy.connection import Connections, MachineConnection, fingerprint
 from muster.deploy.inventory import Machine
 from muster.jobs.common.durable import write_private
 from muster.jobs.common.errors import MusterError, UsageError
@@ -17,7 +17,7 @@ _FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownKeys:
     """A machine and the lines of known_hosts that it would have."""
 
     machine: Machine
@@ -25,16 +25,16 @@ class Shown:
     fingerprints: tuple[str, ...]
 
 
-def shown_by(connections: Connections, machine: Machine) -> Shown | MusterError:
+def shown_by(connections: Connections, machine: Machine) -> ShownKeys | MusterError:
     """What the machine shows now, or why it cannot be asked."""
     try:
-        lines = tuple(Connection(machine, connections).host_keys())
+        lines = tuple(MachineConnection(machine, connections).host_keys())
     except MusterError as error:
         return error
-    return Shown(machine, lines, tuple(fingerprint(line) for line in lines))
+    return ShownKeys(machine, lines, tuple(fingerprint(line) for line in lines))
 
 
-def vouched(shown: Sequence[Shown], file: Path | None, ask: Callable[[str], bool]) -> list[Shown]:
+def vouched(shown: Sequence[ShownKeys], file: Path | None, ask: Callable[[str], bool]) -> list[ShownKeys]:
     """Those whose keys are good: by a file of fingerprints, else by the word of a person, asked once."""
     if file is not None:
         try:
@@ -48,7 +48,7 @@ def vouched(shown: Sequence[Shown], file: Path | None, ask: Callable[[str], bool
     return list(shown) if ask(f"never seen before:\n{table}\nare these their own keys?") else []
 
 
-def keep(known_hosts: Path, shown: Sequence[Shown]) -> None:
+def keep(known_hosts: Path, shown: Sequence[ShownKeys]) -> None:
     """Known from now on, to us alone."""
     if not shown:
         return

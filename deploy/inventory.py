@@ -33,7 +33,7 @@ class InventoryError(JobFileError):
         self.earlier = earlier
 
 
-class Server(msgspec.Struct, frozen=True):
+class ServerAddress(msgspec.Struct, frozen=True):
     """How the machines reach this one."""
 
     address: str  # host, user@host or ssh://user@host:port
@@ -47,7 +47,7 @@ class Server(msgspec.Struct, frozen=True):
         return found
 
 
-class Wish(msgspec.Struct, frozen=True):
+class MachineWish(msgspec.Struct, frozen=True):
     """What defaults, groups and machines may say beside the options of `agent join`."""
 
     jump: str | None = None  # as `ssh -J` takes it
@@ -59,8 +59,8 @@ class Machine(msgspec.Struct, frozen=True):
     """One machine, complete: defaults and groups are in it."""
 
     name: str  # of its agent too
-    ssh: str  # how we reach it: as Server.address
-    wish: Wish = Wish()
+    ssh: str  # how we reach it: as ServerAddress.address
+    wish: MachineWish = MachineWish()
     join: tuple[str, ...] = ()  # words of its `agent join`
 
     @property
@@ -78,7 +78,7 @@ class Inventory(msgspec.Struct, frozen=True):
     """All of it."""
 
     path: Path
-    server: Server
+    server: ServerAddress
     machines: tuple[Machine, ...]
 
     def named(self, wanted: tuple[str, ...]) -> tuple[Machine, ...]:
@@ -113,7 +113,7 @@ def parse_inventory(text: str, path: Path) -> Inventory:
         document = yaml_text.load(text, path.name)
     except JobFileError as error:
         raise InventoryError(error.message, None if error.hint == JobFileError.default_hint else error.hint) from None
-    reader = _Reader()
+    reader = _InventoryReader()
     made = reader.inventory(document.value, path)
     if reader.wrong:
         lines = [document.line_of(error.path) for error in reader.wrong]
@@ -124,13 +124,13 @@ def parse_inventory(text: str, path: Path) -> Inventory:
     return made
 
 
-class _Reader:
+class _InventoryReader:
     """Reads on after a wrong field; `wrong` has each."""
 
     def __init__(self) -> None:
         self.wrong: list[FieldError] = []
         self._options = join_options.options()
-        self._own = tuple(Wish.__struct_fields__)
+        self._own = tuple(MachineWish.__struct_fields__)
 
     def inventory(self, value: Any, path: Path) -> Inventory | None:
         top = self._mapping(value, "", "an inventory")
@@ -147,14 +147,14 @@ class _Reader:
         found = [self._machine(name, value, common, groups) for name, value in machines.items()]
         return None if self.wrong or server is None else Inventory(path, server, tuple(filter(None, found)))
 
-    def _server(self, value: Any) -> Server | None:
+    def _server(self, value: Any) -> ServerAddress | None:
         try:
-            server = convert({} if value is None else value, _StrictServer, "server")
+            server = convert({} if value is None else value, _StrictAddress, "server")
             _check_host(server.address, "server.address")
         except FieldError as error:
             self.wrong.append(error)
             return None
-        return Server(server.address, server.authorized_keys, server.host_keys)
+        return ServerAddress(server.address, server.authorized_keys, server.host_keys)
 
     def _machine(
         self, name: str, value: Any, common: dict[str, Any], groups: Mapping[str, dict[str, Any]]
@@ -180,7 +180,7 @@ class _Reader:
         merged = dict(common)
         for part in [*(groups.get(group, {}) for group in belongs), own]:
             merged |= part
-        wish = Wish(**{field: merged[field] for field in self._own if field in merged})
+        wish = MachineWish(**{field: merged[field] for field in self._own if field in merged})
         words = [word for field, words in merged.items() if field not in self._own for word in words]
         return Machine(name, ssh, wish, tuple(words))
 
@@ -218,11 +218,11 @@ class _Reader:
         self.wrong.append(FieldError(path, text, hint))
 
 
-class _StrictServer(Server, frozen=True, forbid_unknown_fields=True):
+class _StrictAddress(ServerAddress, frozen=True, forbid_unknown_fields=True):
     """As it is read."""
 
 
-class _StrictWish(Wish, frozen=True, forbid_unknown_fields=True):
+class _StrictWish(MachineWish, frozen=True, forbid_unknown_fields=True):
     """As it is read."""
 
 

@@ -12,7 +12,7 @@ import re
 import threading
 from pathlib import Path
 
-from muster.deploy.inventory import Server
+from muster.deploy.inventory import ServerAddress
 from muster.jobs.common.durable import make_folder, write_durably
 from muster.jobs.common.errors import RefusedError
 from muster.jobs.common.locations import expand
@@ -116,7 +116,7 @@ class AuthorizedKeys:
         return RefusedError(f"{self._path}: {error.strerror}", "`authorized_keys:` below `server:` names another file")
 
 
-def known_hosts(server: Server) -> str:
+def known_hosts(server: ServerAddress) -> str:
     """What the machines are to know this server by, from the public halves of its own host keys."""
     host = server.host
     name = host.host.strip("[]").lower()

@@ -10,12 +10,12 @@ from muster.coordinator.api.requests import Done as Answered
 from muster.coordinator.api.requests import Drain
 from muster.coordinator.farm_root import ask_daemon
 from muster.deploy import steps
-from muster.deploy.connection import Connection
+from muster.deploy.connection import MachineConnection
 from muster.deploy.inventory import Machine
-from muster.deploy.rollout import POLL_SECONDS, Done, Outcome, Rollout
+from muster.deploy.rollout import POLL_SECONDS, MachineOutcome, Rollout, StepResult
 from muster.jobs.common.errors import MusterError, RefusedError
 
-Tell = Callable[[str, Done], None]
+Tell = Callable[[str, StepResult], None]
 PATIENCE_SECONDS = 60  # that an agent has which nobody drained
 STOP_SECONDS = 240.0
 
@@ -28,12 +28,12 @@ class Removal:
     now: bool = False
     force: bool = False
 
-    def of(self, rollout: Rollout, machine: Machine, tell: Tell) -> Outcome:
+    def of(self, rollout: Rollout, machine: Machine, tell: Tell) -> MachineOutcome:
         """Take one machine out."""
-        done: list[Done] = []
+        done: list[StepResult] = []
 
         def note(name: str, state: str, said: str, hint: str = "") -> None:
-            done.append(Done(name, state, said, hint))
+            done.append(StepResult(name, state, said, hint))
             tell(machine.name, done[-1])
 
         try:
@@ -43,11 +43,11 @@ class Removal:
                 self._take_away(rollout, connection, note)
         except MusterError as error:
             note("removed", "failed", error.message, error.hint)
-            return Outcome(machine.name, "failed", done, error.exit_code)
+            return MachineOutcome(machine.name, "failed", done, error.exit_code)
         changed = "would change" if self.dry else "changed"
-        return Outcome(machine.name, changed if any(one.state == changed for one in done) else "ok", done)
+        return MachineOutcome(machine.name, changed if any(one.state == changed for one in done) else "ok", done)
 
-    def _take_away(self, rollout: Rollout, connection: Connection, note: Callable[..., None]) -> None:
+    def _take_away(self, rollout: Rollout, connection: MachineConnection, note: Callable[..., None]) -> None:
         machine = connection.machine
         facts = rollout.look(connection)
         there = steps.is_there(facts)

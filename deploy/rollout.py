@@ -24,9 +24,9 @@ from muster.coordinator.api.status import Agents, AgentStatus
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root.paths import Root
 from muster.deploy import bootstrap, keys, steps, wheel
-from muster.deploy.connection import Connection, Connections, UnknownHostError
+from muster.deploy.connection import Connections, MachineConnection, UnknownHostError
 from muster.deploy.inventory import Inventory, Machine
-from muster.deploy.steps import Authorize, Await, Facts, Order, Step, Wanted
+from muster.deploy.steps import Authorize, Await, MachineFacts, Order, Step, WantedMachine
 from muster.jobs.common.errors import LinkError, MusterError, RefusedError
 
 JOINED_SECONDS = 120.0
@@ -37,7 +37,7 @@ KNOWN_HOSTS = "deploy-known_hosts"
 _T = TypeVar("_T")
 
 
-class Done(msgspec.Struct, frozen=True):
+class StepResult(msgspec.Struct, frozen=True):
     """One step of one machine, as it is told."""
 
     name: str
@@ -46,12 +46,12 @@ class Done(msgspec.Struct, frozen=True):
     hint: str = ""
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class MachineOutcome(msgspec.Struct, frozen=True):
     """What came of one machine."""
 
     machine: str
     state: str  # ok, changed, would change, failed
-    steps: list[Done]
+    steps: list[StepResult]
     exit_code: int = 0
 
     @property
@@ -79,22 +79,22 @@ class Rollout:
     def close(self) -> None:
         self._folder.cleanup()
 
-    def wanted(self, machine: Machine) -> Wanted:
-        return Wanted(
+    def wanted(self, machine: Machine) -> WantedMachine:
+        return WantedMachine(
             machine, VERSION, self._stamp, wheel.NAME, self._server.address, self._known_hosts,
             str(self.root.launcher), self._wheelhouse is not None,
             lambda public, name: keys.confined(public, name, self.root.launcher),
         )  # fmt: skip
 
     @contextmanager
-    def connected(self, machine: Machine) -> Iterator[Connection]:
+    def connected(self, machine: Machine) -> Iterator[MachineConnection]:
         connection = self._connections.to(machine)
         try:
             yield connection
         finally:
             connection.close()
 
-    def look(self, connection: Connection, more: Sequence[str] = ()) -> Facts:
+    def look(self, connection: MachineConnection, more: Sequence[str] = ()) -> MachineFacts:
         """How a machine is now; `more`: what scripts said since."""
         machine = connection.machine
         lines = [*connection.run(steps.probe(self.wanted(machine))), *more]
@@ -104,8 +104,10 @@ class Rollout:
 
     def agent(self, name: str) -> AgentStatus | None:
         """What the coordinator knows of it."""
-        found = ask_daemon.ask(self.root, AgentsAsk(), Agents).agents
-        return next((one for one in found if one.name == name), None)
+        return next((one for one in self.agents() if one.name == name), None)
+
+    def agents(self) -> list[AgentStatus]:
+        return ask_daemon.ask(self.root, AgentsAsk(), Agents).agents
 
     # --- one machine ---
 
@@ -113,17 +115,17 @@ class Rollout:
         self,
         machine: Machine,
         dry: bool,
-        tell: Callable[[str, Done], None],
+        tell: Callable[[str, StepResult], None],
         vouched: bool = False,
         wanted_steps: Sequence[Step] = steps.STEPS,
-    ) -> Outcome:
+    ) -> MachineOutcome:
         """The machine as the inventory wants it; `dry`: what would be changed. An UnknownHostError where nobody knows
         its host key yet, unless somebody `vouched` for it."""
-        done: list[Done] = []
+        done: list[StepResult] = []
         at = steps.STEPS[0][0]
 
         def note(state: str, said: str, hint: str = "") -> None:
-            done.append(Done(at, state, said, hint))
+            done.append(StepResult(at, state, said, hint))
             tell(machine.name, done[-1])
 
         with self.connected(machine) as connection:
@@ -135,18 +137,18 @@ class Rollout:
                 if isinstance(error, UnknownHostError) and not vouched:
                     raise
                 note("failed", error.message, error.hint)
-                return Outcome(machine.name, "failed", done, error.exit_code)
+                return MachineOutcome(machine.name, "failed", done, error.exit_code)
         changed = "would change" if dry else "changed"
-        return Outcome(machine.name, changed if any(one.state == changed for one in done) else "ok", done)
+        return MachineOutcome(machine.name, changed if any(one.state == changed for one in done) else "ok", done)
 
     def _step(
         self,
-        connection: Connection,
-        facts: Facts,
-        look: Callable[[Wanted, Facts], steps.Look],
+        connection: MachineConnection,
+        facts: MachineFacts,
+        look: Callable[[WantedMachine, MachineFacts], steps.Look],
         dry: bool,
         note: Callable[[str, str], None],
-    ) -> Facts:
+    ) -> MachineFacts:
         """One step put right; the facts afterwards."""
         wanted = self.wanted(connection.machine)
         tried: list[str] = []
@@ -165,7 +167,7 @@ class Rollout:
             tried.append(seen.said)
             facts = self.look(connection, self._carry_out(connection, seen.order, facts))
 
-    def _carry_out(self, connection: Connection, order: Order, facts: Facts) -> list[str]:
+    def _carry_out(self, connection: MachineConnection, order: Order, facts: MachineFacts) -> list[str]:
         name = connection.machine.name
         if isinstance(order, Authorize):
             self.authorized.put(name, order.line)
@@ -177,7 +179,7 @@ class Rollout:
             connection.send([self._wheel(), *self._wheels()], bootstrap.INCOMING)
         return connection.run(order.script, order.seconds)
 
-    def await_agent(self, name: str, facts: Facts) -> None:
+    def await_agent(self, name: str, facts: MachineFacts) -> None:
         deadline = time.monotonic() + JOINED_SECONDS
         while time.monotonic() < deadline:
             agent = self.agent(name)

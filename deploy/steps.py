@@ -5,7 +5,6 @@ A step that was put right is looked at again: what a machine says of itself afte
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ DOCTOR_SECONDS = 180.0
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedMachine:
     """How one machine is to be."""
 
     machine: Machine
@@ -38,7 +37,7 @@ class Wanted:
     confine: Callable[[str, str], str] = lambda public, name: ""  # the line of authorized_keys
 
 
-class Facts(msgspec.Struct, frozen=True):
+class MachineFacts(msgspec.Struct, frozen=True):
     """How it is: what its probe said, and what the server knows of it."""
 
     home: str = ""
@@ -66,7 +65,7 @@ class Facts(msgspec.Struct, frozen=True):
     agent_version: str = ""
 
 
-def facts_of(lines: Iterable[str], line: str | None = None, agent: str = "", agent_version: str = "") -> Facts:
+def facts_of(lines: Iterable[str], line: str | None = None, agent: str = "", agent_version: str = "") -> MachineFacts:
     """What a machine's scripts said, a later word over an earlier one."""
     said: dict[str, str] = {}
     pythons: list[tuple[str, str]] = []
@@ -93,14 +92,14 @@ def facts_of(lines: Iterable[str], line: str | None = None, agent: str = "", age
     room = int(said["room"]) * 1024 if said.get("room", "").isdecimal() else 0
     more = {"room": room, "pythons": tuple(dict.fromkeys(pythons)), "files": texts, "runs": tuple(runs)}
     known = {"doctor": said.get("doctor"), "line": line, "agent": agent, "agent_version": agent_version}
-    return msgspec.convert({**words, **flags, **more, **known}, Facts)
+    return msgspec.convert({**words, **flags, **more, **known}, MachineFacts)
 
 
 # --- what may come of a look ---
 
 
 @dataclass(frozen=True)
-class Run:
+class RunScript:
     """A script to run there. `brings`: send the wheel, and the wheelhouse if there is one, before."""
 
     script: str
@@ -120,7 +119,7 @@ class Await:
     """Wait until the coordinator has it."""
 
 
-Order = Run | Authorize | Await
+Order = RunScript | Authorize | Await
 
 
 @dataclass(frozen=True)
@@ -140,13 +139,13 @@ def _ok(said: str) -> Look:
 # --- the steps ---
 
 
-def login(wanted: Wanted, facts: Facts) -> Look:
+def login(wanted: WantedMachine, facts: MachineFacts) -> Look:
     if not facts.home.startswith("/") or any(letter.isspace() or letter in "'\"" for letter in facts.home):
         return Look("fail", f"its home is {facts.home!r}", "paths of ssh's configuration cannot have spaces or quotes")
     return _ok(f"as {facts.user}")
 
 
-def python(wanted: Wanted, facts: Facts) -> Look:
+def python(wanted: WantedMachine, facts: MachineFacts) -> Look:
     if facts.own == wanted.version:
         return _ok(f"{wanted.machine.wish.python} has muster {facts.own}")
     if facts.stamp:
@@ -165,7 +164,7 @@ def python(wanted: Wanted, facts: Facts) -> Look:
     )
 
 
-def install(wanted: Wanted, facts: Facts) -> Look:
+def install(wanted: WantedMachine, facts: MachineFacts) -> Look:
     if facts.own == wanted.version:
         return _ok(f"{facts.own}, not ours to change")
     if facts.stamp != wanted.stamp:
@@ -177,26 +176,28 @@ def install(wanted: Wanted, facts: Facts) -> Look:
         given = {"name": wanted.machine.name, "version": wanted.version, "python": chosen, "stamp": wanted.stamp}
         index = "none" if wanted.has_wheelhouse else ""
         text = bootstrap.script(bootstrap.INSTALL, **given, wheel=wanted.wheel, index=index)
-        return Look("change", said, order=Run(text, INSTALL_SECONDS, brings=True))
+        return Look("change", said, order=RunScript(text, INSTALL_SECONDS, brings=True))
     return _ok(wanted.version)
 
 
-def switch(wanted: Wanted, facts: Facts) -> Look:
+def switch(wanted: WantedMachine, facts: MachineFacts) -> Look:
     """The link that agents are started by: with it, all of them on that machine change versions."""
     if facts.own == wanted.version or facts.link == wanted.version:
         return _ok(wanted.version)
     was = f", it was {facts.link}" if facts.link else ""
     script = bootstrap.script(bootstrap.LINK, name=wanted.machine.name, version=wanted.version)
-    return Look("change", f"use {wanted.version}{was}", order=Run(script))
+    return Look("change", f"use {wanted.version}{was}", order=RunScript(script))
 
 
-def key(wanted: Wanted, facts: Facts) -> Look:
+def key(wanted: WantedMachine, facts: MachineFacts) -> Look:
     if keys.public_key(facts.key):
         return _ok("its own")
-    return Look("change", "make a key there", order=Run(bootstrap.script(bootstrap.KEY, name=wanted.machine.name)))
+    return Look(
+        "change", "make a key there", order=RunScript(bootstrap.script(bootstrap.KEY, name=wanted.machine.name))
+    )
 
 
-def authorized(wanted: Wanted, facts: Facts) -> Look:
+def authorized(wanted: WantedMachine, facts: MachineFacts) -> Look:
     public = keys.public_key(facts.key)
     if public is None:
         return Look("change", "let its key in")
@@ -206,17 +207,17 @@ def authorized(wanted: Wanted, facts: Facts) -> Look:
     return Look("change", "let its key in", order=Authorize(line))
 
 
-def files(wanted: Wanted, facts: Facts) -> Look:
+def files(wanted: WantedMachine, facts: MachineFacts) -> Look:
     texts = files_of(wanted, facts)
     other = [name for name, text in texts.items() if facts.files.get(name, "") != text]
     if not other:
         return _ok("as in the inventory")
     unit = texts.pop("unit", "")
     script = bootstrap.script(bootstrap.WRITE, name=wanted.machine.name, unit_text=unit, **texts)
-    return Look("change", f"write {', '.join(other)}", order=Run(script))
+    return Look("change", f"write {', '.join(other)}", order=RunScript(script))
 
 
-def doctor(wanted: Wanted, facts: Facts) -> Look:
+def doctor(wanted: WantedMachine, facts: MachineFacts) -> Look:
     if facts.agent in ("live", "draining") and not facts.restart:
         return _ok("it is joined")
     if facts.doctor is None:
@@ -225,16 +226,34 @@ def doctor(wanted: Wanted, facts: Facts) -> Look:
         words = ("doctor", where, "--name", name, "--ssh-config", config, "--no-ray", "--json", *options)
         command = services.agent_command(_program(wanted, facts), *words)
         script = bootstrap.script(bootstrap.DOCTOR, name=name, command=command)
-        return Look("change", "try each link of the way to the coordinator", order=Run(script, DOCTOR_SECONDS))
-    checks = json.loads(facts.doctor)["checks"]
-    failed = [check for check in checks if check["outcome"] == "fail"]
+        return Look("change", "try each link of the way to the coordinator", order=RunScript(script, DOCTOR_SECONDS))
+    try:
+        checks = msgspec.json.decode(facts.doctor, type=_DoctorReport).checks
+    except msgspec.DecodeError:
+        return Look("fail", "what `agent doctor` said there cannot be read", f"`deploy logs {wanted.machine.name}`")
+    failed = [check for check in checks if check.outcome == "fail"]
     if failed:
-        return Look("fail", f"{failed[0]['name']}: {failed[0]['detail']}", failed[0]["fix"])
-    warned = [f"{check['name']}: {check['detail']}" for check in checks if check["outcome"] == "warn"]
+        return Look("fail", f"{failed[0].name}: {failed[0].detail}", failed[0].fix)
+    warned = [f"{check.name}: {check.detail}" for check in checks if check.outcome == "warn"]
     return _ok("; ".join(warned) or "all is well")
 
 
-def service(wanted: Wanted, facts: Facts) -> Look:
+class _DoctorCheck(msgspec.Struct, frozen=True):
+    """What is read of a check."""
+
+    name: str
+    outcome: str
+    detail: str
+    fix: str
+
+
+class _DoctorReport(msgspec.Struct, frozen=True):
+    """Another machine's word: it may be anything."""
+
+    checks: list[_DoctorCheck]
+
+
+def service(wanted: WantedMachine, facts: MachineFacts) -> Look:
     how = _how(wanted, facts)
     cron = _cron(wanted, facts)
     good = how in facts.runs and not facts.restart and facts.cron == cron and (how == "keep" or facts.enabled)
@@ -242,16 +261,16 @@ def service(wanted: Wanted, facts: Facts) -> Look:
         return _ok(survives(wanted, facts))
     given = {"name": wanted.machine.name, "how": how, "cron": cron, "patience": str(RESTART_SECONDS)}
     said = "start the agent" if not facts.runs else "start the agent anew"
-    return Look("change", said, order=Run(bootstrap.script(bootstrap.START, **given), STOP_SECONDS))
+    return Look("change", said, order=RunScript(bootstrap.script(bootstrap.START, **given), STOP_SECONDS))
 
 
-def joined(wanted: Wanted, facts: Facts) -> Look:
+def joined(wanted: WantedMachine, facts: MachineFacts) -> Look:
     if facts.agent in ("live", "draining"):
         return _ok(facts.agent)
     return Look("change", "wait until the coordinator has it", order=Await())
 
 
-Step = tuple[str, Callable[[Wanted, Facts], Look]]
+Step = tuple[str, Callable[[WantedMachine, MachineFacts], Look]]
 STEPS: tuple[Step, ...] = (
     ("login", login),
     ("python", python),
@@ -270,7 +289,7 @@ BESIDE = STEPS[:3]  # these change nothing for an agent that runs
 # --- what several of them want to know ---
 
 
-def usable(facts: Facts) -> tuple[str, str] | None:
+def usable(facts: MachineFacts) -> tuple[str, str] | None:
     """The first interpreter of a version that we run on."""
     for version, path in facts.pythons:
         numbers = tuple(int(part) for part in version.split(".") if part.isdecimal())
@@ -280,7 +299,7 @@ def usable(facts: Facts) -> tuple[str, str] | None:
 
 
 @dataclass(frozen=True, order=True)
-class Kind:
+class WheelFit:
     """Machines that the same wheels fit."""
 
     machine: str
@@ -288,7 +307,7 @@ class Kind:
     tags: tuple[str, ...]  # of platforms, as pip names them
 
 
-def kind_of(facts: Facts) -> Kind | None:
+def kind_of(facts: MachineFacts) -> WheelFit | None:
     """None where no wheels are known to fit, or no interpreter was looked for."""
     found, like = usable(facts), re.fullmatch(r"Linux (\w+) glibc 2\.(\d{1,3})", facts.platform, re.ASCII)
     if found is None or like is None:
@@ -297,10 +316,10 @@ def kind_of(facts: Facts) -> Kind | None:
     minors = range(int(like[2]), 16, -1)  # 2.17 is manylinux2014
     tags = (*(f"manylinux_2_{minor}_{machine}" for minor in minors), f"manylinux2014_{machine}")
     older = (f"manylinux2010_{machine}", f"manylinux1_{machine}") if machine == "x86_64" else ()
-    return Kind(machine, found[0], (*tags, *older))
+    return WheelFit(machine, found[0], (*tags, *older))
 
 
-def files_of(wanted: Wanted, facts: Facts) -> dict[str, str]:
+def files_of(wanted: WantedMachine, facts: MachineFacts) -> dict[str, str]:
     """The texts of an agent's files; `unit` where systemd is to start it."""
     at, name = _at(wanted, facts), wanted.machine.name
     options = wanted.machine.join
@@ -313,35 +332,35 @@ def files_of(wanted: Wanted, facts: Facts) -> dict[str, str]:
     return {**found, "unit": services.unit(name, at)} if _how(wanted, facts) == "unit" else found
 
 
-def probe(wanted: Wanted) -> str:
+def probe(wanted: WantedMachine) -> str:
     machine = wanted.machine
     given = {"name": machine.name, "version": wanted.version, "python": machine.wish.python}
     return bootstrap.script(bootstrap.PROBE, **given, service=machine.wish.service)
 
 
-def remove(wanted: Wanted, facts: Facts, patience: int, force: bool) -> str:
+def remove(wanted: WantedMachine, facts: MachineFacts, patience: int, force: bool) -> str:
     """The script that leaves a machine as it was."""
     machine = wanted.machine
     given = {"name": machine.name, "program": _program(wanted, facts), "spool": machine.option("--spool") or ""}
     return bootstrap.script(bootstrap.REMOVE, **given, patience=str(patience), force="yes" if force else "")
 
 
-def logs(wanted: Wanted, facts: Facts, lines: int, follow: bool) -> str:
+def logs(wanted: WantedMachine, facts: MachineFacts, lines: int, follow: bool) -> str:
     machine = wanted.machine
     given = {"name": machine.name, "program": _program(wanted, facts), "spool": machine.option("--spool") or ""}
     return bootstrap.script(bootstrap.LOGS, **given, lines=str(lines), follow="-f" if follow else "")
 
 
-def is_there(facts: Facts) -> bool:
+def is_there(facts: MachineFacts) -> bool:
     """Whether anything of this agent is on the machine."""
     return bool(facts.files or facts.key or facts.runs or facts.cron)
 
 
-def _at(wanted: Wanted, facts: Facts) -> str:
+def _at(wanted: WantedMachine, facts: MachineFacts) -> str:
     return f"{facts.home}/{bootstrap.BASE}/agents/{wanted.machine.name}"
 
 
-def _program(wanted: Wanted, facts: Facts) -> str:
+def _program(wanted: WantedMachine, facts: MachineFacts) -> str:
     """The interpreter that runs the agent."""
     named = wanted.machine.wish.python
     if facts.own == wanted.version:
@@ -349,17 +368,17 @@ def _program(wanted: Wanted, facts: Facts) -> str:
     return f"{facts.home}/{bootstrap.BASE}/current/bin/python"
 
 
-def _how(wanted: Wanted, facts: Facts) -> str:
+def _how(wanted: WantedMachine, facts: MachineFacts) -> str:
     return "unit" if wanted.machine.wish.service == "user" and facts.manager else "keep"
 
 
-def _cron(wanted: Wanted, facts: Facts) -> str:
+def _cron(wanted: WantedMachine, facts: MachineFacts) -> str:
     """Its line in the crontab; "" where it has none."""
     needs = _how(wanted, facts) == "keep" and wanted.machine.wish.service != "none" and facts.crontab
     return services.cron_line(_at(wanted, facts)) if needs else ""
 
 
-def survives(wanted: Wanted, facts: Facts) -> str:
+def survives(wanted: WantedMachine, facts: MachineFacts) -> str:
     if _how(wanted, facts) == "unit":
         return "systemd" if facts.lingers else "systemd, until its user logs out: `loginctl enable-linger` was refused"
     return "cron" if _cron(wanted, facts) else "until the machine is restarted"

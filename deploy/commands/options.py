@@ -18,8 +18,9 @@ from muster.coordinator.farm_root import paths as roots
 from muster.deploy import inventory
 from muster.deploy.connection import Connections
 from muster.deploy.inventory import Inventory, InventoryError, Machine
-from muster.deploy.rollout import KNOWN_HOSTS, Done, Outcome, Rollout
+from muster.deploy.rollout import KNOWN_HOSTS, MachineOutcome, Rollout, StepResult
 from muster.jobs.common.errors import report
+from muster.jobs.common.validation import one_line
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 AT_ONCE = 16
@@ -47,7 +48,7 @@ def deploy_options(command: _Command) -> _Command:
 
 
 @dataclass(frozen=True)
-class Site:
+class DeploySite:
     """What a command works on."""
 
     inventory: Inventory
@@ -59,7 +60,7 @@ class Site:
 @contextmanager
 def site(
     root: Path | None, file: Path | None, names: tuple[str, ...], config: Path | None, wheelhouse: Path | None = None
-) -> Iterator[Site]:
+) -> Iterator[DeploySite]:
     """The inventory read, and nothing connected yet."""
     farm = roots.existing(root)
     found = _read(file or farm.path / "inventory.yaml")
@@ -68,7 +69,7 @@ def site(
         connections = Connections(Path(folder), farm.path / KNOWN_HOSTS, config)
         rollout = Rollout(farm, found, connections, wheelhouse)
         try:
-            yield Site(found, machines, connections, rollout)
+            yield DeploySite(found, machines, connections, rollout)
         finally:
             rollout.close()
 
@@ -83,18 +84,19 @@ def _read(file: Path) -> Inventory:
         raise
 
 
-def teller(as_json: bool) -> Callable[[str, Done], None]:
-    """Says each step that is not as it was, on stderr, as it happens."""
+def teller(as_json: bool) -> Callable[[str, StepResult], None]:
+    """Says each step that is not as it was, on stderr, as it happens: words of machines, none of which may steer us."""
 
-    def tell(machine: str, done: Done) -> None:
+    def tell(machine: str, done: StepResult) -> None:
         if done.state != "ok" and not as_json:
-            hint = f"\n{'':4}hint: {done.hint}" if done.hint else ""
-            click.echo(f"{machine}: {done.name}: {done.state}: {done.said}{hint}", err=True)
+            click.echo(one_line(f"{machine}: {done.name}: {done.state}: {done.said}"), err=True)
+            if done.hint:
+                click.echo(f"{'':4}hint: {one_line(done.hint)}", err=True)
 
     return tell
 
 
-def finish(outcomes: Sequence[Outcome], as_json: bool) -> int:
+def finish(outcomes: Sequence[MachineOutcome], as_json: bool) -> int:
     """The table, and the exit code: 1 if any machine failed."""
     if as_json:
         say_json({"machines": list(outcomes)})

@@ -18,7 +18,7 @@ from muster.jobs.common.errors import MusterError
 from muster.jobs.common.units import format_size
 
 
-class Found(msgspec.Struct, frozen=True):
+class MachineStatus(msgspec.Struct, frozen=True):
     """One machine as it is."""
 
     machine: str
@@ -42,6 +42,7 @@ def command(
     """
     with site(root, file, names, ssh_config) as found:
         rows = on_all(found.machines, lambda machine: _look(found.rollout, machine), at_once)
+        rows += [] if names else _strangers(found.rollout, {machine.name for machine in found.machines})
     if as_json:
         say_json({"machines": rows})
     else:
@@ -49,23 +50,38 @@ def command(
     return 0 if all(row.reached for row in rows) else 1
 
 
-def _look(rollout: Rollout, machine: Machine) -> Found:
+def _look(rollout: Rollout, machine: Machine) -> MachineStatus:
     agent = rollout.agent(machine.name)
     link, version = (agent.state, agent.version) if agent else ("never", "")
     try:
         with rollout.connected(machine) as connection:
             facts = rollout.look(connection)
     except MusterError as error:
-        return Found(machine.name, False, version, link=link, error=error.message)
+        return MachineStatus(machine.name, False, version, link=link, error=error.message)
     wanted = rollout.wanted(machine)
     drift = [name for name, look in steps.STEPS if look(wanted, facts).state != "ok"]
     service = steps.survives(wanted, facts) if facts.runs else "not running"
-    return Found(machine.name, True, version, service, link, facts.room, drift, facts.last if drift else "")
+    return MachineStatus(machine.name, True, version, service, link, facts.room, drift, facts.last if drift else "")
 
 
-def _row(found: Found) -> tuple[str, ...]:
+def _strangers(rollout: Rollout, known: set[str]) -> list[MachineStatus]:
+    """Agents that came by themselves."""
+    agents = [one for one in rollout.agents() if one.name not in known and one.state == "live"]
+    return [
+        MachineStatus(one.name, True, one.version, link=one.state, drift=["not in the inventory"]) for one in agents
+    ]
+
+
+def _row(found: MachineStatus) -> tuple[str, ...]:
     if not found.reached:
         return found.machine, found.link, found.version or "-", "-", "-", found.error
     drift = ", ".join(found.drift) or "-"
     more = f" ({found.error})" if found.error else ""
-    return found.machine, found.link, found.version or "-", found.service, format_size(found.room), drift + more
+    return (
+        found.machine,
+        found.link,
+        found.version or "-",
+        found.service or "-",
+        format_size(found.room) if found.room else "-",
+        drift + more,
+    )

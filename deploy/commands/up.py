@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
+from muster.coordinator.farm_root import ask_daemon
 from muster.deploy import host_keys
-from muster.deploy.commands.options import Site, deploy_options, finish, site, teller
+from muster.deploy.commands.options import DeploySite, deploy_options, finish, site, teller
 from muster.deploy.connection import UnknownHostError
-from muster.deploy.host_keys import Shown
+from muster.deploy.host_keys import ShownKeys
 from muster.deploy.inventory import Machine
-from muster.deploy.rollout import Done, Outcome, alone, on_all
+from muster.deploy.rollout import MachineOutcome, StepResult, alone, on_all
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import AccessError
 
@@ -48,13 +49,16 @@ def command(
     What is right already is left alone: a second run changes nothing. A failure stops its machine alone.
     """
     with site(root, file, names, ssh_config, wheelhouse) as found, alone(found.rollout.root):
+        ask_daemon.connect(found.rollout.root).close()  # before any machine is blamed for it
         return finish(_bring(found, dry, as_json, at_once, fingerprints), as_json)
 
 
-def _bring(found: Site, dry: bool, as_json: bool, at_once: int, fingerprints: Path | None) -> list[Outcome]:
+def _bring(
+    found: DeploySite, dry: bool, as_json: bool, at_once: int, fingerprints: Path | None
+) -> list[MachineOutcome]:
     tell = teller(as_json)
 
-    def attempt(machine: Machine) -> Outcome | Machine:
+    def attempt(machine: Machine) -> MachineOutcome | Machine:
         try:
             return found.rollout.bring(machine, dry, tell)
         except UnknownHostError:
@@ -64,32 +68,32 @@ def _bring(found: Site, dry: bool, as_json: bool, at_once: int, fingerprints: Pa
     strangers = [one for one in outcomes if isinstance(one, Machine)]
     failed = {one.name: why for one, why in _introduce(found, strangers, at_once, fingerprints)}
 
-    def again(machine: Machine) -> Outcome:
+    def again(machine: Machine) -> MachineOutcome:
         if machine.name not in failed:
             return found.rollout.bring(machine, dry, tell, vouched=True)
-        done = Done("login", "failed", failed[machine.name].message, failed[machine.name].hint)
+        done = StepResult("login", "failed", failed[machine.name].message, failed[machine.name].hint)
         tell(machine.name, done)
-        return Outcome(machine.name, "failed", [done], failed[machine.name].exit_code)
+        return MachineOutcome(machine.name, "failed", [done], failed[machine.name].exit_code)
 
     second = iter(on_all(strangers, again, at_once))
     return [next(second) if isinstance(one, Machine) else one for one in outcomes]
 
 
 def _introduce(
-    found: Site, strangers: list[Machine], at_once: int, file: Path | None
+    found: DeploySite, strangers: list[Machine], at_once: int, file: Path | None
 ) -> list[tuple[Machine, AccessError]]:
     """Let the machines that somebody vouches for be known; those that stay unknown, and why."""
     if not strangers:
         return []
     answers = on_all(strangers, lambda machine: host_keys.shown_by(found.connections, machine), at_once)
-    shown = [one for one in answers if isinstance(one, Shown)]
+    shown = [one for one in answers if isinstance(one, ShownKeys)]
     good = host_keys.vouched(shown, file, lambda question: click.confirm(question, err=True))
     host_keys.keep(found.connections.known_hosts, good)
     named = {one.machine.name for one in good}
     left: list[tuple[Machine, AccessError]] = []
     for machine, answer in zip(strangers, answers, strict=True):
         if machine.name not in named:
-            marks = ", ".join(answer.fingerprints) if isinstance(answer, Shown) else answer.message
+            marks = ", ".join(answer.fingerprints) if isinstance(answer, ShownKeys) else answer.message
             hint = f"compare it with `ssh-keygen -lf` there, then `ssh {machine.ssh}` once, or --fingerprints FILE"
             left.append((machine, AccessError(f"its host key is not known here: {marks}", hint)))
     return left

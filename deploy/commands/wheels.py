@@ -45,13 +45,13 @@ def command(
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="muster-wheel-") as made:
         ours = wheel.make(Path(made))
-        for kind in sorted({answer for answer in answers if isinstance(answer, steps.Kind)}):
+        for kind in sorted({answer for answer in answers if isinstance(answer, steps.WheelFit)}):
             _fetch(ours, kind, folder)
             say(f"{folder}: for Python {kind.python} on {kind.machine}")
     return 1 if any(isinstance(answer, MusterError) for answer in answers) else 0
 
 
-def _kind(rollout: Rollout, machine: Machine) -> steps.Kind | MusterError:
+def _kind(rollout: Rollout, machine: Machine) -> steps.WheelFit | MusterError:
     try:
         with rollout.connected(machine) as connection:
             facts = rollout.look(connection)
@@ -63,7 +63,7 @@ def _kind(rollout: Rollout, machine: Machine) -> steps.Kind | MusterError:
         return error
 
 
-def _fetch(ours: Path, kind: steps.Kind, folder: Path) -> None:
+def _fetch(ours: Path, kind: steps.WheelFit, folder: Path) -> None:
     fits = [word for tag in kind.tags for word in ("--platform", tag)]
     which = ["--only-binary", ":all:", "--implementation", "cp", "--python-version", kind.python, *fits]
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]

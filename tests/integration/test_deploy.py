@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -120,6 +121,14 @@ def test_status_shows_what_has_drifted(site: Site) -> None:
     site.authorized.write_text(site.authorized.read_text().replace("--as dmz", "--as root"))
     told = site.told("status")
     assert {name: one["drift"] for name, one in told.items()} == {"lab3": [], "gpu1": ["files"], "dmz": ["authorized"]}
+
+
+def test_an_agent_that_nobody_deployed_is_named(site: Site) -> None:
+    site.fields.pop("gpu1")
+    site.write()
+    assert site.told("status")["gpu1"]["drift"] == ["not in the inventory"]
+    site.fields["gpu1"] = {}
+    site.write()
 
 
 def test_what_the_inventory_changes_is_changed_and_no_other_machine_is_touched(site: Site) -> None:
@@ -310,3 +319,26 @@ def test_a_jump_host_is_passed_and_ctrl_c_leaves_what_the_next_up_goes_on_from(t
         assert f"Accepted publickey for {gate.user}" in gate.log()
         assert states(site.told("down")) == {"dmz": "changed"}
         assert site.targets["dmz"].left() == [] and site.targets["gate"].left() == []
+
+
+def unmount(folder: Path) -> None:
+    subprocess.run(["umount", folder], check=True)
+
+
+@pytest.mark.root
+def test_homes_that_take_nothing_and_a_farm_that_is_not_served(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("mounts need root")
+    options = {"full": ["size=4k,nr_inodes=3"], "fixed": ["ro"]}
+    with sites.running(tmp_path, *options) as site, contextlib.ExitStack() as mounted:
+        for name, more in options.items():
+            home = site.targets[name].home
+            subprocess.run(["mount", "-t", "tmpfs", "-o", *more, "none", home], check=True)
+            mounted.callback(unmount, home)
+        told = site.told("up")
+        said = {name: one["steps"][-1]["said"] for name, one in told.items()}
+        assert "No space left on device" in said["full"] and "Read-only file system" in said["fixed"]
+        assert "muster farm" not in site.authorized.read_text()
+        site.farm.stop()
+        done = site.deploy("up")
+        assert done.returncode == 5 and "no coordinator serves" in done.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy import keys
-from muster.deploy.inventory import Server
+from muster.deploy.inventory import ServerAddress
 from muster.jobs.common.errors import RefusedError
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKpYFF79AgXCiwAMg8j4pZZVG5BKJLyHghPB9C0Q8qBV"
@@ -95,7 +95,7 @@ def test_a_server_is_known_by_its_own_files(tmp_path: Path) -> None:
     (tmp_path / "a.pub").write_text(f"{KEY} root@server\n")
     (tmp_path / "b.pub").write_text("nonsense\n")
     pattern = str(tmp_path / "*.pub")
-    assert keys.known_hosts(Server("me@Server.lab", host_keys=pattern)) == f"server.lab {KEY}\n"
-    assert keys.known_hosts(Server("ssh://me@[::1]:2222", host_keys=pattern)) == f"[::1]:2222 {KEY}\n"
+    assert keys.known_hosts(ServerAddress("me@Server.lab", host_keys=pattern)) == f"server.lab {KEY}\n"
+    assert keys.known_hosts(ServerAddress("ssh://me@[::1]:2222", host_keys=pattern)) == f"[::1]:2222 {KEY}\n"
     with pytest.raises(RefusedError, match="no host key"):
-        keys.known_hosts(Server("server", host_keys=str(tmp_path / "none*")))
+        keys.known_hosts(ServerAddress("server", host_keys=str(tmp_path / "none*")))

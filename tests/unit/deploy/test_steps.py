@@ -12,21 +12,23 @@ import msgspec
 import pytest
 
 from muster.deploy import bootstrap, services, steps
-from muster.deploy.inventory import Machine, Wish
-from muster.deploy.steps import Authorize, Await, Facts, Run, Wanted, facts_of
+from muster.deploy.commands.options import teller
+from muster.deploy.inventory import Machine, MachineWish
+from muster.deploy.rollout import StepResult
+from muster.deploy.steps import Authorize, Await, MachineFacts, RunScript, WantedMachine, facts_of
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKpYFF79AgXCiwAMg8j4pZZVG5BKJLyHghPB9C0Q8qBV"
-LAB3 = Machine("lab3", "cy@lab3", Wish(), ("--cpus", "4", "--spool", "/big disk/spool"))
-WANTED = Wanted(
+LAB3 = Machine("lab3", "cy@lab3", MachineWish(), ("--cpus", "4", "--spool", "/big disk/spool"))
+WANTED = WantedMachine(
     LAB3, "0.2.0", "digest", "the.whl", "me@server", "server ssh-ed25519 AAAA\n", "/root/connect",
     confine=lambda public, name: f"{public} {name}",
 )  # fmt: skip
 SCRIPTS = ("PROBE", "INSTALL", "LINK", "KEY", "WRITE", "DOCTOR", "START", "REMOVE", "LOGS")
 
 
-def settled(**more: object) -> Facts:
+def settled(**more: object) -> MachineFacts:
     """A machine of which nothing is to be changed, but for `more`."""
-    bare = Facts(home="/home/cy", user="cy", stamp="digest", link="0.2.0", key=f"{KEY} lab3", crontab=True)
+    bare = MachineFacts(home="/home/cy", user="cy", stamp="digest", link="0.2.0", key=f"{KEY} lab3", crontab=True)
     files = steps.files_of(WANTED, bare)
     cron = services.cron_line("/home/cy/.local/share/muster/agents/lab3")
     found = msgspec.structs.replace(
@@ -35,7 +37,7 @@ def settled(**more: object) -> Facts:
     return msgspec.structs.replace(found, **more)
 
 
-def not_right(facts: Facts, wanted: Wanted = WANTED) -> list[str]:
+def not_right(facts: MachineFacts, wanted: WantedMachine = WANTED) -> list[str]:
     return [name for name, look in steps.STEPS if look(wanted, facts).state != "ok"]
 
 
@@ -44,10 +46,12 @@ def test_nothing_is_changed_where_all_is_right() -> None:
 
 
 def test_a_bare_machine_wants_every_step_in_order() -> None:
-    bare = Facts(home="/home/cy", user="cy", pythons=(("3.9", "/usr/bin/python3"), ("3.12", "/opt/py/bin/python3")))
+    bare = MachineFacts(
+        home="/home/cy", user="cy", pythons=(("3.9", "/usr/bin/python3"), ("3.12", "/opt/py/bin/python3"))
+    )
     assert not_right(bare) == ["muster", "version", "key", "authorized", "files", "doctor", "service", "joined"]
     order = steps.install(WANTED, bare).order
-    assert isinstance(order, Run) and order.brings and "python=/opt/py/bin/python3" in order.script
+    assert isinstance(order, RunScript) and order.brings and "python=/opt/py/bin/python3" in order.script
 
 
 @pytest.mark.parametrize(
@@ -73,16 +77,16 @@ def test_a_step_is_wanted_for_what_is_not_right(change: dict[str, object], steps
 
 
 def test_an_interpreter_that_has_muster_is_used_as_it_is() -> None:
-    wish = Wish(python="~/venv/bin/python", service="none")
+    wish = MachineWish(python="~/venv/bin/python", service="none")
     wanted = replace(WANTED, machine=msgspec.structs.replace(LAB3, wish=wish))
-    facts = Facts(home="/home/cy", own="0.2.0", pythons=(("3.11", "/home/cy/venv/bin/python"),))
+    facts = MachineFacts(home="/home/cy", own="0.2.0", pythons=(("3.11", "/home/cy/venv/bin/python"),))
     assert not_right(facts, wanted)[0] == "key"
     assert "/home/cy/venv/bin/python -m muster.agent join me@server" in steps.files_of(wanted, facts)["join"]
     assert "muster" in not_right(msgspec.structs.replace(facts, own="0.1.0"), wanted)
 
 
 def test_no_usable_python_is_said_with_what_was_looked_at() -> None:
-    look = steps.python(WANTED, Facts(pythons=(("3.9", "/usr/bin/python3"), ("3.14", "/opt/x/bin/python3"))))
+    look = steps.python(WANTED, MachineFacts(pythons=(("3.9", "/usr/bin/python3"), ("3.14", "/opt/x/bin/python3"))))
     assert look.state == "fail"
     assert "no Python from 3.10 to before 3.14" in look.said and "/usr/bin/python3 is 3.9" in look.said
     assert "without root" in look.hint
@@ -104,6 +108,16 @@ def test_the_doctors_first_failure_stops_the_machine() -> None:
     assert (look.state, look.said, look.hint) == ("fail", "login: not let in", "do this")
 
 
+@pytest.mark.parametrize("said", ["", "{", "[]", '{"checks": 1}', '{"checks": [{"name": 1}]}'])
+def test_what_cannot_be_read_of_a_machine_stops_that_machine(said: str) -> None:
+    assert steps.doctor(WANTED, settled(agent="gone", doctor=said)).state == "fail"
+
+
+def test_a_machines_words_do_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    teller(False)("lab3", StepResult("login", "failed", "\x1b[2Jgone", "\x1b]0;x\x07"))
+    assert capsys.readouterr().err == "lab3: login: failed: \\x1b[2Jgone\n    hint: \\x1b]0;x\\x07\n"
+
+
 def test_orders_are_what_puts_it_right() -> None:
     assert steps.authorized(WANTED, settled(line=None)).order == Authorize(f"{KEY} lab3")
     assert steps.joined(WANTED, settled(agent="gone")).order == Await()
@@ -121,14 +135,14 @@ def test_what_a_script_says_is_read_a_later_word_over_an_earlier_one() -> None:
 
 def test_the_wheels_that_fit_a_machine_are_named_as_pip_does() -> None:
     pythons = (("3.9", "/usr/bin/python3"), ("3.12", "/opt/py/bin/python3"))
-    kind = steps.kind_of(Facts(platform="Linux aarch64 glibc 2.28", pythons=pythons))
+    kind = steps.kind_of(MachineFacts(platform="Linux aarch64 glibc 2.28", pythons=pythons))
     assert kind is not None and (kind.python, kind.machine) == ("3.12", "aarch64")
     assert kind.tags[0] == "manylinux_2_28_aarch64" and kind.tags[-2:] == (
         "manylinux_2_17_aarch64",
         "manylinux2014_aarch64",
     )
     for platform in ("Linux x86_64", "Darwin arm64", "", "Linux x86_64 glibc two", "Linux x86_64 glibc 2"):
-        assert steps.kind_of(Facts(platform=platform, pythons=pythons)) is None
+        assert steps.kind_of(MachineFacts(platform=platform, pythons=pythons)) is None
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -14,12 +14,10 @@ from muster.jobs.contract.states import JobState
 
 def settle_job(state: State, job: Job) -> None:
     """A job ends when each layer is merged, or can get no further."""
-    if job.state == "cancelled" or job.queue:
-        return
-    if any(not layer.stuck for layer in job.opened):
+    if job.state == "cancelled" or any(not layer.stuck for layer in (*job.queue, *job.opened)):
         return
     changed = [layer.name for layer in job.layers if layer.state == "changed"]
-    if job.opened or changed:
+    if job.opened or job.queue or changed:
         why = f"{job.quarantined} shards quarantined" if job.quarantined else ""
         more = f"source changed: {', '.join(changed[:3])}" if changed else ""
         _end(state, job, "incomplete", "; ".join(part for part in (why, more) if part))

@@ -74,9 +74,11 @@ def _open_next(state: State, job: Job) -> bool:
 
 
 def _may_open(state: State, layer: Layer) -> bool:
-    """Only one layer with a digest is open at a time: another job's goes first, unless that job stands still."""
+    """Only one layer with a digest is open at a time: another job's goes first, unless that job stands still, or waits
+    for a retry there: it may itself wait for what this one's job has open."""
     twin = state.open_layers.get(layer.digest)
-    if twin and twin.state == "open" and state.jobs[twin.job].state != "running":
+    still = twin and (state.jobs[twin.job].state != "running" or (twin.stuck and not layer.stuck))
+    if twin and twin.state == "open" and still:
         send_back(state, state.jobs[twin.job], twin)
         return True
     return twin is None

@@ -310,6 +310,30 @@ def test_a_merge_that_can_never_be_halts_its_job_and_a_retry_tries_again() -> No
     assert world.state.jobs["j.1"].state == "complete"
 
 
+def test_two_jobs_that_wait_for_a_retry_of_what_the_other_is_to_have_hold_up_neither() -> None:
+    """Each has a layer open of which a shard failed for good, and waits for the one that the other has open."""
+    world = World()
+    failed = {"quarantined": RangeSet([(0, 1)])}
+    world.add(seed("x", 1), job="first")
+    left = world.add(seed("x", 1), seed("y", 1, **failed), seed("z", 1), job="left")
+    right = world.add(seed("x", 1, **failed), seed("y", 1), job="right")
+    world.enter("a", cpus=4)
+    _compute(world, "z")  # so that it is the other job's turn to open a layer
+    world.handle(e.Cancelled("first"))
+    for digest in ("y", "x"):
+        world.sync("a")
+        _compute(world, digest)
+    assert [left.state, right.state] == ["incomplete", "incomplete"]
+
+
+def _compute(world: World, digest: str) -> None:
+    """The last that was granted of this layer is finished, committed and merged."""
+    (grant,) = [one for one in world.grants["a"] if one.layer == digest][-1:]
+    world.finish("a", grant)
+    merge = only(c.StartMerge, world.commit("a", grant))
+    world.handle(e.LayerMerged(merge.job, merge.layer, merge.generation))
+
+
 # --- some shards of a layer ------------------------------------------------------------------------------------
 
 

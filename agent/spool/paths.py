@@ -28,7 +28,7 @@ from muster.agent.core.actions import Copy
 from muster.agent.core.events import Attempt, FoundPart
 from muster.agent.spool.owner import RECORD, is_anothers, lock, sign
 from muster.coordinator.protocol.control import Loss
-from muster.jobs.common.durable import make_folder, read_json, write_private
+from muster.jobs.common.durable import is_full, make_folder, naming_space, read_json, write_private
 from muster.jobs.common.errors import DamagedError, RefusedError
 from muster.jobs.common.names import is_digest
 from muster.jobs.common.ranges import RangeSet
@@ -123,11 +123,12 @@ class Spool:
 
     def take(self, name: str, where: str) -> None:
         """Make it ours; a RefusedError where another process has it."""
-        self._make()
-        self._lock = lock(self.path)
-        self.uuid = self._read_uuid()
-        sign(self.path, name, where)
-        write_private(self.log, b"") if not self.log.exists() else self.log.chmod(0o600)
+        with naming_space(self.path, "make room there, or name a folder on another disk with --spool"):
+            self._make()
+            self._lock = lock(self.path)
+            self.uuid = self._read_uuid()
+            sign(self.path, name, where)
+            write_private(self.log, b"") if not self.log.exists() else self.log.chmod(0o600)
 
     def release(self) -> None:
         """At a good end: nothing says that we are here."""
@@ -148,6 +149,8 @@ class Spool:
             for folder in (self.done, self.inputs, self.tmp, self.run, self.path / "code"):
                 folder.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
+            if is_full(error):
+                raise
             why = f"the spool {self.path} cannot be used: {error.strerror or error}"
             raise RefusedError(why, "name another folder with --spool") from None
 

@@ -30,14 +30,14 @@ def is_full(error: OSError) -> bool:
 
 
 @contextmanager
-def naming_space(path: Path) -> Iterator[None]:
+def naming_space(path: Path, hint: str | None = None) -> Iterator[None]:
     """Within it, a full disk or quota is a SpaceError that names `path`."""
     try:
         yield
     except OSError as error:
         if not is_full(error):
             raise
-        raise SpaceError(f"{path}: {os.strerror(error.errno or 0)}") from error
+        raise SpaceError(f"{path}: {os.strerror(error.errno or 0)}", hint) from error
 
 
 def fsync(fd: int) -> None:

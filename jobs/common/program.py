@@ -63,7 +63,7 @@ def _known(error: Exception) -> MusterError | None:
         return UsageError("stdout is closed: there is nowhere to print to", "write `>/dev/null` for nowhere")
     if isinstance(error, OSError) and is_full(error):
         _quiet()  # it may be our output's
-        return SpaceError(f"a disk is full: {error}")
+        return SpaceError(f"a disk is full: {error}", "make room on that disk, then start it again")
     no_thread = isinstance(error, RuntimeError) and str(error) == "can't start new thread"
     if no_thread or (isinstance(error, OSError) and error.errno == errno.EAGAIN):
         why = "this account may start no more processes or threads here"

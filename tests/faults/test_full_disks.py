@@ -131,3 +131,17 @@ def said_of(farm: FarmHarness, job: str, *words: str) -> str:
     """What `status` and `agents` show once any of the words is in it."""
     said = farm.coordinator("status", job).stdout + farm.coordinator("agents").stdout
     return said if any(word in said for word in words) else ""
+
+
+@pytest.mark.parametrize("full", [{"megabytes": 1}, {"megabytes": 8, "inodes": 3}], ids=["bytes", "inodes"])
+def test_an_agent_that_starts_on_a_full_disk_says_what_to_free(tmp_path: Path, full: dict[str, int]) -> None:
+    disks.require("mount")
+    with disks.small(tmp_path / "disk", **full) as disk, running(tmp_path) as farm:
+        with contextlib.suppress(OSError):
+            for number in range(full.get("inodes", 0)):
+                (disk / str(number)).touch()
+            fill(disk)
+        done = farm.agent_command("join", str(farm.root.path), "--name", "one", "--spool", str(disk / "one"))
+    assert done.returncode == 8, done.stderr
+    assert f"error: {disk / 'one'}: No space left on device" in done.stderr
+    assert "make room" in done.stderr

@@ -32,10 +32,10 @@ def require(*programs: str) -> None:
 
 
 @contextlib.contextmanager
-def small(folder: Path, megabytes: int) -> Iterator[Path]:
-    """A file system in memory at `folder`."""
+def small(folder: Path, megabytes: int, inodes: int = 0) -> Iterator[Path]:
+    """A file system in memory at `folder`; `inodes`: so many files at most, 0 for as many as there is room for."""
     folder.mkdir(parents=True)
-    _run("mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=700", "none", folder)
+    _run("mount", "-t", "tmpfs", "-o", f"size={megabytes}m,nr_inodes={inodes},mode=700", "none", folder)
     try:
         yield folder
     finally:
@@ -66,9 +66,12 @@ class Cuttable:
         finally:
             os.close(fd)
 
-    def back(self) -> None:
-        """Mounted again; nobody may use it meanwhile."""
+    def back(self, check: bool = False) -> None:
+        """Mounted again; nobody may use it meanwhile. `check`: first by fsck, as at a start."""
         _run("umount", self.folder)
+        if check:
+            done = subprocess.run(["fsck.ext4", "-p", str(self._image)], capture_output=True, check=False)
+            assert done.returncode in {0, 1}, f"fsck says {done.returncode}: {done.stdout!r}"
         self._mount()
 
     def close(self) -> None:

@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 SEED ?= 1
 KILLS ?= 30
 SCHEDULES ?= 10000
+PART ?= power
+TIMES ?= 0
 # Of tests at once, a file each: most of their time is waiting for other processes
 WORKERS ?= 2
 
@@ -15,7 +17,7 @@ PIP := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --disable-pip-version-ch
 # The oldest Python that may run users' code, where this machine has it
 OLD ?= $(firstword $(shell python3.8 -c "print('python3.8')" 2>/dev/null) $(wildcard $(HOME)/.pyenv/versions/3.8.*/bin/python))
 
-.PHONY: help setup demo test check lint types bench chaos simulate large old wheel clean
+.PHONY: help setup demo test check lint types bench chaos simulate campaign large old wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +63,9 @@ chaos: $(VENV)/.tested  ## a job while a seeded schedule kills everything: make 
 
 simulate: $(VENV)/.tested  ## worlds of the real scheduler and agents' cores, all else made of a seed: make simulate SEED=1 SCHEDULES=10000
 	$(BIN)/python -m tests.simulator --seed $(SEED) --schedules $(SCHEDULES)
+
+campaign: $(VENV)/.tested  ## a part of the campaign, one line of JSON: make campaign PART=kills SEED=7 TIMES=200 (kills, power, damage)
+	$(BIN)/python -m tests.campaign $(PART) --seed $(SEED) --times $(TIMES)
 
 large: $(VENV)/.tested  ## a result of 4 GB, with 300 MB for each of daemon, helpers and merge
 	MUSTER_LARGE_MB=4000 $(BIN)/python -m pytest -q -s tests/integration/test_large_output.py

@@ -1,0 +1,58 @@
+"""`python -m tests.campaign PART --seed N --times M`: one line of JSON of what a part of the campaign found; `python -m
+tests.campaign sum FILE...` adds such lines up."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.campaign import damage, kills, power
+from tests.campaign.line import Line, added
+
+PARTS = {"kills": kills.run, "power": power.run, "damage": damage.run}
+TIMES = {"kills": 30, "power": 20, "damage": 500}  # of the short form
+
+
+def play(part: str, seed: int, times: int, *, quiet: bool = True) -> Line:
+    """One part; its line, whatever came of it."""
+    line = Line(part, [seed])
+    folder = Path(tempfile.mkdtemp(prefix="muster-campaign-"))
+    begun = time.monotonic()
+    try:
+        PARTS[part](folder, seed, times, line, _silent if quiet else _say)
+    finally:
+        line.seconds = time.monotonic() - begun
+        shutil.rmtree(folder, ignore_errors=True)
+    return line
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _silent(_: str) -> None:
+    """Nothing."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.campaign", description=__doc__)
+    parser.add_argument("part", choices=[*PARTS, "sum"])
+    parser.add_argument("files", nargs="*", type=Path, help="of lines, to add up")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--times", type=int, default=0, help="faults; some tens of each by default")
+    parser.add_argument("--quiet", action="store_true")
+    asked = parser.parse_args()
+    if asked.part == "sum":
+        line = added(text for file in asked.files for text in file.read_text().splitlines())
+    else:
+        line = play(asked.part, asked.seed, asked.times or TIMES[asked.part], quiet=asked.quiet)
+    print(line.text(), flush=True)
+    return 0 if line.is_whole else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+"""A bit is flipped in a file that lies there: what reads it finds that out, or it is without effect."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from muster.coordinator.commands.verify import verify
+from muster.coordinator.farm_root import plans
+from muster.jobs.common.errors import MusterError
+from muster.jobs.contract.plan import ArraySource
+from muster.jobs.parts.manifest import MANIFEST, Merged, read_manifest
+from muster.jobs.parts.part_file import check_body, read_index
+from muster.jobs.user_code.code_pack import unpack
+from tests.campaign.line import Line
+from tests.support.farm import FarmHarness, arrays, until
+from tests.support.simulated import SimulatedAgent
+
+CODE = """
+def half(rows):
+    return {"half": rows / 2}
+"""
+LIVE_SHARE = 50  # of so many flips one is of a file that a daemon is then started on
+
+
+class Damage:
+    """One farm with a job that is whole; every flip is taken back."""
+
+    def __init__(self, folder: Path, seed: int, line: Line) -> None:
+        self.random = random.Random(seed)
+        self.line = line
+        self.farm = FarmHarness(folder)
+        self.farm.start()
+        self.agent = self.farm.agent()
+        self.job = self._submit(seed)
+        self.plan = self.farm.plan(self.job)
+        source = self.plan.layers[0].source
+        assert isinstance(source, ArraySource)
+        self.source, self.place = source, 0
+        self._compute(self.agent)
+        self.part = folder / "kept.part"
+        self.part.write_bytes(self.agent.parts[0].path.read_bytes())
+        self.agent.work(lambda: self.farm.status(self.job).state == "complete")
+        self.folder = self.farm.root.job(self.job)
+        self.digest = plans.read(self.folder, None)[1]
+        self.manifest = self._said(self.folder.result / "a" / MANIFEST)
+
+    def _submit(self, seed: int) -> str:
+        return self.farm.submit(arrays(seed=seed), 8, CODE, kind="map", code="work.py:half", name="map")
+
+    def _compute(self, agent: SimulatedAgent) -> None:
+        agent.join()
+        until(lambda: agent.sync(wait=0.05) and agent.compute(), "a finished shard")
+
+    # --- flips ---
+
+    def flip(self) -> None:
+        """One bit of one file."""
+        kinds: dict[str, tuple[list[Path], Callable[[Path], bool]]] = {
+            "result": ([path for path in self.folder.result.rglob("*") if path.is_file()], self._result_is_found),
+            "input": ([Path(self.source.path)], self._input_is_found),
+            "plan": ([self.folder.plan], self._plan_is_found),
+            "code": ([self.farm.root.pack(self.plan.work.code or "")], self._code_is_found),
+            "part": ([self.part], self._part_is_found),
+        }
+        kind = self.random.choice(list(kinds))
+        paths, is_found = kinds[kind]
+        path = self.random.choice(paths)
+        whole = path.read_bytes()
+        self._spoil(path, whole)
+        try:
+            self.line.faults[f"{kind} flipped"] += 1
+            if is_found(path):
+                self.line.found[kind] += 1
+            else:
+                self.line.broke("wrong", f"a bit of {path.name} ({kind}) is another, and nobody notices")
+        finally:
+            path.write_bytes(whole)
+
+    def _spoil(self, path: Path, whole: bytes) -> None:
+        spoilt = bytearray(whole)
+        self.place = self.random.randrange(len(whole))
+        spoilt[self.place] ^= 1 << self.random.randrange(8)
+        path.write_bytes(bytes(spoilt))
+
+    def _result_is_found(self, path: Path) -> bool:
+        """Of a manifest's optional fields the names may be others: then it says the same."""
+        if verify(self.job, self.folder, inputs=False).problems:
+            return True
+        return path.name == MANIFEST and self._said(path) == self.manifest
+
+    def _said(self, manifest: Path) -> Merged:
+        return msgspec.structs.replace(read_manifest(manifest.parent), seal="")
+
+    def _input_is_found(self, path: Path) -> bool:
+        return bool(verify(self.job, self.folder, inputs=True).problems) or self._is_in_header()
+
+    def _is_in_header(self) -> bool:
+        """What is not among that which is computed from is without effect."""
+        return self.place < self.source.offset
+
+    def _plan_is_found(self, path: Path) -> bool:
+        return _refuses(lambda: plans.read(self.folder, self.digest))
+
+    def _code_is_found(self, path: Path) -> bool:
+        target = self.farm.folder / "unpacked"
+        return _refuses(lambda: unpack(path.read_bytes(), target, self.plan.work.code or ""))
+
+    def _part_is_found(self, path: Path) -> bool:
+        return _refuses(lambda: check_body(path, read_index(path)))
+
+    # --- with a daemon ---
+
+    def flip_beneath_a_daemon(self, number: int) -> None:
+        """A bit of a bundle, or of the store, while none runs; then the job goes on to its end, or says why not."""
+        kind = self.random.choice(["bundle", "store"])
+        job = self._submit(1000 + number)
+        self.agent.join()
+        before = len(self.agent.computed)
+
+        def computed() -> bool:
+            self.agent.sync(wait=0.05)
+            return self.agent.compute() == 0 and len(self.agent.computed) > before
+
+        until(computed, "some of its shards to be computed")
+        own = [part for part in self.agent.parts if part.job == job]
+        self.agent.push(own[0])
+        self.farm.stop()
+        self.agent.hang_up()
+        files = list(self.farm.root.job(job).bundles.iterdir()) if kind == "bundle" else [self.farm.root.store]
+        whole = files[0].read_bytes()
+        self._spoil(files[0], whole)
+        self.line.faults[f"{kind} flipped"] += 1
+        if not self._serves(kind):
+            files[0].write_bytes(whole)
+            self.farm.start()
+        self._goes_on(kind, job)
+
+    def _serves(self, kind: str) -> bool:
+        try:
+            self.farm.start()
+        except AssertionError:
+            self.line.found[f"{kind}: does not start"] += 1
+            return False
+        return True
+
+    def _goes_on(self, kind: str, job: str) -> None:
+        try:
+            self.agent.work(lambda: self.farm.status(job).state != "running")
+        except AssertionError as error:
+            self.line.broke("wedged", f"{kind} flipped: {error}")
+            return
+        state = self.farm.status(job).state
+        self.line.compared += 1
+        if state == "complete":
+            try:
+                self.farm.check_result(job)
+                self.line.found[f"{kind}: mended, or without effect"] += 1
+            except AssertionError:
+                self.line.broke("wrong", f"{kind} flipped: {job} is not what a serial run gives")
+        else:
+            self.line.found[f"{kind}: the job is {state}"] += 1
+
+
+def _refuses(do: Callable[[], object]) -> bool:
+    """Whether it says that this is damaged, rather than that something is wrong with us."""
+    try:
+        do()
+    except MusterError:
+        return True
+    return False
+
+
+def run(folder: Path, seed: int, times: int, line: Line, say: Callable[[str], None]) -> None:
+    """So many flips."""
+    one = Damage(folder / "damage", seed, line)
+    try:
+        for _ in range(times):
+            one.flip()
+        for number in range(times // LIVE_SHARE):
+            one.flip_beneath_a_daemon(number)
+            say(f"{number + 1:4} beneath a daemon")
+    finally:
+        one.farm.close()

@@ -1,0 +1,97 @@
+"""The power goes, again and again, in the midst of work: the root is on an ext4 that is shut down without a flush."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.campaign.line import Line
+from tests.support import disks
+from tests.support.farm import FarmHarness, arrays, until
+from tests.support.simulated import SimulatedAgent
+
+JOBS = 3  # under way at once
+SHARDS = 6
+
+
+class Power:
+    """One farm, and the cuts it lives through."""
+
+    def __init__(self, folder: Path, seed: int, line: Line) -> None:
+        self.random = random.Random(seed)
+        self.line = line
+        self.disk = disks.Cuttable(folder / "root", megabytes=64)
+        self.farm = FarmHarness(folder)
+        self.agent: SimulatedAgent | None = None
+        self._made = 0
+        self._jobs: list[str] = []
+        self._steps = 0
+
+    def live(self) -> None:
+        """Serve, work a while, and lose the power."""
+        self.farm.start()
+        for job in self._jobs:
+            if job not in {one.id for one in self.farm.jobs()}:
+                self.line.broke("lost", f"{job} was submitted, and is gone")
+        while len(self._running()) < JOBS:
+            self._jobs.append(self.farm.submit(arrays(seed=self._made)))
+            self._made += 1
+        if self.agent is None:
+            self.agent = self.farm.agent()
+        self._work_a_while(self.agent)
+        self.cut()
+
+    def _running(self) -> list[str]:
+        return [one.id for one in self.farm.jobs() if one.state == "running"]
+
+    def _work_a_while(self, agent: SimulatedAgent) -> None:
+        """Some steps of it, which may end in the midst of a commit or a merge."""
+        self._steps = self.random.randint(1, 12)
+        agent.work(self._is_enough)
+
+    def _is_enough(self) -> bool:
+        self._steps -= 1
+        return self._steps <= 0
+
+    def cut(self) -> None:
+        assert self.agent is not None
+        self.disk.cut()
+        self.farm.kill()
+        self.agent.hang_up(kill=True)
+        until(lambda: not self.farm.processes(), "every process on the disk to be gone")
+        self.disk.back(check=True)
+        self.line.faults["power cut"] += 1
+        for job in set(self._jobs) & set(self.farm.stored()):
+            try:
+                self.farm.audit(job, self.agent)
+            except AssertionError as error:
+                self.line.broke("twice" if "twice" in str(error) else "lost", f"{job}: {error}")
+
+    def end(self) -> None:
+        """All of them come to their end, and are compared."""
+        self.farm.start()
+        assert self.agent is not None
+        for job in self._jobs:
+            try:
+                self.agent.work(lambda job=job: self.farm.status(job).state == "complete")  # type: ignore[misc]
+                self.line.compared += 1
+                self.farm.check_result(job)
+            except AssertionError as error:
+                self.line.broke("wrong" if self.farm.status(job).state == "complete" else "wedged", f"{job}: {error}")
+
+    def close(self) -> None:
+        self.farm.close()
+        self.disk.close()
+
+
+def run(folder: Path, seed: int, times: int, line: Line, say: Callable[[str], None]) -> None:
+    """So many cuts of one farm's power."""
+    one = Power(folder / "power", seed, line)
+    try:
+        for number in range(times):
+            one.live()
+            say(f"{number + 1:4} power cut")
+        one.end()
+    finally:
+        one.close()

@@ -11,6 +11,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,9 +48,13 @@ except BaseException as error:
 @dataclass(frozen=True)
 class Mutation:
     name: str
-    file: str  # of coordinator/scheduler
+    file: str  # of coordinator/scheduler, or a path with the room it is in
     old: str
     new: str
+
+    def path(self, where: Path) -> Path:
+        """Of the file in a copy of the product that is there."""
+        return where / self.file if "/" in self.file else where / "coordinator" / "scheduler" / self.file
 
 
 MUTATIONS = (
@@ -170,37 +176,45 @@ MUTATIONS = (
     Mutation("a kicked shard to the same machine", "entities.py", " | self.kicked\n", "\n"),
     Mutation("a paused machine that is waited for", "state.py", "and not agent.paused and", "and"),
     Mutation("a layer opened without space", "layers.py", "fits = layer.reserved <= room", "fits = True"),
-    Mutation("a job that never ends", "job_states.py", "    if any(not layer.stuck for layer in job.opened):\n",
-             "    if job.opened:\n"),
+    Mutation("a job that never ends", "job_states.py", "any(not layer.stuck for layer in (*job.queue, *job.opened)):\n",
+             "job.queue or job.opened:\n"),
 )  # fmt: skip
 
 
-def run(mutation: Mutation, where: Path) -> str:
-    """What noticed this mistake, "" where nothing did."""
-    file = where / "coordinator" / "scheduler" / mutation.file
+@contextmanager
+def planted(mutation: Mutation, where: Path) -> Iterator[None]:
+    """In the copy there, for as long as this lasts."""
+    file = mutation.path(where)
     source = file.read_text()
     if source.count(mutation.old) != 1:
         raise SystemExit(f"{mutation.name}: {mutation.file} has its text {source.count(mutation.old)} times, not once")
     file.write_text(source.replace(mutation.old, mutation.new))
     try:
-        return _machine(where) or _tests(where)
+        yield
     finally:
         file.write_text(source)
 
 
+def run(mutation: Mutation, where: Path) -> str:
+    """What noticed this mistake, "" where nothing did."""
+    with planted(mutation, where):
+        return _machine(where) or _tests(where)
+
+
 def _machine(where: Path) -> str:
     """After how many examples it broke, where, and what it said then."""
-    done = _python(where, "-c", RUNNER)
+    done = python(where, "-c", RUNNER)
     return done.stdout.strip().splitlines()[-1] if done.returncode else ""
 
 
 def _tests(where: Path) -> str:
     tests = map(str, sorted(where.glob("tests/unit/coordinator/scheduler/test_*.py")))
-    done = _python(where, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-header", *tests)
+    done = python(where, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-header", *tests)
     return next((f"-|{line.split('::')[1]}" for line in done.stdout.splitlines() if line.startswith("FAILED")), "")
 
 
-def _python(where: Path, *args: str) -> subprocess.CompletedProcess[str]:
+def python(where: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """Of the copy there."""
     env = {**os.environ, "PYTHONPATH": str(where), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, *args]
     return subprocess.run(
@@ -208,14 +222,19 @@ def _python(where: Path, *args: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def copied(where: Path) -> None:
+    """The product and its tests, to be broken."""
+    for package in ("muster", "agent", "coordinator", "deploy", "jobs", "tests"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(HERE / package, where / package, symlinks=True, ignore=ignored)
+
+
 def main(words: list[str]) -> int:
     chosen = [one for one in MUTATIONS if not words or any(word in one.name for word in words)]
     missed = []
     with tempfile.TemporaryDirectory() as folder:
         where = Path(folder)
-        for package in ("muster", "agent", "coordinator", "deploy", "jobs", "tests"):
-            ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(HERE / package, where / package, symlinks=True, ignore=ignored)
+        copied(where)
         for mutation in chosen:
             said = run(mutation, where)
             print(f"{'caught' if said else 'MISSED'} | {mutation.name} | {said}", flush=True)

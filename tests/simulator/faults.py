@@ -26,7 +26,8 @@ class Faults:
             self.store_full, self.root_full, self.bundle_damaged, self.agent_killed, self.agent_killed,
             self.agent_stopped, self.agent_unreachable, self.control_cut, self.control_cut, self.push_cut,
             self.push_cut, self.pull_cut, self.worker_killed, self.worker_killed, self.pool_killed, self.part_damaged,
-            self.spool_full, self.processors_lent, self.drained, self.left, self.both_killed, self.impostor,
+            self.spool_full, self.processors_lent, self.drained, self.left, self.both_killed, self.impostor, self.rival,
+            self.machine_lost,
             self.job_cancelled, self.job_paused, self.job_retried, self.layers_retried, self.job_removed, self.kicked,
             self.prioritised,
         ]  # fmt: skip
@@ -80,6 +81,14 @@ class Faults:
         machine = self._machine()
         machine.kill()
         self.clock.after(self._lasts() + 0.5, machine.start)
+
+    def machine_lost(self) -> None:
+        """With all that is on it; nobody hears of its links' ends."""
+        machine = self._machine()
+        machine.lost_for_good = True
+        for role in ("control", "push", "pull"):
+            machine.cut(role, 0.0, 1e6)
+        machine.kill()
 
     def both_killed(self) -> None:
         self.daemon_killed()
@@ -143,6 +152,9 @@ class Faults:
         if machine.up:
             machine.kill()
             machine.start()
+
+    def rival(self) -> None:
+        self._machine().rival()
 
     # --- people ------------------------------------------------------------------------------------------
 

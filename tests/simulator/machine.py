@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import msgspec
 
 from muster.agent.core import actions as a
 from muster.agent.core import events as e
 from muster.agent.core.state_machine import AgentCore, Left
-from muster.coordinator.protocol.control import Hello, Loss
+from muster.coordinator.protocol.control import Hello, Loss, Sync
 from muster.coordinator.protocol.transfer import Refused
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.workbench.batch import Mishap, Outcome
@@ -20,7 +22,7 @@ from tests.simulator.server import FARM, Server
 from tests.support.sched import hello
 
 DIAL_SECONDS = (0.2, 3.0)  # between a link's end and the next try
-TICK_SECONDS = (0.3, 1.0)
+TICK_SECONDS = (0.5, 1.5)
 
 
 @dataclass
@@ -53,17 +55,21 @@ class Make:
     fingerprint: str
     slowness: float  # how many times slower than others
     latency: float
+    counts: bool = True  # whether its agent counts out what it has: older ones do not
 
 
 class Machine:
     """One name and one spool, and the lives of the agent on it."""
 
-    def __init__(self, clock: Clock, server: Server, make: Make, deleted: Callable[[Machine, str], None]) -> None:
+    def __init__(
+        self, clock: Clock, server: Server, make: Make, deleted: Callable[[Machine, str], None], spool: str = ""
+    ) -> None:
         self.clock, self.server, self.make = clock, server, make
         self.spool = Spool()
+        self._spool_name = spool or f"{make.name}'s spool"
         self.life = 0
         self.up = self.stopped = False
-        self.unreachable = False
+        self.unreachable = self.lost_for_good = False
         self.full = False
         self.ran = 0  # shards that ran to their end
         self._deleted = deleted  # is asked what to think of a part that goes
@@ -76,7 +82,7 @@ class Machine:
     # --- lives -------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        if self.up:
+        if self.up or self.lost_for_good:
             return
         self.life += 1
         self.up, self.stopped = True, False
@@ -123,7 +129,7 @@ class Machine:
     def _who(self) -> Hello:
         make = self.make
         return hello(
-            name=make.name, spool=f"spool of {make.name}", process=f"{make.name}-{self.life}", cpus=make.cpus,
+            name=make.name, spool=self._spool_name, process=f"{self.life}-{self._spool_name}", cpus=make.cpus,
             memory=1 << 30, disk=make.disk, kernels={KIND: 1}, fingerprint=make.fingerprint, in_place=make.in_place,
         )  # fmt: skip
 
@@ -133,7 +139,8 @@ class Machine:
         for worker in self._workers:
             if worker.working:
                 run = worker.runs[0]
-                number, boot, attempt = run.items[0]
+                fatal = [item for item in run.items if item[0] in self._nature(run).fatal]
+                number, boot, attempt = fatal[0] if fatal else run.items[0]
                 layer = run.info.layer.digest
                 losses.append(Loss(run.info.job, layer, boot, attempt, [(number, number + 1)], True, "killed"))
         return losses
@@ -161,7 +168,10 @@ class Machine:
     def _obey(self, action: a.Action) -> None:
         match action:
             case a.Say():
-                self._ask("control", lambda ch: self.server.hear(ch, action.message, self._answers(ch, e.Heard)))
+                message = action.message
+                if isinstance(message, Sync) and not self.make.counts:
+                    message = msgspec.structs.replace(message, counts=None)
+                self._ask("control", lambda ch: self.server.hear(ch, message, self._answers(ch, e.Heard)))
             case a.Redial(pause):
                 self._hang_up("control", pause)
             case a.Run(slot=slot):
@@ -246,23 +256,37 @@ class Machine:
     def _push(self, push: a.Push) -> None:
         sent = RangeSet.of(sorted(number for _, those in push.pieces for number in those))
         seconds = self.clock.between(0.0, 1.0)
-        for name, _ in push.pieces:
-            assert name in self.spool.parts, f"{name} is pushed and was deleted"
+        life = self.life
+
+        def sent_whole() -> None:
+            for name, _ in push.pieces:
+                assert self.life != life or name in self.spool.parts, f"{name} is pushed and was deleted"
+
+        sent_whole()
 
         def answered(said: Any) -> e.Event:
+            sent_whole()
             return e.PushAnswered(said, sent, len(sent), seconds)
 
         self._ask("push", lambda ch: self.server.offered(push, seconds, ch, self._answers(ch, answered)))
 
     def _pull(self, pull: a.Pull | a.PullCode) -> None:
         if "pull" not in self._channels:
-            self.clock.after(0.01, self._if_alive(lambda: self.tell(e.NotPulled(pull.name, "cut", "no channel"))))
+            self.clock.after(0.01, self._if_alive(lambda: self._pull_late(pull)))
+            return
 
         def asked(channel: Channel) -> None:
             refused = self.server.fetched(pull) if isinstance(pull, a.Pull) else None
             self.clock.after(self.clock.between(0.0, 0.5), lambda: channel.answer(lambda: self._pulled(pull, refused)))
 
         self._ask("pull", asked)
+
+    def _pull_late(self, pull: a.Pull | a.PullCode) -> None:
+        """Over a new channel, or not at all: what a channel's end cut off is never told after the next is up."""
+        if "pull" in self._channels:
+            self._pull(pull)
+        else:
+            self.tell(e.NotPulled(pull.name, "cut", "no channel"))
 
     def _pulled(self, pull: a.Pull | a.PullCode, refused: Refused | None) -> None:
         if refused is not None:
@@ -300,7 +324,9 @@ class Machine:
         if worker.runs and not worker.working and not worker.frozen:
             worker.working = True
             run, life = worker.runs[0], worker.life
-            seconds = self._nature(run).seconds * len(run.items) * self.make.slowness
+            nature = self._nature(run)
+            seconds = nature.seconds * len(run.items) * self.make.slowness
+            seconds += nature.agony if any(number in nature.deadly for number, _, _ in run.items) else 0.0
             self.clock.after(seconds + 0.001, self._if_alive(lambda: self._ran(slot, life, run)))
 
     def _nature(self, run: a.Run) -> Any:
@@ -318,8 +344,11 @@ class Machine:
             self._ended(slot, run, Outcome((), 0, 0, 0, 0.1, 0, (), changed=True, change="its size"))
         elif self.full:
             self._ended(slot, run, Outcome((), 0, 0, 0, 0.1, 0, (), full="no space left on device"))
-        elif fatal := [item for item in run.items if item[0] in nature.deadly]:
-            self.worker_dies(slot, at=fatal[0])
+        elif any(item[0] in nature.fatal for item in run.items):
+            self.kill()
+            self.clock.after(self.clock.between(1.0, 5.0), self.start)
+        elif deadly := [item for item in run.items if item[0] in nature.deadly]:
+            self.worker_dies(slot, at=deadly[0])
         else:
             numbers = [number for number, _, _ in run.items]
             failed = {n for n in numbers if n in nature.poison or self.clock.chance(nature.unlucky)}
@@ -362,7 +391,8 @@ class Machine:
             running = at or self.clock.random.choice(run.items)
             before = tuple(number for number, _, _ in run.items if number < running[0])
             nature = self._nature(run)
-            before = tuple(n for n in before if n not in nature.poison | nature.deadly and not nature.changed)
+            bad = nature.poison | nature.deadly | nature.fatal
+            before = tuple(n for n in before if n not in bad and not nature.changed)
             if before and not self.full:
                 self._keep(run, before)
                 kept[run.ticket] = e.Kept(before, len(before), len(before) * nature.out_bytes)
@@ -390,6 +420,14 @@ class Machine:
     def _is_under_way(self, name: str) -> bool:
         push = self.core.state.push.under_way
         return push is not None and name in {part for part, _ in push.pieces}
+
+    def rival(self) -> None:
+        """Another spool under the same name: whoever comes second is sent away."""
+        if self.up and "control" in self._channels:
+            make = replace(self.make, in_place=True)
+            rival = Machine(self.clock, self.server, make, self._deleted, spool=f"{make.name}'s rival")
+            rival.start()
+            self.clock.after(self.clock.between(1.0, 10.0), rival.kill)
 
     def drain(self) -> None:
         """By SIGTERM."""

@@ -171,6 +171,9 @@ class Server:
     def _say(self, box: Outbox, action: c.Action) -> None:
         match action:
             case c.SendGrant(_, job, layer, attempt, numbers):
+                stored = self.disk.layer(job, layer)
+                below = stored.rounds or numbers.top <= stored.high_water
+                assert below, f"{layer}: {numbers} is granted above the mark"
                 payloads = self.scheduler.state.open_layers[layer].payloads
                 wanted = {number: payloads[number] for number in numbers} if payloads else {}
                 sheets = self.drivers[job].sheets_of(numbers) if job in self.drivers else {}
@@ -388,6 +391,10 @@ class Server:
             event = e.BundleCommitted(
                 verdict.job, push.layer, verdict.generation, agent.name, numbers, len(numbers), agent.hello.fingerprint
             )
+            odd = event.numbers & RangeSet.of(sorted(self.jobs.natures[push.layer].odd))
+            if odd and len(self.jobs.natures[push.layer].odd) < self.jobs.natures[push.layer].count:
+                answer(Refused("outputs", odd.pairs(), "an output of another form"))
+                return
             self.clock.after(seconds, lambda: channel.ask(lambda: self._commit(event, answer)))
 
     def _commit(self, event: e.BundleCommitted, answer: Answer) -> None:

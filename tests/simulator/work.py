@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 from muster.coordinator.protocol.control import LayerInfo
 from muster.jobs.contract.plan import ArraySource, Layer, MadeSource, Stamp, Work
@@ -12,7 +13,7 @@ from tests.property.scheduler_model import KIND, DiskJob, DiskLayer
 MIB = 1 << 20
 CODE = "c" * 32
 CHANGED_SHARE = 0.02  # of layers, whose source is not what was planned
-POISON_SHARE = 0.06  # of layers that have shards that fail, or kill their worker, wherever they run
+POISON_SHARE = 0.08  # of layers that have a shard that fails, or kills what runs it, wherever it runs
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,9 @@ class Nature:
     changed: bool = False
     poison: frozenset[int] = frozenset()  # fail wherever they run
     deadly: frozenset[int] = frozenset()  # kill their worker wherever they run
+    agony: float = 0.0  # seconds that those take longer than others: an idle machine may get a copy meanwhile
+    fatal: frozenset[int] = frozenset()  # kill the whole agent wherever they run
+    odd: frozenset[int] = frozenset()  # have outputs that the layer's others do not have
     unlucky: float = 0.0  # share of runs that fail
 
     def info(self, job: str) -> LayerInfo:
@@ -75,12 +79,12 @@ class Jobs:
             return random.choice(known)
         count = random.choice([1, 2, 3, 5, 8, 30])
         odd = frozenset(random.sample(range(count), 1)) if random.random() < POISON_SHARE else frozenset[int]()
-        deadly = random.random() < 0.5
+        bad: dict[str, Any] = {random.choice(["poison", "poison", "deadly", "deadly", "fatal", "odd"]): odd}
         return self._keep(
             Nature(
                 f"layer{len(self.natures)}", count, random.choice([0.01, 0.1, 1.0]), random.choice([1000, MIB]),
-                changed=random.random() < CHANGED_SHARE, poison=frozenset() if deadly else odd,
-                deadly=odd if deadly else frozenset(), unlucky=random.choice([0.0, 0.0, 0.0, 0.05]),
+                changed=random.random() < CHANGED_SHARE, unlucky=random.choice([0.0, 0.0, 0.0, 0.05]),
+                agony=random.choice([0.0, 9.0]), **bad,
             )
         )  # fmt: skip
 

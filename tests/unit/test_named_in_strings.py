@@ -19,16 +19,15 @@ import pytest
 
 from muster.agent import cli as agent_cli
 from muster.coordinator import cli as coordinator_cli
-from muster.coordinator.scheduler import state_machine
 from muster.jobs.inference.sandboxed import CLASSES
 from tests.mutations import MUTATIONS, Mutation
+from tests.simulator.mistakes import MISTAKES
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("jobs", "coordinator", "agent", "deploy", "muster")
 FOLDERS = (*PRODUCT, "tests", "benchmarks")
 OURS = f"(?:{'|'.join(FOLDERS)})"
 TEXTS = ("*.md", "docs/**/*.md", "docs/**/*.py", "Makefile", ".ci/*", "tests/*.sh", "setup.cfg", "pyproject.toml")
-SCHEDULER = Path(state_machine.__file__).parent
 
 DOTTED = re.compile(rf"{OURS}(?:\.\w+)+(?::\w+)?|{OURS}(?:\.\w+)*[.:]")  # the second is completed as it runs
 IMPORT_FROM = re.compile(rf"\bfrom ({OURS}(?:\.\w+)*) import (?:\(([\w,\s]+)|([\w, ]+))")
@@ -226,9 +225,9 @@ def test_actors_that_processes_are_found_by_are_there() -> None:
     assert named and named <= {name for _, name in defined()}
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda one: one.name)
+@pytest.mark.parametrize("mutation", [*MUTATIONS, *MISTAKES], ids=lambda one: one.name)
 def test_each_mutation_has_its_place(mutation: Mutation) -> None:
-    source = (SCHEDULER / mutation.file).read_text()
+    source = mutation.path(ROOT).read_text()
     assert source.count(mutation.old) == 1
 
 

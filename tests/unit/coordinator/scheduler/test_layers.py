@@ -313,7 +313,7 @@ def test_a_merge_that_can_never_be_halts_its_job_and_a_retry_tries_again() -> No
 def test_two_jobs_that_wait_for_a_retry_of_what_the_other_is_to_have_hold_up_neither() -> None:
     """Each has a layer open of which a shard failed for good, and waits for the one that the other has open."""
     world = World()
-    failed = {"quarantined": RangeSet([(0, 1)])}
+    failed: dict[str, Any] = {"quarantined": RangeSet([(0, 1)])}
     world.add(seed("x", 1), job="first")
     left = world.add(seed("x", 1), seed("y", 1, **failed), seed("z", 1), job="left")
     right = world.add(seed("x", 1, **failed), seed("y", 1), job="right")

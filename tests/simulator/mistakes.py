@@ -1,0 +1,150 @@
+"""Makes mistakes in the agent's core and the scheduler, one at a time, in a copy, and sees which world shows each.
+
+`python -m tests.simulator.mistakes [WORD...]` tries all, or those whose name has one of the words; it is no part of
+CI's run. tests/mutations.py does the same for the scheduler alone, with its own state machine as the judge.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.mutations import Mutation, copied, planted, python
+
+SCHEDULES = int(os.environ.get("MUSTER_SCHEDULES", "3000"))  # at most, for each
+CORE, SCHEDULER = "agent/core", "coordinator/scheduler"
+
+MISTAKES = (
+    # the wedge of shared layers, each of its races again (docs/decisions/0011)
+    Mutation("a report on what its grant has no more", f"{SCHEDULER}/commits.py",
+             "told & holding.everything())", "told)"),
+    Mutation("a report of an earlier opening of its layer", f"{SCHEDULER}/commits.py",
+             "    holding = agent.holdings.get((layer.digest, report.boot, report.attempt))\n"
+             "    if holding is not None:",
+             "    holding = claim(state, agent, layer, report.boot, report.attempt, RangeSet(), now)\n"
+             "    take_in(state, agent, holding, told - layer.committed)\n    if False:"),
+    Mutation("a hello on an earlier opening of its layer", f"{SCHEDULER}/sessions.py",
+             "    if (claim.boot, claim.attempt) > layer.opened_after:\n", "    if True:\n"),
+    Mutation("a settled answer applied to what was granted anew", f"{CORE}/state.py",
+             "        return numbers - self._anew\n", "        return numbers.copy()\n"),
+    Mutation("a 'gone' applied to what was granted anew", f"{CORE}/push_policy.py",
+             'case "gone" if self.held_shards.granted_anew:', 'case "gone" if False:'),
+    Mutation("an offer that does not know its layer", f"{CORE}/push_policy.py",
+             "        self.held_shards.offer(layer)\n", ""),
+    Mutation("a finished layer of the next job forgotten", f"{SCHEDULER}/state.py",
+             "        return damaged or any(not self.jobs[layer.job].ended for layer in waiting)\n",
+             "        return damaged\n"),
+    # the scheduler beside them
+    Mutation("a shard that kills its worker copied for ever", f"{SCHEDULER}/entities.py",
+             "if one.failures or one.kicked or len(one.losses) > 1)", "if one.failures or one.kicked)"),
+    Mutation("losses that are not counted", f"{SCHEDULER}/failures.py", "    losses.add(run)\n", ""),
+    Mutation("the high-water mark ignored", f"{SCHEDULER}/grants.py", ", below=layer.high_water)", ")"),
+    Mutation("two jobs with the same layer open", f"{SCHEDULER}/layers.py",
+             "    if twin := state.open_layers.get(layer.digest):\n", "    if twin := None:\n"),
+    Mutation("a hello believed to hold what it does not name", f"{SCHEDULER}/sessions.py",
+             "        lost = holding.everything() - kept\n", "        lost = RangeSet()\n"),
+    Mutation("a lease that never ends", f"{SCHEDULER}/sessions.py", "now - agent.heard > state.timing.lease", "False"),
+    Mutation("a name taken twice", f"{SCHEDULER}/sessions.py",
+             "old.present and old.hello.spool != hello.spool:", "False:"),
+    Mutation("damaged shards not run again", f"{SCHEDULER}/commits.py",
+             '    layer.state = "open"\n    state.release(layer, numbers)\n', '    layer.state = "open"\n'),
+    # what is finished
+    Mutation("a drop that deletes finished work", f"{CORE}/state_machine.py",
+             "            self.held_shards.drop(drop)\n",
+             "            self.held_shards.drop(drop)\n"
+             "            farm, numbers = self.held_shards.farm, RangeSet(drop.numbers)\n"
+             "            self._delete(self.held_shards.finished_parts.settle(farm, drop.layer, numbers))\n"),
+    Mutation("a part deleted on 'later'", f"{CORE}/push_policy.py",
+             "                return self._put_layer_off(push.layer, message, now)\n",
+             "                self._emptied += self.held_shards.gone(push.layer)\n"),
+    Mutation("a part deleted while it is sent", f"{CORE}/push_policy.py",
+             "        busy = {name for name, _ in self.under_way.pieces} if self.under_way else set()\n",
+             "        busy = set[str]()\n"),
+    Mutation("a part kept that a dead worker's batch left, and known to nobody", f"{CORE}/dispatch.py",
+             "        orders = [order for flight in flights for order in self._rescue(flight, event.kept, now)]\n",
+             "        orders: list[Action] = []\n"),
+    Mutation("a part that nobody wants left on the disk", f"{CORE}/dispatch.py",
+             "            return [Delete(flight.part)]\n", "            return []\n"),
+    Mutation("a part under two numbers of the same shard", f"{CORE}/finished_parts.py",
+             "            part.strike(other.live)\n", "            pass\n"),
+    Mutation("a finished shard granted anew stays under its old grant", f"{CORE}/finished_parts.py",
+             "                part.regrant(attempt, shared)\n", ""),
+    Mutation("a damaged part that nobody hears of", f"{CORE}/state.py",
+             "            self.reports.lose(Loss(job, part.layer, boot, attempt, numbers.pairs(), False,",
+             "            str((job, part.layer, boot, attempt, numbers.pairs(), False,"),
+    Mutation("a committed shard that is offered for ever", f"{CORE}/push_policy.py",
+             "push.layer, self.held_shards.answered(numbers))\n            case \"gone\" if",
+             "push.layer, RangeSet())\n            case \"gone\" if"),
+    # what is said
+    Mutation("a hello that names nothing finished", f"{CORE}/state.py",
+             "for a in sorted({*running, *finished})]", "for a in sorted({*running})]"),
+    Mutation("a hello that names nothing that runs", f"{CORE}/state.py",
+             "for a in sorted({*running, *finished})]", "for a in sorted({*finished})]"),
+    Mutation("counts without what is finished", f"{CORE}/state.py",
+             "            counts[layer] = counts.get(layer, 0) + finished\n", "            del finished\n"),
+    Mutation("losses not told after a kill", f"{CORE}/state_machine.py",
+             "            self.held_shards.reports.lose(loss)\n", "            pass\n"),
+    Mutation("a failure that nobody hears of", f"{CORE}/state.py", "            self.reports.fail(failure)\n", ""),
+    Mutation("shards handed back and not said to be", f"{CORE}/state.py",
+             "            self.reports.give_back(holding.info.layer.digest, attempt, held)\n", "            pass\n"),
+    Mutation("a changed source that nobody hears of", f"{CORE}/dispatch.py",
+             "            self.held_shards.reports.change(flight.layer, outcome.change)\n", ""),
+    Mutation("outputs refused and not said to be failed", f"{CORE}/push_policy.py",
+             "                self.held_shards.reports.fail(", "                str("),
+    Mutation("kernels refused and not said to be lost", f"{CORE}/push_policy.py",
+             "                self.held_shards.reports.lose(", "                str("),
+    # what runs, and when it is tried again
+    Mutation("the rest of a batch that nobody runs again", f"{CORE}/dispatch.py",
+             "            holding.put_back(left, now)\n", "            pass\n"),
+    Mutation("a shard that kills its worker is nobody's to blame", f"{CORE}/dispatch.py",
+             "        self.held_shards.fail(holding, mishap, running)\n", ""),
+    Mutation("a push refused once and never tried again", f"{CORE}/push_policy.py",
+             "and self._retry.is_over(now)\n", "and not self._retry.failures\n"),
+    Mutation("a layer put off for ever", f"{CORE}/push_policy.py",
+             "if not retry.is_over(now)}", "if retry.failures}"),
+    Mutation("a full disk that is never tried again", f"{CORE}/disk_budget.py",
+             "        return not self._retry.is_over(now)\n", "        return bool(self.full)\n"),
+    Mutation("a cut pull that is thought to be coming", f"{CORE}/pull_policy.py",
+             "                self.space.inputs.cut(event.name)\n", "                pass\n"),
+    Mutation("an input of a cut link taken for one that is here", f"{CORE}/inputs.py",
+             "        self.halves[name] = self.coming.pop(name).nbytes\n",
+             "        pull = self.coming.pop(name)\n        self.whole[name] = Copy(name, pull.nbytes, b'')\n"),
+    Mutation("a grant that takes over what a later one has", f"{CORE}/layers.py",
+             "            if other >= attempt:\n", "            if False:\n"),
+    Mutation("a worker's end that is taken for the end of another's batch", f"{CORE}/layers.py",
+             "if self.placed.get(number) == ticket]", "if number in self.placed]"),
+    Mutation("a session that ended kept", f"{CORE}/session.py",
+             "        self.asked = None\n        self.session = None\n", "        self.asked = None\n"),
+    Mutation("what a closed channel asked is waited for", f"{CORE}/session.py",
+             "        self.up, self.session, self.asked = True, None, None\n",
+             "        self.up, self.session = True, None\n"),
+    Mutation("a sheet of a round that is not asked for again", f"{CORE}/round_sheets.py",
+             "        for sheet in self._followed.pop(event.layer, []):\n", "        for sheet in list[str]():\n"),
+)  # fmt: skip
+
+
+def first_seed(mistake: Mutation, where: Path) -> str:
+    """The first world that shows it, and what it said; "" where none did."""
+    with planted(mistake, where):
+        done = python(where, "-m", "tests.simulator", "--schedules", str(SCHEDULES), "--first")
+    said = done.stderr.strip().splitlines()
+    return "" if done.returncode == 0 else next((line for line in said if line.startswith("seed ")), said[-1])
+
+
+def main(words: list[str]) -> int:
+    chosen = [one for one in MISTAKES if not words or any(word in one.name for word in words)]
+    missed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        copied(Path(folder))
+        for mistake in chosen:
+            said = first_seed(mistake, Path(folder))
+            missed += not said
+            print(f"{'caught' if said else 'MISSED'} | {mistake.name} | {said[:160]}", flush=True)
+    print(f"{len(chosen) - missed} of {len(chosen)} caught")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -19,20 +19,26 @@ CORE, SCHEDULER = "agent/core", "coordinator/scheduler"
 MISTAKES = (
     # the wedge of shared layers, each of its races again (docs/decisions/0011)
     Mutation("a report on what its grant has no more", f"{SCHEDULER}/commits.py",
-             "told & holding.everything())", "told)"),
+             "holding.those(told))", "told)"),
     Mutation("a report of an earlier opening of its layer", f"{SCHEDULER}/commits.py",
-             "    holding = agent.holdings.get((layer.digest, report.boot, report.attempt))\n"
-             "    if holding is not None:",
-             "    holding = claim(state, agent, layer, report.boot, report.attempt, RangeSet(), now)\n"
-             "    take_in(state, agent, holding, told - layer.committed)\n    if False:"),
+             "    if (report.boot, report.attempt) <= layer.opened_after:\n        return\n"
+             "    key = (layer.digest, report.boot, report.attempt)\n"
+             "    holding = agent.holdings.get(key)\n"
+             "    granted = holding.granted if holding is not None else agent.ended.get(key)\n",
+             "    holding, granted = agent.holdings.get((layer.digest, report.boot, report.attempt)), now\n"
+             "    if holding is None and (counted := told - layer.committed):\n"
+             "        grant = (agent.name, layer.job, layer.digest, report.boot, report.attempt)\n"
+             "        holding = Holding(*grant, now, RangeSet())\n"
+             "        state.add_holding(holding)\n"
+             "        take_in(state, agent, holding, counted)\n"),
     Mutation("a hello on an earlier opening of its layer", f"{SCHEDULER}/sessions.py",
-             "    if (claim.boot, claim.attempt) > layer.opened_after:\n", "    if True:\n"),
-    Mutation("a settled answer applied to what was granted anew", f"{CORE}/state.py",
-             "        return numbers - self._anew\n", "        return numbers.copy()\n"),
+             "    if layer.opened_after < (claim.boot, claim.attempt) <=", "    if (claim.boot, claim.attempt) <="),
+    Mutation("a settled answer applied to what was granted anew", f"{CORE}/push_policy.py",
+             "RangeSet(numbers) - state.push.anew)", "RangeSet(numbers))"),
     Mutation("a 'gone' applied to what was granted anew", f"{CORE}/push_policy.py",
-             'case "gone" if self.held_shards.granted_anew:', 'case "gone" if False:'),
+             'case "gone" if push.anew:', 'case "gone" if False:'),
     Mutation("an offer that does not know its layer", f"{CORE}/push_policy.py",
-             "        self.held_shards.offer(layer)\n", ""),
+             "push.farm, push.offered, push.anew = farm, layer, RangeSet()\n", "push.farm = farm\n"),
     Mutation("a finished layer of the next job forgotten", f"{SCHEDULER}/state.py",
              "        return damaged or any(not self.jobs[layer.job].ended for layer in waiting)\n",
              "        return damaged\n"),
@@ -44,7 +50,7 @@ MISTAKES = (
     Mutation("two jobs with the same layer open", f"{SCHEDULER}/layers.py",
              "    if twin := state.open_layers.get(layer.digest):\n", "    if twin := None:\n"),
     Mutation("a hello believed to hold what it does not name", f"{SCHEDULER}/sessions.py",
-             "        lost = holding.everything() - kept\n", "        lost = RangeSet()\n"),
+             "        lost = holding.everything()\n", "        lost = RangeSet()\n"),
     Mutation("a lease that never ends", f"{SCHEDULER}/sessions.py", "now - agent.heard > state.timing.lease", "False"),
     Mutation("a name taken twice", f"{SCHEDULER}/sessions.py",
              "old.present and old.hello.spool != hello.spool:", "False:"),
@@ -52,21 +58,20 @@ MISTAKES = (
              '    layer.state = "open"\n    state.release(layer, numbers)\n', '    layer.state = "open"\n'),
     # what is finished
     Mutation("a drop that deletes finished work", f"{CORE}/state_machine.py",
-             "            self.held_shards.drop(drop)\n",
-             "            self.held_shards.drop(drop)\n"
-             "            farm, numbers = self.held_shards.farm, RangeSet(drop.numbers)\n"
-             "            self._delete(self.held_shards.finished_parts.settle(farm, drop.layer, numbers))\n"),
+             "        state.drop(drop)\n",
+             "        state.drop(drop)\n"
+             "        numbers = RangeSet(drop.numbers)\n"
+             "        push_policy.delete(state, state.finished_parts.settle(state.farm, drop.layer, numbers))\n"),
     Mutation("a part deleted on 'later'", f"{CORE}/push_policy.py",
-             "                return self._put_layer_off(push.layer, message, now)\n",
-             "                self._emptied += self.held_shards.gone(push.layer)\n"),
+             "            _put_layer_off(state, layer, message, now)\n",
+             "            push.emptied += state.gone(layer)\n"),
     Mutation("a part deleted while it is sent", f"{CORE}/push_policy.py",
-             "        busy = {name for name, _ in self.under_way.pieces} if self.under_way else set()\n",
-             "        busy = set[str]()\n"),
+             "    busy = {name for name, _ in push.under_way.pieces} if push.under_way else set()\n",
+             "    busy = set[str]()\n"),
     Mutation("a part kept that a dead worker's batch left, and known to nobody", f"{CORE}/dispatch.py",
-             "        orders = [order for flight in flights for order in self._rescue(flight, event.kept, now)]\n",
-             "        orders: list[Action] = []\n"),
+             "        _rescue(state, flight, event.kept, now)\n", "        pass\n"),
     Mutation("a part that nobody wants left on the disk", f"{CORE}/dispatch.py",
-             "            return [Delete(flight.part)]\n", "            return []\n"),
+             "        state.emit(Delete(flight.part))\n", ""),
     Mutation("a part under two numbers of the same shard", f"{CORE}/finished_parts.py",
              "            part.strike(other.live)\n", "            pass\n"),
     Mutation("a finished shard granted anew stays under its old grant", f"{CORE}/finished_parts.py",
@@ -75,8 +80,7 @@ MISTAKES = (
              "            self.reports.lose(Loss(job, part.layer, boot, attempt, numbers.pairs(), False,",
              "            str((job, part.layer, boot, attempt, numbers.pairs(), False,"),
     Mutation("a committed shard that is offered for ever", f"{CORE}/push_policy.py",
-             "push.layer, self.held_shards.answered(numbers))\n            case \"gone\" if",
-             "push.layer, RangeSet())\n            case \"gone\" if"),
+             "state.settle(layer, numbers - push.anew)", "state.settle(layer, RangeSet())"),
     # what is said
     Mutation("a hello that names nothing finished", f"{CORE}/state.py",
              "for a in sorted({*running, *finished})]", "for a in sorted({*running})]"),
@@ -85,29 +89,29 @@ MISTAKES = (
     Mutation("counts without what is finished", f"{CORE}/state.py",
              "            counts[layer] = counts.get(layer, 0) + finished\n", "            del finished\n"),
     Mutation("losses not told after a kill", f"{CORE}/state_machine.py",
-             "            self.held_shards.reports.lose(loss)\n", "            pass\n"),
+             "            state.reports.lose(loss)\n", "            pass\n"),
     Mutation("a failure that nobody hears of", f"{CORE}/state.py", "            self.reports.fail(failure)\n", ""),
     Mutation("shards handed back and not said to be", f"{CORE}/state.py",
              "            self.reports.give_back(holding.info.layer.digest, attempt, held)\n", "            pass\n"),
     Mutation("a changed source that nobody hears of", f"{CORE}/dispatch.py",
-             "            self.held_shards.reports.change(flight.layer, outcome.change)\n", ""),
+             "        state.reports.change(flight.layer, outcome.change)\n", ""),
     Mutation("outputs refused and not said to be failed", f"{CORE}/push_policy.py",
-             "                self.held_shards.reports.fail(", "                str("),
+             "state.reports.fail(", "str("),
     Mutation("kernels refused and not said to be lost", f"{CORE}/push_policy.py",
-             "                self.held_shards.reports.lose(", "                str("),
+             "state.reports.lose(", "str("),
     # what runs, and when it is tried again
     Mutation("the rest of a batch that nobody runs again", f"{CORE}/dispatch.py",
-             "            holding.put_back(left, now)\n", "            pass\n"),
+             "        holding.put_back(left, now)\n", "        pass\n"),
     Mutation("a shard that kills its worker is nobody's to blame", f"{CORE}/dispatch.py",
-             "        self.held_shards.fail(holding, mishap, running)\n", ""),
+             "    state.fail(holding, mishap, running)\n", ""),
     Mutation("a push refused once and never tried again", f"{CORE}/push_policy.py",
-             "and self._retry.is_over(now)\n", "and not self._retry.failures\n"),
+             "and push.retry.is_over(now)\n", "and not push.retry.failures\n"),
     Mutation("a layer put off for ever", f"{CORE}/push_policy.py",
              "if not retry.is_over(now)}", "if retry.failures}"),
-    Mutation("a full disk that is never tried again", f"{CORE}/disk_budget.py",
-             "        return not self._retry.is_over(now)\n", "        return bool(self.full)\n"),
+    Mutation("a full disk that is never tried again", f"{CORE}/state.py",
+             "        return not self.retry.is_over(now)\n", "        return bool(self.full)\n"),
     Mutation("a cut pull that is thought to be coming", f"{CORE}/pull_policy.py",
-             "                self.space.inputs.cut(event.name)\n", "                pass\n"),
+             "            state.inputs.cut(event.name)\n", "            pass\n"),
     Mutation("an input of a cut link taken for one that is here", f"{CORE}/inputs.py",
              "        self.halves[name] = self.coming.pop(name).nbytes\n",
              "        pull = self.coming.pop(name)\n        self.whole[name] = Copy(name, pull.nbytes, b'')\n"),
@@ -121,7 +125,7 @@ MISTAKES = (
              "        self.up, self.session, self.asked = True, None, None\n",
              "        self.up, self.session = True, None\n"),
     Mutation("a sheet of a round that is not asked for again", f"{CORE}/round_sheets.py",
-             "        for sheet in self._followed.pop(event.layer, []):\n", "        for sheet in list[str]():\n"),
+             "    for sheet in state.followed.pop(event.layer, []):\n", "    for sheet in list[str]():\n"),
 )  # fmt: skip
 
 

@@ -46,7 +46,7 @@ from muster.agent.core.events import BatchEnded, DrainAsked, Event, Lent, PoolLo
 from muster.agent.core.pool_restarts import PoolRestarts
 from muster.agent.core.state_machine import AgentCore, Left
 from muster.agent.display import DisplayState, Meter, StatusLine
-from muster.agent.host import user_limits
+from muster.agent.host import lending
 from muster.agent.host.taken_kinds import Takes
 from muster.agent.links.base import Link
 from muster.agent.pool import cleanup
@@ -57,7 +57,7 @@ from muster.coordinator.protocol.control import Hello
 from muster.jobs.common.errors import INTERRUPTED_EXIT, MusterError
 from muster.jobs.common.logs import close_log, open_log
 from muster.jobs.common.validation import one_line
-from muster.jobs.contract.resources import limits_said
+from muster.jobs.contract.requirements import limits_said
 from muster.jobs.user_code import reaper
 
 LOOK_SECONDS = 0.25  # between looks at the slots' marks
@@ -114,7 +114,7 @@ class AgentProcess:
         self._meter = Meter()
         self._weights: dict[int, int] = {}
         self._due = dict.fromkeys(("wish", "look", "weigh", "space", "state"), 0.0)
-        self._wish, self._wish_stamp = user_limits.read(spool.path), user_limits.stamp(spool.path)
+        self._wish, self._wish_stamp = lending.read(spool.path), lending.stamp(spool.path)
         self._lent = (settings.who.cpus, "")
         self._signals = 0
         self._restarts = PoolRestarts()
@@ -271,11 +271,11 @@ class AgentProcess:
 
     def _mind_wishes(self) -> None:
         """Lend as many processors as whoever sits here wants to, now."""
-        stamp = user_limits.stamp(self._spool.path)
+        stamp = lending.stamp(self._spool.path)
         fresh = stamp != self._wish_stamp
         if fresh:
-            self._wish, self._wish_stamp = user_limits.read(self._spool.path), stamp
-        lent = user_limits.lent(self._wish, self._settings.who.cpus, user_limits.cores(), user_limits.minute_of_day())
+            self._wish, self._wish_stamp = lending.read(self._spool.path), stamp
+        lent = lending.lent(self._wish, self._settings.who.cpus, lending.cores(), lending.minute_of_day())
         if lent != self._lent:
             self._lent = lent
             self._pool_controller.pool.grow(lent[0])

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from muster.agent.host import user_limits
+from muster.agent.host import lending
 from muster.deploy import join_options
 from muster.jobs.common import names, units
 from muster.jobs.common.errors import JobFileError, MusterError, UsageError
@@ -239,7 +239,7 @@ def _words(option: Any, name: str, value: Any, path: str) -> tuple[str, ...]:
     words = join_options.words(option, value, path)
     try:
         if name == "hours":
-            user_limits.checked(user_limits.Courtesy(hours=words[-1]))
+            lending.checked(lending.Courtesy(hours=words[-1]))
     except UsageError as error:
         raise FieldError(path, error.message, error.hint) from None
     return words

@@ -20,9 +20,9 @@ import click
 from muster import VERSION
 from muster.agent.channels.bandwidth import LEAST
 from muster.agent.commands.options import place_of, ssh_options
-from muster.agent.host import user_limits as courtesy
+from muster.agent.host import lending
+from muster.agent.host.lending import Courtesy
 from muster.agent.host.taken_kinds import Takes, taken
-from muster.agent.host.user_limits import Courtesy
 from muster.agent.links import Options, Ssh, open_link
 from muster.agent.spool import owner as owners
 from muster.agent.spool import paths as spools
@@ -138,7 +138,7 @@ def command(
     _check_spool(folder, spool is not None)
     pythons = _pythons(envs)
     takes = taken([kind.strip() for kind in kinds.split(",")] if kinds else [], no_code=no_code)
-    wish = courtesy.checked(Courtesy(leave_cores=leave_cores, hours=hours, nice=nice, ionice=ionice))
+    wish = lending.checked(Courtesy(leave_cores=leave_cores, hours=hours, nice=nice, ionice=ionice))
     if detach:
         return _detach(folder, name)
     options = Options(ssh, accept_new_host_key, program, ssh_config, interactive=sys.stdin.isatty())
@@ -213,7 +213,7 @@ def _work(place: Folder | Host, options: Options, wishes: Wishes, spool: spools.
 
     envs = {name: environments.probe(name, python) for name, python in wishes.pythons.items()}
     spool.take(wishes.name, str(place))
-    courtesy.write(spool.path, wishes.courtesy)
+    lending.write(spool.path, wishes.courtesy)
     link = open_link(place, options)
     try:
         link.prepare()
@@ -248,7 +248,7 @@ def _settings(
         process=uuid.uuid4().hex,
         host=owners.host(),
         pid=os.getpid(),
-        cpus=wishes.cpus or max(1, courtesy.cores() - (wishes.courtesy.leave_cores or 0)),
+        cpus=wishes.cpus or max(1, lending.cores() - (wishes.courtesy.leave_cores or 0)),
         memory=wishes.memory or int(MEMORY_SHARE * weigh.total()),
         disk=wishes.disk or int(share * there),
         kernels={kind: kernel for kind, kernel in kernels().items() if kind in (wishes.takes.kinds or {kind})},

@@ -12,8 +12,8 @@ import click
 
 from muster.agent.commands.status import state_of
 from muster.agent.display import DisplayState
-from muster.agent.host import user_limits
-from muster.agent.host.user_limits import Courtesy
+from muster.agent.host import lending
+from muster.agent.host.lending import Courtesy
 from muster.agent.spool import owner as owners
 from muster.jobs.common.errors import LinkError, UsageError
 from muster.jobs.common.locations import Folder, Host, parse
@@ -72,7 +72,7 @@ def agent_options(command: _Command) -> _Command:
 def wish(spool: Path | None, name: str | None, change: Callable[[Courtesy], Courtesy]) -> DisplayState:
     """Change what is wished of the agent; how it is once it goes by it."""
     folder, owner = owners.the_one(spool, name)
-    stamp = user_limits.write(folder, change(user_limits.read(folder)))
+    stamp = lending.write(folder, change(lending.read(folder)))
     deadline = time.monotonic() + ANSWER_SECONDS
     while time.monotonic() < deadline:
         state = state_of(folder)

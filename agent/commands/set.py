@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from muster.agent.commands.options import agent_options, wish
-from muster.agent.host import user_limits
+from muster.agent.host import lending
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import UsageError
 
@@ -23,7 +23,7 @@ def command(settings: tuple[str, ...], name: str | None, spool: Path | None) -> 
     It holds until the agent ends.
     """
     words = dict(_word(text) for text in settings)
-    state = wish(spool, name, lambda known: user_limits.changed(known, words))
+    state = wish(spool, name, lambda known: lending.changed(known, words))
     click.echo(f"{state.name} lends {state.cpus} cpus" if state.cpus else f"{state.name}: {state.why_idle}")
     return 0
 

@@ -17,7 +17,7 @@ from muster.agent.spool.paths import At, Spool
 from muster.jobs.common.durable import is_full
 from muster.jobs.common.errors import DamagedError, MusterError, SpaceError
 from muster.jobs.contract.plan import Environment, ItemsWindow, MadeSource, ModelFile, Window
-from muster.jobs.contract.resources import rest_of
+from muster.jobs.contract.requirements import rest_of
 from muster.jobs.parts.part_file import read_index
 from muster.jobs.sources.items import SUFFIX, located
 from muster.jobs.user_code import reaper
@@ -60,7 +60,7 @@ class PoolController:
         self._at: dict[int, At] = {}
         self._frozen: set[int] = set()  # slots
         self._kind: dict[int, tuple[object, ...]] = {}  # slot → worker, nice and ionice it has
-        self.pool = ray_local.Pool(spool.run, slots, self._on_event, spool.log)
+        self.pool: interface.Pool = ray_local.Pool(spool.run, slots, self._on_event, spool.log)
 
     def _on_event(self, event: interface.PoolEvent) -> None:
         """On the pool's thread."""

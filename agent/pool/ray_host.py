@@ -23,7 +23,7 @@ from muster.agent.pool import authentication, ray_environment
 from muster.agent.pool.worker import Worker
 from muster.agent.pool.worker_socket import WorkerSocket
 from muster.jobs.common.errors import MusterError
-from muster.jobs.contract.resources import pip_line
+from muster.jobs.contract.requirements import pip_line
 
 STORE_BYTES = 80 << 20  # Ray's least is 75 MB; only touched pages count, and batches and outcomes hardly touch it
 SILENT_DEATH = "its process ended without a word: kill -9, the out-of-memory killer, or an exit in its code"

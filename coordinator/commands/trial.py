@@ -16,7 +16,7 @@ from muster.jobs.common.cli import example
 from muster.jobs.common.errors import IncompleteError, RefusedError, UsageError
 from muster.jobs.common.units import format_duration, format_size
 from muster.jobs.contract.plan import Output, Work
-from muster.jobs.contract.resources import lacking, pip_line
+from muster.jobs.contract.requirements import lacking, pip_line
 from muster.jobs.user_code import environments
 
 if TYPE_CHECKING:

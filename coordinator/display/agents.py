@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from muster.coordinator.api.status import AgentStatus, JobStatus
 from muster.coordinator.submission.eta import Speed, Trace
 from muster.jobs.common.units import format_duration, format_size
-from muster.jobs.contract.resources import limits_said
+from muster.jobs.contract.requirements import limits_said
 
 if TYPE_CHECKING:  # planning alone needs what this imports
     from muster.coordinator.submission.forecast import Forecast

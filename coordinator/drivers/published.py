@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from muster.coordinator.drivers.session import Drive
+from muster.coordinator.drivers.driver import Drive
 from muster.jobs.common.durable import fsync_folder, naming_space, write_durably
 from muster.jobs.parts.manifest import FORMAT, MANIFEST, SHARDS, File, Merged, Product, encode_manifest
 

@@ -167,7 +167,7 @@ class Hello(Message, frozen=True, tag="hello"):
     losses: list[Loss] = []
     packages: Annotated[
         list[Short], Meta(max_length=1024)
-    ] = []  # those of `muster.jobs.contract.resources` that can be imported there
+    ] = []  # those of `muster.jobs.contract.requirements` that can be imported there
     gpus: Annotated[list[Short], Meta(max_length=1024)] = []  # labels of those it lends
     envs: Annotated[dict[Short, Environment], Meta(max_length=64)] = {}  # by name; "" is the agent's own
     kinds: Annotated[list[Name], Meta(max_length=256)] = []  # those alone that it takes; []: all of `kernels`

@@ -1,6 +1,9 @@
 """What is said on the channels that move bytes: push, pull, rounds, and helpers with the daemon. Values only.
 
 Push is a strict loop: `Offer` → `Accepted` → the body's raw bytes → `Settled`, or a `Refused` at either step.
+
+The raw bytes of a body are made by jobs/results/bundle.py, sent by agent/channels/push.py and taken by
+connect/serve_push.py.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from muster.coordinator.scheduler.entities import Agent, Holding, Job, Layer, Ob
 from muster.coordinator.scheduler.events import BundleCommitted, Offered, Run, Uncommitted
 from muster.coordinator.scheduler.state import State
 from muster.jobs.common.ranges import RangeSet
-from muster.jobs.contract.resources import apart
+from muster.jobs.contract.requirements import apart
 
 
 def claim(state: State, agent: Agent, layer: Layer, claimed: Held, now: float) -> RangeSet:

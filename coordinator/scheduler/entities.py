@@ -12,7 +12,7 @@ from muster.coordinator.scheduler.events import Run
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.common.units import format_size
 from muster.jobs.contract import plan as p
-from muster.jobs.contract.resources import lacking, rest_of
+from muster.jobs.contract.requirements import lacking, rest_of
 from muster.jobs.contract.states import ENDED, SETTLED, AgentState, JobState, LayerState
 
 FINGERPRINTS_KEPT = 64  # of each agent

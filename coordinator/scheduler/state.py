@@ -9,7 +9,7 @@ from muster.coordinator.scheduler.actions import Action
 from muster.coordinator.scheduler.entities import Agent, Holding, Job, Layer, Obstacle
 from muster.coordinator.scheduler.timing import Timing
 from muster.jobs.common.ranges import RangeSet
-from muster.jobs.contract.resources import apart, pip_line
+from muster.jobs.contract.requirements import apart, pip_line
 from muster.jobs.contract.states import SETTLED
 
 ENDED_KEPT = 256  # grants of an agent that are over, whose reports may still come

@@ -15,7 +15,7 @@ import msgspec
 from muster.jobs.common.errors import JobFileError, NotFoundError
 from muster.jobs.contract.failure_codes import ShardCode
 from muster.jobs.contract.plan import Output, Work
-from muster.jobs.contract.resources import COMMON
+from muster.jobs.contract.requirements import COMMON
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -131,7 +131,7 @@ class Prepared(Generic[P]):
 
     params: P
     model: str | None = None  # a file that every machine gets a copy of, relative to the job file's folder
-    needs: tuple[str, ...] = ()  # packages that a machine must have, as `muster.jobs.contract.resources` knows them
+    needs: tuple[str, ...] = ()  # packages that a machine must have, as `muster.jobs.contract.requirements` knows them
     same_kernels: bool = False  # whether machines of other kernels are left out, as if the job file said so
 
 

@@ -193,7 +193,7 @@ class Work(msgspec.Struct, frozen=True):
     memory: int | None  # bytes per running shard
     timeout: float | None  # seconds per attempt
     model: ModelFile | None = None
-    needs: tuple[str, ...] = ()  # packages beyond our own, as `muster.jobs.contract.resources` knows them
+    needs: tuple[str, ...] = ()  # packages beyond our own, as `muster.jobs.contract.requirements` knows them
     gpus: int = 0
     threads: int | None = None  # of numeric libraries; None: as many as cpus
     packages: tuple[str, ...] = ()  # that `env`, or the agent's own where there is none, must have: `torch>=2`

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from muster.jobs.common.errors import JobFileError
-from muster.jobs.contract import resources
+from muster.jobs.contract import requirements
 from muster.jobs.contract.kind import Bench, Prepared, RunnerLost, ShardFailure, Site
 from muster.jobs.inference import model_file
 from muster.jobs.inference.params import BATCH_BYTES, BATCH_LIMITS, MLP_FORMATS, NAN_ROWS, NEEDS, InferParams
@@ -163,7 +163,7 @@ def _said(error: Exception) -> str:
 def _hint(error: Exception, form: str, python: str) -> str:
     text = str(error)
     if "not installed" in text:
-        return next((resources.pip_line(name, python) for name in NEEDS.get(form, ())), "install it")
+        return next((requirements.pip_line(name, python) for name in NEEDS.get(form, ())), "install it")
     if "not trusted" in text:
         return "where you made the file yourself, name these types in `params.trusted`"
     if "dtype" in text and form in ("skops", "pickle"):

@@ -17,7 +17,7 @@ from muster.jobs.common.errors import JobFileError
 from muster.jobs.common.validation import FieldError
 from muster.jobs.contract.kind import Kind, Listed, Prepared, Shape, Site
 from muster.jobs.contract.plan import CUT, FORMAT, ITEMS_LIST, ItemsSource, Layer, MadeSource, Output, Plan, Work
-from muster.jobs.contract.resources import canonical, named
+from muster.jobs.contract.requirements import canonical, named
 from muster.jobs.job_file import read
 from muster.jobs.job_file.digest import layer_digest
 from muster.jobs.job_file.read import DEFAULT_SHARD_BYTES, JobFile

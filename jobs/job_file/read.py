@@ -14,7 +14,7 @@ from msgspec import Meta
 from muster.jobs.common import names, units
 from muster.jobs.common.errors import JobFileError
 from muster.jobs.common.validation import FieldError, convert
-from muster.jobs.contract import resources
+from muster.jobs.contract import requirements
 from muster.jobs.contract.kind import Kind
 from muster.jobs.job_file import yaml_text
 from muster.jobs.kinds import registry
@@ -253,7 +253,7 @@ def _checked_packages(job: JobFile) -> list[str]:
     found = []
     for i, text in enumerate(job.packages):
         try:
-            found.append(resources.checked(text))
+            found.append(requirements.checked(text))
         except ValueError as error:
             raise FieldError(f"packages[{i}]", str(error)) from None
     return found

@@ -1,4 +1,7 @@
-"""A training's state in one file, durable and checked; the last few of them. Knows no round's numerics."""
+"""A training's state in one file, durable and checked; the last few of them. Knows no round's numerics.
+
+When one is due says progress.py.
+"""
 
 from __future__ import annotations
 

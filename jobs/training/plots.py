@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from muster.jobs.common.durable import write_durably
 from muster.jobs.common.errors import NotFoundError
-from muster.jobs.contract.resources import pip_line
+from muster.jobs.contract.requirements import pip_line
 from muster.jobs.training import report
 from muster.jobs.training.report import Speedup, TrainingRun
 

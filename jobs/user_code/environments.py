@@ -16,7 +16,7 @@ from muster.jobs.common.errors import RefusedError, UsageError
 from muster.jobs.common.locations import expand
 from muster.jobs.common.names import is_environment
 from muster.jobs.contract.plan import Environment
-from muster.jobs.contract.resources import OPTIONAL, canonical
+from muster.jobs.contract.requirements import OPTIONAL, canonical
 
 PROBE_SECONDS = 120.0  # a conda environment on a cold disk takes long to import numpy
 LEAST_PYTHON = (3, 8)

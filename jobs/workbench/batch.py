@@ -36,7 +36,7 @@ class Batch(msgspec.Struct, frozen=True):
     python: str | None  # interpreter for the user's code
     model: str | None = None  # this machine's copy of the job's model
     pack: str | None = None  # what `code` was unpacked from; None: it is not looked at again
-    rest: str = ""  # of the fingerprint, as `muster.jobs.contract.resources.rest_of` gives it
+    rest: str = ""  # of the fingerprint, as `muster.jobs.contract.requirements.rest_of` gives it
     gpus: tuple[str, ...] | None = None  # those the slot has for it; None: this machine has none to lend
 
 

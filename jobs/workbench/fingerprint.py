@@ -1,6 +1,6 @@
 """What decides the bits of our own numerics on this machine, as one short text. Computes nothing and never fails.
 
-What else a job's numerics rest on follows it, see `muster.jobs.contract.resources.rest_of`.
+What else a job's numerics rest on follows it, see `muster.jobs.contract.requirements.rest_of`.
 """
 
 from __future__ import annotations

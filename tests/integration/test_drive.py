@@ -18,7 +18,7 @@ import pytest
 from muster.coordinator.api.driver import Advance, Advanced, DriveOpen, DriveState, DriveWait
 from muster.coordinator.api.requests import Cancel, Remove, Retry, Submit, Submitted
 from muster.coordinator.api.requests import Done as Answered
-from muster.coordinator.drivers.session import driving
+from muster.coordinator.drivers.driver import driving
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.submission.submit import plan_file, submission
 from muster.jobs.common import launch

@@ -13,7 +13,7 @@ from muster.coordinator.api.driver import Advance, Advanced, DriveOpen, DriveSta
 from muster.coordinator.api.requests import Cancel, ExplainJob, Retry
 from muster.coordinator.api.requests import Done as Answered
 from muster.coordinator.api.status import Explained
-from muster.coordinator.drivers.session import Drive
+from muster.coordinator.drivers.driver import Drive
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.protocol import transfer as m
 from muster.jobs.common.errors import RefusedError

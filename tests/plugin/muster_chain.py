@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from muster.coordinator.drivers.session import Drive, run
+from muster.coordinator.drivers.driver import Drive, run
 from muster.jobs.kinds import Bench, Kind, Output, Result, Runner, Shape, Shard
 
 DEATHS = "MUSTER_CHAIN_DEATHS"

@@ -16,7 +16,7 @@ from msgspec import Meta
 from muster_chain import perhaps_die
 
 from muster.coordinator.api.status import Progress
-from muster.coordinator.drivers.session import Drive, run
+from muster.coordinator.drivers.driver import Drive, run
 from muster.jobs.common.durable import make_folder, write_durably
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.kinds import Bench, Kind, KindForecast, KindReport, Output, Result, Runner, RunnerLost, Shape, Shard

@@ -20,7 +20,7 @@ from muster.coordinator.protocol.control import Failure
 from muster.jobs.common.errors import NotFoundError, RefusedError
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import Output
-from muster.jobs.contract.resources import apart
+from muster.jobs.contract.requirements import apart
 from muster.jobs.contract.states import JobState, LayerState
 from muster.jobs.contract.text_limits import EVIDENCE_BYTES, MESSAGE_BYTES, kept, kept_line
 

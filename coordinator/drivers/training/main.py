@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from muster.coordinator.drivers.session import Drive, run
+from muster.coordinator.drivers.driver import Drive, run
 from muster.coordinator.drivers.training.participants import Arrival, Ended, Participants
 from muster.coordinator.drivers.training.state import TrainingState
 from muster.coordinator.farm_root import plans

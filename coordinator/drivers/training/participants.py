@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from muster.coordinator.api.status import Progress
-from muster.coordinator.drivers.session import Drive, Landed
+from muster.coordinator.drivers.driver import Drive, Landed
 from muster.jobs.common.errors import TrainingError
 from muster.jobs.kinds.train import RoundOrder
 from muster.jobs.parts.part_file import PartEntry

@@ -10,8 +10,8 @@ import numpy as np
 from safetensors.numpy import save
 
 from muster.coordinator.drivers import published
+from muster.coordinator.drivers.driver import Drive
 from muster.coordinator.drivers.published import Written, npy_bytes, write_file
-from muster.coordinator.drivers.session import Drive
 from muster.jobs.parts.manifest import Product
 from muster.jobs.training.aggregation.asynchronous import AsynchronousPushes
 from muster.jobs.training.aggregation.synchronous import SynchronousRounds

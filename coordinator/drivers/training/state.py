@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from muster.coordinator.api.status import Progress
-from muster.coordinator.drivers.session import Drive
+from muster.coordinator.drivers.driver import Drive
 from muster.coordinator.drivers.training.progress import progress_of
 from muster.coordinator.drivers.training.result import publish
 from muster.jobs.common.errors import RefusedError, TrainingError

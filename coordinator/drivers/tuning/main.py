@@ -11,7 +11,7 @@ import msgspec
 import xxhash
 
 from muster.coordinator.api.status import Progress
-from muster.coordinator.drivers.session import Drive, Landed, run
+from muster.coordinator.drivers.driver import Drive, Landed, run
 from muster.coordinator.drivers.tuning.progress import progress_of
 from muster.coordinator.drivers.tuning.result import publish_search
 from muster.coordinator.farm_root import plans

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from muster.coordinator.drivers.driver import Drive
 from muster.coordinator.drivers.published import Written, publish, write_file
-from muster.coordinator.drivers.session import Drive
 from muster.jobs.tuning.journal import Journal
 from muster.jobs.tuning.params import EstimatorSpec, TuneParams
 from muster.jobs.tuning.search import Search

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from muster.jobs.common.errors import JobFileError
-from muster.jobs.contract import resources
+from muster.jobs.contract import requirements
 from muster.jobs.contract.kind import ShardFailure
 from muster.jobs.contract.plan import Plan
 from muster.jobs.inference import plan_model
@@ -404,7 +404,7 @@ def test_without_the_library_here_the_machines_that_have_it_find_out(
 def test_a_library_that_is_missing_is_named_with_its_machine_and_its_pip_line() -> None:
     with pytest.raises(models.MissingPackageError) as caught:
         models._library("no_such.library")
-    line = resources.pip_line("no_such", sys.executable)
+    line = requirements.pip_line("no_such", sys.executable)
     assert str(caught.value) == f"no_such is not installed on {socket.gethostname()}: `{line}`"
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from muster.jobs.common.errors import RefusedError, UsageError
 from muster.jobs.contract.plan import Environment
-from muster.jobs.contract.resources import checked, lacking
+from muster.jobs.contract.requirements import checked, lacking
 from muster.jobs.user_code import environments
 
 HERE = Environment("3.11.2", {"numpy": "2.1.3", "torch": "2.0.1+cpu", "odd": "not a version", "my-tool": "0.9"})

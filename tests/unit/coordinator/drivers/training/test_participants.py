@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from muster.coordinator.api.status import Progress
-from muster.coordinator.drivers.session import Drive, Landed
+from muster.coordinator.drivers.driver import Drive, Landed
 from muster.coordinator.drivers.training.participants import WRONG_MOST, Participants
 from muster.jobs.common.errors import TrainingError
 from muster.jobs.contract.plan import Output

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from muster.jobs.contract.plan import Environment
-from muster.jobs.contract.resources import COMMON, rest_of
+from muster.jobs.contract.requirements import COMMON, rest_of
 from muster.jobs.kinds import registry
 
 THERE = Environment("3.11.4", {"numpy": "1.26.4", "torch": "2.9.1+cpu", "scikit-learn": "1.5.0", "rich": "13"})

@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from muster.agent.host import priority, user_limits
-from muster.agent.host.user_limits import Courtesy, changed, checked, lent
+from muster.agent.host import lending, priority
+from muster.agent.host.lending import Courtesy, changed, checked, lent
 from muster.jobs.common.errors import UsageError
 
 NOON, NIGHT = 12 * 60, 23 * 60 + 30
@@ -62,12 +62,12 @@ def test_what_makes_no_sense_is_refused(words: dict[str, str]) -> None:
 
 
 def test_a_wish_is_known_by_its_stamp(tmp_path: Path) -> None:
-    assert user_limits.read(tmp_path) == Courtesy() and user_limits.stamp(tmp_path) == 0
-    first = user_limits.write(tmp_path, Courtesy(cpus=2))
-    assert user_limits.read(tmp_path) == Courtesy(cpus=2) and user_limits.stamp(tmp_path) == first
-    assert user_limits.write(tmp_path, Courtesy(cpus=3)) != first
-    (tmp_path / user_limits.FILE).write_bytes(b"{")
-    assert user_limits.read(tmp_path) == Courtesy()
+    assert lending.read(tmp_path) == Courtesy() and lending.stamp(tmp_path) == 0
+    first = lending.write(tmp_path, Courtesy(cpus=2))
+    assert lending.read(tmp_path) == Courtesy(cpus=2) and lending.stamp(tmp_path) == first
+    assert lending.write(tmp_path, Courtesy(cpus=3)) != first
+    (tmp_path / lending.FILE).write_bytes(b"{")
+    assert lending.read(tmp_path) == Courtesy()
 
 
 def test_kindness_reaches_what_a_process_has_started() -> None:

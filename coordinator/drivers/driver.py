@@ -1,5 +1,9 @@
 """A driver's side of its job: what has been committed, and `advance`. Does no numerics, decides nothing, keeps no state
-that its bundles and the daemon's cursor do not have: a driver that dies is started again and goes on from those."""
+that its bundles and the daemon's cursor do not have: a driver that dies is started again and goes on from those.
+
+A kind has a driver by `driven = True` (jobs/contract/kind.py) and an entry point under `muster.drivers`, which names a
+module with `main`: training/main.py is one.
+"""
 
 from __future__ import annotations
 

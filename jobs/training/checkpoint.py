@@ -1,7 +1,5 @@
-"""A training's state in one file, durable and checked; the last few of them. Knows no round's numerics.
-
-When one is due says progress.py.
-"""
+"""A training's state in one file, durable and checked; the last few of them, and when the next is due. Knows no round's
+numerics."""
 
 from __future__ import annotations
 
@@ -27,6 +25,7 @@ Array = np.ndarray[Any, Any]
 
 FORMAT = "muster-train-1"
 KEPT = 3
+DUE_SECONDS = 10.0  # of training, after which one is due however few rounds there were
 BEST = "best.safetensors"
 HINT = "another checkpoint of the job may be whole: they lie side by side"
 _NAME = re.compile(r"round-([0-9]{10})\.safetensors")
@@ -49,6 +48,12 @@ class CheckpointTold:
     record: CourseRecord
     best: BestMark | None
     reached: BestMark | None
+
+
+def is_due(params: TrainParams, record: CourseRecord, round_: int, seconds: float) -> bool:
+    """Whether the state after `round_`, so many seconds into the training, is to be kept."""
+    passed = round_ - record.saved_round >= params.checkpoint_rounds
+    return round_ > record.saved_round and (passed or seconds - record.saved_seconds >= DUE_SECONDS)
 
 
 def name_of(round_: int) -> str:

@@ -14,7 +14,6 @@ from muster.jobs.training.steps.learner import Score
 
 Array = np.ndarray[Any, Any]
 
-CHECKPOINT_SECONDS = 10.0
 PENDING_MOST = 2  # evaluations under way: with more, training waits for the oldest
 
 
@@ -97,11 +96,6 @@ class TrainingCourse:
     def at_target(self) -> bool:
         """Whether `reached` is final: nothing earlier waits for its score."""
         return self.reached is not None and all(at > self.reached.iteration for at in self.waiting)
-
-    def is_checkpoint_due(self, round_: int, seconds: float) -> bool:
-        record = self.record
-        passed = round_ - record.saved_round >= self._params.checkpoint_rounds
-        return round_ > record.saved_round and (passed or seconds - record.saved_seconds >= CHECKPOINT_SECONDS)
 
     def saved(self, round_: int, seconds: float) -> None:
         """A checkpoint of this round is durable, or about to be."""

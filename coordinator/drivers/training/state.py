@@ -101,7 +101,7 @@ class TrainingState:
     # --- keeping it ---
 
     def keep_if_due(self) -> None:
-        if self.course.is_checkpoint_due(self.outer.round, self.seconds):
+        if checkpoint.is_due(self.params, self.course.record, self.outer.round, self.seconds):
             self.keep()
 
     def keep(self) -> None:

@@ -55,7 +55,7 @@ class Driver:
                 self.save()
 
     def save(self) -> None:
-        if self.course.is_checkpoint_due(self.outer.round, self.outer.round / 10):
+        if checkpoint.is_due(self.params, self.course.record, self.outer.round, self.outer.round / 10):
             self.course.saved(self.outer.round, self.outer.round / 10)
             checkpoint.write(self.folder, self.outer, self.course)
 
@@ -152,8 +152,8 @@ def test_the_first_to_reach_the_target_ends_it(params: TrainParams) -> None:
 
 def test_a_checkpoint_is_due_by_rounds_or_by_time(params: TrainParams) -> None:
     course = TrainingCourse(params)
-    assert not course.is_checkpoint_due(4, 1.0)
-    assert course.is_checkpoint_due(5, 1.0)
-    assert course.is_checkpoint_due(1, 10.0)
+    assert not checkpoint.is_due(params, course.record, 4, 1.0)
+    assert checkpoint.is_due(params, course.record, 5, 1.0)
+    assert checkpoint.is_due(params, course.record, 1, 10.0)
     course.saved(1, 10.0)
-    assert not course.is_checkpoint_due(1, 30.0)
+    assert not checkpoint.is_due(params, course.record, 1, 30.0)

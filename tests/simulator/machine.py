@@ -175,6 +175,7 @@ class Machine:
             case a.Redial(pause):
                 self._hang_up("control", pause)
             case a.Run(slot=slot):
+                assert {copy.name for copy in action.inputs.values()} <= self.spool.inputs.keys(), "run without input"
                 self._workers[slot].runs.append(action)
                 self._work(slot)
             case a.Kill(slot):

@@ -122,8 +122,12 @@ MISTAKES = (
     Mutation("a session that ended kept", f"{CORE}/session.py",
              "        self.asked = None\n        self.session = None\n", "        self.asked = None\n"),
     Mutation("what a closed channel asked is waited for", f"{CORE}/session.py",
-             "        self.up, self.session, self.asked = True, None, None\n",
-             "        self.up, self.session = True, None\n"),
+             "        self.up, self.session, self.asked = True, None, None\n\n"
+             "    def closed(self, why: str) -> None:\n"
+             "        self.up, self.session, self.asked, self.why_down = False, None, None, why\n",
+             "        self.up, self.session = True, None\n\n"
+             "    def closed(self, why: str) -> None:\n"
+             "        self.up, self.session, self.why_down = False, None, why\n"),
     Mutation("a sheet of a round that is not asked for again", f"{CORE}/round_sheets.py",
              "    for sheet in state.followed.pop(event.layer, []):\n", "    for sheet in list[str]():\n"),
 )  # fmt: skip

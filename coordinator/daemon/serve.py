@@ -32,7 +32,7 @@ from muster.coordinator.protocol.values import Decoder, Message
 from muster.coordinator.scheduler.state_machine import Scheduler
 from muster.coordinator.scheduler.timing import Timing
 from muster.jobs.common.errors import INTERNAL_EXIT, MusterError, ProtocolError, RefusedError
-from muster.jobs.common.logs import PEER, open_log
+from muster.jobs.common.logs import PEER, close_log, open_log
 
 log = logging.getLogger("muster.daemon")
 
@@ -90,6 +90,8 @@ class _Daemon:
         ends = [asyncio.create_task(event.wait()) for event in (self._engine.stop, self._engine.broken)]
         done, _ = await asyncio.wait([*ends, *tasks], return_when=asyncio.FIRST_COMPLETED)
         in_place = self._held.is_in_place
+        if not in_place:
+            close_log()  # which would be written below whatever is in the root's place now
         for task in done:
             if (error := task.exception()) and in_place and not self._engine.broken.is_set():
                 self._engine.give_up("a task ended", error)
@@ -104,12 +106,10 @@ class _Daemon:
             await asyncio.sleep(seconds)
 
     def _moved(self) -> RefusedError:
-        error = RefusedError(
+        return RefusedError(
             f"the root {self._root.path} was moved or removed while it was served",
             "serve it where it is now, `coordinator serve --root DIR`: all that was stored is in it",
         )
-        log.error("%s; %s", error.message, error.hint)
-        return error
 
     async def _listen(self) -> asyncio.Server:
         listening = socket.socket(socket.AF_UNIX)

@@ -6,8 +6,6 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
 from muster.coordinator.commands.verify import verify
 from muster.coordinator.farm_root import plans
 from muster.jobs.common.errors import MusterError
@@ -93,7 +91,7 @@ class Damage:
         return path.name == MANIFEST and self._said(path) == self.manifest
 
     def _said(self, manifest: Path) -> Merged:
-        return msgspec.structs.replace(read_manifest(manifest.parent), seal="")
+        return read_manifest(manifest.parent)
 
     def _input_is_found(self, path: Path) -> bool:
         return bool(verify(self.job, self.folder, inputs=True).problems) or self._is_in_header()

@@ -21,7 +21,7 @@ class Power:
     def __init__(self, folder: Path, seed: int, line: Line) -> None:
         self.random = random.Random(seed)
         self.line = line
-        self.disk = disks.Cuttable(folder / "root", megabytes=64)
+        self.disk = disks.Cuttable(folder / "root")  # 64 MiB of it stay free
         self.farm = FarmHarness(folder)
         self.agent: SimulatedAgent | None = None
         self._made = 0

@@ -17,6 +17,7 @@ from muster.coordinator.api.requests import StatusAsk
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.protocol import transfer, values
 from muster.coordinator.protocol.frames import FrameReader, frame
+from muster.jobs.workbench.fingerprint import fingerprint
 from tests.support.farm import FarmHarness, arrays, running, until
 
 DESCRIPTORS = 192
@@ -62,7 +63,8 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FarmHarness]:
 
 def offer(farm: FarmHarness, session: int, number: int, nbytes: int) -> transfer.Offer:
     layer = farm.plan(farm.jobs()[0].id).layers[0]
-    return transfer.Offer(session, layer.digest, [(number, number + 1)], list(layer.outputs or ()), b"", nbytes)
+    numbers, outputs = [(number, number + 1)], list(layer.outputs or ())
+    return transfer.Offer(session, layer.digest, numbers, outputs, b"", nbytes, fingerprint())
 
 
 def test_room_that_one_bundle_was_given_is_not_given_again(farm: FarmHarness) -> None:

@@ -13,6 +13,7 @@ from muster.coordinator.api.requests import Cancel, Done, Pause, Resume
 from muster.coordinator.commands.submit import submit
 from muster.coordinator.daemon.store.opening import is_sound
 from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.protocol import transfer
 from tests.integration import test_train
 from tests.support.farm import FarmHarness, arrays, strace_obstacle, until
 from tests.support.simulated import SimulatedAgent
@@ -156,6 +157,8 @@ def test_who_has_grants_of_a_later_start_than_this_keeps_what_it_finished(farm: 
     agent.hang_up()
     agent.join()
     assert not any(agent.granted.values()) and agent.parts  # it is told to drop what it never began
+    answer = agent.push(agent.parts[0])
+    assert isinstance(answer, transfer.Settled), answer  # it counts once it is pushed
     ask(farm, Resume(job))
     agent.work(lambda: farm.status(job).state == "complete")
     assert sorted(number for _, number in agent.computed) == list(range(SHARDS))

@@ -185,4 +185,4 @@ def test_a_farm_and_a_layer_have_names_that_can_be(tmp_path: Path, said: object)
 
 def test_what_a_server_says_steers_no_terminal() -> None:
     error = MusterError("it \x1b[2J said\r so", "do \x07 this")
-    assert (str(error), error.message, error.hint) == (r"it \x1b[2J said\r so",) * 2 + (r"do \x07 this",)
+    assert (str(error), error.message, error.hint) == ("it \ufffd[2J said\ufffd so",) * 2 + ("do \ufffd this",)

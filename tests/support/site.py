@@ -13,7 +13,6 @@ from typing import Any
 import yaml
 
 from docs.examples.own_sshd import LOOPBACK
-from muster.deploy import wheel
 from muster.jobs.common import launch
 from tests.support import sshd
 from tests.support.farm import FarmHarness
@@ -55,6 +54,13 @@ esac
 """
 
 
+def _stamp() -> str:
+    """As `deploy` takes it: what lies in the current folder is no installed package to it."""
+    code = "import sys; sys.path[:] = [p for p in sys.path if p]; from muster.deploy import wheel; print(wheel.stamp())"
+    done = subprocess.run([sys.executable, "-c", code], cwd="/", capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
 class Target:
     """One machine."""
 
@@ -79,7 +85,7 @@ class Target:
         programs.mkdir(parents=True)
         (programs / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
         (programs / "python").chmod(0o755)
-        (self.base / version / "stamp").write_text(wheel.stamp())
+        (self.base / version / "stamp").write_text(_stamp())
 
     def has_systemd(self) -> None:
         self.program("systemctl", SYSTEMCTL)

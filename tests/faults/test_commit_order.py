@@ -137,7 +137,7 @@ class Trial:
         agent.work(lambda: farm.status(self.job).state == "complete")
         assert not agent.computed, "what was finished was computed again"
         farm.check_result(self.job)
-        assert self._leftovers() == []
+        until(lambda: self._leftovers() == [], "what the merge left in tmp to go")
 
     def _leftovers(self) -> list[str]:
         place = self.farm.root.job(self.job).bundles

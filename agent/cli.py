@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from importlib import import_module
-from typing import TYPE_CHECKING
-
-from muster.jobs.common.program import exit_code, invoke
-
-if TYPE_CHECKING:
-    import click
+from muster.jobs.common.program import Program
 
 COMMANDS = {
     "join": "Work for a coordinator until told to leave.",
@@ -22,21 +15,5 @@ COMMANDS = {
 }
 HELP = "Lend this machine's processors to a farm."
 
-
-def main(argv: list[str] | None = None) -> int:
-    """The exit code of `agent ARGV`."""
-    args = sys.argv[1:] if argv is None else argv
-    return exit_code(lambda: invoke(group(), args))
-
-
-def group() -> click.Group:
-    """All commands in one, which may stand below another."""
-    from muster.jobs.common.cli import LazyGroup
-
-    return LazyGroup("agent", HELP, COMMANDS, load)
-
-
-def load(name: str) -> click.Command:
-    """The click command called `name`."""
-    command: click.Command = import_module(f"muster.agent.commands.{name}").command
-    return command
+PROGRAM = Program("agent", HELP, COMMANDS, "muster.agent.commands")
+main, group, load = PROGRAM.main, PROGRAM.group, PROGRAM.load

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from importlib import import_module
-from typing import TYPE_CHECKING
-
-from muster.jobs.common.program import exit_code, invoke
-
-if TYPE_CHECKING:
-    import click
+from muster.jobs.common.program import Program
 
 COMMANDS = {
     "up": "Bring machines to what the inventory says; a second run changes nothing.",
@@ -25,21 +18,5 @@ HELP = """Put agents onto the machines of an inventory over ssh, from the server
 The inventory is one yaml file, inventory.yaml in the farm's root by default.
 """
 
-
-def main(argv: list[str] | None = None) -> int:
-    """The exit code of `deploy ARGV`."""
-    args = sys.argv[1:] if argv is None else argv
-    return exit_code(lambda: invoke(group(), args))
-
-
-def group() -> click.Group:
-    """All commands in one, which may stand below another."""
-    from muster.jobs.common.cli import LazyGroup
-
-    return LazyGroup("deploy", HELP, COMMANDS, load)
-
-
-def load(name: str) -> click.Command:
-    """The click command called `name`."""
-    command: click.Command = import_module(f"muster.deploy.commands.{name}").command
-    return command
+PROGRAM = Program("deploy", HELP, COMMANDS, "muster.deploy.commands")
+main, group, load = PROGRAM.main, PROGRAM.group, PROGRAM.load

@@ -1,4 +1,5 @@
-"""A program's outside: whatever ends it as an exit code and two lines for people. Knows no command, decides nothing."""
+"""A program's outside: its commands, found when they are called, and whatever ends it as an exit code and two lines for
+people. Knows no command, decides nothing."""
 
 from __future__ import annotations
 
@@ -6,8 +7,9 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
 
 from muster.jobs.common.errors import (
     INTERRUPTED_EXIT,
@@ -23,6 +25,31 @@ if TYPE_CHECKING:
     import click
 
 BROKEN_PIPE_EXIT = 141
+
+
+class Program(NamedTuple):
+    """One whose commands are a module each, imported when it is called."""
+
+    name: str
+    help: str
+    commands: Mapping[str, str]  # name → its line of help
+    package: str  # of the commands' modules
+
+    def main(self, argv: list[str] | None = None) -> int:
+        """The exit code of `NAME ARGV`; `argv` is None for what it was started with."""
+        args = sys.argv[1:] if argv is None else argv
+        return exit_code(lambda: invoke(self.group(), args))
+
+    def group(self) -> click.Group:
+        """All commands in one, which may stand below another."""
+        from muster.jobs.common.cli import LazyGroup
+
+        return LazyGroup(self.name, self.help, self.commands, self.load)
+
+    def load(self, name: str) -> click.Command:
+        """The click command called `name`."""
+        command: click.Command = import_module(f"{self.package}.{name}").command
+        return command
 
 
 def exit_code(run: Callable[[], int]) -> int:

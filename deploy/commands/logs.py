@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from muster.deploy import steps
-from muster.deploy.commands.options import deploy_options, site
+from muster.deploy.commands.options import Asked, deploy_options, site
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import UsageError
 from muster.jobs.common.ssh import quote
@@ -18,19 +16,14 @@ from muster.jobs.common.ssh import quote
 @click.option("-n", "lines", type=click.IntRange(0, 1_000_000), default=50, help="How many of the last lines.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes.")
 def command(
-    names: tuple[str, ...],
-    root: Path | None,
-    file: Path | None,
-    ssh_config: Path | None,
-    at_once: int,
-    as_json: bool,
+    asked: Asked,
     lines: int,
     follow: bool,
 ) -> int:
     """Show the end of the log of a machine's agent."""
-    if len(names) != 1:
+    if len(asked.names) != 1:
         raise UsageError("logs wants the name of one machine", "deploy logs lab3")
-    with site(root, file, names, ssh_config) as found:
+    with site(asked) as found:
         [machine] = found.machines
         with found.rollout.connected(machine) as connection:
             facts = found.rollout.look(connection)

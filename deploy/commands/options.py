@@ -6,9 +6,10 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -22,7 +23,6 @@ from muster.deploy.rollout import KNOWN_HOSTS, MachineOutcome, Rollout, StepResu
 from muster.jobs.common.errors import report
 from muster.jobs.common.validation import one_line
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 AT_ONCE = 16
 _OPTIONS = (
     click.argument("names", nargs=-1, metavar="[NAME]..."),
@@ -40,11 +40,39 @@ _OPTIONS = (
 )
 
 
-def deploy_options(command: _Command) -> _Command:
+check_option = click.option("--check", "dry", is_flag=True, help="Say what would change, and touch nothing.")
+wheelhouse_option = click.option(
+    "--wheelhouse",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    default=None,
+    help="Folder of wheels for machines that have no index of packages.",
+)
+
+
+@dataclass(frozen=True)
+class Asked:
     """Which machines, of which farm, and how it is told."""
+
+    names: tuple[str, ...]
+    root: Path | None
+    file: Path | None
+    ssh_config: Path | None
+    at_once: int
+    as_json: bool
+
+
+def deploy_options(command: Callable[..., int]) -> Callable[..., int]:
+    """What all commands are asked comes to this one as `Asked`, before options of its own."""
+
+    @wraps(command)
+    def gathered(**given: Any) -> int:
+        asked = Asked(**{field.name: given.pop(field.name) for field in fields(Asked)})
+        return command(asked, **given)
+
+    told: Callable[..., int] = gathered
     for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+        told = option(told)
+    return told
 
 
 @dataclass(frozen=True)
@@ -58,15 +86,13 @@ class DeploySite:
 
 
 @contextmanager
-def site(
-    root: Path | None, file: Path | None, names: tuple[str, ...], config: Path | None, wheelhouse: Path | None = None
-) -> Iterator[DeploySite]:
+def site(asked: Asked, wheelhouse: Path | None = None) -> Iterator[DeploySite]:
     """The inventory read, and nothing connected yet."""
-    farm = roots.existing(root)
-    found = _read(file or farm.path / "inventory.yaml")
-    machines = found.named(names)
+    farm = roots.existing(asked.root)
+    found = _read(asked.file or farm.path / "inventory.yaml")
+    machines = found.named(asked.names)
     with tempfile.TemporaryDirectory(prefix="muster-") as folder:  # 0700, and short: it has sockets
-        connections = Connections(Path(folder), farm.path / KNOWN_HOSTS, config)
+        connections = Connections(Path(folder), farm.path / KNOWN_HOSTS, asked.ssh_config)
         rollout = Rollout(farm, found, connections, wheelhouse)
         try:
             yield DeploySite(found, machines, connections, rollout)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
-from muster.deploy.commands.options import deploy_options, finish, site, teller
+from muster.deploy.commands.options import Asked, check_option, deploy_options, finish, site, teller
 from muster.deploy.removal import Removal
 from muster.deploy.rollout import alone, on_all
 from muster.jobs.common.cli import example
@@ -15,16 +13,11 @@ from muster.jobs.common.errors import UsageError
 
 @click.command(epilog=example("deploy remove lab3", "deploy remove lab3 --now"))
 @deploy_options
-@click.option("--check", "dry", is_flag=True, help="Say what would change, and touch nothing.")
+@check_option
 @click.option("--now", is_flag=True, help="Take its key away first, then stop it: a lock-out.")
 @click.option("--force", is_flag=True, help="Delete its spool too where results in it were not pushed.")
 def command(
-    names: tuple[str, ...],
-    root: Path | None,
-    file: Path | None,
-    ssh_config: Path | None,
-    at_once: int,
-    as_json: bool,
+    asked: Asked,
     dry: bool,
     now: bool,
     force: bool,
@@ -34,22 +27,17 @@ def command(
 
     Other machines work on. The inventory is yours: take the machine out of it, or the next `up` brings it back.
     """
-    if not names:
+    if not asked.names:
         raise UsageError("remove wants the names of machines", "`deploy down` takes all of them down")
-    return run(names, root, file, ssh_config, at_once, as_json, Removal(dry, now, force))
+    return run(asked, Removal(dry, now, force))
 
 
 def run(
-    names: tuple[str, ...],
-    root: Path | None,
-    file: Path | None,
-    ssh_config: Path | None,
-    at_once: int,
-    as_json: bool,
+    asked: Asked,
     removal: Removal,
 ) -> int:
     """The exit code of a removal."""
-    tell = teller(as_json)
-    with site(root, file, names, ssh_config) as found, alone(found.rollout.root):
-        outcomes = on_all(found.machines, lambda machine: removal.of(found.rollout, machine, tell), at_once)
-    return finish(outcomes, as_json)
+    tell = teller(asked.as_json)
+    with site(asked) as found, alone(found.rollout.root):
+        outcomes = on_all(found.machines, lambda machine: removal.of(found.rollout, machine, tell), asked.at_once)
+    return finish(outcomes, asked.as_json)

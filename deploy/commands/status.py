@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 import msgspec
 
 from muster.coordinator.commands.options import say, say_json
 from muster.coordinator.display.tables import table
 from muster.deploy import steps
-from muster.deploy.commands.options import deploy_options, site
+from muster.deploy.commands.options import Asked, deploy_options, site
 from muster.deploy.inventory import Machine
 from muster.deploy.rollout import Rollout, on_all
 from muster.jobs.common.cli import example
@@ -33,17 +31,15 @@ class MachineStatus(msgspec.Struct, frozen=True):
 
 @click.command(epilog=example("deploy status", "deploy status lab3 --json"))
 @deploy_options
-def command(
-    names: tuple[str, ...], root: Path | None, file: Path | None, ssh_config: Path | None, at_once: int, as_json: bool
-) -> int:
+def command(asked: Asked) -> int:
     """Show machines as the inventory wants them beside how they are; changes nothing.
 
     DRIFT names the steps that `deploy up` would put right. The exit code is 1 if a machine cannot be reached.
     """
-    with site(root, file, names, ssh_config) as found:
-        rows = on_all(found.machines, lambda machine: _look(found.rollout, machine), at_once)
-        rows += [] if names else _strangers(found.rollout, {machine.name for machine in found.machines})
-    if as_json:
+    with site(asked) as found:
+        rows = on_all(found.machines, lambda machine: _look(found.rollout, machine), asked.at_once)
+        rows += [] if asked.names else _strangers(found.rollout, {machine.name for machine in found.machines})
+    if asked.as_json:
         say_json({"machines": rows})
     else:
         say(table(("MACHINE", "LINK", "VERSION", "SERVICE", "FREE", "DRIFT"), map(_row, rows), "    r"))

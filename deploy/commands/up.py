@@ -8,7 +8,16 @@ import click
 
 from muster.coordinator.farm_root import ask_daemon
 from muster.deploy import host_keys
-from muster.deploy.commands.options import DeploySite, deploy_options, finish, site, teller
+from muster.deploy.commands.options import (
+    Asked,
+    DeploySite,
+    check_option,
+    deploy_options,
+    finish,
+    site,
+    teller,
+    wheelhouse_option,
+)
 from muster.deploy.connection import UnknownHostError
 from muster.deploy.host_keys import ShownKeys
 from muster.deploy.inventory import Machine
@@ -19,26 +28,16 @@ from muster.jobs.common.errors import AccessError
 
 @click.command(epilog=example("deploy up", "deploy up lab3 gpu1 --check", "deploy up --inventory lab.yaml -j 4"))
 @deploy_options
-@click.option("--check", "dry", is_flag=True, help="Say what would change, and touch nothing.")
+@check_option
 @click.option(
     "--fingerprints",
     type=click.Path(path_type=Path),
     default=None,
     help="File with fingerprints of host keys (`ssh-keygen -lf`) to trust without a question.",
 )
-@click.option(
-    "--wheelhouse",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    default=None,
-    help="Folder of wheels for machines that have no index of packages.",
-)
+@wheelhouse_option
 def command(
-    names: tuple[str, ...],
-    root: Path | None,
-    file: Path | None,
-    ssh_config: Path | None,
-    at_once: int,
-    as_json: bool,
+    asked: Asked,
     dry: bool,
     fingerprints: Path | None,
     wheelhouse: Path | None,
@@ -48,15 +47,13 @@ def command(
 
     What is right already is left alone: a second run changes nothing. A failure stops its machine alone.
     """
-    with site(root, file, names, ssh_config, wheelhouse) as found, alone(found.rollout.root):
+    with site(asked, wheelhouse) as found, alone(found.rollout.root):
         ask_daemon.connect(found.rollout.root).close()  # before any machine is blamed for it
-        return finish(_bring(found, dry, as_json, at_once, fingerprints), as_json)
+        return finish(_bring(found, asked, dry, fingerprints), asked.as_json)
 
 
-def _bring(
-    found: DeploySite, dry: bool, as_json: bool, at_once: int, fingerprints: Path | None
-) -> list[MachineOutcome]:
-    tell = teller(as_json)
+def _bring(found: DeploySite, asked: Asked, dry: bool, fingerprints: Path | None) -> list[MachineOutcome]:
+    tell, at_once = teller(asked.as_json), asked.at_once
 
     def attempt(machine: Machine) -> MachineOutcome | Machine:
         try:

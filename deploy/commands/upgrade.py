@@ -15,7 +15,7 @@ from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
 from muster.deploy import steps
-from muster.deploy.commands.options import deploy_options, finish, site, teller
+from muster.deploy.commands.options import Asked, check_option, deploy_options, finish, site, teller, wheelhouse_option
 from muster.deploy.rollout import alone, on_all
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import LinkError, RefusedError
@@ -25,21 +25,11 @@ RESTART_SECONDS = 180.0
 
 @click.command(epilog=example("deploy upgrade --check", "deploy upgrade"))
 @deploy_options
-@click.option("--check", "dry", is_flag=True, help="Say what would change, and touch nothing.")
+@check_option
 @click.option("--now", is_flag=True, help="During a training too: it goes on from its last checkpoint.")
-@click.option(
-    "--wheelhouse",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    default=None,
-    help="Folder of wheels for machines that have no index of packages.",
-)
+@wheelhouse_option
 def command(
-    names: tuple[str, ...],
-    root: Path | None,
-    file: Path | None,
-    ssh_config: Path | None,
-    at_once: int,
-    as_json: bool,
+    asked: Asked,
     dry: bool,
     now: bool,
     wheelhouse: Path | None,
@@ -50,18 +40,18 @@ def command(
     started anew and each machine's link is switched. Spools are kept, and nothing is computed again. `deploy upgrade`
     of the version before goes back by the same link.
     """
-    tell = teller(as_json)
-    with site(root, file, names, ssh_config, wheelhouse) as found, alone(found.rollout.root):
+    tell = teller(asked.as_json)
+    with site(asked, wheelhouse) as found, alone(found.rollout.root):
         bring = found.rollout.bring
         if not dry and not now:
             _refuse_during(ask_daemon.ask(found.rollout.root, StatusAsk(), Status).jobs)
         if not dry:
-            there = on_all(found.machines, lambda one: bring(one, dry, tell, True, steps.BESIDE), at_once)
+            there = on_all(found.machines, lambda one: bring(one, dry, tell, True, steps.BESIDE), asked.at_once)
             if any(one.state == "failed" for one in there):
                 click.echo("no machine was switched: all must have the new version first", err=True)
-                return finish(there, as_json)
+                return finish(there, asked.as_json)
             _restart(found.rollout.root)
-        return finish(on_all(found.machines, lambda one: bring(one, dry, tell, True), at_once), as_json)
+        return finish(on_all(found.machines, lambda one: bring(one, dry, tell, True), asked.at_once), asked.as_json)
 
 
 def _refuse_during(jobs: Iterable[JobStatus]) -> None:

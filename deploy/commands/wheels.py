@@ -11,7 +11,7 @@ import click
 
 from muster.coordinator.commands.options import say
 from muster.deploy import steps, wheel
-from muster.deploy.commands.options import deploy_options, site
+from muster.deploy.commands.options import Asked, deploy_options, site
 from muster.deploy.inventory import Machine
 from muster.deploy.rollout import Rollout, on_all
 from muster.jobs.common.cli import example
@@ -25,20 +25,15 @@ FETCH_SECONDS = 1800.0
 @deploy_options
 @click.option("--to", "folder", type=click.Path(path_type=Path), required=True, help="The folder; made if missing.")
 def command(
-    names: tuple[str, ...],
-    root: Path | None,
-    file: Path | None,
-    ssh_config: Path | None,
-    at_once: int,
-    as_json: bool,
+    asked: Asked,
     folder: Path,
 ) -> int:
     """Fetch what muster depends on, for each kind of machine in the inventory, with this machine's pip and its index.
 
     `deploy up --wheelhouse` sends it along.
     """
-    with site(root, file, names, ssh_config) as found:
-        answers = on_all(found.machines, lambda machine: _kind(found.rollout, machine), at_once)
+    with site(asked) as found:
+        answers = on_all(found.machines, lambda machine: _kind(found.rollout, machine), asked.at_once)
     for answer in answers:
         if isinstance(answer, MusterError):
             report(answer)

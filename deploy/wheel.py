@@ -11,6 +11,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 from muster import VERSION
+from muster.jobs.common.errors import UsageError
 
 DISTRIBUTION = "muster-farm"
 NAME = f"muster_farm-{VERSION}-py3-none-any.whl"
@@ -61,4 +62,11 @@ def make(folder: Path) -> Path:
 
 
 def _metadata() -> str:
-    return distribution(DISTRIBUTION).read_text("METADATA") or ""
+    """What pip wrote down at install, or, run from a source tree, what its build left there under an older name."""
+    here = distribution(DISTRIBUTION)
+    found = here.read_text("METADATA") or here.read_text("PKG-INFO")
+    if not found:
+        raise UsageError(
+            f"nothing here says what {DISTRIBUTION} is made of", "install it with pip, then run this again"
+        )
+    return found

@@ -8,6 +8,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from muster import VERSION
 from muster.deploy import wheel
 
@@ -38,3 +40,16 @@ def test_pip_installs_it(tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "there")}
     found = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True, cwd="/")
     assert found.stdout.split() == [VERSION, str(tmp_path / "there" / "muster" / "__init__.py")]
+
+
+def test_a_source_tree_that_was_built_in_says_the_same_of_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build leaves its own folder of facts beside the source, and Python finds that one first."""
+    left = tmp_path / "muster_farm.egg-info"
+    left.mkdir()
+    (left / "PKG-INFO").write_text(f"Metadata-Version: 2.4\nName: muster-farm\nVersion: {VERSION}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with zipfile.ZipFile(wheel.make(tmp_path)) as archive:
+        said = archive.read(f"muster_farm-{VERSION}.dist-info/METADATA").decode()
+    assert "Name: muster-farm" in said.splitlines()

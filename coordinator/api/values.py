@@ -20,12 +20,15 @@ Sheet = Annotated[str, Meta(pattern=r"\A([0-9a-f]{32})?\Z")]
 FAILURES_LIMIT = 500  # in one answer: with the evidence's own limit it stays below a frame's
 LARGEST = 1 << 53  # of a Count
 LONGEST = 1e10  # of Seconds
+_NUMBERS = (int, float)
 _S = TypeVar("_S", bound=msgspec.Struct)
 
 
 def bounded(value: _S) -> _S:
     """The same, no number of it beyond what the wire takes: machines report what they like, and it is added up."""
+    if not any(n > LONGEST for n in msgspec.structs.astuple(value) if isinstance(n, _NUMBERS)):
+        return value
     fields = {name: getattr(value, name) for name in value.__struct_fields__}
     large: dict[str, float] = {name: LARGEST for name, n in fields.items() if isinstance(n, int) and n > LARGEST}
     large |= {name: LONGEST for name, n in fields.items() if isinstance(n, float) and n > LONGEST}
-    return msgspec.structs.replace(value, **large) if large else value
+    return msgspec.structs.replace(value, **large)

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -140,11 +141,11 @@ class JobFolder:
         """The list of the items, of a job that has some."""
         return self.path / ITEMS_LIST
 
-    @property
+    @cached_property
     def bundles(self) -> Path:
         return self.path / "bundles"
 
-    @property
+    @cached_property
     def rounds(self) -> Path:
         """What rounds need while they last: sheets, and bundles that the driver has not taken. Never synced."""
         return self.path / "rounds"

@@ -226,9 +226,17 @@ def _copy_tail(state: State, agent: Agent, jobs: list[Job], now: float) -> None:
 def _copy_from(state: State, agent: Agent, job: Job, now: float) -> bool:
     rate = agent.rate(job.id)
     mine = agent.slots(job) / rate if rate else 0.0 if job.has_rounds else inf
-    for holding in _slowest(state, job, now):
+    if all(layer.fresh for layer in job.opened):
+        return False
+    slowest, place = _slowest(state, job, now), 0
+    while place < len(slowest):
+        holding = slowest[place]
         layer = state.open_layers.get(holding.layer)
-        if layer is None or layer.fresh or holding.agent == agent.name or not layer.has(holding):
+        if layer is None or not layer.has(holding):
+            del slowest[place]  # it ended since they were gathered: a thousand idle agents pass it once, not each
+            continue
+        place += 1
+        if layer.fresh or holding.agent == agent.name:
             continue
         paused = state.agents[holding.agent].paused
         if not paused and _seconds_left(state, holding, now) <= mine + state.timing.tick:

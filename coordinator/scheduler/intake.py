@@ -10,6 +10,8 @@ from muster.coordinator.scheduler.state import State
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.common.units import shortage
 
+NOTHING = RangeSet()
+
 
 @dataclass(frozen=True)
 class Coming:
@@ -27,25 +29,47 @@ class Intake:
 
     def __init__(self) -> None:
         self._coming: dict[int, Coming] = {}
+        self._numbers: dict[str, RangeSet] = {}  # by layer, the union of what is coming: nearly always asked alone
+        self._copied: set[str] = set()  # layers of which some shards are coming twice
+        self.nbytes = 0
 
     def accept(self, token: int, bundle: Coming) -> None:
+        numbers = self._numbers.get(bundle.layer)
+        if numbers is None:
+            self._numbers[bundle.layer] = bundle.numbers.copy()
+        else:
+            if numbers & bundle.numbers:
+                self._copied.add(bundle.layer)
+            numbers.update(bundle.numbers)
         self._coming[token] = bundle
+        self.nbytes += bundle.nbytes
 
     def ended(self, token: int) -> None:
-        self._coming.pop(token, None)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(one.nbytes for one in self._coming.values())
+        if (bundle := self._coming.pop(token, None)) is None:
+            return
+        self.nbytes -= bundle.nbytes
+        numbers = self._numbers[bundle.layer]
+        numbers.remove(bundle.numbers)
+        if bundle.layer in self._copied:
+            for other in self._of(bundle.layer):
+                numbers.update(other.numbers)
+        if not numbers:
+            del self._numbers[bundle.layer]
+            self._copied.discard(bundle.layer)
 
     def sender(self, bundle: Coming, lease: float) -> str:
         """Who sends any of these shards already; "" for nobody. Somebody else's copy need not wait longer than a lease
         for a slow one: whichever is whole first is committed."""
-        for one in self._coming.values():
+        if not self._numbers.get(bundle.layer, NOTHING) & bundle.numbers:
+            return ""
+        for one in self._of(bundle.layer):
             patient = one.agent == bundle.agent or bundle.since - one.since < lease
-            if patient and one.layer == bundle.layer and one.numbers & bundle.numbers:
+            if patient and one.numbers & bundle.numbers:
                 return one.agent
         return ""
+
+    def _of(self, layer: str) -> list[Coming]:
+        return [one for one in self._coming.values() if one.layer == layer]
 
     def lack(self, state: State, layer: Layer, bundle: Coming, free: int) -> str:
         """Why the root has no room for it; "" where it has. One larger than its shards were reckoned to give has to fit

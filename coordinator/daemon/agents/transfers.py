@@ -222,9 +222,8 @@ class PushChannel(Channel):
         token = next(engine.tokens)
         name = f"{engine.boot}-{token}.part"
         layer = live.layers[verdict.layer]
-        place = engine.root.job(verdict.job)
         durable = layer.delivery is Delivery.STORED
-        file = (place.bundles if durable else place.rounds) / name
+        file = (live.folder.bundles if durable else live.folder.rounds) / name
         bundle = Bundle(
             job=verdict.job,
             layer=verdict.layer,

@@ -12,6 +12,7 @@ from muster.coordinator.api.driver import Advance
 from muster.coordinator.api.status import Progress
 from muster.coordinator.daemon.measures import JobFigures
 from muster.coordinator.daemon.waiting import Signal
+from muster.coordinator.farm_root.paths import JobFolder
 from muster.coordinator.protocol.control import LayerInfo
 from muster.coordinator.scheduler.entities import Agent
 from muster.jobs.common.ranges import RangeSet
@@ -26,6 +27,7 @@ class LiveJob:
 
     def __init__(
         self,
+        folder: JobFolder,
         plan: Plan,
         digest: str,
         created: float,
@@ -37,6 +39,7 @@ class LiveJob:
         outputs: Mapping[str, tuple[Output, ...]] | None = None,
     ) -> None:
         """`news`, `bundles` and `outputs` are what the store has of an earlier life or, of outputs, another job."""
+        self.folder = folder
         self.plan = plan
         self.digest = digest  # of the plan's file
         self.layers: dict[str, Layer] = {layer.digest: layer for layer in plan.layers}

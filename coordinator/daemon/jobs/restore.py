@@ -145,6 +145,7 @@ def _is_a(value: object, kind: object) -> bool:
 async def _live(engine: Engine, stored: StoredJob, plan: Plan, digest: str, failures: int) -> LiveJob:
     bundles = await engine.ask(lambda store: store.bundles_of(stored.id)) if plan.driven else []
     return LiveJob(
+        engine.root.job(stored.id),
         plan,
         digest,
         stored.created,

@@ -76,3 +76,27 @@ def test_a_shard_that_is_coming_comes_once_or_from_another_machine_when_the_firs
     assert intake.sender(coming((5, 6), MIB, agent, since), LEASE) == ""
     intake.ended(1)
     assert intake.sender(again, LEASE) == ""
+
+
+_BUNDLES = st.tuples(st.integers(0, 9), st.integers(1, 5), st.sampled_from("ab"), st.integers(0, 90))
+
+
+@given(st.lists(st.tuples(_BUNDLES, st.integers(0, 3)), max_size=30))
+def test_who_sends_a_shard_is_found_as_by_looking_through_all(
+    steps: list[tuple[tuple[int, int, str, int], int]],
+) -> None:
+    intake = Intake()
+    sending: dict[int, Coming] = {}
+    for token, ((first, count, agent, since), ends) in enumerate(steps):
+        bundle = coming((first, first + count), 1, agent, float(since))
+        senders = [
+            one.agent
+            for one in sending.values()
+            if one.numbers & bundle.numbers and (one.agent == agent or bundle.since - one.since < LEASE)
+        ]
+        assert intake.sender(bundle, LEASE) == next(iter(senders), "")
+        intake.accept(token, bundle)  # though somebody may send it: of two copies the first to be whole is committed
+        sending[token] = bundle
+        for over in list(sending)[:ends]:
+            intake.ended(over)
+            del sending[over]

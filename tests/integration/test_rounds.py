@@ -150,6 +150,21 @@ def test_a_shard_of_a_round_has_no_input_that_could_be_fetched(farm: FarmHarness
     check(farm, job, rounds=60)
 
 
+def test_only_whoever_was_granted_some_of_its_rounds_follows_a_layer(farm: FarmHarness) -> None:
+    job = submit(farm, rounds=60)
+    at_work(farm, job)
+    layer, stranger = farm.plan(job).layers[0].digest, farm.agent("stranger")
+    stranger.join()
+    helper = Helper(farm.root, "round", m.ToFollower, farm.environment())
+    try:
+        refused = helper.ask(m.Follow(stranger.session, layer))
+        assert isinstance(refused, m.Refused) and refused.code == "gone" and "granted nothing" in refused.message
+    finally:
+        helper.close(kill=True)
+    stranger.die()
+    check(farm, job, rounds=60)
+
+
 def test_what_is_left_of_another_life_of_the_daemon_is_given_up(farm: FarmHarness) -> None:
     job = submit(farm, rounds=40)
     at_work(farm, job)

@@ -126,9 +126,9 @@ class RoundChannel(Channel):
             layer = engine.open_layer(follow.layer)
             if agent is None:
                 return Refused("no-session", [], "this session has ended")
-            if layer is None or layer.stored:
-                return Refused("gone", [], "no job has rounds under this name")
             self.take_place(agent.name, f"round {follow.layer}")
+            if layer is None or layer.stored or not agent.had(follow.layer):
+                return Refused("gone", [], "this session was granted nothing of rounds under this name")
             live, left = engine.jobs[layer.job], deadline - loop.time()
             if sheet := live.sheet_for(agent, follow.layer, set(follow.have)):
                 return _laid(engine.root.job(layer.job), sheet, live.bases.get(sheet, ""), follow.have)

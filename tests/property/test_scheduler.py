@@ -1119,6 +1119,7 @@ class Farm(RuleBasedStateMachine):
         if twice := disk.rows & numbers:
             assert not twice - self.oracle.committed[event.job, event.layer] or self.undelivered
             if answers:
+                self.deliver()  # the store answers in order: the scheduler was told of the first before this agent is
                 agent.settle(event.layer, twice)
             return
         job = self.disk.jobs[event.job]
@@ -1362,3 +1363,22 @@ SETTINGS = settings(
 
 def test_no_order_of_events_breaks_a_promise() -> None:
     run_state_machine_as_test(Farm, settings=SETTINGS)
+
+
+def test_the_model_hears_of_a_bundle_before_its_sender_hears_that_it_came_twice() -> None:
+    farm = Farm()
+    farm.start()
+    job = DiskJob("job.1", 1, 1, 3, 1000, {"j1.0": DiskLayer("j1.0", 3, False, MIB)})
+    farm.disk.jobs[job.id] = job
+    farm.agents["b"].cost["j1.0"] = MIB
+    farm._flush()
+    farm.oracle.learn(job, farm.alive)
+    farm.handle(job.added(), [])
+    agent = farm.agents["b"]
+    farm._shift(agent, "finish", 1, False)
+    for _ in range(2):
+        farm._push(agent, "j1.0", 1)
+    farm._commit(farm.accepted.pop(), told=False)
+    farm._commit(farm.accepted.pop())
+    farm._sync(agent)
+    assert not full(agent.done) and farm.oracle.committed[job.id, "j1.0"] == {0}

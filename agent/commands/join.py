@@ -236,8 +236,10 @@ def _settings(
     from muster.coordinator.protocol.control import Hello
     from muster.coordinator.protocol.values import PROTOCOL
     from muster.jobs.kinds.registry import kernels
+    from muster.jobs.workbench.admission import answers
     from muster.jobs.workbench.fingerprint import fingerprint
 
+    versions = {kind: kernel for kind, kernel in kernels().items() if kind in (wishes.takes.kinds or {kind})}
     share = DISK_SHARE if isinstance(place, Folder) else PULL_DISK_SHARE
     there = shutil.disk_usage(wishes.folder).free + spool.part_bytes() + spool.input_bytes()
     who = Hello(
@@ -251,7 +253,7 @@ def _settings(
         cpus=wishes.cpus or max(1, lending.cores() - (wishes.courtesy.leave_cores or 0)),
         memory=wishes.memory or int(MEMORY_SHARE * weigh.total()),
         disk=wishes.disk or int(share * there),
-        kernels={kind: kernel for kind, kernel in kernels().items() if kind in (wishes.takes.kinds or {kind})},
+        kernels=versions,
         fingerprint=fingerprint(),
         python=platform.python_version(),
         in_place=isinstance(place, Folder),
@@ -261,6 +263,7 @@ def _settings(
         kinds=list(wishes.takes.kinds),
         no_code=wishes.takes.no_code,
         names_rest=True,
+        answers=answers(versions),
     )
     packs = place.path / "code" if isinstance(place, Folder) else None
     return AgentSettings(who, packs, wishes.bandwidth, wishes.pythons)

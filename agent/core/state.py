@@ -110,6 +110,7 @@ class State:
         # shards
         self.holdings: dict[str, HeldLayer] = {}  # by layer; one may hold nothing and only know its layer
         self.unfit: dict[str, str] = {}  # kinds that a worker was seen to compute wrong, and how that showed
+        self.differs: dict[str, str] = {}  # kinds that the coordinator grants nothing of here, and what it found
         self.finished_parts = FinishedParts()
         self.push = PushState()
         # what runs

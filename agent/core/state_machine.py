@@ -214,7 +214,19 @@ def _catch_up(state: State, said: Welcome | News, now: float) -> None:
         push_policy.delete(state, state.settle(committed.layer, RangeSet(committed.numbers)))
     for drop in said.drops:
         state.drop(drop)
+    if said.differs is not None:
+        _differ(state, said.differs)
     dispatch.kill_unwanted(state, now)
+
+
+def _differ(state: State, kinds: dict[str, str]) -> None:
+    """Say what is new of the kinds that nothing is granted of, because bits found here are not those of others."""
+    for kind in state.differs.keys() - kinds.keys():
+        state.emit(Tell(f"takes {kind} jobs again"))
+    for kind, why in kinds.items():
+        if state.differs.get(kind) != why:
+            state.emit(Tell(f"takes no {kind} jobs: {why}"))
+    state.differs = kinds
 
 
 def _take_on(state: State, news: News, now: float) -> None:
@@ -411,7 +423,7 @@ def _note_for_people(state: State) -> str:
         return state.push.stuck
     if state.waiting and not state.slots.busy and state.ready:
         return _why_nothing_runs(state)
-    return "; ".join(f"takes no {kind} jobs: {why}" for kind, why in state.unfit.items())
+    return "; ".join(f"takes no {kind} jobs: {why}" for kind, why in {**state.differs, **state.unfit}.items())
 
 
 def _why_nothing_runs(state: State) -> str:

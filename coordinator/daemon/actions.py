@@ -19,6 +19,8 @@ HANDLERS: Handlers = {
     c.LookAtSource: sources.look,
     c.NoteMissing: control.note_missing,
     c.StoreAgent: control.store_agent,
+    c.SendDiffers: control.send_differs,
+    c.StoreAnswers: control.store_answers,
     c.StoreJob: lifecycle.store_job,
     c.StoreSuccess: lifecycle.store_success,
     c.StoreLayer: lifecycle.store_layer,

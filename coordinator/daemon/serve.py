@@ -29,6 +29,7 @@ from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import HeldRoot, Root
 from muster.coordinator.protocol.transfer import Attach, FromHelper
 from muster.coordinator.protocol.values import Decoder, Message
+from muster.coordinator.scheduler.answers import unpacked
 from muster.coordinator.scheduler.state_machine import Scheduler
 from muster.coordinator.scheduler.timing import Timing
 from muster.jobs.common.errors import INTERNAL_EXIT, MusterError, ProtocolError, RefusedError
@@ -60,7 +61,8 @@ class _Daemon:
         expected = frozenset(name for name, live, _, _ in known_agents if live)
         self._failures = store.failure_counts()
         _delete_leftovers(root)
-        self._engine = Engine(root, store, Scheduler(self._boot, timing, expected), HANDLERS)
+        scheduler = Scheduler(self._boot, timing, expected, unpacked(store.answers()))
+        self._engine = Engine(root, store, scheduler, HANDLERS)
         self._engine.tmp.mkdir(mode=0o700)
         for name, _, seen, raw in known_agents:
             self._engine.sessions.remember(name, seen, raw)

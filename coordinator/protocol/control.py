@@ -174,6 +174,9 @@ class Hello(Message, frozen=True, tag="hello"):
     no_code: bool = False  # it runs nothing that a submitter wrote
     names_rest: bool = False  # its parts' fingerprints name what `Work.rests_on` has; an older agent's do not
     unfit: Annotated[dict[Name, Text], Meta(max_length=256)] = {}  # kinds that it computes wrong → how that shows
+    answers: Annotated[
+        dict[Name, tuple[Digest, Digest]], Meta(max_length=256)
+    ] = {}  # kind → digests of its problem with a known answer, and of the bits of the answer found here
 
 
 class Sync(Message, frozen=True, tag="sync"):
@@ -258,6 +261,8 @@ class Welcome(Message, frozen=True, tag="welcome"):
     drops: list[Drop] = []
     committed: list[Committed] = []
     gone: list[Digest] = []  # layers of no job any more: whatever is held of them may go
+    differs: Annotated[dict[Name, Text], Meta(max_length=256)] = {}  # kinds that it gets no work of, as the bits of its
+    #   answer are not those of machines alike → what differs
 
 
 class News(Message, frozen=True, tag="news"):
@@ -269,6 +274,7 @@ class News(Message, frozen=True, tag="news"):
     committed: list[Committed] = []
     gone: list[Digest] = []
     drain: bool = False  # hand back, finish, push, leave
+    differs: Annotated[dict[Name, Text], Meta(max_length=256)] | None = None  # as in `Welcome`; None: as last said
 
 
 FromAgent = Hello | Sync | Leave

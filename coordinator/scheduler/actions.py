@@ -178,6 +178,19 @@ class StoreAgent:
     live: bool
 
 
+@dataclass(frozen=True)
+class SendDiffers:
+    """Of which kinds this session gets no work because its answers differ from those of machines alike, and how."""
+
+    session: int
+    kinds: dict[str, str]
+
+
+@dataclass(frozen=True)
+class StoreAnswers:
+    """What machines answered to known problems, all of it: `State.answers`."""
+
+
 Action = (
     Reject
     | NoteMissing
@@ -199,4 +212,6 @@ Action = (
     | DiscardLayer
     | StartMerge
     | StoreAgent
+    | SendDiffers
+    | StoreAnswers
 )

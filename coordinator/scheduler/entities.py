@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from math import exp
 from typing import ClassVar, Literal
 
+import msgspec
+
 from muster.coordinator.protocol.control import Hello
 from muster.coordinator.scheduler.events import Run
 from muster.jobs.common.ranges import RangeSet
@@ -274,6 +276,7 @@ ObstacleCode = Literal[
     "unfit",
     "kind",
     "kernels",
+    "differs",
     "package",
     "environment",
     "cpus",
@@ -281,6 +284,18 @@ ObstacleCode = Literal[
     "memory",
     "disk",
 ]
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """A kind's problem with a known answer, as machines solve it that should all give the same bits."""
+
+    kind: str
+    kernel: int
+    fingerprint: str
+    digest: str
+
+
+Said = dict[str, str]  # agent → digest of the bits of its answer, those that said it longest ago first
 
 
 @dataclass(frozen=True)
@@ -337,6 +352,7 @@ class Agent:
     names: frozenset[str] = frozenset()  # that its spool joined under before: parts of that time have them
     fingerprints: tuple[str, ...] = ()  # of its hellos, and of jobs it was granted: those of its parts. The newest last
     prints: dict[str, str] = field(default_factory=dict)  # job → its fingerprint for that, once looked at
+    differs: dict[str, Obstacle] = field(default_factory=dict)  # kind → how its answer differs from machines alike
     distrusted: Obstacle | None = None  # why nothing more is granted to this process
 
     @property

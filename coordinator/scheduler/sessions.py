@@ -7,7 +7,7 @@ from collections import Counter
 import msgspec
 
 from muster.coordinator.protocol.control import Held, Hello, RejectionCode
-from muster.coordinator.scheduler import commits, failures
+from muster.coordinator.scheduler import answers, commits, failures
 from muster.coordinator.scheduler.actions import (
     NoteMissing,
     Reject,
@@ -46,6 +46,7 @@ def join(state: State, event: Joined, now: float) -> None:
     for loss in hello.losses:
         failures.lose(state, agent, loss)
     _reconcile(state, agent, hello.held, now)
+    answers.compare(state, agent)
     state.expected.discard(hello.name)
     release_limbo_if_due(state, now)
 
@@ -77,7 +78,7 @@ def _enter(state: State, session: int, hello: Hello, old: Agent | None, now: flo
     agent = old or Agent(hello.name, machine, session, hello.cpus, hello.disk, now)
     if agent.present:
         agent.hear(now)
-    agent.hello, agent.session, agent.env_obstacles, agent.prints = machine, session, {}, {}
+    agent.hello, agent.session, agent.env_obstacles, agent.prints, agent.differs = machine, session, {}, {}, {}
     agent.cpus, agent.room, agent.heard, agent.hungry = hello.cpus, hello.disk, now, False
     agent.state, agent.away, agent.paused = "draining" if draining else "live", False, False
     state.agents[hello.name] = agent

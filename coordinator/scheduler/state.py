@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from muster.coordinator.scheduler.actions import Action
-from muster.coordinator.scheduler.entities import Agent, Holding, Job, Layer, Obstacle
+from muster.coordinator.scheduler.entities import Agent, Holding, Job, Layer, Obstacle, Problem, Said
 from muster.coordinator.scheduler.timing import Timing
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.requirements import apart, pip_line
@@ -18,7 +18,13 @@ ENDED_KEPT = 256  # grants of an agent that are over, whose reports may still co
 class State:
     """All of it, the commands being gathered, and the few questions every reaction asks."""
 
-    def __init__(self, boot: int, timing: Timing, expected: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        boot: int,
+        timing: Timing,
+        expected: frozenset[str] = frozenset(),
+        answers: dict[Problem, Said] | None = None,
+    ) -> None:
         self.boot = boot
         self.timing = timing
         self.jobs: dict[str, Job] = {}
@@ -30,6 +36,7 @@ class State:
         self.open_layers: dict[str, Layer] = {}  # digest → the one open or merging layer with it
         self.fenced: dict[str, None] = {}  # processes that another one replaced, oldest first
         self.expected = set(expected)  # agents that were live before a restart and have not said hello
+        self.answers = answers or {}  # what machines said of each problem, those asked longest ago first
         self.limbo_until: float | None = None
         self.last_attempt = 0
         self.last_tick: float | None = None
@@ -87,6 +94,8 @@ class State:
             return Obstacle(
                 "kernels", f"has other kernels than the job's first machine: {apart(kernels, job.fingerprint)}"
             )
+        if work.kind in agent.differs and not job.plan.machine:  # such a job is to find out which machine is wrong
+            return agent.differs[work.kind]
         for package in work.needs:
             if package not in has.packages:
                 return Obstacle("package", f"has no {package}: `{pip_line(package)}` there, then join again")

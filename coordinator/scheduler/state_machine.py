@@ -5,6 +5,7 @@ from __future__ import annotations
 from muster.coordinator.scheduler import commits, failures, grants, job_states, jobs, layers, sessions
 from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.actions import Action
+from muster.coordinator.scheduler.entities import Problem, Said
 from muster.coordinator.scheduler.state import State
 from muster.coordinator.scheduler.timing import Timing
 
@@ -14,8 +15,14 @@ LATE_TICKS = 3  # a tick later than so many is the daemon's own doing
 class Scheduler:
     """Pure: the same events at the same times give the same commands."""
 
-    def __init__(self, boot: int, timing: Timing | None = None, expected: frozenset[str] = frozenset()) -> None:
-        self.state = State(boot, timing or Timing(), expected)
+    def __init__(
+        self,
+        boot: int,
+        timing: Timing | None = None,
+        expected: frozenset[str] = frozenset(),
+        answers: dict[Problem, Said] | None = None,
+    ) -> None:
+        self.state = State(boot, timing or Timing(), expected, answers)
 
     def handle(self, event: e.Event, now: float) -> list[Action]:
         state = self.state

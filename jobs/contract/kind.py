@@ -215,7 +215,8 @@ class Kind(ABC, Generic[P]):
     def known_answers(self) -> Answers:
         """A small problem that what solves its shards solves in some milliseconds, with the answer that is known. Each
         worker asks before its first shard of the kind; where integers are not equal, or floats not nearly so, its
-        machine takes no part in the kind. Nothing, for a kind whose numerics are others'."""
+        machine takes no part in the kind. The agent asks as it joins, so that bits are compared between machines that
+        should give the same. Nothing, for a kind whose numerics are others'."""
         return {}
 
     def rests_on(self, params: P, has_code: bool) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ import pytest
 from muster.agent.commands.status import state_of
 from muster.agent.pool import cleanup
 from muster.jobs.common import launch
-from muster.jobs.common.errors import MusterError
+from muster.jobs.common.errors import DifferenceError, MusterError
 from muster.jobs.parts.part_file import read_index
 from tests import traps
 from tests.support.farm import DEADLINE_SECONDS, Array, FarmHarness, arrays, running, until
@@ -413,6 +413,49 @@ def test_a_machine_that_computes_wrong_takes_no_part_and_says_why(pair: FarmHarn
     finally:
         pair.real["wrong"].terminate()
         pair.real["wrong"].wait(DEADLINE_SECONDS)
+
+
+ONE_BIT = """
+from dataclasses import replace
+import numpy as np
+from muster.jobs.clustering import lloyd
+
+right = lloyd.cluster
+def cluster(*args):
+    found = right(*args)
+    centers = found.centers.astype("f4")
+    centers.view("u4")[:, 0] ^= 1
+    return replace(found, centers=centers.astype("f8"))
+lloyd.cluster = cluster
+"""
+
+
+def test_a_machine_whose_bits_are_not_those_of_its_fingerprint_takes_no_part(pair: FarmHarness, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(ONE_BIT)
+    pair.env["PYTHONPATH"] = str(tmp_path)
+    pair.join("bit", "--cpus", "1")
+    del pair.env["PYTHONPATH"]
+    try:
+        wait_ready(pair, "bit")
+        told = "takes no cluster jobs: answers the known problem of cluster with other bits"
+        spool = pair.folder / "spools" / "bit"
+        until(lambda: told in (spool / "agent.log").read_text(), "it to be told")
+        until(lambda: told in pair.coordinator("agents").stdout, "it to say so")
+        pair.restart()
+        until(lambda: pair.is_live("bit"), "it to be back")
+        job = pair.submit(arrays(4, 128, 512), 1)
+        assert told.partition(": ")[2] in pair.coordinator("explain", "bit").stdout
+        assert pair.wait(job).failures == 0
+        pair.check_result(job)
+        for table in pair.root.job(job).result.glob("*/shards.npy"):
+            assert "bit" not in np.load(table)["agent"]
+        until(lambda: told in pair.agent_command("status", "--spool", str(spool)).stdout, "its status to say so")
+        found = pair.coordinator("verify", job, "--rerun", "3", "--on", "bit")
+        assert found.returncode == DifferenceError.exit_code, found.stdout + found.stderr
+        assert "of what bit computed now, 3 of 3 differ" in found.stdout + found.stderr
+    finally:
+        pair.real["bit"].terminate()
+        pair.real["bit"].wait(DEADLINE_SECONDS)
 
 
 def test_unpacked_code_that_somebody_changed_never_runs(pair: FarmHarness) -> None:

@@ -33,7 +33,7 @@ SAMPLES: list[values.Message] = [
     transfer.Attach("control", "lab3"),
     control.Hello(
         1, "0.1.0", "lab3", "s", "p", "h", 7, 2, 1, 1, {"cluster": 1}, "fp", "3.11", True,
-        [control.Held("job.1", DIGEST, 1, 2, RANGES, [])], [FAILURE], [LOSS],
+        [control.Held("job.1", DIGEST, 1, 2, RANGES, [])], [FAILURE], [LOSS], answers={"cluster": (DIGEST, DIGEST)},
     ),
     control.Sync(
         5, 1, 0.5, True, [control.Finished("job.1", DIGEST, 1, 2, RANGES, 4, 0.1, 0.2, 3, 4, 5)], [FAILURE], [LOSS],

@@ -10,7 +10,7 @@ from muster.coordinator.protocol.control import Failure, Finished, Held, Hello, 
 from muster.coordinator.protocol.values import PROTOCOL
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
-from muster.coordinator.scheduler.entities import Job, Layer
+from muster.coordinator.scheduler.entities import Job, Layer, Problem, Said
 from muster.coordinator.scheduler.state_machine import Scheduler
 from muster.coordinator.scheduler.timing import Timing
 from muster.jobs.common.ranges import RangeSet
@@ -20,6 +20,7 @@ from muster.jobs.contract.plan import ArraySource, MadeSource, Stamp
 KIND = "cluster"
 ROOM = 1 << 40
 C = TypeVar("C")
+Answers = dict[Problem, Said]
 
 
 def ranges(numbers: Any) -> list[tuple[int, int]]:
@@ -64,9 +65,11 @@ def hello(**said: Any) -> Hello:
 
 
 class World:
-    def __init__(self, boot: int = 1, expected: frozenset[str] = frozenset(), **timing: float) -> None:
+    def __init__(
+        self, boot: int = 1, expected: frozenset[str] = frozenset(), answers: Answers | None = None, **timing: float
+    ) -> None:
         self.boot, self.now = boot, 0.0
-        self.scheduler = Scheduler(boot, Timing(**timing), expected)
+        self.scheduler = Scheduler(boot, Timing(**timing), expected, answers)
         self.state = self.scheduler.state
         self.sessions: dict[str, int] = {}
         self.said: list[c.Action] = []  # all there was

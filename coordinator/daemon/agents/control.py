@@ -30,6 +30,7 @@ from muster.coordinator.protocol.transfer import Attach
 from muster.coordinator.protocol.values import PROTOCOL, Message
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
+from muster.coordinator.scheduler.answers import packed
 from muster.coordinator.scheduler.entities import Agent
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.common.validation import one_line
@@ -247,3 +248,15 @@ def store_agent(engine: Engine, action: c.StoreAgent) -> None:
     if not action.live:
         engine.shard_history.note_parting(action.agent, engine.state.agents[action.agent].state)
     engine.keep_agent(action.agent, action.live)
+
+
+def send_differs(engine: Engine, action: c.SendDiffers) -> None:
+    if (agent := engine.agent_of(action.session)) and action.kinds:
+        log.warning("%s gets no shards of some kinds: %s", agent.name, "; ".join(action.kinds.values()))
+    if outbox := engine.sessions.outbox(action.session):
+        outbox.differ(action.kinds)
+
+
+def store_answers(engine: Engine, _: c.StoreAnswers) -> None:
+    raw = packed(engine.state.answers)
+    engine.write(lambda store: store.set_answers(raw))

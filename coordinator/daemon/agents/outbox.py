@@ -21,6 +21,7 @@ class Outbox:
         self._drops: list[Drop] = []
         self._committed: list[Committed] = []
         self._gone: list[str] = []
+        self._differs: dict[str, str] | None = None  # None: nothing new
         self._something = asyncio.Event()
 
     def reject(self, rejected: Rejected) -> None:
@@ -44,6 +45,10 @@ class Outbox:
         self._told.discard(layer)
         self._something.set()
 
+    def differ(self, kinds: dict[str, str]) -> None:
+        self._differs = kinds
+        self._something.set()
+
     def ask_to_drain(self) -> None:
         self.drain = True
         self._something.set()
@@ -64,6 +69,7 @@ class Outbox:
         drops, self._drops = self._drops[:SAID_AT_ONCE], self._drops[SAID_AT_ONCE:]
         committed, self._committed = self._committed[:SAID_AT_ONCE], self._committed[SAID_AT_ONCE:]
         gone, self._gone = self._gone, []
+        differs, self._differs = self._differs, None
         untold = {info.layer.digest: info for _, info in grants if info.layer.digest not in self._told}
         self._told.update(untold)
         if not (self._grants or self._drops or self._committed or self.rejected):
@@ -75,6 +81,7 @@ class Outbox:
             committed=committed,
             gone=gone,
             drain=self.drain,
+            differs=differs,
         )
 
     def welcome(self, farm: str, boot: int, session: int, lease: float, heartbeat: float) -> Welcome:
@@ -82,6 +89,7 @@ class Outbox:
         drops, self._drops = self._drops, []
         committed, self._committed = self._committed, []
         gone, self._gone = self._gone, []
+        differs, self._differs = self._differs, None
         return Welcome(
             farm=farm,
             boot=boot,
@@ -91,4 +99,5 @@ class Outbox:
             drops=drops,
             committed=committed,
             gone=gone,
+            differs=differs or {},
         )

@@ -312,6 +312,15 @@ class Store:
         ).fetchall()
         return {number: frozenset(run[1:] for run in runs) for number, runs in groupby(rows, lambda row: int(row[0]))}
 
+    def set_answers(self, answers: bytes) -> None:
+        """What machines answered to known problems: one value, which the scheduler packs."""
+        self.db.execute("INSERT OR REPLACE INTO meta VALUES ('answers', ?)", (answers,))
+
+    def answers(self) -> bytes | None:
+        """None in a store that never had any."""
+        found = self._value("SELECT value FROM meta WHERE key = 'answers'")
+        return None if found is None else bytes(found)
+
     # --- jobs -----------------------------------------------------------------------------------------
 
     def add_job(self, name: str, digests: Iterable[tuple[str, int]], priority: int, created: float, plan: str) -> str:

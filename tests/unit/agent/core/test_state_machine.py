@@ -184,6 +184,19 @@ def test_a_kind_that_is_computed_wrong_is_handed_back_and_joined_no_more() -> No
     assert "takes no cluster jobs" in _note_for_people(world.core.state)
 
 
+def test_a_kind_whose_bits_differ_from_others_is_told_once_and_shown_until_it_is_not() -> None:
+    world = World()
+    why = "answers the known problem of cluster with other bits (b) than two (a)"
+    (told,) = of(Tell, world.hear(differs={"cluster": why}))
+    assert told.line == f"takes no cluster jobs: {why}" == _note_for_people(world.core.state)
+    assert not of(Tell, world.hear()) and _note_for_people(world.core.state)
+    world.tell(LinkDown("cut"), LinkUp("farm"))
+    assert not of(Tell, world.tell(Heard(Welcome("farm", 1, 8, 60.0, 5.0, differs={"cluster": why}))))
+    assert world.said().note == told.line
+    (told,) = of(Tell, world.tell(LinkDown("cut"), LinkUp("farm"), Heard(Welcome("farm", 1, 9, 60.0, 5.0))))
+    assert told.line == "takes cluster jobs again" and not _note_for_people(world.core.state)
+
+
 # --- placing ---
 
 

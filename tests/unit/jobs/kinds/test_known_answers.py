@@ -11,7 +11,7 @@ import pytest
 from muster.jobs.clustering import lloyd
 from muster.jobs.kinds import known_answers as room
 from muster.jobs.kinds import registry
-from muster.jobs.workbench.admission import Unfit, admit
+from muster.jobs.workbench.admission import Unfit, admit, answers
 
 BUILT_IN = ("cluster", "infer", "train")
 
@@ -83,3 +83,20 @@ def test_last_bits_may_differ_and_what_raises_is_wrong(monkeypatch: pytest.Monke
     monkeypatch.setattr(lloyd, "cluster", lambda *a: 1 / 0)
     with pytest.raises(Unfit, match="ends with ZeroDivisionError"):
         admit(registry.load("cluster"))
+
+
+def test_the_bits_of_an_answer_are_told_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    right, told = lloyd.cluster, answers(["cluster", "infer", "map", "nothing"])
+    assert told.keys() == {"cluster", "infer"} and told == answers(["cluster", "infer"])
+
+    def one_bit_off(*args: Any) -> lloyd.Clusters:
+        found = right(*args)
+        bits = found.centers.copy()
+        bits.view(np.uint64)[0, 0] ^= 1
+        return replace(found, centers=bits)
+
+    monkeypatch.setattr(lloyd, "cluster", one_bit_off)
+    (problem, bits), others = answers(["cluster"])["cluster"], told["cluster"]
+    assert problem == others[0] and bits != others[1]
+    monkeypatch.setattr(lloyd, "cluster", lambda *a: 1 / 0)
+    assert answers(["cluster", "infer"]).keys() == {"infer"}

@@ -6,6 +6,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,15 @@ def test_an_agent_is_remembered_as_it_was_last(store: Store) -> None:
     store.set_agent("one", True, 5.0, b"x")
     store.set_agent("one", False, 6.0, b"y")
     assert store.agents() == [("one", False, 6.0, b"y")]
+
+
+def test_answers_are_kept_as_they_were_last(tmp_path: Path) -> None:
+    with closing(Store(tmp_path / "state.sqlite")) as store:
+        assert store.answers() is None
+        store.set_answers(b"one")
+        store.set_answers(b"two")
+    with closing(Store(tmp_path / "state.sqlite")) as again:
+        assert again.answers() == b"two"
 
 
 def test_advance_moves_once(store: Store) -> None:

@@ -67,6 +67,8 @@ MUTATIONS = (
     ),
     Mutation("an attempt too many", "failures.py", "len(failures) >= job.plan.attempts", "len(failures) > job.plan.attempts"),
     Mutation("an attempt too few", "failures.py", "len(failures) >= job.plan.attempts", "len(failures) >= job.plan.attempts - 1"),
+    Mutation("data at fault tried again", "failures.py", "spent = final or ", "spent = "),
+    Mutation("a machine blamed for the data", "failures.py", "    if not final:\n        _blame(", "    if True:\n        _blame("),
     Mutation("a loss counted as a failure", "failures.py", "    losses.add(run)\n",
              "    losses.add(run)\n    layer.trouble(number).failures.add(run)\n"),
     Mutation("a slot leaked on loss", "failures.py", "    let_go(state, agent, layer, run, numbers, poison)\n",

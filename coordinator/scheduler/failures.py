@@ -17,6 +17,7 @@ from muster.coordinator.scheduler.events import (
 )
 from muster.coordinator.scheduler.state import State
 from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.failure_codes import is_final
 
 LOSSES_TO_QUARANTINE = 5
 MACHINES_TO_QUARANTINE = 3
@@ -45,10 +46,13 @@ def fail(state: State, agent: Agent, failure: Failure) -> None:
     if run in failures:
         return
     failures.add(run)
-    poison = len(failures) >= job.plan.attempts and not _elsewhere(state, agent.name, layer, failure.number)
+    final = is_final(failure.code)
+    spent = final or len(failures) >= job.plan.attempts
+    poison = spent and not _elsewhere(state, agent.name, layer, failure.number)
     state.emit(StoreFailure(job.id, layer.digest, agent.name, failure, poison))
     _let_go(state, agent, layer, run, one, one if poison else RangeSet())
-    _blame(state, agent, job, layer, failure.number)
+    if not final:
+        _blame(state, agent, job, layer, failure.number)
     _after_quarantine(state, job, layer, poison)
 
 

@@ -15,9 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muster.jobs.clustering import exchanges, initial_centers
-from muster.jobs.clustering.sorted_rows import BadRow, Buffers, Cells, Floats, Ints, SortedTable
-
-__all__ = ["BadRow", "Clusters", "LloydSettings", "cluster"]
+from muster.jobs.clustering.sorted_rows import Buffers, Cells, Floats, Ints, SortedTable
 
 BATCH_ROWS = 128  # worked on at once: enough to spread the cost of a numpy call, few enough for the caches
 BATCH_VALUES = 1 << 21  # of a batch at most
@@ -45,6 +43,7 @@ class Clusters:
     inertia: Floats  # (rows,)
     iterations: NDArray[np.int32]  # (rows,)
     labels: NDArray[np.int32]  # (rows, n), or (rows, 0) where nobody asked
+    ok: NDArray[np.bool_]  # (rows,): of a row that has no answer the numbers above mean nothing
 
 
 def cluster(rows: NDArray[Any], settings: LloydSettings, first_row: int = 0, labels: bool = False) -> Clusters:
@@ -174,7 +173,7 @@ def _answer(table: SortedTable, centers: Floats, iterations: NDArray[np.int32]) 
     inertia = table.squares - np.add.reduce((2 * cells.totals - cells.counts * centers) * centers, axis=1)
     for row in np.flatnonzero(inertia <= CANCELLED * table.squares).tolist():
         inertia[row] = table.inertia(row, centers[row], cells.counts[row])
-    return Clusters(centers, cells.counts, inertia, iterations, np.empty((len(centers), 0), np.int32))
+    return Clusters(centers, cells.counts, inertia, iterations, np.empty((len(centers), 0), np.int32), table.ok)
 
 
 def _tidied(found: Clusters) -> Clusters:
@@ -196,4 +195,5 @@ def _better(old: Clusters, new: Clusters) -> Clusters:
         inertia=np.where(wins, new.inertia, old.inertia),
         iterations=np.where(wins, new.iterations, old.iterations),
         labels=old.labels,
+        ok=old.ok,
     )

@@ -21,3 +21,4 @@ class ClusterParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     random_state: Annotated[int, Meta(ge=0, le=SEED_LIMIT)] = 0
     algorithm: Literal["lloyd", "elkan"] = "lloyd"
     labels: bool = False
+    on_item_error: Literal["fail", "record"] | msgspec.UnsetType = msgspec.UNSET  # said in plans where it is `record`

@@ -13,12 +13,9 @@ from threadpoolctl import threadpool_limits
 
 from muster.jobs.clustering.initial_centers import stream
 from muster.jobs.clustering.lloyd import Clusters
-from muster.jobs.clustering.sorted_rows import BadRow
 
 if TYPE_CHECKING:
     from muster.jobs.clustering.params import ClusterParams
-
-__all__ = ["BadRow", "cluster"]
 
 
 def cluster(rows: NDArray[Any], params: ClusterParams, first_row: int, threads: int) -> Clusters:
@@ -31,11 +28,12 @@ def cluster(rows: NDArray[Any], params: ClusterParams, first_row: int, threads: 
         inertia=np.empty(count),
         iterations=np.empty(count, np.int32),
         labels=np.empty((count, n), np.int32),
+        ok=np.isfinite(rows).all(axis=(1, 2)),
     )
     with threadpool_limits(threads), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct points than clusters: see docs/cluster.md
-        for i, row in enumerate(rows):
-            fitted = _fitted(row, params, first_row + i)
+        for i in np.flatnonzero(found.ok).tolist():
+            fitted = _fitted(rows[i], params, first_row + i)
             found.centers[i], found.labels[i] = fitted.cluster_centers_, fitted.labels_
             found.counts[i] = np.bincount(fitted.labels_, minlength=k)
             found.inertia[i], found.iterations[i] = fitted.inertia_, fitted.n_iter_
@@ -44,8 +42,6 @@ def cluster(rows: NDArray[Any], params: ClusterParams, first_row: int, threads: 
 
 def _fitted(row: NDArray[Any], params: ClusterParams, number: int) -> Any:
     values = row.astype(np.float32 if row.dtype.kind == "f" and row.dtype.itemsize <= 4 else np.float64)
-    if not np.isfinite(values).all():
-        raise BadRow(number, "has NaN or infinity")
     model = KMeans(
         n_clusters=params.n_clusters,
         init=np.array(params.init, values.dtype) if isinstance(params.init, list) else params.init or "k-means++",

@@ -20,12 +20,12 @@ SQUARES_LIMIT = 1e300  # of a row: room for what is made of them
 FAR = 1e300  # above every value: their squares are below this
 
 
-class BadRow(ValueError):
-    """A row that has no answer: `row` is its absolute number."""
-
-    def __init__(self, row: int, reason: str) -> None:
-        super().__init__(f"row {row} {reason}")
-        self.row = row
+def why_none(row: NDArray[Any]) -> str:
+    """Why a row has no answer, as what is said of it."""
+    odd = int(np.count_nonzero(~np.isfinite(row)))
+    if not odd:
+        return "has values too far apart: their squares overflow float64"
+    return f"has {odd:,} values that are not finite" if odd > 1 else "has a value that is not finite"
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,8 @@ class SortedTable:
 
     Sums run outward from the middle of the row, so that the difference of two of them is exact to a few units in the
     last place of the values between them: no far outlier and no offset swamps the others. Only operations that IEEE
-    754 rounds correctly are used, in an order that a row's length fixes.
+    754 rounds correctly are used, in an order that a row's length fixes. In place of a row that has no answer there are
+    zeros, and `ok` says so.
     """
 
     def __init__(self, rows: NDArray[Any], first_row: int, buffers: Buffers) -> None:
@@ -72,21 +73,16 @@ class SortedTable:
         self.width, self.blocks = self._ordered.shape[1], self._outer.shape[1]
         self._stride_bits = buffers.stride_bits  # of marks
         step = max(1, CACHED_VALUES // self.n)
-        with np.errstate(over="ignore", invalid="ignore"):  # of rows that are refused below
+        with np.errstate(over="ignore", invalid="ignore"):  # of rows that are replaced below
             for at in range(0, count, step):
                 self._fill(rows[at : at + step], slice(at, at + step), buffers.halves)
-        self._refuse(
-            np.isfinite(self._ordered[:, 0]) & np.isfinite(self._ordered[:, self.n - 1]), "has NaN or infinity"
-        )
-        self._refuse(self.squares < SQUARES_LIMIT, "has values too far apart: their squares overflow float64")
+        finite = np.isfinite(self._ordered[:, 0]) & np.isfinite(self._ordered[:, self.n - 1])  # NaN sorts last
+        self.ok: NDArray[np.bool_] = finite & (self.squares < SQUARES_LIMIT)
+        for at in np.flatnonzero(~self.ok).tolist():
+            self._fill(np.zeros((1, self.n), rows.dtype), slice(at, at + 1), buffers.halves)
         self.middle: Floats = self._ordered[:, self.n // 2].astype(np.float64)
         # a sorted value in so many, minus the middle; in short rows each, and then nobody looks at `_ordered`
         self._marks: Floats = self._ordered[:, :: 1 << self._stride_bits] - self.middle[:, None]
-
-    def _refuse(self, good: NDArray[np.bool_], reason: str) -> None:
-        """NaN sorts last, infinities to the ends."""
-        if not good.all():
-            raise BadRow(self.first_row + int(good.argmin()), reason)
 
     def _fill(self, rows: NDArray[Any], part: slice, halves: Floats) -> None:
         count, half = len(rows), self.blocks // 2

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 import msgspec
 
 from muster.jobs.common.errors import JobFileError, NotFoundError
-from muster.jobs.contract.failure_codes import ShardCode
+from muster.jobs.contract.failure_codes import DataCode, ShardCode
 from muster.jobs.contract.plan import Output, Work
 from muster.jobs.contract.requirements import COMMON
 
@@ -250,11 +250,12 @@ class Kind(ABC, Generic[P]):
 
 
 class ShardFailure(Exception):
-    """A shard that failed by itself: an exception, a bad exit, a timeout, a wrong output. Never a lost machine."""
+    """A shard that failed by itself: an exception, a bad exit, a timeout, a wrong output. Never a lost machine. With
+    the code `data` it is not tried again: its input has no answer, whoever computes it."""
 
-    def __init__(self, code: ShardCode, message: str, evidence: str = "") -> None:
+    def __init__(self, code: ShardCode | DataCode, message: str, evidence: str = "") -> None:
         super().__init__(message)
-        self.code: ShardCode = code
+        self.code: ShardCode | DataCode = code
         self.message = message
         self.evidence = evidence
 

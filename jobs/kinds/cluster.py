@@ -5,9 +5,22 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from muster.jobs.clustering.params import ClusterParams
 from muster.jobs.common.errors import JobFileError
-from muster.jobs.contract.kind import Answers, Bench, Kind, Result, Runner, Shape, Shard, ShardFailure
+from muster.jobs.contract.kind import (
+    Answers,
+    Bench,
+    Kind,
+    Prepared,
+    Result,
+    Runner,
+    Shape,
+    Shard,
+    ShardFailure,
+    Site,
+)
 from muster.jobs.contract.plan import Output
 
 if TYPE_CHECKING:
@@ -58,7 +71,16 @@ class Cluster(Kind[ClusterParams]):
             Output("inertia", "rows", "<f8"),
             Output("iterations", "rows", "<i4"),
         ]
-        return (*outputs, Output("labels", "rows", "<i4", shape.row[:1])) if params.labels else tuple(outputs)
+        if params.labels:
+            outputs.append(Output("labels", "rows", "<i4", shape.row[:1]))
+        if params.on_item_error == "record":
+            outputs.append(Output("ok", "rows", "|b1"))
+        return tuple(outputs)
+
+    def prepare(self, params: ClusterParams, site: Site) -> Prepared[ClusterParams]:
+        """A plan in which it is not `record` does not speak of it: older agents run it, and older digests hold."""
+        said = params.on_item_error if params.on_item_error == "record" else msgspec.UNSET
+        return Prepared(msgspec.structs.replace(params, on_item_error=said))
 
     def open(self, bench: Bench) -> Runner:
         return ClusterRunner(bench.params, bench.cpus)
@@ -94,24 +116,30 @@ class ClusterRunner(Runner):
         self._cpus = cpus
 
     def run(self, shard: Shard) -> Result:
+        from muster.jobs.results.outputs import blank
+
         assert shard.rows is not None, "cluster runs on rows"
         found = self._one_feature(shard) if shard.rows.ndim == 2 else self._several_features(shard)
+        record = self._params.on_item_error == "record"
+        if not record:
+            _refuse_bad_rows(shard, found)
         result: dict[str, np.ndarray[Any, Any]] = {
             "centers": found.centers.astype(_center_dtype(shard.rows.dtype.str)),
             "counts": found.counts,
             "inertia": found.inertia,
             "iterations": found.iterations,
         }
-        return {**result, "labels": found.labels} if self._params.labels else result
+        if self._params.labels:
+            result["labels"] = found.labels
+        for output in result.values():
+            output[~found.ok] = blank(output.dtype)
+        return {**result, "ok": found.ok} if record else result
 
     def _one_feature(self, shard: Shard) -> Clusters:
         from muster.jobs.clustering import lloyd
 
         assert shard.rows is not None
-        try:
-            return lloyd.cluster(shard.rows, self._settings(), shard.first_row, self._params.labels)
-        except lloyd.BadRow as error:
-            raise ShardFailure("exception", f"{shard.layer}: {error}") from None
+        return lloyd.cluster(shard.rows, self._settings(), shard.first_row, self._params.labels)
 
     def _settings(self) -> LloydSettings:
         """sklearn's `auto`: ten starts where they are drawn blindly, one elsewhere."""
@@ -134,7 +162,19 @@ class ClusterRunner(Runner):
         from muster.jobs.clustering import sklearn_rows
 
         assert shard.rows is not None
-        try:
-            return sklearn_rows.cluster(shard.rows, self._params, shard.first_row, self._cpus)
-        except sklearn_rows.BadRow as error:
-            raise ShardFailure("exception", f"{shard.layer}: {error}") from None
+        return sklearn_rows.cluster(shard.rows, self._params, shard.first_row, self._cpus)
+
+
+def _refuse_bad_rows(shard: Shard, found: Clusters) -> None:
+    """Where rows have no answer, the shard's failure names the first of them."""
+    import numpy as np
+
+    from muster.jobs.clustering.sorted_rows import why_none
+
+    assert shard.rows is not None
+    bad = np.flatnonzero(~found.ok)
+    if not len(bad):
+        return
+    first = f"row {shard.first_row + int(bad[0])} of layer {shard.layer} {why_none(shard.rows[bad[0]])}"
+    more = f", and {len(bad) - 1:,} more of its shard have no answer" if len(bad) > 1 else ""
+    raise ShardFailure("data", f"{first}{more}; `on_item_error: record` keeps the others")

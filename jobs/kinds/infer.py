@@ -118,7 +118,9 @@ class InferRunner(Runner):
         self.peak, self.printed = self._model.peak, self._model.printed
         found = _nan_rows(given)
         if not self._keep and len(found):
-            raise ShardFailure("output", _said_of_nan(found + shard.first_row, len(shard.rows)))
+            came_so = not np.isfinite(shard.rows[found].reshape(len(found), -1)).all(axis=1).any()
+            said = _said_of_nan(found + shard.first_row, len(shard.rows))
+            raise ShardFailure("data" if came_so else "output", said)
         if not self._keep:
             return given.outputs
         if NAN_ROWS in given.outputs:

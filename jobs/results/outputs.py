@@ -49,6 +49,12 @@ def settle(result: Result, declared: tuple[Output, ...] | None, rows: int) -> Se
     return declared, kept + sums
 
 
+def blank(dtype: np.dtype[Any] | str) -> Any:
+    """What stands in `rows` where there is no result: NaN in floats, and else what is all zeros."""
+    zero = np.zeros((), dtype)
+    return zero.dtype.type(np.nan) if zero.dtype.kind == "f" else zero[()]
+
+
 def same(one: tuple[Output, ...], other: tuple[Output, ...]) -> bool:
     """Whether results of both declarations may be merged."""
     return one == other

@@ -15,6 +15,7 @@ import numpy as np
 from muster.jobs.contract.kind import Ragged, Result, ShardFailure, Written
 from muster.jobs.contract.plan import Output
 from muster.jobs.parts.written_files import NOBODY
+from muster.jobs.results.outputs import blank
 
 Array = np.ndarray[Any, Any]
 
@@ -85,9 +86,7 @@ class Recorded:
 
     def _rows(self, name: str, values: list[Array | None]) -> Array:
         dtype, shape = self._kind_of(name, [value[0] if value is not None else None for value in values])
-        joined = np.zeros((len(values), *shape), dtype)
-        if joined.dtype.kind == "f":
-            joined[...] = np.nan
+        joined = np.full((len(values), *shape), blank(dtype), dtype)
         for position, value in enumerate(values):
             if value is not None:
                 joined[position] = value[0]

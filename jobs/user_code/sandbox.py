@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from muster.jobs.contract.failure_codes import ShardCode, shard_code
+from muster.jobs.contract.failure_codes import DataCode, ShardCode, shard_code
 from muster.jobs.contract.kind import RunnerLost, ShardFailure
 from muster.jobs.contract.text_limits import EVIDENCE_CHARS, LINE_CHARS
 from muster.jobs.user_code.environments import variables
@@ -117,7 +117,7 @@ class Sandbox:
             self._ask({"open": opened}, {}, seconds, f"importing {self._entry}")
         except ShardFailure as failure:
             self.close()
-            code: ShardCode = "exception" if failure.code == "exit" else failure.code
+            code: ShardCode | DataCode = "exception" if failure.code == "exit" else failure.code
             raise CannotStart(code, failure.message, failure.evidence) from None
 
     def call(self, number: int, first_row: int, rows: Array, timeout: float | None) -> dict[str, Array]:

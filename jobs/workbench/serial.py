@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from muster.jobs.common.errors import SpaceError
-from muster.jobs.contract.failure_codes import shard_code
+from muster.jobs.contract.failure_codes import is_final, shard_code
 from muster.jobs.contract.kind import ShardFailure
 from muster.jobs.contract.plan import Layer, MadeSource, Work
 from muster.jobs.sources.items import located
@@ -54,7 +54,8 @@ def _check_whole(layer: Layer, outcome: Outcome) -> None:
     if outcome.full:
         raise SpaceError(outcome.full)
     for mishap in outcome.mishaps:
-        raise ShardFailure(shard_code(mishap.code), f"shard {mishap.number}: {mishap.message}", mishap.evidence)
+        code = "data" if is_final(mishap.code) else shard_code(mishap.code)
+        raise ShardFailure(code, f"shard {mishap.number}: {mishap.message}", mishap.evidence)
     if outcome.changed:
         raise RuntimeError(f"{layer.name}: its source is not what was planned")
     if len(outcome.numbers) < layer.count:

@@ -68,6 +68,9 @@ EXAMPLES = [
     Example("cluster", RNG.integers(0, 9, (ROWS, 60)).astype(">i2"), {"n_clusters": 3, "random_state": 1}),
     Example("cluster", RNG.normal(size=(ROWS, 50, 2)), {"n_clusters": 3, "random_state": 0}),
     Example("cluster", RNG.normal(size=(ROWS, 60)), {"n_clusters": 3, "init": "k-means++", "labels": True}),
+    Example(
+        "cluster", np.where(RNG.random((ROWS, 60)) < 0.01, np.nan, 1.5), {"n_clusters": 3, "on_item_error": "record"}
+    ),
     Example("map", RNG.normal(size=(ROWS, 6)).astype("<f4"), code=WORK_PY),
     Example(
         "map",

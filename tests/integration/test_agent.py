@@ -322,8 +322,26 @@ def test_nan_fails_its_shard_by_name(pair: FarmHarness) -> None:
     layers["b"][9, 4] = np.nan
     job = pair.submit(layers, 4)
     assert pair.wait(job, "incomplete").totals.quarantined == 1
-    assert {one.message for one in pair.failures(job)} == {"b: row 9 has NaN or infinity"}
+    failures = pair.failures(job)  # once, whatever `attempts` says
+    assert [(one.code, one.message.partition(";")[0]) for one in failures] == [
+        ("data", "row 9 of layer b has a value that is not finite")
+    ]
     pair.check_result(job, "a")
+
+
+def test_a_row_with_nan_is_recorded_and_all_others_have_their_centers(pair: FarmHarness) -> None:
+    layers = arrays(1, 16, 32)
+    expected = layers["a"].copy()
+    layers["a"][9, 4] = np.nan
+    job = pair.submit(layers, 4, params={"n_clusters": 4, "on_item_error": "record"})
+    pair.wait(job, "complete")
+    assert pair.failures(job) == []
+    pair.check_result(job, "a")
+    folder = pair.root.job(job).result / "a"
+    ok, centers = np.load(folder / "ok.npy"), np.load(folder / "centers.npy")
+    assert np.flatnonzero(~ok).tolist() == np.flatnonzero(np.isnan(centers).any(axis=1)).tolist() == [9]
+    means = (centers * np.load(folder / "counts.npy")).sum(axis=1) / 32
+    assert np.allclose(expected.mean(axis=1)[ok], means[ok], atol=1e-4)
 
 
 @pytest.mark.parametrize(("function", "words"), [("bug", "undefined"), ("nothing", "nothing")])

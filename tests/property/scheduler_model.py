@@ -556,10 +556,11 @@ class Oracle:
         if run in runs:
             return []
         runs.add(run)
-        poison = len(runs) >= job.attempts and not self._elsewhere(name, key, number)
+        final = failure.code == "data"
+        poison = (final or len(runs) >= job.attempts) and not self._elsewhere(name, key, number)
         self._let_go(name, key, number, poison)
         must: list[object] = [("failure", job.id, failure.layer, number, name, poison)]
-        must += self._blame(name, job, (failure.layer, number))
+        must += [] if final else self._blame(name, job, (failure.layer, number))
         return must + self._too_many(job, poison and ("halted", job.id) not in must)
 
     def _blame(self, name: str, job: DiskJob, shard: Shard) -> list[object]:

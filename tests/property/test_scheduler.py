@@ -1347,7 +1347,8 @@ def numbers_of(one: Any) -> list[int]:
 
 def failure(key: Key, number: int) -> Failure:
     layer, boot, attempt = key
-    return Failure("", layer, number, boot, attempt, "exit", "it failed", "", 1.0, 0)
+    code = "data" if number % 4 == 3 else "exit"
+    return Failure("", layer, number, boot, attempt, code, "it failed", "", 1.0, 0)
 
 
 def synced(session: int, one: Any) -> e.Synced:

@@ -136,13 +136,13 @@ class World:
         numbers, count = grant.numbers.pairs(), len(grant.numbers)
         return Finished(grant.job, grant.layer, self.boot, grant.attempt, numbers, count, compute, 0.0, 0, 0, 0)
 
-    def failure(self, grant: c.SendGrant, number: int | None = None) -> Failure:
+    def failure(self, grant: c.SendGrant, number: int | None = None, code: str = "exit") -> Failure:
         number = grant.numbers.bottom if number is None else number
-        return Failure(grant.job, grant.layer, number, self.boot, grant.attempt, "exit", "no", "", 1.0, 0)
+        return Failure(grant.job, grant.layer, number, self.boot, grant.attempt, code, "no", "", 1.0, 0)
 
-    def fail(self, name: str, grant: c.SendGrant | None = None, **more: Any) -> list[c.Action]:
+    def fail(self, name: str, grant: c.SendGrant | None = None, code: str = "exit", **more: Any) -> list[c.Action]:
         """The first shard of a grant, by default its last one, failed."""
-        return self.sync(name, failures=(self.failure(grant or self.last(name)),), **more)
+        return self.sync(name, failures=(self.failure(grant or self.last(name), code=code),), **more)
 
     def lose(self, name: str, running: bool = True, grant: c.SendGrant | None = None, **more: Any) -> list[c.Action]:
         """All of a grant, by default its last one, is lost."""

@@ -27,6 +27,28 @@ def test_a_shard_is_quarantined_at_its_last_attempt() -> None:
     assert len(world.layer().quarantined) == 1
 
 
+def test_a_shard_whose_own_data_is_at_fault_is_given_up_at_once() -> None:
+    world = started("a", "b", count=4, attempts=3)
+    assert only(c.StoreFailure, world.fail("a", code="data")).quarantine
+    assert len(world.layer().quarantined) == 1
+
+
+def test_data_at_fault_blames_no_machine_and_halts_no_job_before_it_is_too_much() -> None:
+    world = started("a", "b", max_failures=5)
+    for _ in range(4):
+        said = world.fail("a", code="data")
+        assert not every(c.ForgetFailures, said)
+    assert not world.state.agents["a"].ineligible and world.state.jobs["j.1"].state == "running"
+    world.fail("a", code="data")
+    assert world.state.jobs["j.1"].state == "halted"
+    alone = World()
+    alone.add()
+    alone.enter("a")
+    for _ in range(4):
+        alone.fail("a", code="data")
+    assert alone.state.jobs["j.1"].state == "running"
+
+
 def test_with_a_shard_quarantined_the_job_ends_incomplete_and_says_why() -> None:
     world = started("a", count=2, attempts=1)
     world.commit("a", world.grants["a"][0])

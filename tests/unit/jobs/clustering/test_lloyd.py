@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,8 @@ from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
 from muster.jobs.clustering import lloyd
-from muster.jobs.clustering.lloyd import BadRow, Clusters, LloydSettings
-from muster.jobs.clustering.sorted_rows import Buffers, SortedTable
+from muster.jobs.clustering.lloyd import Clusters, LloydSettings
+from muster.jobs.clustering.sorted_rows import Buffers, SortedTable, why_none
 
 Array = np.ndarray[Any, Any]
 SHAPES = ("normal", "laplace", "t3", "relu", "bimodal", "uniform")
@@ -266,17 +266,25 @@ def test_a_constant_row(value: float) -> None:
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_a_row_with_nan_or_infinity_is_named(wrong: float, dtype: Any) -> None:
-    rows = np.ones((40, 30), dtype)
-    rows[17, 4] = wrong
-    with pytest.raises(BadRow, match="row 1017 has NaN or infinity") as caught:
-        lloyd.cluster(rows, LloydSettings(2), first_row=1000)
-    assert caught.value.row == 1017
+@pytest.mark.parametrize("init", ["density", "k-means++"])
+def test_rows_without_an_answer_leave_those_beside_them_as_they_are(wrong: float, dtype: Any, init: Any) -> None:
+    rows = rows_of("normal", 300, 90).astype(dtype)
+    bad = [0, 17, 18, 150, 299]
+    settings = LloydSettings(4, init=init)
+    good = lloyd.cluster(rows, settings, first_row=1000, labels=True)
+    rows[bad, 4] = wrong
+    found = lloyd.cluster(rows, settings, first_row=1000, labels=True)
+    assert good.ok.all() and np.flatnonzero(~found.ok).tolist() == bad
+    for field in fields(Clusters):
+        assert np.array_equal(getattr(found, field.name)[found.ok], getattr(good, field.name)[found.ok])
 
 
-def test_a_row_too_wide_for_float64_is_named() -> None:
-    with pytest.raises(BadRow, match="row 3 has values too far apart"):
-        lloyd.cluster(np.array([[-1e200, 0, 1e200]]), LloydSettings(2), first_row=3)
+def test_why_a_row_has_no_answer() -> None:
+    wide = np.array([[-1e200, 0, 1e200], [1, 2, 3]])
+    assert lloyd.cluster(wide, LloydSettings(2)).ok.tolist() == [False, True]
+    assert why_none(wide[0]).startswith("has values too far apart")
+    assert why_none(np.array([1, np.nan])) == "has a value that is not finite"
+    assert why_none(np.array([[np.nan, np.inf], [-np.inf, 1]])) == "has 3 values that are not finite"
 
 
 def test_random_state_and_row_number_decide_a_drawn_start() -> None:

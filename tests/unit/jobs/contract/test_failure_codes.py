@@ -12,14 +12,15 @@ import pytest
 from muster.agent.core.events import Why
 from muster.coordinator.protocol.control import RejectionCode
 from muster.coordinator.protocol.transfer import RefusalCode
-from muster.jobs.contract.failure_codes import CODES, ShardCode, is_loss, shard_code, whose_fault
+from muster.jobs.contract.failure_codes import CODES, DataCode, ShardCode, is_final, is_loss, shard_code, whose_fault
 from muster.jobs.workbench.batch import Mishap
 
 ROOT = Path(__file__).parents[4]
 PRODUCT = ("jobs", "coordinator", "agent")
 SHARDS, REFUSALS, REJECTIONS = (frozenset(get_args(codes)) for codes in (ShardCode, RefusalCode, RejectionCode))
+DATA = frozenset(get_args(DataCode))
 GIVEN = {  # what is made with a code → which of its arguments that is, and of which set
-    "ShardFailure": (0, SHARDS),
+    "ShardFailure": (0, SHARDS | DATA),
     "CannotStart": (0, SHARDS),
     "Refusal": (0, SHARDS),  # the runner's, which imports nothing of ours
     "Mishap": (1, CODES),
@@ -79,6 +80,7 @@ def test_no_decision_hangs_on_a_code_that_there_is_not() -> None:
     [
         ("exception", "shard", False),
         ("output", "shard", False),
+        ("data", "data", False),
         ("model", "machine", True),
         ("killed", "nobody", True),
         ("driver", "job", False),
@@ -89,6 +91,10 @@ def test_whose_fault_a_failure_is(code: str, whose: str, loss: bool) -> None:
     assert (whose_fault(code), is_loss(code), Mishap(3, code, "", "", 0.0, 0).lost) == (whose, loss, loss)
 
 
-@pytest.mark.parametrize("code", ["killed", "lost", "driver", "of-a-newer-version"])
+def test_no_failure_but_the_datas_own_is_final() -> None:
+    assert {code for code in {*ALL, "of-a-newer-version"} if is_final(code)} == DATA
+
+
+@pytest.mark.parametrize("code", ["killed", "lost", "data", "driver", "of-a-newer-version"])
 def test_a_users_process_cannot_pass_its_failure_off_as_somebody_elses(code: str) -> None:
     assert shard_code("timeout") == "timeout" and shard_code(code) == "exception"

@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 from muster.jobs.clustering.initial_centers import stream
 from muster.jobs.clustering.params import ClusterParams
 from muster.jobs.common.errors import JobFileError
-from muster.jobs.contract.kind import Bench, Result, Shape, Shard, ShardFailure
+from muster.jobs.contract.kind import Bench, Result, Shape, Shard, ShardFailure, Site
 from muster.jobs.contract.plan import Output
 from muster.jobs.kinds import registry
 from muster.jobs.kinds.cluster import Cluster
@@ -193,10 +193,46 @@ def test_fewer_distinct_points_than_clusters_is_no_failure() -> None:
 @pytest.mark.parametrize("several", [False, True])
 def test_a_row_without_an_answer_fails_its_shard_by_its_number(several: bool) -> None:
     rows = blobs(4, 20)
-    rows[2, 3] = np.nan
-    with pytest.raises(ShardFailure, match="layer: row 102 has NaN or infinity") as caught:
+    rows[2, 3, 0] = np.nan
+    named = "row 102 of layer layer has a value that is not finite; `on_item_error: record` keeps the others"
+    with pytest.raises(ShardFailure, match=named) as caught:
         run(rows if several else rows[..., 0].copy(), 100, n_clusters=3)
-    assert caught.value.code == "exception"
+    assert caught.value.code == "data"
+    rows[3, :4, 0] = np.inf
+    with pytest.raises(ShardFailure, match="not finite, and 1 more of its shard have no answer; "):
+        run(rows if several else rows[..., 0].copy(), 100, n_clusters=3)
+
+
+@pytest.mark.parametrize("dtype", ["<f2", "<f4", "<f8"])
+@pytest.mark.parametrize("several", [False, True])
+def test_rows_without_an_answer_are_recorded_and_the_others_have_theirs(several: bool, dtype: str) -> None:
+    given: dict[str, Any] = {"n_clusters": 3, "labels": True, "init": "k-means++"}
+    whole = blobs(6, 20, dtype)
+    rows = whole.copy()
+    rows[0, 3, 0], rows[4, :, 0] = np.inf, np.nan
+    whole, rows = (one if several else one[..., 0].copy() for one in (whole, rows))
+    expected, found = run(whole, 100, **given), run(rows, 100, on_item_error="record", **given)
+    assert found["ok"].tolist() == [False, True, True, True, False, True]
+    for name, array in expected.items():
+        assert np.array_equal(found[name][found["ok"]], array[found["ok"]])
+        left_out = found[name][~found["ok"]]
+        assert np.isnan(left_out).all() if array.dtype.kind == "f" else not left_out.any()
+
+
+def test_a_shard_of_which_no_row_has_an_answer_is_recorded_too() -> None:
+    found = run(np.full((2, 9), np.nan), n_clusters=3, on_item_error="record")
+    assert not found["ok"].any() and np.isnan(found["centers"]).all()
+
+
+def test_a_plan_says_only_that_rows_are_recorded() -> None:
+    site = Site(Path(), (ONE,), 1, has_code=False, python=None)
+    stored = [
+        msgspec.to_builtins(Cluster().prepare(params(**given), site).params)
+        for given in ({}, {"on_item_error": "fail"}, {"on_item_error": "record"})
+    ]
+    assert stored[0] == stored[1] and "on_item_error" not in stored[0]
+    assert stored[2] == {**stored[0], "on_item_error": "record"}
+    assert Cluster().declare(params(**stored[2]), ONE)[-1] == Output("ok", "rows", "|b1")
 
 
 def test_random_takes_ten_starts_by_itself() -> None:

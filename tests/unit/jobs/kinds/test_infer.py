@@ -451,10 +451,21 @@ def test_nan_fails_with_its_rows_or_is_kept_and_counted(final: str, tmp_path: Pa
     networks.save_npz(tmp_path / "net.npz", networks.weights())
     rows = ROWS.copy()
     rows[[3, 9, 30], 2] = np.nan
-    with pytest.raises(ShardFailure, match="NaN in 2 of 20 rows: 3, 9; `nan: keep`"):
+    with pytest.raises(ShardFailure, match="NaN in 2 of 20 rows: 3, 9; `nan: keep`") as caught:
         results(tmp_path, f"model: net.npz, final: {final}", rows)
+    assert caught.value.code == "data"
     found = results(tmp_path, f"model: net.npz, final: {final}, nan: keep", rows)
     assert int(found["nan_rows"]) == 3 and len(found["out"]) == len(rows)
+
+
+def test_nan_that_the_model_made_of_finite_rows_is_not_the_rows_fault(tmp_path: Path) -> None:
+    large = {name: array * 100 for name, array in networks.weights().items()}
+    networks.save_npz(tmp_path / "net.npz", large)
+    rows = ROWS.copy()
+    rows[3], rows[9, 2] = np.finfo(rows.dtype).max, np.nan
+    with pytest.raises(ShardFailure, match="NaN in 2 of 20 rows: 3, 9; ") as caught:
+        results(tmp_path, "model: net.npz", rows)
+    assert caught.value.code == "output"
 
 
 def test_a_class_without_declared_outputs_counts_nan_too(tmp_path: Path) -> None:

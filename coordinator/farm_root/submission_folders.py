@@ -1,4 +1,5 @@
-"""Folders under ROOT/tmp that submitters lay out for the daemon: locked by their makers, swept once those are dead.
+"""Folders under ROOT/tmp that submitters lay out for the daemon, and others that are in the making: locked by their
+makers, swept once those are dead.
 
 The maker holds an flock on its folder from before anything is in it; the lock ends with its process, however that ends.
 So whoever gets the lock knows that nobody is at work there: no age, no pid that may be another's. A sweep that comes
@@ -19,18 +20,18 @@ PREFIX = "submit-"
 
 
 @contextmanager
-def locked_folder(tmp: Path) -> Iterator[Path]:
+def locked_folder(tmp: Path, prefix: str = PREFIX) -> Iterator[Path]:
     """A new folder below `tmp`, safe from sweeps for as long as this lasts."""
-    path, lock = _made(tmp)
+    path, lock = _made(tmp, prefix)
     try:
         yield path
     finally:
         os.close(lock)
 
 
-def _made(tmp: Path) -> tuple[Path, int]:
+def _made(tmp: Path, prefix: str) -> tuple[Path, int]:
     while True:
-        path = tmp / f"{PREFIX}{secrets.token_hex(8)}"
+        path = tmp / f"{prefix}{secrets.token_hex(8)}"
         path.mkdir(mode=0o700)
         with suppress(FileNotFoundError):
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -40,12 +41,12 @@ def _made(tmp: Path) -> tuple[Path, int]:
             os.close(lock)
 
 
-def sweep(tmp: Path, target: Path, busy: Collection[str] = ()) -> list[Path]:
+def sweep(tmp: Path, target: Path, busy: Collection[str] = (), prefix: str = PREFIX) -> list[Path]:
     """Move the folders of dead submitters out of the way, into `target`: where they are now, to be deleted. `busy`:
     names of those that the daemon itself is taking over."""
     moved = []
-    for path in tmp.glob(f"{PREFIX}*"):
-        if path.name in busy:
+    for path in tmp.iterdir():
+        if not path.name.startswith(prefix) or path.name in busy:
             continue
         with suppress(FileNotFoundError, NotADirectoryError, BlockingIOError), _locked(path):
             moved.append(path.rename(target / path.name))

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_CANNOT = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV})
+_HERE = -100  # AT_FDCWD: a relative path starts at the current folder
 
 
 def is_full(error: OSError) -> bool:
@@ -137,6 +139,37 @@ def publish(tmp: Path, final: Path) -> None:
         finally:
             os.close(fd)
         _rename(tmp, final)
+
+
+def replace_folder(made: Path, final: Path) -> None:
+    """`made`, which is durable, under the name `final`; what had that name before is then at `made`. Where the system
+    cannot exchange two names, there is no `final` for a moment, and never half of one."""
+    with naming_space(final):
+        if not final.exists():
+            made.rename(final)
+        elif not _exchange(made, final):
+            old = made.with_name(f"{made.name}-before")
+            final.rename(old)
+            made.rename(final)
+            old.rename(made)
+        fsync_folder(final.parent)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Two names for each other, at once; whether the system and the file system can."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    names = os.fsencode(one), os.fsencode(other)
+    if sys.platform == "linux" and hasattr(libc, "renameat2"):
+        failed = libc.renameat2(_HERE, names[0], _HERE, names[1], 2)
+    elif sys.platform == "darwin":
+        failed = libc.renamex_np(*names, 2)
+    else:
+        return False
+    if failed and ctypes.get_errno() not in _CANNOT:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(other))
+    return not failed
 
 
 def local_commit(tmp: Path, done: Path) -> None:

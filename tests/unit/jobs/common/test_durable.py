@@ -130,3 +130,26 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     saving(tmp_path)
     durable.write_durably(tmp_path / "b", b"0123456789")
     assert (tmp_path / "b").read_bytes() == b"0123456789"
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_a_folder_takes_anothers_name_and_leaves_it_its_own(
+    exchanges: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not exchanges:
+        monkeypatch.setattr(durable, "_exchange", lambda *_: False)
+    made, final = tmp_path / "made", tmp_path / "final"
+    for number in (1, 2, 3):
+        made.mkdir(exist_ok=True)
+        (made / "file").write_text(str(number))
+        durable.replace_folder(made, final)
+        assert (final / "file").read_text() == str(number)
+        assert made.exists() is (number > 1) and (number == 1 or (made / "file").read_text() == str(number - 1))
+    assert sorted(os.listdir(tmp_path)) == ["final", "made"]
+
+
+def test_a_folder_whose_name_cannot_be_had_stays_where_it_is(tmp_path: Path) -> None:
+    (tmp_path / "made").mkdir()
+    with pytest.raises(FileNotFoundError):
+        durable.replace_folder(tmp_path / "made", tmp_path / "gone" / "final")
+    assert (tmp_path / "made").is_dir()

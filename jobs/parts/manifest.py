@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +15,7 @@ from muster.jobs.common.names import is_digest, is_plain
 from muster.jobs.common.validation import one_line
 
 FORMAT = 1
+PARTIAL_FORMAT = 2  # a number of its own, so that no version takes what lacks rows for a result
 MANIFEST = "manifest.json"
 SHARDS = "shards.npy"
 ITEMS = "items.csv"
@@ -72,29 +75,42 @@ class Merged(msgspec.Struct, frozen=True):
         return tuple(product.name for product in self.outputs if product.form == "files")
 
 
+class Partial(Merged, frozen=True):
+    """What a layer's manifest says where shards may be missing. `shards` are those that are there."""
+
+    partial: bool = True
+    missing_shards: int = 0
+    missing_rows: tuple[tuple[int, int], ...] = ()  # ranges [start, stop) of rows of the arrays that have no result
+
+
 def encode_manifest(manifest: Merged) -> bytes:
     return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
 
 
-def read_manifest(folder: Path, known: str | None = None) -> Merged:
+def read_manifest(folder: Path, known: str | None = None, partial: bool = False) -> Merged:
     """The manifest of a finished layer; an IncompleteError where there is none. `known`: the digest that it has, where
-    somebody kept it; a DamagedError for any other."""
+    somebody kept it; a DamagedError for any other. `partial`: whether one may be a `Partial`."""
     try:
         raw = (folder / MANIFEST).read_bytes()
     except FileNotFoundError:
         raise IncompleteError(f"{folder}: not a finished layer: it has no {MANIFEST}") from None
     if known is not None and of_bytes(raw) != known:
         raise DamagedError(f"{folder / MANIFEST}: it is not what was written: its digest is another")
-    return decode_manifest(raw, str(folder / MANIFEST))
+    return decode_manifest(raw, str(folder / MANIFEST), partial)
 
 
-def decode_manifest(raw: bytes, where: str) -> Merged:
+def decode_manifest(raw: bytes, where: str, partial: bool = False) -> Merged:
     """What somebody wrote there, whoever it was; a DamagedError unless it names files beside it and nothing else."""
     try:
-        manifest = msgspec.json.decode(raw, type=Merged)
+        manifest: Merged = msgspec.json.decode(raw, type=Merged)
+        if manifest.format == PARTIAL_FORMAT:
+            manifest = msgspec.json.decode(raw, type=Partial)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise DamagedError(f"{where}: {one_line(str(error))}") from None
-    if manifest.format != FORMAT:
+    if isinstance(manifest, Partial) and not partial:
+        hint = "`coordinator result JOB` has whole layers alone"
+        raise IncompleteError(f"{where}: of a layer that was merged while shards of it were missing", hint)
+    if manifest.format != FORMAT and not isinstance(manifest, Partial):
         raise DamagedError(f"{where}: format {manifest.format}, this is muster for format {FORMAT}")
     if wrong := _wrong(manifest):
         raise DamagedError(f"{where}: {wrong}")
@@ -120,6 +136,14 @@ def _wrong(manifest: Merged) -> str:
 def _is_file(name: str) -> bool:
     plain = 0 < len(name.encode(errors="replace")) <= NAME_BYTES and name.isprintable() and "/" not in name
     return plain and name != MANIFEST and not name.startswith(".")
+
+
+def link_files(manifest: Merged, there: Path, here: Path) -> None:
+    """All but the manifest of a layer's result, as hard links: either may go without harm to the other."""
+    for file in manifest.files:
+        os.link(there / file.file, here / file.file)
+    for folder in manifest.folders:
+        shutil.copytree(there / folder, here / folder, copy_function=os.link)
 
 
 def folders_of_files(layer: Path) -> list[Path]:

@@ -51,7 +51,7 @@ class Source(NamedTuple):
 class Placed(NamedTuple):
     """Where a shard's bytes are, and what they must be."""
 
-    at: int  # position of its bundle in `Survey.sources`
+    at: int  # position of its bundle in `Survey.sources`; -1: no bundle has it, and it is a hole in the result
     offset: int
     sizes: list[int]  # of the segments of rows and ragged outputs
     digest: bytes
@@ -78,7 +78,7 @@ class Survey:
 
     def add(self, path: Path) -> None:
         """One more bundle."""
-        index = _index_of(path)
+        index = index_of(path)
         self._judge(path, index)
         numbers = np.fromiter((entry.number for entry in index.entries), np.int64, len(index.entries))
         for number in numbers[self._at[numbers] >= 0].tolist():
@@ -118,9 +118,30 @@ class Survey:
         if missing or self._double:
             raise Incomplete(self.layer.name, missing, self._double)
 
+    def admit_holes(self) -> None:
+        """Every number at most once; what no bundle has is a hole, as long as the plan says."""
+        if self._double:
+            raise Incomplete(self.layer.name, RangeSet(), self._double)
+        missing = self.numbers[self._at[self.numbers] < 0]
+        self._lines["rows"][missing] = [self.layer.rows_of(number) for number in missing.tolist()]
+
     @property
     def rows(self) -> int:
+        """Of the result: holes count."""
         return int(self._lines["rows"].sum())
+
+    @property
+    def present(self) -> int:
+        """Shards that are there."""
+        return int(np.count_nonzero(self._at[self.numbers] >= 0))
+
+    @property
+    def missing_rows(self) -> tuple[tuple[int, int], ...]:
+        """The ranges of the result's rows that are holes."""
+        gone = self._at[self.numbers] < 0
+        turns = np.flatnonzero(np.diff(gone, prepend=False, append=False))  # where holes begin and end, by turns
+        first_rows = np.concatenate([[0], np.cumsum(self._lines["rows"][self.numbers])])
+        return tuple((start, stop) for start, stop in first_rows[turns].reshape(-1, 2).tolist())
 
     @property
     def fingerprints(self) -> tuple[str, ...]:
@@ -153,6 +174,8 @@ class Survey:
     def _table_blocks(self, dtype: np.dtype[Any], names: Array, ranks: Array) -> Iterator[Array]:
         plain = set(dtype.names or ()) - {"shard", "agent", "fingerprint"}
         for numbers, lines in self._some():
+            there = self._at[numbers] >= 0
+            numbers, lines = numbers[there], lines[there]
             block = np.empty(len(lines), dtype)
             block["shard"] = numbers
             for name in plain:
@@ -168,7 +191,8 @@ def blamed(path: Path, error: DamagedError | OSError) -> Exception:
     return DamagedBundle(path, os.strerror(error.errno)) if error.errno in UNREADABLE else error
 
 
-def _index_of(path: Path) -> Index:
+def index_of(path: Path) -> Index:
+    """What a bundle says that it has."""
     try:
         return read_index(path)
     except (DamagedError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Level 2: the bundles of a complete layer → one .npy per output, rows in order. One pass, bounded memory, no deciding.
+"""Level 2: the bundles of a layer → one .npy per output, rows in order. One pass, bounded memory, no deciding.
 
 Shards are taken in order of their numbers, so that every file is written from front to back and digested as it is
 written, while each shard's digest is checked as it is read. Memory: some MiB of buffers, the sums, and about 200 bytes
@@ -8,32 +8,57 @@ a shard for the table. A few bundles and a few files of the result are open at a
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from io import BufferedReader, FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 import xxhash
 
 from muster.jobs.common.durable import fsync_folder, naming_space, write_durably
 from muster.jobs.common.errors import DamagedError
 from muster.jobs.contract.plan import ItemsSource, Layer, Output
-from muster.jobs.parts.manifest import FORMAT, ITEMS, MANIFEST, SHARDS, File, Merged, Product, encode_manifest
-from muster.jobs.parts.part_file import CHUNK, unit_bytes
-from muster.jobs.results.bundle_index import DamagedBundle, Incomplete, Placed, Source, Survey, blamed
-from muster.jobs.results.outputs import Sums
+from muster.jobs.parts.manifest import (
+    FORMAT,
+    ITEMS,
+    MANIFEST,
+    PARTIAL_FORMAT,
+    SHARDS,
+    File,
+    Merged,
+    Partial,
+    Product,
+    encode_manifest,
+)
+from muster.jobs.parts.part_file import CHUNK, segments_of, unit_bytes
+from muster.jobs.results.bundle_index import DamagedBundle, Incomplete, Placed, Source, Survey, blamed, index_of
+from muster.jobs.results.outputs import Sums, blank
 from muster.jobs.results.result_formats import CsvFile, FilesOut, FileTables, NpyFile, Offsets, OpenFiles
 from muster.jobs.sources.items import files_in, lines_in, located
 from muster.jobs.sources.items import records as read_records
 
-__all__ = ["DamagedBundle", "Incomplete", "Merged", "merge_layer"]
+__all__ = [
+    "DamagedBundle",
+    "Incomplete",
+    "Merged",
+    "bytes_of",
+    "last_shard",
+    "merge_layer",
+    "merge_partly",
+    "survey_partly",
+]
 
 Array = np.ndarray[Any, Any]
 
 READ_AHEAD = 128 << 10  # bytes per open bundle
 OPEN_BUNDLES = 16
+TABLE_BYTES = 256  # of a shard's line in the table, at most
+OK = "ok"  # the output that says which rows are there, where some may be missing
+
+_M = TypeVar("_M", bound=Merged)
 
 
 def merge_layer(
@@ -44,29 +69,74 @@ def merge_layer(
     `items`: the layer's list, where it has one. `since`: no shard can have begun before that.
     Raises Incomplete, DamagedBundle, SpaceError or SumTooLarge; what is in `folder` is then worth nothing.
     """
+    survey = _surveyed(layer, bundles, since)
+    survey.check()
+    return _sealed(_written(survey, folder, job, items, ""), folder)
+
+
+def survey_partly(layer: Layer, bundles: Sequence[Path]) -> Survey:
+    """What `merge_partly` puts together of the bundles of a layer that may lack shards. Raises as `merge_layer`."""
+    survey = _surveyed(layer, bundles)
+    survey.admit_holes()
+    return survey
+
+
+def merge_partly(survey: Survey, folder: Path, *, job: str, items: Path | None = None) -> Partial:
+    """As `merge_layer`, with a hole in place of each shard that is missing: NaN in rows of floats, 0 in others, no
+    values where ragged, no files, nothing added to sums. `ok.npy` says which rows are there, unless the layer has an
+    output of that name: one of booleans is then false in holes."""
+    named = {output.name for output in survey.outputs or ()}
+    merged = _written(survey, folder, job, items, "" if OK in named else OK)
+    fields = {**msgspec.structs.asdict(merged), "format": PARTIAL_FORMAT, "missing_rows": survey.missing_rows}
+    return _sealed(Partial(**fields, missing_shards=len(survey.numbers) - survey.present), folder)
+
+
+def last_shard(bundles: Sequence[Path]) -> int:
+    """The highest number in them; -1 where there is none. Raises DamagedBundle."""
+    return max((entry.number for path in bundles for entry in index_of(path).entries), default=-1)
+
+
+def bytes_of(survey: Survey) -> int:
+    """About what the merged files take: of holes all that they have, of all else what the bundles have."""
+    rows = sum(unit_bytes(output) for output in survey.layout.kept if output.form == "rows") * survey.rows
+    others = [at for at, output in enumerate(_segments(survey.layout.kept)) if output.form != "rows"]
+    return rows + sum(map(survey.segment_bytes, others)) + survey.rows + TABLE_BYTES * survey.present
+
+
+def _segments(outputs: Iterable[Output]) -> Iterator[Output]:
+    """The output of each segment of a shard."""
+    for output in outputs:
+        yield from [output] * segments_of(output)
+
+
+def _surveyed(layer: Layer, bundles: Sequence[Path], since: float = 0.0) -> Survey:
     survey = Survey(layer, since)
     for path in bundles:
         survey.add(path)
-    survey.check()
+    return survey
+
+
+def _sealed(manifest: _M, folder: Path) -> _M:
+    """The manifest comes last, and all is durable."""
     with naming_space(folder):
-        manifest = _written(survey, folder, job, items)
         write_durably(folder / MANIFEST, encode_manifest(manifest))
         fsync_folder(folder)
     return manifest
 
 
-def _written(survey: Survey, folder: Path, job: str, items: Path | None) -> Merged:
+def _written(survey: Survey, folder: Path, job: str, items: Path | None, ok: str) -> Merged:
+    """All files but the manifest. `ok`: the output that says which rows are there; "" for none."""
     layer = survey.layer
-    with ExitStack() as closing:
+    with naming_space(folder), ExitStack() as closing:
         files = OpenFiles()
-        products = _Pass(survey, folder, files, closing).run()
+        products = _Pass(survey, folder, files, closing, ok).run()
         return Merged(
             format=FORMAT,
             job=job,
             layer=layer.name,
             digest=layer.digest,
             rows=survey.rows,
-            shards=len(survey.numbers),
+            shards=survey.present,
             outputs=products,
             table=_write_table(survey, folder, files, closing),
             fingerprints=survey.fingerprints,
@@ -76,7 +146,7 @@ def _written(survey: Survey, folder: Path, job: str, items: Path | None) -> Merg
 
 def _write_table(survey: Survey, folder: Path, files: OpenFiles, closing: ExitStack) -> File:
     dtype, blocks = survey.table()
-    npy = NpyFile(folder / SHARDS, dtype, (len(survey.numbers),), files)
+    npy = NpyFile(folder / SHARDS, dtype, (survey.present,), files)
     closing.callback(npy.close)
     for block in blocks:
         npy.write(block.tobytes())
@@ -134,21 +204,34 @@ class _Reader:
 
 
 class _Sinks:
-    """Where each kept segment of a shard goes."""
+    """Where each kept segment of a shard goes, and whether it is there."""
 
-    def __init__(self, survey: Survey, folder: Path, open_files: OpenFiles, closing: ExitStack) -> None:
+    def __init__(self, survey: Survey, folder: Path, open_files: OpenFiles, closing: ExitStack, ok: str) -> None:
         self._survey, self._folder, self._open, self._closing = survey, folder, open_files, closing
         self.targets: list[NpyFile | Offsets | FileTables | FilesOut] = []
         self._files: dict[str, list[NpyFile]] = {}
         self._folders: dict[str, FilesOut] = {}
         self._ragged: list[tuple[Offsets, int, int]] = []  # with the segment of its values, and a value's bytes
+        self._blanks: list[tuple[NpyFile | Offsets, bytes]] = []  # with what stands there for a row that is missing
         for output in survey.layout.kept:
             if output.form == "ragged":
                 self._add_ragged(output)
             elif output.form == "files":
                 self._add_files(output)
             else:
-                self.targets.append(self._create(output, "", output.dtype, (survey.rows, *output.shape)))
+                self._add_rows(output)
+        self._ok = self._create(Output(ok, "rows", "|b1"), "", "|b1", (survey.rows,)) if ok else None
+
+    def leave_out(self, rows: int) -> None:
+        """A shard that is missing."""
+        for target, blank_row in self._blanks:
+            _repeat(target, blank_row, rows)
+        self.note(rows, False)
+
+    def note(self, rows: int, there: bool) -> None:
+        """Say it of so many rows."""
+        if self._ok is not None:
+            _repeat(self._ok, bytes([there]), rows)
 
     def adds_up(self, sizes: list[int]) -> bool:
         """After a shard: whether its lengths are those of its values."""
@@ -160,13 +243,19 @@ class _Sinks:
 
     def finish(self, outputs: tuple[Output, ...]) -> tuple[Product, ...]:
         """Every file durable."""
-        return tuple(self._product(output) for output in outputs)
+        ok = () if self._ok is None else (Product(OK, "rows", (self._ok.finish(),)),)
+        return (*(self._product(output) for output in outputs), *ok)
 
     def _product(self, output: Output) -> Product:
         if output.form == "files":
             folder = self._folders[output.name]
             return Product(output.name, output.form, (folder.finish(),), folder.nbytes)
         return Product(output.name, output.form, tuple(npy.finish() for npy in self._files[output.name]))
+
+    def _add_rows(self, output: Output) -> None:
+        npy = self._create(output, "", output.dtype, (self._survey.rows, *output.shape))
+        self.targets.append(npy)
+        self._blanks.append((npy, np.full(output.shape, blank(output.dtype), output.dtype).tobytes()))
 
     def _add_files(self, output: Output) -> None:
         tables = FileTables()
@@ -179,6 +268,7 @@ class _Sinks:
         count = self._survey.segment_bytes(segment) // unit
         offsets = Offsets(self._create(output, ".offsets", "<i8", (self._survey.rows + 1,)))
         self.targets += [offsets, self._create(output, ".values", output.dtype, (count, *output.shape))]
+        self._blanks.append((offsets, bytes(8)))  # its length
         self._ragged.append((offsets, segment, unit))
 
     def _create(self, output: Output, suffix: str, dtype: str, shape: tuple[int, ...]) -> NpyFile:
@@ -191,9 +281,9 @@ class _Sinks:
 class _Pass:
     """The one pass over all bytes."""
 
-    def __init__(self, survey: Survey, folder: Path, files: OpenFiles, closing: ExitStack) -> None:
+    def __init__(self, survey: Survey, folder: Path, files: OpenFiles, closing: ExitStack, ok: str) -> None:
         self._survey = survey
-        self._sinks = _Sinks(survey, folder, files, closing)
+        self._sinks = _Sinks(survey, folder, files, closing, ok)
         self._sums = Sums(survey.layout)
         self._reader = _Reader(survey.sources)
         closing.callback(self._reader.close)
@@ -202,7 +292,12 @@ class _Pass:
         apart = bool(self._survey.layout.sums)
         first_row = 0
         for shard in self._survey.shards():
+            if shard.at < 0:
+                self._sinks.leave_out(shard.rows)
+                first_row += shard.rows
+                continue
             self._copy(shard, first_row)
+            self._sinks.note(shard.rows, True)
             first_row += shard.rows
             if apart and not self._survey.sources[shard.at].summed:
                 self._add(shard.at, shard.offset + sum(shard.sizes), shard.sum_digest)
@@ -243,3 +338,11 @@ class _Pass:
     def _judge(self, at: int, offset: int, well: bool) -> None:
         if not well:
             raise DamagedBundle(self._survey.sources[at].path, f"what is at byte {offset} does not match its digest")
+
+
+def _repeat(target: NpyFile | Offsets, row: bytes, count: int) -> None:
+    """So many rows of these bytes, some at a time."""
+    at_once = max(1, CHUNK // max(1, len(row)))
+    while count > 0:
+        target.write(memoryview(row * min(count, at_once)))
+        count -= at_once

@@ -102,9 +102,9 @@ class MergedLayer:
     shards: Array
 
 
-def open_result(folder: Path) -> MergedLayer:
-    """A finished layer's arrays."""
-    manifest = read_manifest(folder)
+def open_result(folder: Path, partial: bool = False) -> MergedLayer:
+    """A finished layer's arrays. `partial`: or those of one that was merged while shards of it were missing."""
+    manifest = read_manifest(folder, partial=partial)
     outputs = {product.name: _open_product(folder, product) for product in manifest.outputs}
     return MergedLayer(manifest, outputs, _open_file(folder, manifest.table))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import shutil
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from muster.jobs.common.durable import fsync_folder, make_folder, write_durably
 from muster.jobs.common.errors import MusterError
 from muster.jobs.common.hashing import of_bytes
 from muster.jobs.contract.plan import Layer, Output, Plan
-from muster.jobs.parts.manifest import MANIFEST, encode_manifest, read_manifest
+from muster.jobs.parts.manifest import MANIFEST, encode_manifest, link_files, read_manifest
 
 log = logging.getLogger("muster.daemon")
 
@@ -62,10 +61,7 @@ def _link(there: Path, here: Path, job: str, layer: Layer, known: str | None) ->
     if manifest.digest != layer.digest:
         raise FileNotFoundError(f"{there} is of another layer")
     make_folder(here)
-    for file in manifest.files:
-        os.link(there / file.file, here / file.file)
-    for folder in manifest.folders:
-        shutil.copytree(there / folder, here / folder, copy_function=os.link)
+    link_files(manifest, there, here)
     raw = encode_manifest(msgspec.structs.replace(manifest, job=job))
     write_durably(here / MANIFEST, raw)
     fsync_folder(here)

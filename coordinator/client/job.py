@@ -54,11 +54,15 @@ class Job:
             raise jobs.incomplete(status)
         return status
 
-    def result(self, layers: Sequence[str] | None = None, progress: bool = True) -> Result:
+    def result(self, layers: Sequence[str] | None = None, progress: bool = True, *, partial: bool = False) -> Result:
         """The merged arrays by layer and output, mapped; waits for the job unless all that is wanted is merged.
 
         `layers`: names or globs; without them, all. From another machine they are downloaded first, into the cache.
+        `partial`: what there is by now, with holes where shards are missing, which `["ok"]` and the layer's manifest
+        show. Layers of which nothing is there are left out.
         """
+        if partial:
+            return self._partial(layers, progress)
         merged, missing = self._place.layers(self.id)
         wanted = _chosen([*merged, *missing], layers)
         if not set(wanted) <= set(merged):
@@ -67,6 +71,13 @@ class Job:
         if unmerged := [name for name in wanted if name not in set(merged)]:
             raise IncompleteError(f"{self.id}: layer {unmerged[0]} is not merged", "wait for the job, then ask again")
         return Result(self.id, self._place.result(self.id, wanted, progress), wanted)
+
+    def _partial(self, layers: Sequence[str] | None, progress: bool) -> Result:
+        there, missing = self._place.partial(self.id)
+        wanted = [name for name in _chosen([*there, *missing], layers) if name in set(there)]
+        if not wanted:
+            raise IncompleteError(f"{self.id}: no shard of these layers is committed yet", "ask again later")
+        return Result(self.id, self._place.result(self.id, wanted, progress, partial=True), wanted, partial=True)
 
     def stream(self, after: str | None = None) -> Iterator[Shard]:
         """Each shard once, in the order of the commits, as soon as it is one; those of the past first.

@@ -19,8 +19,9 @@ NAMES_SHOWN = 8
 class Result(Mapping[str, Mapping[str, Values]]):
     """`result["conv1"]["centers"]` is an `np.memmap`. A ragged output is a `RaggedRows`: `[i]` has row i's values."""
 
-    def __init__(self, job: str, folder: Path, layers: list[str]) -> None:
+    def __init__(self, job: str, folder: Path, layers: list[str], partial: bool = False) -> None:
         self.job = job
+        self.partial = partial  # whether layers may have holes
         self.folder = folder  # LAYER/OUTPUT.npy below it
         self._opened: dict[str, MergedLayer | None] = dict.fromkeys(layers)
 
@@ -45,7 +46,7 @@ class Result(Mapping[str, Mapping[str, Values]]):
             raise KeyError(name)
         found = self._opened[name]
         if found is None:
-            found = self._opened[name] = open_result(self.folder / name)
+            found = self._opened[name] = open_result(self.folder / name, self.partial)
         return found
 
     def array(self, output: str | None = None, layer: str | None = None) -> Array:

@@ -22,8 +22,9 @@ LINE_LIMIT = 8_192  # bytes of one request
 
 @click.command(epilog=example("coordinator fetch weights.1 < requests > files"))
 @job_argument
+@click.option("--partial", is_flag=True, help="Of what `result --partial` made, and not of the result.")
 @root_option
-def command(job: str, root: Path | None) -> None:
+def command(job: str, partial: bool, root: Path | None) -> None:
     """Send files of merged layers, as asked for on stdin, one after the other.
 
     A request is a line of JSON, {"layer": "conv1", "file": "manifest.json"}: the file is one that the layer's manifest
@@ -35,7 +36,7 @@ def command(job: str, root: Path | None) -> None:
     layers = {layer.name for layer in plans.load(folder).layers}
     out = sys.stdout.buffer
     for wanted in requests(sys.stdin.buffer):
-        answer(folder, layers, wanted, out.write, out.flush)
+        answer(folder, layers, wanted, out.write, out.flush, partial)
 
 
 def requests(lines: BinaryIO) -> Iterator[Wanted]:

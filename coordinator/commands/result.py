@@ -12,6 +12,8 @@ from muster.coordinator.display import tables
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import JobFolder
 from muster.coordinator.result_downloads.file_server import layers_of
+from muster.coordinator.result_downloads.partial import PartialResult
+from muster.coordinator.result_downloads.partial import make as make_partial
 from muster.jobs.common.cli import example
 from muster.jobs.common.durable import fsync_folder, naming_space, publish, sync_tree
 from muster.jobs.common.errors import IncompleteError, RefusedError
@@ -20,19 +22,33 @@ from muster.jobs.parts.manifest import MANIFEST, folders_of_files
 NAMES_SHOWN = 5
 
 
-@click.command(epilog=example("coordinator result weights", "coordinator result weights --to /data/out"))
+@click.command(
+    epilog=example(
+        "coordinator result weights",
+        "coordinator result weights --to /data/out",
+        "coordinator result weights --partial",
+    )
+)
 @job_argument
 @click.option("--to", "target", type=click.Path(path_type=Path), metavar="DIR", help="Copy the merged layers to DIR.")
+@click.option("--partial", is_flag=True, help="Merge layers that lack shards too, with holes, into a folder apart.")
 @root_option
 @json_option
-def command(job: str, target: Path | None, root: Path | None, as_json: bool) -> None:
+def command(job: str, target: Path | None, partial: bool, root: Path | None, as_json: bool) -> None:
     """Print the folder with the merged arrays, LAYER/OUTPUT.npy below it.
 
     Works while the job runs, for the layers that are complete, and without a coordinator.
     Copying again goes on where it was interrupted.
+
+    With --partial, what is committed by now of all other layers is merged as well, into `partial` in the job's folder,
+    or DIR, in place of what this put there before. Rows that are missing have NaN, or 0 in integers; ok.npy and the
+    manifest say which. Merged layers are there too, as hard links, or copies in DIR.
     """
     found = roots.existing(root)
     name = roots.resolve_job(found, job)
+    if partial:
+        _say_partial(make_partial(found, name, target, _copy_layer if target else None), as_json)
+        return
     folder = found.job(name)
     merged, missing = layers_of(folder)
     if not merged:
@@ -48,17 +64,39 @@ def command(job: str, target: Path | None, root: Path | None, as_json: bool) -> 
         click.echo(f"note: {unfinished(merged, missing)}", err=True)
 
 
+def _say_partial(made: PartialResult, as_json: bool) -> None:
+    if as_json:
+        say_json(made)
+        return
+    say(made.path)
+    for part in made.parts[:NAMES_SHOWN]:
+        shards = f"{part.missing_shards:,} of {tables.counted(part.shards + part.missing_shards, 'shard')}"
+        click.echo(f"note: {part.layer} lacks {shards}, {part.missing_rows:,} of its {part.rows:,} rows", err=True)
+    if len(made.parts) > NAMES_SHOWN:
+        click.echo(f"note: so do {len(made.parts) - NAMES_SHOWN:,} more layers; --json has all", err=True)
+    if made.missing:
+        click.echo(f"note: nothing is there of {_listed(made.missing)}", err=True)
+    for problem in made.damaged:
+        click.echo(f"note: a bundle is damaged and left out: {problem}", err=True)
+
+
 def nothing_merged(job: str, folder: JobFolder) -> IncompleteError:
     """A job with a driver may have checkpoints by then."""
     if folder.checkpoints.is_dir():
         return IncompleteError(f"{job} has no result yet", f"its checkpoints are in {folder.checkpoints}")
-    return IncompleteError(f"no layer of {job} is merged yet", f"`coordinator status {job}` says how far it is")
+    hint = f"`coordinator status {job}` says how far it is; `coordinator result {job} --partial` has what there is"
+    return IncompleteError(f"no layer of {job} is merged yet", hint)
 
 
 def unfinished(merged: list[str], missing: list[str]) -> str:
     """One line on a job that has only some of its layers."""
-    shown = ", ".join(missing[:NAMES_SHOWN]) + (", …" if len(missing) > NAMES_SHOWN else "")
-    return f"{len(merged):,} of {tables.counted(len(merged) + len(missing), 'layer')} merged; not yet: {shown}"
+    return (
+        f"{len(merged):,} of {tables.counted(len(merged) + len(missing), 'layer')} merged; not yet: {_listed(missing)}"
+    )
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:NAMES_SHOWN]) + (", …" if len(names) > NAMES_SHOWN else "")
 
 
 def copy(result: Path, target: Path, layers: list[str]) -> None:

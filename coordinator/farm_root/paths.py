@@ -167,6 +167,11 @@ class JobFolder:
         return self.path / "result"
 
     @property
+    def partial(self) -> Path:
+        """What there was of the result when somebody asked, where shards were missing: not for `verify`."""
+        return self.path / "partial"
+
+    @property
     def failures(self) -> Path:
         return self.path / "failures.log"
 

@@ -1,5 +1,5 @@
 """A job's plan as the root keeps it, held to the digest that the store has of it. One that differs is never used. And
-the digests that the store has of its manifests, by which `verify` judges those."""
+what the store has of its results: the digests of manifests, by which `verify` judges those, and which bundles count."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from muster.coordinator.api.requests import Manifests, ManifestsAsk, StatusAsk
-from muster.coordinator.api.status import Status
+from muster.coordinator.api.requests import CommitsAsk, Manifests, ManifestsAsk, StatusAsk
+from muster.coordinator.api.status import Commits, Status
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root.paths import JobFolder, Root
 from muster.jobs.common.errors import DamagedError, LinkError, NoDaemonError, NotFoundError, RefusedError
@@ -68,6 +68,27 @@ def manifests(folder: JobFolder) -> dict[str, str]:
         return dict(_stored(root.store, "layers", "manifest", known, job))
     except NotFoundError:
         return {}
+
+
+def bundles(folder: JobFolder, plan: Plan) -> dict[str, list[str]]:
+    """The files of the committed bundles by layer; from the daemon, which tells of those of merged layers too, or the
+    store where none serves."""
+    root, job = Root(folder.path.parents[1]), folder.path.name
+    found: dict[str, list[str]] = {layer.name: [] for layer in plan.layers}
+    try:
+        with ask_daemon.line(root) as line:
+            after = 0
+            while items := line.ask(CommitsAsk(job, after), Commits).items:
+                for commit in items:
+                    found[commit.layer].append(commit.file)
+                after = items[-1].seq
+    except (NoDaemonError, LinkError):
+        names = {layer.digest: layer.name for layer in plan.layers}
+        known = "SELECT digest, file FROM bundles JOIN layers ON layers.id = bundles.layer WHERE job = ? ORDER BY file"
+        found = {name: [] for name in found}
+        for digest, file in _stored(root.store, "bundles", "file", known, job):
+            found[names[digest]].append(file)
+    return found
 
 
 def _stored(path: Path, table: str, column: str, query: str, job: str) -> list[tuple[Any, ...]]:

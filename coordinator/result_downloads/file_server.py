@@ -53,12 +53,14 @@ def answer(
     wanted: Wanted,
     write: Callable[[bytes], object],
     flush: Callable[[], object],
+    partial: bool = False,
 ) -> None:
-    """The file as it is now; a reader compares it with the manifest it knows. `layers`: the names of the job's."""
+    """The file as it is now; a reader compares it with the manifest it knows. `layers`: the names of the job's.
+    `partial`: of its partial result."""
     if wanted.layer not in layers:
         raise NotFoundError(f"{folder.path.name} has no layer {wanted.layer!r}")
-    place = folder.result / wanted.layer
-    if wanted.file != MANIFEST and not _is_named(read_manifest(place), wanted.file):
+    place = (folder.partial if partial else folder.result) / wanted.layer
+    if wanted.file != MANIFEST and not _is_named(read_manifest(place, partial=partial), wanted.file):
         raise NotFoundError(f"{wanted.layer} has no file {wanted.file!r}", "its manifest.json names them")
     try:
         file = (place / wanted.file).open("rb", buffering=0)

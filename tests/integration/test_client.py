@@ -232,6 +232,10 @@ def test_a_job_that_ends_without_all_its_shards(farm: Farm) -> None:
         job.result(progress=False)
     with pytest.raises(IncompleteError):
         list(job.stream())
+    some = job.result(progress=False, partial=True)
+    there = np.array(some.array("ok"))
+    assert np.flatnonzero(~there).tolist() == [4, 5, 6, 7] and np.isnan(some.array("out")[~there]).all()
+    np.testing.assert_array_equal(some.array("out")[there], array[there])
     [failure] = job.logs(failed=True)
     assert "thirteen" in failure.message + failure.evidence
     assert job.logs(f"{failure.layer}/{failure.number}") == [failure]

@@ -51,5 +51,9 @@ class Backend(Protocol):
 
     def layers(self, job: str) -> Layers: ...
 
-    def result(self, job: str, layers: list[str], progress: bool) -> Path:
-        """A folder of this machine in which these layers are."""
+    def partial(self, job: str) -> Layers:
+        """Merge what there is of the job, in place of what was merged so before. The layers of which something is
+        there, and those of which nothing is."""
+
+    def result(self, job: str, layers: list[str], progress: bool, partial: bool = False) -> Path:
+        """A folder of this machine in which these layers are. `partial`: as `partial` merged them."""

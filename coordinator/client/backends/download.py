@@ -33,12 +33,13 @@ MANIFEST_LIMIT = 16 << 20  # bytes
 
 
 class Download:
-    """One job's result. `folder` is made."""
+    """One job's result, or what was made of it where shards were missing. `folder` is made."""
 
-    def __init__(self, ssh: Ssh, job: str, folder: Path) -> None:
+    def __init__(self, ssh: Ssh, job: str, folder: Path, partial: bool = False) -> None:
         self._ssh = ssh
         self._job = job
         self.folder = folder
+        self._partial = partial
         self._patience = Patience()
 
     def run(self, layers: list[str], progress: bool) -> None:
@@ -55,26 +56,28 @@ class Download:
 
     def _take(self, left: list[str], bar: tqdm[Any]) -> None:
         """Over one connection; what is done goes from the end of `left`."""
-        with self._ssh.talk("fetch", "--", self._job) as talk, naming_space(self.folder):
+        options = ["--partial"] if self._partial else []
+        with self._ssh.talk("fetch", *options, "--", self._job) as talk, naming_space(self.folder):
             while left:
-                _Layer(talk, left[-1], self.folder, self._patience).take(bar)
+                _Layer(talk, left[-1], self.folder, self._patience, self._partial).take(bar)
                 left.pop()
 
 
 class _Layer:
     """One layer over an open connection."""
 
-    def __init__(self, talk: SshTalk, name: str, folder: Path, patience: Patience) -> None:
+    def __init__(self, talk: SshTalk, name: str, folder: Path, patience: Patience, partial: bool) -> None:
         if not is_layer(name):
             raise ProtocolError(f"the server calls a layer {name[:80]!r}")
         self._talk, self._name, self._folder, self._patience = talk, name, folder / name, patience
+        self._partial = partial
 
     def take(self, bar: tqdm[Any]) -> None:
         raw = self._manifest()
         seal = self._folder / MANIFEST
         if seal.is_file() and seal.read_bytes() == raw:
             return
-        manifest = decode_manifest(raw, f"the manifest of {self._name}")
+        manifest = decode_manifest(raw, f"the manifest of {self._name}", self._partial)
         self._folder.mkdir(parents=True, exist_ok=True)
         seal.unlink(missing_ok=True)
         for file in manifest.files:

@@ -10,7 +10,7 @@ from muster.coordinator.api.status import Agents, AgentStatus, FailureRecord, Fa
 from muster.coordinator.client.backends.base import Layers
 from muster.coordinator.farm_root import ask_daemon, uploads
 from muster.coordinator.farm_root.paths import Root
-from muster.coordinator.result_downloads import shard_stream
+from muster.coordinator.result_downloads import partial, shard_stream
 from muster.coordinator.result_downloads.file_server import layers_of
 from muster.coordinator.submission import client_job
 
@@ -58,8 +58,13 @@ class LocalBackend:
     def layers(self, job: str) -> Layers:
         return Layers(*layers_of(self._root.job(job)))
 
-    def result(self, job: str, layers: list[str], progress: bool) -> Path:
-        return self._root.job(job).result
+    def partial(self, job: str) -> Layers:
+        made = partial.make(self._root, job)
+        return Layers(made.layers, made.missing)
+
+    def result(self, job: str, layers: list[str], progress: bool, partial: bool = False) -> Path:
+        folder = self._root.job(job)
+        return folder.partial if partial else folder.result
 
 
 class _Reader:

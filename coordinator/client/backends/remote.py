@@ -48,6 +48,7 @@ class RemoteBackend:
     def __init__(self, ssh: Ssh, cache: Path) -> None:
         self._ssh = ssh
         self._cache = cache
+        self._farm = ""  # its uuid, once it was told with layers
 
     def __str__(self) -> str:
         return str(self._ssh)
@@ -104,20 +105,28 @@ class RemoteBackend:
     def layers(self, job: str) -> Layers:
         return Layers(*self._listed(job)[1:])
 
+    def partial(self, job: str) -> Layers:
+        found = self._checked(self._ask(Listing, "result", "--partial", "--json", "--", job))
+        return Layers(found.layers, found.missing)
+
     def _listed(self, job: str) -> tuple[str, list[str], list[str]]:
         try:
-            found = self._ask(Listing, "result", "--json", "--", job)
+            found = self._checked(self._ask(Listing, "result", "--json", "--", job))
         except IncompleteError:
-            return "", [], [layer.name for layer in self.status(job).jobs[0].layers]
+            return self._farm, [], [layer.name for layer in self.status(job).jobs[0].layers]
+        return found.farm, found.layers, found.missing
+
+    def _checked(self, found: Listing) -> Listing:
         if found.farm and not is_digest(found.farm):
             raise ProtocolError(f"{self} calls its farm {found.farm[:80]!r}")
         if (odd := next((name for name in found.layers + found.missing if not is_layer(name)), None)) is not None:
             raise ProtocolError(f"{self} calls a layer {odd[:80]!r}")
-        return found.farm, found.layers, found.missing
+        self._farm = found.farm
+        return found
 
-    def result(self, job: str, layers: list[str], progress: bool) -> Path:
-        farm, _, _ = self._listed(job)
-        download = Download(self._ssh, job, self._cache / farm / job)
+    def result(self, job: str, layers: list[str], progress: bool, partial: bool = False) -> Path:
+        farm = self._farm if partial else self._listed(job)[0]
+        download = Download(self._ssh, job, self._cache / farm / (f"{job}.partial" if partial else job), partial)
         download.run(layers, progress)
         return download.folder
 

@@ -238,7 +238,10 @@ def _hint_of(status: JobStatus) -> str:
     if status.state == "cancelled":
         return f"`coordinator retry {status.id}` goes on with it; `coordinator result {status.id}` has what is merged"
     only = " --failed" if status.totals.quarantined else ""
-    return f"`coordinator logs {status.id}{only}` has the evidence; `coordinator retry {status.id}` runs them again"
+    rest = f"; `coordinator result {status.id} --partial` has all else" if status.state == "incomplete" else ""
+    return (
+        f"`coordinator logs {status.id}{only}` has the evidence; `coordinator retry {status.id}` runs them again{rest}"
+    )
 
 
 def failure_page(job: str, record: FailureRecord) -> str:

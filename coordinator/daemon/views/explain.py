@@ -21,10 +21,11 @@ FAILURES_SHOWN = 50
 LAYERS_SHOWN = 5
 
 _STATES = {
-    "paused": "`coordinator resume {}` goes on",
-    "halted": "`coordinator logs {}` has the evidence; `coordinator retry {}` goes on",
-    "cancelled": "`coordinator retry {}` would go on with it",
-    "incomplete": "`coordinator logs {} --failed` has the evidence; `coordinator retry {}` runs those again",
+    "paused": "`coordinator resume {0}` goes on",
+    "halted": "`coordinator logs {0}` has the evidence; `coordinator retry {0}` goes on",
+    "cancelled": "`coordinator retry {0}` would go on with it",
+    "incomplete": "`coordinator logs {0} --failed` has the evidence; `coordinator retry {0}` runs those again;"
+    " `coordinator result {0} --partial` has all else",
 }
 
 
@@ -117,7 +118,7 @@ def explain_job(engine: Engine, asked: ExplainJob) -> Explained:
     job = engine.job(asked.job)
     lines = [f"is {job.state}" + (f": {job.why}" if job.why else "") + f"; {_left(engine, job)}"]
     if job.state in _STATES:
-        lines.append(_STATES[job.state].format(job.id, job.id))
+        lines.append(_STATES[job.state].format(job.id))
     if job.quarantined:
         lines.append(f"{_counted(job.quarantined, 'shard')} given up: `coordinator logs {job.id} --failed`")
     if job.state == "running":

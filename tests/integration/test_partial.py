@@ -294,6 +294,18 @@ def test_killed_at_any_step_it_leaves_the_old_one_or_the_new_one(farm: FarmHarne
     farm.check_result(job)
 
 
+@pytest.mark.parametrize("call", ["link,linkat", "fsync", "rename", "renameat2"])
+def test_a_disk_that_fills_up_leaves_the_old_one_and_nothing_else(farm: FarmHarness, call: str) -> None:
+    skip_for(strace_obstacle())
+    job, agent = begun(farm)
+    asked(farm, job)
+    commit(farm, agent, 1)
+    tracer = ["strace", "-f", "-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={call}:error=ENOSPC:when=1+"]
+    command = [*tracer, *roots.command("result", farm.root.path), job, "--partial"]
+    assert farm.run(command, "full.out").wait(60) == 8, (farm.folder / "full.out").read_text()
+    assert len(check(farm, job, farm.root.job(job).partial)) == 16 and leftovers(farm) == []
+
+
 # --- every kind of output, and Python -----------------------------------------------------------------------
 
 WORDS = """

@@ -79,3 +79,13 @@ def trained_serially(farm: FarmHarness, job: str) -> str:
     assert found is not None and isinstance(found.outer, SynchronousRounds) and not refused
     assert 0 < found.outer.round < params.rounds
     return run_serially(params, dataset.read(given), begun=found.outer).digest
+
+
+def test_what_there_is_of_its_jobs_can_be_had_before_anybody_serves_it(old: FarmHarness) -> None:
+    for job, half in ((MERGE, HALF), (CLUSTERING, HALF), (LINES, None)):
+        done = old.coordinator("result", job, "--partial", "--json")
+        assert done.returncode == 0, done
+        [part] = json.loads(done.stdout)["parts"]
+        assert part["shards"] == half or (half is None and part["shards"] > 0 and part["missing_rows"])
+    assert old.coordinator("result", TRAINING, "--partial").returncode == 7
+    assert json.loads(old.coordinator("result", COMPLETE, "--partial", "--json").stdout)["parts"] == []

@@ -17,7 +17,7 @@ PIP := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --disable-pip-version-ch
 # The oldest Python that may run users' code, where this machine has it
 OLD ?= $(firstword $(shell python3.8 -c "print('python3.8')" 2>/dev/null) $(wildcard $(HOME)/.pyenv/versions/3.8.*/bin/python))
 
-.PHONY: help setup demo test check lint types bench chaos simulate campaign large old wheel clean
+.PHONY: help setup demo test check lint types bench chaos simulate campaign arena large old wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,10 @@ simulate: $(VENV)/.tested  ## worlds of the real scheduler and agents' cores, al
 
 campaign: $(VENV)/.tested  ## a part of the campaign, one line of JSON: make campaign PART=kills SEED=7 TIMES=200 (kills, power, damage)
 	$(BIN)/python -m tests.campaign $(PART) --seed $(SEED) --times $(TIMES)
+
+arena: $(VENV)/.tested  ## Muster and its peers through the same faults; writes docs/arena.md: make arena SEED=1
+	@$(PIP) --editable '.[bench]'
+	$(BIN)/python -m tests.arena --seed $(SEED) --keep
 
 large: $(VENV)/.tested  ## a result of 4 GB, with 300 MB for each of daemon, helpers and merge
 	MUSTER_LARGE_MB=4000 $(BIN)/python -m pytest -q -s tests/integration/test_large_output.py

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,7 +96,10 @@ def _placed(spec: dict[str, Any], key: str, base: Path, here: bool) -> dict[str,
 
 
 def _found(source: SourceSpec, base: Path) -> dict[str, Outgoing]:
-    return {layer.name: Outgoing(mapped(layer.source), layer.source.path) for layer in discover(source, base)}
+    found = discover(source, base)
+    for note in found.notes:
+        warnings.warn(note, stacklevel=2)
+    return {layer.name: Outgoing(mapped(layer.source), layer.source.path) for layer in found.layers}
 
 
 def _checked(

@@ -15,6 +15,8 @@ from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import UsageError
+from muster.jobs.common.printable import harmless
+from muster.jobs.contract.plan import Plan
 
 
 @click.command(
@@ -79,8 +81,15 @@ def _submit_from(root: Root, old: str, job_file: Path | None, layers: tuple[str,
     planned = reuse.planned_from(root, old, job_file, reuse.Wish(layers, sets))
     for fate in reuse.fates(root, old, planned.plan):
         click.echo(f"{fate.layer}: {'reused' if fate.reused else 'computed'}: {fate.why}", err=True)
+    say_notes(planned.plan)
     with submission(root, planned) as folder:
         return ask_daemon.ask(root, Submit(folder, old), Submitted).job
+
+
+def say_notes(plan: Plan) -> None:
+    """What its user should know before it runs."""
+    for note in plan.notes:
+        click.echo(harmless(note), err=True)
 
 
 def submit(root: Root, job_file: Path) -> str:
@@ -88,5 +97,6 @@ def submit(root: Root, job_file: Path) -> str:
     from muster.coordinator.submission.submit import plan_file, submission
 
     planned = plan_file(job_file)
+    say_notes(planned.plan)
     with submission(root, planned) as folder:
         return ask_daemon.ask(root, Submit(folder), Submitted).job

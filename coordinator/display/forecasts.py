@@ -29,6 +29,7 @@ def forecast_page(seen: Forecast) -> str:
         f"  root     {_room(seen)}",
         farm_line(seen),
         f"  time     {_forecast_time(seen)}",
+        *(f"  note     {note}" for note in seen.notes),
     ]
     return "\n".join(lines) + "\n\n" + _forecast_layers(seen.layers)
 

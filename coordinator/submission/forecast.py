@@ -54,6 +54,7 @@ class Forecast:
     basis: str  # what the time is taken from, or why there is none
     layers: tuple[LayerForecast, ...]
     of_kind: KindForecast | None = None  # what the kind says itself, where it does
+    notes: tuple[str, ...] = ()  # what its user should know of its source
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,7 @@ def forecast(
         basis=_basis(pace, slots, in_bytes),
         layers=layers,
         of_kind=_of_kind(plan.work) if plan.counted else None,
+        notes=plan.notes,
     )
 
 

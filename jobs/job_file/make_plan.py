@@ -50,7 +50,8 @@ def make_plan(
     """
     kind = registry.load(job.kind)
     arrays = job.source is not None and not job.source.has_items
-    found = discover(job.source, base) if job.source is not None and arrays else None
+    source = discover(job.source, base) if job.source is not None and arrays else None
+    found = source.layers if source is not None else None
     if job.overrides and found is None:
         raise JobFileError("overrides: only arrays have layers of their own", "leave it out")
     given = job
@@ -83,6 +84,7 @@ def make_plan(
         same_kernels=job.same_kernels == "require" or prepared.same_kernels,
         notify=job.notify.command if job.notify else "",
         counted=(ahead.total, ahead.unit) if ahead else None,
+        notes=source.notes if source is not None else (),
     )
 
 

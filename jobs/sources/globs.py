@@ -57,6 +57,17 @@ def matches(name: str, glob: str) -> bool:
     return len(parts) in reached
 
 
+def leads_into(folder: str, glob: str) -> bool:
+    """Whether the name of a layer below `folder` could be one of a pattern's."""
+    parts = folder.split("/")
+    for at, piece in enumerate(glob.split("/")):
+        if piece == ANY or at == len(parts):
+            return True
+        if not _compiled(piece).match(parts[at]):
+            return False
+    return False
+
+
 def _closed(places: Places, pattern: tuple[str, ...]) -> Places:
     """With those where a `**` stands for no folder at all."""
     found = set(places)

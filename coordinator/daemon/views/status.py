@@ -211,6 +211,7 @@ def notes_of(engine: Engine, job: s.Job, machines: bool = True) -> list[str]:
     notes += _unmerged(engine, job)[:5]
     if job.state != "running":
         return notes
+    notes += engine.jobs[job.id].plan.notes
     obstacles = obstacles_of(engine, job)
     if not obstacles:
         return [*notes, "no agent has joined"]

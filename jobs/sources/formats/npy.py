@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, NamedTuple
 from muster.jobs.common.errors import SourceError
 
 MAGIC = b"\x93NUMPY"
+ARCHIVE_MAGIC = b"PK\x03\x04"
 HEADER_LIMIT = 10_000  # numpy's own; longer ones are structured types or an attack on the parser
 AXES_LIMIT = 32
 ALIGN = 64
@@ -98,6 +99,9 @@ def _header_text(file: BinaryIO, size: int, where: str) -> tuple[str, int]:
         raise SourceError(
             f"{where}: a pickle, not a .npy", "save the array with `np.save(path, array, allow_pickle=False)`"
         )
+    if start[:4] == ARCHIVE_MAGIC:
+        hint = "save each of its arrays by `np.save` as a .npy"
+        raise SourceError(f"{where}: not a .npy file but an archive, as a .npz of several arrays is", hint)
     if start[: len(MAGIC)] != MAGIC[: len(start)]:
         raise SourceError(f"{where}: not a .npy file", "save the array with `np.save(path, array)`")
     if len(start) < 12:

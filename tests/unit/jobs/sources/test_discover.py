@@ -22,7 +22,7 @@ def save(path: Path, rows: int = 3) -> Path:
 
 
 def found(base: Path, spec: SourceSpec | None = None) -> list[str]:
-    return [layer.name for layer in discover(spec or SourceSpec("w"), base)]
+    return [layer.name for layer in discover(spec or SourceSpec("w"), base).layers]
 
 
 def refused(base: Path, spec: SourceSpec | None = None) -> SourceError:
@@ -36,7 +36,7 @@ def test_a_nested_folder(tmp_path: Path) -> None:
     for name in ["b/conv.0.weight", "b/a", "fc", "a"]:
         save(tmp_path / "w" / f"{name}.npy")
     (tmp_path / "w" / "README.txt").write_text("not a layer")
-    layers = discover(SourceSpec("w"), tmp_path)
+    layers = discover(SourceSpec("w"), tmp_path).layers
     assert [layer.name for layer in layers] == ["a", "b/a", "b/conv.0.weight", "fc"]
     source = layers[1].source
     path = tmp_path.resolve() / "w" / "b" / "a.npy"
@@ -62,7 +62,7 @@ def test_dots_are_passed_over_and_case_is_not(tmp_path: Path) -> None:
 
 def test_one_dimension_has_scalar_rows(tmp_path: Path) -> None:
     np.save(tmp_path / "v.npy", np.arange(5, dtype=">i2"))
-    [layer] = discover(SourceSpec("v.npy"), tmp_path)
+    [layer] = discover(SourceSpec("v.npy"), tmp_path).layers
     assert (layer.source.dtype, layer.source.shape) == (">i2", (5,))
 
 
@@ -71,7 +71,7 @@ def test_symlinks_are_stored_resolved(tmp_path: Path) -> None:
     (tmp_path / "w").mkdir()
     (tmp_path / "w" / "one.npy").symlink_to("../data/real.npy")
     (tmp_path / "w" / "sub").symlink_to("../data")
-    layers = discover(SourceSpec("w"), tmp_path)
+    layers = discover(SourceSpec("w"), tmp_path).layers
     assert [(layer.name, layer.source.path) for layer in layers] == [("one", str(real)), ("sub/real", str(real))]
 
 
@@ -148,7 +148,7 @@ def _folder_named_like_an_array(folder: Path) -> None:
 
 
 def _pipe(folder: Path) -> None:
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     os.mkfifo(folder / "a.npy")
 
 
@@ -205,9 +205,9 @@ def test_what_may_not_be_read(tmp_path: Path, what: str) -> None:
 def test_raw_binary(tmp_path: Path) -> None:
     (tmp_path / "w.f32.bin").write_bytes(bytes(96))
     for shape in ([-1, 4], [6, 4]):
-        [layer] = discover(SourceSpec("w.f32.bin", None, "float32", shape), tmp_path)
+        [layer] = discover(SourceSpec("w.f32.bin", None, "float32", shape), tmp_path).layers
         assert (layer.name, layer.source.shape, layer.source.dtype, layer.source.offset) == ("w.f32", (6, 4), "<f4", 0)
-    [layer] = discover(SourceSpec("w.f32.bin", None, ">i2", [-1]), tmp_path)
+    [layer] = discover(SourceSpec("w.f32.bin", None, ">i2", [-1]), tmp_path).layers
     assert (layer.source.shape, layer.source.dtype) == ((48,), ">i2")
 
 
@@ -235,3 +235,149 @@ def test_a_shape_for_what_has_its_own(tmp_path: Path) -> None:
     save(tmp_path / "w" / "a.npy")
     for path in ["w", "w/a.npy"]:
         assert "says its own dtype" in refused(tmp_path, SourceSpec(path, None, "<f4", [-1])).message
+
+
+# --- a folder of raw files ---------------------------------------------------------------------------------
+
+RAW = SourceSpec("w", None, "<f4", [-1, 4])
+
+
+def raw(base: Path, name: str, rows: int = 3, extra: int = 0) -> Path:
+    path = base / "w" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(bytes(rows * 16 + extra))
+    return path
+
+
+def test_a_folder_of_raw_files_has_a_layer_for_each(tmp_path: Path) -> None:
+    for number, name in enumerate(["a.bin", "deep/b.f32", "deep/er/c", "v 1.2,x=3.raw"]):
+        raw(tmp_path, name, number + 1)
+    raw(tmp_path, ".hidden.bin", extra=1)
+    layers = discover(RAW, tmp_path).layers
+    assert [(one.name, one.source.shape) for one in layers] == [
+        ("a", (1, 4)), ("deep/b", (2, 4)), ("deep/er/c", (3, 4)), ("v 1.2,x=3", (4, 4)),
+    ]  # fmt: skip
+    assert {(one.source.dtype, one.source.offset) for one in layers} == {("<f4", 0)}
+
+
+def test_raw_files_of_one_name_keep_their_suffixes(tmp_path: Path) -> None:
+    for name in ["conv.0.weight", "conv.0.bias", "fc.weight", "d/conv.0.weight"]:
+        raw(tmp_path, name)
+    assert found(tmp_path, RAW) == ["conv.0.bias", "conv.0.weight", "d/conv.0", "fc"]
+    one = SourceSpec("w", ["conv.0.weight"], "<f4", [-1, 4])
+    assert found(tmp_path, one) == ["conv.0.weight"]
+
+
+def test_raw_files_through_links(tmp_path: Path) -> None:
+    real = raw(tmp_path, "real.bin").rename(tmp_path / "real.bin")
+    (tmp_path / "w" / "one.bin").symlink_to(real)
+    (tmp_path / "w" / "gone.bin").symlink_to("nothing")
+    (tmp_path / "w" / "loop.bin").symlink_to("loop.bin")
+    (tmp_path / "w" / "self").symlink_to(".")
+    layers = discover(SourceSpec("w", ["one"], "<f4", [-1, 4]), tmp_path).layers
+    assert [(one.name, one.source.path) for one in layers] == [("one", str(real))]
+    for name, message in [("gone", "No such file"), ("loop", "symbolic links"), ("self/**", "through a symlink")]:
+        error = refused(tmp_path, SourceSpec("w", ["one", name], "<f4", [-1, 4]))
+        assert message in error.message, name
+
+
+@pytest.mark.parametrize(
+    ("shape", "rows", "extra", "message"),
+    [
+        ([-1, 4], 3, 1, "odd.bin: 49 bytes are not a whole number of rows of 16 bytes"),
+        ([-1, 4], 0, 0, "odd.bin: the file is empty"),
+        ([3, 4], 4, 0, "odd.bin: longer than it claims"),
+        ([3, 4], 2, 0, "odd.bin: truncated"),
+    ],
+)
+def test_one_raw_file_that_does_not_fit_is_named_and_can_be_left_out(
+    tmp_path: Path, shape: list[int], rows: int, extra: int, message: str
+) -> None:
+    raw(tmp_path, "good.bin")
+    raw(tmp_path, "odd.bin", rows, extra)
+    assert message in refused(tmp_path, SourceSpec("w", None, "<f4", shape)).message
+    assert found(tmp_path, SourceSpec("w", ["good"], "<f4", shape)) == ["good"]
+
+
+def test_arrays_that_say_their_own_shape_are_no_raw_files(tmp_path: Path) -> None:
+    raw(tmp_path, "a.bin")
+    for name in ["b", "c"]:
+        save(tmp_path / "w" / f"{name}.npy")
+    there = discover(RAW, tmp_path)
+    assert [layer.name for layer in there.layers] == ["a"]
+    own = "which say their own dtype and shape; a job without `source.dtype` and `source.shape` has them"
+    assert there.notes == (f"skipped: 2 .npy files, {own}",)
+    (tmp_path / "w" / "a.bin").unlink()
+    assert "a .npy says its own dtype" in refused(tmp_path, RAW).message
+    (tmp_path / "e").mkdir()
+    assert "no file below this folder" in refused(tmp_path, SourceSpec("e", None, "<f4", [-1])).message
+
+
+# --- what nobody asked for ---------------------------------------------------------------------------------
+
+
+def _archive(folder: Path) -> None:
+    np.savez(folder / "x.npz", a=np.zeros(3))
+
+
+def _folder_of_itself(folder: Path) -> None:
+    (folder / "again").symlink_to(".")
+
+
+def _link_to_itself(folder: Path) -> None:
+    (folder / "link").symlink_to("link")
+
+
+def _too_deep(folder: Path) -> None:
+    deep = folder
+    for _ in range(6):
+        deep = deep / ("d" * 100)
+    deep.mkdir(parents=True)
+
+
+BAD_NEIGHBOURS = [
+    _archive, _bad_name, _folder_named_like_an_array, _folder_of_itself, _link_to_itself, _no_name, _not_utf8,
+    _npy_twice, _pipe, _too_deep, _twice,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", BAD_NEIGHBOURS)
+@pytest.mark.parametrize("globs", [["good*"], ["good", "in/*"]])
+def test_a_bad_neighbour_blocks_no_layer_that_was_asked_for(
+    tmp_path: Path, make: Callable[[Path], None], globs: list[str]
+) -> None:
+    for name in ["good", "in/good"]:
+        save(tmp_path / "w" / f"{name}.npy")
+    make(tmp_path / "w")
+    wanted = ["good", "in/good"] if len(globs) > 1 else ["good"]
+    there = discover(SourceSpec("w", globs), tmp_path)
+    assert ([layer.name for layer in there.layers], there.notes) == (wanted, ())
+
+
+@pytest.mark.parametrize("make", [_bad_name, _not_utf8])
+def test_a_bad_name_that_a_glob_asks_for_is_refused(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "w")
+    save(tmp_path / "w" / "good.npy")
+    error = refused(tmp_path, SourceSpec("w", ["*"]))
+    assert "cannot be a layer's name" in error.message and "leave it out" in error.hint
+
+
+def test_archives_beside_arrays_are_named_with_what_to_do(tmp_path: Path) -> None:
+    save(tmp_path / "w" / "a.npy")
+    assert discover(SourceSpec("w"), tmp_path).notes == ()
+    for name in ["x", "y", "deep/z"]:
+        (tmp_path / "w" / "deep").mkdir(exist_ok=True)
+        np.savez(tmp_path / "w" / f"{name}.npz", a=np.zeros(3))
+    (note,) = discover(SourceSpec("w"), tmp_path).notes
+    assert note.startswith("skipped: 3 .npz files, archives of several arrays") and "`np.save`" in note
+    save(tmp_path / "w" / "deep" / "b.npy")
+    (note,) = discover(SourceSpec("w", ["a", "deep/**"]), tmp_path).notes
+    assert note.startswith("skipped: 1 .npz file, ")
+
+
+def test_archives_alone_say_how_to_make_arrays_of_them(tmp_path: Path) -> None:
+    (tmp_path / "w").mkdir()
+    np.savez(tmp_path / "w" / "x.npz", a=np.zeros(3))
+    error = refused(tmp_path)
+    assert "no .npy below this folder but 1 of .npz" in error.message and "`np.save`" in error.hint
+    assert "but an archive" in refused(tmp_path, SourceSpec("w/x.npz")).message

@@ -29,7 +29,7 @@ def test_round_trip(tmp_path: Path, dtype: str, row: tuple[int, ...]) -> None:
     loaded = np.load(tmp_path / "a" / "x.npy")
     assert loaded.dtype == np.dtype(dtype)
     np.testing.assert_array_equal(loaded, np.concatenate([*blocks, blocks[0]]))
-    [found] = discover(SourceSpec("a"), tmp_path)
+    [found] = discover(SourceSpec("a"), tmp_path).layers
     assert (found.name, found.source.shape) == ("x", (9, *row))
     assert os.listdir(tmp_path / "a") == ["x.npy"]
 

@@ -144,7 +144,7 @@ def test_bad_headers(text: str, version: int) -> None:
     [
         (b"", "the file is empty"),
         (b"\x80\x04K\x01.", "a pickle"),
-        (b"PK\x03\x04" + b"\0" * 20, "not a .npy file"),
+        (b"PK\x03\x04" + b"\0" * 20, "not a .npy file but an archive"),
         (b"hello", "not a .npy file"),
         (npy.MAGIC, "end within the .npy header"),
         (npy.MAGIC + b"\x09\x00" + b"\0" * 9, ".npy version 9.0"),

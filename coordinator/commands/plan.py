@@ -61,8 +61,9 @@ def command(
         return
     if job_file is None or sets or layers:
         raise UsageError("a job file, or --from an earlier job", "see `coordinator plan --help`")
-    plan = plan_file(job_file).plan
-    known = ask_farm(roots.find(root))
+    found = roots.find(root)
+    plan = plan_file(job_file, found).plan
+    known = ask_farm(found)
     seen = forecast(plan, known.agents, known.jobs, known.free)
     if as_json:
         say_json(seen)

@@ -96,7 +96,7 @@ def submit(root: Root, job_file: Path) -> str:
     """The id of the job."""
     from muster.coordinator.submission.submit import plan_file, submission
 
-    planned = plan_file(job_file)
+    planned = plan_file(job_file, root)
     say_notes(planned.plan)
     with submission(root, planned) as folder:
         return ask_daemon.ask(root, Submit(folder), Submitted).job

@@ -33,20 +33,25 @@ def command(job_file: Path, shards: int, env: str | None, root: Path | None, as_
     """Run a few shards of a job here, in the foreground, one after the other, and show what comes of them.
 
     What the code prints, the shapes it gives, seconds and peak memory per shard; then the forecast of the whole job. No
-    result is kept, and nothing is started in the farm: it needs no coordinator.
+    result is kept, and nothing is started in the farm: it needs no coordinator. The root, where there is one, keeps
+    what a row took: `shard: auto` cuts by it.
     """
     from muster.coordinator.submission import try_shards
     from muster.coordinator.submission.forecast import forecast
     from muster.coordinator.submission.submit import plan_file
 
-    planned = plan_file(job_file)
+    farm = roots.find(root)
+    planned = plan_file(job_file, farm)
     python = _python(planned.plan.work, env)
     tried = []
     for one in try_shards.run(planned, shards, python):
         tried.append(one)
         if not as_json:
             say(page(one))
-    known = ask_farm(roots.find(root))
+    kept = try_shards.keep(farm, planned.plan, tried)
+    if kept and planned.plan.cut:
+        planned = plan_file(job_file, farm)
+    known = ask_farm(farm)
     plan, pace = try_shards.measured(planned.plan, tried), try_shards.pace_of(tried)
     seen, here = forecast(plan, known.agents, known.jobs, known.free, pace), try_shards.seconds_here(plan, pace)
     if as_json:

@@ -94,6 +94,11 @@ class JobFigures:
                 break
         return float(2.0 ** (bucket / BUCKETS))
 
+    def per_row(self) -> float:
+        """Seconds that a row took in a slot; 0 while none is known."""
+        rows = sum(done.rows for done in self.by_agent.values())
+        return sum(done.busy for done in self.by_agent.values()) / rows if rows else 0.0
+
     def tick(self, seconds: float) -> None:
         """A tick of its running is over."""
         self.seconds += seconds

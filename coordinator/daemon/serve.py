@@ -25,6 +25,7 @@ from muster.coordinator.daemon.notify.queue import NotifyQueue
 from muster.coordinator.daemon.requests import answer
 from muster.coordinator.daemon.store.opening import open_store
 from muster.coordinator.daemon.store.statements import Store, StoredJob
+from muster.coordinator.daemon.views import long_shards
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import HeldRoot, Root
 from muster.coordinator.protocol.transfer import Attach, FromHelper
@@ -83,6 +84,7 @@ class _Daemon:
             asyncio.create_task(self._engine.merging.run()),
             asyncio.create_task(sweep_forever(self._engine)),
             asyncio.create_task(self._notifying.look_forever()),
+            asyncio.create_task(long_shards.log_forever(self._engine)),
             asyncio.create_task(self._watch_root(self._engine.state.timing.tick)),
         ]
         for job in self._engine.jobs:

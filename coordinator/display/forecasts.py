@@ -24,6 +24,7 @@ def forecast_page(seen: Forecast) -> str:
     lines = [
         f"{seen.job}: {seen.kind}, {counted(len(seen.layers), 'layer')}, {counted(seen.shards, 'shard')},"
         f" {counted(seen.rows, 'row')}",
+        f"  cut      {seen.cut or 'as the job file says'}",
         f"  input    {format_size(seen.in_bytes)}",
         f"  output   {_size_or(seen.out_bytes, 'unknown until the first shards ran')}",
         f"  root     {_room(seen)}",

@@ -81,6 +81,11 @@ class Root:
         return self.path / "uploads"
 
     @property
+    def tried(self) -> Path:
+        """What `coordinator try` measured."""
+        return self.path / "tried"
+
+    @property
     def command(self) -> Path:
         """A launcher for any command, for who comes over ssh."""
         return self.path / "coordinator"

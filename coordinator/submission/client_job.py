@@ -13,6 +13,7 @@ from muster.coordinator.api.requests import Submit, Submitted
 from muster.coordinator.farm_root import ask_daemon, uploads
 from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.farm_root.submission_folders import locked_folder
+from muster.coordinator.submission.earlier_jobs import EarlierJobs
 from muster.coordinator.submission.submit import ItemsAt, Planned, link_arrays, submission
 from muster.jobs.common.durable import naming_space
 from muster.jobs.common.errors import ProtocolError, RefusedError, UsageError
@@ -58,7 +59,7 @@ def submit(root: Root, parcel: ClientJob) -> str:
         link_arrays(folder / ARRAYS, files)
         if parcel.model:
             _link_model(root, folder, *parcel.model)
-        with submission(root, _planned(parcel, folder), files) as taken:
+        with submission(root, _planned(root, parcel, folder), files) as taken:
             return ask_daemon.ask(root, Submit(taken), Submitted).job
 
 
@@ -83,11 +84,12 @@ def _link_model(root: Root, folder: Path, name: str, digest: str) -> None:
     (folder / name).hardlink_to(uploads.path_of(root, digest))
 
 
-def _planned(parcel: ClientJob, folder: Path) -> Planned:
+def _planned(root: Root, parcel: ClientJob, folder: Path) -> Planned:
     job = parse_job(parcel.job, "job")
     code = opened(parcel.code) if parcel.code is not None else None
     items = ItemsAt()
-    return Planned(make_plan(job, folder, code, items.path), parcel.job.encode(), code, folder, items)
+    plan = make_plan(job, folder, code, items.path, precedents=EarlierJobs(root))
+    return Planned(plan, parcel.job.encode(), code, folder, items)
 
 
 @contextmanager

@@ -54,6 +54,7 @@ class Forecast:
     basis: str  # what the time is taken from, or why there is none
     layers: tuple[LayerForecast, ...]
     of_kind: KindForecast | None = None  # what the kind says itself, where it does
+    cut: str = ""  # how the plan cut it and why; "": as the job file says
     notes: tuple[str, ...] = ()  # what its user should know of its source
 
 
@@ -102,6 +103,7 @@ def forecast(
         basis=_basis(pace, slots, in_bytes),
         layers=layers,
         of_kind=_of_kind(plan.work) if plan.counted else None,
+        cut=plan.cut,
         notes=plan.notes,
     )
 

@@ -12,15 +12,15 @@ import yaml
 
 from muster.coordinator.farm_root import plans
 from muster.coordinator.farm_root.paths import Root
+from muster.coordinator.submission.earlier_jobs import EarlierJobs, is_merged
 from muster.coordinator.submission.submit import ItemsAt, Planned, plan_file
-from muster.jobs.common.errors import MusterError, RefusedError, UsageError
+from muster.jobs.common.errors import RefusedError, UsageError
 from muster.jobs.common.locations import located
 from muster.jobs.contract.plan import ArraySource, Layer, ModelFile, Plan
 from muster.jobs.job_file import yaml_text
 from muster.jobs.job_file.make_plan import make_plan
 from muster.jobs.job_file.read import parse_job
 from muster.jobs.kinds import registry
-from muster.jobs.parts.manifest import read_manifest
 from muster.jobs.user_code.code_pack import opened
 
 CHANGES_SHOWN = 4
@@ -50,7 +50,7 @@ def planned_from(root: Root, old: str, job_file: Path | None, wish: Wish) -> Pla
     if job_file is not None:
         if wish.sets:
             raise UsageError("--set changes the old job's file, and a new one is given", "change that one")
-        return plan_file(job_file)
+        return plan_file(job_file, root, old)
     plan = stored_plan(root, old)
     folder = root.job(old)
     document = yaml_text.load(folder.job_file.read_text(), f"{old}'s job file").value
@@ -59,7 +59,8 @@ def planned_from(root: Root, old: str, job_file: Path | None, wish: Wish) -> Pla
     code = opened(root.pack(plan.work.code).read_bytes()) if plan.work.code else None
     items = ItemsAt()
     moved = _moved_model(root, plan, base, items.folder)
-    made = make_plan(parse_job(text, f"{old}'s job file"), base, code, items.path, moved)
+    job = parse_job(text, f"{old}'s job file")
+    made = make_plan(job, base, code, items.path, moved, EarlierJobs(root, old))
     model = moved.get(made.work.model.name) if made.work.model else None
     return Planned(msgspec.structs.replace(made, base=plan.base), text.encode(), code, base, items, model)
 
@@ -129,13 +130,6 @@ def _fate(root: Root, job: str, old: Plan, before: Layer | None, new: Plan, laye
     if not is_merged(root, job, layer):
         return Fate(layer.name, False, f"not finished in {job}")
     return Fate(layer.name, True, f"the same as in {job}")
-
-
-def is_merged(root: Root, job: str, layer: Layer) -> bool:
-    try:
-        return read_manifest(root.job(job).result / layer.name).digest == layer.digest
-    except MusterError:
-        return False
 
 
 def layer_changes(old: Plan, before: Layer, new: Plan, layer: Layer) -> list[str]:

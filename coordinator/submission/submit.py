@@ -14,6 +14,7 @@ import msgspec
 
 from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.farm_root.submission_folders import locked_folder
+from muster.coordinator.submission.earlier_jobs import EarlierJobs
 from muster.jobs.common.durable import fsync, fsync_folder, naming_space, write_durably
 from muster.jobs.common.errors import RefusedError
 from muster.jobs.contract.plan import ITEMS_LIST, Plan, encode_plan
@@ -44,13 +45,16 @@ class ItemsAt:
         weakref.finalize(self, shutil.rmtree, self.folder, True)
 
 
-def plan_file(path: Path) -> Planned:
-    """The plan of a job file; whatever is wrong with it or its source is an error that says where."""
+def plan_file(path: Path, root: Root | None = None, old: str | None = None) -> Planned:
+    """The plan of a job file; whatever is wrong with it or its source is an error that says where. `root`: the farm
+    that may have the same layers; `old`: the job of it that comes first there."""
     job = read_job_file(path)
     base = path.absolute().parent
     code = collect(job.code.entry, job.code.include, base) if job.code else None
     items = ItemsAt()
-    plan = msgspec.structs.replace(make_plan(job, base, code, items.path), base=str(base))
+    earlier = EarlierJobs(root, old) if root is not None else None
+    plan = make_plan(job, base, code, items.path, precedents=earlier)
+    plan = msgspec.structs.replace(plan, base=str(base))
     return Planned(plan, path.read_bytes(), code, base, items)
 
 

@@ -11,12 +11,17 @@ from pathlib import Path
 
 import msgspec
 
+from muster.coordinator.farm_root import tried_rows
+from muster.coordinator.farm_root.paths import Root
+from muster.coordinator.farm_root.tried_rows import TriedRows
 from muster.coordinator.submission.eta import MERGE_RATE
 from muster.coordinator.submission.forecast import MeasuredPace
 from muster.coordinator.submission.submit import Planned
 from muster.jobs.common.errors import JobFileError
-from muster.jobs.contract.plan import Layer, MadeSource, Output, Plan, in_bytes_total
+from muster.jobs.common.units import DURATION_LIMIT
+from muster.jobs.contract.plan import ArraySource, ItemsSource, Layer, MadeSource, Output, Plan, in_bytes_total
 from muster.jobs.inference import model_file
+from muster.jobs.job_file.digest import cost_digest
 from muster.jobs.parts.part_file import read_index
 from muster.jobs.sources.items import located
 from muster.jobs.user_code import code_pack
@@ -150,6 +155,23 @@ def pace_of(tried: Sequence[Tried]) -> MeasuredPace | None:
         return None
     shards = "the shard" if len(good) == 1 else f"the {len(good)} shards"
     return MeasuredPace(nbytes / seconds, MERGE_RATE, SPREAD_TRIED, f"as {shards} tried here went")
+
+
+def keep(root: Root, plan: Plan, tried: Sequence[Tried]) -> bool:
+    """Let the root remember what rows took, for those who cut such a job next. Whether it does."""
+    layers = {layer.name: layer for layer in plan.layers}
+    alike: dict[str, list[Tried]] = {}
+    for one in tried:
+        source = layers[one.layer].source
+        if one.mishap is None and one.rows and isinstance(source, ArraySource | ItemsSource):
+            alike.setdefault(cost_digest(plan.work_of(layers[one.layer]), source), []).append(one)
+    kept = False
+    for digest, those in alike.items():
+        good = those[1:] or those  # the first starts what is needed
+        seconds = sum(one.seconds for one in good) / sum(one.rows for one in good)
+        if 0 < seconds <= DURATION_LIMIT:
+            kept = tried_rows.keep(root, digest, TriedRows(seconds)) or kept
+    return kept
 
 
 def seconds_here(plan: Plan, pace: MeasuredPace | None) -> float | None:

@@ -16,6 +16,7 @@ from muster.jobs.common.errors import JobFileError, NotFoundError
 from muster.jobs.contract.failure_codes import DataCode, ShardCode
 from muster.jobs.contract.plan import Output, Work
 from muster.jobs.contract.requirements import COMMON
+from muster.jobs.contract.shard_size import RowCost
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -235,6 +236,10 @@ class Kind(ABC, Generic[P]):
     def grain(self, params: P) -> int:
         """Rows a shard had better be a multiple of, where its size is ours to choose."""
         return 1
+
+    def row_cost(self, params: P, shape: Shape, work: Work) -> RowCost:
+        """Roughly what a row takes, where the kind can tell, for a shard whose size is ours to choose."""
+        return RowCost()
 
     @abstractmethod
     def declare(self, params: P, shape: Shape | None) -> tuple[Output, ...] | None:

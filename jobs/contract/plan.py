@@ -286,6 +286,7 @@ class Plan(msgspec.Struct, frozen=True):
     base: str = ""  # the folder that paths in its job file start at; "": the job's own
     counted: tuple[int, str] | None = None  # how many of what its driver counts: (1000, "round"); None: shards
     machine: str = ""  # the one agent that runs it; "": whichever suits
+    cut: str = ""  # how the plan cut it and why, for people; "": as the job file says, or as an older version did
     notes: tuple[str, ...] = ()  # what its user should know of its source: files that were left out
 
     @property

@@ -1,4 +1,5 @@
-"""The digest of a layer: everything its results depend on, and nothing else. Parts with another digest never mix."""
+"""The digest of a layer: everything its results depend on, and nothing else, so that parts of others never mix. And
+that of what a row costs."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from muster.jobs.contract.plan import Source, Work
+from muster.jobs.contract.plan import ArraySource, ItemsSource, Source, Work
 
 FORMAT = 1  # raise it when what is digested changes its form
 
@@ -19,9 +20,22 @@ def layer_digest(work: Work, name: str, source: Source, shard_rows: int) -> str:
 
     The layer's name is in: a kind is told it, and two names for one file are two layers.
     """
-    kind = (work.kind, work.kernel, work.params)
+    kind, code = _of_work(work)
+    return _digest((FORMAT, kind, code, name, source, shard_rows))
+
+
+def cost_digest(work: Work, source: ArraySource | ItemsSource) -> str:
+    """Everything that the cost of a row depends on, as far as is known: what is computed, and the form of a row."""
+    form = (source.shape[1:], source.dtype) if isinstance(source, ArraySource) else source.columns
+    return _digest((FORMAT, *_of_work(work), form))
+
+
+def _of_work(work: Work) -> tuple[tuple[object, ...], tuple[object, ...]]:
+    """What is computed, and by what."""
     model = () if work.model is None else (work.model.digest,)
     more = ((work.gpus, work.threads),) if work.gpus or work.threads else ()
-    code = (work.code, work.entry, work.env, work.cpus, *model, *more)
-    identity = (FORMAT, kind, code, name, source, shard_rows)
+    return (work.kind, work.kernel, work.params), (work.code, work.entry, work.env, work.cpus, *model, *more)
+
+
+def _digest(identity: tuple[object, ...]) -> str:
     return blake2b(_encoder.encode(identity), digest_size=16).hexdigest()

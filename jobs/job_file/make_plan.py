@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -16,24 +16,36 @@ from muster.jobs.common import units
 from muster.jobs.common.errors import JobFileError
 from muster.jobs.common.validation import FieldError
 from muster.jobs.contract.kind import Kind, Listed, Prepared, Shape, Site
-from muster.jobs.contract.plan import CUT, FORMAT, ITEMS_LIST, ItemsSource, Layer, MadeSource, Output, Plan, Work
+from muster.jobs.contract.plan import (
+    CUT,
+    FORMAT,
+    ITEMS_LIST,
+    ArraySource,
+    ItemsSource,
+    Layer,
+    MadeSource,
+    Output,
+    Plan,
+    Work,
+)
 from muster.jobs.contract.requirements import canonical, named
+from muster.jobs.contract.shard_size import SHARD_BYTES
 from muster.jobs.job_file import read
+from muster.jobs.job_file.cut_layers import Cutter, Precedents, SameLayer
 from muster.jobs.job_file.digest import layer_digest
-from muster.jobs.job_file.read import DEFAULT_SHARD_BYTES, JobFile
+from muster.jobs.job_file.read import JobFile, ShardSpec
 from muster.jobs.kinds import registry
 from muster.jobs.parts.part_file import Layout, unit_bytes
 from muster.jobs.sources.discover import FoundLayer, SourceSpec, discover
 from muster.jobs.sources.formats import npy
 
 if TYPE_CHECKING:
+    from muster.jobs.sources.items import ListedItems
     from muster.jobs.user_code.code_pack import CodeBundle
 
 SHARDS_LIMIT = 1 << 31  # of a job
 MADE = "made"
 ITEMS_SHARDS_LIMIT = 1 << 18  # of a list: where each begins is in the plan
-ITEMS_SHARDS = 256  # that a list is cut into where the job does not say, as far as its shards are small
-ITEMS_IN_SHARD = 1000  # at most, where the job does not say
 
 
 def make_plan(
@@ -42,12 +54,14 @@ def make_plan(
     code: CodeBundle | None,
     listed_at: Path | None = None,
     moved: Mapping[str, Path] | None = None,
+    precedents: Precedents | None = None,
 ) -> Plan:
     """The plan of a checked job file whose folder is `base`. Opens every input's header, reads no data.
 
     `listed_at`: where the list of items is written, where there are some; it belongs to the plan. `moved`: files that
-    the job file names and that are elsewhere by now.
+    the job file names and that are elsewhere by now. `precedents`: what is known of earlier jobs.
     """
+    precedents = precedents or Precedents()
     kind = registry.load(job.kind)
     arrays = job.source is not None and not job.source.has_items
     source = discover(job.source, base) if job.source is not None and arrays else None
@@ -60,10 +74,12 @@ def make_plan(
     site = Site(base, tuple(shapes), job.resources.cpus, job.code is not None, job.env, entry, moved or {})
     job, prepared = _prepared(job, kind, site)
     work = _work_of(job, kind, code, prepared, site)
+    cut = ""
     if found is not None:
-        layers = _array_layers(_chosen(given, job, prepared, kind, site, found), work, kind, found)
+        layers, cut = _array_layers(_chosen(given, job, prepared, kind, site, found), work, kind, found, precedents)
     elif job.source is not None:
-        layers = (_items_layer(job, job.source, work, kind, base, listed_at),)
+        layer, cut = _items_layer(job, job.source, work, kind, base, listed_at, precedents)
+        layers = (layer,)
     else:
         layers = (_made_layer(work, kind, job.params),)
     if sum(layer.count for layer in layers) > SHARDS_LIMIT:
@@ -84,6 +100,7 @@ def make_plan(
         same_kernels=job.same_kernels == "require" or prepared.same_kernels,
         notify=job.notify.command if job.notify else "",
         counted=(ahead.total, ahead.unit) if ahead else None,
+        cut=cut,
         notes=source.notes if source is not None else (),
     )
 
@@ -143,16 +160,25 @@ def _chosen(
     return chosen
 
 
-def _array_layers(jobs: list[JobFile], work: Work, kind: Kind[Any], found: list[FoundLayer]) -> tuple[Layer, ...]:
-    """Each by the job as it is for it; whose parameters are the work's own says nothing of them."""
+def _array_layers(
+    jobs: list[JobFile], work: Work, kind: Kind[Any], found: list[FoundLayer], precedents: Precedents
+) -> tuple[tuple[Layer, ...], str]:
+    """Each by the job as it is for it, whose parameters are the work's own says nothing of them; and how they were cut,
+    where the job leaves that open."""
     declared: dict[int, _Declared] = {}
     layers = []
+    cutter = Cutter(precedents, sum(one.source.shape[0] for one in found), sum(_nbytes(one.source) for one in found))
     for job, one in zip(jobs, found, strict=True):
         declared[id(job)] = declared.get(id(job)) or _Declared(kind, job.params)
         own = job.params if job.params != work.params else None
         of_layer = work if own is None else msgspec.structs.replace(work, params=own)
-        layers.append(msgspec.structs.replace(_array_layer(job, of_layer, declared[id(job)], one), params=own))
-    return tuple(layers)
+        layer = _array_layer(job, of_layer, declared[id(job)], one, cutter)
+        layers.append(msgspec.structs.replace(layer, params=own))
+    return tuple(layers), cutter.said("row") if jobs[0].shard.is_auto else ""
+
+
+def _nbytes(source: ArraySource) -> int:
+    return math.prod(source.shape) * npy.itemsize(source.dtype)
 
 
 class _Declared:
@@ -162,6 +188,7 @@ class _Declared:
         self._kind = kind
         self._params = _typed(kind, params)
         self.grain = kind.grain(self._params)
+        self.row_cost = partial(kind.row_cost, self._params)
         self.outputs = lru_cache(maxsize=None)(self._ask)
 
     def _ask(self, shape: Shape | None) -> tuple[Output, ...] | None:
@@ -177,15 +204,20 @@ def _typed(kind: Kind[Any], params: dict[str, Any]) -> Any:
         raise error.as_user_error() from None
 
 
-def _array_layer(job: JobFile, work: Work, declared: _Declared, found: FoundLayer) -> Layer:
+def _array_layer(job: JobFile, work: Work, declared: _Declared, found: FoundLayer, cutter: Cutter) -> Layer:
     source = found.source
+    shape = Shape(source.shape[1:], source.dtype)
     try:
-        outputs = declared.outputs(Shape(source.shape[1:], source.dtype))
+        outputs = declared.outputs(shape)
     except JobFileError as error:
         raise JobFileError(f"{error.message} (layer {found.name})", error.hint) from None
-    row_bytes = math.prod(source.shape[1:]) * npy.itemsize(source.dtype)
     rows = source.shape[0]
-    shard_rows = _shard_rows(job, rows, row_bytes, declared.grain)
+    row_bytes = _nbytes(source) // rows
+    if job.shard.is_auto:
+        cost = declared.row_cost(shape, work)
+        shard_rows = cutter.array(work, found.name, source, row_bytes, cost, declared.grain)
+    else:
+        shard_rows = _shard_rows(job.shard, rows, row_bytes, declared.grain)
     return Layer(
         name=found.name,
         digest=layer_digest(work, found.name, source, shard_rows),
@@ -199,17 +231,24 @@ def _array_layer(job: JobFile, work: Work, declared: _Declared, found: FoundLaye
     )
 
 
-def _shard_rows(job: JobFile, rows: int, row_bytes: int, grain: int = 1) -> int:
-    """At least one row, at most all; whole grains where only a size was asked for."""
-    wanted = job.shard.rows or (job.shard.size or DEFAULT_SHARD_BYTES) // row_bytes
-    if job.shard.rows is None and wanted > grain:
+def _shard_rows(given: ShardSpec, rows: int, row_bytes: int, grain: int = 1) -> int:
+    """What the job file says: at least one row, at most all; whole grains where only a size was asked for."""
+    wanted = given.rows or (given.size or 0) // row_bytes
+    if given.rows is None and wanted > grain:
         wanted -= wanted % grain
     return max(1, min(wanted, rows))
 
 
 def _items_layer(
-    job: JobFile, spec: SourceSpec, work: Work, kind: Kind[Any], base: Path, listed_at: Path | None
-) -> Layer:
+    job: JobFile,
+    spec: SourceSpec,
+    work: Work,
+    kind: Kind[Any],
+    base: Path,
+    listed_at: Path | None,
+    precedents: Precedents,
+) -> tuple[Layer, str]:
+    """The layer, and how it was cut, where the job leaves that open."""
     from muster.jobs.sources import items
     from muster.jobs.sources.list_items import find_items
 
@@ -217,13 +256,13 @@ def _items_layer(
         found = find_items(spec, base, listed_at or Path(scratch, ITEMS_LIST))
         listed = Listed(found.columns, lambda: items.each(found.listed, found.columns))
         outputs = kind.declare_items(_typed(kind, job.params), listed)
-    cuts, most, in_bytes = items.cut(found.listed, *_items_in_shard(job, len(found.listed)))
-    source = ItemsSource(found.folder, found.columns, found.listed.digest, cuts)
-    count = len(cuts) // CUT.size - 1
+    uncut = ItemsSource(found.folder, found.columns, found.listed.digest, b"")
+    source, most, in_bytes, said = _cut_items(job, work, uncut, found.listed, precedents)
+    count = len(source.cuts) // CUT.size - 1
     if count > ITEMS_SHARDS_LIMIT:
         text = f"shard: {count} shards of files or lines, a job may have {ITEMS_SHARDS_LIMIT}"
         raise JobFileError(text, "choose larger shards")
-    return Layer(
+    layer = Layer(
         name=items.LAYER,
         digest=layer_digest(work, items.LAYER, source, most),
         source=source,
@@ -234,16 +273,29 @@ def _items_layer(
         out_bytes=_out_bytes(outputs, most, 1),
         outputs=outputs,
     )
+    return layer, said
 
 
-def _items_in_shard(job: JobFile, total: int) -> tuple[int, int]:
-    """How many a shard has at most, and how many bytes of them."""
-    shard = job.shard
-    if shard.size is not None:
-        return total, shard.size
-    if shard.files or shard.rows:
-        return shard.files or shard.rows or total, units.SIZE_LIMIT
-    return max(1, min(-(-total // ITEMS_SHARDS), ITEMS_IN_SHARD)), DEFAULT_SHARD_BYTES
+def _cut_items(
+    job: JobFile, work: Work, source: ItemsSource, listed: ListedItems, precedents: Precedents
+) -> tuple[ItemsSource, int, int, str]:
+    """The source with its cuts; the most items and the most bytes that a shard has; and why, where that was open."""
+    from muster.jobs.sources import items
+
+    shard, total = job.shard, len(listed)
+    if not shard.is_auto:
+        most_items, most_bytes = shard.files or shard.rows or total, shard.size or units.SIZE_LIMIT
+        cuts, most, in_bytes = items.cut(listed, most_items, most_bytes)
+        return msgspec.structs.replace(source, cuts=cuts), most, in_bytes, ""
+    cutter = Cutter(precedents, total, sum(listed.sizes))
+    size = cutter.items(work, items.LAYER, source)
+    if isinstance(size, SameLayer):
+        cuts, most, in_bytes = size.cuts, size.shard_rows, size.in_bytes
+    else:
+        cuts, most, in_bytes = items.cut(listed, size.rows, SHARD_BYTES)
+    cutter.cut_items(len(cuts) // CUT.size - 1, size)
+    unit = "line" if source.columns else "file"
+    return msgspec.structs.replace(source, cuts=cuts), most, in_bytes, cutter.said(unit)
 
 
 def _made_layer(work: Work, kind: Kind[Any], params: dict[str, Any]) -> Layer:

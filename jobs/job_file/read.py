@@ -16,6 +16,7 @@ from muster.jobs.common.errors import JobFileError
 from muster.jobs.common.validation import FieldError, convert
 from muster.jobs.contract import requirements
 from muster.jobs.contract.kind import Kind
+from muster.jobs.contract.shard_size import AUTO
 from muster.jobs.job_file import yaml_text
 from muster.jobs.kinds import registry
 from muster.jobs.sources.discover import PathText, SourceSpec
@@ -23,17 +24,20 @@ from muster.jobs.sources.formats import npy
 from muster.jobs.sources.globs import matches
 
 FILE_LIMIT = 1 << 20  # bytes
-DEFAULT_SHARD_BYTES = 128 << 20
 
 _ENTRY = re.compile(r"(?P<file>[^:]+\.py):(?P<function>[^:]+)", re.DOTALL)
 
 
 class ShardSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a layer is cut: at most one is given. What is not said is up to the plan."""
+    """How a layer is cut: at most one is given. What is not said is up to the plan: `shard: auto`."""
 
     size: int | None = None  # bytes
     rows: Annotated[int, Meta(ge=1, le=1 << 53)] | None = None  # or lines of a table
     files: Annotated[int, Meta(ge=1, le=1 << 53)] | None = None
+
+    @property
+    def is_auto(self) -> bool:
+        return self.size is None and self.rows is None and self.files is None
 
 
 class Resources(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -136,13 +140,12 @@ def _job_of(value: object) -> JobFile:
     if not names.is_plain(job.name):
         raise FieldError("name", f"{_shown(job.name)} is not allowed", "use 1 to 64 letters, digits, `_` and `-`")
     _check_source(job.source)
-    if value.get("shard") is not None:
+    given = value.get("shard") not in (None, AUTO)
+    if given:
         _check_shard(job)
-    elif job.source is None or not job.source.has_items:
-        job = msgspec.structs.replace(job, shard=ShardSpec(size=DEFAULT_SHARD_BYTES))
     kind = registry.load(job.kind)
     _check_fit(job, kind)
-    if kind.sourceless and value.get("shard") is not None:
+    if kind.sourceless and given:
         raise FieldError("shard", f"kind `{job.kind}` makes its shards by itself", "leave it out")
     packages = _checked_packages(job)
     return msgspec.structs.replace(job, params=_complete(kind, job.params), packages=packages)
@@ -154,6 +157,11 @@ def _spelled_out(value: dict[str, Any]) -> dict[str, Any]:
     for name, first in (("source", "path"), ("code", "entry")):
         if isinstance(value.get(name), str):
             value[name] = {first: value[name]}
+    if isinstance(value.get("shard"), str):
+        if value["shard"] != AUTO:
+            wrong = f"expected `{AUTO}`, or how a layer is cut, got {_shown(value['shard'])}"
+            raise FieldError("shard", wrong, "write `shard: {size: 128MiB}`")
+        del value["shard"]
     _measure(value, "timeout", "timeout", units.parse_duration)
     for outer, inner in (("shard", "size"), ("resources", "memory"), ("resources", "disk")):
         if isinstance(value.get(outer), dict):

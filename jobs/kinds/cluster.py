@@ -21,13 +21,18 @@ from muster.jobs.contract.kind import (
     ShardFailure,
     Site,
 )
-from muster.jobs.contract.plan import Output
+from muster.jobs.contract.plan import Output, Work
+from muster.jobs.contract.shard_size import RowCost
 
 if TYPE_CHECKING:
     import numpy as np
 
     from muster.jobs.clustering.lloyd import Clusters, LloydSettings
 
+RANDOM_STARTS = 10  # sklearn's `auto` of `n_init`, where starts are drawn blindly; 1 elsewhere
+VALUE_SECONDS = 6e-9
+CENTER_SECONDS = 5e-7
+DISTANCE_SECONDS = 3e-8  # of all iterations together
 SHAPES_HINT = "rows of one feature are (rows, values), of several (rows, values, features)"
 
 
@@ -61,6 +66,14 @@ class Cluster(Kind[ClusterParams]):
     def repeats(self, params: ClusterParams, shape: Shape | None, threads: int, has_code: bool) -> bool:
         """Rows of several features are scikit-learn's, whose threads add up as they come."""
         return threads == 1 or (shape is not None and len(shape.row) == 1)
+
+    def row_cost(self, params: ClusterParams, shape: Shape, work: Work) -> RowCost:
+        """As measured on one core: of one feature a sort and cheap steps, of several scikit-learn's distances."""
+        values, features = shape.row[0], math.prod(shape.row[1:])
+        starts = params.n_init if params.n_init != "auto" else RANDOM_STARTS if params.init == "random" else 1
+        if len(shape.row) == 1:
+            return RowCost(VALUE_SECONDS * values + CENTER_SECONDS * params.n_clusters * starts)
+        return RowCost(DISTANCE_SECONDS * values * features * params.n_clusters * starts)
 
     def declare(self, params: ClusterParams, shape: Shape | None) -> tuple[Output, ...]:
         assert shape is not None, "checked"
@@ -148,7 +161,7 @@ class ClusterRunner(Runner):
         from muster.jobs.clustering.lloyd import LloydSettings
 
         params = self._params
-        auto = 10 if params.init == "random" else 1
+        auto = RANDOM_STARTS if params.init == "random" else 1
         return LloydSettings(
             n_clusters=params.n_clusters,
             init=np.array(params.init, np.float64) if isinstance(params.init, list) else params.init or "density",

@@ -21,6 +21,7 @@ from muster.jobs.contract.kind import (
     Total,
 )
 from muster.jobs.contract.plan import Output, Work
+from muster.jobs.contract.shard_size import RowCost
 from muster.jobs.inference.params import INERT_FORMATS, MLP_FORMATS, NAN_ROWS, RESTS_ON, SUFFIXES, InferParams
 from muster.jobs.kinds.map import check_args
 from muster.jobs.results import output_declarations
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 SHOWN_ROWS = 5
+BYTE_SECONDS = 5e-12  # of a row, for each byte of an MLP's weights
 
 
 class Infer(Kind[InferParams]):
@@ -74,6 +76,14 @@ class Infer(Kind[InferParams]):
     def grain(self, params: InferParams) -> int:
         assert params.batch != "auto", "prepared"
         return params.batch
+
+    def row_cost(self, params: InferParams, shape: Shape, work: Work) -> RowCost:
+        """Batches are filled up, but for a class of the user's. Of an MLP the size of its weights tells the rest."""
+        assert params.batch != "auto", "prepared"
+        if work.code is not None or work.model is None:
+            return RowCost()
+        is_mlp = format_named(params.model) in MLP_FORMATS
+        return RowCost(work.model.nbytes * BYTE_SECONDS if is_mlp else None, least=params.batch)
 
     def declare(self, params: InferParams, shape: Shape | None) -> tuple[Output, ...] | None:
         outputs = output_declarations.as_outputs(params.outputs)

@@ -8,8 +8,9 @@ from muster.coordinator.api.requests import ExplainAgent, ExplainJob, ExplainSha
 from muster.coordinator.api.status import Explained, Happening
 from muster.coordinator.daemon.engine import Engine
 from muster.coordinator.daemon.store.statements import BundleRow, FailureRow
+from muster.coordinator.daemon.views.long_shards import slow_shards
 from muster.coordinator.daemon.views.shard_history import HistoryEntry
-from muster.coordinator.daemon.views.status import notes_of, obstacles_of, slow_shards
+from muster.coordinator.daemon.views.status import notes_of, obstacles_of
 from muster.coordinator.scheduler import entities
 from muster.coordinator.scheduler import state as s
 from muster.jobs.common.errors import NotFoundError

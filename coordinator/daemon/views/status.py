@@ -27,7 +27,6 @@ from muster.coordinator.api.status import (
     Failures,
     JobStatus,
     LayerStatus,
-    SlowShard,
     Status,
     Tally,
     Used,
@@ -38,19 +37,16 @@ from muster.coordinator.daemon.engine import LAYERS_HINT, Engine
 from muster.coordinator.daemon.jobs.live import LiveJob
 from muster.coordinator.daemon.measures import ShardsDone
 from muster.coordinator.daemon.store.statements import CommitRow, FailureRow
+from muster.coordinator.daemon.views.long_shards import misjudged, slow_shards
 from muster.coordinator.daemon.waiting import wait_until
 from muster.coordinator.scheduler import entities as s
-from muster.coordinator.scheduler.entities import Agent, Holding, Job
 from muster.coordinator.scheduler.layers import SPACE_MARGIN_BYTES
-from muster.coordinator.scheduler.state import State
 from muster.jobs.common.errors import NotFoundError
 from muster.jobs.common.units import format_size
 from muster.jobs.contract.states import AgentState
 
 PAGE = 64  # commits in one answer: each may name thousands of ranges
 WAIT_LIMIT_SECONDS = 30.0
-FACTOR = 10  # times the median of the job's finished shards
-BEATS = 2.0  # heartbeats that it takes at least: reports are as old, and short shards come in batches
 
 
 def status_of(engine: Engine, asked: StatusAsk) -> Status:
@@ -211,7 +207,10 @@ def notes_of(engine: Engine, job: s.Job, machines: bool = True) -> list[str]:
     notes += _unmerged(engine, job)[:5]
     if job.state != "running":
         return notes
-    notes += engine.jobs[job.id].plan.notes
+    live = engine.jobs[job.id]
+    notes += live.plan.notes
+    if long := misjudged(state, job, live.plan, live.figures.per_row(), time.monotonic()):
+        notes.append(long)
     obstacles = obstacles_of(engine, job)
     if not obstacles:
         return [*notes, "no agent has joined"]
@@ -319,32 +318,3 @@ async def manifests(engine: Engine, asked: ManifestsAsk) -> Manifests:
 
 def _commit(engine: Engine, job: str, row: CommitRow) -> Commit:
     return Commit(row.seq, engine.jobs[job].layers[row.layer].name, row.file, row.numbers)
-
-
-def slow_shards(state: State, job: Job, median: float, now: float) -> list[SlowShard]:
-    """The longest at work of each machine, where that is too long. `median`: seconds; 0 while unknown."""
-    if job.state != "running" or median <= 0:
-        return []
-    limit = max(FACTOR * median, BEATS * state.timing.heartbeat)
-    found = []
-    for agent in state.present_agents():
-        oldest = _oldest(agent, job, now)
-        silent = now - agent.heard > state.timing.lease / 2  # then its link is what ails it
-        if oldest and oldest[0] > limit and not silent:
-            seconds, holding = oldest
-            layer = state.open_layers[holding.layer].name
-            found.append(SlowShard(layer, holding.open.bottom, agent.name, seconds, median))
-    return sorted(found, key=lambda one: -one.seconds)
-
-
-def _oldest(agent: Agent, job: Job, now: float) -> tuple[float, Holding] | None:
-    """Seconds that a shard has certainly been at work, the most of this agent's, and the holding whose lowest it is."""
-    unfinished = [holding for holding in agent.holdings.values() if holding.open]
-    known = [(h.overtaken[1], h) for h in unfinished if h.job == job.id and h.overtaken[0] == h.open.bottom]
-    if unfinished and all(holding.job == job.id for holding in unfinished):
-        first = min(unfinished, key=lambda holding: (holding.boot, holding.attempt))
-        known.append((max(first.granted, agent.progressed), first))
-    if not known:
-        return None
-    since, holding = min(known, key=lambda one: one[0])
-    return now - since, holding

@@ -19,6 +19,7 @@ from muster.jobs.common.errors import DamagedError, JobFileError, RefusedError, 
 from muster.jobs.contract.plan import (
     FORMAT,
     ArraySource,
+    ItemsSource,
     Layer,
     MadeSource,
     Plan,
@@ -29,7 +30,9 @@ from muster.jobs.contract.plan import (
     in_bytes_total,
     total_shards,
 )
+from muster.jobs.contract.shard_size import RowCost
 from muster.jobs.job_file import make_plan as plans
+from muster.jobs.job_file.cut_layers import Precedents, SameLayer
 from muster.jobs.job_file.digest import layer_digest
 from muster.jobs.job_file.make_plan import make_plan
 from muster.jobs.job_file.read import parse_job
@@ -120,10 +123,89 @@ def test_shard_rows(base: Path, shard: str, rows: int) -> None:
 @given(st.integers(1, 1 << 40), st.integers(1, 1 << 20), st.integers(1, 1 << 34))
 def test_any_cut_is_whole(rows: int, row_bytes: int, size: int) -> None:
     job = parse_job(f"name: a\nkind: tiny\nsource: w\nshard: {{size: {size}}}\n", "job.yaml")
-    cut = plans._shard_rows(job, rows, row_bytes)
+    cut = plans._shard_rows(job.shard, rows, row_bytes)
     assert 1 <= cut <= rows
     assert cut == 1 or cut * row_bytes <= size
     assert cut == rows or (cut + 1) * row_bytes > size
+
+
+@pytest.mark.parametrize("shard", ["", "shard: auto\n"])
+def test_small_arrays_are_many_shards_and_the_plan_says_why(base: Path, shard: str) -> None:
+    np.save(base / "w" / "many.npy", np.zeros((2000, 4), "<f4"))
+    head = "name: a\nkind: tiny\nsource: {path: w, layers: [many]}\n"
+    plan = planned(base, shard, head=head)
+    assert (plan.layers[0].shard_rows, plan.layers[0].count) == (31, 65)
+    assert plan.cut == "65 shards of 31 rows: for many machines to share; nobody knows yet what a row takes"
+    assert planned(base, "shard: {size: 128MiB}\n", head=head).cut == ""
+    assert planned(base, "shard: {size: 128MiB}\n", head=head).layers[0].count == 1
+
+
+def test_many_layers_share_the_shards_of_their_source(tmp_path: Path) -> None:
+    (tmp_path / "w").mkdir()
+    for number in range(100):
+        np.save(tmp_path / "w" / f"{number:03}.npy", np.zeros((200, 4), "<f4"))
+    assert {layer.count for layer in planned(tmp_path).layers} == {1}
+    np.save(tmp_path / "w" / "long.npy", np.zeros((20_000, 1), "<f4"))
+    np.save(tmp_path / "w" / "wide.npy", np.zeros((50, 4000), "<f4"))
+    counts = {layer.name: layer.count for layer in planned(tmp_path).layers}
+    assert counts["long"] >= 32, "it has half of the rows"
+    assert counts["wide"] >= 20, "it has a third of the bytes"
+
+
+class Earlier(Precedents):
+    """Knows one layer, and what a row takes."""
+
+    def __init__(self, same: SameLayer | None = None, seconds: float | None = None) -> None:
+        self.same, self.seconds = same, seconds
+
+    def same_layer(self, work: Work, name: str, source: ArraySource | ItemsSource) -> SameLayer | None:
+        return self.same if name in ("two", "items") else None
+
+    def row_cost(self, work: Work, source: ArraySource | ItemsSource) -> RowCost | None:
+        return RowCost(self.seconds, "as in b.1") if self.seconds else None
+
+
+def with_earlier(base: Path, earlier: Precedents, source: str = "w", kind: str = "tiny") -> Plan:
+    text = f"name: a\nkind: {kind}\nsource: {source}\n"
+    return make_plan(parse_job(text, "job.yaml"), base, None, precedents=earlier)
+
+
+def test_a_layer_that_the_farm_has_keeps_its_cut(base: Path) -> None:
+    plan = with_earlier(base, Earlier(SameLayer("b.1", 5, 5 * 1024), 6.0))
+    assert [(layer.name, layer.shard_rows, layer.in_bytes) for layer in plan.layers] == [
+        ("b/one", 1, 1024),
+        ("two", 5, 5 * 1024),
+    ]
+    assert plan.cut.startswith(
+        "12 shards of 1 to 5 rows: 1 of 2 layers for many machines to share; 1 of 2 layers as b.1"
+    )
+    given = planned(base, "shard: {rows: 5}\n")
+    assert given.layers[1].digest == plan.layers[1].digest, "so one result is of both jobs"
+
+
+def test_measured_seconds_cut_arrays_and_lists(base: Path) -> None:
+    np.save(base / "w" / "many.npy", np.zeros((2000, 4), "<f4"))
+    source = "{path: w, layers: [many]}"
+    assert with_earlier(base, Earlier(seconds=1.0), source).layers[0].shard_rows == 10
+    assert with_earlier(base, Earlier(seconds=1e-6), source).layers[0].count == 1
+    (base / "t.csv").write_text("a,b\n" + "1,2\n" * 30_000)
+    unknown, dear, cheap = (
+        with_earlier(base, Earlier(seconds=seconds), "{table: t.csv}", "listing") for seconds in (None, 1.0, 1e-6)
+    )
+    assert [plan.layers[0].count for plan in (unknown, dear, cheap)] == [257, 3000, 2]
+    assert unknown.cut == "257 shards of 117 lines: for many machines to share; nobody knows yet what an item takes"
+    assert "as in b.1" in dear.cut and "as in b.1" in cheap.cut
+
+
+def test_a_list_that_the_farm_has_keeps_its_cuts(base: Path) -> None:
+    (base / "t.csv").write_text("a,b\n" + "1,2\n" * 10)
+    text = "name: a\nkind: listing\nsource: {table: t.csv}\n"
+    [given] = make_plan(parse_job(text + "shard: {rows: 4}\n", "job.yaml"), base, None).layers
+    assert isinstance(given.source, ItemsSource)
+    earlier = Earlier(SameLayer("b.1", given.shard_rows, given.in_bytes, given.source.cuts))
+    plan = with_earlier(base, earlier, "{table: t.csv}", "listing")
+    assert plan.layers == (given,)
+    assert plan.cut == "3 shards of 4 lines: as b.1 has the same layer"
 
 
 def test_a_million_shards_are_one_layer(tmp_path: Path) -> None:
@@ -311,8 +393,8 @@ def files(base: Path) -> Path:
 
 def test_files_are_one_layer_cut_between_them(files: Path) -> None:
     [layer] = items_plan(files, '{files: "f*"}', at=files / "list").layers
-    assert (layer.name, layer.rows, layer.count, layer.shard_rows) == ("items", 600, 200, 3)
-    assert [layer.rows_of(n) for n in (0, 199)] == [3, 3] and layer.first_row(199) == 597
+    assert (layer.name, layer.rows, layer.count, layer.shard_rows) == ("items", 600, 300, 2)
+    assert [layer.rows_of(n) for n in (0, 299)] == [2, 2] and layer.first_row(299) == 598
     [by_size] = items_plan(files, '{files: "f*"}', "shard: {size: 9}").layers
     assert sum(by_size.rows_of(n) for n in range(by_size.count)) == 600
     assert len({by_size.rows_of(n) for n in range(by_size.count)}) > 1
@@ -360,5 +442,5 @@ def test_a_kind_for_arrays_refuses_items(files: Path) -> None:
 
 def test_more_shards_than_a_list_may_have(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "ITEMS_SHARDS_LIMIT", 10)
-    with pytest.raises(JobFileError, match="200 shards of files or lines"):
+    with pytest.raises(JobFileError, match="300 shards of files or lines"):
         items_plan(files, '{files: "f*"}')

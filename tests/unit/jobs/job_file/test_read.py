@@ -41,7 +41,7 @@ def test_the_least_that_is_needed() -> None:
     assert (job.name, job.kind, job.attempts, job.max_failures, job.priority) == ("weights", "tiny", 3, 20, 1)
     assert job.source is not None
     assert job.source.path == "weights/"
-    assert job.shard.size == 128 << 20
+    assert job.shard.is_auto
     assert (job.resources.cpus, job.resources.memory, job.timeout, job.env, job.code) == (1, None, None, None, None)
     assert job.params == {"n_clusters": 8, "tol": 1.0, "inner": {"start": "density"}, "named": None}
 
@@ -104,6 +104,7 @@ WRONG = [
     ("shard: {}", "job.yaml:4: shard: expected exactly one of `size` and `rows`"),
     ("shard: {size: 0}", "job.yaml:4: shard.size: expected a size from 1 byte"),
     ("shard: {size: big}", "job.yaml:4: shard.size: expected a size such as 128MiB"),
+    ("shard: atuo", "job.yaml:4: shard: expected `auto`, or how a layer is cut, got 'atuo'"),
     ("shard: {rows: 0}", "job.yaml:4: shard.rows: expected a whole number >= 1"),
     ("shard: 3", "job.yaml:4: shard: expected a mapping, got a whole number"),
     ("shard:", "job.yaml:4: shard: expected a mapping, got nothing"),

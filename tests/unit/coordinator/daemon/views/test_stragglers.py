@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+import pytest
+
 from muster.coordinator.api.status import AgentRate, JobStatus, SlowShard, Tally
 from muster.coordinator.daemon.measures import JobFigures
-from muster.coordinator.daemon.views.status import slow_shards
+from muster.coordinator.daemon.views.long_shards import misjudged, slow_shards
 from muster.coordinator.display import agents, jobs
 from muster.coordinator.protocol.control import Finished
 from muster.coordinator.scheduler import actions as c
+from muster.coordinator.scheduler.events import LayerSeed
 from muster.coordinator.submission.eta import Trace
 from muster.jobs.common.ranges import RangeSet
-from tests.support.sched import World, seed
+from muster.jobs.contract.plan import Plan
+from tests.support.sched import World, plan, seed
 
 MEDIAN = 2.0
 
@@ -78,6 +83,42 @@ def test_a_job_that_waits_behind_another_is_not_blamed() -> None:
     world.now += 70.0
     world.sync("one", hungry=False)
     assert slow(world) == [] and slow(world, "j.2") == []
+
+
+def test_a_shard_that_the_cut_misjudged_is_named_with_what_would_fit() -> None:
+    world = World(lease=150.0, heartbeat=5.0)
+    rows = msgspec.structs.replace(seed(count=40).plan, rows=4000, shard_rows=100)
+    world.add(LayerSeed(rows, 40, 0), succeeded=True)
+    world.enter("one")
+    job, auto = world.state.jobs["j.1"], plan(rows, cut="40 shards")
+
+    def named(of: Plan = auto, per_row: float = 0.0) -> str:
+        return misjudged(world.state, job, of, per_row, world.now)
+
+    world.now += 59.0
+    world.sync("one", hungry=False)
+    assert named() == ""
+    world.now += 41.0
+    world.sync("one", hungry=False)
+    assert named() == (
+        "L/0 is at work on one for 1 min 40 s, where a shard is meant to take about 10 s: `shard: {rows: 10}` or less"
+        " would fit"
+    )
+    assert "{rows: 5}" in named(per_row=2.0)
+    assert named(plan(rows)) == "", "the job file's own numbers are not argued with"
+    done(world, "one", world.last("one"), 0)
+    assert named() == ""
+
+
+@pytest.mark.parametrize("of_one", [{"rows": 40, "shard_rows": 1}, {"in_bytes": 100 << 20}])
+def test_neither_a_single_row_nor_what_may_still_be_pulled_is_misjudged(of_one: dict[str, int]) -> None:
+    world = World(lease=150.0, heartbeat=5.0)
+    layer = msgspec.structs.replace(seed(count=40).plan, **{"rows": 4000, "shard_rows": 100, **of_one})
+    world.add(LayerSeed(layer, 40, 0), succeeded=True)
+    world.enter("one", in_place=False)
+    world.now += 100.0
+    world.sync("one", hungry=False)
+    assert misjudged(world.state, world.state.jobs["j.1"], plan(layer, cut="40 shards"), 0.0, world.now) == ""
 
 
 def test_the_median_is_that_of_shards_to_a_tenth() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import NamedTuple
 
 from muster.jobs.contract.plan import ArraySource, ItemsSource, Work
@@ -48,7 +49,7 @@ class Cutter:
             size = _as_in(same)
         else:
             share = max(rows / self._rows, rows * row_bytes / self._nbytes)
-            layer = Uncut(rows, row_bytes, max(1, round(SHARDS * share)), grain)
+            layer = Uncut(rows, row_bytes, ceil(SHARDS * share), grain)
             size = shard_size(layer, self._known(work, source, cost))
         self._said.append((-(-rows // size.rows), size))
         return size.rows

@@ -91,9 +91,11 @@ def _at_work(state: State, agent: Agent, job: Job, now: float) -> _AtWork | None
 def _line(one: _AtWork, per_row: float) -> str:
     unit = "files" if isinstance(one.layer.source, ItemsSource) and not one.layer.source.columns else "rows"
     rows = fitting(one.rows, one.seconds - one.pull, per_row)
+    fits = f"`shard: {{{unit}: {rows}}}`{' or less' if rows > 1 else ''} would fit"
+    took = format_duration(round(one.seconds))
     return (
-        f"{one.layer.name}/{one.number} is at work on {one.agent} for {format_duration(round(one.seconds))}, where a"
-        f" shard is meant to take about {SHARD_SECONDS:g} s: `shard: {{{unit}: {rows}}}` or less would fit"
+        f"{one.layer.name}/{one.number} has been at work on {one.agent} for {took}; a shard is meant to take about"
+        f" {SHARD_SECONDS:g} s: {fits}"
     )
 
 

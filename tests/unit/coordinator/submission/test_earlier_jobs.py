@@ -14,7 +14,7 @@ from muster.coordinator.api.status import AgentRate, JobStatus, Tally
 from muster.coordinator.farm_root import tried_rows
 from muster.coordinator.farm_root.paths import Root, prepare
 from muster.coordinator.farm_root.tried_rows import TriedRows
-from muster.coordinator.submission import earlier_jobs
+from muster.coordinator.submission import earlier_jobs, reuse
 from muster.coordinator.submission.earlier_jobs import EarlierJobs
 from muster.coordinator.submission.submit import Planned, plan_file
 from muster.jobs.contract.plan import ArraySource, encode_plan
@@ -88,6 +88,18 @@ def test_the_newest_job_counts_and_one_that_is_named_before_it(root: Root, job_f
         os.utime(root.job(f"a.{number}").plan, ns=(number, number))
     assert cut(job_file, root) == 20
     assert cut(job_file, root, old="a.1") == 300
+
+
+def test_what_an_older_version_cut_by_bytes_is_taken_over(root: Root, job_file: Path) -> None:
+    said = f"name: a\nkind: cluster\nsource: {job_file.parent}/rows.npy\nparams: {{n_clusters: 2}}\n"
+    job_file.write_text(said + "shard: {size: 128MiB}\n")
+    stored(root, "a.1", plan_file(job_file))
+    root.job("a.1").job_file.write_text(said)
+    again = reuse.planned_from(root, "a.1", None, reuse.Wish())
+    assert again.plan.layers[0].digest == plan_file(job_file).plan.layers[0].digest
+    assert again.plan.cut == "1 shard of 2,000 rows: as a.1 has the same layer"
+    other = reuse.planned_from(root, "a.1", None, reuse.Wish(sets=("n_clusters=3",)))
+    assert "takes about 1.5 µs as the kind reckons" in other.plan.cut
 
 
 def test_a_cancelled_job_has_no_layers_but_merged_ones(

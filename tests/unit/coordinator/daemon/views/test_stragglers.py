@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -9,6 +11,7 @@ import pytest
 
 from muster.coordinator.api.status import AgentRate, JobStatus, SlowShard, Tally
 from muster.coordinator.daemon.measures import JobFigures
+from muster.coordinator.daemon.views import long_shards
 from muster.coordinator.daemon.views.long_shards import misjudged, slow_shards
 from muster.coordinator.display import agents, jobs
 from muster.coordinator.protocol.control import Finished
@@ -101,10 +104,10 @@ def test_a_shard_that_the_cut_misjudged_is_named_with_what_would_fit() -> None:
     world.now += 41.0
     world.sync("one", hungry=False)
     assert named() == (
-        "L/0 is at work on one for 1 min 40 s, where a shard is meant to take about 10 s: `shard: {rows: 10}` or less"
+        "L/0 has been at work on one for 1 min 40 s; a shard is meant to take about 10 s: `shard: {rows: 10}` or less"
         " would fit"
     )
-    assert "{rows: 5}" in named(per_row=2.0)
+    assert "{rows: 5}` or less" in named(per_row=2.0) and "{rows: 1}` would fit" in named(per_row=7.0)
     assert named(plan(rows)) == "", "the job file's own numbers are not argued with"
     done(world, "one", world.last("one"), 0)
     assert named() == ""
@@ -119,6 +122,28 @@ def test_neither_a_single_row_nor_what_may_still_be_pulled_is_misjudged(of_one: 
     world.now += 100.0
     world.sync("one", hungry=False)
     assert misjudged(world.state, world.state.jobs["j.1"], plan(layer, cut="40 shards"), 0.0, world.now) == ""
+
+
+def test_the_log_has_it_once_of_each_job(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    world, rounds = World(lease=150.0, heartbeat=5.0), iter(range(3))
+    rows = msgspec.structs.replace(seed(count=40).plan, rows=4000, shard_rows=100)
+    world.add(LayerSeed(rows, 40, 0), succeeded=True)
+    world.enter("one")
+    live = SimpleNamespace(plan=plan(rows, cut="40 shards"), figures=JobFigures())
+    engine: Any = SimpleNamespace(state=world.state, jobs={"j.1": live})
+
+    async def pass_by(seconds: float) -> None:
+        """A minute, and no more than three of them."""
+        next(rounds)
+        world.now += 70.0
+        world.sync("one", hungry=False)
+
+    monkeypatch.setattr(long_shards, "time", SimpleNamespace(monotonic=lambda: world.now))
+    monkeypatch.setattr(long_shards, "asyncio", SimpleNamespace(sleep=pass_by))
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        asyncio.run(long_shards.log_forever(engine))
+    (line,) = caplog.messages
+    assert line.startswith("j.1: L/0 has been at work on one for 1 min 10 s")
 
 
 def test_the_median_is_that_of_shards_to_a_tenth() -> None:

@@ -163,8 +163,8 @@ def _chosen(
 def _array_layers(
     jobs: list[JobFile], work: Work, kind: Kind[Any], found: list[FoundLayer], precedents: Precedents
 ) -> tuple[tuple[Layer, ...], str]:
-    """Each by the job as it is for it, whose parameters are the work's own says nothing of them; and how they were cut,
-    where the job leaves that open."""
+    """Each layer by the job as it is for it, which says nothing of parameters that are the work's own; and how all were
+    cut, where that is open."""
     declared: dict[int, _Declared] = {}
     layers = []
     cutter = Cutter(precedents, sum(one.source.shape[0] for one in found), sum(_nbytes(one.source) for one in found))

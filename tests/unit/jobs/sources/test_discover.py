@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from muster.jobs.common.errors import SourceError
 from muster.jobs.contract.plan import Stamp
 from muster.jobs.sources.discover import SourceSpec, discover
-from muster.jobs.sources.globs import matches
+from muster.jobs.sources.globs import leads_into, matches
 
 
 def save(path: Path, rows: int = 3) -> Path:
@@ -128,6 +132,18 @@ def test_what_no_glob_wants_is_not_opened(tmp_path: Path) -> None:
 def test_odd_globs_end(glob: str) -> None:
     assert matches("a" * 128, glob) == (glob == "*" * 500)
     assert not matches("/".join("a" * 250), "**/a/" * 100 + "b")
+
+
+PIECES = st.sampled_from(["a", "b", "ab", "*", "?", "a*", "[ab]", "**"])
+
+
+@given(st.lists(st.sampled_from(["a", "b", "ab"]), min_size=1, max_size=5), st.lists(PIECES, min_size=1, max_size=5))
+def test_a_glob_leads_into_each_folder_of_a_layer_that_it_matches(parts: list[str], pieces: list[str]) -> None:
+    name, glob = "/".join(parts), "/".join(pieces)
+    folders = ["/".join(parts[:depth]) for depth in range(1, len(parts))]
+    assert not matches(name, glob) or all(leads_into(folder, glob) for folder in folders)
+    if "**" not in pieces and len(pieces) <= len(parts):
+        assert not leads_into(name, glob)
 
 
 def _empty(folder: Path) -> None:
@@ -352,6 +368,25 @@ def test_a_bad_neighbour_blocks_no_layer_that_was_asked_for(
     wanted = ["good", "in/good"] if len(globs) > 1 else ["good"]
     there = discover(SourceSpec("w", globs), tmp_path)
     assert ([layer.name for layer in there.layers], there.notes) == (wanted, ())
+
+
+def test_a_folder_that_may_not_be_read_blocks_what_may_lie_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ["good", "locked/a", "open/b"]:
+        save(tmp_path / "w" / f"{name}.npy")
+    scan = os.scandir
+
+    def refuses(folder: Path) -> Any:
+        """As the system does for a user who is not root."""
+        if Path(folder).name == "locked":
+            raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+        return scan(str(folder))
+
+    monkeypatch.setattr("muster.jobs.sources.discover.os.scandir", refuses)
+    assert found(tmp_path, SourceSpec("w", ["good", "open/*"])) == ["good", "open/b"]
+    for globs in (None, ["**"], ["*/a"], ["good", "l*/**"]):
+        assert "locked: Permission denied" in refused(tmp_path, SourceSpec("w", globs)).message
 
 
 @pytest.mark.parametrize("make", [_bad_name, _not_utf8])

@@ -21,7 +21,8 @@ from muster.jobs.contract.kind import (
     Total,
     Written,
 )
-from muster.jobs.contract.plan import Output
+from muster.jobs.contract.plan import Output, Work
+from muster.jobs.contract.shard_size import RowCost
 
 __all__ = [
     "Bench",
@@ -34,6 +35,7 @@ __all__ = [
     "Prepared",
     "Ragged",
     "Result",
+    "RowCost",
     "Runner",
     "RunnerLost",
     "Shape",
@@ -41,5 +43,6 @@ __all__ = [
     "ShardFailure",
     "Site",
     "Total",
+    "Work",
     "Written",
 ]

@@ -13,7 +13,8 @@ import pytest
 
 from muster.coordinator.daemon.jobs.drivers import GROUP
 from muster.jobs.contract.kind import Kind, Shape
-from muster.jobs.contract.plan import ArraySource, Layer, Work
+from muster.jobs.contract.plan import ArraySource, Layer, ModelFile, Work
+from muster.jobs.contract.shard_size import RowCost
 from muster.jobs.inference import model_file
 from muster.jobs.kinds import registry
 from muster.jobs.parts.part_file import read_index
@@ -173,6 +174,16 @@ def test_its_outputs_are_as_declared(example: Example, kind: Kind[Any], tmp_path
     _, part = run(example, kind, 3, tmp_path)
     found = read_index(part).outputs
     assert found and declared in (None, found)
+
+
+def test_what_it_says_a_row_takes_can_be_true(example: Example, kind: Kind[Any]) -> None:
+    params = msgspec.convert(example.params, kind.Params)
+    model = ModelFile("net.npz", "0" * 32, 1000) if example.model else None
+    code = "c" * 32 if example.code is not None else None
+    work = Work(example.kind, kind.kernel, example.params, code, None, None, 1, None, None, model)
+    cost = kind.row_cost(params, example.shape, work)
+    assert cost.least >= 1 and (cost.seconds is None or 0 < cost.seconds < 1)
+    assert code is None or cost == RowCost(), "nobody knows what users' code takes"
 
 
 def test_a_second_run_gives_the_same_bytes(example: Example, kind: Kind[Any], tmp_path: Path) -> None:

@@ -493,6 +493,20 @@ def test_a_shard_of_a_size_is_whole_batches(tmp_path: Path) -> None:
     assert layer.shard_rows == 16  # 20 rows are 480 bytes
 
 
+@pytest.mark.parametrize(("code", "rows"), [(None, 256), ("class Net:\n    pass\n", 31)])
+def test_a_cut_that_is_left_open_wastes_no_batch_that_is_filled_up(tmp_path: Path, code: str | None, rows: int) -> None:
+    """A class of the user's gets as few rows as there are, and nobody knows how long it takes for one."""
+    networks.save_npz(tmp_path / "net.npz", networks.weights())
+    np.save(tmp_path / "rows.npy", np.zeros((2000, networks.SIZES[0]), "f4"))
+    lines = ["name: i", "kind: infer", "source: rows.npy", "params: {model: net.npz, batch: 256}"]
+    if code is not None:
+        (tmp_path / "work.py").write_text(code)
+    bundle = collect("work.py:Net", [], tmp_path) if code is not None else None
+    job = parse_job("\n".join([*lines, *(["code: work.py:Net"] if code else [])]), "job.yaml")
+    [layer] = make_plan(job, tmp_path, bundle).layers
+    assert layer.shard_rows % rows == 0 and (layer.shard_rows == rows or code is None)
+
+
 def test_another_model_or_batch_is_another_layer(tmp_path: Path) -> None:
     networks.save_npz(tmp_path / "net.npz", networks.weights())
     np.save(tmp_path / "rows.npy", ROWS)

@@ -260,7 +260,7 @@ def test_the_list_is_a_file_of_the_job_and_the_plan_says_where_shards_begin(fiel
     job = field.submit(files, code="work.py:look", source={"files": "d/*"})
     folder = field.farm.root.job(job)
     assert (folder.path / ITEMS_LIST).stat().st_size > 1000 and folder.plan.stat().st_size < 1000 * 10
-    assert msgspec.msgpack.decode(folder.plan.read_bytes())["layers"][0]["count"] == 250
+    assert msgspec.msgpack.decode(folder.plan.read_bytes())["layers"][0]["count"] == 334
     field.farm.wait(job)
     field.farm.check_result(job)
 

@@ -257,6 +257,20 @@ def test_a_path_means_the_server_or_this_machine(tmp_path: Path, monkeypatch: An
         from_fields({**fields, "params": {"n_clusters": {1}}}, "a.npy", here=True)
 
 
+def test_a_folder_of_this_machine_is_sent_and_what_is_left_out_is_said(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "raw").mkdir()
+    values = np.arange(8, dtype="<f4").reshape(2, 4)
+    (tmp_path / "raw" / "a.bin").write_bytes(values.tobytes())
+    np.savez(tmp_path / "raw" / "x.npz", x=values)
+    fields = {"name": "j", "kind": "cluster", "params": {"n_clusters": 2}}
+    source = {"path": "raw", "dtype": "<f4", "shape": [-1, 4]}
+    with pytest.warns(UserWarning, match=r"skipped: 1 \.npz file"):
+        draft = from_fields(fields, source, here=False)
+    assert (list(draft.arrays), draft.fields["source"]) == (["a"], {"path": "arrays"})
+    assert b"".join(draft.arrays["a"].pieces(0)).endswith(values.tobytes())
+
+
 def test_a_model_goes_along_where_the_kind_says_that_it_is_a_file(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(registry, "load", tiny.load)
     monkeypatch.chdir(tmp_path)

@@ -70,6 +70,7 @@ class Window(msgspec.Struct, frozen=True):
     committed: Count = 0  # shards
     in_bytes: Count = 0  # of the finished
     out_bytes: Count = 0  # of the committed
+    rows: Count = 0  # of the finished
 
 
 class SlowShard(msgspec.Struct, frozen=True):
@@ -118,6 +119,7 @@ class Status(Message, frozen=True, tag="status"):
     agents: Count  # live ones
     jobs: list[JobStatus]  # oldest first
     notes: list[Text] = msgspec.field(default_factory=list)  # of the farm: the root is full, say
+    silent: Seconds = 0.0  # for so long the daemon has not answered whoever repeats this
 
 
 class AgentStatus(msgspec.Struct, frozen=True):

@@ -48,7 +48,8 @@ class Job:
                 status = answer.jobs[0]
                 bar.total, done = jobs.bar_counts(status)
                 bar.unit = one_line(status.progress.unit) if status.progress else "shard"
-                bar.set_postfix_str(one_line(jobs.bar_note(status, answer.now)), refresh=False)
+                said = "; ".join([jobs.bar_note(answer), *jobs.holdups(answer)])
+                bar.set_postfix_str(one_line(said), refresh=True)
                 bar.update(done - bar.n)
         if status.state != "complete":
             raise jobs.incomplete(status)

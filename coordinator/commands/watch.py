@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 import click
 import msgspec
 
+from muster.coordinator.api.requests import StatusAsk
 from muster.coordinator.api.status import JobStatus, Status
-from muster.coordinator.commands.options import job_argument, json_option, plain, root_option, say
+from muster.coordinator.commands.options import json_option, plain, root_option, say
 from muster.coordinator.display import agents, jobs, tables
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.submission.eta import Trace
 from muster.jobs.common.cli import example
-from muster.jobs.common.errors import INTERRUPTED_EXIT
+from muster.jobs.common.errors import INTERRUPTED_EXIT, NotFoundError
 from muster.jobs.common.units import format_duration
 
 if TYPE_CHECKING:
@@ -29,25 +30,36 @@ if TYPE_CHECKING:
 LINE_SECONDS = 1.0  # between two lines of JSON
 PLAIN_SECONDS = 5.0  # between two lines where there is no terminal
 MACHINES_SHOWN = 8
+HOLDUPS_SHOWN = 3
 BAR = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix}"
 
 
-@click.command(epilog=example("coordinator watch weights"))
-@job_argument
+@click.command(epilog=example("coordinator watch weights", "coordinator watch"))
+@click.argument("job", metavar="[JOB]", required=False)
 @root_option
 @json_option
-def command(job: str, root: Path | None, as_json: bool) -> int:
-    """Follow a job until it ends: shards, rate, time left, each machine.
+def command(job: str | None, root: Path | None, as_json: bool) -> int:
+    """Follow a job until it ends: shards, rate, time left, each machine, and why nothing runs. Without a name it is
+    the latest job.
 
     Exits with 0 when the job is complete, with 11 when it ends, or is halted, without all of its shards, with 12 when
     it is damaged. Ctrl-C leaves the job running. --json prints a line a second, the job as `status` has it but for its
     layers, and exits with 0 when it ends, or is halted or damaged.
     """
     found = roots.existing(root)
+    name = ask_daemon.job_named(found, job) if job else latest(found)
     if as_json:
-        say_lines(ask_daemon.statuses(found, ask_daemon.job_named(found, job)))
+        say_lines(ask_daemon.statuses(found, name))
         return 0
-    return watch(found, ask_daemon.job_named(found, job))
+    return watch(found, name)
+
+
+def latest(root: Root) -> str:
+    """The job that was submitted last."""
+    known = ask_daemon.ask(root, StatusAsk(), Status).jobs
+    if not known:
+        raise NotFoundError("there is no job to watch", "`coordinator submit job.yaml` starts one")
+    return max(known, key=lambda job: job.created).id
 
 
 def say_lines(found: Iterator[Status]) -> None:
@@ -84,7 +96,7 @@ def shown(found: Iterator[Status]) -> JobStatus:
     try:
         for answer in found:
             trace.add(answer.jobs[0], answer.now)
-            screen.show(answer.jobs[0], answer.now, trace)
+            screen.show(answer, trace)
     finally:
         screen.close()
     return answer.jobs[0]
@@ -107,7 +119,7 @@ def _is_wide(stream: TextIO) -> bool:
 class Screen(Protocol):
     """Where a job is shown."""
 
-    def show(self, job: JobStatus, now: float, trace: Trace) -> None: ...
+    def show(self, answer: Status, trace: Trace) -> None: ...
 
     def close(self) -> None: ...
 
@@ -116,16 +128,22 @@ class Lines:
     """A line when there is news, and not too often."""
 
     def __init__(self) -> None:
-        self._last = ""
+        self._last: tuple[object, ...] = ()  # what was last said, without the time that passed
+        self._silent = False
         self._next = 0.0
 
-    def show(self, job: JobStatus, now: float, trace: Trace) -> None:
-        line = jobs.progress_line(job, now)
-        due = time.monotonic() >= self._next or job.is_over
-        if not due or line == self._last:
+    def show(self, answer: Status, trace: Trace) -> None:
+        job = answer.jobs[0]
+        silent = bool(answer.silent)
+        slow = [(one.layer, one.number) for one in job.slow]
+        said = (job.state, job.totals, job.layers_merged, job.progress, slow, silent or jobs.holdups(answer))
+        due = time.monotonic() >= self._next or job.is_over or silent != self._silent
+        if not due or said == self._last:
             return
-        self._last, self._next = line, time.monotonic() + PLAIN_SECONDS
-        say(line)
+        self._last, self._silent, self._next = said, silent, time.monotonic() + PLAIN_SECONDS
+        say(jobs.progress_line(answer))
+        if silent:
+            return
         for machine in agents.machine_lines(job, trace):
             say(machine)
 
@@ -134,34 +152,36 @@ class Lines:
 
 
 class Bars:
-    """A bar for the job and a line for each machine."""
+    """A bar for the job, a line for each thing that holds it up, and one for each machine."""
 
     def __init__(self) -> None:
         from tqdm import tqdm
 
         self._tqdm = tqdm
         self._bar: tqdm[Any] | None = None  # which is false while it has no total
-        self._machines: list[tqdm[Any]] = []
+        self._below: list[tqdm[Any]] = []
 
-    def show(self, job: JobStatus, now: float, trace: Trace) -> None:
+    def show(self, answer: Status, trace: Trace) -> None:
+        job = answer.jobs[0]
         if self._bar is None:
             self._bar = self._made(BAR, tables.short(job.id))
         bar = self._bar
         bar.total, bar.n = jobs.bar_counts(job)
-        bar.set_postfix_str(jobs.bar_note(job, now), refresh=True)
-        lines = agents.machine_lines(job, trace)[:MACHINES_SHOWN]
-        while len(self._machines) < len(lines):
-            self._machines.append(self._made("{desc}", lines[len(self._machines)]))
-        for i, machine in enumerate(self._machines):
-            machine.set_description_str(lines[i] if i < len(lines) else "", refresh=True)
+        bar.set_postfix_str(jobs.bar_note(answer), refresh=True)
+        lines = [f"  {why}" for why in jobs.holdups(answer)[:HOLDUPS_SHOWN]]
+        lines += agents.machine_lines(job, trace)[:MACHINES_SHOWN]
+        while len(self._below) < len(lines):
+            self._below.append(self._made("{desc}", lines[len(self._below)]))
+        for i, line in enumerate(self._below):
+            line.set_description_str(lines[i] if i < len(lines) else "", refresh=True)
 
     def _made(self, form: str, text: str) -> tqdm[Any]:
-        row = len(self._machines) + 1 if self._bar is not None else 0
+        row = len(self._below) + 1 if self._bar is not None else 0
         keep = row == 0
         return self._tqdm(
             desc=text, total=1, bar_format=form, position=row, leave=keep, dynamic_ncols=True, file=sys.stderr
         )
 
     def close(self) -> None:
-        for bar in [*reversed(self._machines), *([self._bar] if self._bar is not None else [])]:
+        for bar in [*reversed(self._below), *([self._bar] if self._bar is not None else [])]:
             bar.close()

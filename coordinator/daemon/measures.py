@@ -38,6 +38,7 @@ class _Second:
     committed: int = 0
     in_bytes: int = 0
     out_bytes: int = 0
+    rows: int = 0
 
 
 @dataclass
@@ -68,6 +69,7 @@ class JobFigures:
         for second in (self.whole, self.recent[-1]):
             second.finished += count
             second.in_bytes += report.in_bytes
+            second.rows += report.rows
 
     def failed(self) -> None:
         self.failures += 1
@@ -112,6 +114,7 @@ class JobFigures:
             sum(s.committed for s in past),
             sum(s.in_bytes for s in past),
             sum(s.out_bytes for s in past),
+            sum(s.rows for s in past),
         )
         return _window(total, len(past) * tick)
 
@@ -120,4 +123,4 @@ class JobFigures:
 
 
 def _window(total: _Second, seconds: float) -> Window:
-    return bounded(Window(seconds, total.finished, total.committed, total.in_bytes, total.out_bytes))
+    return bounded(Window(seconds, total.finished, total.committed, total.in_bytes, total.out_bytes, total.rows))

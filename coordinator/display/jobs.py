@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from muster.coordinator.api.status import FailureRecord, JobStatus, LayerStatus, Progress, Tally
+from muster.coordinator.api.status import FailureRecord, JobStatus, LayerStatus, Progress, Status, Tally
 from muster.coordinator.display.agents import machines_table
-from muster.coordinator.display.tables import NO_ETA, count, counted, left, moment, percent, rate, short, table
+from muster.coordinator.display.tables import (
+    NO_ETA,
+    count,
+    counted,
+    left,
+    moment,
+    percent,
+    rate,
+    rates,
+    short,
+    table,
+    whole,
+)
 from muster.coordinator.submission import eta
-from muster.coordinator.submission.eta import Eta
+from muster.coordinator.submission.eta import Eta, Speed
 from muster.jobs.common.errors import DamagedError, IncompleteError, MusterError
 from muster.jobs.common.units import format_duration, format_size
 from muster.jobs.contract.failure_codes import whose_fault
@@ -27,9 +39,9 @@ def jobs_table(jobs: Sequence[JobStatus], now: float) -> str:
             short(job.id),
             job.kind,
             job.state,
-            _counts(job),
-            _percent(job),
-            _job_rate(job, now),
+            _counts(_kept(job)),
+            _percent(job, _kept(job)),
+            _job_rate(job, now, rate),
             _when(job, now),
         )
         for job in jobs
@@ -38,26 +50,31 @@ def jobs_table(jobs: Sequence[JobStatus], now: float) -> str:
     return "\n".join(lines + [f"{job.id}: {line}" for job in jobs for line in remarks(job)])
 
 
-def _counts(job: JobStatus) -> str:
-    total, done = bar_counts(job)
-    return f"{done:,}/{total:,}"
+def _kept(job: JobStatus) -> tuple[int, int]:
+    """How much there is, and how much of it is safe: committed, or counted by a driver."""
+    if job.progress is not None:
+        return job.progress.total, job.progress.done
+    return job.totals.shards, job.totals.committed
 
 
-def _percent(job: JobStatus) -> str:
+def _counts(counts: tuple[int, int]) -> str:
+    return f"{counts[1]:,}/{counts[0]:,}"
+
+
+def _percent(job: JobStatus, counts: tuple[int, int]) -> str:
     """A job may be complete before all that its driver might have done."""
-    total, done = bar_counts(job)
-    return "100%" if job.state == "complete" else f"{100 * done // max(total, 1)}%"
+    return "100%" if job.state == "complete" else f"{100 * counts[1] // max(counts[0], 1)}%"
 
 
 def _shards(tally: Tally) -> str:
     return f"{tally.committed:,}/{tally.shards:,}"
 
 
-def _job_rate(job: JobStatus, now: float) -> str:
+def _job_rate(job: JobStatus, now: float, shown: Callable[[Speed], str] = rates) -> str:
     at_work = job.state == "running" and any(agent.live for agent in job.agents)
     if job.progress is not None:
         return _rate(job.progress) if at_work else "-"
-    return rate(eta.speed(job, now)) if at_work else "-"
+    return shown(eta.speed(job, now)) if at_work else "-"
 
 
 def _when(job: JobStatus, now: float) -> str:
@@ -96,7 +113,7 @@ def job_page(job: JobStatus, now: float) -> str:
     totals = job.totals
     lines = [f"{job.id}: {job.kind}, {job.state}" + (f" ({job.why})" if job.why else "")]
     if job.progress is None:
-        lines.append(f"  shards    {_counts(job)} committed ({_percent(job)}), {_rest(totals)}")
+        lines.append(f"  shards    {_counts(_kept(job))} committed ({_percent(job, _kept(job))}), {_rest(totals)}")
         lines.append(f"  layers    {job.layers_merged:,}/{job.layers_total:,} merged")
     lines.append(f"  time      submitted {moment(job.created)}{_took(job, now)}")
     if job.progress is not None:
@@ -153,40 +170,59 @@ def _open_counts(tally: Tally) -> tuple[str, str]:
     return count(tally.running), count(tally.quarantined)
 
 
-def progress_line(job: JobStatus, now: float) -> str:
+def progress_line(answer: Status) -> str:
     """One line for watchers where there is no terminal."""
+    job, now = answer.jobs[0], answer.now
+    counts = bar_counts(job)
     if job.progress is not None:
-        head = f"{job.id} {job.state}: {job.progress.unit} {_counts(job)}"
-        return ", ".join([head, *_in_short(job, job.progress, "left: ")])
+        head = f"{job.id} {job.state}: {job.progress.unit} {_counts(counts)}"
+        return ", ".join([head, *_in_short(job, job.progress, "left: "), *_elapsed(job, now), *holdups(answer)])
     totals = job.totals
-    parts = [f"{job.id} {job.state}: {_counts(job)} shards ({_percent(job)})"]
+    parts = [f"{job.id} {job.state}: {_counts(counts)} shards ({_percent(job, counts)})"]
     if totals.finished:
         parts.append(f"{totals.finished:,} to push")
     if totals.quarantined:
-        parts.append(f"{totals.quarantined:,} quarantined")
+        parts.append(f"{totals.quarantined:,} given up")
     if job.layers_total > 1 or totals.committed == totals.shards:
         parts.append(f"{job.layers_merged:,}/{job.layers_total:,} layers merged")
     if job.state == "running":
-        parts += [_job_rate(job, now), f"left: {eta_line(eta.eta(job, now))}"]
-    return ", ".join(part for part in parts if part != "-")
+        parts += [_job_rate(job, now), *_elapsed(job, now), f"left: {eta_line(eta.eta(job, now))}"]
+    return ", ".join(part for part in [*parts, *holdups(answer)] if part != "-")
+
+
+def holdups(answer: Status) -> list[str]:
+    """Why nothing runs, or might not go on, as its watchers are told: the daemon's silence before all else."""
+    job = answer.jobs[0]
+    if answer.silent:
+        return [f"the coordinator has not answered for {whole(max(1.0, answer.silent))}"]
+    return [] if job.is_over else [*([job.why] if job.why else []), *job.notes]
 
 
 def bar_counts(job: JobStatus) -> tuple[int, int]:
-    """How long a bar is, and how much of it is done."""
-    if job.progress is not None:
-        return job.progress.total, job.progress.done
-    return job.totals.shards, job.totals.committed
+    """How long a bar is, and how much of it machines have finished, pushed or not."""
+    total, kept = _kept(job)
+    return total, kept if job.progress is not None else kept + job.totals.finished
 
 
-def bar_note(job: JobStatus, now: float) -> str:
-    """What stands behind a bar: rate and time left, or why there are none."""
+def bar_note(answer: Status) -> str:
+    """What stands behind a bar: rate, time passed and time left."""
+    job, now = answer.jobs[0], answer.now
+    state = [job.state] if job.state != "running" else []
     if job.progress is not None:
-        return ", ".join([*([job.state] if job.state != "running" else []), *_in_short(job, job.progress)])
-    if job.state != "running":
+        return ", ".join([*state, *_in_short(job, job.progress), *_elapsed(job, now)])
+    if state:
         return job.state
     if job.totals.shards and job.totals.committed == job.totals.shards:
         return f"merging {job.layers_merged:,}/{job.layers_total:,}"
-    return ", ".join(part for part in (_job_rate(job, now), _time_left(job, now)) if part != "-")
+    parts = (_job_rate(job, now), *_elapsed(job, now), _time_left(job, now))
+    return ", ".join(part for part in parts if part != "-")
+
+
+def _elapsed(job: JobStatus, now: float) -> list[str]:
+    """The time since the first grant, to whole seconds, of a job that goes on."""
+    if job.started is None or job.is_over:
+        return []
+    return [f"{whole(max(0.0, now - job.started))} so far"]
 
 
 # --- jobs whose driver counts something else than shards -----------------------------------------------------
@@ -216,7 +252,7 @@ def _in_short(job: JobStatus, progress: Progress, label: str = "") -> list[str]:
 def _progress_lines(job: JobStatus, progress: Progress) -> list[str]:
     """What a job's page says in place of shards, layers and rate."""
     took = f", {progress.took}" if progress.took else ""
-    count = f"  {progress.unit + 's':<9} {_counts(job)} ({_percent(job)}){took}"
+    count = f"  {progress.unit + 's':<9} {_counts(_kept(job))} ({_percent(job, _kept(job))}){took}"
     lines = [count, *(f"  {line}" for line in progress.lines)]
     if job.state == "running":
         lines += [f"  rate      {_rate(progress)}, {_at_work(job)} at work", f"  left      {_left(progress)}"]

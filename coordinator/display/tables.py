@@ -60,8 +60,20 @@ def rate(speed: Speed) -> str:
     return f"{speed.shards:.1f} shards/s" if speed.shards > 0 else "-"
 
 
+def rates(speed: Speed) -> str:
+    """Rows a second too, where there is room for them and rows are what is computed."""
+    if speed.rows <= 0:
+        return rate(speed)
+    return f"{speed.rows:,.0f} rows/s, {rate(speed)}" if speed.rows >= 10 else f"{speed.rows:.2g} rows/s, {rate(speed)}"
+
+
 def moment(when: float | None) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when)) if when else "-"
+
+
+def whole(seconds: float) -> str:
+    """A time that is going on, to whole seconds."""
+    return f"{int(seconds)} s" if seconds < 10 else format_duration(int(seconds))
 
 
 def ago(when: float, now: float) -> str:

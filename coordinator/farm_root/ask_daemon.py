@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+import msgspec
+
 from muster.coordinator.api.requests import Problem, StatusAsk, ToCommand, Usage
 from muster.coordinator.api.status import Status, Used
 from muster.coordinator.farm_root import paths as roots
@@ -22,6 +24,7 @@ ANSWER_SECONDS = 60.0  # the daemon answers within a tick; beyond this it is stu
 RECEIVE_BYTES = 1 << 18
 POLL_SECONDS = 0.25  # between two questions about a job that is followed
 AWAY_SECONDS = 120.0  # how long a coordinator may be away, being started again say
+SILENCE_SECONDS = 2.0  # without an answer, until whoever follows a job is told
 
 _decode = Decoder(ToCommand | Rejected | Bye)
 _T = TypeVar("_T", bound=Message)
@@ -36,15 +39,28 @@ class DaemonConnection:
 
     def ask(self, question: Message, answer: type[_T], wait: float = 0.0) -> _T:
         """The daemon's answer, of the type it must have. `wait`: how long the question lets it take."""
-        self._socket.settimeout(ANSWER_SECONDS + wait)
+        self.begin(question)
+        if (said := self.answered(answer, ANSWER_SECONDS + wait)) is None:
+            raise LinkError("the coordinator does not answer", "daemon.log in its root may say why")
+        return said
+
+    def begin(self, question: Message) -> None:
+        """Put a question whose answer is asked for by `answered`."""
+        self._socket.settimeout(ANSWER_SECONDS)
         try:
             self._socket.sendall(frame(encode(question)))
-            got = _decode(self._receive())
-        except TimeoutError:
-            raise LinkError("the coordinator does not answer", "daemon.log in its root may say why") from None
         except OSError as error:
             raise _gone(str(error)) from None
-        return _checked(got, answer)
+
+    def answered(self, answer: type[_T], within: float) -> _T | None:
+        """The answer to the question that was put; None if there is none `within` so many seconds: it may yet come."""
+        self._socket.settimeout(within)
+        try:
+            return _checked(_decode(self._receive()), answer)
+        except TimeoutError:
+            return None
+        except OSError as error:
+            raise _gone(str(error)) from None
 
     def _receive(self) -> bytes:
         while True:
@@ -99,21 +115,41 @@ def connect(root: Root) -> socket.socket:
 
 
 def statuses(root: Root, job: str) -> Iterator[Status]:
-    """The job's status, again and again, until one says that it does not go on by itself."""
-    away_since: float | None = None
+    """The job's status, again and again, until one says that it does not go on by itself. While the daemon does not
+    answer, the last one is repeated with the seconds of its silence."""
+    last, heard = None, time.monotonic()
     while True:
         try:
-            answer = ask(root, StatusAsk(job), Status)
+            for answer in _asked(root, StatusAsk(job)):
+                if answer is not None:
+                    last, heard = answer, time.monotonic()
+                    yield answer
+                elif last is not None:
+                    yield _repeated(last, heard)
         except (NoDaemonError, LinkError):
-            away_since = away_since or time.monotonic()
-            if time.monotonic() - away_since > AWAY_SECONDS:
+            if time.monotonic() - heard > AWAY_SECONDS:
                 raise
-        else:
-            away_since = None
-            yield answer
-            if answer.jobs[0].is_over:
-                return
+            if last is not None and time.monotonic() - heard >= SILENCE_SECONDS:
+                yield _repeated(last, heard)
+        if last is not None and last.jobs[0].is_over:
+            return
         time.sleep(POLL_SECONDS)
+
+
+def _asked(root: Root, question: StatusAsk) -> Iterator[Status | None]:
+    """The answer, behind a None for each SILENCE_SECONDS that it takes."""
+    with line(root) as opened:
+        opened.begin(question)
+        for _ in range(int(ANSWER_SECONDS / SILENCE_SECONDS)):
+            answer = opened.answered(Status, SILENCE_SECONDS)
+            yield answer
+            if answer is not None:
+                return
+    raise LinkError("the coordinator does not answer", "daemon.log in its root may say why")
+
+
+def _repeated(last: Status, heard: float) -> Status:
+    return msgspec.structs.replace(last, silent=time.monotonic() - heard)
 
 
 def job_named(root: Root, text: str, for_good: bool = False) -> str:

@@ -166,6 +166,7 @@ class Speed:
 
     shards: float = 0.0  # a second
     in_bytes: float = 0.0  # a second
+    rows: float = 0.0  # a second
 
 
 def speed(job: JobStatus, now: float) -> Speed:
@@ -173,7 +174,7 @@ def speed(job: JobStatus, now: float) -> Speed:
     seconds = span(job, job.recent, now)
     if seconds <= 0:
         return Speed()
-    return Speed(job.recent.finished / seconds, job.recent.in_bytes / seconds)
+    return Speed(job.recent.finished / seconds, job.recent.in_bytes / seconds, job.recent.rows / seconds)
 
 
 class Trace:
@@ -193,4 +194,8 @@ class Trace:
         if until <= since or name not in then or name not in now:
             return Speed()
         seconds, old, new = until - since, then[name], now[name]
-        return Speed(max(0, new.shards - old.shards) / seconds, max(0, new.in_bytes - old.in_bytes) / seconds)
+        return Speed(
+            max(0, new.shards - old.shards) / seconds,
+            max(0, new.in_bytes - old.in_bytes) / seconds,
+            max(0, new.rows - old.rows) / seconds,
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -14,6 +15,7 @@ from muster.coordinator.client.backends.base import Layers
 from muster.coordinator.client.backends.download import Download
 from muster.coordinator.client.backends.retry import Patience
 from muster.coordinator.client.backends.ssh import Ssh
+from muster.coordinator.farm_root.ask_daemon import SILENCE_SECONDS
 from muster.coordinator.farm_root.uploads import Upload
 from muster.coordinator.result_downloads import shard_stream
 from muster.coordinator.submission import client_job
@@ -68,21 +70,28 @@ class RemoteBackend:
         self._ssh.run("cancel", "--", job)
 
     def follow(self, job: str) -> Iterator[Status]:
-        patience = Patience()
+        patience, last, heard = Patience(), None, time.monotonic()
         while True:
             try:
                 for status in self._lines(job):
-                    patience.progress()
-                    yield status
-                    if status.jobs[0].is_over:
-                        return
+                    if status is not None:
+                        patience.progress()
+                        last, heard = status, time.monotonic()
+                        yield status
+                        if status.jobs[0].is_over:
+                            return
+                    elif last is not None:
+                        yield msgspec.structs.replace(last, silent=time.monotonic() - heard)
             except MusterError as error:
+                if last is not None:
+                    yield msgspec.structs.replace(last, silent=time.monotonic() - heard)
                 patience.endure(error)
 
-    def _lines(self, job: str) -> Iterator[Status]:
+    def _lines(self, job: str) -> Iterator[Status | None]:
+        """None for each SILENCE_SECONDS without a line."""
         with self._ssh.talk("watch", "--json", "--", job) as talk:
-            while line := talk.readline(LINE_LIMIT):
-                yield self._decoded(line, Status)
+            for line in talk.lines(LINE_LIMIT, SILENCE_SECONDS):
+                yield None if line is None else self._decoded(line, Status)
 
     def uploads(self) -> list[Upload]:
         return self._ask(Uploads, "uploads", "--json").uploads

@@ -6,7 +6,9 @@ The system's ssh and not the agent's link: an ordinary key, ~/.ssh/config in ful
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import select
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,6 +25,7 @@ DEFAULT_ROOT = ".muster"  # relative to the home folder, where a command starts
 SSH_FAILED = 255
 END_SECONDS = 10.0  # for a command whose stream has ended
 WORDS_BYTES = 16 << 10
+CHUNK = 1 << 16  # bytes read at once of what is printed line by line
 _OPTIONS = {**ssh.QUIET, "BatchMode": "yes", "ConnectTimeout": "20"}
 _FAILURES: list[tuple[str, type[LinkError], str, str]] = [  # what ssh says, and what that is
     (
@@ -169,8 +172,22 @@ class SshTalk:
         """`count` bytes, fewer only at the end."""
         return self._out.read(count)
 
-    def readline(self, limit: int) -> bytes:
-        return self._out.readline(limit)
+    def lines(self, limit: int, within: float) -> Iterator[bytes | None]:
+        """Each line as it comes, of at most `limit` bytes; None each time that nothing came `within` so many seconds.
+        Nothing else may read beside it."""
+        held = b""
+        while True:
+            if not select.select([self._out], [], [], within)[0]:
+                yield None
+                continue
+            if not (said := os.read(self._out.fileno(), CHUNK)):
+                break
+            *whole, held = (held + said).split(b"\n")
+            if len(held) > limit:
+                raise ProtocolError(f"{self._ssh} printed a line of more than {limit} bytes")
+            yield from whole
+        if held:
+            yield held
 
     def write(self, data: bytes | memoryview) -> None:
         self._in.write(data)

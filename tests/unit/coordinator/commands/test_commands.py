@@ -438,7 +438,7 @@ def test_waiting_ends_with_the_job(daemon: FixedDaemon, job_file: Path, run: Cal
     daemon.answers[requests.StatusAsk] = lambda _: status_of(next(states))
     ran = run("submit", job_file, "--wait")
     assert ran.code == 0
-    assert "300/1,000 shards (30%)" in ran.out
+    assert "310/1,000 shards (31%), 10 to push" in ran.out
     assert "weights.1 is complete in 1 min 5 s" in ran.out
 
 

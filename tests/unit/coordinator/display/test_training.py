@@ -6,7 +6,7 @@ from functools import partial
 
 import msgspec
 
-from muster.coordinator.api.status import AgentRate, JobStatus, Progress, Tally
+from muster.coordinator.api.status import AgentRate, JobStatus, Progress, Status, Tally
 from muster.coordinator.display import agents, jobs
 from muster.coordinator.drivers.training.progress import progress_of
 from muster.coordinator.submission.eta import Trace
@@ -20,21 +20,25 @@ def status(news: Progress, state: str = "running") -> JobStatus:
     return JobStatus("digits.1", "train", state, "", 1, 5.0, 6.0, None, Tally(), 0, agents=[agent], progress=news)  # type: ignore[arg-type]
 
 
+def line(job: JobStatus) -> str:
+    return jobs.progress_line(Status(10.0, "0.1", 1, [job]))
+
+
 def test_a_line_has_round_loss_accuracy_rate_machines_and_time() -> None:
-    said = jobs.progress_line(status(NEWS), 10.0)
+    said = line(status(NEWS))
     assert said == (
         "digits.1 running: round 120/1,000, loss 0.4568, accuracy 0.9000, best 0.9100, 40 rounds/s, 1 machine,"
-        " left: 22 s"
+        " left: 22 s, 4 s so far"
     )
 
 
 def test_time_is_to_the_target_where_it_can_be_told() -> None:
     near = so_far(target=0.95, target_seconds=7.4)
     far = so_far(target=0.95)
-    assert "left: about 7.0 s to 0.95" in jobs.progress_line(status(near), 10.0)
+    assert "left: about 7.0 s to 0.95" in line(status(near))
     slow = so_far(target=0.95, target_seconds=40.0)
-    assert "left: at most 22 s" in jobs.progress_line(status(slow), 10.0)
-    assert "left: at most 22 s" in jobs.progress_line(status(far), 10.0)
+    assert "left: at most 22 s" in line(status(slow))
+    assert "left: at most 22 s" in line(status(far))
 
 
 def test_the_page_and_the_table_speak_of_rounds() -> None:
@@ -51,8 +55,8 @@ def test_one_that_reached_its_target_is_whole() -> None:
 
 
 def test_before_the_first_round_nothing_is_made_up() -> None:
-    said = jobs.progress_line(status(progress_of(0, 50)), 10.0)
-    assert said == "digits.1 running: round 0/50, 1 machine, left: measuring"
+    said = line(status(progress_of(0, 50)))
+    assert said == "digits.1 running: round 0/50, 1 machine, left: measuring, 4 s so far"
     assert "measuring left" not in jobs.jobs_table([status(progress_of(0, 50))], 10.0)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from muster.jobs.common.program import exit_code, invoke
+from muster.jobs.common.program import exit_code, invoke, wants_json
 
 if TYPE_CHECKING:
     import click
@@ -60,7 +60,7 @@ def run(name: str, commands: Mapping[str, str], load: Callable[[str], click.Comm
     args = sys.argv[1:] if argv is None else argv
     if args[:1] == ["connect"]:
         return exit_code(lambda: _connect(args[1:]))
-    return exit_code(lambda: _call(name, commands, load, args))
+    return exit_code(lambda: _call(name, commands, load, args), wants_json(args))
 
 
 def _connect(args: list[str]) -> int:

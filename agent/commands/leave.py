@@ -8,9 +8,11 @@ from pathlib import Path
 
 import click
 
+from muster.agent.commands.options import agent_options
 from muster.agent.spool import owner as owners
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import IncompleteError, RefusedError
+from muster.jobs.common.json_documents import json_text
 from muster.jobs.common.processes import await_end
 
 POLL_SECONDS = 0.1
@@ -18,10 +20,9 @@ NOW_SECONDS = 30.0  # for an agent told to stop at once
 
 
 @click.command(epilog=example("agent leave", "agent leave --name desk --now"))
-@click.option("--name", default=None, help="Which agent, where several run.")
-@click.option("--spool", type=click.Path(path_type=Path), default=None, help="Which agent, by its spool.")
+@agent_options
 @click.option("--now", is_flag=True, help="Stop at once; what is finished is kept and offered at the next join.")
-def command(name: str | None, spool: Path | None, now: bool) -> int:
+def command(name: str | None, spool: Path | None, now: bool, as_json: bool) -> int:
     """End an agent of this machine.
 
     It finishes what runs, pushes what is finished and hands back the rest; this command waits for it.
@@ -33,11 +34,14 @@ def command(name: str | None, spool: Path | None, now: bool) -> int:
         _signal(owner, signal.SIGTERM)
         if not _wait(owner, NOW_SECONDS):
             raise RefusedError(f"agent {owner.name} (process {owner.pid}) does not stop", f"`kill -9 {owner.pid}`")
+        if as_json:
+            click.echo(json_text({"agent": owner.name, "said": f"{owner.name} stopped"}))
         return 0
     _wait(owner, float("inf"))
     if owners.owner_of(folder) == owner:  # it says so itself when it leaves in good order
         raise IncompleteError(f"agent {owner.name} left with work it could not push", f"its log is {folder}/agent.log")
-    click.echo(f"{owner.name} left")
+    said = f"{owner.name} left"
+    click.echo(json_text({"agent": owner.name, "said": said}) if as_json else said)
     return 0
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import msgspec
 
 from muster.agent.commands.status import state_of
 from muster.agent.display import DisplayState
@@ -16,6 +17,7 @@ from muster.agent.host import lending
 from muster.agent.host.lending import Courtesy
 from muster.agent.spool import owner as owners
 from muster.jobs.common.errors import LinkError, UsageError
+from muster.jobs.common.json_documents import json_text
 from muster.jobs.common.locations import Folder, Host, parse
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -66,7 +68,13 @@ def agent_options(command: _Command) -> _Command:
     command = click.option("--spool", type=click.Path(path_type=Path), default=None, help="Which agent, by its spool.")(
         command
     )
-    return click.option("--name", default=None, help="Which agent, where several run.")(command)
+    command = click.option("--name", default=None, help="Which agent, where several run.")(command)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def say_done(state: DisplayState, said: str, as_json: bool) -> None:
+    """What was changed of an agent, in a line, or as JSON with how it is now."""
+    click.echo(json_text({"agent": msgspec.to_builtins(state), "said": said}) if as_json else said)
 
 
 def wish(spool: Path | None, name: str | None, change: Callable[[Courtesy], Courtesy]) -> DisplayState:

@@ -7,18 +7,20 @@ from pathlib import Path
 import click
 import msgspec
 
-from muster.agent.commands.options import agent_options, wish
+from muster.agent.commands.options import agent_options, say_done, wish
 from muster.jobs.common.cli import example
+from muster.jobs.common.units import counted
 
 
 @click.command(epilog=example("agent pause", "agent pause --name desk"))
 @agent_options
-def command(name: str | None, spool: Path | None) -> int:
+def command(name: str | None, spool: Path | None, as_json: bool) -> int:
     """Stop computing now, and lose nothing of it.
 
     Your code is stopped where it is, with what it has in memory, and goes on from there at `agent resume`; a built-in
     kind ends the batch it is at. What is finished is handed in, what was not begun handed back.
     """
     state = wish(spool, name, lambda known: msgspec.structs.replace(known, paused=True))
-    click.echo(f"{state.name} is paused, {state.running} shards stopped where they are; `agent resume` goes on")
+    stopped = f"{counted(state.running, 'shard')} stopped"
+    say_done(state, f"{state.name} is paused, {stopped} where they are; `agent resume` goes on", as_json)
     return 0

@@ -6,16 +6,17 @@ from pathlib import Path
 
 import click
 
-from muster.agent.commands.options import agent_options, wish
+from muster.agent.commands.options import agent_options, say_done, wish
 from muster.agent.host import lending
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import UsageError
+from muster.jobs.common.units import counted
 
 
 @click.command(epilog=example("agent set cpus=4", "agent set hours=20:00-08:00 nice=19", "agent set hours="))
 @click.argument("settings", nargs=-1, required=True, metavar="NAME=VALUE...")
 @agent_options
-def command(settings: tuple[str, ...], name: str | None, spool: Path | None) -> int:
+def command(settings: tuple[str, ...], name: str | None, spool: Path | None, as_json: bool) -> int:
     """Change what an agent of this machine may use; it acts at once, and loses nothing.
 
     cpus=N, leave-cores=N, hours=20:00-08:00, nice=0..19, ionice=normal|idle, each as with `agent join`; an empty value
@@ -24,7 +25,8 @@ def command(settings: tuple[str, ...], name: str | None, spool: Path | None) -> 
     """
     words = dict(_word(text) for text in settings)
     state = wish(spool, name, lambda known: lending.changed(known, words))
-    click.echo(f"{state.name} lends {state.cpus} cpus" if state.cpus else f"{state.name}: {state.why_idle}")
+    said = f"{state.name} lends {counted(state.cpus, 'cpu')}" if state.cpus else f"{state.name}: {state.why_idle}"
+    say_done(state, said, as_json)
     return 0
 
 

@@ -12,6 +12,7 @@ from muster.agent.display import DisplayState
 from muster.agent.spool import owner as owners
 from muster.jobs.common.cli import example
 from muster.jobs.common.durable import read_json
+from muster.jobs.common.json_documents import json_text
 
 STALE_SECONDS = 10.0
 
@@ -24,7 +25,7 @@ def command(spool: Path | None, as_json: bool) -> int:
     found = [(folder, state_of(folder)) for folder, _ in owners.running(spool)]
     if as_json:
         states = [{"spool": str(folder), **(msgspec.to_builtins(state) if state else {})} for folder, state in found]
-        click.echo(msgspec.json.encode(states).decode())
+        click.echo(json_text({"agents": states}))
         return 0
     for folder, state in found:
         click.echo(_line(folder, state))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from muster.agent.doctor.checklist import Check
+from muster.jobs.common.json_documents import json_text
 
 OUTCOME_WIDTH = 9
 NAME_WIDTH = 11
@@ -53,7 +54,7 @@ def summary(checks: Sequence[Check], where: str) -> str:
 
 def as_json(checks: Sequence[Check], where: str, exit_code: int) -> str:
     told = [Told(check.name, check.outcome, check.detail, check.fix, check.figures) for check in checks]
-    return msgspec.json.encode(DoctorReport(where, exit_code, told)).decode()
+    return json_text(msgspec.to_builtins(DoctorReport(where, exit_code, told)), indent=0)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from muster.coordinator.api.requests import Done, Drain
-from muster.coordinator.commands.options import root_option, say
+from muster.coordinator.commands.options import json_option, root_option, say_done
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.jobs.common.cli import example
@@ -17,10 +17,12 @@ from muster.jobs.common.names import check_name
 @click.command(epilog=example("coordinator drain lab3"))
 @click.argument("agent", metavar="AGENT")
 @root_option
-def command(agent: str, root: Path | None) -> None:
+@json_option
+def command(agent: str, root: Path | None, as_json: bool) -> None:
     """Let a machine finish and leave.
 
     It hands back what it has not started, finishes and pushes the rest, and exits: nothing is computed twice.
     """
     found = roots.existing(root)
-    say(ask_daemon.ask(found, Drain(check_name(agent, "agent")), Done).said)
+    said = ask_daemon.ask(found, Drain(check_name(agent, "agent")), Done).said
+    say_done(said, as_json, agent=agent)

@@ -37,7 +37,7 @@ def command(what: str | None, root: Path | None, as_json: bool) -> None:
     found = roots.existing(root)
     answers = [_asked(found, what)] if what else _everything(found)
     if as_json:
-        say_json([plain(answer) for answer in answers])
+        say_json({"explained": [plain(answer) for answer in answers]})
     elif answers:
         say("\n\n".join(page(answer) for answer in answers))
     else:

@@ -8,7 +8,7 @@ import click
 
 from muster.coordinator.api.requests import Done, Kick
 from muster.coordinator.commands.logs import split
-from muster.coordinator.commands.options import root_option, say
+from muster.coordinator.commands.options import json_option, root_option, say_done
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.jobs.common.cli import example
@@ -19,7 +19,8 @@ from muster.jobs.common.names import parse_shard
 @click.command(epilog=example("coordinator kick weights.1/conv1/17"))
 @click.argument("shard", metavar="JOB/LAYER/N")
 @root_option
-def command(shard: str, root: Path | None) -> None:
+@json_option
+def command(shard: str, root: Path | None, as_json: bool) -> None:
     """Give a shard up where it runs, and run it elsewhere.
 
     What it has computed so far is thrown away. It is not counted as a failure, and the machine it ran on gets it again
@@ -31,4 +32,6 @@ def command(shard: str, root: Path | None) -> None:
     if rest is None:
         raise UsageError(f"{shard!r} is not a shard", "write JOB/LAYER/NUMBER, such as weights.1/conv1/17")
     layer, number = parse_shard(rest)
-    say(ask_daemon.ask(found, Kick(ask_daemon.job_named(found, job), layer, number), Done).said)
+    name = ask_daemon.job_named(found, job)
+    said = ask_daemon.ask(found, Kick(name, layer, number), Done).said
+    say_done(said, as_json, job=name, layer=layer, number=number)

@@ -20,6 +20,7 @@ from muster.coordinator.farm_root.printed_log import Saying
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import NoDaemonError, UsageError
 from muster.jobs.common.names import parse_shard
+from muster.jobs.common.units import counted
 
 FOLLOW_SECONDS = 0.5
 
@@ -96,9 +97,9 @@ def page(
     pages = [] if given_up else [f"no shard of {what} is given up; these attempts failed:"]
     hidden = answer.total - len(answer.items)
     if hidden > 0:
-        pages.append(f"… {tables.counted(hidden, 'earlier failure')}; --limit shows more")
+        pages.append(f"… {counted(hidden, 'earlier failure')}; --limit shows more")
     if len(sayings) > limit:
-        pages.append(f"… {tables.counted(len(sayings) - limit, 'earlier shard')} printed something; --limit shows more")
+        pages.append(f"… {counted(len(sayings) - limit, 'earlier shard')} printed something; --limit shows more")
     found = [(record.when, jobs.failure_page(job, record)) for record in answer.items]
     found += [(one.when, saying_page(job, one)) for one in sayings[-limit:]]
     return "\n\n".join([*pages, *(text for _, text in sorted(found, key=lambda pair: pair[0]))])
@@ -107,7 +108,7 @@ def page(
 def saying_page(job: str, one: Saying) -> str:
     """What one shard printed, indented."""
     if one.left_out:
-        return f"{job}: what {tables.counted(one.left_out, 'shard')} printed on {one.agent} was too much, and left out"
+        return f"{job}: what {counted(one.left_out, 'shard')} printed on {one.agent} was too much, and left out"
     head = f"{job}/{one.layer}/{one.number} printed, on {one.agent} at {tables.moment(one.when)}:"
     return "\n".join([head, *(f"  | {line}" for line in one.text.splitlines())])
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from muster.jobs.common.json_documents import json_text
 from muster.jobs.common.printable import harmless
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -64,10 +65,18 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def say_json(value: object) -> None:
-    """Any value of ours as JSON, without the tags of the wire."""
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(plain(value)), indent=2).decode() + "\n")
+def say_json(value: object, indent: int = 2) -> None:
+    """A struct or a mapping of ours as a document, without the tags of the wire."""
+    sys.stdout.write(json_text(plain(value), indent) + "\n")
     sys.stdout.flush()
+
+
+def say_done(said: str, as_json: bool, **facts: object) -> None:
+    """What was done, in a line, or as JSON with what it was done to."""
+    if as_json:
+        say_json({**facts, "said": said})
+    else:
+        say(said)
 
 
 def plain(value: object) -> Any:

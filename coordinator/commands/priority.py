@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from muster.coordinator.api.requests import Done, Priority
-from muster.coordinator.commands.options import job_argument, root_option, say
+from muster.coordinator.commands.options import job_argument, json_option, root_option, say_done
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.jobs.common.cli import example
@@ -17,10 +17,13 @@ from muster.jobs.common.cli import example
 @job_argument
 @click.argument("weight", type=click.IntRange(1, 1000), metavar="N")
 @root_option
-def command(job: str, weight: int, root: Path | None) -> None:
+@json_option
+def command(job: str, weight: int, root: Path | None, as_json: bool) -> None:
     """Set a job's share of the farm.
 
     N is 1 to 1000. A job of priority 4 gets four times the slot-seconds of one of priority 1 while both have work.
     """
     found = roots.existing(root)
-    say(ask_daemon.ask(found, Priority(ask_daemon.job_named(found, job), weight), Done).said)
+    name = ask_daemon.job_named(found, job)
+    said = ask_daemon.ask(found, Priority(name, weight), Done).said
+    say_done(said, as_json, job=name, priority=weight)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from muster.coordinator.commands.options import root_option, say
-from muster.coordinator.display import tables
+from muster.coordinator.commands.options import json_option, root_option, say, say_json
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root import plans
 from muster.coordinator.farm_root.paths import JobFolder, Root
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import DamagedError, MusterError, RefusedError
 from muster.jobs.common.hashing import of_bytes
+from muster.jobs.common.units import counted
 
 if TYPE_CHECKING:
     from muster.coordinator.daemon.store.rebuilt_rows import FoundBundle, FoundJob, FoundResult, JobRows, StoreRows
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 ASIDE = "aside"  # below a job's folder: what does not count, under the path that it had there
 _BUNDLE = re.compile(r"([0-9]{1,15})-([0-9]{1,15})\.part")
 LOST = (
-    "lost with the old store: failures and quarantines (what was written of them is in jobs/JOB/failures.log), which"
-    " jobs were cancelled, changed priorities, and the numbers of jobs that were removed"
+    "lost with the old store: failures and what was given up (what was written of them is in jobs/JOB/failures.log),"
+    " which jobs were cancelled, changed priorities, and the numbers of jobs that were removed"
 )
 
 
@@ -46,7 +46,8 @@ class Found:
 @click.command(epilog=example("coordinator rebuild", "coordinator serve --detach", "coordinator resume weights"))
 @click.option("--anyway", is_flag=True, help="Also where the store is sound.")
 @root_option
-def command(root: Path | None, anyway: bool) -> None:
+@json_option
+def command(root: Path | None, anyway: bool, as_json: bool) -> None:
     """Make a new store of what lies in the root, where the old one is lost.
 
     Merged layers and committed bundles count again, once every byte of them is compared. Jobs that were not complete
@@ -64,7 +65,11 @@ def command(root: Path | None, anyway: bool) -> None:
         found = find(place)
         rows = rows_of(found.jobs, found.folders, found.boots)
         kept = replace_store(place, rows, [*found.aside, *_without_rows(place, rows)])
-    say(page(found, rows, kept))
+    if as_json:
+        jobs = [{"job": job.found.id, "state": job.state} for job in rows.jobs]
+        say_json({"jobs": jobs, "problems": found.problems, "lost": LOST, "old_store": kept and str(kept)})
+    else:
+        say(page(found, rows, kept))
 
 
 def find(root: Root) -> Found:
@@ -211,7 +216,7 @@ def page(found: Found, rows: StoreRows, kept: Path | None) -> str:
     if kept is not None:
         lines.append(f"the old store is {kept}")
     paused = [job.found.id for job in rows.jobs if job.state == "paused"]
-    lines.append(f"a new store with {tables.counted(len(rows.jobs), 'job')}, {len(paused)} of them paused")
+    lines.append(f"a new store with {counted(len(rows.jobs), 'job')}, {len(paused)} of them paused")
     if paused:
         lines.append(
             f"start the coordinator, then `coordinator resume JOB` for each that is to go on: {' '.join(paused)}"
@@ -223,8 +228,8 @@ def _told(rows: JobRows) -> Iterator[str]:
     merged = sum(layer.state == "merged" for layer in rows.layers)
     shards = sum(len(layer.committed) for layer in rows.layers)
     yield (
-        f"{rows.found.id}: {rows.state}, {merged} of {tables.counted(len(rows.layers), 'layer')} merged,"
-        f" {tables.counted(shards, 'shard')} of others committed"
+        f"{rows.found.id}: {rows.state}, {merged} of {counted(len(rows.layers), 'layer')} merged,"
+        f" {counted(shards, 'shard')} of others committed"
     )
     yield from (f"{rows.found.id}: {file} is set aside: {why}" for file, why in rows.left_out.items())
     if rows.found.plan.driven and rows.state != "complete":

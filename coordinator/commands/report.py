@@ -11,6 +11,7 @@ from muster.coordinator.display import tables
 from muster.coordinator.farm_root import paths as roots
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import UsageError
+from muster.jobs.common.units import counted
 
 
 @click.command(epilog=example("coordinator report fashion", "coordinator report sync async --target 0.88 --plots out"))
@@ -36,9 +37,9 @@ def command(jobs: tuple[str, ...], plots: Path | None, target: float | None, roo
         raise UsageError(f"jobs of different kinds: {', '.join(kinds)}", "name jobs of one kind")
     seen = registry.load(kinds[0]).report({job: found.job(job).checkpoints for job in named}, target)
     if as_json:
-        say_json(seen.values)
+        say_json({"jobs": seen.values})
     else:
         rows = [(tables.short(job), *cells) for job, cells in zip(named, seen.rows, strict=True)]
         say(tables.table(("job", *seen.header), rows, right=f".{seen.right}"))
     if plots is not None:
-        click.echo(f"wrote {tables.counted(len(seen.draw(plots)), 'file')} to {plots}", err=True)
+        click.echo(f"wrote {counted(len(seen.draw(plots)), 'file')} to {plots}", err=True)

@@ -15,15 +15,15 @@ import msgspec
 
 from muster.coordinator.api.requests import AgentsAsk, Cancel, Done, Remove, Submit, Submitted
 from muster.coordinator.api.status import Agents, JobStatus, Status
-from muster.coordinator.commands.options import say, say_json
+from muster.coordinator.commands.options import plain, say, say_json
 from muster.coordinator.commands.result import nothing_merged
 from muster.coordinator.commands.watch import shown
-from muster.coordinator.display import tables
 from muster.coordinator.farm_root import ask_daemon, plans
 from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.result_downloads.file_server import layers_of
 from muster.coordinator.submission import rerun
 from muster.jobs.common.errors import DifferenceError, IncompleteError, MusterError, NotFoundError, RefusedError
+from muster.jobs.common.units import counted
 
 if TYPE_CHECKING:
     from muster.coordinator.submission.submit import Planned
@@ -149,7 +149,7 @@ def _watched(root: Root, check: str, machine: str) -> Iterator[Status]:
         if alone_since and time.monotonic() - alone_since > ALONE_SECONDS:
             done, all_ = answer.jobs[0].totals.committed, answer.jobs[0].totals.shards
             raise IncompleteError(
-                f"given up after {done} of {tables.counted(all_, 'shard')}: {why}", "try again once a machine is here"
+                f"given up after {done} of {counted(all_, 'shard')}: {why}", "try again once a machine is here"
             )
 
 
@@ -177,7 +177,7 @@ def _judge(root: Root, job: str, check: JobStatus) -> None:
         raise IncompleteError(f"{check.id}, which computed them, was cancelled", "begin again")
     if check.state == "halted":  # so that `rm` deletes it
         ask_daemon.ask(root, Cancel(check.id), Done)
-    what = f"{tables.counted(check.totals.quarantined, 'shard')} failed" if check.totals.quarantined else check.why
+    what = f"{counted(check.totals.quarantined, 'shard')} failed" if check.totals.quarantined else check.why
     hint = f"`coordinator logs {check.id}` has the evidence; `coordinator rm {check.id}` deletes it"
     raise ShardsFailed(f"{job} came out once and does not now: {what}", hint)
 
@@ -187,12 +187,14 @@ def _judge(root: Root, job: str, check: JobStatus) -> None:
 
 def conclude(report: RerunReport, as_json: bool) -> None:
     """Say it; a DifferenceError where shards differ."""
-    if as_json:
-        say_json(report)
-    else:
+    if not as_json:
         say(page(report))
+    elif not report.differing:
+        say_json(report)
     if report.differing:
-        raise DifferenceError(f"{tables.counted(len(report.differing), 'shard')} of {report.job} came out otherwise")
+        error = DifferenceError(f"{counted(len(report.differing), 'shard')} of {report.job} came out otherwise")
+        error.document = plain(report)
+        raise error
 
 
 def page(report: RerunReport) -> str:
@@ -201,7 +203,7 @@ def page(report: RerunReport) -> str:
     if not report.differing:
         return f"{chosen}: {_claim(report)} (seed {report.seed})"
     kernels = {text: i + 1 for i, text in enumerate(_fingerprints(report))}
-    lines = [f"{chosen}, of {tables.counted(report.shards, 'shard')} (seed {report.seed})"]
+    lines = [f"{chosen}, of {counted(report.shards, 'shard')} (seed {report.seed})"]
     lines += [_line(pair, kernels) for pair in report.differing[:DIFFERING_SHOWN]]
     hidden = len(report.differing) - DIFFERING_SHOWN
     lines += [f"… and {hidden:,} more; --json has all"] if hidden > 0 else []

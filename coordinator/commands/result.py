@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 
 from muster.coordinator.commands.options import job_argument, json_option, root_option, say, say_json
-from muster.coordinator.display import tables
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import JobFolder
 from muster.coordinator.result_downloads.file_server import layers_of
@@ -17,6 +16,7 @@ from muster.coordinator.result_downloads.partial import make as make_partial
 from muster.jobs.common.cli import example
 from muster.jobs.common.durable import fsync_folder, naming_space, publish, sync_tree
 from muster.jobs.common.errors import IncompleteError, RefusedError
+from muster.jobs.common.units import counted
 from muster.jobs.parts.manifest import MANIFEST, folders_of_files
 
 NAMES_SHOWN = 5
@@ -70,7 +70,7 @@ def _say_partial(made: PartialResult, as_json: bool) -> None:
         return
     say(made.path)
     for part in made.parts[:NAMES_SHOWN]:
-        shards = f"{part.missing_shards:,} of {tables.counted(part.shards + part.missing_shards, 'shard')}"
+        shards = f"{part.missing_shards:,} of {counted(part.shards + part.missing_shards, 'shard')}"
         click.echo(f"note: {part.layer} lacks {shards}, {part.missing_rows:,} of its {part.rows:,} rows", err=True)
     if len(made.parts) > NAMES_SHOWN:
         click.echo(f"note: so do {len(made.parts) - NAMES_SHOWN:,} more layers; --json has all", err=True)
@@ -90,9 +90,7 @@ def nothing_merged(job: str, folder: JobFolder) -> IncompleteError:
 
 def unfinished(merged: list[str], missing: list[str]) -> str:
     """One line on a job that has only some of its layers."""
-    return (
-        f"{len(merged):,} of {tables.counted(len(merged) + len(missing), 'layer')} merged; not yet: {_listed(missing)}"
-    )
+    return f"{len(merged):,} of {counted(len(merged) + len(missing), 'layer')} merged; not yet: {_listed(missing)}"
 
 
 def _listed(names: list[str]) -> str:

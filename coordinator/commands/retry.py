@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from muster.coordinator.api.requests import Done, Retry
-from muster.coordinator.commands.options import job_argument, root_option, say
+from muster.coordinator.commands.options import job_argument, json_option, root_option, say_done
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.jobs.common.cli import example
@@ -19,7 +19,8 @@ from muster.jobs.common.errors import UsageError
 @click.option("--layers", "layers", multiple=True, metavar="LAYER...", help="Compute these layers anew, merged or not.")
 @click.argument("more", nargs=-1, metavar="")
 @root_option
-def command(job: str, layers: tuple[str, ...], more: tuple[str, ...], root: Path | None) -> None:
+@json_option
+def command(job: str, layers: tuple[str, ...], more: tuple[str, ...], root: Path | None, as_json: bool) -> None:
     """Run the failed shards of a job again, their attempts counted from 0.
 
     A halted job goes on; an incomplete one runs again until it is complete or fails again.
@@ -28,4 +29,5 @@ def command(job: str, layers: tuple[str, ...], more: tuple[str, ...], root: Path
         raise UsageError(f"what is {more[0]!r}?", "name layers after --layers")
     found = roots.existing(root)
     named = [*layers, *more] or None
-    say(ask_daemon.ask(found, Retry(ask_daemon.job_named(found, job), named), Done).said)
+    name = ask_daemon.job_named(found, job)
+    say_done(ask_daemon.ask(found, Retry(name, named), Done).said, as_json, job=name, layers=named)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from muster.coordinator.api.requests import Done, Remove
-from muster.coordinator.commands.options import job_argument, root_option, say
+from muster.coordinator.commands.options import job_argument, json_option, root_option, say_done
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.jobs.common.cli import example
@@ -16,10 +16,12 @@ from muster.jobs.common.cli import example
 @click.command(epilog=example("coordinator rm weights.1"))
 @job_argument
 @root_option
-def command(job: str, root: Path | None) -> None:
+@json_option
+def command(job: str, root: Path | None, as_json: bool) -> None:
     """Delete an ended job, with its result.
 
     Copy the result first if it is wanted: `coordinator result JOB --to DIR`.
     """
     found = roots.existing(root)
-    say(ask_daemon.ask(found, Remove(ask_daemon.job_named(found, job, for_good=True)), Done).said)
+    name = ask_daemon.job_named(found, job, for_good=True)
+    say_done(ask_daemon.ask(found, Remove(name), Done).said, as_json, job=name)

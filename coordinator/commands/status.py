@@ -11,12 +11,13 @@ import msgspec
 from muster.coordinator.api.requests import StatusAsk
 from muster.coordinator.api.status import JobStatus, Status
 from muster.coordinator.commands.options import json_option, plain, root_option, say, say_json
-from muster.coordinator.display import agents, jobs, tables
+from muster.coordinator.display import agents, jobs
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.submission import eta
 from muster.jobs.common.cli import example
+from muster.jobs.common.units import counted
 
 
 @click.command(epilog=example("coordinator status", "coordinator status weights.1 --json"))
@@ -38,7 +39,7 @@ def command(job: str | None, root: Path | None, as_json: bool) -> None:
 
 def farm_line(root: Root, answer: Status) -> str:
     """What holds for all jobs."""
-    machines = f"{tables.counted(answer.agents, 'machine')} at work"
+    machines = f"{counted(answer.agents, 'machine')} at work"
     if not answer.agents:
         machines = agents.no_machines(root.path)
     return "\n".join(["", machines, *answer.notes])

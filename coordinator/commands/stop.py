@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from muster.coordinator.api.requests import Done, Stop
-from muster.coordinator.commands.options import root_option, say
+from muster.coordinator.commands.options import json_option, root_option, say_done
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
@@ -21,7 +21,8 @@ POLL_SECONDS = 0.05
 
 @click.command(epilog=example("coordinator stop"))
 @root_option
-def command(root: Path | None) -> None:
+@json_option
+def command(root: Path | None, as_json: bool) -> None:
     """Stop the coordinator of a farm.
 
     Nothing is lost: agents go on computing, and jobs go on when it is started again.
@@ -29,7 +30,7 @@ def command(root: Path | None) -> None:
     found = roots.existing(root)
     ask_daemon.ask(found, Stop(), Done)
     _await_end(found)
-    say(f"{found.path} is not served any more")
+    say_done(f"{found.path} is not served any more", as_json, root=str(found.path))
 
 
 def _await_end(found: Root) -> None:

@@ -8,13 +8,14 @@ from pathlib import Path
 import click
 
 from muster.coordinator.api.requests import Submit, Submitted
-from muster.coordinator.commands.options import json_option, reuse_options, root_option, say, say_json
+from muster.coordinator.commands.options import json_option, plain, reuse_options, root_option, say, say_json
 from muster.coordinator.commands.watch import watch
+from muster.coordinator.display import jobs
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
 from muster.jobs.common.cli import example
-from muster.jobs.common.errors import UsageError
+from muster.jobs.common.errors import INTERRUPTED_EXIT, MusterError, UsageError
 from muster.jobs.common.printable import harmless
 from muster.jobs.contract.plan import Plan
 
@@ -61,11 +62,34 @@ def command(
         job = _submit_from(found, roots.resolve_job(found, old), job_file, layers, sets)
     else:
         job = submit(found, job_file) if job_file else _submit_parcel(found)
+    if as_json and wait:
+        return _await(found, job)
     if as_json:
         say_json({"job": job})
     else:
         say(job)
     return watch(found, job) if wait else 0
+
+
+def _await(root: Root, job: str) -> int:
+    """Follow it without a word to its end, which is one document: the job as `status` has it, and perhaps why it is
+    not complete."""
+    document: dict[str, object] = {"job": job}
+    try:
+        for answer in ask_daemon.statuses(root, job):
+            document["status"] = plain(answer.jobs[0])
+            status = answer.jobs[0]
+        if status.state != "complete":
+            raise jobs.incomplete(status)
+    except MusterError as error:
+        error.document = document
+        raise
+    except KeyboardInterrupt:
+        said = {"error": f"{job} goes on", "hint": f"`coordinator watch {job}` follows it", "code": INTERRUPTED_EXIT}
+        say_json({**document, **said})
+        return INTERRUPTED_EXIT
+    say_json(document)
+    return 0
 
 
 def _submit_parcel(root: Root) -> str:

@@ -54,13 +54,16 @@ def command(job_file: Path, shards: int, env: str | None, root: Path | None, as_
     known = ask_farm(farm)
     plan, pace = try_shards.measured(planned.plan, tried), try_shards.pace_of(tried)
     seen, here = forecast(plan, known.agents, known.jobs, known.free, pace), try_shards.seconds_here(plan, pace)
+    document = {"shards": [plain(one) for one in tried], "forecast": plain(seen), "seconds_here": here}
+    if tried[-1].mishap:
+        failed = IncompleteError(f"{tried[-1].layer}/{tried[-1].number} failed", "correct it, and try again")
+        failed.document = document
+        raise failed
     if as_json:
-        say_json({"shards": [plain(one) for one in tried], "forecast": plain(seen), "seconds_here": here})
-    elif not tried[-1].mishap:
+        say_json(document)
+    else:
         alone = f"all of it would take one slot of this machine {format_duration(here)}" if here is not None else ""
         say("\n".join(["", *([alone] if alone else []), forecasts.forecast_page(seen)]))
-    if tried[-1].mishap:
-        raise IncompleteError(f"{tried[-1].layer}/{tried[-1].number} failed", "correct it, and try again")
 
 
 def _python(work: Work, env: str | None) -> str | None:

@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from muster.coordinator.commands.options import job_argument, json_option, root_option, say, say_json
+from muster.coordinator.commands.options import job_argument, json_option, plain, root_option, say, say_json
 from muster.coordinator.commands.result import nothing_merged, unfinished
-from muster.coordinator.display import tables
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root import plans
 from muster.coordinator.farm_root.paths import JobFolder, Root
 from muster.coordinator.result_downloads.file_server import layers_of
 from muster.jobs.common.cli import example
-from muster.jobs.common.errors import DamagedError, IncompleteError, UsageError
-from muster.jobs.common.units import format_size
+from muster.jobs.common.errors import DamagedError, IncompleteError, MusterError, UsageError
+from muster.jobs.common.units import counted, format_size
 
 if TYPE_CHECKING:
     from muster.jobs.contract.kind import Kind
@@ -94,11 +93,14 @@ def command(
     report = verify(name, found.job(name), inputs)
     if not report.layers:
         raise nothing_merged(name, found.job(name))
-    if as_json:
-        say_json(report)
-    else:
+    found_wrong = _verdict(report)
+    if not as_json:
         say(page(report))
-    _conclude(report)
+    elif found_wrong is None:
+        say_json(report)
+    if found_wrong is not None:
+        found_wrong.document = plain(report)
+        raise found_wrong
 
 
 def _rerun(root: Root, job: str, count: int, machine: str, seed: int | None, keep: bool, as_json: bool) -> None:
@@ -203,15 +205,15 @@ def _input_problem(window: Window | ItemsWindow, line: Any) -> str:
 def page(report: VerifyReport) -> str:
     verb = "are as they were written" if not report.problems else "read"
     lines = [
-        f"{report.job}: {tables.counted(report.layers, 'layer')}, {tables.counted(report.shards, 'shard')},"
+        f"{report.job}: {counted(report.layers, 'layer')}, {counted(report.shards, 'shard')},"
         f" {format_size(report.nbytes)} {verb}"
     ]
     if report.inputs is not None:
-        lines.append(f"inputs of {tables.counted(report.inputs, 'shard')} read again")
+        lines.append(f"inputs of {counted(report.inputs, 'shard')} read again")
     prints = len(report.fingerprints)
     if prints:
         claim = "" if report.problems else f"; {CLAIMS[report.serial]}"
-        lines.append(f"computed on {tables.counted(prints, 'kernel fingerprint')}{claim}")
+        lines.append(f"computed on {counted(prints, 'kernel fingerprint')}{claim}")
     if report.missing:
         done = [""] * report.layers
         lines.append(unfinished(done, report.missing))
@@ -220,15 +222,15 @@ def page(report: VerifyReport) -> str:
     return "\n".join(lines)
 
 
-def _conclude(report: VerifyReport) -> None:
+def _verdict(report: VerifyReport) -> MusterError | None:
+    """What is wrong with the result, if anything is."""
     if report.problems:
         layers = " ".join(report.bad_layers[:PROBLEMS_SHOWN])
         hint = (
             f"`coordinator retry {report.job} --layers {layers}` computes them anew; changed inputs want a new submit"
         )
-        raise DamagedError(
-            f"{len(report.problems)} problems in {tables.counted(len(report.bad_layers), 'layer')}", hint
-        )
+        return DamagedError(f"{len(report.problems)} problems in {counted(len(report.bad_layers), 'layer')}", hint)
     if report.missing:
-        what = f"{tables.counted(len(report.missing), 'layer')} of {report.job} not merged"
-        raise IncompleteError(what, f"`coordinator status {report.job}` says how far they are")
+        what = f"{counted(len(report.missing), 'layer')} of {report.job} not merged"
+        return IncompleteError(what, f"`coordinator status {report.job}` says how far they are")
+    return None

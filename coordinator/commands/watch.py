@@ -14,7 +14,7 @@ import msgspec
 
 from muster.coordinator.api.requests import StatusAsk
 from muster.coordinator.api.status import JobStatus, Status
-from muster.coordinator.commands.options import json_option, plain, root_option, say
+from muster.coordinator.commands.options import json_option, root_option, say, say_json
 from muster.coordinator.display import agents, jobs, tables
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
@@ -70,8 +70,7 @@ def say_lines(found: Iterator[Status]) -> None:
         if time.monotonic() >= due or job.is_over:
             due = time.monotonic() + LINE_SECONDS
             said = msgspec.structs.replace(answer, jobs=[msgspec.structs.replace(job, layers=[])])
-            sys.stdout.write(msgspec.json.encode(plain(said)).decode() + "\n")
-            sys.stdout.flush()
+            say_json(said, indent=0)
 
 
 def watch(root: Root, job: str) -> int:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from muster.coordinator.api.status import AgentStatus, JobStatus
 from muster.coordinator.submission.eta import Speed, Trace
-from muster.jobs.common.units import format_duration, format_size
+from muster.jobs.common.units import counted, format_duration, format_size
 from muster.jobs.contract.requirements import limits_said
 
 if TYPE_CHECKING:  # planning alone needs what this imports
     from muster.coordinator.submission.forecast import Forecast
-from muster.coordinator.display.tables import ago, count, counted, rate, short, table
+from muster.coordinator.display.tables import ago, count, rate, short, table
 
 
 def machines_table(job: JobStatus) -> str:

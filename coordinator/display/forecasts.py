@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from muster.jobs.common.units import format_duration, format_size
+from muster.jobs.common.units import counted, format_duration, format_size
 
 if TYPE_CHECKING:  # planning alone needs what this imports
     from muster.coordinator.submission.forecast import Forecast, LayerForecast
 from muster.coordinator.display.agents import farm_line
 from muster.coordinator.display.jobs import LAYERS_SHOWN
-from muster.coordinator.display.tables import count, counted, short, spread, table
+from muster.coordinator.display.tables import count, short, spread, table
 
 # --- forecasts and space ----------------------------------------------------------------------------------
 

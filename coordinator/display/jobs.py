@@ -9,7 +9,6 @@ from muster.coordinator.display.agents import machines_table
 from muster.coordinator.display.tables import (
     NO_ETA,
     count,
-    counted,
     left,
     moment,
     percent,
@@ -22,7 +21,7 @@ from muster.coordinator.display.tables import (
 from muster.coordinator.submission import eta
 from muster.coordinator.submission.eta import Eta, Speed
 from muster.jobs.common.errors import DamagedError, IncompleteError, MusterError
-from muster.jobs.common.units import format_duration, format_size
+from muster.jobs.common.units import counted, format_duration, format_size
 from muster.jobs.contract.failure_codes import whose_fault
 
 LAYERS_SHOWN = 30

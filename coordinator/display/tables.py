@@ -43,11 +43,6 @@ def count(number: int) -> str:
     return f"{number:,}"
 
 
-def counted(number: int, noun: str) -> str:
-    """ "1 shard", "2 shards"."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def percent(tally: Tally) -> str:
     """Rounded down: 100% is only ever all of it."""
     return f"{int(progress.share(tally) * 100)}%"

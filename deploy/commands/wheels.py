@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from muster.coordinator.commands.options import say
+from muster.coordinator.commands.options import say, say_json
 from muster.deploy import steps, wheel
 from muster.deploy.commands.options import Asked, deploy_options, site
 from muster.deploy.inventory import Machine
@@ -40,9 +40,13 @@ def command(
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="muster-wheel-") as made:
         ours = wheel.make(Path(made))
-        for kind in sorted({answer for answer in answers if isinstance(answer, steps.WheelFit)}):
+        kinds = sorted({answer for answer in answers if isinstance(answer, steps.WheelFit)})
+        for kind in kinds:
             _fetch(ours, kind, folder)
-            say(f"{folder}: for Python {kind.python} on {kind.machine}")
+            if not asked.as_json:
+                say(f"{folder}: for Python {kind.python} on {kind.machine}")
+    if asked.as_json:
+        say_json({"folder": str(folder), "fits": [{"python": kind.python, "machine": kind.machine} for kind in kinds]})
     return 1 if any(isinstance(answer, MusterError) for answer in answers) else 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import ClassVar
 
@@ -22,6 +23,7 @@ class MusterError(Exception):
         super().__init__(harmless(message))
         self.message = harmless(message)
         self.hint = harmless(hint or self.default_hint)
+        self.document: dict[str, object] = {}  # what was found all the same: under --json it stands beside the error
         self.__notes__ = [f"hint: {self.hint}"]  # shown below the message where nobody catches it, from Python 3.11 on
 
 
@@ -146,13 +148,23 @@ class FencedError(MusterError):
     default_hint = "let one process own a name and a spool; give this one another `--name`"
 
 
-def report(error: MusterError) -> int:
-    """Show `error` as its two lines on stderr; its exit code."""
-    print(f"error: {joined(error.message)}\nhint: {joined(error.hint)}", file=sys.stderr, flush=True)
-    return error.exit_code
+def report(error: MusterError, as_json: bool = False) -> int:
+    """Show `error` as its two lines on stderr, and on stdout as JSON where that is asked for; its exit code."""
+    return _shown(joined(error.message), joined(error.hint), error.exit_code, error.document if as_json else None)
 
 
-def report_bug(error: BaseException) -> int:
+def _shown(message: str, hint: str, code: int, document: dict[str, object] | None) -> int:
+    print(f"error: {message}\nhint: {hint}", file=sys.stderr, flush=True)
+    if document is not None:
+        from muster.jobs.common.json_documents import json_text
+
+        with contextlib.suppress(OSError):  # nobody reads it any more
+            said = {**document, "error": message, "hint": hint, "code": code}
+            print(json_text(said, indent=2 if document else 0), flush=True)
+    return code
+
+
+def report_bug(error: BaseException, as_json: bool = False) -> int:
     """Show an exception nobody foresaw as two lines, its traceback in a file; the exit code of a bug."""
     import tempfile
     import traceback
@@ -160,5 +172,4 @@ def report_bug(error: BaseException) -> int:
     with tempfile.NamedTemporaryFile("w", prefix="muster-", suffix=".txt", delete=False) as file:
         traceback.print_exception(type(error), error, error.__traceback__, file=file)
     shown = joined(f"{type(error).__name__}: {error}")[:300]
-    print(f"error: {shown}\nhint: this is a bug; its traceback is in {file.name}", file=sys.stderr, flush=True)
-    return INTERNAL_EXIT
+    return _shown(shown, f"this is a bug; its traceback is in {file.name}", INTERNAL_EXIT, {} if as_json else None)

@@ -7,7 +7,7 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -38,7 +38,7 @@ class Program(NamedTuple):
     def main(self, argv: list[str] | None = None) -> int:
         """The exit code of `NAME ARGV`; `argv` is None for what it was started with."""
         args = sys.argv[1:] if argv is None else argv
-        return exit_code(lambda: invoke(self.group(), args))
+        return exit_code(lambda: invoke(self.group(), args), wants_json(args))
 
     def group(self) -> click.Group:
         """All commands in one, which may stand below another."""
@@ -52,22 +52,27 @@ class Program(NamedTuple):
         return command
 
 
-def exit_code(run: Callable[[], int]) -> int:
-    """Of a program that does `run`."""
+def wants_json(args: Sequence[str]) -> bool:
+    """Whether a command line asks for JSON. Looked up before it is read, as it may be what is wrong."""
+    return "--json" in args[: args.index("--") if "--" in args else None]
+
+
+def exit_code(run: Callable[[], int], as_json: bool = False) -> int:
+    """Of a program that does `run`. `as_json`: an error is a document on stdout too."""
     _open_what_is_closed()
     try:
         code = run()
         sys.stdout.flush()
         return code
     except MusterError as error:
-        return report(error)
+        return report(error, as_json)
     except KeyboardInterrupt:
         return INTERRUPTED_EXIT
     except BrokenPipeError:
         return _quiet()
     except Exception as error:
         known = _known(error)
-        return report(known) if known is not None else report_bug(error)
+        return report(known, as_json) if known is not None else report_bug(error, as_json)
 
 
 def _open_what_is_closed() -> None:

@@ -51,6 +51,11 @@ def format_size(size: int) -> str:
     return f"{value:.{digits}f} {unit}"
 
 
+def counted(number: int, noun: str) -> str:
+    """ "1 shard", "2,000 shards"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def shortage(what: str, wanted: int, room: int, where: str, kept: int = 0) -> str:
     """Why `what` waits for room, as every machine says it. `kept`: bytes that are free and are to stay so."""
     beside = f" beside the {format_size(kept)} that are kept free" if kept else ""

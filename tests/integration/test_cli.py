@@ -111,13 +111,24 @@ def test_a_job_from_plan_to_rm(farm: FarmHarness, tmp_path: Path) -> None:
 def test_all_json_can_be_read(farm: FarmHarness) -> None:
     file = farm.job_file(arrays(1), name="json")
     assert value(farm, "plan", str(file))
-    assert value(farm, "submit", str(file)) == {"job": "json.1"}
+    assert value(farm, "submit", str(file)) == {"schema": 1, "job": "json.1"}
     farm.wait("json.1")
     commands = (["status"], ["status", "json"], ["agents"], ["logs", "json"], ["du"], ["result", "json"])
     for command in (*commands, ["verify", "json"], ["verify", "json", "--inputs"]):
         assert value(farm, *command), command
     agents = farm.agent_command("status", "--spool", str(farm.folder / "spools" / "left"), "--json")
-    assert json.loads(agents.stdout)[0]["name"] == "left"
+    assert json.loads(agents.stdout)["agents"][0]["name"] == "left"
+    whole: Any = value(farm, "submit", str(file), "--wait")
+    assert (whole["job"], whole["status"]["state"]) == ("json.2", "complete")
+
+
+def test_a_job_that_is_waited_for_and_fails_is_one_document_and_the_exit_code_as_ever(farm: FarmHarness) -> None:
+    file = farm.job_file(arrays(1), work="def f(rows):\n    raise ValueError('no')\n", **{**MAP_F, "name": "fails"})
+    ended = farm.coordinator("submit", str(file), "--wait", "--json")
+    said = json.loads(ended.stdout)
+    assert (ended.returncode, said["code"], said["job"]) == (11, 11, "fails.1")
+    assert said["error"] and said["hint"] and said["status"]["failures"]
+    assert ended.stderr == f"error: {said['error']}\nhint: {said['hint']}\n"
 
 
 MAP_F: dict[str, Any] = {"kind": "map", "code": "work.py:f", "name": "draws"}

@@ -10,6 +10,7 @@ from muster.coordinator.daemon.jobs import drivers
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
 from muster.jobs.common.errors import NotFoundError, RefusedError
+from muster.jobs.common.units import counted
 
 log = logging.getLogger("muster.daemon")
 
@@ -59,15 +60,11 @@ def retry(engine: Engine, asked: a.Retry) -> a.Done:
     engine.handle(e.Retried(job.id, digests))
     drivers.start(engine, job.id)
     if names:
-        return a.Done(f"{job.id}: {_counted(len(names), 'layer')} to be computed anew")
+        return a.Done(f"{job.id}: {counted(len(names), 'layer')} to be computed anew")
     same = _AS_SUBMITTED.format(job.id) if plan.work.code is not None else ""
     if again and not halted:
-        return a.Done(f"{job.id}: {_counted(again, 'quarantined shard')} to be run again{same}")
+        return a.Done(f"{job.id}: {counted(again, 'quarantined shard')} to be run again{same}")
     return a.Done(f"{job.id} runs again{same}")
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def drain(engine: Engine, asked: a.Drain) -> a.Done:

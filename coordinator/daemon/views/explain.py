@@ -14,7 +14,7 @@ from muster.coordinator.daemon.views.status import notes_of, obstacles_of
 from muster.coordinator.scheduler import entities
 from muster.coordinator.scheduler import state as s
 from muster.jobs.common.errors import NotFoundError
-from muster.jobs.common.units import format_duration, format_size
+from muster.jobs.common.units import counted, format_duration, format_size
 from muster.jobs.contract.plan import Layer
 
 HAPPENINGS_SHOWN = 200
@@ -32,10 +32,6 @@ _STATES = {
 
 def _ago(seconds: float) -> str:
     return f"{format_duration(round(max(0.0, seconds)))} ago"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 # --- a machine --------------------------------------------------------------------------------------------
@@ -59,8 +55,8 @@ def explain_agent(engine: Engine, asked: ExplainAgent) -> Explained:
 def _agent_lines(engine: Engine, agent: entities.Agent, note: str) -> list[str]:
     now = time.monotonic()
     has = agent.hello
-    gpus = f", {_counted(len(has.gpus), 'gpu')}" if has.gpus else ""
-    lends = f"lends {_counted(agent.cpus, 'cpu')}{gpus}, {format_size(has.memory)} of memory"
+    gpus = f", {counted(len(has.gpus), 'gpu')}" if has.gpus else ""
+    lends = f"lends {counted(agent.cpus, 'cpu')}{gpus}, {format_size(has.memory)} of memory"
     lends += f" and {format_size(has.disk)} of disk"
     lines = [f"is {agent.state}, {lends}, heard of {_ago(now - agent.heard)}"]
     lines += [f"says: {note}"] if note else []
@@ -91,7 +87,7 @@ def _held_line(engine: Engine, holding: entities.Holding, now: float) -> str:
     parts = []
     if holding.open:
         which = "" if layer.delivery.in_rounds else f", the first {holding.open.bottom}"
-        parts.append(f"{_counted(len(holding.open), 'shard')} to run{which}")
+        parts.append(f"{counted(len(holding.open), 'shard')} to run{which}")
     if holding.finished:
         parts.append(f"{len(holding.finished):,} finished, to be pushed")
     run = f"{holding.boot}.{holding.attempt}"
@@ -105,7 +101,7 @@ def _takes_line(engine: Engine, agent: entities.Agent, job: entities.Job) -> str
         return f"takes nothing of {job.id}: {obstacle}"
     rate = agent.rate(job.id)
     pace = f", lately {rate:.3g} a second" if rate else ""
-    return f"may run {_counted(agent.slots(job), 'shard')} of {job.id} at once{pace}"
+    return f"may run {counted(agent.slots(job), 'shard')} of {job.id} at once{pace}"
 
 
 # --- a job ------------------------------------------------------------------------------------------------
@@ -121,7 +117,7 @@ def explain_job(engine: Engine, asked: ExplainJob) -> Explained:
     if job.state in _STATES:
         lines.append(_STATES[job.state].format(job.id))
     if job.quarantined:
-        lines.append(f"{_counted(job.quarantined, 'shard')} given up: `coordinator logs {job.id} --failed`")
+        lines.append(f"{counted(job.quarantined, 'shard')} given up: `coordinator logs {job.id} --failed`")
     if job.state == "running":
         lines += _running_lines(engine, job)
     return Explained(job.id, lines)
@@ -130,7 +126,7 @@ def explain_job(engine: Engine, asked: ExplainJob) -> Explained:
 def _left(engine: Engine, job: entities.Job) -> str:
     """Shards, or what its driver counts in their place."""
     if progress := engine.jobs[job.id].progress:
-        return f"{progress.done:,} of {_counted(progress.total, progress.unit)} done"
+        return f"{progress.done:,} of {counted(progress.total, progress.unit)} done"
     return f"{job.left:,} of {sum(layer.planned for layer in job.layers):,} shards left"
 
 
@@ -141,7 +137,7 @@ def _running_lines(engine: Engine, job: entities.Job) -> list[str]:
         lines.append("none of its shards has succeeded yet: until one has, each machine runs one at a time")
     lines += [_waiting_line(state, layer) for layer in job.queue][:LAYERS_SHOWN]
     if len(job.queue) > LAYERS_SHOWN:
-        lines.append(f"and {_counted(len(job.queue) - LAYERS_SHOWN, 'more layer')} wait")
+        lines.append(f"and {counted(len(job.queue) - LAYERS_SHOWN, 'more layer')} wait")
     lines += [f"layer {layer.name} is complete and being merged" for layer in job.opened if layer.state == "merging"]
     lines += notes_of(engine, job, machines=False)  # these are below, one by one
     lines += [_agent_line(engine, agent, job) for agent in state.present_agents()]
@@ -164,7 +160,7 @@ def _agent_line(engine: Engine, agent: entities.Agent, job: entities.Job) -> str
     held, finished = sum(len(h.open) for h in mine), sum(len(h.finished) for h in mine)
     if held or finished:
         whole = "this round" if job.has_rounds else "it"
-        return f"{agent.name} has {_counted(held, 'shard')} of {whole} to run, {finished:,} to push"
+        return f"{agent.name} has {counted(held, 'shard')} of {whole} to run, {finished:,} to push"
     if agent.state != "live":
         return f"{agent.name} is leaving"
     if obstacle:
@@ -186,7 +182,7 @@ async def explain_shard(engine: Engine, asked: ExplainShard) -> Explained:
     if layer is None:
         raise NotFoundError(f"{job.id} has no layer {name!r}", f"`coordinator status {job.id}` lists them")
     if number >= layer.count:
-        raise NotFoundError(f"{job.id}/{name} has {_counted(layer.count, 'shard')}, no {number}")
+        raise NotFoundError(f"{job.id}/{name} has {counted(layer.count, 'shard')}, no {number}")
     lines = [_where_line(engine, job, layer, number), *_trouble_lines(job, layer, number)]
     plan = layer.plan
     if plan.rows:
@@ -226,7 +222,7 @@ def _holder_line(holding: entities.Holding, number: int) -> str:
     if number in holding.finished:
         return f"is finished on {holding.agent} ({run}), and waits to be pushed"
     first = holding.open.bottom == number
-    what = "at work, or next," if first else f"behind {_counted(_before(holding, number), 'other')}"
+    what = "at work, or next," if first else f"behind {counted(_before(holding, number), 'other')}"
     return f"is {what} on {holding.agent} ({run}, granted {_ago(time.monotonic() - holding.granted)})"
 
 
@@ -246,7 +242,7 @@ def _why_waiting(engine: Engine, job: entities.Job, layer: entities.Layer, numbe
     if all(obstacles.values()):
         return "; ".join(f"{name} {why}" for name, why in sorted(obstacles.items()))
     if number in layer.again and layer.fresh:
-        return f"it ran before, and goes behind {_counted(len(layer.fresh), 'shard')} that never did"
+        return f"it ran before, and goes behind {counted(len(layer.fresh), 'shard')} that never did"
     tried = layer.troubles[number].machines() if number in layer.troubles else set()
     elsewhere = f"; not again on {', '.join(sorted(tried))} while another machine is there" if tried else ""
     return f"a machine takes it when it has a slot to spare{elsewhere}"
@@ -258,9 +254,9 @@ def _trouble_lines(job: entities.Job, layer: entities.Layer, number: int) -> lis
         return []
     lines = []
     if trouble.failures:
-        lines.append(f"failed {_counted(len(trouble.failures), 'time')} of {job.plan.attempts} that it may")
+        lines.append(f"failed {counted(len(trouble.failures), 'time')} of {job.plan.attempts} that it may")
     if trouble.losses:
-        lines.append(f"was lost {_counted(len(trouble.losses), 'time')} while it ran")
+        lines.append(f"was lost {counted(len(trouble.losses), 'time')} while it ran")
     if trouble.kicked:
         lines.append(f"was kicked off {', '.join(sorted(trouble.kicked))}")
     return lines
@@ -298,7 +294,7 @@ def _parted(agent: str, state: str, when: float) -> Happening:
 def _said(entry: HistoryEntry) -> str:
     run = f" ({entry.boot}.{entry.attempt})" if entry.attempt else ""
     others = sum(high - low for low, high in entry.pairs) - 1
-    beside = f", with {_counted(others, 'other')}" if others and entry.what in {"granted", "committed"} else ""
+    beside = f", with {counted(others, 'other')}" if others and entry.what in {"granted", "committed"} else ""
     why = f": {entry.why}" if entry.why else ""
     words = {
         "granted": f"granted to {entry.agent}{run}{beside}",

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -285,6 +286,69 @@ def test_nothing_is_imported_from_where_a_command_is_typed(package: str, tmp_pat
     done = subprocess.run(command, cwd=planted, capture_output=True, text=True, check=False)
     assert traps.sprung(planted) == []
     assert (done.returncode, done.stderr) == (0, "")
+
+
+# --- for programs -------------------------------------------------------------------------------------------
+
+FOR_MACHINES = {"serve", "connect", "fetch", "stream"}  # whose output is bytes, or that go on
+
+
+@pytest.mark.parametrize("name", sorted(cli.COMMANDS.keys() - FOR_MACHINES))
+def test_every_command_that_reports_or_changes_takes_json(name: str, run: Callable[..., Ran]) -> None:
+    assert "--json" in run(name, "--help").out
+
+
+CHANGES: list[tuple[type[Message], list[str], dict[str, object]]] = [
+    (requests.Cancel, ["cancel", "weights"], {"job": "weights.1"}),
+    (requests.Pause, ["pause", "weights"], {"job": "weights.1"}),
+    (requests.Resume, ["resume", "weights"], {"job": "weights.1"}),
+    (requests.Priority, ["priority", "weights", "4"], {"job": "weights.1", "priority": 4}),
+    (requests.Retry, ["retry", "weights", "--layers", "fc"], {"job": "weights.1", "layers": ["fc"]}),
+    (requests.Kick, ["kick", "weights.1/fc/3"], {"job": "weights.1", "layer": "fc", "number": 3}),
+    (requests.Drain, ["drain", "lab3"], {"agent": "lab3"}),
+    (requests.Remove, ["rm", "weights.1"], {"job": "weights.1"}),
+]
+
+
+@pytest.mark.parametrize(("question", "args", "facts"), CHANGES, ids=[args[0] for _, args, _ in CHANGES])
+def test_what_was_changed_is_a_document(
+    question: type[Message], args: list[str], facts: object, daemon: FixedDaemon, run: Callable[..., Ran]
+) -> None:
+    daemon.answers[question] = requests.Done("it is so")
+    assert json.loads(run(*args, "--json").out) == {"schema": 1, **facts, "said": "it is so"}  # type: ignore[dict-item]
+
+
+def test_every_answer_has_the_number_of_its_schema(daemon: FixedDaemon, run: Callable[..., Ran]) -> None:
+    daemon.answers[requests.StatusAsk] = status_of(msgspec.structs.replace(RUNNING, state="complete"))
+    daemon.answers[requests.AgentsAsk] = status.Agents(100.0, [])
+    daemon.answers[requests.ExplainJob] = status.Explained("weights.1", ["is running"])
+    daemon.answers[requests.FailuresAsk] = status.Failures(0, [])
+    daemon.answers[requests.Usage] = status.Used(1, 1)
+    for args in (["status"], ["watch", "weights"], ["agents"], ["explain"], ["logs", "weights"], ["du"], ["uploads"]):
+        ran = run(*args, "--json")
+        assert (ran.code, json.loads(ran.out)["schema"]) == (0, 1), args
+
+
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [(["cancel", "weights"], 7), (["cancel"], 2), (["status", "--nope"], 2), (["statsu"], 2), (["rm", "none.7"], 7)],
+)
+def test_an_error_is_json_too_and_the_two_lines_stay(
+    args: list[str], code: int, daemon: FixedDaemon, run: Callable[..., Ran]
+) -> None:
+    ran = run(*args, "--json")
+    said = json.loads(ran.out)
+    assert (ran.code, said["code"], said["schema"]) == (code, code, 1)
+    assert ran.err == f"error: {said['error']}\nhint: {said['hint']}\n"
+
+
+def test_what_is_damaged_is_named_in_the_one_document(merged: roots.JobFolder, run: Callable[..., Ran]) -> None:
+    said = json.loads(run("verify", "weights", "--json").out)
+    assert (said["code"], said["bad_layers"]) == (12, ["fc"]) and said["error"]
+
+
+def test_a_name_behind_two_dashes_asks_for_no_json(daemon: FixedDaemon, run: Callable[..., Ran]) -> None:
+    assert run("cancel", "--", "--json").out == ""
 
 
 # --- what they show ---------------------------------------------------------------------------------------

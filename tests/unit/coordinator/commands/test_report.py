@@ -60,10 +60,10 @@ def test_a_line_a_job(root: roots.Root, capsys: pytest.CaptureFixture[str]) -> N
 
 def test_the_same_as_json(root: roots.Root, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(root, capsys, "one", "--json", "--target", "0.5")
-    (said,) = json.loads(out)
+    (said,) = json.loads(out)["jobs"]
     assert (said["seconds_to_target"], said["iterations_to_target"], said["target"]) == (10.0, 20, 0.5)
     _, out, _ = run(root, capsys, "one", "--json", "--target", "0.99")
-    assert json.loads(out)[0]["seconds_to_target"] is None
+    assert json.loads(out)["jobs"][0]["seconds_to_target"] is None
 
 
 def test_pictures_and_their_numbers(root: roots.Root, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

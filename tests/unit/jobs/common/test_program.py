@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -55,3 +56,34 @@ def test_too_low_a_limit_of_processes_is_said_to_be_one(error: str) -> None:
     done = ran(f"import errno; raise {error.replace('11', 'errno.EAGAIN')}")
     assert done.returncode == RefusedError.exit_code and "`ulimit -u`" in done.stderr
     assert done.stderr.startswith("error: this account may start no more processes or threads here\nhint: ")
+
+
+def test_an_error_is_a_document_where_json_is_asked_for_and_what_was_found_stands_in_it() -> None:
+    lines = "from muster.jobs.common.errors import DamagedError\nerror = DamagedError('it is bad', 'mend it')\n"
+    lines += "error.document = {'bad': ['fc']}\nraise error"
+    code = PROGRAM.replace("exit_code(run)", "exit_code(run, True)")
+    done = subprocess.run([sys.executable, "-c", code, lines], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (12, "error: it is bad\nhint: mend it\n")
+    assert json.loads(done.stdout) == {
+        "schema": 1, "bad": ["fc"], "error": "it is bad", "hint": "mend it", "code": 12,
+    }  # fmt: skip
+
+
+def test_a_bug_is_a_document_too() -> None:
+    code = PROGRAM.replace("exit_code(run)", "exit_code(run, True)")
+    done = subprocess.run(
+        [sys.executable, "-c", code, "1 / 0"], capture_output=True, text=True, check=False, timeout=60
+    )
+    said = json.loads(done.stdout)
+    assert (done.returncode, said["code"]) == (70, 70) and "ZeroDivisionError" in said["error"]
+    Path(said["hint"].split()[-1]).unlink()
+
+
+def test_commands_of_the_agent_say_their_errors_as_json_too(tmp_path: Path) -> None:
+    for name in ("pause", "resume", "leave", "status"):
+        command = [sys.executable, "-m", "muster.agent", name, "--help"]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        assert "--json" in shown.stdout
+    command = [sys.executable, "-m", "muster.agent", "leave", "--spool", str(tmp_path), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 6 and json.loads(done.stdout)["code"] == 6

@@ -107,6 +107,11 @@ class JobStatus(msgspec.Struct, frozen=True):
     notes: list[Text] = []  # lines for people: nobody is eligible and why, the root is full, a source changed
     plan: Short = ""  # the digest of its plan
 
+    def __repr__(self) -> str:
+        return (
+            f"<JobStatus {self.id}: {self.kind}, {self.state}, {self.totals.committed:,}/{self.totals.shards:,} shards>"
+        )
+
     @property
     def is_over(self) -> bool:
         """Whether it will not go on by itself."""
@@ -140,6 +145,9 @@ class AgentStatus(msgspec.Struct, frozen=True):
     kinds: list[Name] = []  # those alone that it takes; []: all that it has
     no_code: bool = False  # it runs nothing that a submitter wrote
 
+    def __repr__(self) -> str:
+        return f"<AgentStatus {self.name} on {self.host[:40]}: {self.state}, {self.cpus} cpus, {self.running} running>"
+
 
 class Agents(Message, frozen=True, tag="agents"):
     now: Seconds
@@ -161,6 +169,11 @@ class FailureRecord(msgspec.Struct, frozen=True):
     seconds: Seconds
     peak: Count
     quarantined: bool  # the shard is, now
+
+    def __repr__(self) -> str:
+        return (
+            f"<FailureRecord {self.layer[-40:]}/{self.number} on {self.agent[:40]}: {self.code}: {self.message[:60]!r}>"
+        )
 
 
 class Happening(msgspec.Struct, frozen=True):

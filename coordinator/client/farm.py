@@ -21,14 +21,20 @@ from muster.coordinator.client.backends.ssh import Ssh
 from muster.coordinator.client.function_source import ship
 from muster.coordinator.client.job import Job
 from muster.coordinator.client.job_draft import JobDraft
+from muster.coordinator.client.notebook import page
+from muster.coordinator.client.python_words import python_words
 from muster.coordinator.client.study import Study
+from muster.coordinator.display.tables import short
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.uploads import Upload
-from muster.jobs.common.errors import SourceError, UsageError
+from muster.jobs.common.errors import MusterError, SourceError, UsageError
 from muster.jobs.common.locations import Folder, expand, parse
 from muster.jobs.common.names import NAME_LIMIT
+from muster.jobs.common.units import counted
+from muster.jobs.common.validation import nearest
 from muster.jobs.job_file.read import JobFile
 
+REPR_WIDTH = 70
 SUBMIT_TRIES = 3  # an upload may go, with the last job that needed it, just when it is counted on
 OF_THE_SHARD = ("first_row", "shard")  # arguments that a function gets from the farm if it has them
 JOB_FIELDS = frozenset(JobFile.__struct_fields__) - {"source", "params", "code", "kind"}
@@ -53,10 +59,21 @@ class Farm:
         self._place = _place(where, cache, ssh_config, command)
 
     def __repr__(self) -> str:
-        return f"<Farm {self._place}>"
+        return f"<Farm {short(str(self._place), REPR_WIDTH)}>"
+
+    def _repr_html_(self) -> str:
+        try:
+            jobs, machines = self._place.status(None).jobs, self._place.agents()
+        except MusterError as error:
+            return page(repr(self), (), (), [error.message])
+        rows = [(job.id, job.kind, job.state, job.totals.committed, job.totals.shards) for job in reversed(jobs)]
+        live = sum(one.state == "live" for one in machines)
+        notes = [f"{counted(live, 'machine')} at work"]
+        return page(repr(self), ("job", "kind", "state", "committed", "shards"), rows, notes)
 
     # --- handing in --------------------------------------------------------------------------------------
 
+    @python_words()
     def submit(
         self,
         job_file: str | Path | None = None,
@@ -80,6 +97,7 @@ class Farm:
             raise UsageError("a job file and fields beside it", "give one of the two")
         return self._send(drafts.from_file(Path(job_file), self._place.here), progress)
 
+    @python_words()
     def map(
         self,
         function: Callable[..., Any],
@@ -93,9 +111,10 @@ class Farm:
     ) -> Job:
         """Run `function(rows, ...)` over the rows of `source`, an array or whatever `submit` takes.
 
-        Its source goes along as text, with the functions, imports and literals it refers to; anything else it refers to
-        is refused. `outputs` declares what it returns, `{"mean": {"dtype": "float32"}}`. Of the other keyword
-        arguments, fields of a job file (`shard`, `resources`, `env`, `timeout`, …) are that, the rest the function's.
+        Its source goes along as text, with the functions, imports, literals and arrays it refers to; anything else it
+        refers to is refused. A library's function, `np.linalg.norm`, is imported there. `outputs` declares what it
+        returns, `{"mean": {"dtype": "float32"}}`. Of the other keyword arguments, fields of a job file (`shard`,
+        `resources`, `env`, `timeout`, …) are that, the rest the function's.
         """
         fields = {field: more.pop(field) for field in list(more) if field in JOB_FIELDS}
         code = ship(function)
@@ -104,6 +123,7 @@ class Farm:
         given = {"name": name or _named(function), "kind": "map", "code": code.entry, "params": params, **fields}
         return self._send(drafts.from_fields(given, source, self._place.here, code), progress)
 
+    @python_words()
     def tune(
         self,
         train: Callable[..., Any] | str | Mapping[str, str],
@@ -156,14 +176,17 @@ class Farm:
 
     # --- looking -----------------------------------------------------------------------------------------
 
+    @python_words()
     def jobs(self) -> list[Job]:
         """All of them, oldest first."""
         return [Job(self._place, status.id) for status in self._place.status(None).jobs]
 
+    @python_words()
     def job(self, name: str) -> Job:
         """One by its id, `weights.1`, or the latest of a name, `weights`."""
         return Job(self._place, self._place.status(name).jobs[0].id)
 
+    @python_words()
     def agents(self) -> list[AgentStatus]:
         """The machines, by name."""
         return self._place.agents()
@@ -219,10 +242,22 @@ def _named(function: Callable[..., Any]) -> str:
 
 def _check_arguments(function: Callable[..., Any], args: Mapping[str, Any]) -> None:
     """Before a machine finds out."""
-    signature = inspect.signature(function)
+    for name, value in args.items():
+        if is_array(value):
+            hint = (
+                f"let the function refer to it as a variable around it, `{name}`: such arrays travel with the function"
+            )
+            raise UsageError(f"argument {name!r} is an array, and arguments travel as text", hint)
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # written in C: the machine finds out by calling it
+        return
     theirs = {name: 0 for name in OF_THE_SHARD if name in list(signature.parameters)[1:]}
     try:
         signature.bind(None, **{**theirs, **args})
     except TypeError as error:
-        hint = f"keyword arguments that are no field of a job ({', '.join(sorted(JOB_FIELDS))}) are the function's"
+        near = next((f"; did you mean `{found}`?" for one in args if (found := nearest(one, JOB_FIELDS))), "")
+        hint = (
+            f"keyword arguments that are no field of a job ({', '.join(sorted(JOB_FIELDS))}) are the function's{near}"
+        )
         raise UsageError(f"{getattr(function, '__name__', 'the function')}: {error}", hint) from None

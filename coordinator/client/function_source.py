@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import io
 import math
 import symtable
 import sys
@@ -20,30 +21,55 @@ from sysconfig import get_paths
 from types import FunctionType, ModuleType
 from typing import Any
 
+import numpy as np
+
 from muster.jobs.common.errors import UsageError
-from muster.jobs.user_code.code_pack import CodeBundle
+from muster.jobs.common.units import format_size
+from muster.jobs.user_code.code_pack import BYTES_LIMIT, CodeBundle
 
 FILE = "work.py"
 LITERAL_LIMIT = 1 << 20  # characters of one, written out
 HEAD = "from __future__ import annotations\n"  # what annotations name is not needed there
 _LEAVES = (type(None), bool, int, float, complex, str, bytes)
 MODULE_NAMES = ("__name__", "__file__", "__doc__", "__builtins__", "__package__", "__spec__", "__loader__")
+ARRAYS_LIMIT = BYTES_LIMIT - (4 << 20)  # bytes, with room for the text
+LIBRARY, NUMPY, PATH = "_muster_library", "_muster_numpy", "_muster_path"  # names of ours in the text
+_ARRAYS = (np.ndarray, np.memmap)
 _FUNCTION = "give `map` a function written with `def` in a file or a notebook"
+_WRAPPED = "call it in a function written with `def`, and import or make it within that"
 
 Definition = FunctionType | type
 
 
 def ship(function: Callable[..., Any]) -> CodeBundle:
     """The pack for a job of kind `map`; a UsageError that names what keeps it from being one."""
+    if (line := _library_import(function)) is not None:
+        name = function.__name__
+        called = f"{HEAD}{line}\n\n\ndef {name}(rows, **more):\n    return {LIBRARY}(rows, **more)\n"
+        return CodeBundle(f"{FILE}:{name}", {FILE: called.encode()})
     made = _plain_function(inspect.unwrap(function))
     text = _Text(made)
     text.define(made.__name__, function, made)
-    return CodeBundle(f"{FILE}:{made.__name__}", {FILE: text.whole().encode()})
+    return CodeBundle(f"{FILE}:{made.__name__}", {FILE: text.whole().encode(), **text.arrays})
+
+
+def _library_import(function: Callable[..., Any]) -> str | None:
+    """The statement that imports a function of a library; None for one whose source is to be sent."""
+    name = getattr(function, "__name__", "")
+    if not (name.isidentifier() and callable(function)) or isinstance(function, type):
+        return None
+    for module, attribute in _origins(name, function):
+        top = sys.modules.get(module.partition(".")[0])
+        place = getattr(top, "__file__", None)
+        is_it = "." not in attribute and _attribute(module, attribute) is function
+        if is_it and place and _is_library(module.partition(".")[0], place):
+            return f"from {module} import {attribute} as {LIBRARY}"
+    return None
 
 
 def _plain_function(function: object) -> FunctionType:
     if not isinstance(function, FunctionType):
-        raise UsageError(f"{_shown(function)} is a {type(function).__name__}, not a function of yours", _FUNCTION)
+        raise UsageError(f"{_shown(function)} is a {type(function).__name__}, not a function of yours", _WRAPPED)
     if function.__name__ == "<lambda>":
         raise UsageError("a lambda has no name and no source of its own", _FUNCTION)
     return function
@@ -57,6 +83,7 @@ class _Text:
         self._imports: dict[str, str] = {}
         self._body: list[str] = []
         self._known: dict[str, object] = {}  # name → what it stands for in the text
+        self.arrays: dict[str, bytes] = {}  # files beside the text
 
     def whole(self) -> str:
         return "\n".join([HEAD, *self._imports.values(), "", *self._body])
@@ -101,7 +128,25 @@ class _Text:
             self._claim(name, value)
             self._imports[name] = line
         elif not self._is_known(name, value):
-            self._body.append(_assignment(scope.name, name, value))
+            is_array = type(value) in _ARRAYS or isinstance(value, np.generic)
+            self._body.append(
+                self._array(scope.name, name, value) if is_array else _assignment(scope.name, name, value)
+            )
+
+    def _array(self, user: str, name: str, value: Any) -> str:
+        """The statement that reads an array from a file beside the text."""
+        if value.dtype.hasobject:
+            raise _refusal(user, name, f"an array of {value.dtype}")
+        if value.nbytes + sum(map(len, self.arrays.values())) > ARRAYS_LIMIT:
+            hint = f"write it to a file that every machine can read, and `np.load` that within {user}"
+            why = f"with it the arrays that it needs are more than {format_size(ARRAYS_LIMIT)}"
+            raise UsageError(f"{user} refers to `{name}`: {why}", hint)
+        file, raw = f"array_{len(self.arrays)}.npy", io.BytesIO()
+        np.save(raw, np.asarray(value), allow_pickle=False)
+        self.arrays[file] = raw.getvalue()
+        self._imports[NUMPY], self._imports[PATH] = f"import numpy as {NUMPY}", f"from pathlib import Path as {PATH}"
+        scalar = "[()]" if isinstance(value, np.generic) else ""
+        return f'{name} = {NUMPY}.load({PATH}(__file__).with_name("{file}"), allow_pickle=False){scalar}\n'
 
 
 class _Scope:
@@ -265,10 +310,24 @@ def _check_installed(module: str, user: str, name: str) -> None:
 
 
 def _is_installed(top: str, origin: str) -> bool:
+    return _is_in_packages(origin) or top in _distributed()
+
+
+def _is_in_packages(origin: str) -> bool:
+    """Whether a file is of the standard library or of a folder that packages are installed into."""
     packages = {Path(get_paths()[name]).resolve() for name in ("purelib", "platlib", "stdlib", "platstdlib")}
     path = Path(origin).resolve()
     inside = any(package in path.parents for package in packages) or "site-packages" in path.parts
-    return inside or "dist-packages" in path.parts or top in _distributed()
+    return inside or "dist-packages" in path.parts
+
+
+def _is_library(top: str, origin: str) -> bool:
+    """Whether others have it as we do. What a developer installed in place lies elsewhere than what is said of it."""
+    if top in sys.stdlib_module_names or _is_in_packages(origin):
+        return True
+    found = [metadata.distribution(name) for name in metadata.packages_distributions().get(top, ())]
+    wheels = [Path(str(one.locate_file(""))).resolve() for one in found if one.read_text("WHEEL")]
+    return any(folder in Path(origin).resolve().parents for folder in wheels)
 
 
 @cache
@@ -290,8 +349,10 @@ def _assignment(user: str, name: str, value: object) -> str:
 
 def _refusal(user: str, name: str, what: str) -> UsageError:
     return UsageError(
-        f"{user} refers to `{name}`, {what}: only functions, imports and literals travel with it",
-        f"make `{name}` within the function, write it with `def`, or pass it as an argument: map(..., {name}=...)",
+        f"{user} refers to `{name}`, {what}: only functions, imports, literals and arrays travel with it",
+        f"write `{name}` with `def`"
+        if what == "a lambda"
+        else f"make `{name}` within {user}; of arrays, name each one",
     )
 
 

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 
 from muster.coordinator.api.requests import FailuresAsk
 from muster.coordinator.api.status import FailureRecord, JobStatus
 from muster.coordinator.api.values import FAILURES_LIMIT
 from muster.coordinator.client.backends.base import Backend
 from muster.coordinator.client.backends.retry import Patience
+from muster.coordinator.client.notebook import page
+from muster.coordinator.client.python_words import python_words
 from muster.coordinator.client.results import Result
 from muster.coordinator.client.shards import Shard, assemble, parse_cursor
 from muster.coordinator.display import jobs
+from muster.coordinator.display.tables import short
 from muster.coordinator.result_downloads.shard_stream import Cursor, Record
-from muster.jobs.common.errors import IncompleteError, MusterError, NotFoundError
+from muster.jobs.common.errors import IncompleteError, MusterError, NotFoundError, StillRunningError
 from muster.jobs.common.names import parse_shard
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.common.validation import one_line
 from muster.jobs.sources.globs import matches
+
+PLACE_WIDTH = 60  # columns of where its farm is
 
 
 class Job:
@@ -29,18 +36,42 @@ class Job:
         self.id = job
 
     def __repr__(self) -> str:
-        return f"<Job {self.id} of {self._place}>"
+        return f"<Job {self.id} of {short(str(self._place), PLACE_WIDTH)}>"
 
+    def _repr_html_(self) -> str:
+        try:
+            status = self._place.status(self.id).jobs[0]
+        except MusterError as error:
+            return page(repr(self), (), (), [error.message])
+        rows = [(layer.name, layer.state, layer.tally.committed, layer.tally.shards) for layer in status.layers]
+        notes = [*([status.why] if status.why else []), *status.notes]
+        return page(f"{self.id}: {status.kind}, {status.state}", ("layer", "state", "committed", "shards"), rows, notes)
+
+    @python_words()
     def status(self) -> JobStatus:
         """What it is at now: `state`, `totals`, `layers`, `agents`, `notes`."""
         return self._place.status(self.id).jobs[0]
 
-    def wait(self, progress: bool = True) -> JobStatus:
+    @python_words()
+    def wait(self, progress: bool = True, timeout: float | None = None) -> JobStatus:
         """Until it is complete. An IncompleteError if it ends, or is halted, without all of its shards; a
-        DamagedError if it is damaged.
+        DamagedError if it is damaged; a StillRunningError, which is a TimeoutError too, after `timeout` seconds.
 
-        `progress`: show a bar. An interrupt leaves the job running.
+        `progress`: show a bar. An interrupt leaves the job running, as does a timeout.
         """
+        try:
+            status = self._followed(progress, None if timeout is None else time.monotonic() + timeout)
+        except KeyboardInterrupt:
+            print(f"\n{self.id} goes on; farm.job({self.id!r}).wait() follows it again", file=sys.stderr)
+            raise
+        if status is None:
+            raise StillRunningError(f"{self.id} goes on after {timeout} s", "job.wait() again, or job.cancel()")
+        if status.state != "complete":
+            raise self._incomplete(status)
+        return status
+
+    def _followed(self, progress: bool, deadline: float | None) -> JobStatus | None:
+        """The job as it ended; None at the deadline."""
         from tqdm.auto import tqdm
 
         with tqdm(desc=self.id, total=0, unit="shard", disable=not progress) as bar:
@@ -51,10 +82,24 @@ class Job:
                 said = "; ".join([jobs.bar_note(answer), *jobs.holdups(answer)])
                 bar.set_postfix_str(one_line(said), refresh=True)
                 bar.update(done - bar.n)
-        if status.state != "complete":
-            raise jobs.incomplete(status)
+                if not status.is_over and deadline is not None and time.monotonic() >= deadline:
+                    return None
         return status
 
+    def _incomplete(self, status: JobStatus) -> MusterError:
+        """Why it is not complete, with one of the failures that its user's code had."""
+        error = jobs.incomplete(status)
+        if not isinstance(error, IncompleteError):
+            return error
+        failures = []
+        with suppress(MusterError):
+            failures = self._place.failures(FailuresAsk(self.id, None, None, True, 1))
+        if not failures:
+            return error
+        [one] = failures
+        return error.caused_by(f"{one.layer}/{one.number}", one.message, one.evidence)
+
+    @python_words()
     def result(self, layers: Sequence[str] | None = None, progress: bool = True, *, partial: bool = False) -> Result:
         """The merged arrays by layer and output, mapped; waits for the job unless all that is wanted is merged.
 
@@ -101,7 +146,8 @@ class Job:
                 patience.endure(error)
         status = self.status()
         if status.state != "complete":
-            raise jobs.incomplete(status)
+            with python_words():
+                raise self._incomplete(status)
 
     def _shards(self, after: Cursor) -> Iterator[tuple[Shard, Cursor]]:
         with closing(self._place.records(self.id, after)) as items:
@@ -109,14 +155,21 @@ class Job:
                 if isinstance(news, Record):
                     yield assemble(news, pieces), news.cursor
 
+    @python_words()
     def cancel(self) -> None:
         """End it; what is merged stays."""
         self._place.cancel(self.id)
 
+    @python_words()
+    def retry(self) -> None:
+        """Run its failed shards again; a job that was cancelled goes on."""
+        self._place.retry(self.id)
+
+    @python_words()
     def logs(self, shard: str | None = None, failed: bool = False, limit: int = 50) -> list[FailureRecord]:
         """What failed, newest first, each with its machine and its evidence.
 
-        `shard`: LAYER/NUMBER, of that one alone; `failed`: only of shards that are given up.
+        `shard`: LAYER/NUMBER, of that one alone; `failed`: only of shards that are given up, or all if none is.
         """
         layer, number = parse_shard(shard) if shard else (None, None)
         return self._place.failures(FailuresAsk(self.id, layer, number, failed, max(1, min(limit, FAILURES_LIMIT))))

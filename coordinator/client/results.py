@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from muster.coordinator.client.notebook import ROWS_SHOWN, page
+from muster.coordinator.display.tables import short
 from muster.jobs.common.errors import NotFoundError, UsageError
 from muster.jobs.results.open_result import MergedLayer, RaggedRows, WrittenFiles, open_result
 
 Array = np.ndarray[Any, Any]
 Values = Array | RaggedRows | WrittenFiles
 NAMES_SHOWN = 8
+REPR_WIDTH = 70
 
 
 class Result(Mapping[str, Mapping[str, Values]]):
@@ -38,7 +41,12 @@ class Result(Mapping[str, Mapping[str, Values]]):
         return name in self._opened
 
     def __repr__(self) -> str:
-        return f"<Result of {self.job}: {_listed(self)}>"
+        return f"<Result of {self.job}: {short(_listed(self), REPR_WIDTH)}>"
+
+    def _repr_html_(self) -> str:
+        layers = list(self)[: ROWS_SHOWN + 1]
+        rows = [(name, output, *_described(value)) for name in layers for output, value in self[name].items()]
+        return page(f"result of {self.job}", ("layer", "output", "type", "shape"), rows, [str(self.folder)])
 
     def layer(self, name: str) -> MergedLayer:
         """A layer with its manifest, its outputs and the table of its shards."""
@@ -58,6 +66,14 @@ class Result(Mapping[str, Mapping[str, Values]]):
         if isinstance(found, WrittenFiles):
             raise UsageError("files are not an array", "result[LAYER][OUTPUT][NAME] is the path of one")
         return found
+
+
+def _described(value: Values) -> tuple[str, str]:
+    if isinstance(value, RaggedRows):
+        return f"{value.values.dtype}, ragged", f"{len(value):,} rows"
+    if isinstance(value, WrittenFiles):
+        return "files", f"{len(value):,} files"
+    return str(value.dtype), str(value.shape)
 
 
 def _only(known: Mapping[str, object], name: str | None, what: str) -> str:

@@ -32,6 +32,10 @@ class Shard:
     outputs: Mapping[str, Array | RaggedRows]  # without `sum` outputs: only their total is kept
     cursor: str
 
+    def __repr__(self) -> str:
+        what = f"{self.rows:,} rows from {self.first_row:,}, {', '.join(self.outputs)[:40]}"
+        return f"<Shard {self.layer[-40:]}/{self.number}: {what}>"
+
 
 def parse_cursor(text: str | None) -> Cursor:
     """What a shard called its cursor; None is the beginning."""

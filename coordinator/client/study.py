@@ -27,9 +27,9 @@ class Study:
     def __repr__(self) -> str:
         return f"<Study {self.job.id}>"
 
-    def wait(self, progress: bool = True) -> JobStatus:
-        """Until it is over, whether by its end, its goal or its budget."""
-        return self.job.wait(progress)
+    def wait(self, progress: bool = True, timeout: float | None = None) -> JobStatus:
+        """Until it is over, whether by its end, its goal or its budget; `timeout` as of a job."""
+        return self.job.wait(progress, timeout)
 
     def stop(self) -> None:
         """End it; nothing is left of it but its checkpoints."""

@@ -56,10 +56,7 @@ def command(
         return
     what = f"{name}/{shard}" if shard else name
     try:
-        answer = ask_daemon.ask(found, FailuresAsk(name, layer, number, failed, limit), Failures)
-        given_up = bool(answer.items) or not failed
-        if not given_up and not as_json:  # a halted job has nothing else to show
-            answer = ask_daemon.ask(found, FailuresAsk(name, layer, number, False, limit), Failures)
+        answer, given_up = ask_daemon.failures(found, FailuresAsk(name, layer, number, failed, limit))
     except NoDaemonError:
         if shard or failed or as_json:
             raise

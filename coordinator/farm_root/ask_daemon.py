@@ -10,8 +10,8 @@ from typing import TypeVar
 
 import msgspec
 
-from muster.coordinator.api.requests import Problem, StatusAsk, ToCommand, Usage
-from muster.coordinator.api.status import Status, Used
+from muster.coordinator.api.requests import FailuresAsk, Problem, StatusAsk, ToCommand, Usage
+from muster.coordinator.api.status import Failures, Status, Used
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.protocol.control import Bye, Rejected
@@ -78,6 +78,14 @@ def ask(root: Root, question: Message, answer: type[_T]) -> _T:
     """One question on a connection of its own."""
     with line(root) as opened:
         return opened.ask(question, answer)
+
+
+def failures(root: Root, question: FailuresAsk) -> tuple[Failures, bool]:
+    """What failed, as was asked; and whether that is so, or no shard is given up and these are all that failed."""
+    answer = ask(root, question, Failures)
+    if answer.items or not question.quarantined:
+        return answer, True
+    return ask(root, msgspec.structs.replace(question, quarantined=False), Failures), False
 
 
 def room(root: Root) -> int:

@@ -114,10 +114,25 @@ class VersionError(ProtocolError):
 
 
 class IncompleteError(MusterError):
-    """A job ended, or stands, without all of its shards."""
+    """A job ended, or stands, without all of its shards. `shard` is one that failed, LAYER/NUMBER, `cause` what its
+    code raised there, and `evidence` the traceback or the last lines of output; each is "" where nobody knows."""
 
     exit_code = 11
     default_hint = "`coordinator logs JOB --failed` has the evidence; `coordinator retry JOB` runs them again"
+    shard = cause = evidence = ""
+
+    def caused_by(self, shard: str, cause: str, evidence: str) -> IncompleteError:
+        """The same with what failed first in its message, and the evidence below it."""
+        made = type(self)(f"{self.message}; {shard}: {cause}", self.hint)
+        made.shard, made.cause, made.evidence = shard, harmless(cause), harmless(evidence)
+        made.__notes__ += made.evidence.splitlines()
+        return made
+
+
+class StillRunningError(IncompleteError, TimeoutError):
+    """Whoever waits for a job has waited for as long as was said; the job goes on."""
+
+    default_hint = "wait for it again, or end it"
 
 
 class DamagedError(MusterError):

@@ -39,6 +39,9 @@ class RaggedRows:
     offsets: Array
     values: Array
 
+    def __repr__(self) -> str:
+        return f"<RaggedRows: {len(self):,} rows, {len(self.values):,} values of {self.values.dtype}>"
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
@@ -100,6 +103,9 @@ class MergedLayer:
     manifest: Merged
     outputs: Mapping[str, Array | RaggedRows | WrittenFiles]
     shards: Array
+
+    def __repr__(self) -> str:
+        return f"<MergedLayer: {len(self.shards):,} shards, outputs {', '.join(self.outputs)[:80]}>"
 
 
 def open_result(folder: Path, partial: bool = False) -> MergedLayer:

@@ -35,6 +35,7 @@ from tests.support.farm import FarmHarness as Processes
 pytestmark = pytest.mark.ray
 
 DOUBLE = 2.0
+OFFSETS = np.arange(6, dtype="f4")
 MEGABYTE = 1 << 20
 
 
@@ -59,6 +60,14 @@ def refusing(rows: Array) -> Array:
     if (rows == 13).any():
         raise ValueError("thirteen")
     return rows
+
+
+def failing(rows: Array) -> Array:
+    raise ValueError("never")
+
+
+def shifted(rows: Array) -> Array:
+    return rows + OFFSETS
 
 
 @pytest.fixture(scope="module")
@@ -223,11 +232,29 @@ def test_a_stream_that_is_left_can_be_gone_on_with(farm: Farm) -> None:
     assert len(seen) == len(set(seen)) == 16
 
 
+def test_a_job_that_only_fails_shows_its_failures_though_no_shard_is_given_up(farm: Farm) -> None:
+    job = farm.map(failing, np.arange(32.0).reshape(16, 2), shard={"rows": 4}, progress=False)
+    with pytest.raises(IncompleteError, match="halted") as raised:
+        job.wait(progress=False)
+    assert "never" in raised.value.cause
+    assert all("never" in one.message for one in job.logs(failed=True)) and job.logs(failed=True)
+
+
+def test_library_functions_and_arrays_around_a_function_are_there_where_it_runs(farm: Farm) -> None:
+    array = rows()
+    norms = farm.map(np.linalg.norm, array, axis=1, shard={"rows": 8}, progress=False)
+    moved = farm.map(shifted, array, shard={"rows": 8}, progress=False)
+    np.testing.assert_allclose(norms.result(progress=False).array(), np.linalg.norm(array, axis=1))
+    np.testing.assert_array_equal(moved.result(progress=False).array(), array + OFFSETS)
+
+
 def test_a_job_that_ends_without_all_its_shards(farm: Farm) -> None:
     array = np.arange(32.0).reshape(16, 2)
     job = farm.map(refusing, array, attempts=1, shard={"rows": 4}, progress=False)
-    with pytest.raises(IncompleteError, match="incomplete"):
+    with pytest.raises(IncompleteError, match="incomplete") as raised:
         job.wait(progress=False)
+    assert "thirteen" in raised.value.cause and "refusing" in raised.value.evidence
+    assert raised.value.shard == "array/1"
     with pytest.raises(IncompleteError):
         job.result(progress=False)
     with pytest.raises(IncompleteError):

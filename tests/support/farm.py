@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import msgspec
 import numpy as np
 import yaml
 
@@ -246,7 +247,7 @@ class FarmHarness:
         try:
             until(lambda: self._is(job, wanted), f"{job} to be {' or '.join(wanted)}", seconds)
         except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.status(job)}\n{self.said()}") from None
+            raise AssertionError(f"{error}\n{msgspec.to_builtins(self.status(job))}\n{self.said()}") from None
         return self.status(job)
 
     def _is(self, job: str, states: Sequence[str]) -> bool:

@@ -32,9 +32,12 @@ class Backend(Protocol):
 
     def agents(self) -> list[AgentStatus]: ...
 
-    def failures(self, question: FailuresAsk) -> list[FailureRecord]: ...
+    def failures(self, question: FailuresAsk) -> list[FailureRecord]:
+        """What failed; where only shards that are given up are asked for and none is, all that failed."""
 
     def cancel(self, job: str) -> None: ...
+
+    def retry(self, job: str) -> None: ...
 
     def follow(self, job: str) -> Iterator[Status]:
         """The job's status again and again, without its layers perhaps, until one says that it is over."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from muster.coordinator.api.requests import AgentsAsk, Cancel, Done, FailuresAsk, StatusAsk
-from muster.coordinator.api.status import Agents, AgentStatus, FailureRecord, Failures, Status
+from muster.coordinator.api.requests import AgentsAsk, Cancel, Done, FailuresAsk, Retry, StatusAsk
+from muster.coordinator.api.status import Agents, AgentStatus, FailureRecord, Status
 from muster.coordinator.client.backends.base import Layers
 from muster.coordinator.farm_root import ask_daemon, uploads
 from muster.coordinator.farm_root.paths import Root
@@ -33,10 +33,13 @@ class LocalBackend:
         return ask_daemon.ask(self._root, AgentsAsk(), Agents).agents
 
     def failures(self, question: FailuresAsk) -> list[FailureRecord]:
-        return ask_daemon.ask(self._root, question, Failures).items
+        return ask_daemon.failures(self._root, question)[0].items
 
     def cancel(self, job: str) -> None:
         ask_daemon.ask(self._root, Cancel(job), Done)
+
+    def retry(self, job: str) -> None:
+        ask_daemon.ask(self._root, Retry(job), Done)
 
     def follow(self, job: str) -> Iterator[Status]:
         return ask_daemon.statuses(self._root, job)

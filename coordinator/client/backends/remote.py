@@ -69,6 +69,9 @@ class RemoteBackend:
     def cancel(self, job: str) -> None:
         self._ssh.run("cancel", "--", job)
 
+    def retry(self, job: str) -> None:
+        self._ssh.run("retry", "--", job)
+
     def follow(self, job: str) -> Iterator[Status]:
         patience, last, heard = Patience(), None, time.monotonic()
         while True:

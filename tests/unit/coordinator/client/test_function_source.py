@@ -24,7 +24,8 @@ from tests.support.farm import until as own_function
 
 Array = np.ndarray[Any, Any]
 FACTOR, TABLE, LIMITS = 3, {"a": [1, (2.5, None)], "b": {"x"}}, (float("inf"), -1j)
-LOADED = np.zeros(3)
+LOADED, HALF = np.arange(2.0) + 1, np.float32(0.5)
+OBJECTS = np.array([object()])
 DTYPE = np.float32
 
 
@@ -76,7 +77,8 @@ def many(rows: Array, offset: float = PI) -> list[float]:
 def run_elsewhere(function: Callable[..., Any], tmp_path: Path) -> str:
     """What it prints in a process that knows nothing of this one."""
     bundle = ship(function)
-    (tmp_path / "work.py").write_bytes(bundle.files["work.py"])
+    for file, raw in bundle.files.items():
+        (tmp_path / file).write_bytes(raw)
     name = bundle.entry.partition(":")[2]
     code = f"import numpy, work; print(work.{name}(numpy.ones((2, 2))))"
     found = subprocess.run(
@@ -113,7 +115,11 @@ def test_the_same_function_is_the_same_text() -> None:
 
 
 def uses_array(rows: Array) -> Array:
-    return rows + LOADED
+    return (rows + LOADED) * HALF
+
+
+def uses_objects(rows: Array) -> Any:
+    return OBJECTS
 
 
 def uses_own_module(rows: Array) -> Any:
@@ -131,7 +137,7 @@ def uses_nothing_known(rows: Array) -> Any:
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (uses_array, "uses_array refers to `LOADED`, a ndarray"),
+        (uses_objects, "uses_objects refers to `OBJECTS`, an array of object"),
         (uses_own_module, "uses_own_module refers to `own_module` of .*a file of yours"),
         (uses_own_function, "uses_own_function refers to `own_function` of .*a file of yours"),
         (uses_nothing_known, "`nowhere`, which is not defined"),
@@ -153,7 +159,7 @@ def test_closures_over_more_are_refused_by_name() -> None:
 
         return inner
 
-    for value, what in [(object(), "object"), (LOADED, "ndarray"), (lambda: 1, "lambda"), (open, None), ([{}], None)]:
+    for value, what in [(object(), "object"), (lambda: 1, "lambda"), (open, None), ([{}], None), (LOADED, None)]:
         if what is None:
             ship(over(value))
         else:
@@ -161,6 +167,23 @@ def test_closures_over_more_are_refused_by_name() -> None:
                 ship(over(value))
     with pytest.raises(UsageError, match=r"`value`, .* characters"):
         ship(over("x" * (2 << 20)))
+
+
+def test_arrays_that_a_function_refers_to_go_along_as_they_are(tmp_path: Path) -> None:
+    assert run_elsewhere(uses_array, tmp_path) == str(uses_array(np.ones((2, 2))))
+    assert ship(uses_array).digest == ship(uses_array).digest
+
+
+def test_arrays_that_are_too_large_are_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("muster.coordinator.client.function_source.ARRAYS_LIMIT", 8)
+    with pytest.raises(UsageError, match="`LOADED`: with it the arrays") as raised:
+        ship(uses_array)
+    assert "np.load" in raised.value.hint
+
+
+@pytest.mark.parametrize("function", [np.linalg.norm, np.sqrt, np.mean, np.sort, np.fft.fft])
+def test_a_library_function_is_imported_where_it_runs(function: Any, tmp_path: Path) -> None:
+    assert run_elsewhere(function, tmp_path) == str(function(np.ones((2, 2))))
 
 
 def test_a_name_that_means_two_things_is_refused() -> None:

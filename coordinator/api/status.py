@@ -8,6 +8,9 @@ from muster.coordinator.api.values import JobId, LayerName
 from muster.coordinator.protocol.values import Count, Message, Name, Ranges, Seconds, Short, Text
 from muster.jobs.contract.states import STANDING, AgentState, JobState, LayerState
 
+# What to do about a source that changed: no retry takes it as it is now.
+SUBMIT_AGAIN = "`coordinator submit --from {}` computes what changed as it is now, and takes over the rest"
+
 
 class Progress(msgspec.Struct, frozen=True):
     """How far a job is in what its driver counts, as that says with each advance: all that others know of it."""
@@ -135,7 +138,7 @@ class AgentStatus(msgspec.Struct, frozen=True):
     cpus: Count
     running: Count  # shards granted, unfinished
     finished: Count  # finished, not committed
-    done: Count  # shards committed from it, in this life of the daemon
+    done: Count  # shards committed from it, of all jobs that are there
     in_bytes: Count
     out_bytes: Count
     fingerprint: Text

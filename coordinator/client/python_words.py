@@ -26,7 +26,7 @@ _COMMANDS = (  # of the command line, and the method that does it
     (r"coordinator cancel \S+", "job.cancel()"),
     (r"coordinator agents", "farm.agents()"),
     (r"coordinator uploads", "farm.uploads()"),
-    (r"coordinator submit job\.yaml( .*)?", "farm.submit(...)"),
+    (r"coordinator submit .*", "farm.submit(...)"),
 )
 _QUOTED = re.compile(r"`([^`]+)`")
 _FIELD = re.compile(r"[a-z_]+: .*", re.DOTALL)

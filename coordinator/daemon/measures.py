@@ -79,11 +79,17 @@ class JobFigures:
         self.merge_seconds += seconds
 
     def committed(self, agent: str, count: int, nbytes: int) -> None:
-        self.by_agent.setdefault(agent, ShardsDone()).committed += count
-        self.out_committed += nbytes
+        self.count_committed(agent, count, nbytes)
         for second in (self.whole, self.recent[-1]):
             second.committed += count
             second.out_bytes += nbytes
+
+    def count_committed(self, agent: str, count: int, nbytes: int) -> None:
+        """Whenever that was: by an earlier life of the daemon, or from a machine that finished it in one."""
+        done = self.by_agent.setdefault(agent, ShardsDone())
+        done.committed += count
+        done.shards = max(done.shards, done.committed)
+        self.out_committed += nbytes
 
     def median(self) -> float:
         """Seconds of a finished shard; 0 while too few are known."""

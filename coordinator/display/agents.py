@@ -67,7 +67,7 @@ def agents_table(agents: Sequence[AgentStatus], now: float) -> str:
             count(agent.cpus),
             count(agent.running),
             count(agent.done),
-            "now" if agent.state in {"live", "draining"} else ago(agent.last_seen, now),
+            ago(agent.last_seen, now),
         )
         for agent in agents
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from muster.coordinator.api.status import FailureRecord, JobStatus, LayerStatus, Progress, Status, Tally
+from muster.coordinator.api.status import SUBMIT_AGAIN, FailureRecord, JobStatus, LayerStatus, Progress, Status, Tally
 from muster.coordinator.display.agents import machines_table
 from muster.coordinator.display.tables import (
     NO_ETA,
@@ -272,6 +272,8 @@ def incomplete(status: JobStatus) -> MusterError:
 def _hint_of(status: JobStatus) -> str:
     if status.state == "cancelled":
         return f"`coordinator retry {status.id}` goes on with it; `coordinator result {status.id}` has what is merged"
+    if status.state == "incomplete" and not status.totals.quarantined:
+        return SUBMIT_AGAIN.format(status.id)
     only = " --failed" if status.totals.quarantined else ""
     rest = f"; `coordinator result {status.id} --partial` has all else" if status.state == "incomplete" else ""
     return (

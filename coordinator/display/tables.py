@@ -72,7 +72,7 @@ def whole(seconds: float) -> str:
 
 
 def ago(when: float, now: float) -> str:
-    return f"{format_duration(round(max(0.0, now - when)))} ago" if now - when >= 1 else "now"
+    return f"{whole(max(0.0, now - when))} ago"
 
 
 def left(eta: Eta) -> str:

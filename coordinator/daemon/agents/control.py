@@ -33,6 +33,7 @@ from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.answers import packed
 from muster.coordinator.scheduler.entities import Agent
 from muster.jobs.common.ranges import RangeSet
+from muster.jobs.common.units import counted
 from muster.jobs.common.validation import one_line
 
 log = logging.getLogger("muster.daemon")
@@ -246,7 +247,11 @@ def note_missing(engine: Engine, action: c.NoteMissing) -> None:
 
 def store_agent(engine: Engine, action: c.StoreAgent) -> None:
     if not action.live:
-        engine.shard_history.note_parting(action.agent, engine.state.agents[action.agent].state)
+        agent = engine.state.agents[action.agent]
+        engine.shard_history.note_parting(action.agent, agent.state)
+        how = "left" if agent.state == "left" else f"is gone: not heard of for {engine.state.timing.lease:.0f} s"
+        held = counted(sum(map(len, agent.left.values())), "shard")
+        log.info("%s %s; %s that it held wait again", action.agent, how, held)
     engine.keep_agent(action.agent, action.live)
 
 

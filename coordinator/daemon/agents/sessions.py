@@ -10,6 +10,8 @@ import msgspec
 
 from muster.coordinator.daemon.agents.outbox import Outbox
 from muster.coordinator.protocol.control import Hello, Sync
+from muster.coordinator.scheduler.entities import Agent
+from muster.jobs.contract.states import AgentState
 from muster.jobs.contract.text_limits import MESSAGE_BYTES, kept_line
 
 SESSIONS_PER_BOOT = 1 << 32  # session numbers of two boots never meet, and nobody guesses another's
@@ -29,6 +31,7 @@ class AgentInfo(msgspec.Struct):
     no_code: bool = False
     spool: str = ""  # its uuid, which no other agent knows
     fingerprints: list[str] = []  # that parts of that spool may have, the newest last
+    left: bool = False  # in good order, and not back since
 
 
 class Sessions:
@@ -77,6 +80,12 @@ class Sessions:
     def sync(self, agent: str, sync: Sync) -> None:
         info = self.agents[agent]
         info.seen, info.note, info.cpus = time.time(), sync.note, sync.lent if sync.lent > 0 else info.cpus
+
+    def state_of(self, name: str, agent: Agent | None) -> AgentState:
+        """What its agent is; None in place of one that did not come since the daemon's start."""
+        if agent is not None:
+            return agent.state
+        return "left" if self.agents[name].left else "gone"
 
     def restore(self, agent: str, info: AgentInfo | None) -> None:
         """What was known of it before, if anything was."""

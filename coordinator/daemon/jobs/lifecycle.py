@@ -5,14 +5,19 @@ from __future__ import annotations
 import logging
 
 from muster.coordinator.api import requests as a
+from muster.coordinator.api.status import SUBMIT_AGAIN
 from muster.coordinator.daemon.engine import Engine
 from muster.coordinator.daemon.jobs import drivers
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
+from muster.coordinator.scheduler.entities import Job
 from muster.jobs.common.errors import NotFoundError, RefusedError
 from muster.jobs.common.units import counted
+from muster.jobs.contract.states import SETTLED
 
 log = logging.getLogger("muster.daemon")
+
+NAMES_SHOWN = 3
 
 _AS_SUBMITTED = "\nits code is what was submitted; `coordinator submit job.yaml --from {}` takes what was edited since"
 
@@ -51,7 +56,11 @@ def prioritise(engine: Engine, asked: a.Priority) -> a.Done:
 def retry(engine: Engine, asked: a.Retry) -> a.Done:
     job, names = engine.job(asked.job), asked.layers or []
     digests = tuple(engine.layer_named(job, name).digest for name in names)
-    if not names and (job.state == "complete" or (job.state == "running" and not job.quarantined)):
+    changed = [layer.name for layer in job.layers if layer.state == "changed"]
+    if not names and not _has_some_to_retry(job):
+        if changed:
+            why = f"nothing of {job.id} would run: the source of {', '.join(changed[:NAMES_SHOWN])} changed"
+            raise RefusedError(why, SUBMIT_AGAIN.format(job.id))
         raise RefusedError(f"{job.id} is {job.state}: nothing of it failed", "name --layers to run them again")
     plan = engine.jobs[job.id].plan
     if names and plan.driven:
@@ -62,9 +71,17 @@ def retry(engine: Engine, asked: a.Retry) -> a.Done:
     if names:
         return a.Done(f"{job.id}: {counted(len(names), 'layer')} to be computed anew")
     same = _AS_SUBMITTED.format(job.id) if plan.work.code is not None else ""
+    if changed:
+        same += f"\nthe source of {', '.join(changed[:NAMES_SHOWN])} changed: {SUBMIT_AGAIN.format(job.id)}"
     if again and not halted:
-        return a.Done(f"{job.id}: {counted(again, 'quarantined shard')} to be run again{same}")
+        return a.Done(f"{job.id}: {counted(again, 'shard')} given up, to be run again{same}")
     return a.Done(f"{job.id} runs again{same}")
+
+
+def _has_some_to_retry(job: Job) -> bool:
+    """Whether a retry would change anything: shards that are given up, or a job that stands still with some left."""
+    stands = job.state in {"paused", "halted", "cancelled"}
+    return bool(job.quarantined) or (stands and any(layer.state not in SETTLED for layer in job.layers))
 
 
 def drain(engine: Engine, asked: a.Drain) -> a.Done:

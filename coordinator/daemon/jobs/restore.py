@@ -144,7 +144,7 @@ def _is_a(value: object, kind: object) -> bool:
 
 async def _live(engine: Engine, stored: StoredJob, plan: Plan, digest: str, failures: int) -> LiveJob:
     bundles = await engine.ask(lambda store: store.bundles_of(stored.id)) if plan.driven else []
-    return LiveJob(
+    live = LiveJob(
         engine.root.job(stored.id),
         plan,
         digest,
@@ -156,6 +156,9 @@ async def _live(engine: Engine, stored: StoredJob, plan: Plan, digest: str, fail
         bundles=[file for _, file, _ in bundles],
         outputs={layer.digest: layer.outputs for layer in stored.layers if layer.outputs is not None},
     )
+    for agent, shards, nbytes in await engine.ask(lambda store: store.committed_by(stored.id)):
+        live.figures.count_committed(agent, shards, nbytes)
+    return live
 
 
 def _event(engine: Engine, stored: StoredJob, plan: Plan) -> e.JobAdded:

@@ -26,7 +26,14 @@ from muster.jobs.contract.text_limits import EVIDENCE_BYTES, MESSAGE_BYTES, kept
 
 LAYOUT = 2
 # (table, column, type): columns that stores from before them get when opened
-LATER = (("jobs", "news", "BLOB"), ("jobs", "plan", "TEXT"), ("layers", "manifest", "TEXT"))
+LATER = (
+    ("jobs", "news", "BLOB"),
+    ("jobs", "plan", "TEXT"),
+    ("layers", "manifest", "TEXT"),
+    ("commits", "agent", "TEXT"),
+    ("commits", "shards", "INTEGER"),
+    ("commits", "out_bytes", "INTEGER"),
+)
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE names (name TEXT PRIMARY KEY, last INTEGER NOT NULL) WITHOUT ROWID;
@@ -68,7 +75,7 @@ CREATE TABLE agents (
 -- job goes. Its ids are never used twice.
 CREATE TABLE commits (
     id INTEGER PRIMARY KEY AUTOINCREMENT, job TEXT NOT NULL, layer INTEGER NOT NULL, file TEXT NOT NULL,
-    numbers BLOB NOT NULL
+    numbers BLOB NOT NULL, agent TEXT, shards INTEGER, out_bytes INTEGER
 );
 CREATE INDEX commits_of ON commits (job, id);
 """
@@ -423,8 +430,8 @@ class Store:
         except sqlite3.IntegrityError:
             raise AlreadyCommitted(self._numbers("shards", layer) & numbers) from None
         self.db.execute(
-            "INSERT INTO commits (job, layer, file, numbers) VALUES (?, ?, ?, ?)",
-            (job, layer, file, msgspec.msgpack.encode(numbers.pairs())),
+            "INSERT INTO commits (job, layer, file, numbers, agent, shards, out_bytes) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (job, layer, file, msgspec.msgpack.encode(numbers.pairs()), agent, len(numbers), out_bytes * len(numbers)),
         )
         self.db.execute(
             "UPDATE layers SET outputs = coalesce(outputs, ?), out_bytes = max(out_bytes, ?) WHERE id = ?",
@@ -447,6 +454,12 @@ class Store:
         )
         decode = msgspec.msgpack.Decoder(list[tuple[int, int]]).decode
         return [CommitRow(seq, digest, file, decode(numbers)) for seq, digest, file, numbers in rows]
+
+    def committed_by(self, job: str) -> list[tuple[str, int, int]]:
+        """(agent, shards, bytes of output) of what counts of a job, merged meanwhile or not; not of what was committed
+        before this was kept, or by nobody knows whom."""
+        said = "SELECT agent, sum(shards), sum(out_bytes) FROM commits WHERE job = ? AND agent != '' GROUP BY agent"
+        return self.db.execute(said, (job,)).fetchall()
 
     def manifests_of(self, job: str) -> dict[str, str]:
         """Layer → digest of its manifest, of those that are merged. Not of those merged before it was kept."""

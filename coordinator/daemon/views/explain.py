@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from muster.coordinator.api.requests import ExplainAgent, ExplainJob, ExplainShard
-from muster.coordinator.api.status import Explained, Happening
+from muster.coordinator.api.status import SUBMIT_AGAIN, Explained, Happening
 from muster.coordinator.daemon.engine import Engine
 from muster.coordinator.daemon.store.statements import BundleRow, FailureRow
 from muster.coordinator.daemon.views.long_shards import slow_shards
@@ -45,7 +45,7 @@ def explain_agent(engine: Engine, asked: ExplainAgent) -> Explained:
         raise NotFoundError(f"there is no agent called {name!r}", "`coordinator agents` lists them")
     agent = engine.state.agents.get(name)
     if agent is None or not agent.present:
-        ended = agent.state if agent else "gone"
+        ended = engine.sessions.state_of(name, agent)
         why = {"left": "it left in good order", "gone": "it was not heard of for a lease, or its link is down"}[ended]
         said = f"is not here: {why}; last heard of {_ago(time.time() - info.seen)}"
         return Explained(f"{name} ({info.host})", [said])
@@ -114,8 +114,10 @@ def explain_job(engine: Engine, asked: ExplainJob) -> Explained:
         return Explained(asked.job, [f"is damaged: {error.message}", error.hint])
     job = engine.job(asked.job)
     lines = [f"is {job.state}" + (f": {job.why}" if job.why else "") + f"; {_left(engine, job)}"]
-    if job.state in _STATES:
+    if job.state in _STATES and (job.quarantined or job.state != "incomplete"):
         lines.append(_STATES[job.state].format(job.id))
+    if changed := [layer.name for layer in job.layers if layer.state == "changed"]:
+        lines.append(f"the source of {', '.join(changed[:LAYERS_SHOWN])} changed: {SUBMIT_AGAIN.format(job.id)}")
     if job.quarantined:
         lines.append(f"{counted(job.quarantined, 'shard')} given up: `coordinator logs {job.id} --failed`")
     if job.state == "running":

@@ -43,7 +43,6 @@ from muster.coordinator.scheduler import entities as s
 from muster.coordinator.scheduler.layers import SPACE_MARGIN_BYTES
 from muster.jobs.common.errors import NotFoundError
 from muster.jobs.common.units import format_size
-from muster.jobs.contract.states import AgentState
 
 PAGE = 64  # commits in one answer: each may name thousands of ranges
 WAIT_LIMIT_SECONDS = 30.0
@@ -246,14 +245,13 @@ def _agent_status(engine: Engine, name: str) -> AgentStatus:
     info = engine.sessions.agents[name]
     agent = state.agents.get(name)
     done = [live.figures.by_agent[name] for live in engine.jobs.values() if name in live.figures.by_agent]
-    shown: AgentState = agent.state if agent else "gone"
     idles = agent is not None and agent.present and agent.open_of() == 0 and bool(state.running)
     idle = str(agent.idle_because or "") if agent and idles else ""
     status = AgentStatus(
         name=name,
         host=info.host,
-        state=shown,
-        last_seen=info.seen,
+        state=engine.sessions.state_of(name, agent),
+        last_seen=info.seen if agent is None else max(info.seen, time.time() - (time.monotonic() - agent.heard)),
         cpus=info.cpus,
         running=agent.open_of() if agent else 0,
         finished=sum(len(holding.finished) for holding in agent.holdings.values()) if agent else 0,

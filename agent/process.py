@@ -47,6 +47,7 @@ from muster.agent.core.pool_restarts import PoolRestarts
 from muster.agent.core.state_machine import AgentCore, Left
 from muster.agent.display import DisplayState, Meter, StatusLine
 from muster.agent.host import lending
+from muster.agent.host.cpu_shares import CpuShare
 from muster.agent.host.taken_kinds import Takes
 from muster.agent.links.base import Link
 from muster.agent.pool import cleanup
@@ -79,6 +80,7 @@ class AgentSettings:
     packs: Path | None = None  # folder of the users' code as the coordinator has it; None: inputs and code are pulled
     bandwidth: int | None = None  # bytes per second, both ways together
     pythons: Mapping[str, str] = field(default_factory=dict)  # name of an environment → its interpreter
+    share: CpuShare | None = None  # what it says to other agents here of the processors that it lends
 
 
 class Interrupted(BaseException):
@@ -280,6 +282,8 @@ class AgentProcess:
             self._lent = lent
             self._pool_controller.pool.grow(lent[0])
             self._handle(Lent(*lent))
+            if lent[0] and self._settings.share is not None:  # one that is paused comes back to what it lent
+                self._settings.share.change(self._settings.who.name, lent[0])
         if fresh:
             self._due["state"] = 0.0  # who wished it waits for the word
 

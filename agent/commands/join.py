@@ -20,7 +20,8 @@ import click
 from muster import VERSION
 from muster.agent.channels.bandwidth import LEAST
 from muster.agent.commands.options import place_of, ssh_options
-from muster.agent.host import lending
+from muster.agent.host import cpu_shares, lending
+from muster.agent.host.cpu_shares import CpuShare
 from muster.agent.host.lending import Courtesy
 from muster.agent.host.taken_kinds import Takes, taken
 from muster.agent.links import Options, Ssh, open_link
@@ -64,7 +65,12 @@ def _size(context: click.Context, option: click.Parameter, value: str | None) ->
 )
 @click.argument("where")
 @click.option("--name", default=None, help="What this agent is called; default this machine's name.")
-@click.option("--cpus", type=click.IntRange(1, 4096), default=None, help="Processors to lend; default all.")
+@click.option(
+    "--cpus",
+    type=click.IntRange(1, 4096),
+    default=None,
+    help="Processors to lend; default all that your other agents here leave.",
+)
 @click.option(
     "--memory",
     callback=_size,
@@ -221,15 +227,25 @@ def _work(place: Folder | Host, options: Options, wishes: Wishes, spool: spools.
         if not error.retryable:
             raise
         click.echo(f"{wishes.name}: {joined(error.message)}; trying again", err=True)
-    settings = _settings(place, wishes, spool, envs)
+    share = CpuShare(owners.cpu_shares(), spool.uuid)
+    cores = max(1, lending.cores() - (wishes.courtesy.leave_cores or 0))
+    cpus, others = share.take(wishes.name, wishes.cpus, cores)
+    settings = _settings(place, wishes, spool, envs, share, cpus)
     who = settings.who
-    lent = f"{who.cpus} cpus, {units.format_size(who.memory)} of memory"
+    if shared := cpu_shares.told(cpus, others, cores):
+        click.echo(f"{who.name}: {shared}", err=True)
+    lent = f"{units.counted(who.cpus, 'cpu')}, {units.format_size(who.memory)} of memory"
     click.echo(f"{who.name}: {lent}, {units.format_size(who.disk)} of disk in {wishes.folder}", err=True)
     return AgentProcess(settings, spool, link).run()
 
 
 def _settings(
-    place: Folder | Host, wishes: Wishes, spool: spools.Spool, envs: Mapping[str, Environment]
+    place: Folder | Host,
+    wishes: Wishes,
+    spool: spools.Spool,
+    envs: Mapping[str, Environment],
+    share: CpuShare,
+    cpus: int,
 ) -> AgentSettings:
     from muster.agent.host import memory as weigh
     from muster.agent.process import AgentSettings
@@ -240,7 +256,7 @@ def _settings(
     from muster.jobs.workbench.fingerprint import fingerprint
 
     versions = {kind: kernel for kind, kernel in kernels().items() if kind in (wishes.takes.kinds or {kind})}
-    share = DISK_SHARE if isinstance(place, Folder) else PULL_DISK_SHARE
+    disk_share = DISK_SHARE if isinstance(place, Folder) else PULL_DISK_SHARE
     there = shutil.disk_usage(wishes.folder).free + spool.part_bytes() + spool.input_bytes()
     who = Hello(
         protocol=PROTOCOL,
@@ -250,9 +266,9 @@ def _settings(
         process=uuid.uuid4().hex,
         host=owners.host(),
         pid=os.getpid(),
-        cpus=wishes.cpus or max(1, lending.cores() - (wishes.courtesy.leave_cores or 0)),
+        cpus=cpus,
         memory=wishes.memory or int(MEMORY_SHARE * weigh.total()),
-        disk=wishes.disk or int(share * there),
+        disk=wishes.disk or int(disk_share * there),
         kernels=versions,
         fingerprint=fingerprint(),
         python=platform.python_version(),
@@ -266,7 +282,7 @@ def _settings(
         answers=answers(versions),
     )
     packs = place.path / "code" if isinstance(place, Folder) else None
-    return AgentSettings(who, packs, wishes.bandwidth, wishes.pythons)
+    return AgentSettings(who, packs, wishes.bandwidth, wishes.pythons, share)
 
 
 def _detach(folder: Path, name: str) -> int:

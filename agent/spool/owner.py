@@ -90,6 +90,11 @@ def base() -> Path:
     return (local or places)[0] / f"muster-{os.getuid()}" / host()
 
 
+def cpu_shares() -> Path:
+    """Where this user's agents on this machine say what they lend of it; no agent's name has a dot."""
+    return base().with_name(f"{host()}.cpus")
+
+
 def network_home() -> str:
     """The network file system that spools would be on if they were in the home, "" if it is a local one."""
     return filesystems.network_file_system(_home())

@@ -6,6 +6,7 @@ import signal
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import psutil
 import pytest
 
 from muster.agent.commands.status import state_of
+from muster.agent.host import lending
 from muster.agent.pool import cleanup
 from muster.jobs.common import launch
 from muster.jobs.common.errors import DifferenceError, MusterError
@@ -530,3 +532,13 @@ def test_a_shard_beyond_the_memory_budget_is_killed(small: FarmHarness) -> None:
     assert {(one.number, one.code) for one in small.failures(job)} == {(6, "memory")}
     assert all("memory budget" in one.message for one in small.failures(job))
     assert small.real["small"].poll() is None
+
+
+def test_the_second_agent_of_a_machine_lends_what_the_first_leaves_and_says_so(tmp_path: Path) -> None:
+    with running(tmp_path) as farm:
+        for name in NAMES:
+            farm.join(name)
+            until(partial(farm.is_live, name), f"{name} to be there")
+        lent = [status.cpus for name in NAMES if (status := farm.agent_status(name))]
+        assert lent == [lending.cores(), 1]
+        assert "shares this machine's" in (farm.folder / "agent-right.out").read_text()

@@ -141,9 +141,10 @@ class FarmHarness:
             return subprocess.Popen(command, env=self.environment(), start_new_session=True, cwd=self.cwd, **streams)
 
     def environment(self) -> dict[str, str]:
-        """What processes of this farm get: the mark they are found by, and nothing that names another root."""
+        """What processes of this farm get: the mark they are found by, and nothing that names another root, or agents
+        of other farms on this machine."""
         own = {name: value for name, value in os.environ.items() if name != "MUSTER_ROOT"}
-        return {**own, **self.marked, **self.env}
+        return {**own, "XDG_STATE_HOME": str(self.folder / "state"), **self.marked, **self.env}
 
     @property
     def marked(self) -> dict[str, str]:

@@ -27,7 +27,7 @@ COMMANDS = {
     "report": "Show how trainings went, and draw them.",
     "result": "Print where the merged arrays are, or copy them.",
     "diff": "Show what makes two jobs differ.",
-    "retry": "Run again what failed, or whole layers.",
+    "retry": "Run again what was given up, or whole layers.",
     "cancel": "End a job; what is merged stays.",
     "pause": "Grant nothing more of a job for now.",
     "resume": "Go on with a paused job.",

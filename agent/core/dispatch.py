@@ -15,6 +15,7 @@ from muster.agent.core.slots import Flight, Slot, Slots, needs_of
 from muster.agent.core.state import State
 from muster.coordinator.protocol.control import Printed
 from muster.jobs.common.ranges import RangeSet
+from muster.jobs.common.units import counted
 from muster.jobs.workbench.batch import Mishap, Outcome
 
 WORTH_KILLING_SECONDS = 2.0  # a batch that takes less may as well end by itself
@@ -290,7 +291,7 @@ def _shrink(state: State, slot: Slot, trees: dict[int, int]) -> None:
         return  # memory comes free already, or there is nothing to blame
     line = f"{sum(trees.values()) >> 20} MiB in use, the budget is {state.slots.memory >> 20} MiB"
     if state.slots.narrow(slot, slot.flights[0].info):
-        state.emit(Tell(f"memory: {line}; going on with {state.slots.allowed} cpus"))
+        state.emit(Tell(f"memory: {line}; going on with {counted(state.slots.allowed, 'cpu')}"))
         _kill(state, slot, "crowded", slot.running)
     else:
         _kill(state, slot, "memory", slot.running)

@@ -38,6 +38,7 @@ from muster.agent.core.state import State
 from muster.coordinator.protocol.control import Bye, Hello, Leave, Loss, News, Rejected, Sync, Welcome
 from muster.jobs.common.errors import LinkError
 from muster.jobs.common.ranges import RangeSet
+from muster.jobs.common.units import counted
 
 STUCK_SECONDS = 60.0  # a drain that gets nothing done for so long ends without having pushed all
 UNHEARD_SECONDS = 5.0  # how long a drain with nothing left here tries to say goodbye
@@ -401,7 +402,7 @@ def _held_up(state: State) -> bool:
 def _why_stuck(state: State) -> LinkError:
     why = state.push.stuck if state.talk.session else state.talk.why_down
     hint = "they are kept in the spool; `agent join` with the same name and spool offers them again"
-    return LinkError(f"left with {state.to_push} finished shards not pushed: {why or 'no answer'}", hint)
+    return LinkError(f"left with {counted(state.to_push, 'finished shard')} not pushed: {why or 'no answer'}", hint)
 
 
 # --- for people ---

@@ -6,6 +6,7 @@ import msgspec
 
 from muster.coordinator.api.values import JobId, LayerName
 from muster.coordinator.protocol.values import Count, Message, Name, Ranges, Seconds, Short, Text
+from muster.jobs.common.units import counted
 from muster.jobs.contract.states import STANDING, AgentState, JobState, LayerState
 
 # What to do about a source that changed: no retry takes it as it is now.
@@ -149,7 +150,8 @@ class AgentStatus(msgspec.Struct, frozen=True):
     no_code: bool = False  # it runs nothing that a submitter wrote
 
     def __repr__(self) -> str:
-        return f"<AgentStatus {self.name} on {self.host[:40]}: {self.state}, {self.cpus} cpus, {self.running} running>"
+        doing = f"{self.state}, {counted(self.cpus, 'cpu')}, {self.running} running"
+        return f"<AgentStatus {self.name[:40]} on {self.host[:20]}: {doing}>"
 
 
 class Agents(Message, frozen=True, tag="agents"):
@@ -175,7 +177,7 @@ class FailureRecord(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         return (
-            f"<FailureRecord {self.layer[-40:]}/{self.number} on {self.agent[:40]}: {self.code}: {self.message[:60]!r}>"
+            f"<FailureRecord {self.layer[-30:]}/{self.number} on {self.agent[:20]}: {self.code}: {self.message[:40]!r}>"
         )
 
 

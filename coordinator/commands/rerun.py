@@ -177,7 +177,7 @@ def _judge(root: Root, job: str, check: JobStatus) -> None:
         raise IncompleteError(f"{check.id}, which computed them, was cancelled", "begin again")
     if check.state == "halted":  # so that `rm` deletes it
         ask_daemon.ask(root, Cancel(check.id), Done)
-    what = f"{counted(check.totals.quarantined, 'shard')} failed" if check.totals.quarantined else check.why
+    what = f"{counted(check.totals.quarantined, 'shard')} given up" if check.totals.quarantined else check.why
     hint = f"`coordinator logs {check.id}` has the evidence; `coordinator rm {check.id}` deletes it"
     raise ShardsFailed(f"{job} came out once and does not now: {what}", hint)
 

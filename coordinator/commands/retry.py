@@ -1,4 +1,4 @@
-"""`coordinator retry`: run again what failed, or whole layers."""
+"""`coordinator retry`: run again what was given up, or whole layers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from muster.jobs.common.errors import UsageError
 @root_option
 @json_option
 def command(job: str, layers: tuple[str, ...], more: tuple[str, ...], root: Path | None, as_json: bool) -> None:
-    """Run the failed shards of a job again, their attempts counted from 0.
+    """Run the shards of a job that are given up again, their attempts counted from 0.
 
-    A halted job goes on; an incomplete one runs again until it is complete or fails again.
+    A halted job goes on; an incomplete one runs again until it is complete, or some are given up again. Exits with 7
+    where that would change nothing, such as for a source that changed.
     """
     if more and not layers:
         raise UsageError(f"what is {more[0]!r}?", "name layers after --layers")

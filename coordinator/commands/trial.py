@@ -14,7 +14,7 @@ from muster.coordinator.display import forecasts
 from muster.coordinator.farm_root import paths as roots
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import IncompleteError, RefusedError, UsageError
-from muster.jobs.common.units import format_duration, format_size
+from muster.jobs.common.units import counted, format_duration, format_size
 from muster.jobs.contract.plan import Output, Work
 from muster.jobs.contract.requirements import lacking, pip_line
 from muster.jobs.user_code import environments
@@ -99,7 +99,7 @@ def _head(one: Tried) -> str:
     cost = f"{format_duration(one.seconds)}, peak {format_size(one.peak)}"
     if one.mishap:
         return f"{one.mishap.code}: {one.mishap.message}; after {cost}"
-    return f"{one.rows:,} rows, {format_size(one.in_bytes)} in, {format_size(one.out_bytes)} out, {cost}"
+    return f"{counted(one.rows, 'row')}, {format_size(one.in_bytes)} in, {format_size(one.out_bytes)} out, {cost}"
 
 
 def _shape(output: Output, rows: int) -> str:

@@ -47,7 +47,7 @@ def store_quarantine(engine: Engine, action: c.StoreQuarantine) -> None:
     job, layer, number, why = action.job, action.layer, action.number, action.why
     engine.write(lambda store: store.add_quarantine(job, layer, number, why))
     shard = f"{job}/{engine.jobs[job].name_of(layer, number)}"
-    _append(engine.root.job(job).failures, [f"{_now()} {shard} quarantined: {joined(why)}"])
+    _append(engine.root.job(job).failures, [f"{_now()} {shard} given up: {joined(why)}"])
 
 
 def forget_failures(engine: Engine, action: c.ForgetFailures) -> None:
@@ -63,7 +63,7 @@ def _append_failure(path: Path, shard: str, agent: str, host: str, failure: Fail
     )
     lines = [head, *(f"    {line}" for line in harmless(failure.evidence).splitlines())]
     if quarantined:
-        lines.append(f"{_now()} {shard} quarantined: that was its last attempt")
+        lines.append(f"{_now()} {shard} given up: that was its last attempt")
     _append(path, lines)
 
 

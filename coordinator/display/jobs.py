@@ -122,7 +122,7 @@ def job_page(job: JobStatus, now: float) -> str:
         lines.append(f"  left      {eta_line(eta.eta(job, now))}")
     if job.failures or totals.quarantined:
         only = " --failed" if totals.quarantined else ""
-        lines.append(f"  failures  {counted(job.failures, 'attempt')}; see `coordinator logs {job.id}{only}`")
+        lines.append(f"  failures  {counted(job.failures, 'attempt')} failed; see `coordinator logs {job.id}{only}`")
     if job.priority != 1:
         lines.append(f"  priority  {job.priority}")
     lines += [f"  note      {note}" for note in [*job.notes, *slow_lines(job)]]
@@ -131,9 +131,9 @@ def job_page(job: JobStatus, now: float) -> str:
 
 
 def _rest(tally: Tally) -> str:
-    named = ("finished", "running", "pending", "quarantined")
-    parts = [f"{getattr(tally, name):,} {name}" for name in named if getattr(tally, name)]
-    return ", ".join(parts) or "nothing left"
+    counts = {"finished": tally.finished, "running": tally.running, "pending": tally.pending}
+    counts["given up"] = tally.quarantined
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "nothing left"
 
 
 def _took(job: JobStatus, now: float) -> str:
@@ -160,7 +160,7 @@ def layers_table(layers: Sequence[LayerStatus]) -> str:
     ]
     if not rows:
         return ""
-    text = table(("LAYER", "STATE", "SHARDS", "DONE", "RUNNING", "FAILED"), rows, "  rrrr")
+    text = table(("LAYER", "STATE", "SHARDS", "DONE", "RUNNING", "GIVEN UP"), rows, "  rrrr")
     hidden = len(layers) - len(shown)
     return f"{text}\n… and {counted(hidden, 'layer')} more; --json has all" if hidden else text
 
@@ -283,7 +283,7 @@ def _hint_of(status: JobStatus) -> str:
 
 def failure_page(job: str, record: FailureRecord) -> str:
     """One failure: whose, where, when, and its evidence indented."""
-    state = ", quarantined" if record.quarantined else ""
+    state = ", given up" if record.quarantined else ""
     if whose_fault(record.code) == "job":
         whose = job if record.code == "driver" else f"{job}/{record.layer}"
         where = f"  at {moment(record.when)}"

@@ -12,7 +12,7 @@ import msgspec
 from muster.coordinator.protocol.control import Hello
 from muster.coordinator.scheduler.events import Run
 from muster.jobs.common.ranges import RangeSet
-from muster.jobs.common.units import format_size
+from muster.jobs.common.units import counted, format_size
 from muster.jobs.contract import plan as p
 from muster.jobs.contract.requirements import lacking, rest_of
 from muster.jobs.contract.states import ENDED, SETTLED, AgentState, JobState, LayerState
@@ -379,7 +379,7 @@ class Agent:
         """Which resource it has too little of for a single shard, if any."""
         has, work = self.hello, job.work
         if self.cpus < work.cpus:
-            return Obstacle("cpus", f"has {self.cpus} cpus, a shard wants {work.cpus}")
+            return Obstacle("cpus", f"has {counted(self.cpus, 'cpu')}, a shard wants {work.cpus}")
         if len(has.gpus) < work.gpus:
             text = f"lends {len(has.gpus)} gpus, a shard wants {work.gpus}: leave, and join it with `--gpus`"
             return Obstacle("gpus", text)

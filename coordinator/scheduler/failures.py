@@ -17,6 +17,7 @@ from muster.coordinator.scheduler.events import (
 )
 from muster.coordinator.scheduler.state import State
 from muster.jobs.common.ranges import RangeSet
+from muster.jobs.common.units import counted
 from muster.jobs.contract.failure_codes import is_final
 
 LOSSES_TO_QUARANTINE = 5
@@ -124,7 +125,7 @@ def _after_quarantine(state: State, job: Job, layer: Layer, happened: bool) -> N
     if happened and not layer.stored:
         job_states.halt(state, job, "a shard of a round failed for good, and no round is whole without it")
     elif happened and job.quarantined >= job.plan.max_failures:
-        job_states.halt(state, job, f"{job.quarantined} shards failed for good (max_failures)")
+        job_states.halt(state, job, f"{counted(job.quarantined, 'shard')} given up (max_failures)")
     if happened:
         layers.settle_layer(state, layer)
 

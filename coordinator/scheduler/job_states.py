@@ -9,6 +9,7 @@ from muster.coordinator.scheduler.actions import (
 from muster.coordinator.scheduler.entities import Job, Layer
 from muster.coordinator.scheduler.state import State
 from muster.jobs.common.ranges import RangeSet
+from muster.jobs.common.units import counted
 from muster.jobs.contract.states import JobState
 
 
@@ -18,7 +19,7 @@ def settle_job(state: State, job: Job) -> None:
         return
     changed = [layer.name for layer in job.layers if layer.state == "changed"]
     if job.opened or job.queue or changed:
-        why = f"{job.quarantined} shards quarantined" if job.quarantined else ""
+        why = f"{counted(job.quarantined, 'shard')} given up" if job.quarantined else ""
         more = f"source changed: {', '.join(changed[:3])}" if changed else ""
         _end(state, job, "incomplete", "; ".join(part for part in (why, more) if part))
     else:

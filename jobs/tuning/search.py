@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from itertools import islice
 
+from muster.jobs.common.units import counted
 from muster.jobs.tuning.params import TuneParams
 from muster.jobs.tuning.schedulers import SCHEDULERS
 from muster.jobs.tuning.trials import Metrics, Segment, Table
@@ -56,6 +57,6 @@ class Search:
         table = self.table
         last = next((trial.message for trial in table.trials.values() if trial.why == "failed"), "")
         if table.failed >= self._max_failures:
-            return f"{table.failed} trials failed for good (max_failures), such as: {last}"
+            return f"{counted(table.failed, 'trial')} failed (max_failures), such as: {last}"
         lone = table.failed == len(table.trials) and table.failed >= min(HOPELESS, table.count)
         return f"all of the first {table.failed} trials failed: {last}" if lone else ""

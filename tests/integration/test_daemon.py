@@ -714,11 +714,11 @@ def test_a_poison_shard_stops_after_its_attempts_and_all_else_completes(farm: Fa
         until(partial(farm.agent_status, name), "it to join")  # else one alone may be given all attempts
     job = farm.submit(arrays(2), attempts=2)
     status = farm.wait(job, "incomplete")
-    assert status.why == "1 shards quarantined"
+    assert status.why == "1 shard given up"
     failures = farm.failures(job)
     assert [(f.layer, f.number, f.code, f.evidence) for f in failures] == 2 * [("b", 3, "exception", "the evidence")]
     assert {failure.agent for failure in failures} == {"one", "two"}
-    assert "job.1/b/3 quarantined" in farm.root.job(job).failures.read_text()
+    assert "job.1/b/3 given up" in farm.root.job(job).failures.read_text()
     assert farm.merged(job) == {"a": farm.serial(job)["a"]}
     assert [layer.tally.committed for layer in status.layers] == [6, 5]
     assert farm.coordinator("watch", job).returncode == 11

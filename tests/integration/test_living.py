@@ -265,14 +265,14 @@ def test_a_failures_story_has_its_evidence(farm: FarmHarness) -> None:
     assert "is given up" in story and story.count("failed on ") == 2 and "ValueError: not this one" in story
     assert "before the end" in story
     lines = said(farm, "explain", job)
-    assert "is incomplete: 1 shards quarantined" in lines and f"coordinator retry {job}" in lines
+    assert "is incomplete: 1 shard given up" in lines and f"coordinator retry {job}" in lines
 
 
 def test_an_idle_machine_and_a_job_that_cannot_run_say_why(farm: FarmHarness) -> None:
     job = mapped(farm, "loud", name="vast", resources={"cpus": 99})
     until(lambda: "99" in said(farm, "explain", "left"), "the job to be refused")
     for page in (said(farm, "explain", "left"), said(farm, "explain", job), said(farm, "explain", f"{job}/a/0")):
-        assert "has 1 cpus, a shard wants 99" in page
+        assert "has 1 cpu, a shard wants 99" in page
     assert re.search("is live, lends 1 cpu, .* of memory and .* of disk,", said(farm, "explain"))
     assert said(farm, "cancel", job)
     until(lambda: "no job is running" in said(farm, "explain", "right"), "it to have nothing to do")
@@ -325,7 +325,7 @@ def test_a_pause_stops_at_once_and_loses_nothing(farm: FarmHarness, tmp_path: Pa
         assert "says: paused" in said(farm, "explain", "left")
     finally:
         answers = [agent(farm, name, "resume") for name in NAMES]
-    assert answers == [f"{name} goes on with 1 cpus\n" for name in NAMES]
+    assert answers == [f"{name} goes on with 1 cpu\n" for name in NAMES]
     farm.wait(job)
     again = len(started(log)) - len(set(started(log)))  # a copy of what the other one, still paused, had
     assert set(started(log)) == set(range(6)) and again <= 2 and farm.status(job).failures == 0
@@ -352,7 +352,7 @@ def test_processors_and_kindness_are_set_while_it_runs(farm: FarmHarness, tmp_pa
         job = mapped(farm, "ticks", rows=12, args={"log": str(log)}, name="set")
         until(lambda: sum(not is_stopped(one) for one in runners(farm, "right")) == 2, "two at once")
         until(lambda: {one.nice() for one in runners(farm, "right")} == {5}, "them to be kind")
-        assert "right lends 1 cpus" in agent(farm, "right", "set", "cpus=1")
+        assert "right lends 1 cpu" in agent(farm, "right", "set", "cpus=1")
         until(lambda: any(map(is_stopped, runners(farm, "right"))) or farm.status(job).state == "complete", "one")
         agent(farm, "right", "set", "cpus=")
         farm.wait(job)
@@ -366,7 +366,7 @@ def test_outside_its_hours_it_is_paused(farm: FarmHarness) -> None:
     span = f"{(hour + 2) % 24:02d}:00-{(hour + 4) % 24:02d}:00"
     assert f"left: paused: it works from {span}" in agent(farm, "left", "set", f"hours={span}")
     until(lambda: "works from" in said(farm, "agents"), "the coordinator to know")
-    assert "left lends 1 cpus" in agent(farm, "left", "set", "hours=")
+    assert "left lends 1 cpu" in agent(farm, "left", "set", "hours=")
     refused = farm.agent_command("set", "hours=8-20", "--spool", str(farm.folder / "spools" / "left"))
     assert refused.returncode == 2 and "expected such as 20:00-08:00" in refused.stderr
 

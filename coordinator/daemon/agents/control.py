@@ -68,7 +68,7 @@ class ControlChannel(Channel):
         if self._outbox.rejected:
             return self._outbox.rejected
         self.take_place(hello.name)
-        log.info("%s joined from %s with %d cpus", hello.name, one_line(hello.host), hello.cpus)
+        log.info("%s joined from %s with %s", hello.name, one_line(hello.host), counted(hello.cpus, "cpu"))
         timing = engine.state.timing
         return self._outbox.welcome(engine.root.farm, engine.boot, self._session, timing.lease, timing.heartbeat)
 

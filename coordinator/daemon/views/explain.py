@@ -129,7 +129,7 @@ def _left(engine: Engine, job: entities.Job) -> str:
     """Shards, or what its driver counts in their place."""
     if progress := engine.jobs[job.id].progress:
         return f"{progress.done:,} of {counted(progress.total, progress.unit)} done"
-    return f"{job.left:,} of {sum(layer.planned for layer in job.layers):,} shards left"
+    return f"{job.left:,} of {counted(sum(layer.planned for layer in job.layers), 'shard')} left"
 
 
 def _running_lines(engine: Engine, job: entities.Job) -> list[str]:

@@ -476,7 +476,7 @@ def test_too_much_memory_takes_a_slot_away_and_on_the_last_one_fails() -> None:
     both = SlotsSeen((SlotView(0, one.items[0], 400), SlotView(1, two.items[0], 700)))
     orders = world.tell(both)
     assert of(Kill, orders) == [Kill(1, "crowded")]
-    assert "1 cpus" in of(Tell, orders)[0].line
+    assert "1 cpu" in of(Tell, orders)[0].line
     world.died(two, running=1, ours=True)
     (loss,) = world.said().losses
     assert (loss.numbers, loss.running) == ([(1, 2)], False)

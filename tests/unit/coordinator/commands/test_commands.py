@@ -402,7 +402,7 @@ def test_logs_show_evidence_and_tame_it(daemon: FixedDaemon, run: Callable[..., 
     said = run("logs", "weights", "conv1/17").out
     assert daemon.asked == [requests.FailuresAsk("weights.1", "conv1", 17)]
     assert "… 2 earlier failures" in said
-    assert "weights.1/conv1/17, quarantined: exception: bad" in said
+    assert "weights.1/conv1/17, given up: exception: bad" in said
     assert "  | Traceback" in said
     assert "\x1b" not in said
 

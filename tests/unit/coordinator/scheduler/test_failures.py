@@ -54,7 +54,7 @@ def test_with_a_shard_quarantined_the_job_ends_incomplete_and_says_why() -> None
     world.commit("a", world.grants["a"][0])
     world.fail("a")
     job = world.state.jobs["j.1"]
-    assert (job.state, job.why) == ("incomplete", "1 shards quarantined")
+    assert (job.state, job.why) == ("incomplete", "1 shard given up")
 
 
 def test_losses_use_up_no_attempt() -> None:
@@ -87,7 +87,7 @@ def test_max_failures_halts_the_job_and_takes_back_what_is_unfinished() -> None:
     world.fail("a")
     said = world.fail("a")
     assert world.state.jobs["j.1"].state == "halted"
-    assert "2 shards failed for good" in only(c.StoreJob, said).why
+    assert "2 shards given up" in only(c.StoreJob, said).why
     assert {drop.session for drop in every(c.SendDrop, said)} == set(world.sessions.values())
     assert not any(world.open_of(name) for name in "ab")
 

@@ -410,7 +410,7 @@ def test_fewer_or_more_processors_are_heard_of_at_once() -> None:
     world.add(cpus=2)
     world.enter("a", cpus=2)
     world.finish("a", lent=1)
-    assert "has 1 cpus, a shard wants 2" in str(world.state.agents["a"].idle_because)
+    assert "has 1 cpu, a shard wants 2" in str(world.state.agents["a"].idle_because)
     world.sync("a", lent=8)
     assert world.state.agents["a"].slots(world.state.jobs["j.1"]) == 4 and world.open_of("a") == 5
 

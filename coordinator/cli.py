@@ -32,6 +32,7 @@ COMMANDS = {
     "pause": "Grant nothing more of a job for now.",
     "resume": "Go on with a paused job.",
     "priority": "Set a job's share of the farm.",
+    "set": "Change what a job's shards may use, or how often they may fail.",
     "kick": "Give a shard up where it runs, and run it elsewhere.",
     "drain": "Let a machine finish and leave.",
     "rm": "Delete an ended job and its result.",

@@ -66,6 +66,16 @@ class Priority(Message, frozen=True, tag="priority"):
     priority: Weight
 
 
+class SetJob(Message, frozen=True, tag="setjob"):
+    """Change what is named of a job that has not ended; a memory or timeout of 0 takes away what its file says."""
+
+    job: JobId
+    attempts: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    max_failures: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    memory: Count | None = None  # bytes
+    timeout: Seconds | None = None
+
+
 class Remove(Message, frozen=True, tag="remove"):
     """Forget an ended job and delete its folder."""
 
@@ -175,6 +185,7 @@ FromCommand = (
     | Pause
     | Resume
     | Priority
+    | SetJob
     | Remove
     | Retry
     | Drain

@@ -55,7 +55,7 @@ _REUSE = (
         help="Take over what would be the same, its job file too.",
     ),
     click.option("--layers", multiple=True, metavar="GLOB", help="The layers that --set is for; default all."),
-    click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Another value for one of its params."),
+    click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Another value for one of the params."),
 )
 
 

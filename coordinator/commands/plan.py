@@ -53,16 +53,15 @@ def command(
     each layer whether it would be taken over from that job, and if not, why.
     """
     from muster.coordinator.submission.forecast import forecast
-    from muster.coordinator.submission.reuse import Wish
-    from muster.coordinator.submission.submit import plan_file
+    from muster.coordinator.submission.reuse import Wish, planned
 
     if old is not None:
         _plan_from(roots.existing(root), old, job_file, Wish(layers, sets), as_json)
         return
-    if job_file is None or sets or layers:
+    if job_file is None:
         raise UsageError("a job file, or --from an earlier job", "see `coordinator plan --help`")
     found = roots.find(root)
-    plan = plan_file(job_file, found).plan
+    plan = planned(job_file, Wish(layers, sets), found).plan
     known = ask_farm(found)
     seen = forecast(plan, known.agents, known.jobs, known.free)
     if as_json:

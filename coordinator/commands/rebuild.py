@@ -28,7 +28,7 @@ ASIDE = "aside"  # below a job's folder: what does not count, under the path tha
 _BUNDLE = re.compile(r"([0-9]{1,15})-([0-9]{1,15})\.part")
 LOST = (
     "lost with the old store: failures and what was given up (what was written of them is in jobs/JOB/failures.log),"
-    " which jobs were cancelled, changed priorities, and the numbers of jobs that were removed"
+    " which jobs were cancelled, changed priorities and settings, and the numbers of jobs that were removed"
 )
 
 

@@ -23,6 +23,7 @@ from muster.jobs.contract.plan import Plan
 @click.command(
     epilog=example(
         "coordinator submit job.yaml --wait",
+        "coordinator submit job.yaml --set n_clusters=256",
         "coordinator submit --from weights.1 --layers 'conv3*' --set n_clusters=256",
         "coordinator submit job.yaml --from weights.1",
     )
@@ -48,12 +49,13 @@ def command(
     With --from, layers that an earlier job has finished, and that would come out the same, are taken over as hard links
     and not computed again. Without a job file, the earlier one's is used as it was submitted, its code too, with what
     --set changes, for all layers or those of --layers; `coordinator plan` with the same options says what is reused.
+    --set changes the params of a job file that is given, too; the file stays as it is.
 
     With --wait, exits with 0 when the job is complete, with 11 when it ends without all of its shards, with 12 when it
     is damaged. --parcel is for muster.coordinator.client.
     """
-    if (sets or layers) and old is None:
-        raise UsageError("--set and --layers change an earlier job", "name it with --from")
+    if (sets or layers) and parcel:
+        raise UsageError("--set and --layers change a job file", "coordinator submit job.yaml --set n_clusters=256")
     if (job_file is None) != (parcel or old is not None) and not (job_file and old):
         raise UsageError("a job file or --parcel, one of the two", "coordinator submit job.yaml")
     found = roots.existing(root)
@@ -61,7 +63,7 @@ def command(
     if old is not None:
         job = _submit_from(found, roots.resolve_job(found, old), job_file, layers, sets)
     else:
-        job = submit(found, job_file) if job_file else _submit_parcel(found)
+        job = submit(found, job_file, layers, sets) if job_file else _submit_parcel(found)
     if as_json and wait:
         return _await(found, job)
     if as_json:
@@ -116,11 +118,12 @@ def say_notes(plan: Plan) -> None:
         click.echo(harmless(note), err=True)
 
 
-def submit(root: Root, job_file: Path) -> str:
+def submit(root: Root, job_file: Path, layers: tuple[str, ...] = (), sets: tuple[str, ...] = ()) -> str:
     """The id of the job."""
-    from muster.coordinator.submission.submit import plan_file, submission
+    from muster.coordinator.submission import reuse
+    from muster.coordinator.submission.submit import submission
 
-    planned = plan_file(job_file, root)
+    planned = reuse.planned(job_file, reuse.Wish(layers, sets), root)
     say_notes(planned.plan)
     with submission(root, planned) as folder:
         return ask_daemon.ask(root, Submit(folder), Submitted).job

@@ -48,6 +48,7 @@ CHANGES: Mapping[type[Message], Callable[[Engine, Any], Answer]] = {
     a.Pause: lifecycle.pause,
     a.Resume: lifecycle.resume,
     a.Priority: lifecycle.prioritise,
+    a.SetJob: lifecycle.set_job,
     a.Retry: lifecycle.retry,
     a.Drain: lifecycle.drain,
     a.Kick: lifecycle.kick,

@@ -229,6 +229,14 @@ class Prioritised:
 
 
 @dataclass(frozen=True)
+class Replanned:
+    """What its shards may use or how often they may fail is another by now; its layers are the same."""
+
+    job: str
+    plan: p.Plan
+
+
+@dataclass(frozen=True)
 class Removed:
     job: str
 
@@ -282,6 +290,7 @@ Event = (
     | Paused
     | Resumed
     | Prioritised
+    | Replanned
     | Removed
     | Retried
     | DrainAsked

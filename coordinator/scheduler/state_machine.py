@@ -95,6 +95,9 @@ class Scheduler:
                 job_states.set_state(state, state.jobs[event.job], "running")
             case e.Prioritised():
                 state.jobs[event.job].priority = event.priority
+            case e.Replanned():
+                state.jobs[event.job].plan = event.plan
+                state.work_added = True  # who was too small for it may suit now
             case e.Removed():
                 jobs.remove(state, event.job)
             case e.Retried():

@@ -13,13 +13,13 @@ import yaml
 from muster.coordinator.farm_root import plans
 from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.submission.earlier_jobs import EarlierJobs, is_merged
-from muster.coordinator.submission.submit import ItemsAt, Planned, plan_file
+from muster.coordinator.submission.submit import ItemsAt, Planned, plan_file, plan_text
 from muster.jobs.common.errors import RefusedError, UsageError
 from muster.jobs.common.locations import located
 from muster.jobs.contract.plan import ArraySource, Layer, ModelFile, Plan
 from muster.jobs.job_file import yaml_text
 from muster.jobs.job_file.make_plan import make_plan
-from muster.jobs.job_file.read import parse_job
+from muster.jobs.job_file.read import parse_job, read_text
 from muster.jobs.kinds import registry
 from muster.jobs.user_code.code_pack import opened
 
@@ -43,18 +43,32 @@ class Fate:
     why: str
 
 
+def planned(job_file: Path, wish: Wish, root: Root | None = None, old: str | None = None) -> Planned:
+    """The plan of a job file with what is to be changed of its params; `root` and `old` as `plan_file` takes them."""
+    if wish.layers and not wish.sets:
+        raise UsageError("--layers says what --set is for", "--layers 'conv3*' --set n_clusters=256")
+    if not wish.sets:
+        return plan_file(job_file, root, old)
+    document = yaml_text.load(read_text(job_file), job_file.name).value
+    if not isinstance(document, dict):
+        return plan_file(job_file, root, old)  # whose error says what it is not
+    text = yaml.safe_dump(_changed(document, document.get("params") or {}, wish), sort_keys=False, allow_unicode=True)
+    return plan_text(text, f"{job_file.name} with --set", job_file.absolute().parent, root, old)
+
+
 def planned_from(root: Root, old: str, job_file: Path | None, wish: Wish) -> Planned:
     """The new job's plan: of its own job file, or of the old one's as it was submitted, with what is to be changed."""
     if wish.layers and not wish.sets:
         raise UsageError("--layers says what --set is for", "--layers 'conv3*' --set n_clusters=256")
     if job_file is not None:
-        if wish.sets:
-            raise UsageError("--set changes the old job's file, and a new one is given", "change that one")
-        return plan_file(job_file, root, old)
+        return planned(job_file, wish, root, old)
     plan = stored_plan(root, old)
     folder = root.job(old)
     document = yaml_text.load(folder.job_file.read_text(), f"{old}'s job file").value
-    text = yaml.safe_dump(_changed(document, plan, wish), sort_keys=False, allow_unicode=True)
+    if not isinstance(document, dict):
+        raise RefusedError("the old job has no job file that could be changed", "give a job file beside --from")
+    known = {**plan.work.params, **(document.get("params") or {})}
+    text = yaml.safe_dump(_changed(document, known, wish), sort_keys=False, allow_unicode=True)
     base = Path(plan.base) if plan.base else folder.path
     code = opened(root.pack(plan.work.code).read_bytes()) if plan.work.code else None
     items = ItemsAt()
@@ -75,14 +89,13 @@ def _moved_model(root: Root, plan: Plan, base: Path, folder: Path) -> dict[str, 
     return {model.name: link}
 
 
-def _changed(document: Any, plan: Plan, wish: Wish) -> dict[str, Any]:
-    if not isinstance(document, dict):
-        raise RefusedError("the old job has no job file that could be changed", "give a job file beside --from")
-    sets = _parsed(wish.sets, {**plan.work.params, **document.get("params", {})})
+def _changed(document: dict[str, Any], known: Mapping[str, Any], wish: Wish) -> dict[str, Any]:
+    """`known`: the params as they are, of which `--set args.size=3` changes a part."""
+    sets = _parsed(wish.sets, known)
     if wish.layers:
         more = {"layers": list(wish.layers), "params": sets}
         return {**document, "overrides": [*document.get("overrides", []), more]}
-    return {**document, "params": {**document.get("params", {}), **sets}} if sets else dict(document)
+    return {**document, "params": {**(document.get("params") or {}), **sets}} if sets else dict(document)
 
 
 def _parsed(sets: Sequence[str], params: Mapping[str, Any]) -> dict[str, Any]:

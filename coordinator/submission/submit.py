@@ -20,7 +20,7 @@ from muster.jobs.common.errors import RefusedError
 from muster.jobs.contract.plan import ITEMS_LIST, Plan, encode_plan
 from muster.jobs.inference import model_file
 from muster.jobs.job_file.make_plan import make_plan
-from muster.jobs.job_file.read import read_job_file
+from muster.jobs.job_file.read import parse_job, read_text
 from muster.jobs.user_code.code_pack import CodeBundle, collect, pack
 
 
@@ -48,14 +48,17 @@ class ItemsAt:
 def plan_file(path: Path, root: Root | None = None, old: str | None = None) -> Planned:
     """The plan of a job file; whatever is wrong with it or its source is an error that says where. `root`: the farm
     that may have the same layers; `old`: the job of it that comes first there."""
-    job = read_job_file(path)
-    base = path.absolute().parent
+    return plan_text(read_text(path), path.name, path.absolute().parent, root, old)
+
+
+def plan_text(text: str, where: str, base: Path, root: Root | None = None, old: str | None = None) -> Planned:
+    """The same of a job file's text; `where` starts every error, `base` is what its paths start at."""
+    job = parse_job(text, where)
     code = collect(job.code.entry, job.code.include, base) if job.code else None
     items = ItemsAt()
     earlier = EarlierJobs(root, old) if root is not None else None
     plan = make_plan(job, base, code, items.path, precedents=earlier)
-    plan = msgspec.structs.replace(plan, base=str(base))
-    return Planned(plan, path.read_bytes(), code, base, items)
+    return Planned(msgspec.structs.replace(plan, base=str(base)), text.encode(), code, base, items)
 
 
 @contextmanager

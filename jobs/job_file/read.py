@@ -96,6 +96,11 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def read_job_file(path: Path) -> JobFile:
     """The job in a file; whatever is wrong with it, a JobFileError says where."""
+    return parse_job(read_text(path), path.name)
+
+
+def read_text(path: Path) -> str:
+    """What a job file says, of whatever kind it is."""
     try:
         with path.open("rb") as file:
             raw = file.read(FILE_LIMIT + 1)
@@ -105,7 +110,7 @@ def read_job_file(path: Path) -> JobFile:
         raise JobFileError(f"{path}: cannot be read: {reason}", "give the path of a job file") from None
     if len(raw) > FILE_LIMIT:
         raise JobFileError(f"{path}: longer than {units.format_size(FILE_LIMIT)}", "is this the job file?")
-    return parse_job(text, path.name)
+    return text
 
 
 def parse_job(text: str, where: str) -> JobFile:

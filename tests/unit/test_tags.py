@@ -67,6 +67,7 @@ TAGS = {
     "Resume": "resume",
     "Priority": "priority",
     "Remove": "remove",
+    "SetJob": "setjob",
     "Retry": "retry",
     "Drain": "drain",
     "Kick": "kick",

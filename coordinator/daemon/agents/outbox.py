@@ -17,6 +17,7 @@ class Outbox:
         self.rejected: Rejected | None = None
         self.drain = False
         self._told: set[str] = set()  # layers whose info this session has
+        self._changed: dict[str, LayerInfo] = {}  # those of them whose info is another by now
         self._grants: list[tuple[Grant, LayerInfo]] = []
         self._drops: list[Drop] = []
         self._committed: list[Committed] = []
@@ -31,6 +32,13 @@ class Outbox:
     def grant(self, grant: Grant, info: LayerInfo) -> None:
         self._grants.append((grant, info))
         self._something.set()
+
+    def tell_again(self, infos: list[LayerInfo]) -> None:
+        """Of the layers that this session knows."""
+        changed = {info.layer.digest: info for info in infos if info.layer.digest in self._told}
+        self._changed.update(changed)
+        if changed:
+            self._something.set()
 
     def drop(self, drop: Drop) -> None:
         self._drops.append(drop)
@@ -70,7 +78,8 @@ class Outbox:
         committed, self._committed = self._committed[:SAID_AT_ONCE], self._committed[SAID_AT_ONCE:]
         gone, self._gone = self._gone, []
         differs, self._differs = self._differs, None
-        untold = {info.layer.digest: info for _, info in grants if info.layer.digest not in self._told}
+        untold, self._changed = self._changed, {}
+        untold |= {info.layer.digest: info for _, info in grants if info.layer.digest not in self._told}
         self._told.update(untold)
         if not (self._grants or self._drops or self._committed or self.rejected):
             self._something.clear()

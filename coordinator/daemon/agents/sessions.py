@@ -9,7 +9,7 @@ from collections.abc import Container
 import msgspec
 
 from muster.coordinator.daemon.agents.outbox import Outbox
-from muster.coordinator.protocol.control import Hello, Sync
+from muster.coordinator.protocol.control import Hello, LayerInfo, Sync
 from muster.coordinator.scheduler.entities import Agent
 from muster.jobs.contract.states import AgentState
 from muster.jobs.contract.text_limits import MESSAGE_BYTES, kept_line
@@ -51,6 +51,11 @@ class Sessions:
     def outbox(self, session: int) -> Outbox | None:
         """None for a session that is over: it needs no news."""
         return self._outboxes.get(session)
+
+    def tell_again(self, infos: list[LayerInfo]) -> None:
+        """Whoever knows these layers hears of them as they are now."""
+        for outbox in self._outboxes.values():
+            outbox.tell_again(infos)
 
     def close(self, session: int) -> bool:
         """True if it was open."""

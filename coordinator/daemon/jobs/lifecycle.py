@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 
+import msgspec
+
 from muster.coordinator.api import requests as a
 from muster.coordinator.api.status import SUBMIT_AGAIN
 from muster.coordinator.daemon.engine import Engine
@@ -51,6 +53,21 @@ def prioritise(engine: Engine, asked: a.Priority) -> a.Done:
     engine.handle(e.Prioritised(job.id, asked.priority))
     engine.write(lambda store: store.set_priority(job.id, asked.priority))
     return a.Done(f"{job.id} has priority {asked.priority}")
+
+
+def set_job(engine: Engine, asked: a.SetJob) -> a.Done:
+    """The plan's file stays as it was submitted; what is changed of it is stored beside, and told to machines that know
+    the job's layers already."""
+    job = engine.job(asked.job)
+    if job.ended:
+        raise RefusedError(f"{job.id} is {job.state} already", "submit it again with another job file")
+    live = engine.jobs[job.id]
+    live.change_settings(live.settings.changed(asked))
+    engine.handle(e.Replanned(job.id, live.plan))
+    raw = msgspec.msgpack.encode(live.settings)
+    engine.write(lambda store: store.set_settings(job.id, raw))
+    engine.sessions.tell_again([live.layer_info(job.id, layer.digest) for layer in job.opened])
+    return a.Done(f"{job.id} has {live.settings} for shards that begin from now on")
 
 
 def retry(engine: Engine, asked: a.Retry) -> a.Done:

@@ -10,6 +10,7 @@ import msgspec
 
 from muster.coordinator.api.driver import Advance
 from muster.coordinator.api.status import Progress
+from muster.coordinator.daemon.jobs.settings import JobSettings
 from muster.coordinator.daemon.measures import JobFigures
 from muster.coordinator.daemon.waiting import Signal
 from muster.coordinator.farm_root.paths import JobFolder
@@ -37,10 +38,13 @@ class LiveJob:
         news: bytes | None = None,
         bundles: Iterable[str] = (),
         outputs: Mapping[str, tuple[Output, ...]] | None = None,
+        settings: JobSettings = JobSettings(),  # noqa: B008 it is frozen
     ) -> None:
-        """`news`, `bundles` and `outputs` are what the store has of an earlier life or, of outputs, another job."""
+        """`news`, `bundles`, `outputs` and `settings` are what the store has of an earlier life or, of outputs, another
+        job."""
         self.folder = folder
-        self.plan = plan
+        self.settings = settings
+        self.plan = settings.applied(plan)
         self.digest = digest  # of the plan's file
         self.layers: dict[str, Layer] = {layer.digest: layer for layer in plan.layers}
         declared = {layer.digest: layer.outputs for layer in plan.layers if layer.outputs is not None}
@@ -81,6 +85,10 @@ class LiveJob:
     def change_state(self, state: JobState) -> None:
         self.ended = time.time() if state in ENDED else None
         self.moved.give()
+
+    def change_settings(self, settings: JobSettings) -> None:
+        self.settings = settings
+        self.plan = settings.applied(self.plan)
 
     def looked_at(self, layer: str) -> float:
         """When its source was last looked at; inf while it is."""

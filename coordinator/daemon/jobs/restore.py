@@ -14,6 +14,7 @@ from muster.coordinator.api.values import Weight
 from muster.coordinator.daemon.engine import Engine
 from muster.coordinator.daemon.jobs.damage import MEND, set_apart
 from muster.coordinator.daemon.jobs.live import LiveJob
+from muster.coordinator.daemon.jobs.settings import JobSettings
 from muster.coordinator.daemon.jobs.submit import added, seed
 from muster.coordinator.daemon.store.statements import StoredJob, StoredLayer
 from muster.coordinator.farm_root import plans
@@ -38,7 +39,7 @@ async def restore(engine: Engine, stored: StoredJob, failures: int) -> None:
             raise DamagedError(f"{engine.root.store}: what cannot be of {stored.id}: {wrong}", MEND.format(stored.id))
         await _clear_folder(engine, stored.id)
         live = await _live(engine, stored, plan, digest, failures)
-        event = _event(engine, stored, plan)
+        event = _event(engine, stored, live.plan)
         Scheduler(engine.boot, engine.state.timing).handle(event, 0.0)  # what it cannot take breaks no other job
     except Exception as error:
         if isinstance(error, sqlite3.Error) or (isinstance(error, OSError) and is_full(error)):
@@ -155,6 +156,7 @@ async def _live(engine: Engine, stored: StoredJob, plan: Plan, digest: str, fail
         news=stored.news,
         bundles=[file for _, file, _ in bundles],
         outputs={layer.digest: layer.outputs for layer in stored.layers if layer.outputs is not None},
+        settings=msgspec.msgpack.decode(stored.settings, type=JobSettings) if stored.settings else JobSettings(),
     )
     for agent, shards, nbytes in await engine.ask(lambda store: store.committed_by(stored.id)):
         live.figures.count_committed(agent, shards, nbytes)

@@ -29,6 +29,7 @@ LAYOUT = 2
 LATER = (
     ("jobs", "news", "BLOB"),
     ("jobs", "plan", "TEXT"),
+    ("jobs", "settings", "BLOB"),
     ("layers", "manifest", "TEXT"),
     ("commits", "agent", "TEXT"),
     ("commits", "shards", "INTEGER"),
@@ -40,7 +41,8 @@ CREATE TABLE names (name TEXT PRIMARY KEY, last INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE jobs (
     id TEXT PRIMARY KEY, ready INTEGER NOT NULL, state TEXT NOT NULL, why TEXT NOT NULL, priority INTEGER NOT NULL,
     created REAL NOT NULL, started REAL, ended REAL, succeeded INTEGER NOT NULL DEFAULT 0,
-    cursor INTEGER NOT NULL DEFAULT 0, serial INTEGER NOT NULL, kernels TEXT, news BLOB, plan TEXT
+    cursor INTEGER NOT NULL DEFAULT 0, serial INTEGER NOT NULL, kernels TEXT, news BLOB, plan TEXT,
+    settings BLOB
 ) WITHOUT ROWID;
 CREATE TABLE layers (
     id INTEGER PRIMARY KEY, job TEXT NOT NULL, digest TEXT NOT NULL, state TEXT NOT NULL,
@@ -122,6 +124,7 @@ class StoredJob:
     plan: str | None  # the digest of its plan's file; None in a store from before it, until the plan is read
     layers: tuple[StoredLayer, ...]
     fault: str = ""  # why the rows of its layers cannot be read, where they cannot: then `layers` is empty
+    settings: bytes | None = None  # what was changed of it since it was submitted
 
 
 @dataclass(frozen=True)
@@ -251,13 +254,14 @@ class Store:
 
     def jobs(self) -> list[StoredJob]:
         columns = (
-            "id, state, why, priority, created, started, ended, succeeded, cursor, coalesce(kernels, ''), news, plan"
+            "id, state, why, priority, created, started, ended, succeeded, cursor, coalesce(kernels, ''), news, plan,"
+            " settings"
         )
         rows = self.db.execute(f"SELECT {columns} FROM jobs WHERE ready ORDER BY serial").fetchall()
         return [self._stored_job(row) for row in rows]
 
     def _stored_job(self, row: tuple[Any, ...]) -> StoredJob:
-        job, state, why, priority, created, started, ended, succeeded, cursor, kernels, news, plan = row
+        job, state, why, priority, created, started, ended, succeeded, cursor, kernels, news, plan, settings = row
         layers: tuple[StoredLayer, ...] = ()
         fault = ""
         try:
@@ -270,7 +274,7 @@ class Store:
             why = kept_line(why, MESSAGE_BYTES)
         return StoredJob(
             job, state, why, priority, created, started, ended, bool(succeeded), cursor, kernels, news, plan, layers,
-            fault,
+            fault, settings,
         )  # fmt: skip
 
     def digests_of(self, job: str) -> list[str]:
@@ -378,6 +382,9 @@ class Store:
 
     def set_priority(self, job: str, priority: int) -> None:
         self.db.execute("UPDATE jobs SET priority = ? WHERE id = ?", (priority, job))
+
+    def set_settings(self, job: str, settings: bytes) -> None:
+        self.db.execute("UPDATE jobs SET settings = ? WHERE id = ?", (settings, job))
 
     def advance(self, job: str, from_seq: int, to_seq: int, create: list[tuple[int, bytes]], finish: bool) -> bool:
         """Move a driver's job on, if and only if `from_seq` is the cursor."""

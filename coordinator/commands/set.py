@@ -1,0 +1,65 @@
+"""`coordinator set`: what a job may use and how often it may fail, changed while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import msgspec
+
+from muster.coordinator.api.requests import Done, SetJob
+from muster.coordinator.commands.options import job_argument, json_option, root_option, say_done
+from muster.coordinator.farm_root import ask_daemon
+from muster.coordinator.farm_root import paths as roots
+from muster.jobs.common import units
+from muster.jobs.common.cli import example
+from muster.jobs.common.errors import UsageError
+from muster.jobs.common.validation import nearest
+
+SETTINGS: dict[str, Callable[[str], float]] = {
+    "memory": units.parse_size,
+    "timeout": units.parse_duration,
+    "attempts": int,
+    "max_failures": int,
+}
+TAKEN_BACK = ("memory", "timeout")  # which an empty value takes away
+
+
+@click.command(epilog=example("coordinator set weights memory=4GiB timeout=1h", "coordinator set weights timeout="))
+@job_argument
+@click.argument("settings", nargs=-1, required=True, metavar="NAME=VALUE...")
+@root_option
+@json_option
+def command(job: str, settings: tuple[str, ...], root: Path | None, as_json: bool) -> None:
+    """Change what a job's shards may use, or how often they may fail, while it runs.
+
+    memory=SIZE, timeout=DURATION, attempts=N, max_failures=N, each as in the job file; an empty memory or timeout takes
+    back what the job file says. It holds for shards that begin from now on, and until the job is removed; a shard that
+    is given up already wants `coordinator retry`.
+    """
+    asked = dict(map(_parsed, settings))
+    found = roots.existing(root)
+    name = ask_daemon.job_named(found, job)
+    try:
+        question = msgspec.convert({"t": "setjob", "job": name, **asked}, SetJob)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{' '.join(settings)}: {error}", "coordinator set JOB attempts=5") from None
+    say_done(ask_daemon.ask(found, question, Done).said, as_json, job=name, **asked)
+
+
+def _parsed(text: str) -> tuple[str, float]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"{text!r}: expected NAME=VALUE", "coordinator set JOB timeout=1h")
+    if name not in SETTINGS:
+        near = nearest(name, SETTINGS)
+        hint = f"settings: {', '.join(SETTINGS)}; all else is fixed at submit"
+        raise UsageError(f"there is no setting {name!r}" + (f"; did you mean `{near}`?" if near else ""), hint)
+    if not value and name in TAKEN_BACK:
+        return name, 0
+    try:
+        return name, SETTINGS[name](value)
+    except ValueError as error:
+        why = str(error) if name in TAKEN_BACK else "expected a whole number"
+        raise UsageError(f"{text!r}: {why}", f"coordinator set JOB {name}=…") from None

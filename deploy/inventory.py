@@ -24,7 +24,7 @@ _SECTIONS = ("server", "defaults", "groups", "machines")
 
 
 class InventoryError(JobFileError):
-    """The inventory says something that cannot be. `earlier`: what else is wrong with it, a line each."""
+    """The inventory says something that cannot be."""
 
     default_hint = "correct the inventory; `deploy up --check` then says what would change, and touches nothing"
 

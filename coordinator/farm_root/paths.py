@@ -21,6 +21,7 @@ from muster.jobs.common.errors import MusterError, NoDaemonError, NotFoundError,
 from muster.jobs.common.launch import python
 from muster.jobs.common.locations import expand
 from muster.jobs.common.names import split_job_id
+from muster.jobs.common.validation import nearest
 from muster.jobs.contract.plan import ITEMS_LIST
 from muster.jobs.sources.items import SUFFIX as ITEMS_SUFFIX
 
@@ -307,12 +308,13 @@ def is_free(root: Root) -> bool:
 def resolve_job(root: Root, text: str) -> str:
     """The full id of a job: `weights.2` as it is, `weights` as its latest."""
     name, number = split_job_id(text)
+    known = [entry.name for entry in _listed(root.jobs)]
     if number is None:
-        numbers = [_number_of(entry.name, name) for entry in _listed(root.jobs)]
-        number = max(numbers, default=0)
+        number = max((_number_of(entry, name) for entry in known), default=0)
     job = f"{name}.{number}"
     if not number or not root.job(job).path.is_dir():
-        raise NotFoundError(f"there is no job {text!r} in {root.path}")
+        near = nearest(text, [*known, *(entry.rpartition(".")[0] for entry in known)])
+        raise NotFoundError(f"there is no job {text!r} in {root.path}", f"did you mean {near}?" if near else None)
     return job
 
 

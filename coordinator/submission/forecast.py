@@ -81,7 +81,7 @@ def forecast(
     out_bytes = _sum_known([layer.out_bytes for layer in layers])
     live = [agent for agent in agents if agent.state == "live"]
     slots = sum(agent.cpus // plan.work.cpus for agent in live)
-    pace = tried or pace_of(history, plan.work.kind, plan.name)
+    pace = tried or pace_of(history, plan.work.kind, plan.name, plan.work.of_submitter)
     timed = _timed(pace, in_bytes, out_bytes or 0, slots)
     likely = timed[0] if timed else None
     spread = pace.spread if pace else 0.0
@@ -131,10 +131,14 @@ def root_bytes(outputs: Sequence[int | None]) -> int | None:
     return sum(known) + sum(sorted(known)[-OPEN_LAYERS:])
 
 
-def pace_of(history: Sequence[JobStatus], kind: str, name: str) -> MeasuredPace | None:
-    """From earlier jobs: those of the same name if there are any, else all of the kind."""
+def pace_of(history: Sequence[JobStatus], kind: str, name: str, of_submitter: str) -> MeasuredPace | None:
+    """From earlier jobs: those of the same name if there are any, else all of the kind; where code of the submitter
+    runs, only those that ran the same."""
     of_kind = [
-        job for job in history if job.kind == kind and any(agent.busy and agent.in_bytes for agent in job.agents)
+        job
+        for job in history
+        if (job.kind, job.of_submitter) == (kind, of_submitter)
+        and any(agent.busy and agent.in_bytes for agent in job.agents)
     ]
     same = [job for job in of_kind if job.id.rpartition(".")[0] == name]
     jobs = same[-1:] or of_kind
@@ -142,11 +146,12 @@ def pace_of(history: Sequence[JobStatus], kind: str, name: str) -> MeasuredPace 
         return None
     agents = [agent for job in jobs for agent in job.agents]
     merged, seconds = sum(job.merged_bytes for job in jobs), sum(job.merge_seconds for job in jobs)
+    others = f"as other {'jobs of this code' if of_submitter else f'{kind} jobs'} went here; parameters change it"
     return MeasuredPace(
         in_bytes=sum(agent.in_bytes for agent in agents) / sum(_slot_seconds(job) for job in jobs),
         merge=merged / seconds if merged and seconds else MERGE_RATE,
         spread=SPREAD_SAME_NAME if same else SPREAD_SAME_KIND,
-        basis=f"as {jobs[0].id} went" if same else f"as other {kind} jobs went here; parameters change it",
+        basis=f"as {jobs[0].id} went" if same else others,
     )
 
 

@@ -18,9 +18,8 @@ from muster.coordinator.display.tables import table
 from muster.coordinator.farm_root import paths as roots
 from muster.deploy import inventory
 from muster.deploy.connection import Connections
-from muster.deploy.inventory import Inventory, InventoryError, Machine
+from muster.deploy.inventory import Inventory, Machine
 from muster.deploy.rollout import KNOWN_HOSTS, MachineOutcome, Rollout, StepResult
-from muster.jobs.common.errors import report
 from muster.jobs.common.validation import one_line
 
 AT_ONCE = 16
@@ -89,7 +88,7 @@ class DeploySite:
 def site(asked: Asked, wheelhouse: Path | None = None) -> Iterator[DeploySite]:
     """The inventory read, and nothing connected yet."""
     farm = roots.existing(asked.root)
-    found = _read(asked.file or farm.path / "inventory.yaml")
+    found = inventory.read(asked.file or farm.path / "inventory.yaml")
     machines = found.named(asked.names)
     with tempfile.TemporaryDirectory(prefix="muster-") as folder:  # 0700, and short: it has sockets
         connections = Connections(Path(folder), farm.path / KNOWN_HOSTS, asked.ssh_config)
@@ -98,16 +97,6 @@ def site(asked: Asked, wheelhouse: Path | None = None) -> Iterator[DeploySite]:
             yield DeploySite(found, machines, connections, rollout)
         finally:
             rollout.close()
-
-
-def _read(file: Path) -> Inventory:
-    """All that is wrong with it is said, the last of it as the error of the command."""
-    try:
-        return inventory.read(file)
-    except InventoryError as error:
-        for line in error.earlier:
-            report(InventoryError(line))
-        raise
 
 
 def teller(as_json: bool) -> Callable[[str, StepResult], None]:

@@ -23,6 +23,7 @@ class MusterError(Exception):
         super().__init__(harmless(message))
         self.message = harmless(message)
         self.hint = harmless(hint or self.default_hint)
+        self.earlier: tuple[str, ...] = ()  # what else is wrong, before what the message says, a line each
         self.document: dict[str, object] = {}  # what was found all the same: under --json it stands beside the error
         self.__notes__ = [f"hint: {self.hint}"]  # shown below the message where nobody catches it, from Python 3.11 on
 
@@ -165,7 +166,10 @@ class FencedError(MusterError):
 
 def report(error: MusterError, as_json: bool = False) -> int:
     """Show `error` as its two lines on stderr, and on stdout as JSON where that is asked for; its exit code."""
-    return _shown(joined(error.message), joined(error.hint), error.exit_code, error.document if as_json else None)
+    for line in error.earlier:
+        print(f"error: {joined(line)}", file=sys.stderr)
+    document = {**error.document, **({"earlier": list(error.earlier)} if error.earlier else {})}
+    return _shown(joined(error.message), joined(error.hint), error.exit_code, document if as_json else None)
 
 
 def _shown(message: str, hint: str, code: int, document: dict[str, object] | None) -> int:

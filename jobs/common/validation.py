@@ -27,10 +27,12 @@ _WORDS |= {"null": "nothing", "bool": "true or false", "bytes": "bytes"}
 class FieldError(Exception):
     """One field is wrong. The caller knows the file and the line, and makes a JobFileError of it."""
 
-    def __init__(self, path: str, text: str, hint: str | None = None) -> None:
+    def __init__(self, path: str, text: str, hint: str | None = None, meant: str | None = None) -> None:
         super().__init__(one_line(f"{path}: {text}" if path else text))
         self.path = path
         self.hint = hint
+        self.meant = meant  # the field that was probably meant by an unknown one
+        self.place = path  # where it stands, if that is under another name
 
     def as_user_error(self) -> JobFileError:
         return JobFileError(str(self), self.hint)
@@ -86,7 +88,8 @@ def _unknown_field(path: str, name: str, here: list[inspect.Type]) -> FieldError
     near = nearest(name, known)
     shown = name if len(name) <= 80 else name[:77] + "..."
     hint = f"fields here: {', '.join(known)}" if known else "leave it out; there are no fields here"
-    return FieldError(_join(path, shown), f"unknown field; did you mean `{near}`?" if near else "unknown field", hint)
+    text = f"unknown field; did you mean `{near}`?" if near else "unknown field"
+    return FieldError(_join(path, shown), text, hint, near)
 
 
 def _writable(kind: inspect.StructType) -> list[str]:

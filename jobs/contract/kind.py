@@ -137,6 +137,14 @@ class Prepared(Generic[P]):
 
 
 @dataclass(frozen=True)
+class CalledWith:
+    """What a user's function gets behind its first argument, by name."""
+
+    given: frozenset[str]  # what the job says
+    offered: frozenset[str]  # what it gets if it has a parameter for it
+
+
+@dataclass(frozen=True)
 class KindForecast:
     """What a kind says of a job before it runs, in place of shards and layers. Its driver is to report in this unit."""
 
@@ -224,6 +232,11 @@ class Kind(ABC, Generic[P]):
         """Packages whose versions decide the bits of its results, beside numpy, its BLAS and scikit-learn, which every
         fingerprint names. Of users' code nobody knows: then those that are common."""
         return COMMON if has_code else ()
+
+    def called_with(self, params: P) -> CalledWith | None:
+        """How the function that a job file names is called, for planning to compare with what it takes; None where it
+        is no function, or nobody knows."""
+        return None
 
     def forecast(self, params: P, entry: str | None) -> KindForecast | None:
         """What a job will be, where its driver counts something else than shards, else None. `entry`: of its code."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from hashlib import blake2b
 from struct import Struct
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -200,6 +201,14 @@ class Work(msgspec.Struct, frozen=True):
     disk: Annotated[int, Meta(ge=0)] = 0  # bytes of scratch space per running shard, beside its input and output
     runs_code: bool = True  # whether it runs what its submitter wrote, as its kind says; older plans do not tell
     rests_on: tuple[str, ...] | None = None  # packages whose versions are in its fingerprints; None: planned before
+
+    @property
+    def of_submitter(self) -> str:
+        """What runs, where it is what the submitter wrote: how fast another such thing was tells nothing of it."""
+        if not self.runs_code:
+            return ""
+        what = (self.code, self.entry) if self.code else (self.params, self.model and self.model.digest)
+        return blake2b(msgspec.msgpack.encode(what), digest_size=16).hexdigest()
 
     @property
     def takes(self) -> tuple[int | None, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -87,6 +87,8 @@ def make_plan(
         raise JobFileError(f"shard: {total} shards, a job may have {SHARDS_LIMIT}", "choose larger shards")
     works = [work, *(msgspec.structs.replace(work, params=one.params) for one in layers if one.params is not None)]
     work = msgspec.structs.replace(work, runs_code=any(map(kind.runs_code, works)))
+    if code is not None:
+        _check_calls(kind, code, works)
     ahead = kind.forecast(_typed(kind, job.params), work.entry)
     return Plan(
         format=FORMAT,
@@ -103,6 +105,15 @@ def make_plan(
         cut=cut,
         notes=source.notes if source is not None else (),
     )
+
+
+def _check_calls(kind: Kind[Any], code: CodeBundle, works: Sequence[Work]) -> None:
+    """Whether the user's function takes what it gets, with each layer's parameters."""
+    from muster.jobs.user_code.code_pack import check_call
+
+    for work in works:
+        if (called := kind.called_with(_typed(kind, work.params))) is not None:
+            check_call(code, called)
 
 
 def _prepared(job: JobFile, kind: Kind[Any], site: Site) -> tuple[JobFile, Prepared[Any]]:

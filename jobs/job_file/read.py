@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -13,7 +14,7 @@ from msgspec import Meta
 
 from muster.jobs.common import names, units
 from muster.jobs.common.errors import JobFileError
-from muster.jobs.common.validation import FieldError, convert
+from muster.jobs.common.validation import FieldError, convert, nearest
 from muster.jobs.contract import requirements
 from muster.jobs.contract.kind import Kind
 from muster.jobs.contract.shard_size import AUTO
@@ -25,6 +26,9 @@ from muster.jobs.sources.globs import matches
 
 FILE_LIMIT = 1 << 20  # bytes
 
+ERRORS_SHOWN = 20  # wrong fields of one file
+REQUIRED = {"name": "job"}  # what stands in for a field that must be there while the others are looked at
+_STEP = re.compile(r"[^.\[\]]+")
 _ENTRY = re.compile(r"(?P<file>[^:]+\.py):(?P<function>[^:]+)", re.DOTALL)
 
 
@@ -107,10 +111,20 @@ def read_text(path: Path) -> str:
         text = raw.decode("utf-8")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise JobFileError(f"{path}: cannot be read: {reason}", "give the path of a job file") from None
+        hint = "give the path of a job file"
+        if isinstance(error, FileNotFoundError) and (near := nearest(path.name, _files_beside(path))):
+            hint = f"did you mean {path.with_name(near)}?"
+        raise JobFileError(f"{path}: cannot be read: {reason}", hint) from None
     if len(raw) > FILE_LIMIT:
         raise JobFileError(f"{path}: longer than {units.format_size(FILE_LIMIT)}", "is this the job file?")
     return text
+
+
+def _files_beside(path: Path) -> list[str]:
+    try:
+        return [one.name for one in path.absolute().parent.iterdir() if one.is_file()]
+    except OSError:
+        return []
 
 
 def parse_job(text: str, where: str) -> JobFile:
@@ -118,19 +132,77 @@ def parse_job(text: str, where: str) -> JobFile:
     document = yaml_text.load(text, where)
     try:
         return _job_of(document.value)
-    except FieldError as error:
-        line = document.line_of(error.path)
-        raise JobFileError(f"{where}:{line}: {error}" if line else f"{where}: {error}", error.hint) from None
+    except FieldError as first:
+        found = [first, *_more_errors(document.value, first)]
+        lines = [document.line_of(error.place) for error in found]
+        told = [f"{where}:{n}: {error}" if n else f"{where}: {error}" for n, error in zip(lines, found, strict=True)]
+        raise _all_wrong(told, found[-1].hint) from None
     except JobFileError as error:
         raise JobFileError(f"{where}: {error.message}", error.hint) from None
+
+
+def _all_wrong(told: Sequence[str], hint: str | None) -> JobFileError:
+    """One error that says all, the last of them as its message."""
+    error = JobFileError(told[-1], hint)
+    error.earlier = tuple(told[:-1])
+    error.__notes__ += error.earlier
+    return error
+
+
+def _more_errors(value: object, first: FieldError) -> Iterator[FieldError]:
+    """What else is wrong with it, were it not for the field that is: that is left out, or called what was meant, and so
+    on."""
+    gone: set[str] = set()
+    called: dict[str, str] = {}  # a field that was meant → what it is called in the file
+    error = first
+    for _ in range(ERRORS_SHOWN):
+        value = deepcopy(value)
+        left_out = _leave_out(value, error) if isinstance(value, dict) else None
+        if left_out is None or left_out in gone:
+            return
+        gone.add(left_out)
+        if error.meant:
+            called[f"{left_out.rpartition('.')[0]}.{error.meant}".lstrip(".")] = left_out
+        try:
+            _job_of(value)
+            return
+        except FieldError as other:
+            error = other
+        except JobFileError:
+            return  # of the kind
+        meant = next((path for path in called if error.path.startswith(path)), "")
+        error.place = called.get(meant, "") + error.path[len(meant) :]
+        follows = any(path == error.path or path.startswith(f"{error.path}.") for path in gone)
+        if not follows:
+            yield error
+
+
+def _leave_out(value: dict[str, Any], error: FieldError) -> str | None:
+    """Take away the field that is wrong, or the list around it; which that was. None where there is no such field."""
+    inner: Any = value
+    names = _STEP.findall(error.path)
+    for depth, name in enumerate(names):
+        if not isinstance(inner, dict):
+            return None
+        if depth == len(names) - 1 or not isinstance(inner.get(name), dict):
+            if inner is value and name in REQUIRED:
+                inner[name] = REQUIRED[name]
+            elif (there := inner.pop(name, None)) is None:
+                return None
+            elif error.meant:
+                inner.setdefault(error.meant, there)
+            return ".".join(names[: depth + 1])
+        inner = inner[name]
+    return None
 
 
 def check_job(fields: dict[str, Any]) -> JobFile:
     """The job of fields that came from no file."""
     try:
         return _job_of(fields)
-    except FieldError as error:
-        raise error.as_user_error() from None
+    except FieldError as first:
+        found = [first, *_more_errors(fields, first)]
+        raise _all_wrong([str(error) for error in found], found[-1].hint) from None
 
 
 def check_params(kind: Kind[Any], params: dict[str, Any]) -> Any:

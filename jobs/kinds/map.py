@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from muster.jobs.common.errors import JobFileError
-from muster.jobs.contract.kind import Bench, Items, Kind, Listed, Result, Runner, Shape, Shard, ShardFailure
+from muster.jobs.contract.kind import Bench, CalledWith, Items, Kind, Listed, Result, Runner, Shape, Shard, ShardFailure
 from muster.jobs.contract.plan import Output
 from muster.jobs.contract.text_limits import ROWS_CHARS
 from muster.jobs.results import output_declarations
@@ -23,6 +23,7 @@ from muster.jobs.results.output_declarations import Declared
 if TYPE_CHECKING:
     from muster.jobs.user_code.sandbox import Reply, Sandbox
 
+OFFERED = frozenset({"first_row", "shard", "out"})  # arguments that the runner gives a function that has them
 OK = "ok"  # the output that says which rows gave a result, where failures are recorded
 FILES = "files"  # what written files are called, where no name is declared
 OUT = "written"  # folder a function may write to, below the scratch folder
@@ -58,6 +59,9 @@ class Map(Kind[MapParams]):
     def declare_items(self, params: MapParams, listed: Listed) -> tuple[Output, ...] | None:
         self._check(params, ITEM_FORMS)
         return self.declare(params, None)
+
+    def called_with(self, params: MapParams) -> CalledWith:
+        return CalledWith(frozenset(params.args), OFFERED)
 
     def _check(self, params: MapParams, forms: Sequence[str]) -> None:
         output_declarations.check(params.outputs, (OK,) if params.on_item_error == "record" else (), forms)

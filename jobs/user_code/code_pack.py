@@ -24,6 +24,7 @@ import msgspec
 from muster.jobs.common import units
 from muster.jobs.common.errors import DamagedError, JobFileError
 from muster.jobs.common.validation import nearest
+from muster.jobs.contract.kind import CalledWith
 
 MAGIC = b"muscode1"
 DIGEST_BYTES = 16
@@ -164,6 +165,31 @@ def _check_function(tree: ast.Module, file: str, function: str) -> None:
     near = nearest(function, found)
     hint = f"did you mean {file}:{near}?" if near else "define it at the top level of the file"
     raise JobFileError(f"code.entry: {file} defines no {function!r}", hint)
+
+
+def check_call(bundle: CodeBundle, called: CalledWith) -> None:
+    """Refuse arguments that the entry cannot be called with, where its file says what it takes."""
+    file, _, function = bundle.entry.partition(":")
+    defined = [node for node in _parsed(file, bundle.files[file]).body if getattr(node, "name", "") == function]
+    if len(defined) != 1 or not isinstance(node := defined[0], ast.FunctionDef) or node.decorator_list:
+        return  # what a decorator makes of it, or an assignment, nobody knows before it runs
+    takes = node.args
+    plain = [*takes.posonlyargs, *takes.args]
+    if not plain and takes.vararg is None:
+        raise JobFileError(
+            f"code.entry: {function} takes no argument", f"def {function}(rows, ...): what it computes on"
+        )
+    named = [arg.arg for arg in (*plain[1:], *takes.kwonlyargs) if arg not in takes.posonlyargs]
+    wrong = sorted(called.given - set(named)) if takes.kwarg is None else []
+    if wrong:
+        near = nearest(wrong[0], named)
+        text = f"params.args: {function} has no parameter {wrong[0]!r}" + (f"; did you mean `{near}`?" if near else "")
+        raise JobFileError(text, f"its parameters: {', '.join(named) or 'none but the rows'}")
+    optional = {arg.arg for arg in plain[len(plain) - len(takes.defaults) :]}
+    optional |= {arg.arg for arg, value in zip(takes.kwonlyargs, takes.kw_defaults, strict=True) if value is not None}
+    if missing := [name for name in named if name not in optional | called.given | called.offered]:
+        text = f"params.args: {function} wants {missing[0]!r}, which has no default"
+        raise JobFileError(text, f"params: {{args: {{{missing[0]}: ...}}}}")
 
 
 def _top_names(body: Iterable[ast.stmt]) -> Iterator[str]:

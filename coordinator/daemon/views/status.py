@@ -124,6 +124,7 @@ def job_status(engine: Engine, job: s.Job, *, with_layers: bool) -> JobStatus:
         slow=[] if live.work.timeout else slow_shards(state, job, figures.median(), time.monotonic()),
         notes=[*(_full(engine) if with_layers and not job.ended else []), *notes_of(engine, job)],
         plan=live.digest,
+        of_submitter=live.work.of_submitter,
     )
 
 

@@ -217,6 +217,43 @@ def test_without_a_root(tmp_path: Path, run: Callable[..., Ran]) -> None:
     assert f"coordinator serve --root {tmp_path / 'none'}" in ran.err
 
 
+def test_a_misspelt_job_names_the_nearest(daemon: FixedDaemon, run: Callable[..., Ran]) -> None:
+    daemon.answers[requests.StatusAsk] = status_of(RUNNING)
+    for typed in ("wieghts", "weigths.1"):
+        assert "did you mean weights" in run("result", typed).err
+
+
+def test_all_that_is_wrong_with_a_job_file_is_said(root: roots.Root, run: Callable[..., Ran], tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("name: a\nkind: map\nattempts: x\nsource: .\ncode: w.py:f\npriority: 0\n")
+    ran = run("plan", tmp_path / "job.yaml", "--json")
+    assert [line.partition(": job.yaml")[2][:2] for line in ran.err.splitlines()[:2]] == [":3", ":6"]
+    said = json.loads(ran.out)
+    assert ran.code == 3 and len(said["earlier"]) == 1 and "job.yaml:6: priority" in said["error"]
+
+
+@pytest.mark.parametrize(
+    ("definition", "args", "said"),
+    [
+        ("def f(rows, size=1): pass", "{sise: 2}", "f has no parameter 'sise'; did you mean `size`?"),
+        ("def f(rows): pass", "{size: 2}", "f has no parameter 'size'"),
+        ("def f(rows, size, *, by): pass", "{by: 1}", "f wants 'size', which has no default"),
+        ("def f(rows, size, first_row, shard, out): pass", "{size: 2}", ""),
+        ("def f(rows, *, by=2, **more): pass", "{size: 2}", ""),
+        ("def f(): pass", "{}", "f takes no argument"),
+        ("@decorated\ndef f(rows): pass", "{size: 2}", ""),
+    ],
+)
+def test_arguments_that_a_function_cannot_take_are_found_at_plan(
+    definition: str, args: str, said: str, root: roots.Root, run: Callable[..., Ran], tmp_path: Path
+) -> None:
+    np.save(tmp_path / "rows.npy", np.zeros((4, 2), "f4"))
+    (tmp_path / "w.py").write_text(definition)
+    text = f"name: a\nkind: map\nsource: rows.npy\ncode: w.py:f\nparams: {{args: {args}}}\n"
+    (tmp_path / "job.yaml").write_text(text)
+    ran = run("plan", tmp_path / "job.yaml")
+    assert (ran.code, said in ran.err) == (3 if said else 0, True), ran.err
+
+
 def test_a_problem_comes_back_as_its_error(daemon: FixedDaemon, run: Callable[..., Ran]) -> None:
     daemon.answers[requests.Cancel] = requests.Problem(
         "weights.1 has\nended", "submit it again", RefusedError.exit_code

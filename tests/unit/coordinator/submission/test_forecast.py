@@ -24,7 +24,7 @@ def layer(name: str, rows: int = 1000, out_bytes: int = 10 * MIB) -> Layer:
 
 def plan(*layers: Layer, **work: Any) -> Plan:
     fields: dict[str, Any] = {"kind": "cluster", "kernel": 1, "params": {}, "code": None, "entry": None, "env": None}
-    made = Work(**{**fields, "cpus": 1, "memory": None, "timeout": None, **work})
+    made = Work(**{**fields, "cpus": 1, "memory": None, "timeout": None, "runs_code": False, **work})
     return Plan(FORMAT, "weights", made, layers, 3, 20, 1, None)
 
 
@@ -64,6 +64,25 @@ def test_a_job_of_another_name_says_less() -> None:
     mine = forecast(plan(layer("a")), [machine()], [earlier], None)
     other = forecast(Plan(FORMAT, "other", plan().work, (layer("a"),), 3, 20, 1, None), [machine()], [earlier], None)
     assert other.low is not None and mine.low is not None and other.low < mine.low
+
+
+def test_a_function_is_forecast_from_jobs_of_the_same_function_alone() -> None:
+    new = plan(layer("a"), kind="map", code="0" * 32, entry="work.py:new", runs_code=True)
+    old = job(
+        tally(),
+        kind="map",
+        agents=[agent()],
+        of_submitter=plan(kind="map", code="1" * 32, runs_code=True).work.of_submitter,
+    )
+    assert forecast(new, [machine()], [old], None).seconds is None
+    same = job(tally(), kind="map", agents=[agent()], of_submitter=new.work.of_submitter)
+    assert forecast(new, [machine()], [old, same], None).basis == "as weights.1 went"
+
+
+def test_a_command_is_forecast_from_jobs_of_the_same_command_alone() -> None:
+    run, other = (plan(layer("a"), kind="command", params={"run": text}, runs_code=True) for text in ("a", "b"))
+    old = job(tally(), kind="command", agents=[agent()], of_submitter=other.work.of_submitter)
+    assert forecast(run, [machine()], [old], None).seconds is None
 
 
 def test_a_large_output_is_bound_by_its_merge() -> None:

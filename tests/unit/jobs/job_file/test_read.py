@@ -46,6 +46,31 @@ def test_the_least_that_is_needed() -> None:
     assert job.params == {"n_clusters": 8, "tol": 1.0, "inner": {"start": "density"}, "named": None}
 
 
+def test_all_that_is_wrong_is_said_at_once_each_with_its_line() -> None:
+    error = refused("shard: {rowz: 3}\nattempts: none\npriority: 0\nparams: {n_cluster: 2}\nresorces: {}\n")
+    told = [*error.earlier, error.message]
+    wrong = {"shard.rowz": 4, "attempts": 5, "priority": 6, "params.n_cluster": 7, "resorces": 8}
+    assert {line.split(": ")[1]: line.split(": ")[0] for line in told} == {
+        path: f"job.yaml:{number}" for path, number in wrong.items()
+    }
+
+
+def test_what_follows_from_another_error_is_not_said() -> None:
+    assert refused("shard: {rows: x}\n").earlier == ()
+    assert refused(head="name: a b\nkind: tiny\nsource: w\n", more="attempts: x\n").earlier != ()
+    assert refused(head="name: a\nkind: 3\n").earlier == ()
+    misspelt = refused(head="name: a\nkind: tiny\nsorce: {pth: w}\n")
+    told = [tuple(said.split(": ")[:2]) for said in (*misspelt.earlier, misspelt.message)]
+    assert told == [("job.yaml:3", "sorce"), ("job.yaml:3", "source.pth")]
+
+
+def test_a_misspelt_path_names_the_file_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(HEAD)
+    with pytest.raises(JobFileError, match="cannot be read") as raised:
+        read_job_file(tmp_path / "job.yml")
+    assert raised.value.hint == f"did you mean {tmp_path / 'job.yaml'}?"
+
+
 def test_everything() -> None:
     job = parse(
         "source: {path: w.bin, layers: ['w*'], dtype: <f4, shape: [-1, 65536]}\n"
@@ -135,7 +160,8 @@ WRONG = [
 
 @pytest.mark.parametrize(("more", "message"), WRONG)
 def test_what_is_wrong_is_said(more: str, message: str) -> None:
-    assert message in refused(more + "\n").message
+    error = refused(more + "\n")
+    assert any(message in said for said in (*error.earlier, error.message))
 
 
 SOURCES = [
@@ -215,7 +241,8 @@ def test_not_a_job_at_all(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["{}", "name: a\n", "kind: tiny\n"])
 def test_missing_fields(text: str) -> None:
-    assert "missing: this field must be given" in refused("", text).message
+    error = refused("", text)
+    assert any("missing: this field must be given" in said for said in (*error.earlier, error.message))
 
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(

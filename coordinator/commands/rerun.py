@@ -142,6 +142,8 @@ def _watched(root: Root, check: str, machine: str) -> Iterator[Status]:
     alone_since: float | None = None
     for number, answer in enumerate(ask_daemon.statuses(root, check)):
         yield answer
+        if answer.silent:  # there is nobody to ask about machines
+            continue
         why = _why_alone(root, answer.jobs[0], machine)
         if why and number == 0:
             raise RefusedError(f"no machine suits: {why}", "`coordinator agents` says what each can run")
@@ -149,7 +151,7 @@ def _watched(root: Root, check: str, machine: str) -> Iterator[Status]:
         if alone_since and time.monotonic() - alone_since > ALONE_SECONDS:
             done, all_ = answer.jobs[0].totals.committed, answer.jobs[0].totals.shards
             raise IncompleteError(
-                f"given up after {done} of {counted(all_, 'shard')}: {why}", "try again once a machine is here"
+                f"stopped after {done} of {counted(all_, 'shard')}: {why}", "try again once a machine is here"
             )
 
 

@@ -31,6 +31,7 @@ from muster.coordinator.scheduler.intake import Intake
 from muster.coordinator.scheduler.state import State
 from muster.coordinator.scheduler.state_machine import Scheduler
 from muster.jobs.common.errors import DamagedError, MusterError, NotFoundError
+from muster.jobs.common.validation import nearest
 from muster.jobs.contract.plan import Plan
 from muster.jobs.contract.states import JobState
 
@@ -82,7 +83,8 @@ class Engine:
         if job in self.damaged:
             raise self.damaged[job][1]
         if found is None:
-            raise NotFoundError(f"there is no job {job}")
+            near = nearest(job, [*self.state.jobs, *self.damaged])
+            raise NotFoundError(f"there is no job {job}", f"did you mean {near}?" if near else None)
         return found
 
     def layer_named(self, job: Job, name: str) -> Layer:

@@ -188,7 +188,7 @@ def test_the_one_machine_that_leaves_ends_it(tmp_path: Path, monkeypatch: pytest
 
         dying = threading.Thread(target=die)
         dying.start()
-        with pytest.raises(IncompleteError, match="given up after 0 of 6 shards: leaving is gone"):
+        with pytest.raises(IncompleteError, match="stopped after 0 of 6 shards: leaving is gone"):
             rerun.run(farm.root, job, 24, "leaving", 0, False, True)
         dying.join()
         assert not left(farm, job)

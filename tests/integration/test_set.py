@@ -68,6 +68,12 @@ def test_settings_that_cannot_be_are_refused(setting: str, said: str, farm: Farm
     assert ended.returncode == 2 and said in ended.stderr
 
 
+def test_a_misspelt_job_with_its_number_names_the_nearest(farm: FarmHarness) -> None:
+    job = farm.submit(arrays(), name="weights")
+    ended = farm.coordinator("status", "weigths.1")
+    assert ended.returncode == 6 and f"did you mean {job}?" in ended.stderr
+
+
 def test_jobs_that_ended_long_ago_are_deleted_and_no_others(farm: FarmHarness) -> None:
     agent = farm.agent("lab3")
     done = [farm.submit(arrays(seed=seed)) for seed in range(2)]

@@ -31,7 +31,7 @@ def root(tmp_path: Path) -> Root:
 @pytest.fixture
 def job_file(tmp_path: Path) -> Path:
     np.save(tmp_path / "rows.npy", np.zeros((2000, 4)))
-    (tmp_path / "work.py").write_text("def f(rows):\n    return rows\n")
+    (tmp_path / "work.py").write_text("def f(rows, x=0):\n    return rows\n")
     return tmp_path / "job.yaml"
 
 

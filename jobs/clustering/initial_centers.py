@@ -57,14 +57,14 @@ def _plus_plus(values: Floats, k: int, stream: Random) -> Floats:
     return np.array(centers)
 
 
-def by_density(table: SortedTable, k: int) -> Floats:
+def by_density(table: SortedTable, live: Ints, k: int) -> Floats:
     """Centers at equal steps of the integral of density^(1/3), the spacing that is best for many centers.
 
     The density comes from gaps between knots, some of the row's order statistics. No value is given more than one
     center's share: what a lone far value has beyond that goes to the others.
     """
     knots = _knots(table.n, k)
-    places = table.at(table.everyone, knots[None, :])
+    places = table.at(live, knots[None, :])
     shares = np.zeros(places.shape)
     gaps = _gap_shares(knots, places) * 0.5
     shares[:, :-1] += gaps

@@ -17,6 +17,8 @@ from muster.jobs.clustering.lloyd import Clusters
 if TYPE_CHECKING:
     from muster.jobs.clustering.params import ClusterParams
 
+SKLEARNS_TOL = 1e-4
+
 
 def cluster(rows: NDArray[Any], params: ClusterParams, first_row: int, threads: int) -> Clusters:
     """Each row of `rows` (count, n, features) by itself, on `threads` threads: their number decides sklearn's bits."""
@@ -47,7 +49,7 @@ def _fitted(row: NDArray[Any], params: ClusterParams, number: int) -> Any:
         init=np.array(params.init, values.dtype) if isinstance(params.init, list) else params.init or "k-means++",
         n_init=1 if isinstance(params.init, list) else params.n_init,
         max_iter=params.max_iter,
-        tol=params.tol,
+        tol=SKLEARNS_TOL if params.tol is None else params.tol,
         random_state=stream(params.random_state, number),
         algorithm=params.algorithm,
     )

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 BLOCK_BITS = 3
 BLOCK = 1 << BLOCK_BITS  # values per block of the running sums
@@ -17,6 +18,8 @@ CACHED_VALUES = 1 << 15  # sorted and summed at once: their float64 copies stay 
 MARKS_BITS = 13  # a row has fewer marks than 2 to this power: they fit the cache next to a core's first
 SHORT = 1024  # rows of fewer values are all marks
 SQUARES_LIMIT = 1e300  # of a row: room for what is made of them
+LOOKED_AT = 1024  # values of a row, to tell whether it has few distinct ones
+ROUNDED = 2.0**-50  # of the summands: more than a sum is off
 FAR = 1e300  # above every value: their squares are below this
 
 
@@ -143,13 +146,14 @@ class SortedTable:
         return np.maximum(found, 0, out=found)
 
     def sums(self, live: Ints, positions: Ints) -> Floats:
-        """The running sum before each position, 0 ≤ position ≤ n."""
+        """The running sum before each position, 0 ≤ position ≤ n. `live` may be shaped as goes with the positions."""
+        own = live if live.ndim > 1 else live[:, None]
         block = positions >> BLOCK_BITS
         places = positions & (BLOCK - 1)
         places *= self.blocks
         places += block
-        sums: Floats = self._outer.ravel().take(block + (live * self.blocks)[:, None])
-        sums += self._inner.ravel().take(places + (live * (self.blocks * BLOCK))[:, None])
+        sums: Floats = self._outer.ravel().take(block + own * self.blocks)
+        sums += self._inner.ravel().take(places + own * (self.blocks * BLOCK))
         return sums
 
     def at(self, live: Ints, positions: Ints) -> Floats:
@@ -184,11 +188,34 @@ class SortedTable:
             np.copyto(means, between, where=empty)
         return Cells(bounds, counts, sums, totals, means)
 
-    def mean(self) -> Floats:
+    def variance(self) -> Floats:
+        """Of each row."""
         ends = np.array([[0, self.n]]).repeat(len(self.middle), axis=0)
-        sums = self.sums(self.everyone, ends)
-        mean: Floats = (sums[:, 1] - sums[:, 0]) / self.n
-        return mean
+        mean = np.diff(self.sums(self.everyone, ends), axis=1)[:, 0] / self.n
+        variance: Floats = np.maximum(self.squares / self.n - np.square(mean), 0)
+        return variance
+
+    def changes(self, row: int) -> int:
+        """A row's distinct values, less one."""
+        values = self._ordered[row, : self.n]
+        return int(np.count_nonzero(values[1:] != values[:-1]))
+
+    def few(self, limit: int) -> Flags:
+        """Every row of so many distinct values or fewer, and some others: one value in several is looked at."""
+        values = self._ordered[:, : self.n : max(1, self.n // max(LOOKED_AT, 2 * limit))]
+        return np.asarray(np.count_nonzero(values[:, 1:] != values[:, :-1], axis=1) < limit)
+
+    def put_back(self, centers: Floats, counts: Ints) -> Floats:
+        """Centers as the rows came, those without values last. Rounding takes none out of its own values."""
+        ends = np.cumsum(counts, axis=1)
+        first, last = (
+            np.take_along_axis(self._ordered, np.clip(at, 0, self.n - 1), 1) for at in (ends - counts, ends - 1)
+        )
+        moved = centers + self.middle[:, None]
+        held = np.minimum(np.maximum(moved, first), last)
+        rounded = np.abs(held - moved) <= ROUNDED * (np.abs(moved) + np.abs(self.middle)[:, None])
+        put: Floats = np.maximum.accumulate(np.where(counts > 0, np.where(rounded, held, moved), -np.inf), axis=1)
+        return put
 
     def inertia(self, row: int, centers: Floats, counts: Ints) -> float:
         """Summed from the values themselves: right where a formula from sums would cancel."""

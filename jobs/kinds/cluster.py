@@ -33,6 +33,7 @@ RANDOM_STARTS = 10  # sklearn's `auto` of `n_init`, where starts are drawn blind
 VALUE_SECONDS = 6e-9
 CENTER_SECONDS = 5e-7
 DISTANCE_SECONDS = 3e-8  # of all iterations together
+EXACT_LIMIT = 1 << 28
 SHAPES_HINT = "rows of one feature are (rows, values), of several (rows, values, features)"
 
 
@@ -40,7 +41,7 @@ class Cluster(Kind[ClusterParams]):
     """Centers, counts, inertia and iterations of each row; labels on request."""
 
     name = "cluster"
-    kernel = 2
+    kernel = 3
     Params = ClusterParams
 
     def check(self, params: ClusterParams, shape: Shape | None) -> None:
@@ -54,9 +55,11 @@ class Cluster(Kind[ClusterParams]):
         if params.n_clusters > n:
             wrong = f"params.n_clusters: expected at most {n}, the values of a row, got {params.n_clusters}"
             raise JobFileError(wrong, "ask for fewer clusters, or choose the `layers` whose rows are long enough")
-        if not math.isfinite(params.tol):
+        if params.tol is not None and not math.isfinite(params.tol):
             raise JobFileError("params.tol: expected a finite number", "sklearn's default is 1e-4")
         _check_init(params, shape.row)
+        if params.algorithm == "exact":
+            _check_exact(params, shape.row)
 
     def known_answers(self) -> Answers:
         from muster.jobs.kinds import known_answers
@@ -116,6 +119,14 @@ def _check_init(params: ClusterParams, row: tuple[int, ...]) -> None:
         raise JobFileError("params.init: expected finite numbers", f"give {wanted}")
 
 
+def _check_exact(params: ClusterParams, row: tuple[int, ...]) -> None:
+    if len(row) == 2:
+        raise JobFileError("params.algorithm: exact is for rows of one feature", "use lloyd")
+    if row[0] * params.n_clusters > EXACT_LIMIT:
+        wrong = f"params.algorithm: exact takes 4 bytes for each value and cluster, here {row[0]} * {params.n_clusters}"
+        raise JobFileError(wrong, f"use lloyd where their product passes {EXACT_LIMIT}")
+
+
 def _center_dtype(dtype: str) -> str:
     """float32 for float16 and float32, float64 for float64 and integers."""
     return "<f4" if dtype[-2:] in ("f2", "f4") else "<f8"
@@ -169,6 +180,7 @@ class ClusterRunner(Runner):
             max_iter=params.max_iter,
             tol=params.tol,
             random_state=params.random_state,
+            exact=params.algorithm == "exact",
         )
 
     def _several_features(self, shard: Shard) -> Clusters:

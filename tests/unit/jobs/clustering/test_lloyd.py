@@ -11,6 +11,7 @@ import pytest
 from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
+from benchmarks.distributions import DISTRIBUTIONS, sample
 from muster.jobs.clustering import lloyd
 from muster.jobs.clustering.lloyd import Clusters, LloydSettings
 from muster.jobs.clustering.sorted_rows import Buffers, SortedTable, why_none
@@ -61,7 +62,7 @@ def by_hand(row: Array, centers: Array) -> tuple[Array, float]:
 def test_it_lands_where_sklearn_lands_from_the_same_start(shape: str, n: int, k: int) -> None:
     rows = rows_of(shape, 3, n)
     init = np.random.default_rng(k).choice(rows[0][rows[0] != 0], k, replace=False)
-    found = lloyd.cluster(rows, LloydSettings(k, init=init), labels=True)
+    found = lloyd.cluster(rows, LloydSettings(k, init=init, tol=1e-4), labels=True)
     for i, row in enumerate(rows):
         theirs = sklearn_fit(row, k, init[:, None])
         order = theirs.cluster_centers_[:, 0].argsort()
@@ -75,7 +76,7 @@ def test_it_lands_where_sklearn_lands_from_the_same_start(shape: str, n: int, k:
 def test_empty_clusters_move_as_in_sklearn() -> None:
     row = rows_of("t3", 1, 2000)
     init = np.array([0.0, 0.1, 500.0, 600.0, 700.0])
-    found = lloyd.cluster(row, LloydSettings(5, init=init))
+    found = lloyd.cluster(row, LloydSettings(5, init=init, tol=1e-4))
     theirs = sklearn_fit(row[0], 5, init[:, None])
     np.testing.assert_allclose(found.centers[0], np.sort(theirs.cluster_centers_[:, 0]), rtol=1e-9)
     assert found.iterations[0] == theirs.n_iter_ and found.counts.min() > 0
@@ -97,7 +98,7 @@ def test_one_empty_cluster_moves_in_many_rows_as_in_one(shape: str) -> None:
 def test_max_iter_and_tol_stop_where_sklearn_stops(more: dict[str, Any]) -> None:
     row = rows_of("normal", 1, 3000)
     init = np.linspace(-1, 1, 6)
-    found = lloyd.cluster(row, LloydSettings(6, init=init, **more))
+    found = lloyd.cluster(row, LloydSettings(6, init=init, **{"tol": 1e-4, **more}))
     theirs = KMeans(6, init=init[:, None], n_init=1, **more)
     if more.get("max_iter", 300) > 3:
         theirs.fit(row[0][:, None])
@@ -117,12 +118,50 @@ def test_the_density_start_is_as_good_as_k_means_plus_plus(shape: str, n: int, k
     assert lloyd.cluster(rows, LloydSettings(k)).inertia.mean() <= 1.01 * np.mean(theirs)
 
 
-@pytest.mark.parametrize("init", ["density", "k-means++", "random"])
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_on_any_data_it_is_close_to_the_best_and_its_centers_are_means(name: str) -> None:
+    rows = sample(name, 10, 1024)
+    found, best = (lloyd.cluster(rows, LloydSettings(16, exact=exact)) for exact in (False, True))
+    least = 1e-12 * rows.astype(np.float64).var(axis=1)
+    over = (found.inertia + least) / (best.inertia + least)
+    assert over.mean() <= 1.02 and over.max() <= 1.1
+    for row, counts, centers in zip(rows, found.counts, found.centers, strict=True):
+        distinct = len(np.unique(row))
+        assert np.count_nonzero(counts) == min(16, distinct)
+        if distinct <= 60:
+            assert over.max() <= 1 + 1e-9
+        cells = np.split(np.sort(row.astype(np.float64)), counts.cumsum()[:-1])
+        for cell, center in zip(cells[: min(16, distinct)], centers, strict=False):
+            exact_mean = cell[0] + (cell - cell[0]).mean()
+            assert abs(center - exact_mean) <= max(1e-3 * cell.std(), np.spacing(np.abs(cell).max()))
+
+
+@pytest.mark.parametrize(("n", "k"), [(16384, 4), (65536, 16), (30000, 60)])
+def test_large_cells_come_to_rest_too(n: int, k: int) -> None:
+    rows = rows_of("t3", 2, n)
+    found = lloyd.cluster(rows, LloydSettings(k))
+    assert found.iterations.max() < 300
+    for row, counts, centers in zip(rows, found.counts, found.centers, strict=True):
+        for cell, center in zip(np.split(np.sort(row), counts.cumsum()[:-1]), centers, strict=True):
+            assert abs(center - cell.mean()) <= 1e-3 * cell.std() + 1e-12
+
+
+def test_equal_values_are_their_own_center() -> None:
+    rows = np.random.default_rng(2).standard_normal((20, 1024))
+    rows[:, :61], rows[:, 61:63] = 3.0, (1e4, -1e4)
+    found = lloyd.cluster(rows, LloydSettings(16, init="k-means++"))
+    for row, counts, centers in zip(rows, found.counts, found.centers, strict=True):
+        for cell, center in zip(np.split(np.sort(row), counts.cumsum()[:-1]), centers, strict=True):
+            assert center == pytest.approx(cell.mean(), abs=1e-3 * cell.std() + 1e-12)
+
+
+@pytest.mark.parametrize("init", ["density", "k-means++", "random", "exact"])
 @pytest.mark.parametrize(("n", "k"), [(40, 5), (257, 40), (1024, 16), (5000, 33)])
 def test_a_row_never_sees_its_neighbours(init: Any, n: int, k: int) -> None:
     rows = rows_of("t3", 9, n).astype(np.float32)
     rows[3] = np.round(rows[3])
-    settings = LloydSettings(k, init=init, n_init=2)
+    rows[5:7, :3], rows[8, ::2] = 1e5, 0
+    settings = LloydSettings(k, exact=True) if init == "exact" else LloydSettings(k, init=init, n_init=2)
     whole = lloyd.cluster(rows, settings, first_row=70, labels=True)
     for i in range(len(rows)):
         alone = lloyd.cluster(rows[i : i + 1], settings, first_row=70 + i, labels=True)

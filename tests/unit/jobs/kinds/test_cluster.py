@@ -59,12 +59,12 @@ def blobs(count: int, n: int, dtype: Any = np.float32) -> Array:
 
 def test_it_is_found_by_its_name() -> None:
     kind = registry.load("cluster")
-    assert isinstance(kind, Cluster) and kind.kernel == 2 and not kind.wants_code
+    assert isinstance(kind, Cluster) and kind.kernel == 3 and not kind.wants_code
 
 
 def test_defaults_are_sklearns() -> None:
     ours, theirs = msgspec.to_builtins(params()), KMeans().get_params()
-    for name in ("n_clusters", "n_init", "max_iter", "tol", "algorithm"):
+    for name in ("n_clusters", "n_init", "max_iter", "algorithm"):
         assert ours[name] == theirs[name]
 
 
@@ -80,6 +80,8 @@ def test_defaults_are_sklearns() -> None:
         ({"n_clusters": 65}, ONE, "params.n_clusters: expected at most 64, the values of a row, got 65"),
         ({"n_clusters": 65}, SEVERAL, "params.n_clusters: expected at most 64"),
         ({"tol": float("inf")}, ONE, "params.tol"),
+        ({"algorithm": "exact"}, SEVERAL, "params.algorithm: exact is for rows of one feature"),
+        ({"algorithm": "exact", "n_clusters": 300}, Shape((1 << 20,), "<f4"), "params.algorithm: exact takes 4 bytes"),
         ({"init": "density"}, SEVERAL, "params.init: density is for rows of one feature"),
         ({"init": [1, 2]}, ONE, "params.init: expected 8 numbers"),
         ({"init": [[1], [2]], "n_clusters": 2}, ONE, "params.init: expected 2 numbers"),
@@ -181,6 +183,13 @@ def test_several_features_take_sklearns_parameters(more: dict[str, Any]) -> None
     given = {**more, "init": np.array(more["init"], float)} if "init" in more else more
     theirs = KMeans(2, random_state=stream(0, 0), **({"n_init": 1} if "init" in more else {}), **given).fit(rows[0])
     np.testing.assert_array_equal(result["centers"][0], theirs.cluster_centers_)
+
+
+def test_exact_is_an_algorithm() -> None:
+    rows = np.random.default_rng(1).standard_t(2, (30, 300)).astype(np.float32)
+    best, default = (run(rows, n_clusters=20, algorithm=name, init="random", n_init=1) for name in ("exact", "lloyd"))
+    assert (best["inertia"] <= default["inertia"] * (1 + 1e-12)).all()
+    assert best["inertia"].sum() < 0.98 * default["inertia"].sum()
 
 
 def test_fewer_distinct_points_than_clusters_is_no_failure() -> None:

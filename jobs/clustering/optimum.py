@@ -1,0 +1,226 @@
+"""The best cells there are, by dynamic programming: of a few grains of many rows, or of every value of one row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from muster.jobs.clustering.sorted_rows import Floats, Ints, SortedTable, edges
+
+MORE_GRAINS = 32  # than two for each center
+SURELY = 1.25  # roundings are far smaller
+COSTS = 1 << 17  # looked at together
+
+
+def grains(k: int) -> int:
+    """How many there are of a row at most."""
+    return 2 * k + MORE_GRAINS
+
+
+def of_grains(table: SortedTable, live: Ints, centers: Floats) -> Ints:
+    """The bounds of the best unions of neighbouring grains, as many as there are centers.
+
+    Grains are the values below and above each of these centers, cut further at the row's widest gaps; or, in a row of
+    few distinct values, each of these, so that nothing is better. Every row has k distinct values at least.
+    """
+    k = centers.shape[1]
+    step = max(1, COSTS // grains(k) ** 2)
+    parts = (slice(at, at + step) for at in range(0, len(live), step))
+    return np.concatenate([_of_some(table, live[part], centers[part]) for part in parts])
+
+
+def _of_some(table: SortedTable, live: Ints, centers: Floats) -> Ints:
+    k = centers.shape[1]
+    bounds = _grains(table, live, centers)
+    counts = bounds[:, 1:] - bounds[:, :-1]
+    sums = table.sums(live, bounds)
+    means = (sums[:, 1:] - sums[:, :-1]) / np.maximum(counts, 1)
+    return np.take_along_axis(bounds, best_unions(counts, means, k, 1, 0).cuts, axis=1)
+
+
+def _grains(table: SortedTable, live: Ints, centers: Floats) -> Ints:
+    """Where grains begin and end, n at last."""
+    halves = table.search(live, np.sort(np.concatenate([centers, edges(centers)], axis=1), axis=1))
+    most = grains(centers.shape[1])
+    bounds = np.full((len(live), most + 1), table.n)
+    bounds[:, 0] = 0
+    for row, own, given in zip(live.tolist(), bounds, halves, strict=True):
+        at = _gaps(table.row(row), most - 1, len(given))
+        own[1 : 1 + len(at)] = at
+        if len(at) < most - len(given):
+            own[most - len(given) : most] = given
+    bounds.sort(axis=1)
+    np.copyto(bounds[:, 1:], table.n, where=bounds[:, 1:] == bounds[:, :-1])
+    bounds.sort(axis=1)
+    return bounds
+
+
+def _gaps(values: Floats, most: int, others: int) -> Ints:
+    """Where a sorted row's values change, if not more often than `most`; else its widest gaps, fewer by `others`."""
+    gaps = values[1:] - values[:-1]
+    at = np.flatnonzero(gaps)
+    if len(at) > most:
+        wanted = most - others
+        least = np.partition(gaps[at], len(at) - wanted)[len(at) - wanted]
+        at = at[gaps[at] >= least][:wanted]
+    behind: Ints = at + 1
+    return behind
+
+
+@dataclass(frozen=True)
+class Unions:
+    """Which grain each of k unions begins with, and where the last ends; their inertia beyond that within grains."""
+
+    cuts: Ints  # (rows, k + 1)
+    inertia: Floats  # (rows,)
+    before: Floats  # (rows,): of unions of `stride` grains each
+
+
+def best_unions(counts: Ints, means: Floats, k: int, stride: int, reach: int) -> Unions:
+    """Of neighbouring grains (rows, grains). Union j begins at most `reach` grains before stride * j.
+
+    And as many after it; or without a reach at any grain.
+    """
+    rows, grains = counts.shape
+    width = 2 * reach + 1 if reach else grains - k + 1
+    padded = np.zeros((2, grains + width, rows))  # empty ones cost nothing
+    padded[:, reach : reach + grains] = counts.T, means.T
+    costs = _costs(padded[0], padded[1], stride, width)
+    row, start, item = costs.strides
+    best, end = np.full((width, rows), np.inf), reach or width - 1
+    best[reach] = 0
+    ahead = as_strided(costs[width - 1], (k, width, width, rows), (stride * start, start - row, row, item))
+    path, chosen = np.empty((width, width, rows)), []
+    for j in range(k):
+        np.add(ahead[j], best[:, None], out=path)
+        best = np.minimum.reduce(path, axis=0)
+        chosen.append(first_of(path, best))
+    cuts = traced(chosen, end) + (np.arange(k + 1) * stride - reach)[:, None]
+    before = np.add.reduce(costs[width - 1, reach : reach + stride * k : stride], axis=0)
+    return Unions(cuts.T, best[end], before)
+
+
+def _costs(counts: Floats, means: Floats, stride: int, width: int) -> Floats:
+    """[length, start, row]: the inertia between so many grains, by adding one to another, so that nothing cancels.
+
+    The first length is that of a union that loses most of its `stride` grains to both sides.
+    """
+    least = stride - width + 1
+    costs = np.empty((2 * width - 1, *counts.shape))
+    costs[: 1 - least] = np.inf
+    costs[1 - least] = 0
+    so_far, mean, cost = counts, means, costs[1 - least]
+    for length in range(2, stride + width):
+        more, gap, before = counts[length - 1 :], means[length - 1 :] - mean[:-1], so_far[:-1]
+        so_far = before + more
+        share = more / np.maximum(so_far, 1)
+        share *= gap
+        mean = mean[:-1] + share
+        share *= gap
+        share *= before
+        cost = np.add(cost[:-1], share, out=costs[length - least, : len(share)])
+        costs[length - least, len(share) :] = np.inf
+    return costs
+
+
+def first_of(path: Floats, best: Floats) -> NDArray[Any]:
+    """How many of the paths [a, b, row] to b come after the first that is as short as the best.
+
+    Of equal ones the first counts: empty grains come last, and so none of them is left a union.
+    """
+    return np.asarray(np.maximum.reduce((path == best) * _behind(len(path)), axis=0))
+
+
+@cache
+def _behind(width: int) -> NDArray[Any]:
+    return np.arange(width)[::-1, None, None].astype(np.min_scalar_type(width))
+
+
+def traced(chosen: list[NDArray[Any]], end: int) -> Ints:
+    """Which place (cuts, rows) each cut has on the best path, from the last, which is at `end`."""
+    width, rows = chosen[0].shape
+    places, column = np.full((len(chosen) + 1, rows), end), np.arange(rows)
+    for j in range(len(chosen) - 1, -1, -1):
+        places[j] = width - 1 - chosen[j].ravel().take(places[j + 1] * rows + column).astype(np.int64)
+    return places
+
+
+def of_values(values: Floats, k: int, known: float) -> Ints:
+    """Where the best k cells of a sorted row of as many distinct values begin, and where the last ends.
+
+    `known` is an inertia that can be had. No cell of the best reaches over a gap whose ends alone would cost more. So
+    the values between two such gaps are summed from their own middle, and lumps far apart cost no precision.
+    """
+    first = np.append(0, np.flatnonzero(values[1:] != values[:-1]) + 1)
+    distinct, ends = values[first], np.append(first, len(values))
+    apart = np.square(distinct[1:] - distinct[:-1]) > SURELY * 2 * known
+    lumps = np.concatenate([[0], np.flatnonzero(apart) + 1, [len(first)]])
+    sizes = lumps[1:] - lumps[:-1]
+    near = distinct - np.repeat(distinct[(lumps[1:] + lumps[:-1]) // 2], sizes)
+    weighted = (ends[1:] - ends[:-1]) * near
+    sums, squares = (np.append(0.0, np.cumsum(part)) for part in (weighted, weighted * near))
+    lumped = _Lumped(ends.astype(np.float64), sums, squares, np.append(0, np.repeat(lumps[:-1], sizes)))
+    bounds: Ints = ends[_best_cuts(lumped, len(first), k)]
+    return bounds
+
+
+@dataclass(frozen=True)
+class _Lumped:
+    """Running sums before each of a row's distinct values, and after the last."""
+
+    counts: Floats
+    sums: Floats
+    squares: Floats
+    least: Ints  # the first value of the lump of the one before
+
+    def cost(self, start: Ints, end: Ints) -> Floats:
+        """The inertia of the values from `start` to before `end`; infinite if they are of several lumps."""
+        total, squares = self.sums[end] - self.sums[start], self.squares[end] - self.squares[start]
+        cost = np.maximum(squares - total * total / (self.counts[end] - self.counts[start]), 0)
+        return np.where(start < self.least[end], np.inf, cost)
+
+
+def _best_cuts(lumped: _Lumped, distinct: int, k: int) -> Ints:
+    """Which values the best k cells begin with, and where the last ends.
+
+    With j cells, as many values at least are covered, and enough are left for the others: `surplus` is what is covered
+    beyond j, of distinct - k at most.
+    """
+    surplus = np.arange(distinct - k + 1)
+    best, chosen = lumped.cost(np.zeros_like(surplus), surplus + 1), np.empty((k - 1, len(surplus)), np.int32)
+    for j in range(1, k):
+        best, chosen[j - 1] = _layer(lumped, best, j)
+    cuts = [distinct]
+    for j in range(k - 1, 0, -1):
+        cuts.append(j + int(chosen[j - 1, cuts[-1] - j - 1]))
+    return np.array([0, *cuts[::-1]])
+
+
+def _layer(lumped: _Lumped, before: Floats, j: int) -> tuple[Floats, Ints]:
+    """For each surplus the least inertia with one cell more than j, and the surplus of those j.
+
+    The latter never falls as the surplus grows. So each found one bounds its neighbours', and all are found in rounds:
+    of the surpluses halfway between those that are known, at once.
+    """
+    size = len(before)
+    best, chosen = np.empty(size), np.empty(size + 2, np.int64)
+    chosen[0], chosen[1:] = 0, size - 1  # of surplus t at t + 1
+    half = 1 << size.bit_length() >> 1
+    while half:
+        ends = np.arange(half, size + 1, 2 * half)
+        low, high = chosen[ends - half], np.minimum(chosen[np.minimum(ends + half, size + 1)], ends - 1)
+        lengths = high - low + 1
+        starts = np.cumsum(lengths) - lengths
+        owner = np.repeat(np.arange(len(ends)), lengths)
+        tried = np.arange(len(owner)) + (low - starts)[owner]
+        costs = before[tried] + lumped.cost(tried + j, (ends + j)[owner])
+        best[ends - 1] = np.minimum.reduceat(costs, starts)
+        least = np.flatnonzero(costs == best[ends - 1][owner])
+        chosen[ends[owner[least]]] = tried[least]  # the last of equal ones
+        half >>= 1
+    return best, chosen[1:-1]

@@ -1,7 +1,8 @@
-"""The one-feature kernel beside np.sort of the same rows and sklearn's KMeans: time and inertia. Starts no farm.
+"""The one-feature kernel beside np.sort, sklearn's KMeans and kmeans1d: time and inertia. Starts no farm.
 
 `python -m benchmarks.kernel [--full]`. The last line is JSON: rows of 65,536 values a second, ours and np.sort's, the
-worst share of the two (ratio), and every case in `parts`.
+worst share of the two (ratio), and every case in `parts`. `--distributions` prints the table of docs/cluster.md
+instead: inertia on forty kinds of rows, over sklearn's and over the least there is.
 """
 
 from __future__ import annotations
@@ -12,20 +13,20 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from benchmarks.distributions import BELLS, DISTRIBUTIONS, Rows, sample
 from muster.jobs.clustering.lloyd import LloydSettings, cluster
 
-Rows = NDArray[Any]
-SHAPES = ("normal", "laplace", "t3", "relu", "bimodal", "uniform")
+SHAPES = tuple(BELLS)
 QUICK_SHAPES = ("normal", "t3", "relu")
 LONG = 65_536
 LENGTHS = {256: 4_096, 1_024: 1_024, 4_096: 256, LONG: 32}  # values a row: rows
 CLUSTERS = (16, 128)
 ROUNDS = 5
+ODD_ROWS, ODD_VALUES, ODD_CLUSTERS = 200, 1_024, 16
+NOTHING = 1e-12  # of a row's variance, added to all inertias: some of the best are 0
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,9 @@ class Case:
     sort_us: float  # per row, as the others
     ours_us: float
     sklearn_us: float
+    kmeans1d_us: float  # the optimum by dynamic programming, compiled
     inertia: float  # ours over sklearn's k-means++ with n_init=1, mean over rows and seeds
+    optimum: float  # ours over kmeans1d's, mean over rows
 
     @property
     def sorts(self) -> float:
@@ -47,22 +50,6 @@ class Case:
     @property
     def speedup(self) -> float:
         return self.sklearn_us / self.ours_us
-
-
-def sample(shape: str, count: int, n: int) -> Rows:
-    """Float32 rows of a distribution, always the same."""
-    rng = np.random.default_rng([SHAPES.index(shape), n])
-    normal = rng.standard_normal((count, n))
-    made: dict[str, Callable[[], Rows]] = {
-        "normal": lambda: normal,
-        "laplace": lambda: rng.laplace(size=(count, n)),
-        "t3": lambda: rng.standard_t(3, (count, n)),
-        "relu": lambda: np.maximum(normal, 0),
-        "bimodal": lambda: normal * 0.3 + rng.choice([-2.0, 2.0], (count, n)),
-        "uniform": lambda: rng.random((count, n)),
-    }
-    rows: Rows = made[shape]().astype(np.float32)
-    return rows
 
 
 def alternating(*calls: Callable[[], object]) -> list[float]:
@@ -82,6 +69,8 @@ def measure(shape: str, n: int, k: int, seeds: int) -> Case:
     sort, ours = alternating(lambda: np.sort(rows, axis=1), lambda: cluster(rows, settings))
     few = rows[: 1 if n == LONG else 16]
     seconds, theirs = sklearn_runs(few, k, seeds)
+    best_seconds, best = kmeans1d_runs(few, k)
+    found = cluster(few, settings).inertia
     return Case(
         shape=shape,
         values=n,
@@ -89,7 +78,9 @@ def measure(shape: str, n: int, k: int, seeds: int) -> Case:
         sort_us=round(sort / len(rows) * 1e6, 2),
         ours_us=round(ours / len(rows) * 1e6, 1),
         sklearn_us=round(seconds * 1e6),
-        inertia=round(float((cluster(few, settings).inertia / theirs).mean()), 4),
+        kmeans1d_us=round(best_seconds * 1e6),
+        inertia=round(float((found / theirs).mean()), 4),
+        optimum=round(float((found / best).mean()), 4),
     )
 
 
@@ -109,16 +100,37 @@ def sklearn_runs(rows: Rows, k: int, seeds: int) -> tuple[float, Rows]:
     return best, inertia.mean(axis=1)
 
 
+def kmeans1d_runs(rows: Rows, k: int) -> tuple[float, Rows]:
+    """Best seconds per row, and each row's inertia."""
+    import kmeans1d
+
+    seconds, inertia = float("inf"), []
+    for row in rows.astype(np.float64):
+        begun = time.perf_counter()
+        centers = kmeans1d.cluster(row, k).centroids
+        seconds = min(seconds, time.perf_counter() - begun)
+        inertia.append(inertia_of(row, np.array(centers)))
+    return seconds, np.array(inertia)
+
+
+def inertia_of(row: Rows, centers: Rows) -> float:
+    """Around centers as they were put out, in float64."""
+    values, centers = row.astype(np.float64), np.sort(centers.astype(np.float64))
+    nearest = centers[((centers[1:] + centers[:-1]) / 2).searchsorted(values)]
+    return float(np.square(values - nearest).sum())
+
+
 def cases(shapes: tuple[str, ...], seeds: int) -> Iterator[Case]:
-    heads = ("shape", "values", "k", "sort us", "ours us", "x sort", "x sklearn", "inertia")
-    print("{:8} {:>7} {:>4} {:>9} {:>9} {:>7} {:>9} {:>8}".format(*heads))
+    heads = ("shape", "values", "k", "sort us", "ours us", "x sort", "x sklearn", "x kmeans1d", "inertia", "optimum")
+    print("{:8} {:>7} {:>4} {:>9} {:>9} {:>7} {:>9} {:>10} {:>8} {:>8}".format(*heads))
     for n in LENGTHS:
         for k in CLUSTERS:
             for shape in shapes:
                 case = measure(shape, n, k, seeds)
                 print(
                     f"{shape:8} {n:7} {k:4} {case.sort_us:9.2f} {case.ours_us:9.1f} {case.sorts:7.2f} "
-                    f"{case.speedup:9.0f} {case.inertia:8.4f}",
+                    f"{case.speedup:9.0f} {case.kmeans1d_us / case.ours_us:10.1f} "
+                    f"{case.inertia:8.4f} {case.optimum:8.4f}",
                     flush=True,
                 )
                 yield case
@@ -133,7 +145,11 @@ def summary(found: list[Case]) -> dict[str, object]:
         "ratio": round(1 / worst.sorts, 3),
         "parts": {
             f"{case.shape}/{case.values}/{case.clusters}": {
-                **{name: value for name, value in asdict(case).items() if name.endswith("_us") or name == "inertia"},
+                **{
+                    name: value
+                    for name, value in asdict(case).items()
+                    if name.endswith("_us") or name in ("inertia", "optimum")
+                },
                 "sorts": round(case.sorts, 2),
                 "sklearn": round(case.speedup, 1),
             }
@@ -142,11 +158,50 @@ def summary(found: list[Case]) -> dict[str, object]:
     }
 
 
+def odd_inertias(rows: Rows) -> Rows:
+    """Of each row: ours, sklearn's with n_init=1 and 10, the least that kmeans1d or `exact` finds."""
+    import kmeans1d
+    from sklearn.cluster import KMeans
+    from threadpoolctl import threadpool_limits
+
+    single = rows.dtype.kind == "f" and rows.dtype.itemsize <= 4
+    given = rows.astype(np.float32 if single else np.float64)
+    ours, best = (
+        cluster(rows, LloydSettings(ODD_CLUSTERS, exact=exact)).centers.astype(given.dtype) for exact in (False, True)
+    )
+    found = []
+    for seed, row in enumerate(given):
+        with threadpool_limits(1):
+            models = [KMeans(ODD_CLUSTERS, n_init=times, random_state=seed).fit(row[:, None]) for times in (1, 10)]
+        theirs = [model.cluster_centers_[:, 0] for model in models]
+        optimum = np.array(kmeans1d.cluster(row.astype(np.float64), ODD_CLUSTERS).centroids)
+        inertias = [inertia_of(row, centers) for centers in (ours[seed], *theirs, best[seed], optimum)]
+        found.append([*inertias[:3], min(inertias[3:])])
+    return np.array(found) + NOTHING * given.astype(np.float64).var(axis=1, keepdims=True)
+
+
+def odd_table() -> None:
+    """As docs/cluster.md has it."""
+    print("| rows | over `n_init=1` | over `n_init=10` | worst row | over the optimum | worst row |")
+    print("|---|---|---|---|---|---|")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # there may be fewer distinct values than clusters
+        for name in DISTRIBUTIONS:
+            ours, once, ten, best = odd_inertias(sample(name, ODD_ROWS, ODD_VALUES)).T
+            figures = [(ours / once).mean()]
+            figures += [figure for other in (ten, best) for figure in ((ours / other).mean(), (ours / other).max())]
+            print(f"| {name} | " + " | ".join(f"{figure:.3f}" for figure in figures) + " |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.kernel", description=__doc__)
     parser.add_argument("--full", action="store_true", help="all six distributions and more seeds: some minutes")
-    full = parser.parse_args().full
-    found = list(cases(SHAPES if full else QUICK_SHAPES, 5 if full else 2))
+    parser.add_argument("--distributions", action="store_true", help="the table of docs/cluster.md: some minutes")
+    given = parser.parse_args()
+    if given.distributions:
+        odd_table()
+        return
+    found = list(cases(SHAPES if given.full else QUICK_SHAPES, 5 if given.full else 2))
     print(json.dumps(summary(found)))
 
 

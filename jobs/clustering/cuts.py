@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from muster.jobs.clustering import optimum
-from muster.jobs.clustering.sorted_rows import Flags, Ints, SortedTable
+from muster.jobs.clustering.sorted_rows import Flags, Floats, Ints, SortedTable
 
 REACH = 4  # places on each side of a cut: at first as far as the next cuts, so that any cell may move on
 SMALL = 16  # values to a cell, on average: of fewer, half as many places do
@@ -68,22 +68,20 @@ def _refined(table: SortedTable, live: Ints, bounds: Ints, parts: int, reach: in
     means = totals / np.maximum(counts, 1)
     more, extra = (places - now[:, None]).astype(np.float64), sums - sums[:, reach, None]
     upper, lower = extra[1:] - means[:, None] * more[1:], extra[:-1] - means[:, None] * more[:-1]
-    loss = (means[1:] - means[:-1])[:, None] * (upper[:-1] + lower[1:])
+    loss = np.zeros(upper.shape)
+    loss[:-1] = (means[1:] - means[:-1])[:, None] * (upper[:-1] + lower[1:])
     sizes = counts[:, None] + more[1:]
-    k, width, rows = upper.shape
-    path, size, best = np.empty((width, width, rows)), np.empty((width, width, rows)), np.zeros((width, rows))
-    chosen = []
-    for j in range(k):
-        np.subtract(lower[j][:, None], upper[j], out=path)
-        path *= path
-        np.subtract(more[j][:, None], sizes[j], out=size)
-        path /= np.minimum(size, -1, out=size)  # 0 only of empty cells
-        path += best[:, None]
-        best = np.minimum.reduce(path, axis=0)
-        chosen.append(optimum.first_of(path, best))
-        if j < k - 1:
-            best += loss[j]
-    found: Ints = np.take_along_axis(places, optimum.traced(chosen, reach)[:, None], axis=1)[:, 0].T
+
+    def less(some: slice) -> Floats:
+        """What inertia loses, below zero, as the means of some cells follow their values."""
+        off: Floats = lower[some, :, None] - upper[some, None]
+        size = more[:-1][some, :, None] - sizes[some, None]
+        off *= off
+        off /= np.minimum(size, -1, out=size)  # 0 only of empty cells
+        return off
+
+    chosen, _ = optimum.shortest(less, loss, np.zeros(upper.shape[1:]), reach)
+    found: Ints = np.take_along_axis(places, chosen[:, None], axis=1)[:, 0].T
     return found
 
 

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from muster.jobs.clustering import cuts, initial_centers, optimum
 from muster.jobs.clustering.sorted_rows import Buffers, Cells, Flags, Floats, Ints, SortedTable
 
-BATCH_ROWS = 128  # worked on at once: enough to spread the cost of a numpy call, few enough for the caches
+BATCH_ROWS = 256  # worked on at once: enough to spread the cost of a numpy call, few enough for the caches
 BATCH_VALUES = 1 << 21  # of a batch at most
+BATCH_CELLS = 1 << 15  # of a batch at most: each takes some KiB where cuts are moved
 CANCELLED = 2.0**-20  # inertia below this share of the squares is summed again from the values
 REST = 1e-3  # a center rests that is no further from the mean of its values than this share of their deviation
 MUCH = 0.05  # of a row's inertia
@@ -54,7 +55,7 @@ def cluster(rows: NDArray[Any], settings: LloydSettings, first_row: int = 0, lab
     """Cluster each row of `rows` (count, n) by itself. `first_row` is the absolute number of the first."""
     count, n = rows.shape
     assert count and n >= settings.n_clusters, "callers check shapes"
-    step = max(1, min(BATCH_VALUES // n, BATCH_ROWS))
+    step = max(1, min(BATCH_VALUES // n, BATCH_CELLS // settings.n_clusters, BATCH_ROWS))
     buffers = Buffers(min(step, count), n, rows.dtype)
     parts, again = [], []
     for at in range(0, count, step):

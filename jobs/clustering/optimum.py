@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
-from numpy.typing import NDArray
 
 from muster.jobs.clustering.sorted_rows import Floats, Ints, SortedTable, edges
 
 MORE_GRAINS = 32  # than two for each center
 SURELY = 1.25  # roundings are far smaller
-COSTS = 1 << 17  # looked at together
+COSTS = 1 << 17  # of unions, of several rows at once
+TOGETHER = 1 << 16  # lengths of paths: they stay in a core's cache
 
 
 def grains(k: int) -> int:
@@ -92,17 +91,15 @@ def best_unions(counts: Ints, means: Floats, k: int, stride: int, reach: int) ->
     padded[:, reach : reach + grains] = counts.T, means.T
     costs = _costs(padded[0], padded[1], stride, width)
     row, start, item = costs.strides
+    ahead = as_strided(costs[width - 1], (k, width, width, rows), (stride * start, start - row, row, item))
     best, end = np.full((width, rows), np.inf), reach or width - 1
     best[reach] = 0
-    ahead = as_strided(costs[width - 1], (k, width, width, rows), (stride * start, start - row, row, item))
-    path, chosen = np.empty((width, width, rows)), []
-    for j in range(k):
-        np.add(ahead[j], best[:, None], out=path)
-        best = np.minimum.reduce(path, axis=0)
-        chosen.append(first_of(path, best))
-    cuts = traced(chosen, end) + (np.arange(k + 1) * stride - reach)[:, None]
-    before = np.add.reduce(costs[width - 1, reach : reach + stride * k : stride], axis=0)
-    return Unions(cuts.T, best[end], before)
+    places, best = shortest(lambda some: ahead[some].copy(), np.zeros((k, 1, 1)), best, end)
+    cuts = places + (np.arange(k + 1) * stride - reach)[:, None]
+    before = np.cumsum(
+        costs[width - 1, reach : reach + stride * k : stride], axis=0
+    )  # whose order no number of rows changes
+    return Unions(cuts.T, best[end], before[-1])
 
 
 def _costs(counts: Floats, means: Floats, stride: int, width: int) -> Floats:
@@ -128,26 +125,27 @@ def _costs(counts: Floats, means: Floats, stride: int, width: int) -> Floats:
     return costs
 
 
-def first_of(path: Floats, best: Floats) -> NDArray[Any]:
-    """How many of the paths [a, b, row] to b come after the first that is as short as the best.
+def shortest(lengths: Callable[[slice], Floats], tolls: Floats, best: Floats, end: int) -> tuple[Ints, Floats]:
+    """Which place (cuts, rows) each cut has on the shortest path to `end` of the last, and all lengths to that one.
 
-    Of equal ones the first counts: empty grains come last, and so none of them is left a union.
+    Steps are [a, b, row], from a cut's place a to the next one's place b, where a toll is due; `best` is how long it is
+    to the first cut's places. Of equal paths that from the first place counts: empty grains come last, and so none of
+    them is left a union.
     """
-    return np.asarray(np.maximum.reduce((path == best) * _behind(len(path)), axis=0))
-
-
-@cache
-def _behind(width: int) -> NDArray[Any]:
-    return np.arange(width)[::-1, None, None].astype(np.min_scalar_type(width))
-
-
-def traced(chosen: list[NDArray[Any]], end: int) -> Ints:
-    """Which place (cuts, rows) each cut has on the best path, from the last, which is at `end`."""
-    width, rows = chosen[0].shape
-    places, column = np.full((len(chosen) + 1, rows), end), np.arange(rows)
-    for j in range(len(chosen) - 1, -1, -1):
-        places[j] = width - 1 - chosen[j].ravel().take(places[j + 1] * rows + column).astype(np.int64)
-    return places
+    steps, (width, rows) = len(tolls), best.shape
+    together = max(1, TOGETHER // (width * width * rows))
+    behind, chosen = np.arange(width)[::-1, None, None].astype(np.min_scalar_type(width)), []
+    for at in range(0, steps, together):
+        paths = lengths(slice(at, at + together))
+        tops = np.empty((len(paths), width, rows))
+        for path, top, toll in zip(paths, tops, tolls[at : at + together], strict=True):
+            path += best[:, None]
+            best = np.minimum.reduce(path, axis=0, out=top) + toll
+        chosen.extend(width - 1 - np.maximum.reduce((paths == tops[:, None]) * behind, axis=1))
+    places, column = np.full((steps + 1, rows), end), np.arange(rows)
+    for j in range(steps - 1, -1, -1):
+        places[j] = chosen[j].ravel().take(places[j + 1] * rows + column)
+    return places, best
 
 
 def of_values(values: Floats, k: int, known: float) -> Ints:

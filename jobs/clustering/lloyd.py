@@ -144,7 +144,7 @@ def _doubtful(table: SortedTable, found: Clusters) -> Ints:
     alone = np.where(counts > 1, counts / np.maximum(counts - 1, 1) * (off * off), 0).max(axis=1)
     both = np.maximum(counts[:, 1:] + counts[:, :-1], 1)
     united = counts[:, 1:] * counts[:, :-1] / both * np.square(centers[:, 1:] - centers[:, :-1])
-    few = table.few(optimum.grains(counts.shape[1]))
+    few = table.few(optimum.few(counts.shape[1]))
     return np.flatnonzero(few | (alone - united.min(axis=1, initial=np.inf) > MUCH * found.inertia))
 
 

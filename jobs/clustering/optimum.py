@@ -21,6 +21,11 @@ def grains(k: int) -> int:
     return 2 * k + MORE_GRAINS
 
 
+def few(k: int) -> int:
+    """Rows of fewer distinct values get the optimum: of more, it takes long where clusters are many."""
+    return min(grains(k), k + 2 * MORE_GRAINS)
+
+
 def of_grains(table: SortedTable, live: Ints, centers: Floats) -> Ints:
     """The bounds of the best unions of neighbouring grains, as many as there are centers.
 

@@ -111,7 +111,7 @@ class Meter:
             self.done += len(event.outcome.numbers)
             self._lately.append((now, len(event.outcome.numbers)))
         elif isinstance(event, Pulled):
-            self.pulled_bytes += event.nbytes
+            self.pulled_bytes += event.nbytes - event.spared
         elif isinstance(event, PushAnswered) and isinstance(event.answer, Settled):
             self.pushed += len(event.sent)
             self.pushed_bytes += event.nbytes

@@ -19,6 +19,7 @@ import msgspec
 
 from muster.agent.channels.bandwidth import Bandwidth
 from muster.agent.channels.control import Control
+from muster.agent.channels.own_copy import OwnCopy
 from muster.agent.channels.pull import Pulling
 from muster.agent.channels.push import Pushing
 from muster.agent.channels.rounds import Following
@@ -81,6 +82,7 @@ class AgentSettings:
     bandwidth: int | None = None  # bytes per second, both ways together
     pythons: Mapping[str, str] = field(default_factory=dict)  # name of an environment → its interpreter
     share: CpuShare | None = None  # what it says to other agents here of the processors that it lends
+    have: Path | None = None  # a copy of the sources on this machine
 
 
 class Interrupted(BaseException):
@@ -99,7 +101,8 @@ class AgentProcess:
         self._control = Control(link, self._inbox.put)
         bandwidth = Bandwidth(settings.bandwidth)
         self._pushing = Pushing(link, spool, bandwidth, self._inbox.put)
-        self._pulling = Pulling(link, spool, bandwidth, self._inbox.put)
+        copy = OwnCopy(settings.have) if settings.have else None
+        self._pulling = Pulling(link, spool, bandwidth, self._inbox.put, copy)
         self._following = Following(link, spool, bandwidth, self._inbox.put)
         self._pool_controller = PoolController(
             spool,

@@ -14,7 +14,7 @@ from muster.agent.channels.backoff import Backoff
 from muster.agent.channels.bandwidth import Bandwidth
 from muster.agent.core.events import Event
 from muster.agent.links.base import Channel, Link, Role, greet
-from muster.coordinator.protocol.control import Bye
+from muster.coordinator.protocol.control import Bye, Greeting
 from muster.coordinator.protocol.values import Decoder, Message
 from muster.jobs.common.errors import MusterError, NoDaemonError
 
@@ -31,6 +31,7 @@ class Dialling:
     def __init__(self, link: Link) -> None:
         self._link = link
         self._channel: Channel | None = None
+        self._greeting: Greeting | None = None  # of the last channel that was opened
         self._lock = threading.Lock()
         self._stopping = threading.Event()
 
@@ -40,7 +41,7 @@ class Dialling:
             self._channel = channel
         if self._stopping.is_set():
             channel.abort()
-        greet(channel)
+        self._greeting = greet(channel)
         return channel
 
     def _hang_up(self) -> None:

@@ -30,7 +30,7 @@ from muster.agent.spool import paths as spools
 from muster.jobs.common import filesystems, launch, units
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import LinkError, RefusedError, UsageError
-from muster.jobs.common.locations import Folder, Host, check_root
+from muster.jobs.common.locations import Folder, Host, check_root, expand
 from muster.jobs.common.printable import joined
 from muster.jobs.contract.plan import Environment
 from muster.jobs.user_code import environments
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 MEMORY_SHARE = 0.8  # of the machine's, by default
 DISK_SHARE = 0.9  # of what is free, by default, where it is for results alone
+HAVE_SHOWN = 64  # characters of the copy's folder that the farm is told, for people
 PULL_DISK_SHARE = 0.5  # where inputs are pulled: what is not needed of it is filled with them all the same
 _GPU = re.compile(r"[A-Za-z0-9_:./-]{1,64}", re.ASCII)
 
@@ -59,6 +60,7 @@ def _size(context: click.Context, option: click.Parameter, value: str | None) ->
         "agent join server.lab",
         "agent join anna@server.lab:/data/farm --accept-new-host-key --bandwidth 10MiB",
         "agent join server.lab --kinds cluster,infer --no-code",
+        "agent join server.lab --have /mnt/data",
         "agent join server.lab --env nlp=/opt/conda/envs/nlp/bin/python --env vision=~/venvs/vision",
         "agent join ssh://anna@server.lab:2222/data/farm --ssh openssh",
     )
@@ -91,6 +93,13 @@ def _size(context: click.Context, option: click.Parameter, value: str | None) ->
     "--bandwidth", callback=_size, metavar="SIZE", default=None, help="Bytes per second at most, both ways together."
 )
 @click.option(
+    "--have",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    default=None,
+    help="A copy of the sources here: what it has of them, compared by digests, is not pulled.",
+)
+@click.option(
     "--env", "envs", multiple=True, metavar="NAME=PYTHON", help="An environment for jobs that ask for it; repeatable."
 )
 @click.option("--gpus", default="", metavar="0,1", help="GPUs to lend, as CUDA_VISIBLE_DEVICES names them.")
@@ -114,6 +123,7 @@ def command(
     port: int | None,
     ssh_config: Path | None,
     bandwidth: int | None,
+    have: Path | None,
     envs: tuple[str, ...],
     gpus: str,
     kinds: str,
@@ -148,7 +158,7 @@ def command(
     if detach:
         return _detach(folder, name)
     options = Options(ssh, accept_new_host_key, program, ssh_config, interactive=sys.stdin.isatty())
-    wishes = Wishes(name, folder, cpus, memory, disk, bandwidth, pythons, wish, _labels(gpus), takes)
+    wishes = Wishes(name, folder, cpus, memory, disk, bandwidth, pythons, wish, _labels(gpus), takes, _copy(have))
     return _join(there, options, wishes)
 
 
@@ -166,6 +176,17 @@ class Wishes:
     courtesy: Courtesy
     gpus: tuple[str, ...]
     takes: Takes
+    have: Path | None  # a copy of the sources
+
+
+def _copy(folder: Path | None) -> Path | None:
+    """A folder that is not there may be mounted yet."""
+    if folder is None:
+        return None
+    found = expand(folder).absolute()
+    if not found.is_dir():
+        click.echo(f"warning: --have {found}: no such folder; inputs are pulled while there is none", err=True)
+    return found
 
 
 def _labels(text: str) -> tuple[str, ...]:
@@ -280,9 +301,10 @@ def _settings(
         no_code=wishes.takes.no_code,
         names_rest=True,
         answers=answers(versions),
+        have=joined(str(wishes.have))[:HAVE_SHOWN] if wishes.have and not isinstance(place, Folder) else "",
     )
     packs = place.path / "code" if isinstance(place, Folder) else None
-    return AgentSettings(who, packs, wishes.bandwidth, wishes.pythons, share)
+    return AgentSettings(who, packs, wishes.bandwidth, wishes.pythons, share, wishes.have)
 
 
 def _detach(folder: Path, name: str) -> int:

@@ -8,6 +8,7 @@ from typing import Literal
 from muster.coordinator.protocol.control import Hello, LayerInfo, Leave, Sync
 from muster.jobs.common.errors import MusterError
 from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.plan import ItemsWindow, Window
 
 # --- values ---------------------------------------------------------------------------------------------
 
@@ -107,6 +108,7 @@ class Pull:
     number: int
     nbytes: int
     model: bool = False  # then of all shards of the layer, and of others
+    window: Window | ItemsWindow | None = None  # where the input lies, for who has a copy of it
 
 
 @dataclass(frozen=True)

@@ -142,6 +142,7 @@ class Pulled:
     digest: bytes  # of an input
     nbytes: int
     seconds: float
+    spared: int = 0  # bytes of it that the user's own copy had, and the link did not bring
 
 
 @dataclass(frozen=True)

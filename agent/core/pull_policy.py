@@ -81,7 +81,7 @@ def _serve(state: State, holding: HeldLayer, session: int | None) -> bool:
                 return True
             if not _may_ask(state, holding, window.nbytes):
                 return False
-            _ask(state, Pull(session, name, holding.info.layer.digest, number, window.nbytes))
+            _ask(state, Pull(session, name, holding.info.layer.digest, number, window.nbytes, window=window))
         elif (looked_at := looked_at + 1) >= LOOKED_AT:
             return False
     return True
@@ -132,7 +132,9 @@ def _came(state: State, event: Pulled) -> None:
         pull = state.inputs.coming[event.name]
         state.inputs.came(event.name, event.digest, event.seconds)
         state.disk.written()
-        state.reports.next.pulled += event.nbytes
+        state.reports.next.pulled += event.nbytes - event.spared
+        state.reports.next.spared += event.spared
+        state.reports.next.pull_seconds += event.seconds
         holding = state.holdings.get(pull.layer)
         if holding is not None and not pull.model and pull.number in holding.waiting:
             holding.has_input(pull.number, pull.name)

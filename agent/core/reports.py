@@ -48,6 +48,8 @@ class ReportBatch:
     pushed: int = 0
     pulled: int = 0
     push_seconds: float = 0.0
+    pull_seconds: float = 0.0
+    spared: int = 0
     printed: list[Printed] = field(default_factory=list)
     unprinted: int = 0
 
@@ -80,6 +82,8 @@ class ReportBatch:
             "pushed": self.pushed,
             "pulled": self.pulled,
             "push_seconds": self.push_seconds,
+            "pull_seconds": self.pull_seconds,
+            "spared": self.spared,
             "printed": self.printed,
             "unprinted": self.unprinted,
         }

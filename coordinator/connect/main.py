@@ -27,7 +27,7 @@ def main(root_path: Path, role: str, pinned: str, files: str = "") -> int:
     root = roots.find(root_path)
     agent = Pipe(sys.stdin.fileno(), sys.stdout.fileno(), first=FIRST_SECONDS)
     try:
-        agent.send(Greeting(PROTOCOL, VERSION, root.farm if root.farm_file.exists() else "", AGENT_LIMIT))
+        agent.send(Greeting(PROTOCOL, VERSION, root.farm if root.farm_file.exists() else "", AGENT_LIMIT, True))
         try:
             daemon = Daemon(root, role, pinned)
         except OSError:

@@ -40,6 +40,7 @@ class Greeting(Message, frozen=True, tag="greeting"):
     version: Short
     farm: Farm
     control_bytes: Count = 0  # of one frame that the agent sends on the control channel, at most; 0: as any frame's
+    compares: bool = False  # of a pull channel: whether a `Fetch` may name digests
 
 
 class Bye(Message, frozen=True, tag="bye"):
@@ -177,6 +178,7 @@ class Hello(Message, frozen=True, tag="hello"):
     answers: Annotated[
         dict[Name, tuple[Digest, Digest]], Meta(max_length=256)
     ] = {}  # kind → digests of its problem with a known answer, and of the bits of the answer found here
+    have: Short = ""  # the folder there with a copy of sources, for people
 
 
 class Sync(Message, frozen=True, tag="sync"):
@@ -201,8 +203,9 @@ class Sync(Message, frozen=True, tag="sync"):
     unprinted: Count = 0  # shards whose prints are left out: there was too much to say
     lent: Annotated[int, Meta(ge=-1, le=4096)] = -1  # cpus that may be used now; 0: it is paused; -1: as its hello said
     counts: dict[Digest, Count] | None = None  # layer → how many shards of it are here, after what this says of them,
-
     # held or finished and not acknowledged; None: not said this time
+    pull_seconds: Seconds = 0.0  # that `pulled` and `spared` took
+    spared: Count = 0  # bytes of input that a copy here had, beside `pulled`
 
 
 class Leave(Message, frozen=True, tag="leave"):

@@ -73,6 +73,7 @@ def fitted_hello(hello: Hello) -> Hello:
         failures=_failures(hello.failures, share),
         losses=_losses(room.of(hello.losses), share),
         envs=_environments(hello),
+        have=kept_line(hello.have),
         unfit={kind: kept_line(why, min(LINE_BYTES, share)) for kind, why in hello.unfit.items()},
     )
 

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from muster.coordinator.protocol.control import Bye, Hello, Leave, Rejected, Sync
-from muster.coordinator.protocol.values import Count, Digest, Farm, Message, Ranges, Short, Text
+from muster.coordinator.protocol.values import PIECES_MOST, Count, Digest, Farm, Message, Ranges, Short, Text
 from muster.jobs.contract.plan import Output, Stamp
 
 RefusalCode = Literal[
@@ -83,6 +83,7 @@ class Fetch(Message, frozen=True, tag="fetch"):
     number: Count
     start: Count = 0
     limit: Count = 0  # how many bytes at most, where not all the rest is wanted at once; 0: all
+    digests: Annotated[list[Digest], Meta(max_length=PIECES_MOST)] = []  # xxh3_128 of what the agent has of each piece
 
 
 class FetchCode(Message, frozen=True, tag="fetchcode"):
@@ -133,7 +134,8 @@ class Probe(Message, frozen=True, tag="probe"):
 
 
 class Sending(Message, frozen=True, tag="sending"):
-    """Exactly so many raw bytes follow, and then a `Sent`."""
+    """Exactly so many raw bytes follow, and then a `Sent`. Of a `Fetch` with digests they come piece by piece, each
+    behind a `Sending` of its own, which says 0 where the agent has the piece already."""
 
     nbytes: Count
 

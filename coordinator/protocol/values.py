@@ -12,6 +12,8 @@ from muster.jobs.common.validation import one_line
 
 PROTOCOL = 1
 PROBE_LIMIT = 64 << 20  # bytes one `Probe` may ask for
+PIECE_BYTES = 1 << 20  # of an input that are compared by one digest; the last piece of a run may be shorter
+PIECES_MOST = 64  # in one `Fetch`
 Count = Annotated[int, Meta(ge=0, le=1 << 53)]
 Seconds = Annotated[float, Meta(ge=0.0, le=1e10)]
 Short = Annotated[str, Meta(max_length=256)]

@@ -85,7 +85,7 @@ def talk(farm: FarmHarness, role: str, raw: bytes) -> tuple[int, list[values.Mes
 @pytest.mark.parametrize("role", ROLES)
 def test_the_first_frame_says_who_is_there(served: FarmHarness, role: str) -> None:
     helper = Helper(served.root, role, TYPES[role], served.environment())
-    assert helper.greeting == control.Greeting(values.PROTOCOL, VERSION, served.root.farm, AGENT_LIMIT)
+    assert helper.greeting == control.Greeting(values.PROTOCOL, VERSION, served.root.farm, AGENT_LIMIT, True)
     assert helper.close() == 0
 
 
@@ -101,7 +101,7 @@ def test_without_a_coordinator_it_says_so(tmp_path: Path, role: str) -> None:
     done = subprocess.run(connect(root, role), input=b"", capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert [SAID(payload) for payload in FrameReader().feed(done.stdout)] == [
-        control.Greeting(values.PROTOCOL, VERSION, root.farm, AGENT_LIMIT),
+        control.Greeting(values.PROTOCOL, VERSION, root.farm, AGENT_LIMIT, True),
         control.Bye("no coordinator serves this root now"),
     ]
 

@@ -149,6 +149,12 @@ class AgentStatus(msgspec.Struct, frozen=True):
     ineligible: dict[JobId, Text] = {}  # running jobs it takes no part in, and why
     kinds: list[Name] = []  # those alone that it takes; []: all that it has
     no_code: bool = False  # it runs nothing that a submitter wrote
+    in_place: bool = True  # it reads sources where they are; others pull them
+    have: Short = ""  # the folder there with a copy of sources, where it has one
+    pulled: Count = 0  # bytes of input that came over its link, for as long as it has had this copy, or none
+    spared: Count = 0  # bytes that its copy had instead
+    link_in: float = 0.0  # bytes of input a second that reach it, from its copy or over its link; 0: not measured
+    link_out: float = 0.0  # bytes of results a second that it hands in; 0: not measured
 
     def __repr__(self) -> str:
         doing = f"{self.state}, {counted(self.cpus, 'cpu')}, {self.running} running"

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
-from muster.coordinator.api.requests import AgentsAsk
-from muster.coordinator.api.status import Agents
-from muster.coordinator.commands.options import json_option, root_option, say, say_json
+from muster.coordinator.api.requests import AgentsAsk, StatusAsk
+from muster.coordinator.api.status import Agents, Status
+from muster.coordinator.commands.options import json_option, plain, root_option, say, say_json
 from muster.coordinator.display import agents
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.submission import makespan
 from muster.jobs.common.cli import example
 
 
@@ -19,12 +20,19 @@ from muster.jobs.common.cli import example
 @root_option
 @json_option
 def command(root: Path | None, as_json: bool) -> None:
-    """List the machines: their state, their work, what they cannot run and why."""
+    """List the machines: their state, their work, what they cannot run and why.
+
+    Of machines that pull their inputs also how fast these come, and how long each running job takes with and without
+    them, reckoned from what was measured.
+    """
     found = roots.existing(root)
-    answer = ask_daemon.ask(found, AgentsAsk(), Agents)
+    with ask_daemon.line(found) as line:
+        answer = line.ask(AgentsAsk(), Agents)
+        jobs = line.ask(StatusAsk(), Status).jobs if not all(agent.in_place for agent in answer.agents) else []
     if as_json:
-        say_json(answer)
+        adds = {job.id: makespan.payoffs_now(job, answer.agents) for job in jobs if job.state == "running"}
+        say_json({**plain(answer), "adds": plain(adds)})
     elif answer.agents:
-        say(agents.agents_table(answer.agents, answer.now))
+        say("\n".join([agents.agents_table(answer.agents, answer.now), *agents.payoffs_of_jobs(jobs, answer.agents)]))
     else:
         say(agents.no_machines(found.path))

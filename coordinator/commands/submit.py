@@ -70,6 +70,8 @@ def command(
         say_json({"job": job})
     else:
         say(job)
+        if old is None and not parcel:
+            _tell_what_pays(found, job)
     return watch(found, job) if wait else 0
 
 
@@ -92,6 +94,21 @@ def _await(root: Root, job: str) -> int:
         return INTERRUPTED_EXIT
     say_json(document)
     return 0
+
+
+def _tell_what_pays(root: Root, job: str) -> None:
+    """What machines that pull their inputs add to the job, on stderr beside its id."""
+    from muster.coordinator.commands.plan import ask_farm
+    from muster.coordinator.display.agents import payoff_lines
+    from muster.coordinator.submission.forecast import forecast
+    from muster.coordinator.submission.reuse import stored_plan
+
+    known = ask_farm(root)
+    if all(agent.in_place for agent in known.agents):
+        return
+    seen = forecast(stored_plan(root, job), known.agents, known.jobs, None)
+    for line in payoff_lines(seen.payoffs):
+        click.echo(line, err=True)
 
 
 def _submit_parcel(root: Root) -> str:

@@ -6,6 +6,8 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from math import log2
 
+import msgspec
+
 from muster.coordinator.api.status import Window
 from muster.coordinator.api.values import bounded
 from muster.coordinator.protocol.control import Finished
@@ -13,7 +15,26 @@ from muster.coordinator.protocol.control import Finished
 RECENT_SECONDS = 60
 BUCKETS = 4  # to each doubling of the seconds a shard took: a median is right to a tenth
 SETTLED_SHARDS = 5  # that a median wants
+FADE_SECONDS = 120.0  # of transfer, after which what was measured before counts half
+TOLD_BYTES = 1 << 20  # that a rate wants: of fewer it tells how long an answer takes
 MEAN_WEIGHT = 0.2  # of the newest report in the moving mean of seconds per shard
+
+
+class TransferRate(msgspec.Struct):
+    """How fast bytes have been moving lately, while any were. Kept with what is known of a machine."""
+
+    nbytes: float = 0.0
+    seconds: float = 0.0
+
+    def moved(self, nbytes: int, seconds: float) -> None:
+        if nbytes and seconds > 0:
+            kept = 0.5 ** (seconds / FADE_SECONDS)
+            self.nbytes, self.seconds = self.nbytes * kept + nbytes, self.seconds * kept + seconds
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second; 0 while too little has moved."""
+        return self.nbytes / self.seconds if self.nbytes >= TOLD_BYTES else 0.0
 
 
 @dataclass

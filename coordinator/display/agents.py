@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING
 
 from muster.coordinator.api.status import AgentStatus, JobStatus
 from muster.coordinator.submission.eta import Speed, Trace
+from muster.coordinator.submission.makespan import Payoff, payoffs_now
 from muster.jobs.common.units import counted, format_duration, format_size
 from muster.jobs.contract.requirements import limits_said
 
 if TYPE_CHECKING:  # planning alone needs what this imports
     from muster.coordinator.submission.forecast import Forecast
 from muster.coordinator.display.tables import ago, count, rate, short, table
+
+PAYOFFS_SHOWN = 8
+NOT_MEASURED = "what each machine adds is not measured yet"
 
 
 def machines_table(job: JobStatus) -> str:
@@ -75,8 +79,55 @@ def agents_table(agents: Sequence[AgentStatus], now: float) -> str:
     for agent in agents:
         lines += [f"{agent.name}: {agent.note}"] if agent.note else []
         lines += [f"{agent.name}: {limits}"] if (limits := limits_said(agent.kinds, no_code=agent.no_code)) else []
+        lines += [f"{agent.name}: {moved}"] if (moved := _link_said(agent)) else []
         lines += [f"{agent.name}: takes nothing of {job}: {why}" for job, why in agent.ineligible.items()]
     return "\n".join(lines)
+
+
+def _link_said(agent: AgentStatus) -> str:
+    """How fast inputs reach a machine that does not read them in place, and what a copy there saves its link."""
+    came = f"inputs come at {rate(Speed(in_bytes=agent.link_in))}" if agent.link_in else ""
+    copy = f"{agent.have} spared its link {format_size(agent.spared)} of {format_size(agent.spared + agent.pulled)}"
+    return ", ".join(filter(None, [came, copy if agent.have else ""]))
+
+
+# --- what a machine adds ----------------------------------------------------------------------------------
+
+
+def payoff_lines(payoffs: Sequence[Payoff]) -> list[str]:
+    """What each machine that does not read the source in place adds to the others: those of which a copy, or they
+    themselves, change most come first."""
+    far = sorted((one for one in payoffs if not one.local), key=lambda one: one.with_copy or one.seconds or 0.0)
+    lines = [_payoff_said(one) for one in far[:PAYOFFS_SHOWN]]
+    hidden = len(far) - len(lines)
+    return [*lines, f"… and {counted(hidden, 'machine')} more; --json has all"] if hidden else lines
+
+
+def _payoff_said(one: Payoff) -> str:
+    if one.seconds is None:
+        return f"{one.name}: how fast inputs reach it is not measured yet"
+    beside = "alone" if one.others == 1 else f"without {one.name}"
+    parts = [] if one.without is None else [f"{beside} {_roughly(one.without)}"]
+    parts.append(f"with {one.name} {_roughly(one.seconds)}{', its link is the limit' if one.limit == 'link' else ''}")
+    if one.with_copy is not None:
+        parts.append(f"a copy of the source there would make it {_roughly(one.with_copy)}")
+    return "; ".join(parts)
+
+
+def _roughly(seconds: float) -> str:
+    return format_duration(round(seconds)) if seconds >= 1 else "1 s"
+
+
+def payoffs_of_jobs(jobs: Sequence[JobStatus], agents: Sequence[AgentStatus]) -> list[str]:
+    """The same for each running job that a machine of a link takes part in."""
+    far = {agent.name for agent in agents if not agent.in_place and agent.state == "live"}
+    lines = []
+    for job in jobs:
+        if job.state == "running" and job.progress is None and any(one.live and one.name in far for one in job.agents):
+            payoffs = payoffs_now(job, agents)
+            said = [NOT_MEASURED] if payoffs is None else payoff_lines(payoffs)
+            lines += [f"{job.id}: {line}" for line in said]
+    return lines
 
 
 def farm_line(seen: Forecast) -> str:

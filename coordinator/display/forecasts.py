@@ -9,7 +9,7 @@ from muster.jobs.common.units import counted, format_duration, format_size
 
 if TYPE_CHECKING:  # planning alone needs what this imports
     from muster.coordinator.submission.forecast import Forecast, LayerForecast
-from muster.coordinator.display.agents import farm_line
+from muster.coordinator.display.agents import farm_line, payoff_lines
 from muster.coordinator.display.jobs import LAYERS_SHOWN
 from muster.coordinator.display.tables import count, short, spread, table
 
@@ -31,6 +31,7 @@ def forecast_page(seen: Forecast) -> str:
         farm_line(seen),
         f"  time     {_forecast_time(seen)}",
         *(f"  note     {note}" for note in seen.notes),
+        *(f"  pays     {line}" for line in payoff_lines(seen.payoffs)),
     ]
     return "\n".join(lines) + "\n\n" + _forecast_layers(seen.layers)
 

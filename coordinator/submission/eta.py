@@ -62,7 +62,7 @@ def eta(job: JobStatus, now: float) -> Eta:
 def load_of(job: JobStatus, now: float) -> Load:
     """The work left of `job`, with the rates measured so far."""
     totals = job.totals
-    out = _out_bytes(totals)
+    out = out_bytes_of(totals)
     left = _unmerged(job, out)
     return Load(
         shards=totals.pending + totals.running / 2,
@@ -133,7 +133,7 @@ def _push_rate(job: JobStatus, now: float) -> float | None:
     return rate if job.totals.finished > rate * PUSH_LAG_SECONDS else None
 
 
-def _out_bytes(totals: Tally) -> float:
+def out_bytes_of(totals: Tally) -> float:
     """Bytes of the whole result, from the declaration or else from what is committed."""
     if totals.out_bytes or not totals.committed:
         return totals.out_bytes
@@ -155,7 +155,7 @@ def _last_layer(job: JobStatus, out: float) -> float:
 
 def _layers_left(job: JobStatus) -> list[float]:
     """Bytes of each layer to be merged; where a layer says nothing of them, as many a shard as all shards have."""
-    shard = _out_bytes(job.totals) / job.totals.shards if job.totals.shards else 0.0
+    shard = out_bytes_of(job.totals) / job.totals.shards if job.totals.shards else 0.0
     tallies = [layer.tally for layer in job.layers if layer.state not in {"merged", "changed"}]
     return [float(tally.out_bytes) or shard * tally.shards for tally in tallies]
 

@@ -9,7 +9,9 @@ from typing import Literal
 import msgspec
 
 from muster.coordinator.api.status import AgentStatus, JobStatus
+from muster.coordinator.submission import makespan
 from muster.coordinator.submission.eta import MERGE_RATE
+from muster.coordinator.submission.makespan import FarmMachine, InputLeft, Payoff
 from muster.jobs.contract.kind import KindForecast
 from muster.jobs.contract.plan import ArraySource, ItemsSource, Layer, Plan, Work
 from muster.jobs.kinds import registry
@@ -18,7 +20,7 @@ OPEN_LAYERS = 2  # at once, per job; an open one has its bundles and its merge i
 SPREAD_SAME_NAME = 0.15  # of a forecast from earlier runs of the same job
 SPREAD_SAME_KIND = 0.5  # of one from other jobs of its kind, with other parameters
 
-Bottleneck = Literal["unknown", "compute", "merge"]
+Bottleneck = Literal["unknown", "compute", "links", "merge"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Forecast:
     of_kind: KindForecast | None = None  # what the kind says itself, where it does
     cut: str = ""  # how the plan cut it and why; "": as the job file says
     notes: tuple[str, ...] = ()  # what its user should know of its source
+    payoffs: tuple[Payoff, ...] = ()  # what each machine adds; () where nobody can know yet
 
 
 @dataclass(frozen=True)
@@ -80,9 +83,19 @@ def forecast(
     in_bytes = sum(layer.in_bytes for layer in layers)
     out_bytes = _sum_known([layer.out_bytes for layer in layers])
     live = [agent for agent in agents if agent.state == "live"]
-    slots = sum(agent.cpus // plan.work.cpus for agent in live)
-    pace = tried or pace_of(history, plan.work.kind, plan.name, plan.work.of_submitter)
+    each = {agent.name: agent.cpus // plan.work.cpus for agent in live}
+    slots = sum(each[agent.name] for agent in live)
+    alike = jobs_like(history, plan.work.kind, plan.name, plan.work.of_submitter)
+    pace = tried or pace_of(alike, plan.work.kind, plan.name)
     timed = _timed(pace, in_bytes, out_bytes or 0, slots)
+    payoffs: tuple[Payoff, ...] = ()
+    if in_bytes and (compute := makespan.computed(alike)):
+        machines, left = (
+            makespan.machines_of(live, each, compute),
+            InputLeft(in_bytes, out_bytes or 0, compute.slot_seconds),
+        )
+        payoffs = makespan.payoffs(machines, left)
+        timed = _by_links(timed, machines, left)
     likely = timed[0] if timed else None
     spread = pace.spread if pace else 0.0
     return Forecast(
@@ -105,6 +118,7 @@ def forecast(
         of_kind=_of_kind(plan.work) if plan.counted else None,
         cut=plan.cut,
         notes=plan.notes,
+        payoffs=payoffs,
     )
 
 
@@ -131,27 +145,35 @@ def root_bytes(outputs: Sequence[int | None]) -> int | None:
     return sum(known) + sum(sorted(known)[-OPEN_LAYERS:])
 
 
-def pace_of(history: Sequence[JobStatus], kind: str, name: str, of_submitter: str) -> MeasuredPace | None:
-    """From earlier jobs: those of the same name if there are any, else all of the kind; where code of the submitter
-    runs, only those that ran the same."""
+def jobs_like(history: Sequence[JobStatus], kind: str, name: str, of_submitter: str) -> Sequence[JobStatus]:
+    """Earlier jobs that tell how fast this one would go: the last of the same name, else all of the kind; where code of
+    the submitter runs, only those that ran the same."""
     of_kind = [
         job
         for job in history
         if (job.kind, job.of_submitter) == (kind, of_submitter)
         and any(agent.busy and agent.in_bytes for agent in job.agents)
     ]
-    same = [job for job in of_kind if job.id.rpartition(".")[0] == name]
-    jobs = same[-1:] or of_kind
+    return [job for job in of_kind if _is_called(job, name)][-1:] or of_kind
+
+
+def _is_called(job: JobStatus, name: str) -> bool:
+    return job.id.rpartition(".")[0] == name
+
+
+def pace_of(jobs: Sequence[JobStatus], kind: str, name: str) -> MeasuredPace | None:
+    """How fast earlier jobs that are like this one went."""
     if not jobs:
         return None
+    same = _is_called(jobs[0], name)
     agents = [agent for job in jobs for agent in job.agents]
     merged, seconds = sum(job.merged_bytes for job in jobs), sum(job.merge_seconds for job in jobs)
-    others = f"as other {'jobs of this code' if of_submitter else f'{kind} jobs'} went here; parameters change it"
+    of_what = "jobs of this code" if jobs[0].of_submitter else f"{kind} jobs"
     return MeasuredPace(
         in_bytes=sum(agent.in_bytes for agent in agents) / sum(_slot_seconds(job) for job in jobs),
         merge=merged / seconds if merged and seconds else MERGE_RATE,
         spread=SPREAD_SAME_NAME if same else SPREAD_SAME_KIND,
-        basis=f"as {jobs[0].id} went" if same else others,
+        basis=f"as {jobs[0].id} went" if same else f"as other {of_what} went here; parameters change it",
     )
 
 
@@ -168,6 +190,17 @@ def _timed(pace: MeasuredPace | None, in_bytes: int, out_bytes: int, slots: int)
     compute = in_bytes / (pace.in_bytes * slots)
     merge = out_bytes / pace.merge
     return (merge, "merge") if merge > compute else (compute, "compute")
+
+
+def _by_links(
+    timed: tuple[float, Bottleneck] | None, machines: Sequence[FarmMachine], left: InputLeft
+) -> tuple[float, Bottleneck] | None:
+    """The time where links take longer than the slots alone would let one think."""
+    known = timed is not None and all(machine.is_known for machine in machines)
+    if timed is None or not known or all(makespan.pace(machine, left)[1] == "compute" for machine in machines):
+        return timed
+    seconds = makespan.makespan(machines, left)
+    return (seconds, "links") if seconds > timed[0] else timed
 
 
 def _basis(pace: MeasuredPace | None, slots: int, in_bytes: int) -> str:

@@ -49,7 +49,9 @@ RULES: dict[str, frozenset[str]] = {
     "coordinator.submission": LIBRARY,
     "coordinator.result_downloads": LIBRARY,
     "coordinator.drivers": LIBRARY,
-    "coordinator.display": LIBRARY - JOBS | VALUES | {"coordinator.submission.eta", "coordinator.submission.forecast"},
+    "coordinator.display": LIBRARY - JOBS
+    | VALUES
+    | {f"coordinator.submission.{one}" for one in ("eta", "forecast", "makespan")},
     "coordinator.client": CLIENT,
     "coordinator.commands": COMMANDS,
     "coordinator.commands.serve": COMMANDS | {"coordinator.commands", "coordinator.daemon", "coordinator.scheduler"},

@@ -8,7 +8,9 @@ from collections.abc import Container
 
 import msgspec
 
+from muster.coordinator.api.values import LARGEST
 from muster.coordinator.daemon.agents.outbox import Outbox
+from muster.coordinator.daemon.measures import TransferRate
 from muster.coordinator.protocol.control import Hello, LayerInfo, Sync
 from muster.coordinator.scheduler.entities import Agent
 from muster.jobs.contract.states import AgentState
@@ -32,6 +34,12 @@ class AgentInfo(msgspec.Struct):
     spool: str = ""  # its uuid, which no other agent knows
     fingerprints: list[str] = []  # that parts of that spool may have, the newest last
     left: bool = False  # in good order, and not back since
+    in_place: bool = True
+    have: str = ""  # as `Hello` has it
+    link_in: TransferRate = msgspec.field(default_factory=TransferRate)  # of inputs, from its copy or over its link
+    link_out: TransferRate = msgspec.field(default_factory=TransferRate)  # of results
+    pulled: int = 0  # bytes of input over its link, for as long as it has had this copy, or none
+    spared: int = 0  # bytes that its copy had instead
 
 
 class Sessions:
@@ -70,7 +78,12 @@ class Sessions:
 
     def hello(self, hello: Hello) -> None:
         said = (hello.host, hello.version, hello.fingerprint, hello.cpus)
-        self.agents[hello.name] = AgentInfo(*said, "", time.time(), hello.kinds, hello.no_code, hello.spool)
+        info = AgentInfo(*said, "", time.time(), hello.kinds, hello.no_code, hello.spool)
+        info.in_place, info.have = hello.in_place, hello.have
+        if (known := self.agents.get(hello.name)) and (known.in_place, known.have) == (info.in_place, info.have):
+            info.link_in, info.link_out = known.link_in, known.link_out
+            info.pulled, info.spared = known.pulled, known.spared
+        self.agents[hello.name] = info
 
     def earlier_of(self, hello: Hello) -> tuple[frozenset[str], tuple[str, ...]]:
         """Names and fingerprints that its spool has been heard of under: finished parts there may have them."""
@@ -85,6 +98,9 @@ class Sessions:
     def sync(self, agent: str, sync: Sync) -> None:
         info = self.agents[agent]
         info.seen, info.note, info.cpus = time.time(), sync.note, sync.lent if sync.lent > 0 else info.cpus
+        info.link_in.moved(sync.pulled + sync.spared, sync.pull_seconds)
+        info.link_out.moved(sync.pushed, sync.push_seconds)
+        info.pulled, info.spared = min(info.pulled + sync.pulled, LARGEST), min(info.spared + sync.spared, LARGEST)
 
     def state_of(self, name: str, agent: Agent | None) -> AgentState:
         """What its agent is; None in place of one that did not come since the daemon's start."""
@@ -102,7 +118,7 @@ class Sessions:
         info = self.agents[agent] = msgspec.msgpack.decode(raw, type=AgentInfo)
         info.seen, info.note = seen, kept_line(info.note)
         info.host, info.version = kept_line(info.host, HOST_BYTES), kept_line(info.version, HOST_BYTES)
-        info.fingerprint = kept_line(info.fingerprint, MESSAGE_BYTES)
+        info.fingerprint, info.have = kept_line(info.fingerprint, MESSAGE_BYTES), kept_line(info.have, HOST_BYTES)
 
     def stored(self, agent: str) -> tuple[float, bytes]:
         """When it was heard of, and what the store has of it."""

@@ -265,6 +265,12 @@ def _agent_status(engine: Engine, name: str) -> AgentStatus:
         ineligible=_obstacles(engine, agent) if agent and agent.present else {},
         kinds=info.kinds,
         no_code=info.no_code,
+        in_place=info.in_place,
+        have=info.have,
+        pulled=info.pulled,
+        spared=info.spared,
+        link_in=info.link_in.rate,
+        link_out=info.link_out.rate,
     )
     return bounded(status)
 

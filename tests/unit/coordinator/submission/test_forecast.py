@@ -29,7 +29,7 @@ def plan(*layers: Layer, **work: Any) -> Plan:
 
 
 def machine(cpus: int = 4, state: Any = "live") -> AgentStatus:
-    return AgentStatus("a", "host", state, 1.0, cpus, 0, 0, 0, 0, 0, "print", "0.1")
+    return AgentStatus(f"of-{cpus}", "host", state, 1.0, cpus, 0, 0, 0, 0, 0, "print", "0.1")
 
 
 def test_sizes_add_up_with_a_short_last_shard() -> None:

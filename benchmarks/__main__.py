@@ -2,7 +2,8 @@
 
 python -m benchmarks [NAME …]
 
-The last line of each is kept in docs/benchmarks.json, so that some may be run again and the page still has all of them.
+What each printed is kept in docs/benchmarks.json: the last line, and under `lines` every run before it. So some may be
+run again and the page still has all of them.
 One that cannot run here says why, and keeps what it had.
 """
 
@@ -114,6 +115,7 @@ BENCHMARKS = {
     "command-ssh": Benchmark(
         ("command", "--ssh"), "files/s of 4 KiB through map over loopback ssh", "`tar | ssh` plus GNU Parallel", 1.0
     ),
+    "writer": Benchmark(("writer",), "MiB/s of rows into a layer, durably, by LayerWriter", "8 KiB at a time", 1.0),
     "deploy": Benchmark(
         ("deploy",), "times a minute `deploy up` over five machines, nothing to change", "ansible, equal checks", 3.0
     ),
@@ -133,23 +135,23 @@ def main() -> int:
 
 
 def _run(name: str) -> dict[str, Any]:
-    """The JSON of a benchmark's last line, or nothing where it cannot run; its other lines are shown as they come."""
+    """The JSON of a benchmark's last line, with its other lines as they came; nothing where it cannot run."""
     module, *args = [*BENCHMARKS[name].args, *BENCHMARKS[name].page]
     print(f"== {name}", flush=True)
-    last = ""
+    lines: list[str] = []
     with subprocess.Popen(
         [sys.executable, "-m", f"benchmarks.{module}", *args], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
             print(line, end="", flush=True)
-            last = line
+            lines.append(line.rstrip())
     if process.returncode == CANNOT:
         return {}
     if process.returncode:
         raise SystemExit(f"{name} ended with {process.returncode}")
-    result: dict[str, Any] = json.loads(last)
-    return result
+    result: dict[str, Any] = json.loads(lines[-1])
+    return {**result, "lines": lines[:-1]}
 
 
 def _page(results: dict[str, dict[str, Any]]) -> str:

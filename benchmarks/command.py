@@ -4,7 +4,8 @@
     python -m benchmarks.command --ssh [--files 10000] [--runs 3]
 
 Commands: a table of as many lines, `true {n}` for each; from submit to merged result, exit codes and times of all kept.
-The peer is `parallel -j CORES true`, or `xargs -P` where GNU Parallel is not installed: `parts` says which.
+The peer is `parallel -j CORES true`, or `xargs -P` where GNU Parallel is not installed: `parts` says which, and has the
+rate of `xargs -P` beside it, which keeps neither exit codes nor output nor order.
 
 Files: 4 KiB each, a sha256 of each; from submit to merged result, one agent that joined over loopback ssh. The peer
 streams them with `tar | ssh tar`, then runs `parallel sha256sum`; `parts` has `xargs sha256sum` on all cores with 500
@@ -37,6 +38,7 @@ from tests.support.sshd import HOST, Sshd
 
 FILE_BYTES = 4096
 PER_CALL = 500
+XARGS = ["xargs", "-P", str(CORES), "-n", "1", "true"]
 WORK = """
 import hashlib
 import numpy as np
@@ -63,13 +65,13 @@ def peer_command() -> list[str]:
     """What people would use here."""
     if shutil.which("parallel"):
         return ["parallel", "--will-cite", "-j", str(CORES), "true"]
-    return ["xargs", "-P", str(CORES), "-n", "1", "true"]
+    return XARGS
 
 
-def peer_rate(count: int) -> float:
+def peer_rate(command: list[str], count: int) -> float:
     numbers = "".join(f"{number}\n" for number in range(count))
     began = time.monotonic()
-    subprocess.run(peer_command(), input=numbers, text=True, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, input=numbers, text=True, check=True, stdout=subprocess.DEVNULL)
     return count / (time.monotonic() - began)
 
 
@@ -132,8 +134,10 @@ def each(words: str) -> str:
 def local(folder: Path, count: int, runs: int) -> None:
     with running(folder / "farm", **TIMING) as farm:
         ours = Commands(farm, count, warm=10 * CORES)
-        rates = alternate(runs, ours=ours.rate, peer=lambda: peer_rate(count))
-    report(max(rates["ours"]), max(rates["peer"]), {"peer": peer_command()[0]}, min(ours.cpu))
+        peers = {"peer": lambda: peer_rate(peer_command(), count), "xargs": lambda: peer_rate(XARGS, count)}
+        rates = alternate(runs, ours=ours.rate, **peers)
+    parts = {"peer": peer_command()[0], "xargs -P commands/s": round(max(rates["xargs"]))}
+    report(max(rates["ours"]), max(rates["peer"]), parts, min(ours.cpu))
 
 
 def over_ssh(folder: Path, count: int, runs: int) -> None:

@@ -10,10 +10,11 @@ synced by whom the helpers are here; the daemon's transactions are.
 
 `ours` and `peer`: processor time of the daemon and its helpers per shard, in µs, from submit to merged result, at a
 tenth of the shards and at all of them; `ratio`: the first over the second, so that 1 is a cost that does not grow.
-`parts`: the time from a sync to the grants it brings, the 99th in a hundred, while the middle half of the largest job
-runs at half the peak rate, seen by more agents in a process of their own, so that it is the daemon's and not the
-crowd's; the daemon's memory at most; from its kill -9 in the middle of the largest job until it answers again; shards
-per second of wall-clock time. `--no-peer`: only what the first cost needs is run, up to a tenth of the shards.
+`parts`: what each shard beyond 3 in 10 of the largest job costs, the slope of the end of the curve; the time from a
+sync to the grants it brings, the 99th in a hundred, while the middle half of the largest job runs at half the peak
+rate, seen by more agents in a process of their own, so that it is the daemon's and not the crowd's; the daemon's
+memory at most; from its kill -9 in the middle of the largest job until it answers again; shards per second of
+wall-clock time. `--no-peer`: only what the first cost needs is run, up to a tenth of the shards.
 """
 
 from __future__ import annotations
@@ -341,16 +342,18 @@ async def crowd_of(root: Root, count: int) -> AsyncIterator[Crowd]:
 async def measure(farm: FarmHarness, given: argparse.Namespace) -> tuple[list[Found], dict[str, Any]]:
     field = Field(farm)
     sizes = [10**power for power in range(3, 8) if 10**power <= given.shards]
+    sizes.insert(-1, 3 * sizes[-1] // 10)
     async with crowd_of(farm.root, given.agents) as crowd:
         await field.run(crowd, sizes[0])  # so that nothing is done for the first time
         if given.no_peer:
-            found = await _best(field, crowd, sizes[-2], given.runs)
+            found = await _best(field, crowd, sizes[-3], given.runs)
             return [found], {"shards/s": round(found.rate), "agents": given.agents}
         curve = [await _best(field, crowd, size, given.runs) for size in sizes]
         waits = await field.waits(crowd, sizes[-1], max(found.rate for found in curve) / 2)
         memory = field.memory()
         ready = await field.restart(crowd, sizes[-1])
     parts = {
+        "slope": round(slope(curve[-2], curve[-1]), 1),
         "grant p99 ms": round(float(np.percentile(waits, 99)) * 1e3, 1),
         "grants": len(waits),
         "memory MB": round(max(memory, field.memory())),
@@ -359,6 +362,11 @@ async def measure(farm: FarmHarness, given: argparse.Namespace) -> tuple[list[Fo
         "agents": given.agents,
     }
     return curve, parts
+
+
+def slope(less: Found, more: Found) -> float:
+    """µs for each shard that the larger job has more."""
+    return (more.cost * more.shards - less.cost * less.shards) / (more.shards - less.shards)
 
 
 async def _best(field: Field, crowd: Crowd, shards: int, runs: int) -> Found:
@@ -389,7 +397,7 @@ def main() -> None:
         return
     if given.plot:
         plot(curve, given.plot)
-    report(curve[-2].cost, curve[-1].cost, parts)
+    report(curve[-3].cost, curve[-1].cost, parts)
 
 
 def plot(curve: list[Found], path: Path) -> None:

@@ -115,6 +115,13 @@ BENCHMARKS = {
     "command-ssh": Benchmark(
         ("command", "--ssh"), "files/s of 4 KiB through map over loopback ssh", "`tar | ssh` plus GNU Parallel", 1.0
     ),
+    "pays": Benchmark(
+        ("pays",),
+        "times as fast with a far machine behind 100 Mbit/s as without, 200 ms of compute a MB",
+        "as `coordinator plan` reckons it from the link it measured",
+        0.9,
+        page=("--to", str(DOCS / "pays")),
+    ),
     "writer": Benchmark(("writer",), "MiB/s of rows into a layer, durably, by LayerWriter", "8 KiB at a time", 1.0),
     "deploy": Benchmark(
         ("deploy",), "times a minute `deploy up` over five machines, nothing to change", "ansible, equal checks", 3.0

@@ -93,9 +93,13 @@ def one_core(name: str, core: int) -> Iterator[list[str]]:
     try:
         yield ["sh", "-c", f'echo $$ > {group}/tasks && exec "$@"', "sh"]
     finally:
-        with suppress(OSError, AssertionError):
-            until(lambda: not (group / "tasks").read_text(), f"{group} to be empty", 30)
-            group.rmdir()
+        until(lambda: _is_removed(group), f"{group} to be empty", 60)
+
+
+def _is_removed(group: Path) -> bool:
+    with suppress(OSError):  # while a process is in it
+        group.rmdir()
+    return not group.exists()
 
 
 class Field:

@@ -6,9 +6,10 @@ import fcntl
 import os
 import shlex
 import stat
+import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,8 +17,15 @@ from pathlib import Path
 import msgspec
 
 from muster.jobs.common import filesystems
-from muster.jobs.common.durable import fsync_folder, write_durably
-from muster.jobs.common.errors import MusterError, NoDaemonError, NotFoundError, RefusedError, UsageError
+from muster.jobs.common.durable import fsync_folder, is_full, write_all, write_durably
+from muster.jobs.common.errors import (
+    MusterError,
+    NoDaemonError,
+    NotFoundError,
+    RefusedError,
+    SpaceError,
+    UsageError,
+)
 from muster.jobs.common.launch import python
 from muster.jobs.common.locations import expand
 from muster.jobs.common.names import split_job_id
@@ -27,6 +35,8 @@ from muster.jobs.sources.items import SUFFIX as ITEMS_SUFFIX
 
 FORMAT = 1  # of everything below a root; another number is another layout
 SOCKET_PATH_LIMIT = 103  # bytes; Linux takes 107, macOS 103
+ROOM_BYTES, ROOM_FILES = 1 << 20, 16  # that have to be free for a daemon to start
+ROOM_HINT = f"make room there for {ROOM_BYTES >> 20} MiB and {ROOM_FILES} files; `df` and `df -i` tell what is missing"
 
 
 @dataclass(frozen=True)
@@ -223,9 +233,20 @@ def prepare(path: Path) -> Root:
         _write_script(root.launcher, command("connect", root.path))
         here = f"export MUSTER_ROOT={shlex.quote(str(root.path))}"
         _write_script(root.command, python("muster.coordinator.cli"), f"{here}\n")
+        _take_room(root.tmp)
     except OSError as error:
         raise _unusable(root.path, error) from None
+    except SpaceError as error:
+        raise SpaceError(error.message, ROOM_HINT) from None
     return root
+
+
+def _take_room(folder: Path) -> None:
+    """For a moment, what a start writes: a database that finds no room ends a daemon in the midst of it."""
+    with ExitStack() as files:
+        for _ in range(ROOM_FILES):
+            file = files.enter_context(tempfile.TemporaryFile(dir=folder))
+            write_all(file.fileno(), bytes(ROOM_BYTES // ROOM_FILES))
 
 
 def command(name: str, root: Path) -> list[str]:
@@ -372,5 +393,7 @@ def _write_script(file: Path, words: list[str], first: str = "") -> None:
 
 
 def _unusable(path: Path, error: OSError) -> MusterError:
+    if is_full(error):
+        return SpaceError(f"{path}: {error.strerror}", ROOM_HINT)
     why = f"the root {path} cannot be used: {error.strerror or error}"
     return RefusedError(why, "name another with --root or MUSTER_ROOT")

@@ -6,12 +6,14 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from muster.coordinator.api.requests import FailuresAsk, StatusAsk
 from muster.coordinator.api.status import Failures, Status
+from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.protocol import control, transfer
 from muster.jobs.common.errors import SpaceError
 from tests.support import disks
@@ -121,3 +123,25 @@ def test_a_database_without_room_waits_for_it(tight: tuple[FarmHarness, Ballast]
     assert farm.ask(FailuresAsk(job, limit=1), Failures).total == told
     agent.work(lambda: farm.status(job).state == "complete")
     farm.check_result(job)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["a root", "a new root"])
+@pytest.mark.parametrize("what", ["bytes", "inodes"])
+def test_a_daemon_that_starts_on_a_full_disk_says_what_to_free(tmp_path: Path, what: str, known: bool) -> None:
+    """From nothing that is left to a little less than it needs, it ends with the same word; then it is served."""
+    disks.require("mount")
+    with disks.small(tmp_path / "disk", megabytes=4, inodes=200) as disk, closing(FarmHarness(tmp_path)) as farm:
+        farm.root = roots.find(disk / "root")
+        if known:
+            farm.start()
+            farm.kill()
+        taken = disks.Ballast(disk, what)
+        taken.fill()
+        for _ in range(6):
+            ended = farm.coordinator("serve")
+            assert ended.returncode == 8, ended.stderr
+            assert f"error: {disk}" in ended.stderr and "No space left on device" in ended.stderr
+            assert "make room there for 1 MiB and 16 files" in ended.stderr
+            taken.give_back(2)
+        taken.drop()
+        farm.start()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from muster.agent.commands.status import state_of
 from tests.support import disks
+from tests.support.disks import Ballast
 from tests.support.farm import Array, FarmHarness, running, until
 
 pytestmark = pytest.mark.ray
@@ -51,15 +51,6 @@ def full_spool(tmp_path: Path) -> Iterator[FarmHarness]:
         yield farm
 
 
-def fill(disk: Path) -> Path:
-    """A file that takes all there is."""
-    ballast = disk / "ballast"
-    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while file.write(bytes(1 << 16)):
-            pass
-    return ballast
-
-
 def test_a_spool_too_small_for_all_results_waits_for_pushes(full_spool: FarmHarness) -> None:
     """The coordinator stands still for a while, so that nothing is pushed while the work goes on."""
     full_spool.join("one", "--cpus", "1")
@@ -79,11 +70,12 @@ def test_a_full_spool_says_so_and_goes_on_once_there_is_room(full_spool: FarmHar
     spool = full_spool.folder / "spools" / "one"
     full_spool.join("one", "--cpus", "1")
     until(lambda: (state := state_of(spool)) and state.ready, "the workers")
-    ballast = fill(spool)
+    ballast = Ballast(spool)
+    ballast.fill()
     job = submit(full_spool)
     said = until(lambda: said_of(full_spool, job, "disk", "spool"), "a reason")
     assert full_spool.status(job).totals.committed == 0, said
-    ballast.unlink()
+    ballast.drop()
     full_spool.wait(job)
     assert full_spool.status(job).failures == 0
     full_spool.check_result(job)
@@ -119,9 +111,10 @@ def test_a_full_root_waits_says_so_and_goes_on(tmp_path: Path) -> None:
         farm.join("one", "--cpus", "1")
         job = submit(farm, SLOWLY)
         until(lambda: farm.status(job).totals.committed, "a shard to be committed")
-        ballast = fill(disk)
+        ballast = Ballast(disk)
+        ballast.fill()
         until(lambda: said_of(farm, job, "full", "No space", "are left"), "somebody to say that the root is full")
-        ballast.unlink()
+        ballast.drop()
         farm.wait(job)
         assert farm.status(job).failures == 0
         farm.check_result(job)
@@ -133,14 +126,11 @@ def said_of(farm: FarmHarness, job: str, *words: str) -> str:
     return said if any(word in said for word in words) else ""
 
 
-@pytest.mark.parametrize("full", [{"megabytes": 1}, {"megabytes": 8, "inodes": 3}], ids=["bytes", "inodes"])
-def test_an_agent_that_starts_on_a_full_disk_says_what_to_free(tmp_path: Path, full: dict[str, int]) -> None:
+@pytest.mark.parametrize("what", ["bytes", "inodes"])
+def test_an_agent_that_starts_on_a_full_disk_says_what_to_free(tmp_path: Path, what: str) -> None:
     disks.require("mount")
-    with disks.small(tmp_path / "disk", **full) as disk, running(tmp_path) as farm:
-        with contextlib.suppress(OSError):
-            for number in range(full.get("inodes", 0)):
-                (disk / str(number)).touch()
-            fill(disk)
+    with disks.small(tmp_path / "disk", megabytes=1, inodes=40) as disk, running(tmp_path) as farm:
+        Ballast(disk, what).fill()
         done = farm.agent_command("join", str(farm.root.path), "--name", "one", "--spool", str(disk / "one"))
     assert done.returncode == 8, done.stderr
     assert f"error: {disk / 'one'}: No space left on device" in done.stderr

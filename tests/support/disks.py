@@ -15,6 +15,7 @@ from pathlib import Path
 from tests.support.needs import skip_for
 
 EXT4_SHUTDOWN = 0x8004587D
+PIECE_BYTES, BLOCK_BYTES = 1 << 16, 1 << 12
 NO_LOG_FLUSH = 2  # what was not synced is lost, as when the power goes
 
 
@@ -40,6 +41,35 @@ def small(folder: Path, megabytes: int, inodes: int = 0) -> Iterator[Path]:
         yield folder
     finally:
         _run("umount", "--lazy", folder)
+
+
+class Ballast:
+    """Files that take a disk's room, of bytes or of inodes; whoever else uses the disk may take and give back some."""
+
+    def __init__(self, disk: Path, what: str = "bytes") -> None:
+        self._folder, self._what = disk / "ballast", what
+        self._made = 0
+
+    def fill(self) -> None:
+        """Until there is no room left."""
+        self._folder.mkdir(exist_ok=True)
+        with contextlib.suppress(OSError):
+            while True:
+                path = self._folder / str(self._made)
+                with path.open("wb", buffering=0) as file:
+                    self._made += 1
+                    while self._what == "bytes" and file.tell() < PIECE_BYTES:
+                        file.write(bytes(BLOCK_BYTES))
+
+    def give_back(self, pieces: int) -> None:
+        """So many files or, of bytes, pieces of 64 KiB."""
+        for _ in range(min(pieces, self._made)):
+            self._made -= 1
+            (self._folder / str(self._made)).unlink()
+
+    def drop(self) -> None:
+        shutil.rmtree(self._folder)
+        self._made = 0
 
 
 class Cuttable:

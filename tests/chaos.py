@@ -2,9 +2,10 @@
 
     python -m tests.chaos --seed 7 --kills 200 [--ssh]
 
-Each fault hits a living process: the daemon, an agent, a Ray worker, a runner, the merge helper or a `connect` with
-SIGKILL; an agent or the daemon with a SIGSTOP, the agent's past its lease. What was killed is started again. In the end
-every job is complete, its merged bytes are the serial run's, and no process, session folder or listener is left.
+Each fault hits a living process: the daemon, an agent, Ray's servers, helpers and workers, their host, a runner, a
+driver, the merge helper or a `connect` with SIGKILL, two of them at once too; an agent or the daemon with a SIGSTOP,
+the agent's past its lease. What was killed is started again. In the end every job is complete, its merged bytes are the
+serial run's, and no process, temporary folder or listener is left.
 With --ssh the agents come over a real sshd, and its sessions and their links are struck too (tests/chaos_ssh.py).
 """
 
@@ -14,6 +15,7 @@ import argparse
 import contextlib
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -27,12 +29,10 @@ from typing import ClassVar
 
 import psutil
 
-from muster.agent.pool import cleanup
-from tests.support.farm import FarmHarness, arrays, until
+from tests.support.farm import FarmHarness, arrays, command_line, until
 
 AGENTS = ("left", "right")
 LEASE_SECONDS = 5.0
-PAUSE_SECONDS = (0.2, 1.4)  # between faults
 REST_SECONDS = 300.0  # for all jobs to end after the last fault
 BACK_SECONDS = 120.0  # for an agent to notice that its link is dead, and to come back
 NAP = "MUSTER_CHAOS_NAP"  # how long a shard of the map jobs sleeps; the serial run does not
@@ -42,28 +42,48 @@ def half(rows):
     time.sleep(float(os.environ.get("{NAP}", "0")))
     return {{"half": rows / 2, "total": rows.sum(axis=1)}}
 """
-WEIGHTS = {
-    "runner": 5,
-    "worker": 4,
-    "connect": 4,
-    "daemon": 3,
-    "agent": 3,
-    "merger": 2,
-    "agent stopped past its lease": 1,
+PYTHON = r"^\S*python\S*( -\S+)* \S*"
+WHO = {  # of processes that are killed: what their command line looks like. Ray's helpers have a title once they are up
+    "runner": r"jobs/user_code/runner/runner\.py",
+    "connect": r"connect.* --role",  # however sshd started it
+    "worker": r"^ray::Worker",
+    "merger": r"muster\.coordinator\.daemon\.merge\.merge_process",
+    "driver": r"muster\.coordinator\.drivers\.\w+\.main",
+    "pool's host": r"muster\.agent\.pool\.ray_host",
+    "raylet": r"^\S*/raylet/raylet ",
+    "gcs": r"^\S*/gcs_server ",
+    "dashboard agent": r"^ray::(DashboardAgent)",
+    "runtime env agent": r"^ray::(RuntimeEnvAgent)",
+    "helper or worker of Ray": PYTHON + r"(dashboard/agent|runtime_env/agent/main|workers/\w+)\.py",
+}
+WEIGHTS = {  # what ends a pool costs most of the time: some seconds of a processor, until it is up again
+    "runner": 30,
+    "connect": 24,
+    "driver": 14,
+    "worker": 12,
+    "merger": 10,
+    "daemon": 5,
+    "two at once": 4,
+    "helper or worker of Ray": 3,
+    "agent": 2,
+    "agent stopped past its lease": 2,
+    "pool's host": 1,
+    "raylet": 1,
+    "gcs": 1,
+    "dashboard agent": 1,
+    "runtime env agent": 1,
     "daemon stopped": 1,
 }
-WORDS = {
-    "runner": ("jobs/user_code/runner/runner.py",),
-    "connect": ("connect", "--role"),  # however sshd started it
-    "merger": ("muster.coordinator.daemon.merge.merge_process",),
-    "worker": ("ray::Worker",),
-}
+YOUNG_SECONDS = 2.0  # a process that was killed before that was killed while it started
+AT_STARTS = 0.04  # of the faults that could be while no pool is up
+LOOKS_EACH = 10  # faults
 
 
 class Chaos:
     """One run."""
 
     weights: ClassVar[dict[str, int]] = WEIGHTS
+    pause_seconds: ClassVar[tuple[float, float]] = (0.2, 1.4)  # between faults
 
     def __init__(self, folder: Path, seed: int, kills: int, say: Callable[[str], None] = print) -> None:
         self.random = random.Random(seed)
@@ -72,9 +92,10 @@ class Chaos:
         self.farm = FarmHarness(folder, lease=LEASE_SECONDS, heartbeat=0.5, tick=0.2)
         self.farm.env[NAP] = "0.05"
         self.done: Counter[str] = Counter()
+        self.young: Counter[str] = Counter()  # of those, killed while they started
         self.jobs: list[str] = []
         self.listeners: set[str] = set()
-        self.folders: set[Path] = set()  # of the pools' sessions
+        self._stopped: dict[int, float] = {}  # agents' processes, and when they go on
 
     def run(self) -> None:
         try:
@@ -83,8 +104,7 @@ class Chaos:
                 self._keep_busy()
                 self._revive()
                 self._fault()
-                self._look()
-                time.sleep(self.random.uniform(*PAUSE_SECONDS))
+                time.sleep(self.random.uniform(*self.pause_seconds))
             self._finish()
         finally:
             self.farm.close()
@@ -113,11 +133,17 @@ class Chaos:
     # --- faults ------------------------------------------------------------------------------------------
 
     def _fault(self) -> None:
+        """One, if what it is to strike is there, and seldom one while no worker is: else nothing would ever get on."""
+        if "worker" not in self._there() and self.random.random() > AT_STARTS:
+            return
         kind = self.random.choices(list(self.weights), list(self.weights.values()))[0]
-        strike = self._strikes().get(kind, lambda: self._kill_one(*WORDS[kind]))
-        if strike():
-            self.done[kind] += 1
-            self.say(f"{sum(self.done.values()):4} {kind}")
+        if not self._strikes().get(kind, partial(self._kill_one, kind))():
+            return
+        self.done[kind] += 1
+        number = sum(self.done.values())
+        self.say(f"{number:4} {kind}")
+        if number % LOOKS_EACH == 0:
+            self.listeners |= _foreign_listeners(self.farm)
 
     def _strikes(self) -> dict[str, Callable[[], bool]]:
         """What is done for each kind but the plain kills; False where there was nothing to strike."""
@@ -126,11 +152,30 @@ class Chaos:
             "agent": self._kill_agent,
             "agent stopped past its lease": self._stop_agent,
             "daemon stopped": self._stop_daemon,
+            "two at once": self._kill_two,
         }
 
-    def _kill_one(self, *words: str) -> bool:
-        pids = sorted(self.farm.processes(*words))
-        return bool(pids) and _signal(self.random.choice(pids), signal.SIGKILL)
+    def _there(self) -> dict[str, list[int]]:
+        """What could be killed by name, and its processes."""
+        lines = {pid: command_line(pid) for pid in sorted(self.farm.processes())}
+        found = {kind: [pid for pid, line in lines.items() if re.search(what, line)] for kind, what in WHO.items()}
+        return {kind: pids for kind, pids in found.items() if pids}
+
+    def _kill_one(self, kind: str) -> bool:
+        return self._kill_of(self._there(), kind)
+
+    def _kill_of(self, there: dict[str, list[int]], kind: str) -> bool:
+        pid = self.random.choice(there.get(kind, [0]))
+        starts = _is_young(pid)
+        if not pid or not _signal(pid, signal.SIGKILL):
+            return False
+        self.young[kind] += starts
+        return True
+
+    def _kill_two(self) -> bool:
+        """Whatever they are, one right after the other."""
+        there = self._there()
+        return len(there) > 1 and all(self._kill_of(there, kind) for kind in self.random.sample(list(there), 2))
 
     def _daemon_lives(self) -> bool:
         return self.farm.daemon is not None and self.farm.daemon.poll() is None
@@ -146,10 +191,10 @@ class Chaos:
     def _stop_agent(self) -> bool:
         """Stopped, not killed: it comes back with what it had, and what it had was given to others."""
         process = self.farm.real[self.random.choice(AGENTS)]
-        if process.poll() is not None or not _signal(process.pid, signal.SIGSTOP):
+        if process.pid in self._stopped or process.poll() is not None or not _signal(process.pid, signal.SIGSTOP):
             return False
-        time.sleep(LEASE_SECONDS + 1.0)
-        return _signal(process.pid, signal.SIGCONT)
+        self._stopped[process.pid] = time.monotonic() + LEASE_SECONDS + 1.0
+        return True
 
     def _stop_daemon(self) -> bool:
         self.farm.kill(signal.SIGSTOP)
@@ -163,11 +208,18 @@ class Chaos:
         for name in AGENTS:
             if self.farm.real[name].poll() is not None:
                 self._join(name)
+        for pid in [pid for pid, until_then in self._stopped.items() if time.monotonic() >= until_then]:
+            del self._stopped[pid]
+            _signal(pid, signal.SIGCONT)
+
+    def _all_go_on(self) -> bool:
+        self._revive()
+        return not self._stopped
 
     # --- the end -----------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        self._revive()
+        until(self._all_go_on, "every agent to go on")
         for job in self.jobs:
             self.farm.wait(job, "complete", "incomplete", "halted", seconds=REST_SECONDS)
         for job in self.jobs:
@@ -191,22 +243,20 @@ class Chaos:
             until(lambda: not self.farm.processes(), "every process to be gone")
         except AssertionError as error:
             raise AssertionError(f"{error}: {[_describe(pid) for pid in self.farm.processes()]}") from None
-        left = [str(folder) for folder in self.folders if folder.exists()]
-        assert not left, f"session folders left: {left}"
-
-    def _look(self) -> None:
-        """Note what must not be there, or must be gone in the end."""
-        self.listeners |= _foreign_listeners(self.farm)
-        for name in AGENTS:
-            pool = cleanup.read(self.farm.folder / "spools" / name / "run")
-            if pool and pool.temp:
-                self.folders.add(Path(pool.temp))
+        left = sorted(path.name for path in self.farm.temp.iterdir())
+        assert not left, f"temporary files left: {left}"
 
 
 def _signal(pid: int, number: int) -> bool:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
         return True
+    return False
+
+
+def _is_young(pid: int) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return time.time() - psutil.Process(pid).create_time() < YOUNG_SECONDS
     return False
 
 

@@ -1,5 +1,6 @@
 """A farm of real processes on this machine, for tests: a `FarmHarness` starts and kills the daemon, submits jobs,
-runs agents and waits for states. Whatever it started is gone after `close`, found by a mark in its environment."""
+runs agents and waits for states. Whatever it started is gone after `close`, found by a mark in its environment, or, as
+some of Ray's processes write their title over that, by the folder it was started in."""
 
 from __future__ import annotations
 
@@ -81,6 +82,7 @@ class FarmHarness:
         self.agents: list[SimulatedAgent] = []
         self.real: dict[str, subprocess.Popen[bytes]] = {}
         self._mark = uuid.uuid4().hex
+        self.temp = Path("/tmp") / f"mf-{self._mark[:8]}"  # its processes' temporary files; short, as Ray wants
         self._jobs = 0
 
     # --- the daemon --------------------------------------------------------------------------------------
@@ -149,7 +151,8 @@ class FarmHarness:
     @property
     def marked(self) -> dict[str, str]:
         """What it finds its processes by, for those that somebody else starts for it."""
-        return {MARK: self._mark}
+        self.temp.mkdir(mode=0o700, exist_ok=True)
+        return {MARK: self._mark, "TMPDIR": str(self.temp)}
 
     def coordinator(self, *args: str) -> subprocess.CompletedProcess[str]:
         """A `coordinator` command on this root, run to its end."""
@@ -180,10 +183,21 @@ class FarmHarness:
         for process in [self.daemon, *self.real.values()]:
             if process is not None:
                 process.wait(DEADLINE_SECONDS)
+        shutil.rmtree(self.temp, ignore_errors=True)
 
     def processes(self, *words: str) -> list[int]:
         """Living processes of this farm whose command line has all of `words`."""
-        return [pid for pid in _marked(self._mark) if all(word in _command_line(pid) for word in words)]
+        return [pid for pid in self._processes() if all(word in command_line(pid) for word in words)]
+
+    def _processes(self) -> list[int]:
+        mark, temp = f"{MARK}={self._mark}".encode(), f"{self.temp}/"
+        found = []
+        for folder in Path("/proc").iterdir():
+            with contextlib.suppress(OSError, ValueError):
+                marked = mark in (folder / "environ").read_bytes().split(b"\0")
+                if marked or str((folder / "cwd").readlink()).startswith(temp):
+                    found.append(int(folder.name))
+        return found
 
     # --- jobs --------------------------------------------------------------------------------------------
 
@@ -440,19 +454,8 @@ def _arrays_in(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(found)}
 
 
-def _marked(mark: str) -> list[int]:
-    wanted = f"{MARK}={mark}".encode()
-    found = []
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdecimal():
-            continue
-        with contextlib.suppress(OSError):
-            if wanted in (folder / "environ").read_bytes().split(b"\0"):
-                found.append(int(folder.name))
-    return found
-
-
-def _command_line(pid: int) -> str:
+def command_line(pid: int) -> str:
+    """The words that a process was started with, or its title; "" where it is gone."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:

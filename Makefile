@@ -64,8 +64,8 @@ chaos: $(VENV)/.tested  ## a job while a seeded schedule kills everything: make 
 simulate: $(VENV)/.tested  ## worlds of the real scheduler and agents' cores, all else made of a seed: make simulate SEED=1 SCHEDULES=10000
 	$(BIN)/python -m tests.simulator --seed $(SEED) --schedules $(SCHEDULES)
 
-campaign: $(VENV)/.tested  ## a part of the campaign, one line of JSON: make campaign PART=kills SEED=7 TIMES=200 (kills, power, damage)
-	$(BIN)/python -m tests.campaign $(PART) --seed $(SEED) --times $(TIMES)
+campaign: $(VENV)/.tested  ## a part of the campaign, one line of JSON: make campaign PART=kills SEED=7 TIMES=200 (kills, power, full, damage)
+	$(BIN)/python -m tests.campaign $(PART) --seed $(SEED) --times $(TIMES) $(if $(KEEP),--keep)
 
 arena: $(VENV)/.tested  ## Muster and its peers through the same faults; writes docs/arena.md: make arena SEED=1
 	@$(PIP) --editable '.[bench]'

@@ -67,6 +67,7 @@ BENCHMARKS = {
     ),
     "hostile": Benchmark(("hostile",), "ms that a frame may take the coordinator", "ms of an agent's worst", 1.0),
     "tail": Benchmark(("tail",), "shards/s of two agents, one four times slower", "both busy from first to last", 0.9),
+    "kills": Benchmark(("kills",), "shards/s while a process is killed each minute", "the same job in peace", 0.9),
     "memory": Benchmark(
         ("memory",),
         "MiB in the second tenth of 20 GiB by folder",

@@ -1,20 +1,24 @@
-"""`python -m tests.campaign PART --seed N --times M`: one line of JSON of what a part of the campaign found; `python -m
-tests.campaign sum FILE...` adds such lines up."""
+"""`python -m tests.campaign PART --seed N --times M`: one line of JSON of what a part of the campaign found.
+
+`--keep` adds it to docs/campaign.json, and makes docs/campaign.md of all that is there. `python -m tests.campaign sum`
+adds up what is kept, `sum FILE...` other lines.
+"""
 
 from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from tests.campaign import damage, kills, power
+from tests.campaign import damage, full, kills, page, power
 from tests.campaign.line import Line, added
 
-PARTS = {"kills": kills.run, "power": power.run, "damage": damage.run}
-TIMES = {"kills": 30, "power": 20, "damage": 500}  # of the short form
+PARTS = {"kills": kills.run, "power": power.run, "full": full.run, "damage": damage.run}
+TIMES = {"kills": 30, "power": 20, "full": 12, "damage": 500}  # of the short form
 
 
 def play(part: str, seed: int, times: int, *, quiet: bool = True) -> Line:
@@ -38,18 +42,26 @@ def _silent(_: str) -> None:
     """Nothing."""
 
 
+def _summed(files: list[Path]) -> Line:
+    return added(text for file in files or [page.KEPT] for text in file.read_text().splitlines())
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.campaign", description=__doc__)
     parser.add_argument("part", choices=[*PARTS, "sum"])
     parser.add_argument("files", nargs="*", type=Path, help="of lines, to add up")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--times", type=int, default=0, help="faults; some tens of each by default")
+    parser.add_argument("--keep", action="store_true", help="the line goes into docs/campaign.json and its page")
     parser.add_argument("--quiet", action="store_true")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # what was started is ended, too
     if asked.part == "sum":
-        line = added(text for file in asked.files for text in file.read_text().splitlines())
+        line = _summed(asked.files)
     else:
         line = play(asked.part, asked.seed, asked.times or TIMES[asked.part], quiet=asked.quiet)
+    if asked.keep:
+        page.keep(line)
     print(line.text(), flush=True)
     return 0 if line.is_whole else 1
 

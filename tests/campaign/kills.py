@@ -1,40 +1,39 @@
-"""Kills of every process there is, two at once too, Ray's servers and helpers among them, while jobs of several kinds
-run: every third one the same source again, one whose merge and one whose push fail for good."""
+"""Kills of every process there is, two at once too, Ray's servers and helpers among them, while jobs of every kind run:
+every third one the source of an earlier one again, and beside them one whose merge and one whose push fail for good."""
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from muster.coordinator.commands.submit import submit
+from tests.campaign.jobs import Work, work
 from tests.campaign.line import Line
-from tests.chaos import CODE, REST_SECONDS, WEIGHTS, WORDS, Chaos
-from tests.support.farm import arrays
+from tests.chaos import AGENTS, Chaos
+from tests.support.farm import POLL_SECONDS, arrays, until
 
 ODD = """
 def odd(rows):
     return {"out": rows.astype("f8" if rows[0, 0] == 0 else "f4")}
 """
-MORE_WORDS = {
-    "raylet": ("raylet/raylet",),
-    "gcs": ("gcs_server",),
-    "Ray's helper": ("ray/dashboard/",),
-    "pool's host": ("muster.agent.pool.ray_host",),
-}
 ODD_ENDS = {"incomplete", "halted"}
+AT_ONCE = 2  # jobs under way
+STILL_SECONDS = 240.0  # after which a job of which nothing changes is wedged: longer than any lease, pause or retry
 
 
 class Kills(Chaos):
     """One run; what is broken is counted, and no longer the end of it."""
 
-    weights: ClassVar[dict[str, int]] = WEIGHTS | dict.fromkeys(MORE_WORDS, 2) | {"two at once": 4}
+    pause_seconds: ClassVar[tuple[float, float]] = (0.0, 0.3)
 
     def __init__(self, folder: Path, seed: int, kills: int, line: Line, say: Callable[[str], None]) -> None:
         super().__init__(folder, seed, kills, say)
         self.line = line
+        self.works: list[Work] = []
+        self.submitted: dict[str, Work] = {}  # jobs that are to end well
         self.odd: set[str] = set()
-        self._files: list[Path] = []  # of the jobs that are to end well
 
     def _begin(self) -> None:
         super()._begin()
@@ -52,36 +51,37 @@ class Kills(Chaos):
         self.odd.add(merge)
 
     def _keep_busy(self) -> None:
-        if not self._daemon_lives() or any(self.farm.status(job).state == "running" for job in self.jobs):
+        if not self._daemon_lives():
             return
-        seed = len(self._files)
-        if seed % 3 == 2:
-            files = [self.random.choice(self._files)] * 2  # two of them, at once
-        elif seed % 2:
-            more: dict[str, Any] = {"kind": "map", "code": "work.py:half", "name": "map"}
-            files = [self.farm.job_file(arrays(4, 160, 64, seed), 2, CODE, **more)]
-        else:
-            files = [self.farm.job_file(arrays(3, 96, 4096, seed), 4, name="cluster")]
-        self._files.append(files[0])
-        self.jobs += [submit(self.farm.root, file) for file in files]
+        running = {one.id for one in self.farm.jobs() if one.state == "running"} - self.odd
+        for _ in range(AT_ONCE - len(running)):
+            one = self._next_work()
+            self.submitted[one.submit(self.farm)] = one
 
-    def _strikes(self) -> dict[str, Callable[[], bool]]:
-        more = {kind: lambda words=words: self._kill_one(*words) for kind, words in MORE_WORDS.items()}
-        return super()._strikes() | more | {"two at once": self._kill_two}
+    def _next_work(self) -> Work:
+        """Every third job is an earlier one again: often the last one, which is under way still."""
+        if len(self.submitted) % 3 == 2:
+            return self.random.choice([self.works[-1], self.random.choice(self.works)])
+        self.works.append(work(self.farm, len(self.works)))
+        return self.works[-1]
 
-    def _kill_two(self) -> bool:
-        """Whatever they are, one right after the other."""
-        words = [*WORDS.values(), *MORE_WORDS.values()]
-        first, second = self.random.sample(words, 2)
-        return self._kill_one(*first) and self._kill_one(*second)
+    def _revive(self) -> None:
+        """Nobody but us may have ended the daemon. An agent may end where its pool was lost again and again."""
+        assert self.farm.daemon is not None
+        if (code := self.farm.daemon.poll()) not in {None, -signal.SIGKILL}:
+            self.line.broke("wedged", f"the daemon ended with {code}: {self.farm.said()}")
+        for name in AGENTS:
+            if (code := self.farm.real[name].poll()) not in {None, -signal.SIGKILL}:
+                self.line.found[f"an agent ended with {code}"] += 1
+        super()._revive()
 
     # --- the end ---
 
     def _finish(self) -> None:
-        self._revive()
-        for job in [*self.jobs, *self.odd]:
+        until(self._all_go_on, "every agent to go on")
+        for job in [*self.submitted, *self.odd]:
             try:
-                state = self.farm.wait(job, "complete", "incomplete", "halted", seconds=REST_SECONDS).state
+                state = self._end_of(job)
             except AssertionError as error:
                 self.line.broke("wedged", f"{job}: {error}")
                 continue
@@ -91,19 +91,36 @@ class Kills(Chaos):
                 self._judge(job, state)
         self._count_what_is_left()
 
+    def _end_of(self, job: str) -> str:
+        """The state it ends in; an AssertionError once nothing of it changed for so long."""
+        seen, since = None, time.monotonic()
+        while True:
+            self._revive()
+            status = self.farm.status(job)
+            if status.is_over:
+                return status.state
+            now = status.totals, status.layers_merged, status.progress
+            if now != seen:
+                seen, since = now, time.monotonic()
+            assert time.monotonic() - since < STILL_SECONDS, f"nothing changes: {status}"
+            time.sleep(POLL_SECONDS)
+
     def _judge_odd(self, job: str, state: str) -> None:
+        self.line.found[f"{job.partition('.')[0]} for good: the job is {state}"] += 1
         if state not in ODD_ENDS:
             self.line.broke("wrong", f"{job} is {state}, and cannot be")
 
     def _judge(self, job: str, state: str) -> None:
-        self.line.compared += 1
         if state != "complete":
             self.line.broke("lost", f"{job} is {state}: {self.farm.status(job).why}")
             return
+        self.line.compared += 1
+        one = self.submitted[job]
         try:
-            self.farm.check_result(job)
-        except AssertionError:
-            self.line.broke("wrong", f"{job} is not what a serial run gives")
+            one.judge(self.farm, job)
+            self.line.found[f"{one.kind}: as in a serial run"] += 1
+        except AssertionError as error:
+            self.line.broke("wrong", f"{job} is not what a serial run gives: {error}")
 
     def _count_what_is_left(self) -> None:
         try:
@@ -122,3 +139,4 @@ def run(folder: Path, seed: int, times: int, line: Line, say: Callable[[str], No
     except AssertionError as error:
         line.broke("wedged", str(error))
     line.faults.update(one.done)
+    line.found.update({f"{kind}: killed while it started": times for kind, times in one.young.items() if times})

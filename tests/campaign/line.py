@@ -39,15 +39,20 @@ class Line:
         return json.dumps({**vars(self), "seconds": round(self.seconds, 1)})
 
 
+def read(text: str) -> Line:
+    """The line that was written as this text."""
+    said = json.loads(text)
+    return Line(**{**said, "faults": Counter(said["faults"]), "found": Counter(said["found"])})
+
+
 def added(texts: Iterable[str]) -> Line:
     """One line for all of these."""
     total = Line("all", [])
-    for text in filter(str.strip, texts):
-        one = json.loads(text)
-        total.seeds.extend(f"{one['part']}:{seed}" for seed in one["seeds"])
-        total.faults.update(one["faults"])
-        total.found.update(one["found"])
+    for one in map(read, filter(str.strip, texts)):
+        total.seeds.extend(f"{one.part}:{seed}" for seed in one.seeds)
+        total.faults.update(one.faults)
+        total.found.update(one.found)
         for name in ("seconds", "compared", *BROKEN):
-            setattr(total, name, getattr(total, name) + one[name])
-        total.told += one["told"]
+            setattr(total, name, getattr(total, name) + getattr(one, name))
+        total.told += one.told
     return total

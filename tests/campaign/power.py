@@ -24,26 +24,25 @@ class Power:
         self.disk = disks.Cuttable(folder / "root")  # 64 MiB of it stay free
         self.farm = FarmHarness(folder)
         self.agent: SimulatedAgent | None = None
-        self._made = 0
         self._jobs: list[str] = []
+        self._watched: list[str] = []  # that were under way when the daemon was last started
         self._steps = 0
 
     def live(self) -> None:
         """Serve, work a while, and lose the power."""
         self.farm.start()
+        states = {one.id: one.state for one in self.farm.jobs()}
         for job in self._jobs:
-            if job not in {one.id for one in self.farm.jobs()}:
+            if job not in states:
                 self.line.broke("lost", f"{job} was submitted, and is gone")
-        while len(self._running()) < JOBS:
-            self._jobs.append(self.farm.submit(arrays(seed=self._made)))
-            self._made += 1
+        self._watched = [job for job in self._jobs if states.get(job) == "running"]
+        while len(self._watched) < JOBS:
+            self._watched.append(self.farm.submit(arrays(seed=len(self._jobs))))
+            self._jobs.append(self._watched[-1])
         if self.agent is None:
             self.agent = self.farm.agent()
         self._work_a_while(self.agent)
         self.cut()
-
-    def _running(self) -> list[str]:
-        return [one.id for one in self.farm.jobs() if one.state == "running"]
 
     def _work_a_while(self, agent: SimulatedAgent) -> None:
         """Some steps of it, which may end in the midst of a commit or a merge."""
@@ -62,7 +61,7 @@ class Power:
         until(lambda: not self.farm.processes(), "every process on the disk to be gone")
         self.disk.back(check=True)
         self.line.faults["power cut"] += 1
-        for job in set(self._jobs) & set(self.farm.stored()):
+        for job in set(self._watched) & set(self.farm.stored()):
             try:
                 self.farm.audit(job, self.agent)
             except AssertionError as error:

@@ -1,0 +1,77 @@
+"""A job while one process of its farm is killed each minute, beside the same job in peace.
+
+    python -m benchmarks.kills [--shards 2400] [--seconds 0.1] [--every 60] [--runs 7] [--seed 1]
+
+Two agents with a slot each, whose shards wait for so long, which needs no cores. What is killed, any of the daemon, an
+agent, Ray's processes, a runner or a `connect`, by a seed, is started again at once, as a supervisor would. From submit
+to merged result, in turn; `ours` is the median of the rates with kills, `peer` of those in peace.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import ClassVar
+
+import numpy as np
+
+from benchmarks.measure import alternate, machine, report
+from benchmarks.served import ASK_SECONDS, TIMING, finish
+from tests.chaos import CODE, NAP, WHO, Chaos
+
+
+class Struck(Chaos):
+    """A farm, and how fast a job of its is."""
+
+    weights: ClassVar[dict[str, int]] = dict.fromkeys([*WHO, "daemon", "agent"], 1)
+
+    def __init__(self, folder: Path, given: argparse.Namespace) -> None:
+        super().__init__(folder, given.seed, 0, lambda said: print(f"    killed: {said.strip()}", flush=True))
+        self.farm.lease, self.farm.heartbeat, self.farm.tick = TIMING["lease"], TIMING["heartbeat"], TIMING["tick"]
+        self.farm.env[NAP] = str(given.seconds)
+        self.shards, self.every = given.shards, given.every
+        self._begin()
+        finish(self.farm, self._submit(16))  # both pools are up once they have run some
+
+    def _submit(self, shards: int) -> str:
+        return self.farm.submit({"a": np.zeros((shards, 1), "f4")}, 1, CODE, kind="map", code="work.py:half")
+
+    def rate(self, kills: bool) -> float:
+        """In shards a second."""
+        began = time.monotonic()
+        job, due = self._submit(self.shards), began + self.every / 2
+        while self.farm.status(job).state == "running":
+            if kills and time.monotonic() >= due:
+                due += self.every
+                self._fault()
+                self._revive()
+            time.sleep(ASK_SECONDS)
+        seconds = time.monotonic() - began
+        self.farm.wait(job)
+        self.farm.coordinator("rm", job)
+        return self.shards / seconds
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--shards", type=int, default=2400)
+    options.add_argument("--seconds", type=float, default=0.1, help="of a shard")
+    options.add_argument("--every", type=float, default=60.0, help="seconds between kills")
+    options.add_argument("--runs", type=int, default=7)
+    options.add_argument("--seed", type=int, default=1)
+    given = options.parse_args()
+    print(machine(), flush=True)
+    with tempfile.TemporaryDirectory(prefix="muster-bench-") as made:
+        struck = Struck(Path(made) / "farm", given)
+        try:
+            rates = alternate(given.runs, kills=lambda: struck.rate(True), peace=lambda: struck.rate(False))
+        finally:
+            struck.farm.close()
+    report(median(rates["kills"]), median(rates["peace"]), {"killed": dict(struck.done), "rates": rates})
+
+
+if __name__ == "__main__":
+    main()

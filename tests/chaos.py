@@ -59,9 +59,9 @@ WHO = {  # of processes that are killed: what their command line looks like. Ray
 WEIGHTS = {  # what ends a pool costs most of the time: some seconds of a processor, until it is up again
     "runner": 30,
     "connect": 24,
-    "driver": 14,
     "worker": 12,
-    "merger": 10,
+    "merger": 8,
+    "driver": 6,
     "daemon": 5,
     "two at once": 4,
     "helper or worker of Ray": 3,
@@ -75,6 +75,7 @@ WEIGHTS = {  # what ends a pool costs most of the time: some seconds of a proces
     "daemon stopped": 1,
 }
 YOUNG_SECONDS = 2.0  # a process that was killed before that was killed while it started
+CHEAP = ("connect", "driver", "merger")
 AT_STARTS = 0.04  # of the faults that could be while no pool is up
 LOOKS_EACH = 10  # faults
 
@@ -84,6 +85,7 @@ class Chaos:
 
     weights: ClassVar[dict[str, int]] = WEIGHTS
     pause_seconds: ClassVar[tuple[float, float]] = (0.2, 1.4)  # between faults
+    most_at_once: ClassVar[int] = 1
 
     def __init__(self, folder: Path, seed: int, kills: int, say: Callable[[str], None] = print) -> None:
         self.random = random.Random(seed)
@@ -103,7 +105,8 @@ class Chaos:
             while sum(self.done.values()) < self.kills:
                 self._keep_busy()
                 self._revive()
-                self._fault()
+                for _ in range(self.random.randint(1, self.most_at_once)):
+                    self._fault()
                 time.sleep(self.random.uniform(*self.pause_seconds))
             self._finish()
         finally:
@@ -133,10 +136,11 @@ class Chaos:
     # --- faults ------------------------------------------------------------------------------------------
 
     def _fault(self) -> None:
-        """One, if what it is to strike is there, and seldom one while no worker is: else nothing would ever get on."""
-        if "worker" not in self._there() and self.random.random() > AT_STARTS:
-            return
-        kind = self.random.choices(list(self.weights), list(self.weights.values()))[0]
+        """One, if what it is to strike is there. While no worker is there it is mostly one from which a farm is back at
+        once: else nothing would ever get on."""
+        up = "worker" in self._there() or self.random.random() < AT_STARTS
+        weights = {kind: weight for kind, weight in self.weights.items() if up or kind in CHEAP}
+        kind = self.random.choices(list(weights), list(weights.values()))[0]
         if not self._strikes().get(kind, partial(self._kill_one, kind))():
             return
         self.done[kind] += 1
@@ -181,8 +185,9 @@ class Chaos:
         return self.farm.daemon is not None and self.farm.daemon.poll() is None
 
     def _kill_daemon(self) -> bool:
+        lives = self._daemon_lives()
         self.farm.kill()
-        return True
+        return lives
 
     def _kill_agent(self) -> bool:
         process = self.farm.real[self.random.choice(AGENTS)]
@@ -197,6 +202,8 @@ class Chaos:
         return True
 
     def _stop_daemon(self) -> bool:
+        if not self._daemon_lives():
+            return False
         self.farm.kill(signal.SIGSTOP)
         time.sleep(2.0)
         self.farm.kill(signal.SIGCONT)

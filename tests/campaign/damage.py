@@ -21,7 +21,7 @@ CODE = """
 def half(rows):
     return {"half": rows / 2}
 """
-LIVE_SHARE = 100  # of so many flips one is of a file that a daemon is then started on
+LIVE_SHARE = 200  # of so many flips one is of a file that a daemon is then started on
 
 
 class Damage:

@@ -3,12 +3,14 @@ every third one the source of an earlier one again, and beside them one whose me
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
+from muster.coordinator.api.requests import Done, Retry
 from tests.campaign.jobs import Work, work
 from tests.campaign.line import Line
 from tests.chaos import AGENTS, Chaos
@@ -19,7 +21,8 @@ def odd(rows):
     return {"out": rows.astype("f8" if rows[0, 0] == 0 else "f4")}
 """
 ODD_ENDS = {"incomplete", "halted"}
-AT_ONCE = 2  # jobs under way
+KILLED_TOO_OFTEN = re.compile(r"ended \d+ times without getting on, the last time with -9|lost \d+ times while running")
+AT_ONCE = 3  # jobs under way
 STILL_SECONDS = 240.0  # after which a job of which nothing changes is wedged: longer than any lease, pause or retry
 
 
@@ -27,6 +30,7 @@ class Kills(Chaos):
     """One run; what is broken is counted, and no longer the end of it."""
 
     pause_seconds: ClassVar[tuple[float, float]] = (0.0, 0.3)
+    most_at_once: ClassVar[int] = 5
 
     def __init__(self, folder: Path, seed: int, kills: int, line: Line, say: Callable[[str], None]) -> None:
         super().__init__(folder, seed, kills, say)
@@ -82,6 +86,8 @@ class Kills(Chaos):
         for job in [*self.submitted, *self.odd]:
             try:
                 state = self._end_of(job)
+                if job in self.submitted and self._was_given_up(job):
+                    state = self._end_of(job)
             except AssertionError as error:
                 self.line.broke("wedged", f"{job}: {error}")
                 continue
@@ -104,6 +110,15 @@ class Kills(Chaos):
                 seen, since = now, time.monotonic()
             assert time.monotonic() - since < STILL_SECONDS, f"nothing changes: {status}"
             time.sleep(POLL_SECONDS)
+
+    def _was_given_up(self, job: str) -> bool:
+        """What was killed too often in a row cannot be told from what ends itself: then its user has it tried again."""
+        said = [self.farm.status(job).why, *(failure.message for failure in self.farm.failures(job))]
+        if self.farm.status(job).state not in ODD_ENDS or not any(KILLED_TOO_OFTEN.search(text) for text in said):
+            return False
+        self.line.found["given up after kills in a row, and tried again"] += 1
+        self.farm.ask(Retry(job), Done)
+        return True
 
     def _judge_odd(self, job: str, state: str) -> None:
         self.line.found[f"{job.partition('.')[0]} for good: the job is {state}"] += 1

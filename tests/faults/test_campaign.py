@@ -11,8 +11,8 @@ from tests.support import disks
 
 
 def test_a_flipped_bit_is_found_or_without_effect() -> None:
-    line = play("damage", 5, 100)
-    assert line.is_whole and sum(line.faults.values()) == 101, line.text()
+    line = play("damage", 5, 400)
+    assert line.is_whole and sum(line.faults.values()) == 402, line.text()
 
 
 @pytest.mark.root

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import signal
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -119,26 +116,20 @@ def test_each_step_says_what_was_found(doctor: Doctor, server: Sshd) -> None:
 def test_a_ray_start_leaves_nothing(farm: FarmHarness, server: Sshd) -> None:
     """In a process of its own, in text: with each line in its place."""
     sshd.require()
-    own = tempfile.mkdtemp(dir="/tmp")
-    farm.env["TMPDIR"] = own
     before = farm.processes()
-    try:
-        where = f"{HOST}:{farm.root.path}"
-        spool = str(farm.folder / "spool")
-        done = farm.agent_command("doctor", where, "--ssh-config", str(server.ssh_config()), "--spool", spool)
-        assert done.returncode == 0, done.stdout + done.stderr
-        lines = done.stdout.splitlines()
-        names = [*WAY, "version", *THERE, *HERE]
-        assert [line[11:22].strip() for line in lines[:-1]] == names
-        assert " in " in lines[-2]
-        assert lines[-1] == f"all is well: `agent join {where}` will work"
-        assert done.stderr == ""
-        assert farm.processes() == before
-        assert not os.listdir(own)
-        assert not Path(spool).exists()
-    finally:
-        del farm.env["TMPDIR"]
-        shutil.rmtree(own)
+    where = f"{HOST}:{farm.root.path}"
+    spool = str(farm.folder / "spool")
+    done = farm.agent_command("doctor", where, "--ssh-config", str(server.ssh_config()), "--spool", spool)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    names = [*WAY, "version", *THERE, *HERE]
+    assert [line[11:22].strip() for line in lines[:-1]] == names
+    assert " in " in lines[-2]
+    assert lines[-1] == f"all is well: `agent join {where}` will work"
+    assert done.stderr == ""
+    assert farm.processes() == before
+    assert not list(farm.temp.iterdir())
+    assert not Path(spool).exists()
 
 
 def test_a_jump_is_a_step_of_its_own(doctor: Doctor, server: Sshd) -> None:

@@ -24,7 +24,7 @@ tests.
   `connect`s are killed, two at once too, and while they start; agents are stopped beyond their lease. Meanwhile jobs of
   all kinds run, every third of a source that was submitted before, beside one whose push and one whose merge fail for
   good. Every job must end, each complete one with what a serial run gives, and no process, temporary file or listener
-  may be left.
+  may be left. A job that was given up since its driver or a shard was killed five times in a row is tried again.
 - **power**: the root is on an ext4 that is shut down without a flush, checked by fsck, mounted and served again. What
   was submitted or acknowledged must be there, once, and each result be what a serial run gives.
 - **full**: below the root or the spool no byte or no inode is left, while a job runs and at a start. Somebody must say

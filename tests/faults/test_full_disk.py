@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,36 +14,13 @@ from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.protocol import control, transfer
 from muster.jobs.common.errors import SpaceError
 from tests.support import disks
+from tests.support.disks import Ballast
 from tests.support.farm import FarmHarness, arrays, running, until
 
 pytestmark = pytest.mark.root
 
 DISK_MEGABYTES = 100
 MEGABYTE = 1 << 20
-
-
-class Ballast:
-    """A file that leaves as little room as is wanted."""
-
-    def __init__(self, disk: Path) -> None:
-        self._path = disk / "ballast"
-
-    def leave(self, nbytes: int) -> None:
-        self.drop()
-        with self._path.open("wb") as file:
-            until(lambda: self._grow(file.fileno(), nbytes), "the disk to be full")
-
-    def _grow(self, fd: int, nbytes: int) -> bool:
-        """Take all but `nbytes`; False where the daemon took some of it meanwhile."""
-        try:
-            os.posix_fallocate(fd, 0, shutil.disk_usage(self._path.parent).free - nbytes)
-        except OSError as error:
-            assert error.errno == errno.ENOSPC
-            return False
-        return True
-
-    def drop(self) -> None:
-        self._path.unlink(missing_ok=True)
 
 
 @pytest.fixture
@@ -135,7 +109,7 @@ def test_a_daemon_that_starts_on_a_full_disk_says_what_to_free(tmp_path: Path, w
         if known:
             farm.start()
             farm.kill()
-        taken = disks.Ballast(disk, what)
+        taken = Ballast(disk, what)
         taken.fill()
         for _ in range(6):
             ended = farm.coordinator("serve")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.farm import until
 from tests.support.needs import skip_for
 
 EXT4_SHUTDOWN = 0x8004587D
@@ -67,8 +69,24 @@ class Ballast:
             self._made -= 1
             (self._folder / str(self._made)).unlink()
 
+    def leave(self, nbytes: int) -> None:
+        """Take all the bytes but so many."""
+        self.drop()
+        self._folder.mkdir()
+        with (self._folder / "all").open("wb") as file:
+            until(lambda: self._grow(file.fileno(), nbytes), "the disk to be full")
+
+    def _grow(self, fd: int, nbytes: int) -> bool:
+        """Take all but `nbytes`; False where somebody else took some of it meanwhile."""
+        try:
+            os.posix_fallocate(fd, 0, shutil.disk_usage(self._folder).free - nbytes)
+        except OSError as error:
+            assert error.errno == errno.ENOSPC
+            return False
+        return True
+
     def drop(self) -> None:
-        shutil.rmtree(self._folder)
+        shutil.rmtree(self._folder, ignore_errors=True)
         self._made = 0
 
 

@@ -57,12 +57,12 @@ WHO = {  # of processes that are killed: what their command line looks like. Ray
     "helper or worker of Ray": PYTHON + r"(dashboard/agent|runtime_env/agent/main|workers/\w+)\.py",
 }
 WEIGHTS = {  # what ends a pool costs most of the time: some seconds of a processor, until it is up again
-    "runner": 30,
-    "connect": 24,
+    "runner": 32,
+    "connect": 22,
     "worker": 12,
     "merger": 8,
     "driver": 6,
-    "daemon": 5,
+    "daemon": 3,
     "two at once": 4,
     "helper or worker of Ray": 3,
     "agent": 2,
@@ -97,6 +97,8 @@ class Chaos:
         self.young: Counter[str] = Counter()  # of those, killed while they started
         self.jobs: list[str] = []
         self.listeners: set[str] = set()
+        self._there: dict[str, list[int]] = {}  # as `_named` found it for the fault that is due
+        self._killed: set[int] = set()  # which may take a moment to be gone
         self._stopped: dict[int, float] = {}  # agents' processes, and when they go on
 
     def run(self) -> None:
@@ -138,7 +140,8 @@ class Chaos:
     def _fault(self) -> None:
         """One, if what it is to strike is there. While no worker is there it is mostly one from which a farm is back at
         once: else nothing would ever get on."""
-        up = "worker" in self._there() or self.random.random() < AT_STARTS
+        self._there = self._named()
+        up = "worker" in self._there or self.random.random() < AT_STARTS
         weights = {kind: weight for kind, weight in self.weights.items() if up or kind in CHEAP}
         kind = self.random.choices(list(weights), list(weights.values()))[0]
         if not self._strikes().get(kind, partial(self._kill_one, kind))():
@@ -159,27 +162,25 @@ class Chaos:
             "two at once": self._kill_two,
         }
 
-    def _there(self) -> dict[str, list[int]]:
-        """What could be killed by name, and its processes."""
-        lines = {pid: command_line(pid) for pid in sorted(self.farm.processes())}
+    def _named(self) -> dict[str, list[int]]:
+        """What can be killed by name now, and its processes."""
+        lines = {pid: command_line(pid) for pid in sorted(self.farm.processes()) if pid not in self._killed}
         found = {kind: [pid for pid, line in lines.items() if re.search(what, line)] for kind, what in WHO.items()}
         return {kind: pids for kind, pids in found.items() if pids}
 
     def _kill_one(self, kind: str) -> bool:
-        return self._kill_of(self._there(), kind)
-
-    def _kill_of(self, there: dict[str, list[int]], kind: str) -> bool:
-        pid = self.random.choice(there.get(kind, [0]))
+        pid = self.random.choice(self._there.get(kind, [0]))
         starts = _is_young(pid)
         if not pid or not _signal(pid, signal.SIGKILL):
             return False
+        self._killed.add(pid)
         self.young[kind] += starts
         return True
 
     def _kill_two(self) -> bool:
         """Whatever they are, one right after the other."""
-        there = self._there()
-        return len(there) > 1 and all(self._kill_of(there, kind) for kind in self.random.sample(list(there), 2))
+        there = list(self._there)
+        return len(there) > 1 and all(self._kill_one(kind) for kind in self.random.sample(there, 2))
 
     def _daemon_lives(self) -> bool:
         return self.farm.daemon is not None and self.farm.daemon.poll() is None

@@ -58,10 +58,10 @@ WHO = {  # of processes that are killed: what their command line looks like. Ray
 }
 WEIGHTS = {  # what ends a pool costs most of the time: some seconds of a processor, until it is up again
     "runner": 32,
-    "connect": 22,
-    "worker": 12,
-    "merger": 8,
-    "driver": 6,
+    "worker": 14,
+    "connect": 10,
+    "driver": 8,
+    "merger": 6,
     "daemon": 3,
     "two at once": 4,
     "helper or worker of Ray": 3,

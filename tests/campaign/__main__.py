@@ -12,6 +12,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 
 from tests.campaign import damage, full, kills, page, power
@@ -28,6 +29,8 @@ def play(part: str, seed: int, times: int, *, quiet: bool = True) -> Line:
     begun = time.monotonic()
     try:
         PARTS[part](folder, seed, times, line, _silent if quiet else _say)
+    except Exception as error:
+        line.broke("wedged", f"the part ended in its midst: {traceback.format_exception(error)[-2:]}")
     finally:
         line.seconds = time.monotonic() - begun
         shutil.rmtree(folder, ignore_errors=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -87,3 +89,18 @@ def test_the_power_goes_before_the_acknowledgement(powered: Powered) -> None:
     farm.start()
     agent.work(lambda: farm.status(job).state == "complete")
     farm.check_result(job)
+
+
+def test_a_disk_is_back_though_another_namespace_keeps_its_mount(tmp_path: Path) -> None:
+    disks.require("mkfs.ext4", "mount", "unshare", "losetup")
+    disk = disks.Cuttable(tmp_path / "disk", 16)
+    with subprocess.Popen(["unshare", "--mount", "sh", "-c", "echo; read line"], stdin=PIPE, stdout=PIPE) as keeper:
+        try:
+            assert keeper.stdout is not None and keeper.stdout.readline()
+            for number in range(3):
+                disk.cut()
+                disk.back(check=True)
+                (disk.folder / str(number)).write_text("written")
+        finally:
+            keeper.kill()
+            disk.close()

@@ -117,10 +117,20 @@ class Cuttable:
     def back(self, check: bool = False) -> None:
         """Mounted again; nobody may use it meanwhile. `check`: first by fsck, as at a start."""
         _run("umount", self.folder)
+        self._leave_behind()
         if check:
             done = subprocess.run(["fsck.ext4", "-p", str(self._image)], capture_output=True, check=False)
             assert done.returncode in {0, 1}, f"fsck says {done.returncode}: {done.stdout!r}"
         self._mount()
+
+    def _leave_behind(self) -> None:
+        """A mount namespace that somebody made meanwhile has the mount too, and a mount of the same image would be that
+        one, shut down as it is: then go on with a copy."""
+        if subprocess.run(["losetup", "-j", str(self._image)], capture_output=True, check=True).stdout:
+            copy = self._image.with_name(f"{self._image.name}+")
+            _run("cp", "--sparse=always", self._image, copy)
+            self._image.unlink()
+            self._image = copy
 
     def close(self) -> None:
         _run("umount", "--lazy", self.folder)

@@ -172,8 +172,9 @@ def _more_errors(value: object, first: FieldError) -> Iterator[FieldError]:
             return  # of the kind
         meant = next((path for path in called if error.path.startswith(path)), "")
         error.place = called.get(meant, "") + error.path[len(meant) :]
+        guessed = bool(meant) and error.path == meant  # a value of another kind: something else was meant
         follows = any(path == error.path or path.startswith(f"{error.path}.") for path in gone)
-        if not follows:
+        if not (guessed or follows):
             yield error
 
 

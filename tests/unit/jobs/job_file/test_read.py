@@ -59,6 +59,7 @@ def test_what_follows_from_another_error_is_not_said() -> None:
     assert refused("shard: {rows: x}\n").earlier == ()
     assert refused(head="name: a b\nkind: tiny\nsource: w\n", more="attempts: x\n").earlier != ()
     assert refused(head="name: a\nkind: 3\n").earlier == ()
+    assert refused("retries: 3\n").earlier == ()  # like `resources`, of which nobody spoke
     misspelt = refused(head="name: a\nkind: tiny\nsorce: {pth: w}\n")
     told = [tuple(said.split(": ")[:2]) for said in (*misspelt.earlier, misspelt.message)]
     assert told == [("job.yaml:3", "sorce"), ("job.yaml:3", "source.pth")]

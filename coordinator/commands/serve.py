@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
+import os
+import platform
 from pathlib import Path
 
 import click
@@ -16,22 +19,22 @@ from muster.coordinator.scheduler.timing import Timing
 from muster.jobs.common import launch
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import LinkError, NoDaemonError, RefusedError
+from muster.jobs.common.ssh import quote
 
-_LAUNCHER = "over ssh, where `coordinator` is not on the PATH there: `agent join HOST --command {}`"
 SHORTEST = click.FloatRange(min=0.01)
 
 
 @click.command(epilog=example("coordinator serve --root /data/farm --detach", "agent join /data/farm"))
 @root_option
-@click.option("--detach", is_flag=True, help="Return once it answers; it goes on by itself.")
+@click.option("--detach", is_flag=True, help="Return as soon as the coordinator answers, and leave it running.")
 @click.option("--quiet", is_flag=True, hidden=True)  # what --detach starts: nobody reads its stderr
 @click.option("--lease", type=SHORTEST, default=Timing.lease, hidden=True)  # these three, in seconds, are for tests
 @click.option("--heartbeat", type=SHORTEST, default=Timing.heartbeat, hidden=True)
 @click.option("--tick", type=SHORTEST, default=Timing.tick, hidden=True)
 def command(root: Path | None, detach: bool, quiet: bool, lease: float, heartbeat: float, tick: float) -> int:
-    """Run the coordinator of a farm, making its root where there is none.
+    """Run the coordinator of a farm; makes the farm's root where there is none.
 
-    In the foreground, Ctrl-C stops it. Jobs outlive it: the next one goes on.
+    In the foreground, Ctrl-C stops it. Jobs outlive it: the next `coordinator serve` goes on with them.
     """
     found = roots.prepare(roots.find(root).path)
     if detach:
@@ -48,9 +51,29 @@ def _detach(found: Root, options: list[str]) -> int:
     command = [*roots.command("serve", found.path), *options]
     pid, code = launch.detach(command, found.start_log, lambda _: _answers(found), late, cwd="/")
     if code is None:
-        say(f"serving {found.path} (process {pid}); machines join it with `agent join {found.path}`")
-        say(_LAUNCHER.format(found.launcher))
+        say(serving(found.path, pid, _login()))
     return code or 0
+
+
+def serving(root: Path, pid: int, login: str) -> str:
+    """What is said once it answers: for each place a machine may be, the command to paste there. With the root in it,
+    `coordinator` need not be on the PATH that sshd gives."""
+    return "\n".join(
+        [
+            f"serving {root} (process {pid}). For a machine to work for it, type on this one",
+            f"  agent join {quote(os.fspath(root))} --detach",
+            "and on any other, which gets in here by ssh",
+            f"  agent join {quote(f'{login}:{root}')} --detach",
+        ]
+    )
+
+
+def _login() -> str:
+    """What another machine most likely calls this account by."""
+    try:
+        return f"{getpass.getuser()}@{platform.node()}"
+    except (KeyError, OSError):  # an account that has no name, as in a container
+        return platform.node()
 
 
 def _answers(found: Root) -> bool:

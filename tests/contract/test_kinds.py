@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -25,6 +26,7 @@ from muster.jobs.workbench.serial import run_serially
 from tests.plugin.muster_chain import Chain, ChainParams
 from tests.support import networks
 
+A_KIND = Path(__file__).parents[2] / "docs" / "examples" / "kind"
 ROWS = 7
 RNG = np.random.default_rng(3)
 
@@ -194,6 +196,36 @@ def test_rows_split_anyhow_merge_to_the_same_bytes(example: Example, kind: Kind[
     expected = merged(*run(example, kind, ROWS, tmp_path))
     for shard_rows in (1, 3):
         assert merged(*run(example, kind, shard_rows, tmp_path)) == expected
+
+
+@pytest.fixture
+def quantiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Example:
+    """The example of docs/kinds.md, as if it was installed."""
+    points = re.findall(r'\[project\.entry-points\."(.+)"\]\n(\w+) = "(.+)"', (A_KIND / "pyproject.toml").read_text())
+    info = tmp_path / "site" / "muster_quantiles-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: muster-quantiles\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("".join(f"[{group}]\n{name} = {at}\n" for group, name, at in points))
+    for folder in (A_KIND, info.parent):
+        monkeypatch.syspath_prepend(folder)
+    return Example("quantiles", RNG.normal(size=(ROWS, 3, 4)).astype("<f4"), {"at": [0.1, 0.5]})
+
+
+def test_the_kind_that_the_documents_show_keeps_what_kinds_promise(quantiles: Example, tmp_path: Path) -> None:
+    kind = registry.load("quantiles")
+    test_it_is_what_it_says_it_is(quantiles, kind)
+    for number, check in enumerate(
+        (
+            test_its_outputs_are_as_declared,
+            test_a_second_run_gives_the_same_bytes,
+            test_rows_split_anyhow_merge_to_the_same_bytes,
+        )
+    ):
+        (folder := tmp_path / str(number)).mkdir()
+        check(quantiles, kind, folder)
+    _, part = run(quantiles, kind, ROWS, tmp_path)
+    expected = np.quantile(quantiles.rows.reshape(ROWS, -1).astype("<f8"), [0.1, 0.5], axis=1).T
+    assert body_of(part).startswith(np.ascontiguousarray(expected).tobytes())
 
 
 VOUCHED_FOR = [

@@ -1,5 +1,5 @@
-"""The walks of docs/examples, run as people would: each block that has a name is a file, each `sh` block is run, and
-what a `text` block shows must be among what the one before it printed."""
+"""The walks of README.md and docs/examples, run as people would: each block that has a name is a file, each `sh` block
+is run, and what a `text` block shows must be among what the one before it printed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from tests.support.farm import FarmHarness, running
 
 pytestmark = pytest.mark.ray
 
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+README = Path(__file__).parents[2] / "README.md"
+EXAMPLES = README.parent / "docs" / "examples"
 SECONDS = 120
 _BLOCK = re.compile(r"^```(?P<language>\w+)(?: (?P<name>\S+))?\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -28,7 +29,7 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FarmHarness]:
         yield made
 
 
-@pytest.mark.parametrize("page", sorted(EXAMPLES.glob("*.md")), ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [README, *sorted(EXAMPLES.glob("*.md"))], ids=lambda page: page.stem)
 def test_a_walk_goes_as_its_page_says(page: Path, farm: FarmHarness, tmp_path: Path) -> None:
     printed = ""
     for block in _BLOCK.finditer(page.read_text()):

@@ -19,6 +19,7 @@ import pytest
 
 from muster.agent import cli as agent_cli
 from muster.coordinator import cli as coordinator_cli
+from muster.deploy import cli as deploy_cli
 from muster.jobs.inference.sandboxed import CLASSES
 from tests.mutations import MUTATIONS, Mutation
 from tests.simulator.mistakes import MISTAKES
@@ -37,6 +38,7 @@ QUOTED = re.compile(rf"`({OURS}(?:\.\w+)+)`")
 PATH = re.compile(rf"(?:{OURS}|docs)/[\w/.*-]*")
 PATH_WITHIN = re.compile(rf"(?<![\w./-])(?:{OURS}|docs)/[\w/.*-]*\.(?:py|md|sh)\b")
 BESIDE = re.compile(r"(\w+\.py):(\w*)")
+TYPED = re.compile(r"(?:`|^ {4,}|&& )(coordinator|agent|deploy) ([a-z]+)\b(?![.:])([^`#\n&]*)", re.MULTILINE)
 LOGGER = re.compile(r"getLogger\(\"([\w.]+)\"\)")
 DEFINED = re.compile(r"^(?:class|def) (\w+)", re.MULTILINE)
 RAY_ACTOR = re.compile(r"ray::(\w+)")
@@ -208,6 +210,39 @@ def test_every_command_is_a_module_and_every_module_a_command(program: Any) -> N
         if "command" in DEFINED.findall(path.read_text())
     }
     assert beside == files
+
+
+def test_the_index_of_documents_names_every_page() -> None:
+    index = texts()["docs/README.md"]
+    pages = {str(Path(file).relative_to("docs")) for file in texts() if re.match(r"docs/.*\.md$", file)}
+    assert sorted(pages - set(re.findall(r"\]\(([^)]+)\)", index)) - {"README.md"}) == []
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    links = {(file, link) for file, text in texts().items() if file.endswith(".md")
+             for link in re.findall(r"\]\((?!https?:)([^)#\s]+)", text)}  # fmt: skip
+    assert len(links) > 50, "it does not find them"
+    assert sorted((file, link) for file, link in links if not ((ROOT / file).parent / link).exists()) == []
+
+
+def test_commands_in_documents_are_there_with_their_options() -> None:
+    programs = {"coordinator": coordinator_cli, "agent": agent_cli, "deploy": deploy_cli}
+    named = {
+        (file, program, name, option)
+        for file, text in texts().items()
+        if file.endswith(".md") and "decisions" not in file and file != "CHANGELOG.md"
+        for program, name, rest in TYPED.findall(text)
+        for option in ["", *re.findall(r"(?<![\w-])--[a-z][a-z-]*", rest)]
+    }
+    assert len(named) > 100, "it does not find them"
+    wrong = set()
+    for file, program, name, option in named:
+        if name not in programs[program].COMMANDS:
+            wrong.add((file, f"{program} {name}"))
+        elif option and name != "connect":
+            known = [text for one in programs[program].load(name).params for text in one.opts]
+            wrong |= {(file, f"{program} {name} {option}")} if option not in [*known, "--help"] else set()
+    assert sorted(wrong) == []
 
 
 def test_what_runners_open_by_path_is_there() -> None:

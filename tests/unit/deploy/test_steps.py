@@ -86,9 +86,9 @@ def test_an_interpreter_that_has_muster_is_used_as_it_is() -> None:
 
 
 def test_no_usable_python_is_said_with_what_was_looked_at() -> None:
-    look = steps.python(WANTED, MachineFacts(pythons=(("3.9", "/usr/bin/python3"), ("3.14", "/opt/x/bin/python3"))))
+    look = steps.python(WANTED, MachineFacts(pythons=(("3.9", "/usr/bin/python3"), ("3.15", "/opt/x/bin/python3"))))
     assert look.state == "fail"
-    assert "no Python from 3.10 to before 3.14" in look.said and "/usr/bin/python3 is 3.9" in look.said
+    assert "no Python from 3.10 to before 3.15" in look.said and "/usr/bin/python3 is 3.9" in look.said
     assert "without root" in look.hint
 
 

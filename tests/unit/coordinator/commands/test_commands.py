@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import pytest
 
 from muster.coordinator import cli
 from muster.coordinator.api import requests, status
-from muster.coordinator.commands import logs, verify
+from muster.coordinator.commands import logs, serve, verify
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.protocol.frames import FrameReader, frame
 from muster.coordinator.protocol.values import Decoder, Message, encode
@@ -32,6 +33,7 @@ from muster.jobs.common.errors import (
     RefusedError,
     UsageError,
 )
+from muster.jobs.common.locations import Folder, Host, parse
 from muster.jobs.common.names import parse_shard
 from muster.jobs.common.program import BROKEN_PIPE_EXIT
 from tests import traps
@@ -279,13 +281,23 @@ def test_a_bug_of_ours_keeps_its_traceback_out_of_sight(
     assert "ZeroDivisionError" in kept.read_text()
 
 
-def test_the_readme_has_every_exit_code_and_command() -> None:
-    readme = (Path(__file__).parents[4] / "README.md").read_text()
+def test_what_serve_prints_is_to_be_pasted_here_and_on_another_machine() -> None:
+    said = serve.serving(Path("/data/my farm"), 7, "me@server").splitlines()
+    typed = [shlex.split(line) for line in said if line.startswith("  ")]
+    assert [words[:2] + words[3:] for words in typed] == [["agent", "join", "--detach"]] * 2
+    assert [parse(words[2]) for words in typed] == [
+        Folder(Path("/data/my farm")),
+        Host("server", user="me", root="/data/my farm"),
+    ]
+
+
+def test_the_page_of_commands_has_every_exit_code_and_command() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "cli.md").read_text()
     codes = {cls.exit_code for cls in MusterError.__subclasses__()} | {0, MusterError.exit_code, INTERNAL_EXIT}
     for code in codes | {INTERRUPTED_EXIT}:
-        assert f"\n| {code} | " in readme
+        assert f"\n| {code} | " in page
     for name in cli.COMMANDS.keys() - {"connect", "pause", "resume"}:
-        assert f"`coordinator {name}" in readme
+        assert f"`coordinator {name}" in page
 
 
 def test_an_interrupt_is_quiet(root: roots.Root, run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ if [ "$python" != auto ]; then
   own=$("$python" -c "import sys; sys.path[:] = [p for p in sys.path if p]
 from muster import VERSION; print(VERSION)" 2>/dev/null) && say own "$own"
 elif [ ! -r "$base/$version/stamp" ]; then
-  for one in python3 python3.13 python3.12 python3.11 python3.10 /usr/local/bin/python3 /opt/*/bin/python3 \
+  for one in python3 python3.13 python3.12 python3.11 python3.10 python3.14 /usr/local/bin/python3 /opt/*/bin/python3 \
     "$HOME"/miniconda3/bin/python3 "$HOME"/anaconda3/bin/python3 "$HOME"/miniforge3/bin/python3 \
     "$HOME"/.pyenv/versions/*/bin/python3 "$HOME"/.local/share/uv/python/*/bin/python3; do
     path=$(command -v "$one" 2>/dev/null) && found=$("$path" -c "$tell" 2>/dev/null) && say python "$found $path"

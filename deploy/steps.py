@@ -15,7 +15,7 @@ import msgspec
 from muster.deploy import bootstrap, keys, services
 from muster.deploy.inventory import Machine
 
-LEAST, BEYOND = (3, 10), (3, 14)  # versions of Python; setup.cfg has the same, a test compares them
+LEAST, BEYOND = (3, 10), (3, 15)  # versions of Python; setup.cfg has the same, a test compares them
 INSTALL_SECONDS = 1800.0
 RESTART_SECONDS = 60  # that a running agent has to finish what it computes
 STOP_SECONDS = 180.0  # for the whole of a restart

@@ -43,9 +43,9 @@ JOB_FIELDS = frozenset(JobFile.__struct_fields__) - {"source", "params", "code",
 class Farm:
     """A farm: `Farm("/data/farm")` on the server itself, `Farm("user@host")` or `Farm("host:/root")` from elsewhere.
 
-    `where` is what `agent join` takes; a Path is a folder, None the default root of this machine. `cache`: where
-    downloaded results are kept, `~/.cache/muster` by default. `ssh_config` is for `ssh -F`, `command` what
-    `coordinator` is called on the server if it is not on the PATH there.
+    `where` is what `agent join` takes; a Path is always a folder, and None is the default root of this machine.
+    Downloaded results are kept in `cache`, by default `~/.cache/muster`. `ssh_config` is a file for `ssh -F`, and
+    `command` is the program `coordinator` on the server, if it is not on the PATH there.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class Farm:
     ) -> Job:
         """Run a job: a job file, or its fields as keyword arguments.
 
-        `source` may be an array, or a dict of name → array; these are sent, each only once. It may be a path as well,
-        or the mapping of a job file: a relative path is of this machine, an absolute one of the server.
+        `source` may be an array or a dict of name → array, which are sent, each only once. It may also be a path, or
+        the mapping that a job file has: a relative path names files of this machine, an absolute one of the server.
         """
         if job_file is None:
             given = {"name": name or kind, "kind": kind, **fields}
@@ -109,12 +109,14 @@ class Farm:
         progress: bool = True,
         **more: Any,
     ) -> Job:
-        """Run `function(rows, ...)` over the rows of `source`, an array or whatever `submit` takes.
+        """Call `function` with one block of rows after another, until all rows of `source` are done.
 
-        Its source goes along as text, with the functions, imports, literals and arrays it refers to; anything else it
-        refers to is refused. A library's function, `np.linalg.norm`, is imported there. `outputs` declares what it
-        returns, `{"mean": {"dtype": "float32"}}`. Of the other keyword arguments, fields of a job file (`shard`,
-        `resources`, `env`, `timeout`, …) are that, the rest the function's.
+        A block is an array of some rows, and the function returns one entry for each of them. `source` is an array or
+        whatever else `submit` takes; of files or lines the function gets a list of some. Its source code is sent as
+        text, with the functions, imports, literals and arrays it refers to; whatever else it refers to is refused. A
+        library's function, such as `np.linalg.norm`, is imported there. `outputs` declares what it returns, `{"mean":
+        {"dtype": "float32"}}`. Those of the other keyword arguments that are fields of a job file (`shard`,
+        `resources`, `env`, `timeout`, …) are the job's, and all others are the function's.
         """
         fields = {field: more.pop(field) for field in list(more) if field in JOB_FIELDS}
         code = ship(function)
@@ -136,12 +138,13 @@ class Farm:
         progress: bool = True,
         **more: Any,
     ) -> Study:
-        """Search `space` for the configuration that `train` does best with, by `metric`.
+        """Search `space` for the configuration with which `train` does best, by `metric`.
 
-        `train`: `train(config, state, budget)`, which returns `(metrics, state)`, or a generator `train(config, state)`
-        that yields those; or "mlp", or {"estimator": "sklearn.linear_model.SGDClassifier"}. `data`: "digits", or paths
-        as {"x": ..., "y": ...}, where the farm is on this machine also arrays. Of the other keyword arguments, fields
-        of a job file are that, the rest is what `params` of `kind: tune` takes: `trials`, `stop`, `scheduler`, ….
+        `train` is a function `train(config, state, budget)` that returns `(metrics, state)`, a generator
+        `train(config, state)` that yields these, "mlp", or {"estimator": "sklearn.linear_model.SGDClassifier"}. `data`
+        is "digits" or paths as {"x": ..., "y": ...}; where the farm is on this machine, these may be arrays. Those of
+        the other keyword arguments that are fields of a job file are the job's; all others (`trials`, `stop`,
+        `scheduler`, …) are `params` of `kind: tune`.
         """
 
         def again(**changes: Any) -> Study:
@@ -178,21 +181,21 @@ class Farm:
 
     @python_words()
     def jobs(self) -> list[Job]:
-        """All of them, oldest first."""
+        """All jobs of the farm, oldest first."""
         return [Job(self._place, status.id) for status in self._place.status(None).jobs]
 
     @python_words()
     def job(self, name: str) -> Job:
-        """One by its id, `weights.1`, or the latest of a name, `weights`."""
+        """One job by its id, `weights.1`, or the latest one of a name, `weights`."""
         return Job(self._place, self._place.status(name).jobs[0].id)
 
     @python_words()
     def agents(self) -> list[AgentStatus]:
-        """The machines, by name."""
+        """The machines that have joined, sorted by name."""
         return self._place.agents()
 
     def uploads(self) -> list[Upload]:
-        """The arrays that were sent and that jobs still need, and those on their way."""
+        """The arrays that were sent and that jobs still need, and those that are on their way."""
         return self._place.uploads()
 
 

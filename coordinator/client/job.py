@@ -49,15 +49,16 @@ class Job:
 
     @python_words()
     def status(self) -> JobStatus:
-        """What it is at now: `state`, `totals`, `layers`, `agents`, `notes`."""
+        """How the job is now: its `state`, `totals`, `layers`, `agents` and `notes`."""
         return self._place.status(self.id).jobs[0]
 
     @python_words()
     def wait(self, progress: bool = True, timeout: float | None = None) -> JobStatus:
-        """Until it is complete. An IncompleteError if it ends, or is halted, without all of its shards; a
-        DamagedError if it is damaged; a StillRunningError, which is a TimeoutError too, after `timeout` seconds.
+        """Wait until the job is complete. Raises an IncompleteError if it ends, or is halted, without all of its
+        shards, a DamagedError if it is damaged, and a StillRunningError, which is a TimeoutError as well, after
+        `timeout` seconds.
 
-        `progress`: show a bar. An interrupt leaves the job running, as does a timeout.
+        `progress` shows a bar. An interrupt or a timeout leaves the job running.
         """
         try:
             status = self._followed(progress, None if timeout is None else time.monotonic() + timeout)
@@ -101,11 +102,11 @@ class Job:
 
     @python_words()
     def result(self, layers: Sequence[str] | None = None, progress: bool = True, *, partial: bool = False) -> Result:
-        """The merged arrays by layer and output, mapped; waits for the job unless all that is wanted is merged.
+        """The merged arrays by layer and output, mapped and not loaded. Waits for the job unless they are merged.
 
-        `layers`: names or globs; without them, all. From another machine they are downloaded first, into the cache.
-        `partial`: what there is by now, with holes where shards are missing, which `["ok"]` and the layer's manifest
-        show. Layers of which nothing is there are left out.
+        `layers` are names or globs of the layers that are wanted, by default all. On another machine than the server
+        they are downloaded first, into the cache. `partial` gives what there is by now, with holes where shards are
+        missing, which `["ok"]` and the layer's manifest show; layers of which there is nothing are left out.
         """
         if partial:
             return self._partial(layers, progress)
@@ -126,10 +127,10 @@ class Job:
         return Result(self.id, self._place.result(self.id, wanted, progress, partial=True), wanted, partial=True)
 
     def stream(self, after: str | None = None) -> Iterator[Shard]:
-        """Each shard once, in the order of the commits, as soon as it is one; those of the past first.
+        """Yield each shard once, as soon as it is committed, in the order of the commits; first those of the past.
 
-        `after`: the `cursor` of the last shard seen, to go on behind it. A cut connection is made again. Ends with the
-        job; with an IncompleteError if that is not complete.
+        `after` is the `cursor` of the last shard that was seen, to go on after that one. A connection that is cut is
+        made again. The stream ends with the job, and with an IncompleteError if that is not complete then.
         """
         cursor, seen, patience = parse_cursor(after), dict[str, RangeSet](), Patience()
         while True:
@@ -157,7 +158,7 @@ class Job:
 
     @python_words()
     def cancel(self) -> None:
-        """End it; what is merged stays."""
+        """End the job; what is merged is kept."""
         self._place.cancel(self.id)
 
     @python_words()
@@ -167,9 +168,10 @@ class Job:
 
     @python_words()
     def logs(self, shard: str | None = None, failed: bool = False, limit: int = 50) -> list[FailureRecord]:
-        """What failed, newest first, each with its machine and its evidence.
+        """The failures of the job, newest first, each with its machine and its evidence.
 
-        `shard`: LAYER/NUMBER, of that one alone; `failed`: only of shards that are given up, or all if none is.
+        `shard`, as LAYER/NUMBER, asks for those of one shard, and `failed` for those of shards that are given up, or
+        for all if none is.
         """
         layer, number = parse_shard(shard) if shard else (None, None)
         return self._place.failures(FailuresAsk(self.id, layer, number, failed, max(1, min(limit, FAILURES_LIMIT))))

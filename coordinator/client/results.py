@@ -20,7 +20,8 @@ REPR_WIDTH = 70
 
 
 class Result(Mapping[str, Mapping[str, Values]]):
-    """`result["conv1"]["centers"]` is an `np.memmap`. A ragged output is a `RaggedRows`: `[i]` has row i's values."""
+    """`result["conv1"]["centers"]` is an `np.memmap`. A ragged output is a `RaggedRows`, whose `[i]` has the values of
+    row i."""
 
     def __init__(self, job: str, folder: Path, layers: list[str], partial: bool = False) -> None:
         self.job = job
@@ -58,7 +59,7 @@ class Result(Mapping[str, Mapping[str, Values]]):
         return found
 
     def array(self, output: str | None = None, layer: str | None = None) -> Array:
-        """The one array there is, or the one that is left once its output or its layer is named."""
+        """The only array of the result, or the only one of this output or this layer."""
         outputs = self[_only(self, layer, "layer")]
         found = outputs[_only(outputs, output, "output")]
         if isinstance(found, RaggedRows):

@@ -23,7 +23,8 @@ _CURSOR = re.compile(r"(\d{1,15}):(\d{1,15})", re.ASCII)
 
 @dataclass(frozen=True)
 class Shard:
-    """One committed shard: rows `first_row` and on of a layer. `stream(after=shard.cursor)` goes on behind it."""
+    """One committed shard: `rows` rows of a layer, from row `first_row` on. `stream(after=shard.cursor)` goes on after
+    it."""
 
     layer: str
     number: int

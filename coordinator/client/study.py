@@ -18,7 +18,7 @@ LAYER = "made"
 
 
 class Study:
-    """What `Farm.tune` gives. Whatever tells of results waits until the search is over."""
+    """A search, as `Farm.tune` gives it. Whatever tells of its results waits until the search is over."""
 
     def __init__(self, job: Job, again: Callable[..., Study] | None = None) -> None:
         self.job = job
@@ -28,15 +28,15 @@ class Study:
         return f"<Study {self.job.id}>"
 
     def wait(self, progress: bool = True, timeout: float | None = None) -> JobStatus:
-        """Until it is over, whether by its end, its goal or its budget; `timeout` as of a job."""
+        """Wait until the search is over, whether by its end, its goal or its budget; `timeout` as in `Job.wait`."""
         return self.job.wait(progress, timeout)
 
     def stop(self) -> None:
-        """End it; nothing is left of it but its checkpoints."""
+        """End the search; only its checkpoints are kept."""
         self.job.cancel()
 
     def extend(self, **changes: Any) -> Study:
-        """A search that goes on from this one, once it is over, with more `trials`, or another `stop` or `budget`."""
+        """Go on from this search once it is over, with more `trials`, another `stop` or `budget`: a new search."""
         if self._again is None:
             raise UsageError(f"{self.job.id} was not begun here", "submit it again with `extends` in its params")
         self.wait(progress=False)
@@ -44,7 +44,7 @@ class Study:
 
     @property
     def progress(self) -> dict[str, float | None]:
-        """How far it is now: `best`, `best_trial`, `iterations`, `reached`, `failed`, `seconds`."""
+        """How far the search is now: `best`, `best_trial`, `iterations`, `reached`, `failed`, `seconds`."""
         told = self.job.status().progress
         return dict(told.numbers) if told is not None else {}
 
@@ -55,7 +55,8 @@ class Study:
 
     @cached_property
     def trials(self) -> list[TrialSummary]:
-        """The best first: `number`, `state`, `config`, `iterations`, `metrics`, `curve`, `seconds`, `machine`."""
+        """The trials, best first. Each has `number`, `state`, `config`, `iterations`, `metrics`, `curve`, `seconds`,
+        `machine`."""
         return msgspec.json.decode((self._folder / TRIALS_FILE).read_bytes(), type=list[TrialSummary])
 
     @property
@@ -66,11 +67,11 @@ class Study:
 
     @property
     def model(self) -> Path | None:
-        """The best trial's file: weights of an mlp, an estimator, or the state of a function of yours."""
+        """The file of the best trial: an mlp's weights, an estimator, or the state of your function."""
         return next(iter(self._folder.glob("best.npz")), next(iter(self._folder.glob("best.skops")), None))
 
     def table(self) -> dict[str, list[Any]]:
-        """Columns of equal length, the best trial first; None where a trial has no such value."""
+        """The trials as columns of equal length, best trial first, with None where a trial has no such value."""
         metrics = dict.fromkeys(name for one in self.trials for name in one.metrics)
         params = dict.fromkeys(name for one in self.trials for name in one.config)
         columns = {name: [getattr(one, name) for one in self.trials] for name in ("number", "state", "iterations")}

@@ -16,7 +16,7 @@ COMMANDS = {
     "serve": "Run the coordinator of a farm.",
     "stop": "Stop the coordinator; jobs go on when it is started again.",
     "plan": "Show what a job would be, and start nothing.",
-    "try": "Run a few shards of a job here, and show what comes of them.",
+    "try": "Run a few shards of a job here, and show how that goes.",
     "submit": "Plan a job and run it.",
     "watch": "Follow a job until it ends.",
     "status": "List the jobs, or show one.",
@@ -28,12 +28,12 @@ COMMANDS = {
     "result": "Print where the merged arrays are, or copy them.",
     "diff": "Show what makes two jobs differ.",
     "retry": "Run again what was given up, or whole layers.",
-    "cancel": "End a job; what is merged stays.",
+    "cancel": "End a job; what is merged is kept.",
     "pause": "Grant nothing more of a job for now.",
     "resume": "Go on with a paused job.",
     "priority": "Set a job's share of the farm.",
     "set": "Change what a job's shards may use, or how often they may fail.",
-    "kick": "Give a shard up where it runs, and run it elsewhere.",
+    "kick": "Take a shard from its machine, and run it elsewhere.",
     "drain": "Let a machine finish and leave.",
     "rm": "Delete an ended job and its result.",
     "du": "Show what takes the root's space.",
@@ -41,13 +41,13 @@ COMMANDS = {
     "upload": "Take an array in; run by clients.",
     "fetch": "Send files of a result; run by clients.",
     "stream": "Send shards as they are committed; run by clients.",
-    "rebuild": "Make a lost store anew of what lies in the root.",
+    "rebuild": "Make a new store from what lies in the root, if the old one is lost.",
     "connect": "Run by sshd for an agent, not by people.",
 }
 MODULES = {"try": "trial"}  # where the name is none for a module
-HELP = """One farm out of a few machines that share nothing but ssh to this server.
+HELP = """Make one farm out of a few machines that share nothing but ssh to this server.
 
-Jobs have the id NAME.N (`weights.1`); NAME alone is its latest.
+Jobs have the id NAME.N (`weights.1`); NAME alone means the latest of this name.
 """
 
 

@@ -6,12 +6,12 @@ from muster.jobs.common.program import Program
 
 COMMANDS = {
     "up": "Bring machines to what the inventory says; a second run changes nothing.",
-    "status": "Show the inventory beside how machines are.",
+    "status": "Compare the machines with what the inventory says.",
     "logs": "Show the log of a machine's agent.",
-    "upgrade": "Bring machines and the coordinator to this version, the new beside the old first.",
+    "upgrade": "Bring all machines and the coordinator to the version installed here.",
     "wheels": "Fetch what machines without an index of packages need.",
     "remove": "Let machines finish, and take them out of the farm.",
-    "down": "Take all machines down; their homes are as they were.",
+    "down": "Take all machines out of the farm, and leave their homes as they were.",
 }
 HELP = """Put agents onto the machines of an inventory over ssh, from the server, and keep them at work.
 

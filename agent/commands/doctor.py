@@ -26,10 +26,15 @@ from muster.jobs.common.locations import Folder, Host
     )
 )
 @click.argument("where")
-@click.option("--name", default=None, help="Of the agent that would join; default this machine's name.")
-@click.option("--spool", type=click.Path(path_type=Path), default=None, help="Folder for work; default on local disk.")
+@click.option("--name", default=None, help="Name of the agent that would join; default this machine's name.")
+@click.option(
+    "--spool",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Folder for its work; default on local disk.",
+)
 @ssh_options
-@click.option("--no-ray", is_flag=True, help="Do not try to start Ray, which takes seconds.")
+@click.option("--no-ray", is_flag=True, help="Do not try to start Ray, which takes some seconds.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     where: str,
@@ -44,10 +49,10 @@ def command(
     as_json: bool,
 ) -> int:
     """Try each link of the way to the coordinator at WHERE, from its name to the first bytes pulled, then this
-    machine's disk and Ray: each passes, or says what to put right.
+    machine's disk and Ray. For each it says that it passes, or what to put right.
 
     It joins nothing and leaves nothing behind. WHERE and the options are those of `agent join`. What needs a link that
-    failed is not tried. The exit code is that of the first failure, 0 if there is none.
+    failed is not tried. The exit code is that of the first failure, or 0.
     """
     logging.getLogger().addHandler(logging.NullHandler())  # what is said in the log is said by the checks too
     there = place_of(where, port)

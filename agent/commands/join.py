@@ -66,7 +66,7 @@ def _size(context: click.Context, option: click.Parameter, value: str | None) ->
     )
 )
 @click.argument("where")
-@click.option("--name", default=None, help="What this agent is called; default this machine's name.")
+@click.option("--name", default=None, help="Name of this agent; default this machine's name.")
 @click.option(
     "--cpus",
     type=click.IntRange(1, 4096),
@@ -80,7 +80,12 @@ def _size(context: click.Context, option: click.Parameter, value: str | None) ->
     default=None,
     help="Memory for shards, such as 8GiB; default 80% of all.",
 )
-@click.option("--spool", type=click.Path(path_type=Path), default=None, help="Folder for work; default on local disk.")
+@click.option(
+    "--spool",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Folder for its work; default on local disk.",
+)
 @click.option(
     "--disk",
     callback=_size,
@@ -104,12 +109,17 @@ def _size(context: click.Context, option: click.Parameter, value: str | None) ->
 )
 @click.option("--gpus", default="", metavar="0,1", help="GPUs to lend, as CUDA_VISIBLE_DEVICES names them.")
 @click.option("--kinds", default="", metavar="cluster,infer", help="Kinds of jobs to take; default all.")
-@click.option("--no-code", is_flag=True, help="Run no code that others wrote: no commands, functions, pickles.")
-@click.option("--leave-cores", type=click.IntRange(0, 4095), default=None, help="Processors never to use.")
-@click.option("--hours", default=None, metavar="SPAN", help="When to work, such as 20:00-08:00; else it is paused.")
-@click.option("--nice", type=click.IntRange(0, 19), default=None, help="How kind to other programs, 19 the most.")
-@click.option("--ionice", type=click.Choice(["normal", "idle"]), default=None, help="idle: disks go to others first.")
-@click.option("--detach", is_flag=True, help="Return once it works; it goes on by itself.")
+@click.option("--no-code", is_flag=True, help="Run no code that others wrote: no commands, functions or pickles.")
+@click.option("--leave-cores", type=click.IntRange(0, 4095), default=None, help="Processors to leave free.")
+@click.option("--hours", default=None, metavar="SPAN", help="When to work, such as 20:00-08:00, and else pause.")
+@click.option(
+    "--nice",
+    type=click.IntRange(0, 19),
+    default=None,
+    help="Niceness of what computes; 19 is the kindest.",
+)
+@click.option("--ionice", type=click.Choice(["normal", "idle"]), default=None, help="idle: use disks after all others.")
+@click.option("--detach", is_flag=True, help="Return as soon as the agent works, and leave it running.")
 def command(
     where: str,
     name: str | None,
@@ -137,11 +147,11 @@ def command(
     """Work for the coordinator at WHERE until told to leave.
 
     WHERE is the farm's root folder on this machine, if it has a `/` before any `:` or starts with `.` or `~`;
-    else host, user@host, user@host:/root or ssh://user@host:port/root. From a host, inputs are pulled over ssh into
-    the spool, and kept there while there is room.
+    else host, user@host, user@host:/root or ssh://user@host:port/root. If it is a host, inputs are pulled over ssh
+    into the spool, and kept there while there is room.
 
-    Ctrl-C, SIGTERM and `agent leave` let it finish what runs, push what is finished and hand back the rest;
-    a second Ctrl-C stops it at once, and what is finished is offered at the next join.
+    After Ctrl-C, SIGTERM or `agent leave` it finishes what runs, pushes what is finished and hands back the rest. A
+    second Ctrl-C stops it at once; what is finished then is handed in after the next join.
     """
     there = place_of(where, port)
     if isinstance(there, Folder):

@@ -21,11 +21,11 @@ NOW_SECONDS = 30.0  # for an agent told to stop at once
 
 @click.command(epilog=example("agent leave", "agent leave --name desk --now"))
 @agent_options
-@click.option("--now", is_flag=True, help="Stop at once; what is finished is kept and offered at the next join.")
+@click.option("--now", is_flag=True, help="Stop at once; what is finished is kept, and handed in after the next join.")
 def command(name: str | None, spool: Path | None, now: bool, as_json: bool) -> int:
     """End an agent of this machine.
 
-    It finishes what runs, pushes what is finished and hands back the rest; this command waits for it.
+    The agent finishes what runs, pushes what is finished and hands back the rest. This command waits for that.
     """
     folder, owner = owners.the_one(spool, name)
     _signal(owner, signal.SIGTERM)

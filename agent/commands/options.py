@@ -26,20 +26,18 @@ _SSH = (
         "--ssh",
         type=click.Choice(["paramiko", "openssh"]),
         default="paramiko",
-        help="What makes the connection: ours, or the system's ssh for what ours cannot; default paramiko.",
+        help="What connects: paramiko, which is built in, or the system's ssh, which can more; default paramiko.",
     ),
     click.option(
-        "--accept-new-host-key", is_flag=True, help="Trust a host never seen before; a changed key is refused."
+        "--accept-new-host-key", is_flag=True, help="Trust a host that is not known yet; a changed key is refused."
     ),
-    click.option(
-        "--command", "program", default=None, help="The coordinator program there, where it is not on the PATH."
-    ),
+    click.option("--command", "program", default=None, help="The coordinator program there, if it is not on the PATH."),
     click.option("--port", type=click.IntRange(1, 65535), default=None, help="Port of sshd there."),
     click.option(
         "--ssh-config",
         type=click.Path(path_type=Path, resolve_path=True),
         default=None,
-        help="File in place of ~/.ssh/config, as with `ssh -F`.",
+        help="File to use in place of ~/.ssh/config, as with `ssh -F`.",
     ),
 )
 ANSWER_SECONDS = 15.0  # a pool that is starting takes the agent's attention
@@ -65,10 +63,10 @@ def place_of(where: str, port: int | None) -> Folder | Host:
 
 def agent_options(command: _Command) -> _Command:
     """Which agent is meant, where several run."""
-    command = click.option("--spool", type=click.Path(path_type=Path), default=None, help="Which agent, by its spool.")(
-        command
-    )
-    command = click.option("--name", default=None, help="Which agent, where several run.")(command)
+    command = click.option(
+        "--spool", type=click.Path(path_type=Path), default=None, help="Spool of the agent that is meant."
+    )(command)
+    command = click.option("--name", default=None, help="Name of the agent, if several run.")(command)
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
@@ -87,4 +85,6 @@ def wish(spool: Path | None, name: str | None, change: Callable[[Courtesy], Cour
         if state is not None and state.pid == owner.pid and state.wishes == stamp:
             return state
         time.sleep(POLL_SECONDS)
-    raise LinkError(f"agent {owner.name} does not answer", "it will as soon as it looks; `agent status` shows it")
+    raise LinkError(
+        f"agent {owner.name} does not answer", "it does so as soon as it can; `agent status` shows whether it did"
+    )

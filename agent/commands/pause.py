@@ -15,10 +15,10 @@ from muster.jobs.common.units import counted
 @click.command(epilog=example("agent pause", "agent pause --name desk"))
 @agent_options
 def command(name: str | None, spool: Path | None, as_json: bool) -> int:
-    """Stop computing now, and lose nothing of it.
+    """Stop computing now, without losing anything.
 
-    Your code is stopped where it is, with what it has in memory, and goes on from there at `agent resume`; a built-in
-    kind ends the batch it is at. What is finished is handed in, what was not begun handed back.
+    Your code is stopped where it is, with what it has in memory, and goes on from there at `agent resume`. A built-in
+    kind first finishes its current batch. What is finished is handed in, and what was not begun is handed back.
     """
     state = wish(spool, name, lambda known: msgspec.structs.replace(known, paused=True))
     stopped = f"{counted(state.running, 'shard')} stopped"

@@ -17,11 +17,11 @@ from muster.jobs.common.units import counted
 @click.argument("settings", nargs=-1, required=True, metavar="NAME=VALUE...")
 @agent_options
 def command(settings: tuple[str, ...], name: str | None, spool: Path | None, as_json: bool) -> int:
-    """Change what an agent of this machine may use; it acts at once, and loses nothing.
+    """Change what an agent of this machine may use, at once and without losing anything.
 
-    cpus=N, leave-cores=N, hours=20:00-08:00, nice=0..19, ionice=normal|idle, each as with `agent join`; an empty value
-    takes it back. With fewer cpus, your code that runs on the others is stopped where it is until there is room.
-    It holds until the agent ends.
+    NAME=VALUE is cpus=N, leave-cores=N, hours=20:00-08:00, nice=0..19 or ionice=normal|idle, each as with `agent join`;
+    an empty value takes a change back. With fewer cpus, code that runs on the others is stopped where it is until there
+    is room. The change holds until the agent ends.
     """
     words = dict(_word(text) for text in settings)
     state = wish(spool, name, lambda known: lending.changed(known, words))

@@ -18,7 +18,7 @@ STALE_SECONDS = 10.0
 
 
 @click.command(epilog=example("agent status", "agent status --json"))
-@click.option("--spool", type=click.Path(path_type=Path), default=None, help="Of the agent with this spool alone.")
+@click.option("--spool", type=click.Path(path_type=Path), default=None, help="Show only the agent with this spool.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(spool: Path | None, as_json: bool) -> int:
     """Show this machine's agents."""

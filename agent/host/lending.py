@@ -55,7 +55,7 @@ def minute_of_day() -> int:
 def checked(wish: Courtesy) -> Courtesy:
     """A UsageError for what makes no sense on this machine."""
     if wish.cpus is not None and not 1 <= wish.cpus <= 4096:
-        raise UsageError(f"cpus={wish.cpus}: expected 1 to 4096", "`agent pause` lends none")
+        raise UsageError(f"cpus={wish.cpus}: expected 1 to 4096", "to lend none, type `agent pause`")
     if wish.leave_cores is not None and not 0 <= wish.leave_cores < cores():
         raise UsageError(f"leave-cores={wish.leave_cores}: this machine has {cores()} cores", "leave one for the agent")
     if wish.nice is not None and not 0 <= wish.nice <= 19:
@@ -112,6 +112,7 @@ def _span(text: str) -> tuple[int, int]:
     start, end = found[0] * 60 + found[1], found[2] * 60 + found[3]
     if match is None or start % _DAY == end % _DAY or max(start, end) > _DAY:
         raise UsageError(
-            f"hours={text!r}: expected such as 20:00-08:00", "several with commas: 20:00-08:00,12:00-13:00"
+            f"hours={text!r}: expected something like 20:00-08:00",
+            "write several with commas between: 20:00-08:00,12:00-13:00",
         )
     return start, end

@@ -20,7 +20,7 @@ class Takes(NamedTuple):
         """A RefusedError for work that this machine does not take. The coordinator knows, and grants none; but what it
         says of a job is not relied upon here."""
         if self.kinds and work.kind not in self.kinds:
-            raise RefusedError(f"this machine takes the kinds {', '.join(self.kinds)} alone, not {work.kind}")
+            raise RefusedError(f"this machine takes only the kinds {', '.join(self.kinds)}, and not {work.kind}")
         if self.no_code and registry.load(work.kind).runs_code(work):
             raise RefusedError("this machine runs no code of others")
 

@@ -64,7 +64,7 @@ class Outgoing:
         if dtype is None:
             raise SourceError(f"{what} holds {array.dtype}", DTYPES_HINT)
         if array.ndim == 0 or array.size == 0:
-            raise SourceError(f"{what} has no rows: its shape is {array.shape}", "its first axis are the rows")
+            raise SourceError(f"{what} has no rows: its shape is {array.shape}", "its first axis counts the rows")
         self._array = array
         self._header = make_header(dtype, array.shape)
         self.nbytes = len(self._header) + array.nbytes

@@ -94,7 +94,7 @@ class Farm:
             given = {"name": name or kind, "kind": kind, **fields}
             return self._send(drafts.from_fields(given, source, self._place.here), progress)
         if fields or not (kind is None and source is None and name is None):
-            raise UsageError("a job file and fields beside it", "give one of the two")
+            raise UsageError("both a job file and fields of one are given", "give either the file or the fields")
         return self._send(drafts.from_file(Path(job_file), self._place.here), progress)
 
     @python_words()
@@ -231,7 +231,9 @@ def _data_files(data: str | Mapping[str, Any], folder: Path, here: bool) -> Any:
             files[name] = str(Path(value).absolute()) if here and is_path else value
             continue
         if not here:
-            raise UsageError(f"data: {name} is an array of this machine, the farm is elsewhere", "name a file there")
+            raise UsageError(
+                f"data: {name} is an array of this machine, but the farm is elsewhere", "name a file there"
+            )
         files[name] = str(folder / f"{name}.npy")
         np.save(files[name], value)
     return files

@@ -91,7 +91,7 @@ def _placed(spec: dict[str, Any], key: str, base: Path, here: bool) -> dict[str,
         return spec
     if not here:
         hint = "name files of the server, by an absolute path or ~/…; arrays alone are sent"
-        raise UsageError(f"source.{key}: {text[:80]!r} is of this machine, the farm is elsewhere", hint)
+        raise UsageError(f"source.{key}: {text[:80]!r} is of this machine, but the farm is elsewhere", hint)
     return {**spec, key: str(base / text)}
 
 

@@ -20,7 +20,7 @@ from muster.jobs.common.cli import example
 def command(job: str, root: Path | None, as_json: bool) -> None:
     """End a job.
 
-    What is merged stays, and `coordinator retry` would go on with it; what runs is dropped.
+    What is merged is kept, and `coordinator retry` can go on with the job later. What runs now is dropped.
     """
     found = roots.existing(root)
     name = ask_daemon.job_named(found, job)

@@ -25,9 +25,9 @@ _ENVIRONMENT = [name for name in Work.__struct_fields__ if name not in {"params"
 @root_option
 @json_option
 def command(one: str, other: str, root: Path | None, as_json: bool) -> None:
-    """Show what makes two jobs differ: parameters, code, environment, sources, and whether their results do.
+    """Show how two jobs differ: their parameters, code, environment and sources, and whether their results differ.
 
-    Asks no coordinator.
+    This needs no coordinator.
     """
     from muster.coordinator.submission import reuse
 

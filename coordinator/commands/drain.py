@@ -21,7 +21,7 @@ from muster.jobs.common.names import check_name
 def command(agent: str, root: Path | None, as_json: bool) -> None:
     """Let a machine finish and leave.
 
-    It hands back what it has not started, finishes and pushes the rest, and exits: nothing is computed twice.
+    It hands back what it has not started, finishes and pushes the rest, and exits. Nothing is computed twice.
     """
     found = roots.existing(root)
     said = ask_daemon.ask(found, Drain(check_name(agent, "agent")), Done).said

@@ -32,7 +32,7 @@ from muster.jobs.contract.states import ENDED
 def command(what: str | None, root: Path | None, as_json: bool) -> None:
     """Say what a machine is doing, or why it is idle; why nothing of a job runs; or the whole story of a shard.
 
-    Without a name: every machine, and every job that has not ended.
+    Without a name it is about every machine and every job that has not ended.
     """
     found = roots.existing(root)
     answers = [_asked(found, what)] if what else _everything(found)

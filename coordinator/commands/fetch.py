@@ -27,9 +27,9 @@ LINE_LIMIT = 8_192  # bytes of one request
 def command(job: str, partial: bool, root: Path | None) -> None:
     """Send files of merged layers, as asked for on stdin, one after the other.
 
-    A request is a line of JSON, {"layer": "conv1", "file": "manifest.json"}: the file is one that the layer's manifest
-    names or that itself; "start" may say a byte to begin at. The answer is a frame that says how many bytes follow, and
-    these. Used by muster.coordinator.client.
+    A request is a line of JSON, {"layer": "conv1", "file": "manifest.json"}. The file is the layer's manifest or one
+    that it names; "start" may say at which byte to begin. The answer is a frame that says how many bytes follow, and
+    these bytes. This command is run by muster.coordinator.client.
     """
     found = roots.existing(root)
     folder = found.job(roots.resolve_job(found, job))

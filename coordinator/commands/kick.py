@@ -21,10 +21,10 @@ from muster.jobs.common.names import parse_shard
 @root_option
 @json_option
 def command(shard: str, root: Path | None, as_json: bool) -> None:
-    """Give a shard up where it runs, and run it elsewhere.
+    """Take a shard from the machine where it runs, and run it elsewhere.
 
-    What it has computed so far is thrown away. It is not counted as a failure, and the machine it ran on gets it again
-    only where no other one can run it. A shard that is finished there and not sent yet is run elsewhere too; the first
+    What it has computed so far is thrown away. This does not count as a failure, and the machine gets the shard again
+    only if no other one can run it. A shard that is finished there and not sent yet is run elsewhere as well; the first
     result to arrive counts.
     """
     found = roots.existing(root)

@@ -32,8 +32,8 @@ FOLLOW_SECONDS = 0.5
 )
 @click.argument("job", metavar="JOB")
 @click.argument("shard", metavar="[SHARD]", required=False)
-@click.option("--failed", is_flag=True, help="Only of shards that are given up.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until the job ends.")
+@click.option("--failed", is_flag=True, help="Show only shards that are given up.")
+@click.option("-f", "--follow", is_flag=True, help="Show what comes as well, until the job ends.")
 @click.option("--limit", type=click.IntRange(1, FAILURES_LIMIT), default=50, show_default=True, help="The newest N.")
 @root_option
 @json_option
@@ -42,8 +42,8 @@ def command(
 ) -> None:
     """Show what failed of a job, or of one shard (LAYER/NUMBER), and what its code printed, oldest first.
 
-    A failure comes with its machine, its attempt, its peak memory, and its traceback or last lines of output. What a
-    shard prints is known once it has a result, the first and the last of it.
+    A failure is shown with its machine, its attempt, its peak memory, and its traceback or last lines of output. What a
+    shard printed is known as soon as it has a result; the beginning and the end of it are kept.
     """
     if follow and (failed or as_json):
         raise UsageError("-f goes with neither --failed nor --json", "coordinator logs JOB -f")

@@ -52,9 +52,9 @@ _REUSE = (
         "old",
         metavar="JOB",
         default=None,
-        help="Take over what would be the same, its job file too.",
+        help="Run this earlier job again; layers that would come out the same are taken over.",
     ),
-    click.option("--layers", multiple=True, metavar="GLOB", help="The layers that --set is for; default all."),
+    click.option("--layers", multiple=True, metavar="GLOB", help="The layers for which --set holds; default all."),
     click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Another value for one of the params."),
 )
 

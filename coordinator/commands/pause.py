@@ -20,7 +20,7 @@ from muster.jobs.common.cli import example
 def command(job: str, root: Path | None, as_json: bool) -> None:
     """Grant nothing more of a job for now.
 
-    What is running is finished and committed.
+    What is running already is finished and committed.
     """
     found = roots.existing(root)
     name = ask_daemon.job_named(found, job)

@@ -49,8 +49,8 @@ def command(
 ) -> None:
     """Check a job file and show its layers, its shards, the space and the time it needs.
 
-    Starts nothing, and needs no coordinator; with one, earlier jobs tell how long it would take. With --from it says of
-    each layer whether it would be taken over from that job, and if not, why.
+    It starts nothing and needs no coordinator. If one runs, earlier jobs tell how long the job would take. With --from
+    it says for each layer whether it would be taken over from that job, and if not, why.
     """
     from muster.coordinator.submission.forecast import forecast
     from muster.coordinator.submission.reuse import Wish, planned
@@ -59,7 +59,7 @@ def command(
         _plan_from(roots.existing(root), old, job_file, Wish(layers, sets), as_json)
         return
     if job_file is None:
-        raise UsageError("a job file, or --from an earlier job", "see `coordinator plan --help`")
+        raise UsageError("plan wants a job file, or --from and an earlier job", "see `coordinator plan --help`")
     found = roots.find(root)
     plan = planned(job_file, Wish(layers, sets), found).plan
     known = ask_farm(found)

@@ -44,13 +44,13 @@ class Found:
 
 
 @click.command(epilog=example("coordinator rebuild", "coordinator serve --detach", "coordinator resume weights"))
-@click.option("--anyway", is_flag=True, help="Also where the store is sound.")
+@click.option("--anyway", is_flag=True, help="Do it even if the store is sound.")
 @root_option
 @json_option
 def command(root: Path | None, anyway: bool, as_json: bool) -> None:
-    """Make a new store of what lies in the root, where the old one is lost.
+    """Make a new store from what lies in the root, if the old one is lost.
 
-    Merged layers and committed bundles count again, once every byte of them is compared. Jobs that were not complete
+    Merged layers and committed bundles count again, after every byte of them was compared. Jobs that were not complete
     come back paused. The old store is kept beside the new one; damaged files are named and set aside.
     """
     from muster.coordinator.daemon.store.opening import is_sound

@@ -19,13 +19,13 @@ from muster.jobs.common.units import counted
 @click.option(
     "--plots", type=click.Path(path_type=Path), metavar="DIR", help="Write pictures, and their numbers as CSV."
 )
-@click.option("--target", type=click.FloatRange(0, 1), help="An accuracy to compare by; default: the first job's own.")
+@click.option("--target", type=click.FloatRange(0, 1), help="Accuracy to compare by; default the first job's own.")
 @root_option
 @json_option
 def command(jobs: tuple[str, ...], plots: Path | None, target: float | None, root: Path | None, as_json: bool) -> None:
-    """Show how trainings or searches went: loss, accuracy, time to a target; the best trial and what it took.
+    """Show how trainings or searches went: loss, accuracy and time to a target, or the best trial and what it took.
 
-    Works while they run, from their newest checkpoints, and without a coordinator.
+    This works while they run, from their newest checkpoints, and without a coordinator.
     """
     from muster.coordinator.submission.reuse import stored_plan
     from muster.jobs.kinds import registry

@@ -87,7 +87,7 @@ def _count(report: RerunReport, pair: rerun.Pair) -> None:
 def _check_machine(root: Root, machine: str) -> None:
     here = [agent.name for agent in ask_daemon.ask(root, AgentsAsk(), Agents).agents if agent.state in HERE]
     if not here:
-        raise RefusedError("no machine is here to run anything", "`agent join HOST` lends one")
+        raise RefusedError("no machine is here to run anything", "`agent join HOST`, typed on a machine, lends it")
     if machine and machine not in here:
         raise NotFoundError(f"no agent called {machine} is here now", "`coordinator agents` lists them")
 
@@ -174,7 +174,7 @@ def _judge(root: Root, job: str, check: JobStatus) -> None:
         return
     if any(layer.state == "changed" for layer in check.layers):
         why = f"the input of {job} is not what it was, so nothing can be compared: {'; '.join(check.notes)}"
-        raise RefusedError(why, f"`coordinator verify {job} --inputs` says of which shards")
+        raise RefusedError(why, f"`coordinator verify {job} --inputs` says which shards' inputs changed")
     if check.state == "cancelled":
         raise IncompleteError(f"{check.id}, which computed them, was cancelled", "begin again")
     if check.state == "halted":  # so that `rm` deletes it

@@ -35,14 +35,14 @@ NAMES_SHOWN = 5
 @root_option
 @json_option
 def command(job: str, target: Path | None, partial: bool, root: Path | None, as_json: bool) -> None:
-    """Print the folder with the merged arrays, LAYER/OUTPUT.npy below it.
+    """Print the folder with the merged arrays, which are LAYER/OUTPUT.npy below it.
 
-    Works while the job runs, for the layers that are complete, and without a coordinator.
-    Copying again goes on where it was interrupted.
+    This works while the job runs, for the layers that are complete, and without a coordinator.
+    A copy that was interrupted goes on if the command is typed again.
 
-    With --partial, what is committed by now of all other layers is merged as well, into `partial` in the job's folder,
-    or DIR, in place of what this put there before. Rows that are missing have NaN, or 0 in integers; ok.npy and the
-    manifest say which. Merged layers are there too, as hard links, or copies in DIR.
+    With --partial, what is committed by now of all other layers is merged as well, into `partial` in the job's folder
+    or into DIR, in place of what an earlier call put there. Rows that are missing have NaN, or 0 in integers; ok.npy
+    and the manifest say which these are. Merged layers are there as well, as hard links, or as copies in DIR.
     """
     found = roots.existing(root)
     name = roots.resolve_job(found, job)

@@ -20,7 +20,7 @@ from muster.jobs.common.cli import example
 def command(job: str, root: Path | None, as_json: bool) -> None:
     """Go on with a paused job.
 
-    A halted job wants `coordinator retry`.
+    A job that was halted goes on with `coordinator retry`.
     """
     found = roots.existing(root)
     name = ask_daemon.job_named(found, job)

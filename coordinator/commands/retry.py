@@ -16,18 +16,24 @@ from muster.jobs.common.errors import UsageError
 
 @click.command(epilog=example("coordinator retry weights", "coordinator retry weights --layers conv1 fc"))
 @job_argument
-@click.option("--layers", "layers", multiple=True, metavar="LAYER...", help="Compute these layers anew, merged or not.")
+@click.option(
+    "--layers",
+    "layers",
+    multiple=True,
+    metavar="LAYER...",
+    help="Compute these layers anew, even if merged.",
+)
 @click.argument("more", nargs=-1, metavar="")
 @root_option
 @json_option
 def command(job: str, layers: tuple[str, ...], more: tuple[str, ...], root: Path | None, as_json: bool) -> None:
-    """Run the shards of a job that are given up again, their attempts counted from 0.
+    """Run again the shards of a job that were given up; their attempts are counted from 0.
 
-    A halted job goes on; an incomplete one runs again until it is complete, or some are given up again. Exits with 7
-    where that would change nothing, such as for a source that changed.
+    A halted job goes on, and an incomplete one runs again until it is complete or some shards are given up again. The
+    exit code is 7 if that would change nothing, as with a source that changed.
     """
     if more and not layers:
-        raise UsageError(f"what is {more[0]!r}?", "name layers after --layers")
+        raise UsageError(f"{more[0]!r} is not expected here", "name layers after --layers")
     found = roots.existing(root)
     named = [*layers, *more] or None
     name = ask_daemon.job_named(found, job)

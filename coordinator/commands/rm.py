@@ -26,8 +26,8 @@ from muster.jobs.contract.states import ENDED
 def command(job: str | None, age: str | None, root: Path | None, as_json: bool) -> None:
     """Delete an ended job, or all that ended some time ago, with their results.
 
-    Copy a result first if it is wanted: `coordinator result JOB --to DIR`. Jobs that are halted or damaged have not
-    ended, and are deleted by their names alone.
+    Copy a result first if you want to keep it: `coordinator result JOB --to DIR`. Jobs that are halted or damaged have
+    not ended; they are deleted only if they are named.
     """
     if (job is None) == (age is None):
         raise UsageError("a job, or --older-than", "coordinator rm weights.1, or coordinator rm --older-than 30d")

@@ -15,14 +15,14 @@ from muster.jobs.common.cli import example
 
 @click.command(epilog=example("coordinator stream weights.1 --after 0 > shards.bin"))
 @job_argument
-@click.option("--after", type=click.IntRange(0, 1 << 53), default=0, help="A commit: go on behind its shards.")
-@click.option("--shard", type=click.IntRange(-1, 1 << 53), default=-1, help="Of that commit, go on behind this one.")
+@click.option("--after", type=click.IntRange(0, 1 << 53), default=0, help="Go on after the shards of this commit.")
+@click.option("--shard", type=click.IntRange(-1, 1 << 53), default=-1, help="Go on after this shard of that commit.")
 @root_option
 def command(job: str, after: int, shard: int, root: Path | None) -> None:
     """Send every shard with its bytes, in the order of the commits, until the job ends.
 
-    Frames, each followed by the bytes it announces; one without bytes says every ten seconds that the job goes on. Used
-    by muster.coordinator.client.
+    It sends frames, each followed by the bytes that it announces. Every ten seconds one without bytes says that the job
+    goes on. This command is run by muster.coordinator.client.
     """
     found = roots.existing(root)
     out = sys.stdout.buffer

@@ -44,20 +44,20 @@ def command(
     root: Path | None,
     as_json: bool,
 ) -> int:
-    """Plan a job and run it; prints its id.
+    """Plan a job and run it; print its id.
 
     With --from, layers that an earlier job has finished, and that would come out the same, are taken over as hard links
-    and not computed again. Without a job file, the earlier one's is used as it was submitted, its code too, with what
-    --set changes, for all layers or those of --layers; `coordinator plan` with the same options says what is reused.
-    --set changes the params of a job file that is given, too; the file stays as it is.
+    and not computed again. Without a job file, that of the earlier job is used as it was submitted, and its code too.
+    `coordinator plan` with the same options says what would be reused. --set changes the params, for all layers or for
+    those of --layers, with --from or without; the job file itself is not changed.
 
-    With --wait, exits with 0 when the job is complete, with 11 when it ends without all of its shards, with 12 when it
+    With --wait, the exit code is 0 when the job is complete, 11 when it ends without all of its shards, and 12 when it
     is damaged. --parcel is for muster.coordinator.client.
     """
     if (sets or layers) and parcel:
         raise UsageError("--set and --layers change a job file", "coordinator submit job.yaml --set n_clusters=256")
     if (job_file is None) != (parcel or old is not None) and not (job_file and old):
-        raise UsageError("a job file or --parcel, one of the two", "coordinator submit job.yaml")
+        raise UsageError("submit wants either a job file, --from or --parcel", "coordinator submit job.yaml")
     found = roots.existing(root)
     ask_daemon.connect(found).close()  # no daemon: said before a long plan, not after it
     if old is not None:

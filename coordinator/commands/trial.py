@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 @click.command(epilog=example("coordinator try job.yaml", "coordinator try job.yaml --shards 5 --env nlp=~/venvs/nlp"))
 @job_file_argument
 @click.option("--shards", type=click.IntRange(1, 1000), default=2, show_default=True, help="How many to run.")
-@click.option("--env", "env", metavar="NAME=PYTHON", default=None, help="The job's environment, as on an agent.")
+@click.option("--env", "env", metavar="NAME=PYTHON", default=None, help="The job's environment, as for `agent join`.")
 @root_option
 @json_option
 def command(job_file: Path, shards: int, env: str | None, root: Path | None, as_json: bool) -> None:
     """Run a few shards of a job here, in the foreground, one after the other, and show what comes of them.
 
-    What the code prints, the shapes it gives, seconds and peak memory per shard; then the forecast of the whole job. No
-    result is kept, and nothing is started in the farm: it needs no coordinator. The root, where there is one, keeps
-    what a row took: `shard: auto` cuts by it.
+    It shows what the code prints, the shapes it gives, and for each shard the seconds and the peak memory; then the
+    forecast of the whole job. No result is kept, nothing is started in the farm, and no coordinator is needed. If there
+    is a root, it keeps what a row took, and `shard: auto` cuts by that.
     """
     from muster.coordinator.submission import try_shards
     from muster.coordinator.submission.forecast import forecast

@@ -28,7 +28,7 @@ def command(digest: str, size: int, start: int, root: Path | None, as_json: bool
     """Take a .npy in from stdin, for jobs that clients submit.
 
     DIGEST is the xxh3_128 of the whole file, in hex; nothing else is kept under it. What came before an interruption
-    stays, and `--from` goes on with it. Sent for by muster.coordinator.client.
+    is kept, and `--from` goes on after it. This command is run by muster.coordinator.client.
     """
     found = roots.existing(root)
     uploads.check_room(size - start, ask_daemon.room(found))

@@ -20,7 +20,7 @@ from muster.jobs.common.units import format_size
 def command(root: Path | None, as_json: bool) -> None:
     """List the arrays that clients have sent, and how much of each is here.
 
-    One goes with the last job that needs it, or a day after it came if none ever did.
+    An array is deleted with the last job that needs it, or a day after it came if no job ever did.
     """
     found = there.listed(roots.existing(root))
     if as_json:

@@ -55,8 +55,8 @@ class VerifyReport(msgspec.Struct):
 @job_argument
 @click.option("--inputs", is_flag=True, help="Read the inputs again too, and compare their digests.")
 @click.option("--rerun", type=click.IntRange(min=1), metavar="N", help="Compute N shards again, and compare those.")
-@click.option("--on", "machine", metavar="AGENT", help="The one machine that computes them; default any.")
-@click.option("--seed", type=int, metavar="S", help="Of the choice of shards; default random, and printed.")
+@click.option("--on", "machine", metavar="AGENT", help="Let this machine compute all of them; default any.")
+@click.option("--seed", type=int, metavar="S", help="Seed of the choice of shards; default random, and printed.")
 @click.option("--keep", is_flag=True, help="Keep the job that computed them, with its arrays.")
 @root_option
 @json_option
@@ -72,19 +72,19 @@ def command(
 ) -> None:
     """Read a job's merged result again and compare every digest.
 
-    Says on how many different kernels (numpy, scikit-learn, BLAS, threads) it was computed, and where only Muster's own
-    code computed, whether the bytes are those of a serial run.
-    Exits with 12 if anything is damaged, with 11 if layers are missing.
+    It says on how many different kernels (numpy, scikit-learn, BLAS, threads) the result was computed and, if only
+    Muster's own code computed, whether the bytes are those of a serial run.
+    The exit code is 12 if anything is damaged, and 11 if layers are missing.
 
-    With --rerun, reads no array: N shards, chosen by chance from those that are merged, are computed again on the
-    farm's machines, as a job of their own that is removed in the end, and the digests of their outputs are compared
-    with what the result says of them. Exits with 17 if any differ, with who computed them then and now; with 11 if some
-    failed or the machines left.
+    With --rerun no array is read: N shards, drawn from those that are merged, are computed again on the farm's
+    machines, as a job of their own that is removed at the end, and the digests of their outputs are compared with
+    those in the result. If any differ, it says who computed them then and now, and the exit code is 17. It is 11 if
+    some failed or the machines left.
     """
     if rerun is None and (machine or seed is not None or keep):
         raise UsageError("--on, --seed and --keep are for --rerun", f"coordinator verify {job} --rerun 300")
     if rerun is not None and inputs:
-        raise UsageError("--inputs and --rerun are two things", "do one after the other")
+        raise UsageError("--inputs and --rerun cannot be combined", "run verify once with each of them")
     found = roots.existing(root)
     name = roots.resolve_job(found, job)
     if rerun is not None:

@@ -39,12 +39,12 @@ BAR = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix}"
 @root_option
 @json_option
 def command(job: str | None, root: Path | None, as_json: bool) -> int:
-    """Follow a job until it ends: shards, rate, time left, each machine, and why nothing runs. Without a name it is
-    the latest job.
+    """Follow a job, or the latest one, until it ends: its shards, its rate, the time left, each machine, and why
+    nothing runs.
 
-    Exits with 0 when the job is complete, with 11 when it ends, or is halted, without all of its shards, with 12 when
-    it is damaged. Ctrl-C leaves the job running. --json prints a line a second, the job as `status` has it but for its
-    layers, and exits with 0 when it ends, or is halted or damaged.
+    The exit code is 0 when the job is complete, 11 when it ends, or is halted, without all of its shards, and 12 when
+    it is damaged. Ctrl-C leaves the job running. --json prints a line each second, with the job as `status` shows it,
+    without its layers; the exit code is then 0 also if the job is halted or damaged.
     """
     found = roots.existing(root)
     name = ask_daemon.job_named(found, job) if job else latest(found)

@@ -13,8 +13,8 @@ from muster.jobs.common.ssh import quote
 
 @click.command(epilog=example("deploy logs lab3", "deploy logs lab3 -f"))
 @deploy_options
-@click.option("-n", "lines", type=click.IntRange(0, 1_000_000), default=50, help="How many of the last lines.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what comes.")
+@click.option("-n", "lines", type=click.IntRange(0, 1_000_000), default=50, help="How many lines to show.")
+@click.option("-f", "--follow", is_flag=True, help="Show what comes as well.")
 def command(
     asked: Asked,
     lines: int,

@@ -31,9 +31,14 @@ _OPTIONS = (
         "file",
         type=click.Path(path_type=Path),
         default=None,
-        help="The machines; default inventory.yaml in the root.",
+        help="File with the machines; default inventory.yaml in the root.",
     ),
-    click.option("--ssh-config", type=click.Path(path_type=Path), default=None, help="As `ssh -F`, in place of yours."),
+    click.option(
+        "--ssh-config",
+        type=click.Path(path_type=Path),
+        default=None,
+        help="Read this in place of ~/.ssh/config.",
+    ),
     click.option("-j", "at_once", type=click.IntRange(1, 256), default=AT_ONCE, help="Machines at a time; default 16."),
     json_option,
 )

@@ -14,18 +14,18 @@ from muster.jobs.common.errors import UsageError
 @click.command(epilog=example("deploy remove lab3", "deploy remove lab3 --now"))
 @deploy_options
 @check_option
-@click.option("--now", is_flag=True, help="Take its key away first, then stop it: a lock-out.")
-@click.option("--force", is_flag=True, help="Delete its spool too where results in it were not pushed.")
+@click.option("--now", is_flag=True, help="Take the machine's key away first, then stop the agent: a lock-out.")
+@click.option("--force", is_flag=True, help="Delete the spool even if results in it were not pushed.")
 def command(
     asked: Asked,
     dry: bool,
     now: bool,
     force: bool,
 ) -> int:
-    """Take machines out of the farm: they finish what runs and push it, then the service, the key, what was installed
-    and the spool go.
+    """Take machines out of the farm: they finish what runs and push it; then the service, the key, what was
+    installed and the spool are deleted.
 
-    Other machines work on. The inventory is yours: take the machine out of it, or the next `up` brings it back.
+    Other machines work on. Take the machine out of the inventory as well, or the next `deploy up` brings it back.
     """
     if not asked.names:
         raise UsageError("remove wants the names of machines", "`deploy down` takes all of them down")

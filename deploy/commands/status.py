@@ -32,7 +32,7 @@ class MachineStatus(msgspec.Struct, frozen=True):
 @click.command(epilog=example("deploy status", "deploy status lab3 --json"))
 @deploy_options
 def command(asked: Asked) -> int:
-    """Show machines as the inventory wants them beside how they are; changes nothing.
+    """Compare the machines with what the inventory says; change nothing.
 
     DRIFT names the steps that `deploy up` would put right. The exit code is 1 if a machine cannot be reached.
     """

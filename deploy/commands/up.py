@@ -42,10 +42,10 @@ def command(
     fingerprints: Path | None,
     wheelhouse: Path | None,
 ) -> int:
-    """Bring machines to what the inventory says, all at once: muster installed, a key made there and confined here,
-    the agent started and kept at work.
+    """Bring machines to what the inventory says, all at once: Muster is installed, a key is made there and
+    confined here, and the agent is started and kept at work.
 
-    What is right already is left alone: a second run changes nothing. A failure stops its machine alone.
+    What is right already is left alone: a second run changes nothing. A failure stops only its own machine.
     """
     with site(asked, wheelhouse) as found, alone(found.rollout.root):
         ask_daemon.connect(found.rollout.root).close()  # before any machine is blamed for it

@@ -26,7 +26,7 @@ RESTART_SECONDS = 180.0
 @click.command(epilog=example("deploy upgrade --check", "deploy upgrade"))
 @deploy_options
 @check_option
-@click.option("--now", is_flag=True, help="During a training too: it goes on from its last checkpoint.")
+@click.option("--now", is_flag=True, help="Do it also during a training, which then goes on from its last checkpoint.")
 @wheelhouse_option
 def command(
     asked: Asked,
@@ -34,11 +34,11 @@ def command(
     now: bool,
     wheelhouse: Path | None,
 ) -> int:
-    """Bring the machines, and the coordinator, to the version of muster that this command is of.
+    """Bring the machines and the coordinator to the version of Muster that this command belongs to.
 
     The new version is put beside the old one everywhere first. Only when all machines have it, the coordinator is
-    started anew and each machine's link is switched. Spools are kept, and nothing is computed again. `deploy upgrade`
-    of the version before goes back by the same link.
+    started anew and each machine's link is switched. Spools are kept, and nothing is computed again. To go back, type
+    `deploy upgrade` with the version before installed here.
     """
     tell = teller(asked.as_json)
     with site(asked, wheelhouse) as found, alone(found.rollout.root):

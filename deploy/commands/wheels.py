@@ -23,14 +23,20 @@ FETCH_SECONDS = 1800.0
 
 @click.command(epilog=example("deploy wheels --to wheels", "deploy up --wheelhouse wheels"))
 @deploy_options
-@click.option("--to", "folder", type=click.Path(path_type=Path), required=True, help="The folder; made if missing.")
+@click.option(
+    "--to",
+    "folder",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Folder for the wheels; made if missing.",
+)
 def command(
     asked: Asked,
     folder: Path,
 ) -> int:
-    """Fetch what muster depends on, for each kind of machine in the inventory, with this machine's pip and its index.
+    """Fetch what Muster depends on, for each kind of machine in the inventory, with this machine's pip and its index.
 
-    `deploy up --wheelhouse` sends it along.
+    `deploy up --wheelhouse DIR` then sends it to the machines.
     """
     with site(asked) as found:
         answers = on_all(found.machines, lambda machine: _kind(found.rollout, machine), asked.at_once)

@@ -24,7 +24,7 @@ def checked(requirement: str) -> str:
     try:
         parsed = Requirement(requirement)
     except InvalidRequirement as error:
-        raise ValueError(f"expected such as torch>=2, got {shown}: {str(error).splitlines()[0]}") from None
+        raise ValueError(f"expected something like torch>=2, got {shown}: {str(error).splitlines()[0]}") from None
     if parsed.url or parsed.marker or parsed.extras:
         raise ValueError(f"expected a name and perhaps versions, such as torch>=2, got {shown}")
     return f"{canonical(parsed.name)}{parsed.specifier}"

@@ -275,7 +275,7 @@ def _check_source(source: SourceSpec | None) -> None:
         )
     if source.dtype is not None and npy.canonical_dtype(source.dtype) is None:
         raise FieldError(
-            "source.dtype", f"expected such as float32, <f4 or >i2, got {_shown(source.dtype)}", npy.DTYPES_HINT
+            "source.dtype", f"expected something like float32, <f4 or >i2, got {_shown(source.dtype)}", npy.DTYPES_HINT
         )
     if source.shape is not None:
         _check_shape(source.shape)
@@ -350,7 +350,7 @@ def _check_entry(entry: str) -> None:
     good = match is not None and entry.isprintable() and match["function"].isidentifier()
     if not match or not good:
         raise FieldError(
-            "code.entry", f"expected such as work.py:embed, got {_shown(entry)}", "name a file and a function"
+            "code.entry", f"expected something like work.py:embed, got {_shown(entry)}", "name a file and a function"
         )
     file = PurePosixPath(match["file"])
     if file.is_absolute() or ".." in file.parts:

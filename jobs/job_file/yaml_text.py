@@ -131,7 +131,7 @@ class _Walk:
             if key.tag != _TEXT:
                 raise JobFileError(f"{self._where}:{line}: a key that is not text", "write the key in quotes")
             if key.value in seen:
-                raise JobFileError(f"{self._where}:{line}: {key.value[:80]!r} is there twice", "keep one of the two")
+                raise JobFileError(f"{self._where}:{line}: {key.value[:80]!r} is there twice", "keep one of them")
             seen.add(key.value)
             inner = f"{path}.{key.value}" if path else key.value
             self._lines[inner] = line

@@ -52,7 +52,7 @@ def _check_one(path: str, output: Declared) -> None:
         return
     dtype = npy.canonical_dtype(output.dtype)
     if dtype is None:
-        wrong = f"expected such as float32 or int64, got {output.dtype[:40]!r}"
+        wrong = f"expected something like float32 or int64, got {output.dtype[:40]!r}"
         raise JobFileError(f"{path}.dtype: {wrong}", npy.DTYPES_HINT)
     floats = dtype[1] == "f"
     if (output.scale is not None) != (output.form == "sum" and floats):

@@ -152,7 +152,7 @@ def _files_below(root: Path, spec: SourceSpec) -> tuple[dict[str, Path], tuple[s
         if entry.problem is not None:
             raise entry.problem
         if _layer_name(name, entry.path) in files:
-            raise SourceError(f"{one_line(str(root))}: two files give the layer {name}", "rename one of the two")
+            raise SourceError(f"{one_line(str(root))}: two files give the layer {name}", "rename one of them")
         files[name] = entry.path
     return files, tuple(_skipped(suffix, others[suffix]) for suffix in sorted(others))
 

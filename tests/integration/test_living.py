@@ -368,7 +368,7 @@ def test_outside_its_hours_it_is_paused(farm: FarmHarness) -> None:
     until(lambda: "works from" in said(farm, "agents"), "the coordinator to know")
     assert "left lends 1 cpu" in agent(farm, "left", "set", "hours=")
     refused = farm.agent_command("set", "hours=8-20", "--spool", str(farm.folder / "spools" / "left"))
-    assert refused.returncode == 2 and "expected such as 20:00-08:00" in refused.stderr
+    assert refused.returncode == 2 and "expected something like 20:00-08:00" in refused.stderr
 
 
 # --- the same again, with other parameters ------------------------------------------------------------------

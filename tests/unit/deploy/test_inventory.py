@@ -80,7 +80,7 @@ def test_all_that_is_wrong_is_said_at_once_with_its_line() -> None:
         ("python: ''", "expected `auto` or the path"),
         ("service: systemd", "expected one of cron, none, user"),
         ("service: [user]", "expected text"),
-        ("hours: 25:00-26:00", "expected such as 20:00-08:00"),
+        ("hours: 25:00-26:00", "expected something like 20:00-08:00"),
         ("memory: lots", "expected a size"),
         ("cpus: four", "not a valid integer"),
         ("cpus:", "expected a text or a number"),

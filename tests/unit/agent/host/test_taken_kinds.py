@@ -59,7 +59,7 @@ def test_only_the_kinds_it_was_told_to_take_are_taken() -> None:
     picky = taken(["infer", "cluster", "infer"], no_code=False)
     assert picky == Takes(("cluster", "infer"))
     picky.check(work("cluster"))
-    with pytest.raises(RefusedError, match="takes the kinds cluster, infer alone, not map"):
+    with pytest.raises(RefusedError, match="takes only the kinds cluster, infer, and not map"):
         picky.check(work("map", "c0de"))
     with pytest.raises(UsageError, match="there is no kind 'clutser' here"):
         taken(["clutser"], no_code=False)

@@ -57,7 +57,7 @@ def test_declares_nothing_by_itself() -> None:
     [
         ({"outputs": {"../x": {"dtype": "<f4"}}}, "params.outputs: '../x'"),
         ({"outputs": {"shards": {"dtype": "<f4"}}}, "params.outputs: 'shards'"),
-        ({"outputs": {"x": {"dtype": "complex64"}}}, "params.outputs.x.dtype: expected such as float32"),
+        ({"outputs": {"x": {"dtype": "complex64"}}}, "params.outputs.x.dtype: expected something like float32"),
         ({"args": {"not one": 1}}, "params.args: 'not one'"),
         ({"args": {"class": 1}}, "params.args: 'class'"),
     ],
@@ -192,7 +192,7 @@ def test_a_function_over_rows_has_nowhere_to_write(tmp_path: Path) -> None:
         ({"x": {"dtype": "float32", "scale": 2}}, "x.scale"),
         ({"x": {"dtype": "float32", "form": "sum", "scale": 0}}, "x.scale: expected a number above 0"),
         ({"x": {"dtype": "float32", "form": "ragged", "shape": [0]}}, "x.shape"),
-        ({"x": {"form": "rows"}}, "x.dtype: expected such as float32"),
+        ({"x": {"form": "rows"}}, "x.dtype: expected something like float32"),
         ({"x": {"form": "files"}}, "x.form: files cannot be here"),
     ],
 )

@@ -46,5 +46,5 @@ class QuantilesRunner(Runner):
         bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
         if len(bad):
             number = shard.first_row + int(bad[0])
-            raise ShardFailure("exception", f"{shard.layer}: row {number} has NaN or infinity")
+            raise ShardFailure("data", f"{shard.layer}: row {number} has NaN or infinity")
         return {"quantiles": np.quantile(values, self._at, axis=1).T}

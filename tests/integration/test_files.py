@@ -3,6 +3,7 @@ names they have; what happens to a file that changes."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,7 +89,7 @@ def field(tmp_path_factory: pytest.TempPathFactory, server: Sshd) -> Iterator[Fi
         farm.join("near", "--cpus", "1")
         far = Remote(farm, server).join()
         until(far.is_at_work, "the far agent to work")
-        until(lambda: farm.agent_status("near"), "the near agent to join")
+        until(lambda: json.loads((farm.folder / "spools/near/state.json").read_bytes())["ready"], "the near one, too")
         yield Field(farm, "near", far)
 
 
@@ -257,7 +258,7 @@ def test_inputs_are_verified(field: Field, tmp_path: Path) -> None:
 
 def test_the_list_is_a_file_of_the_job_and_the_plan_says_where_shards_begin(field: Field) -> None:
     files = {f"d/{i:05}.txt": b"x" for i in range(1000)}
-    job = field.submit(files, code="work.py:look", source={"files": "d/*"})
+    job = field.submit(files, code="work.py:look", source={"files": "d/*"}, shard={"files": 3})
     folder = field.farm.root.job(job)
     assert (folder.path / ITEMS_LIST).stat().st_size > 1000 and folder.plan.stat().st_size < 1000 * 10
     assert msgspec.msgpack.decode(folder.plan.read_bytes())["layers"][0]["count"] == 334

@@ -133,9 +133,10 @@ def _backlog_seconds(agent: Agent, load: Counter[str]) -> float:
 
 
 def refresh(state: State) -> None:
-    """Once a tick: add up the rates of the agents that are present; a job with nothing to grant saves up no credit."""
+    """Once a tick: add up the rates of the agents that are heard of; a job with nothing to grant saves up no credit."""
+    heard = [agent for agent in state.by_session.values() if not state.is_silent(agent)]
     for job in state.running.values():
-        rates = [rate for agent in state.by_session.values() if (rate := agent.rate(job.id))]
+        rates = [rate for agent in heard if (rate := agent.rate(job.id))]
         job.speed, job.measured = sum(rates), len(rates)
     busy = [job for job in state.running.values() if job.queue or any(layer.pending for layer in job.supply.values())]
     least = min((job.used for job in busy), default=0.0)
@@ -215,9 +216,9 @@ def _grant(state: State, agent: Agent, layer: Layer, numbers: RangeSet, now: flo
 
 
 def _copy_tail(state: State, agent: Agent, jobs: list[Job], now: float) -> None:
-    """Give an idle machine a copy of what another has, where it would be done with it sooner. What failed before, or
-    killed what ran it, is tried at one place at a time: its attempts are the job's, and while one of two copies runs
-    nobody can say that it is poison."""
+    """Give an idle machine a copy of what another has, where it would be done with it sooner; of a silent one also what
+    that has finished and may never hand in. What failed before, or killed what ran it, is tried at one place at a time:
+    its attempts are the job's, and while one of two copies runs nobody can say that it is poison."""
     for job in jobs:
         if not state.obstacle(agent, job) and _copy_from(state, agent, job, now):
             return
@@ -238,17 +239,30 @@ def _copy_from(state: State, agent: Agent, job: Job, now: float) -> bool:
         place += 1
         if layer.fresh or holding.agent == agent.name:
             continue
-        paused = state.agents[holding.agent].paused
-        if not paused and _seconds_left(state, holding, now) <= mine + state.timing.tick:
+        holder = state.agents[holding.agent]
+        silent = state.is_silent(holder)
+        paused = holder.paused and not silent
+        if not (paused or silent) and _seconds_left(state, holding, now) <= mine + state.timing.tick:
             return False  # nothing worth its while
-        count = min(agent.slots(job) if layer.stored else len(holding.open), _room_for(agent, layer))
         odd = RangeSet() if paused else layer.troubled()
-        numbers = highest(holding.open - layer.copied - odd, count)
+        worth = _copyable(state, layer, holding)
+        if silent:  # all it has of the layer is work like any other: it may be gone for good
+            for other in holder.holdings.values():
+                worth.update(_copyable(state, layer, other) if other.layer == layer.digest else RangeSet())
+        count = agent.slots(job) if layer.stored else len(worth)
+        count = max(count, int(rate * _horizon(state, job))) if silent else count
+        numbers = highest(worth - odd, min(count, _room_for(agent, layer)))
         if numbers:
             layer.copied.update(numbers)
             _grant(state, agent, layer, numbers, now)
             return True
     return False
+
+
+def _copyable(state: State, layer: Layer, holding: Holding) -> RangeSet:
+    """The shards of a holding that nobody else has, and that the job may have to wait for."""
+    awaited = holding.everything() if state.is_silent(state.agents[holding.agent]) else holding.open
+    return awaited - layer.copied
 
 
 def highest(numbers: RangeSet, count: int) -> RangeSet:
@@ -265,7 +279,7 @@ def _slowest(state: State, job: Job, now: float) -> list[Holding]:
     """Holdings with shards that nobody has a copy of, the last to be done first; gathered once a tick."""
     if now - job.ranked_at >= state.timing.tick:
         job.ranked_at = now
-        holdings = [h for layer in job.opened for h in layer.holdings.values() if h.open - layer.copied]
+        holdings = [h for layer in job.opened for h in layer.holdings.values() if _copyable(state, layer, h)]
         job.slowest = sorted(holdings, key=lambda h: _seconds_left(state, h, now), reverse=True)
     return job.slowest
 
@@ -273,7 +287,7 @@ def _slowest(state: State, job: Job, now: float) -> list[Holding]:
 def _seconds_left(state: State, holding: Holding, now: float) -> float:
     """How long its agent will need for all it has of this job; one that is overdue may need as long again."""
     agent = state.agents[holding.agent]
-    if agent.away or agent.paused:
+    if agent.away or agent.paused or state.is_silent(agent):
         return inf
     rate = agent.rates.get(holding.job)
     since = now - max(holding.granted, rate.since if rate else 0.0)

@@ -59,6 +59,11 @@ class State:
     def present_agents(self) -> Iterator[Agent]:
         return (agent for agent in self.agents.values() if agent.present)
 
+    def is_silent(self, agent: Agent) -> bool:
+        """Whether it was not heard of for so long that others may compute what it has finished. The last tick says so,
+        which knows of times in which the daemon itself stood still."""
+        return self.last_tick is not None and self.last_tick - agent.heard > self.timing.silence
+
     def eligible(self, agent: Agent, job: Job) -> bool:
         return agent.state == "live" and not agent.paused and self.obstacle(agent, job) is None
 

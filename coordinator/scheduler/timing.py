@@ -13,3 +13,10 @@ class Timing:
     heartbeat: float = 5.0
     tick: float = 1.0
     horizon: float = 10.0  # at most so much of its own work does an agent hold
+
+    @property
+    def silence(self) -> float:
+        """So long after a machine's last word its finished shards are waited for, before an idle one computes them too.
+        An agent whose link was cut knocks again after about 1, 2, 4 and 8 s, and one that was started again is back as
+        soon: within a quarter of the lease both have mostly said hello. What is saved is the rest of it."""
+        return self.lease / 4

@@ -41,6 +41,7 @@ from tests.property.scheduler_model import (
 
 T = TypeVar("T")
 TICK, LEASE = 1.0, 6.0
+SILENCE = LEASE / 4  # after which what a machine has finished may be done again
 TIMING = Timing(lease=LEASE, heartbeat=0.5, tick=TICK, horizon=4.0)
 NAMES = ("a", "b", "c", "d")
 THOROUGH = os.environ.get("MUSTER_HYPOTHESIS") == "thorough"
@@ -328,7 +329,9 @@ class Farm(RuleBasedStateMachine):
         again = numbers & oracle.touched[grant.job, grant.layer]
         for number in again:
             holders = oracle.holders(grant.layer, number)
-            assert not any(number in oracle.agents[who].done[key] for who, key in holders), "finished, and done again"
+            done = [oracle.agents[who] for who, key in holders if number in oracle.agents[who].done[key]]
+            silent = all(self.last_tick[1] - seen.heard > SILENCE for seen in done)
+            assert silent, "finished by a machine that talks, and done again"
             assert len(holders) <= 1, "a third copy"
             assert not holders or (not oracle.agents[name].load and holders[0][0] != name), "a copy for a busy machine"
             shard = (grant.job, grant.layer, number)
@@ -721,14 +724,16 @@ class Farm(RuleBasedStateMachine):
             self._shift(self.agents[other if i % 3 == 2 else name], outcome, 9, False)
 
     @precondition(lambda self: self._jobs("running"))
-    @rule(name=names, rounds=st.integers(1, 4))
-    def tail(self, name: str, rounds: int) -> None:
+    @rule(name=names, rounds=st.integers(1, 4), talks=mostly, finished=st.booleans())
+    def tail(self, name: str, rounds: int, talks: bool, finished: bool) -> None:
         """One agent stands still with what it has, while the others do all the rest and ask for more."""
+        if finished:
+            self._shift(self.agents[name], "finish", 10_000, False)
         for _ in range(rounds):
             for other in NAMES:
                 if other != name:
                     self._shift(self.agents[other], "finish", 10_000, True)
-            if self.agents[name].session in self.oracle.sessions:
+            if talks and self.agents[name].session in self.oracle.sessions:
                 self._heard(name)
                 self.handle(e.Moved(self.agents[name].session), [])
             self._pass(TICK)

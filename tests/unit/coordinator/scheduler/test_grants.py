@@ -9,7 +9,7 @@ from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.entities import Obstacle
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import Environment, ModelFile
-from tests.support.sched import ROOM, World, every, only, seed
+from tests.support.sched import ROOM, World, added, every, only, seed
 
 
 def warmed(*names: str, count: int = 10_000, shards_per_second: float = 10.0) -> World:
@@ -428,6 +428,148 @@ def test_the_first_commit_wins_and_the_other_copy_is_dropped() -> None:
     assert not world.state.agents["a"].holdings.get(("L", 1, copy.attempt))
     drops = [one for one in every(c.SendDrop, world.said) if one.session == world.sessions["a"]]
     assert drops and drops[-1].numbers == copy.numbers
+
+
+# --- what a silent machine has finished -----------------------------------------------------------------
+
+
+def unsent() -> World:
+    """a has finished all of the only layer but what b has committed, and has handed none of it in; b has nothing to
+    do."""
+    world = World()
+    world.add(seed(count=8))
+    world.enter("a", "b")
+    done = world.last("b")
+    world.finish("b", hungry=False, seconds=0.1)
+    world.commit("b", done)
+    for _ in range(20):
+        finish_all(world, "a")
+    assert held_by(world, "a") == world.layer().whole - done.numbers and not world.open_of("a")
+    return world
+
+
+def finish_all(world: World, name: str) -> None:
+    """It finished whatever it has a little later, and asks for more."""
+    world.now += 0.1
+    held = [h for h in world.state.agents[name].holdings.values() if h.open]
+    grants = [c.SendGrant(0, h.job, h.layer, h.attempt, h.open.copy()) for h in held]
+    world.sync(name, finished=tuple(world.finished(grant) for grant in grants))
+
+
+def held_by(world: World, name: str) -> RangeSet:
+    numbers = RangeSet()
+    for holding in world.state.agents[name].holdings.values():
+        numbers.update(holding.everything())
+    return numbers
+
+
+def silence(world: World, *talkers: str) -> None:
+    """Time goes by until all but the talkers were not heard of for a quarter of a lease."""
+    for _ in range(int(world.state.timing.silence) + 2):
+        world.tick()
+        for name in talkers:
+            world.sync(name, hungry=False)
+
+
+def work_off(world: World, name: str) -> RangeSet:
+    """It takes what it gets until it gets nothing, and hands in all of it; what that was."""
+    numbers = RangeSet()
+    for _ in range(20):
+        for grant in every(c.SendGrant, world.sync(name)):
+            numbers.update(grant.numbers)
+            world.finish(name, grant, seconds=0.1, hungry=False)
+            world.commit(name, grant)
+        world.tick()
+    return numbers
+
+
+def test_an_idle_machine_computes_what_a_silent_one_finished_and_did_not_hand_in() -> None:
+    world = unsent()
+    theirs = held_by(world, "a")
+    world.handle(e.HungUp(world.sessions["a"]))
+    silence(world, "b")
+    assert world.state.agents["a"].present, "its lease is not over"
+    assert work_off(world, "b") == theirs
+    assert world.state.jobs["j.1"].left == 0 and not held_by(world, "a")
+
+
+def test_so_does_one_of_which_nothing_was_measured() -> None:
+    world = unsent()
+    silence(world)
+    world.enter("c", "d", cpus=2)
+    assert held_by(world, "c") and held_by(world, "d") and not held_by(world, "c") & held_by(world, "d")
+
+
+def test_what_a_machine_that_talks_has_finished_is_not_computed_again() -> None:
+    world = unsent()
+    silence(world, "a", "b")
+    assert not every(c.SendGrant, world.sync("b"))
+
+
+def test_a_link_that_was_cut_for_a_moment_makes_nobody_compute_what_is_there() -> None:
+    world = unsent()
+    world.handle(e.HungUp(world.sessions["a"]))
+    world.tick(int(world.state.timing.silence) - 1)
+    assert not every(c.SendGrant, world.sync("b"))
+
+
+def test_silence_while_the_daemon_stood_still_is_nobodys() -> None:
+    world = unsent()
+    world.tick()
+    world.now += 1000.0
+    assert not every(c.SendGrant, world.sync("b")), "before the clock"
+    world.tick()
+    assert not every(c.SendGrant, world.sync("b")), "nor after it"
+
+
+def test_whoever_comes_back_with_its_finished_shards_has_the_copies_dropped() -> None:
+    world = unsent()
+    silence(world, "b")
+    copies = held_by(world, "b") | only(c.SendGrant, world.sync("b")).numbers
+    finished = [world.held(grant, finished=True) for grant in world.grants["a"]]
+    world.join("a", held=finished)
+    assert not held_by(world, "b"), "what is there need not be computed"
+    drops = [one for one in every(c.SendDrop, world.said) if one.session == world.sessions["b"]]
+    assert drops and drops[-1].numbers == copies
+    for grant in world.grants["a"]:
+        world.commit("a", grant)
+    assert world.state.jobs["j.1"].left == 0
+
+
+def test_a_bundle_of_a_machine_that_was_silent_counts_and_drops_the_copies() -> None:
+    world = unsent()
+    silence(world, "b")
+    copy = only(c.SendGrant, world.sync("b"))
+    for grant in world.grants["a"]:
+        world.commit("a", grant)
+    assert not held_by(world, "b") and world.state.jobs["j.1"].left == 0
+    assert world.finish("b", copy, hungry=False) and world.state.jobs["j.1"].left == 0, "nothing is counted twice"
+
+
+def test_what_waits_to_be_granted_comes_before_what_a_silent_machine_finished() -> None:
+    world = unsent()
+    world.sync("a", hungry=False)
+    world.handle(added("j.2", seed("M", count=1), succeeded=True))
+    silence(world)
+    assert only(c.SendGrant, world.sync("b")).job == "j.2"
+
+
+def test_a_copy_that_fails_is_not_made_again() -> None:
+    world = unsent()
+    silence(world, "b")
+    copy = only(c.SendGrant, world.sync("b"))
+    world.fail("b", copy, code="data")
+    assert not world.layer().quarantined, "where it is finished it did well"
+    assert not work_off(world, "b") & RangeSet([(copy.numbers.bottom, copy.numbers.bottom + 1)])
+
+
+def test_much_of_what_a_silent_machine_finished_is_taken_over_at_once() -> None:
+    world = warmed("a", "b", count=1_000, shards_per_second=100.0)
+    for _ in range(200):
+        finish_all(world, "a")
+        finish_all(world, "b")
+    silence(world, "b")
+    assert len(only(c.SendGrant, world.sync("b")).numbers) > 10
 
 
 # --- several jobs ---------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ COMMANDS = {
     "set": "Change what a job's shards may use, or how often they may fail.",
     "kick": "Take a shard from its machine, and run it elsewhere.",
     "drain": "Let a machine finish and leave.",
+    "drop": "Give up a machine that will not come back.",
     "rm": "Delete an ended job and its result.",
     "du": "Show what takes the root's space.",
     "uploads": "List the arrays that clients have sent.",

@@ -104,6 +104,8 @@ MUTATIONS = (
     Mutation("a hello on an earlier opening of a layer", "sessions.py",
              "    if layer.opened_after < (claim.boot, claim.attempt) <= (state.boot, state.last_attempt):\n", "    if True:\n"),
     # restarts
+    Mutation("a machine given up that is waited for after a restart", "sessions.py",
+             "        state.expected.discard(name)\n", ""),
     Mutation("limbo released at once", "sessions.py", "(state.expected and now < state.limbo_until)", "False"),
     Mutation("limbo released twice", "sessions.py",
              "limbo, layer.limbo = layer.limbo, RangeSet()", "limbo = layer.limbo.copy()"),

@@ -93,6 +93,13 @@ class Drain(Message, frozen=True, tag="drain"):
     agent: Name
 
 
+class DropAgent(Message, frozen=True, tag="dropagent"):
+    """A machine will not come back: what it has is waited for no longer. `force`: though it is heard of."""
+
+    agent: Name
+    force: bool = False
+
+
 class Kick(Message, frozen=True, tag="kick"):
     """Give this shard up wherever it runs, and run it elsewhere."""
 
@@ -189,6 +196,7 @@ FromCommand = (
     | Remove
     | Retry
     | Drain
+    | DropAgent
     | Kick
     | ExplainAgent
     | ExplainJob

@@ -205,7 +205,8 @@ class Engine:
     def keep_agent(self, name: str, live: bool) -> None:
         """Store what is known of an agent, and whether it is expected back."""
         if name in self.sessions.agents:
-            info, agent = self.sessions.agents[name], self.state.agents[name]
-            info.fingerprints, info.left = list(agent.fingerprints), agent.state == "left"
+            info = self.sessions.agents[name]
+            if agent := self.state.agents.get(name):
+                info.fingerprints, info.left = list(agent.fingerprints), agent.state == "left"
             seen, raw = self.sessions.stored(name)
             self.write(lambda store: store.set_agent(name, live, seen, raw))

@@ -51,6 +51,7 @@ CHANGES: Mapping[type[Message], Callable[[Engine, Any], Answer]] = {
     a.SetJob: lifecycle.set_job,
     a.Retry: lifecycle.retry,
     a.Drain: lifecycle.drain,
+    a.DropAgent: lifecycle.drop_agent,
     a.Kick: lifecycle.kick,
     a.Stop: stop,
 }

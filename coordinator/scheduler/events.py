@@ -255,6 +255,13 @@ class DrainAsked:
 
 
 @dataclass(frozen=True)
+class AgentDropped:
+    """Somebody says that a machine will not come back."""
+
+    agent: str
+
+
+@dataclass(frozen=True)
 class Kicked:
     """Somebody wants this shard given up wherever it runs, and run elsewhere."""
 
@@ -294,6 +301,7 @@ Event = (
     | Removed
     | Retried
     | DrainAsked
+    | AgentDropped
     | Kicked
     | Ticked
 )

@@ -185,6 +185,19 @@ def part(state: State, agent: Agent, as_state: AgentState) -> None:
     state.emit(StoreAgent(agent.name, False))
 
 
+def give_up(state: State, name: str, now: float) -> None:
+    """Nothing that this machine has is waited for, nor its hello after a restart. It may come back, as it may after its
+    lease ran out."""
+    agent = state.agents.get(name)
+    if agent is not None and agent.present:
+        reject_unknown(state, agent.session)
+        part(state, agent, "gone")
+    elif name in state.expected:
+        state.expected.discard(name)
+        state.emit(StoreAgent(name, False))
+        release_limbo_if_due(state, now)
+
+
 def drain(state: State, agent: Agent) -> None:
     if agent.state == "live":
         agent.state, agent.hungry = "draining", False

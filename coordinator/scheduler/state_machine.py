@@ -104,6 +104,8 @@ class Scheduler:
                 jobs.retry(state, event)
             case e.DrainAsked():
                 sessions.drain(state, state.agents[event.agent])
+            case e.AgentDropped():
+                sessions.give_up(state, event.agent, now)
             case e.Kicked():
                 failures.kick(state, event)
             case _:

@@ -888,6 +888,19 @@ class Farm(RuleBasedStateMachine):
         self.handle(e.DrainAsked(name), [])
         assert self._snapshot() == before or was == "live", "a drain takes nothing away"
 
+    @rule(name=names)
+    def drop(self, name: str) -> None:
+        """Somebody says that it will not come back, and may be wrong."""
+        seen = self.oracle.agents.get(name)
+        must = [("reject", seen.session, "no-session")] if seen and seen.present else []
+        if seen and seen.present:
+            self.oracle.parted(name, "gone")
+        elif name in self.oracle.expected:
+            self.oracle.expected.discard(name)
+            self.oracle.released(self.alive)
+        self.handle(e.AgentDropped(name), must)
+        assert not self.disk.agents.get(name), "it is expected back"
+
     @precondition(lambda self: not all(seen.idle for seen in self.oracle.agents.values()))
     @rule(pick=picks)
     def kick(self, pick: int) -> None:

@@ -27,7 +27,7 @@ class Faults:
             self.agent_stopped, self.agent_unreachable, self.control_cut, self.control_cut, self.push_cut,
             self.push_cut, self.pull_cut, self.worker_killed, self.worker_killed, self.pool_killed, self.part_damaged,
             self.spool_full, self.processors_lent, self.drained, self.left, self.both_killed, self.impostor, self.rival,
-            self.machine_lost,
+            self.machine_lost, self.dropped,
             self.job_cancelled, self.job_paused, self.job_retried, self.layers_retried, self.job_removed, self.kicked,
             self.prioritised,
         ]  # fmt: skip
@@ -167,6 +167,14 @@ class Faults:
     def _drain(self, name: str) -> None:
         if any(agent.name == name for agent in self.server.scheduler.state.present_agents()):
             self.server.handle(e.DrainAsked(name))
+
+    def dropped(self) -> None:
+        """Somebody takes a machine for dead, whatever it is."""
+        name = self._machine().make.name
+        self.server.do(lambda: self._drop(name))
+
+    def _drop(self, name: str) -> None:
+        self.server.handle(e.AgentDropped(name))
 
     def _person(self, states: set[str], does: Callable[[str], object]) -> bool:
         if not self.server.up or self.server.stopped:

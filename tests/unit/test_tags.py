@@ -70,6 +70,7 @@ TAGS = {
     "SetJob": "setjob",
     "Retry": "retry",
     "Drain": "drain",
+    "DropAgent": "dropagent",
     "Kick": "kick",
     "ExplainAgent": "explainagent",
     "ExplainJob": "explainjob",

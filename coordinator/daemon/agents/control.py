@@ -246,12 +246,12 @@ def note_missing(engine: Engine, action: c.NoteMissing) -> None:
 
 
 def store_agent(engine: Engine, action: c.StoreAgent) -> None:
-    if not action.live:
-        agent = engine.state.agents[action.agent]
+    if not action.live and (agent := engine.state.agents.get(action.agent)):
         engine.shard_history.note_parting(action.agent, agent.state)
-        how = "left" if agent.state == "left" else f"is gone: not heard of for {engine.state.timing.lease:.0f} s"
+        lease = engine.state.timing.lease
+        silent = f"is gone: not heard of for {lease:.0f} s" if time.monotonic() - agent.heard >= lease else "is given up"
         held = counted(sum(map(len, agent.left.values())), "shard")
-        log.info("%s %s; %s that it held wait again", action.agent, how, held)
+        log.info("%s %s; %s that it held wait again", action.agent, "left" if agent.state == "left" else silent, held)
     engine.keep_agent(action.agent, action.live)
 
 

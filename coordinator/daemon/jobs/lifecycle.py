@@ -108,6 +108,24 @@ def drain(engine: Engine, asked: a.Drain) -> a.Done:
     return a.Done(f"{asked.agent} finishes what runs, hands back the rest and leaves")
 
 
+def drop_agent(engine: Engine, asked: a.DropAgent) -> a.Done:
+    name, state = asked.agent, engine.state
+    if name in state.expected:
+        engine.handle(e.AgentDropped(name))
+        return a.Done(f"{name} is given up: what it may have had before the restart does not wait for it any more")
+    agent = state.agents.get(name)
+    if agent is None or not agent.present:
+        raise NotFoundError(f"no agent called {name} is here now", "`coordinator agents` lists them")
+    if not (asked.force or agent.away or state.is_silent(agent)):
+        hint = f"`coordinator drain {name}` lets it finish and leave; --force ends its session all the same"
+        raise RefusedError(f"{name} is connected, and was heard of just now", hint)
+    held = sum(len(holding.everything()) for holding in agent.holdings.values())
+    finished = sum(len(holding.finished) for holding in agent.holdings.values())
+    engine.handle(e.AgentDropped(name))
+    what = f"the {_counted(held, 'shard')} that it had, {finished} of them finished, may run elsewhere at once"
+    return a.Done(f"{name} is given up: {what if held else 'it had no shards'}")
+
+
 def kick(engine: Engine, asked: a.Kick) -> a.Done:
     job, number = engine.job(asked.job), asked.number
     layer = engine.layer_named(job, asked.layer)

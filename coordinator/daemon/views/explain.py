@@ -46,7 +46,8 @@ def explain_agent(engine: Engine, asked: ExplainAgent) -> Explained:
     agent = engine.state.agents.get(name)
     if agent is None or not agent.present:
         ended = engine.sessions.state_of(name, agent)
-        why = {"left": "it left in good order", "gone": "it was not heard of for a lease, or its link is down"}[ended]
+        gone = "it was not heard of for a lease, its link is down, or `coordinator drop` gave it up"
+        why = {"left": "it left in good order", "gone": gone}[ended]
         said = f"is not here: {why}; last heard of {_ago(time.time() - info.seen)}"
         return Explained(f"{name} ({info.host})", [said])
     return Explained(f"{name} ({info.host})", _agent_lines(engine, agent, info.note))
@@ -59,6 +60,8 @@ def _agent_lines(engine: Engine, agent: entities.Agent, note: str) -> list[str]:
     lends = f"lends {counted(agent.cpus, 'cpu')}{gpus}, {format_size(has.memory)} of memory"
     lends += f" and {format_size(has.disk)} of disk"
     lines = [f"is {agent.state}, {lends}, heard of {_ago(now - agent.heard)}"]
+    if engine.state.is_silent(agent) or agent.away:
+        lines.append(f"is not connected, or stands still: `coordinator drop {agent.name}` if it will not come back")
     lines += [f"says: {note}"] if note else []
     named = [f"{name} (Python {env.python})" for name, env in sorted(has.envs.items()) if name]
     lines += [f"has the environments {', '.join(named)}"] if named else []
@@ -289,7 +292,7 @@ def _story(
 
 
 def _parted(agent: str, state: str, when: float) -> Happening:
-    how = "left" if state == "left" else "was gone: not heard of for a lease"
+    how = "left" if state == "left" else "was gone: not heard of for a lease, or given up by `coordinator drop`"
     return Happening(when, f"{agent} {how}; what it held went back")
 
 

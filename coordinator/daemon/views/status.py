@@ -42,7 +42,8 @@ from muster.coordinator.daemon.waiting import wait_until
 from muster.coordinator.scheduler import entities as s
 from muster.coordinator.scheduler.layers import SPACE_MARGIN_BYTES
 from muster.jobs.common.errors import NotFoundError
-from muster.jobs.common.units import format_size
+from muster.jobs.common.units import format_duration, format_size
+from muster.jobs.contract.states import AgentState
 
 PAGE = 64  # commits in one answer: each may name thousands of ranges
 WAIT_LIMIT_SECONDS = 30.0
@@ -214,6 +215,8 @@ def notes_of(engine: Engine, job: s.Job, machines: bool = True) -> list[str]:
     obstacles = obstacles_of(engine, job)
     if not obstacles:
         return [*notes, "no agent has joined"]
+    silent = (agent for agent in state.present_agents() if state.is_silent(agent))
+    notes += [_silent_line(agent, held) for agent in silent if (held := _held(agent, job))][:5]
     if all(obstacles.values()):
         notes += [f"{name} {why}" for name, why in sorted(obstacles.items()) if machines][:5]
     elif all(agent.paused for agent in state.present_agents()):
@@ -224,8 +227,23 @@ def notes_of(engine: Engine, job: s.Job, machines: bool = True) -> list[str]:
         notes += [f"{name} is idle: {why}" for name, why in sorted(short)][:5]
     if state.limbo_until is not None:
         waiting = ", ".join(sorted(state.expected)[:5])
-        notes.append(f"after a restart, shards that may still be running wait for {waiting or 'their agents'}")
+        hint = ": `coordinator drop AGENT` gives up one that will not come back" if waiting else ""
+        notes.append(f"after a restart, shards that may still be running wait for {waiting or 'their agents'}{hint}")
     return notes
+
+
+def _held(agent: Agent, job: Job) -> list[Holding]:
+    return [holding for holding in agent.holdings.values() if holding.job == job.id]
+
+
+def _silent_line(agent: Agent, held: list[Holding]) -> str:
+    """What a job has to wait for, of a machine that may be gone for good."""
+    count, finished = sum(len(h.everything()) for h in held), sum(len(h.finished) for h in held)
+    ago = format_duration(round(time.monotonic() - agent.heard))
+    return (
+        f"{agent.name} was last heard of {ago} ago and has {count} shards of it, {finished} of them finished:"
+        f" `coordinator drop {agent.name}` if it will not come back"
+    )
 
 
 def _unmerged(engine: Engine, job: s.Job) -> list[str]:

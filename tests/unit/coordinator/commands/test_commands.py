@@ -191,6 +191,7 @@ def test_nothing_heavy_is_imported_at_start(args: list[str], root: roots.Root) -
         (["connect"], "give one of control, push, pull"),
         (["retry", "weights", "conv1"], "name layers after --layers"),
         (["cancel", "../weights"], "use 1 to 64 letters, digits, `_` and `-`"),
+        (["drop", "a/b"], "use 1 to 64 letters, digits, `_` and `-`"),
         (["drain", "a/b"], "use 1 to 64 letters, digits, `_` and `-`"),
     ],
 )
@@ -493,6 +494,8 @@ def test_what_is_no_shard(text: str) -> None:
         (["rm", "weights.1"], requests.Remove("weights.1")),
         (["priority", "weights", "4"], requests.Priority("weights.1", 4)),
         (["drain", "lab3"], requests.Drain("lab3")),
+        (["drop", "lab3"], requests.DropAgent("lab3")),
+        (["drop", "lab3", "--force"], requests.DropAgent("lab3", force=True)),
         (["retry", "weights"], requests.Retry("weights.1")),
         (["retry", "weights", "--layers", "a", "b"], requests.Retry("weights.1", ["a", "b"])),
         (["retry", "weights", "--layers", "a", "--layers", "b"], requests.Retry("weights.1", ["a", "b"])),

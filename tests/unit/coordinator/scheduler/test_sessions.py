@@ -34,6 +34,33 @@ def test_a_dead_machines_shards_are_pending_again_within_lease_and_tick() -> Non
     assert not world.layer().holdings
 
 
+def test_a_machine_that_somebody_gives_up_is_gone_at_once_and_counts_if_it_comes_back() -> None:
+    world = busy("a", "b")
+    running, sessions = world.last("a"), dict(world.sessions)
+    said = world.handle(e.AgentDropped("a"))
+    assert (only(c.Reject, said).session, only(c.Reject, said).code) == (sessions["a"], "no-session")
+    assert only(c.StoreAgent, said) == c.StoreAgent("a", False)
+    assert world.state.agents["a"].state == "gone" and not running.numbers - world.layer().again
+    world.join("a", held=[world.held(running, finished=True)])
+    [holding] = world.state.agents["a"].holdings.values()
+    assert holding.finished == running.numbers and not world.layer().again & running.numbers
+
+
+def test_whoever_is_not_here_cannot_be_given_up() -> None:
+    world = busy("a")
+    world.handle(e.Departed(world.sessions["a"]))
+    assert not world.handle(e.AgentDropped("a")) and world.state.agents["a"].state == "left"
+    assert not world.handle(e.AgentDropped("nobody"))
+
+
+def test_after_a_restart_nothing_waits_for_a_machine_that_somebody_gives_up() -> None:
+    world = World(boot=2, expected=frozenset({"a"}))
+    world.add(seed(count=4, state="open", high_water=4), succeeded=True)
+    assert len(world.layer().limbo) == 4
+    assert only(c.StoreAgent, world.handle(e.AgentDropped("a"))) == c.StoreAgent("a", False)
+    assert not world.layer().limbo and world.layer().pending == 4
+
+
 def test_bytes_on_any_channel_keep_a_session_alive() -> None:
     world = busy("a")
     for _ in range(200):

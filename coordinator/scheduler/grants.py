@@ -93,7 +93,7 @@ def _wanted(state: State, agent: Agent, job: Job, load: Counter[str]) -> int:
 def help_rounds(state: State, now: float) -> None:
     """Once a tick: whoever has nothing to do takes over what a round waits for, be it with others or with nobody."""
     for job in [job for job in state.running.values() if job.has_rounds and job.left]:
-        for agent in [agent for agent in state.short.values() if not agent.holdings]:
+        for agent in [agent for agent in state.by_session.values() if agent.hungry and not agent.holdings]:
             if job.layers[0].pending and job.succeeded and not state.obstacle(agent, job):
                 _grant_from(state, agent, job, job.layers[0].pending, now)
             if not agent.holdings:
@@ -133,10 +133,9 @@ def _backlog_seconds(agent: Agent, load: Counter[str]) -> float:
 
 
 def refresh(state: State) -> None:
-    """Once a tick: add up the rates of the agents that are heard of; a job with nothing to grant saves up no credit."""
-    heard = [agent for agent in state.by_session.values() if not state.is_silent(agent)]
+    """Once a tick: add up the rates of the agents that are present; a job with nothing to grant saves up no credit."""
     for job in state.running.values():
-        rates = [rate for agent in heard if (rate := agent.rate(job.id))]
+        rates = [rate for agent in state.by_session.values() if (rate := agent.rate(job.id))]
         job.speed, job.measured = sum(rates), len(rates)
     busy = [job for job in state.running.values() if job.queue or any(layer.pending for layer in job.supply.values())]
     least = min((job.used for job in busy), default=0.0)

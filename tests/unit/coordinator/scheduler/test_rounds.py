@@ -101,6 +101,23 @@ def test_an_idle_machine_takes_over_all_that_a_round_waits_for() -> None:
     assert only(c.SendGrant, said).numbers == theirs
 
 
+def test_whoever_lost_its_round_to_another_machine_is_given_what_waits_for_it_alone() -> None:
+    world = world_of("a", "b")
+    for name in ("a", "b"):
+        world.sync(name, hungry=False)
+    world.add(seed("M", count=0, made=True, rounds=True, first=FIRST), job="j.2", succeeded=True, machine="b")
+    world.handle(e.Advanced("j.2", 0, ((FIRST, b""),), False))
+    make(world, 4)
+    world.sync("b")
+    assert world.last("b").layer == "L" and len(world.last("b").numbers) == 4
+    world.handle(e.HungUp(world.sessions["b"]))
+    world.now += 1.0
+    world.sync("a")
+    world.commit("a", world.last("a"))
+    assert not world.state.agents["b"].holdings
+    assert only(c.SendGrant, world.tick()).job == "j.2"
+
+
 def test_the_next_round_is_granted_before_anyone_asks_for_it() -> None:
     world = world_of("a", "b")
     make(world, 2)

@@ -57,13 +57,15 @@ class Intake:
             del self._numbers[bundle.layer]
             self._copied.discard(bundle.layer)
 
-    def sender(self, bundle: Coming, lease: float) -> str:
+    def sender(self, state: State, bundle: Coming) -> str:
         """Who sends any of these shards already; "" for nobody. Somebody else's copy need not wait longer than a lease
-        for a slow one: whichever is whole first is committed."""
+        for a slow one, nor for a machine that is silent or gone: whichever is whole first is committed."""
         if not self._numbers.get(bundle.layer, NOTHING) & bundle.numbers:
             return ""
         for one in self._of(bundle.layer):
-            patient = one.agent == bundle.agent or bundle.since - one.since < lease
+            other = state.agents.get(one.agent)
+            heard = other is not None and other.present and not state.is_silent(other)
+            patient = one.agent == bundle.agent or (heard and bundle.since - one.since < state.timing.lease)
             if patient and one.numbers & bundle.numbers:
                 return one.agent
         return ""

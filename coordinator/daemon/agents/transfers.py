@@ -214,9 +214,9 @@ class PushChannel(Channel):
         if refused := _judge_outputs(outputs, fixed, live.layers[verdict.layer], numbers):
             return refused
         coming = Coming(agent, verdict.layer, numbers, offer.nbytes, time.monotonic())
-        if sender := engine.intake.sender(coming, engine.state.timing.lease):
-            return Refused("coming", [], f"these shards are coming from {sender}")
         state = engine.state
+        if sender := engine.intake.sender(state, coming):
+            return Refused("coming", [], f"these shards are coming from {sender}")
         if why := engine.intake.lack(state, state.open_layers[verdict.layer], coming, engine.free_bytes()):
             return Refused("full", [], why)
         token = next(engine.tokens)

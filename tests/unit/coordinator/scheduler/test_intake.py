@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.intake import Coming, Intake
 from muster.coordinator.scheduler.layers import SPACE_MARGIN_BYTES
 from muster.jobs.common.ranges import RangeSet
@@ -69,13 +70,22 @@ def test_a_bundle_larger_than_was_reckoned_takes_nothing_that_is_promised_to_oth
 def test_a_shard_that_is_coming_comes_once_or_from_another_machine_when_the_first_is_slow(
     agent: str, since: float, taken: bool
 ) -> None:
-    intake = Intake()
+    intake, state = Intake(), world().state
     intake.accept(1, coming((0, 5), MIB))
     again = coming((4, 6), MIB, agent, since)
-    assert intake.sender(again, LEASE) == ("" if taken else "a")
-    assert intake.sender(coming((5, 6), MIB, agent, since), LEASE) == ""
+    assert intake.sender(state, again) == ("" if taken else "a")
+    assert intake.sender(state, coming((5, 6), MIB, agent, since)) == ""
     intake.ended(1)
-    assert intake.sender(again, LEASE) == ""
+    assert intake.sender(state, again) == ""
+
+
+def test_nobody_waits_for_the_bundle_of_a_machine_that_is_silent_or_gone() -> None:
+    for silent in (True, False):
+        intake, here = Intake(), world()
+        intake.accept(1, coming((0, 5), MIB))
+        assert intake.sender(here.state, coming((0, 5), MIB, "b")) == "a"
+        here.tick(int(here.state.timing.silence) + 2) if silent else here.handle(e.AgentDropped("a"))
+        assert not intake.sender(here.state, coming((0, 5), MIB, "b"))
 
 
 _BUNDLES = st.tuples(st.integers(0, 9), st.integers(1, 5), st.sampled_from("ab"), st.integers(0, 90))
@@ -85,7 +95,9 @@ _BUNDLES = st.tuples(st.integers(0, 9), st.integers(1, 5), st.sampled_from("ab")
 def test_who_sends_a_shard_is_found_as_by_looking_through_all(
     steps: list[tuple[tuple[int, int, str, int], int]],
 ) -> None:
-    intake = Intake()
+    intake, here = Intake(), world()
+    here.enter("b")
+    state = here.state
     sending: dict[int, Coming] = {}
     for token, ((first, count, agent, since), ends) in enumerate(steps):
         bundle = coming((first, first + count), 1, agent, float(since))
@@ -94,7 +106,7 @@ def test_who_sends_a_shard_is_found_as_by_looking_through_all(
             for one in sending.values()
             if one.numbers & bundle.numbers and (one.agent == agent or bundle.since - one.since < LEASE)
         ]
-        assert intake.sender(bundle, LEASE) == next(iter(senders), "")
+        assert intake.sender(state, bundle) == next(iter(senders), "")
         intake.accept(token, bundle)  # though somebody may send it: of two copies the first to be whole is committed
         sending[token] = bundle
         for over in list(sending)[:ends]:

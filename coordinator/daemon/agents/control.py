@@ -245,13 +245,18 @@ def note_missing(engine: Engine, action: c.NoteMissing) -> None:
     log.warning(what, action.agent, action.believed, action.layer, action.said)
 
 
+def _how_it_went(engine: Engine, agent: Agent) -> str:
+    if agent.state == "left":
+        return "left"
+    lease = engine.state.timing.lease
+    return f"is gone: not heard of for {lease:.0f} s" if time.monotonic() - agent.heard >= lease else "is given up"
+
+
 def store_agent(engine: Engine, action: c.StoreAgent) -> None:
     if not action.live and (agent := engine.state.agents.get(action.agent)):
         engine.shard_history.note_parting(action.agent, agent.state)
-        lease = engine.state.timing.lease
-        silent = f"is gone: not heard of for {lease:.0f} s" if time.monotonic() - agent.heard >= lease else "is given up"
         held = counted(sum(map(len, agent.left.values())), "shard")
-        log.info("%s %s; %s that it held wait again", action.agent, "left" if agent.state == "left" else silent, held)
+        log.info("%s %s; %s that it held wait again", action.agent, _how_it_went(engine, agent), held)
     engine.keep_agent(action.agent, action.live)
 
 

@@ -122,7 +122,7 @@ def drop_agent(engine: Engine, asked: a.DropAgent) -> a.Done:
     held = sum(len(holding.everything()) for holding in agent.holdings.values())
     finished = sum(len(holding.finished) for holding in agent.holdings.values())
     engine.handle(e.AgentDropped(name))
-    what = f"the {_counted(held, 'shard')} that it had, {finished} of them finished, may run elsewhere at once"
+    what = f"the {counted(held, 'shard')} that it had, {finished} of them finished, may run elsewhere at once"
     return a.Done(f"{name} is given up: {what if held else 'it had no shards'}")
 
 

@@ -42,8 +42,7 @@ from muster.coordinator.daemon.waiting import wait_until
 from muster.coordinator.scheduler import entities as s
 from muster.coordinator.scheduler.layers import SPACE_MARGIN_BYTES
 from muster.jobs.common.errors import NotFoundError
-from muster.jobs.common.units import format_duration, format_size
-from muster.jobs.contract.states import AgentState
+from muster.jobs.common.units import counted, format_duration, format_size
 
 PAGE = 64  # commits in one answer: each may name thousands of ranges
 WAIT_LIMIT_SECONDS = 30.0
@@ -232,18 +231,16 @@ def notes_of(engine: Engine, job: s.Job, machines: bool = True) -> list[str]:
     return notes
 
 
-def _held(agent: Agent, job: Job) -> list[Holding]:
+def _held(agent: s.Agent, job: s.Job) -> list[s.Holding]:
     return [holding for holding in agent.holdings.values() if holding.job == job.id]
 
 
-def _silent_line(agent: Agent, held: list[Holding]) -> str:
+def _silent_line(agent: s.Agent, held: list[s.Holding]) -> str:
     """What a job has to wait for, of a machine that may be gone for good."""
     count, finished = sum(len(h.everything()) for h in held), sum(len(h.finished) for h in held)
     ago = format_duration(round(time.monotonic() - agent.heard))
-    return (
-        f"{agent.name} was last heard of {ago} ago and has {count} shards of it, {finished} of them finished:"
-        f" `coordinator drop {agent.name}` if it will not come back"
-    )
+    has = f"{counted(count, 'shard')} of it, {finished} of them finished"
+    return f"{agent.name} was last heard of {ago} ago and has {has}: `coordinator drop {agent.name}` if it is gone for good"
 
 
 def _unmerged(engine: Engine, job: s.Job) -> list[str]:

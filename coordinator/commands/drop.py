@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from muster.coordinator.api.requests import Done, DropAgent
-from muster.coordinator.commands.options import root_option, say
+from muster.coordinator.commands.options import json_option, root_option, say_done
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.jobs.common.cli import example
@@ -18,11 +18,13 @@ from muster.jobs.common.names import check_name
 @click.argument("agent", metavar="AGENT")
 @click.option("--force", is_flag=True, help="End its session although it is connected.")
 @root_option
-def command(agent: str, force: bool, root: Path | None) -> None:
+@json_option
+def command(agent: str, force: bool, root: Path | None, as_json: bool) -> None:
     """Give up a machine that will not come back.
 
     Its session ends at once, and what it had runs elsewhere, finished or not. If it does come back it joins anew; what
     it has finished then counts where nobody was sooner.
     """
     found = roots.existing(root)
-    say(ask_daemon.ask(found, DropAgent(check_name(agent, "agent"), force), Done).said)
+    name = check_name(agent, "agent")
+    say_done(ask_daemon.ask(found, DropAgent(name, force), Done).said, as_json, agent=name)

@@ -240,7 +240,8 @@ def _silent_line(agent: s.Agent, held: list[s.Holding]) -> str:
     count, finished = sum(len(h.everything()) for h in held), sum(len(h.finished) for h in held)
     ago = format_duration(round(time.monotonic() - agent.heard))
     has = f"{counted(count, 'shard')} of it, {finished} of them finished"
-    return f"{agent.name} was last heard of {ago} ago and has {has}: `coordinator drop {agent.name}` if it is gone for good"
+    what_next = f"`coordinator drop {agent.name}` if it will not come back"
+    return f"{agent.name} was last heard of {ago} ago and has {has}: {what_next}"
 
 
 def _unmerged(engine: Engine, job: s.Job) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shlex
 import shutil
 import signal
 import sys
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -27,6 +28,7 @@ from muster.agent.host.taken_kinds import Takes, taken
 from muster.agent.links import Options, Ssh, open_link
 from muster.agent.spool import owner as owners
 from muster.agent.spool import paths as spools
+from muster.agent.spool import register
 from muster.jobs.common import filesystems, launch, units
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import LinkError, RefusedError, UsageError
@@ -42,6 +44,7 @@ MEMORY_SHARE = 0.8  # of the machine's, by default
 DISK_SHARE = 0.9  # of what is free, by default, where it is for results alone
 HAVE_SHOWN = 64  # characters of the copy's folder that the farm is told, for people
 PULL_DISK_SHARE = 0.5  # where inputs are pulled: what is not needed of it is filled with them all the same
+ARGS = "words of join"  # among what click keeps of a call: the words after `join`
 _GPU = re.compile(r"[A-Za-z0-9_:./-]{1,64}", re.ASCII)
 
 
@@ -53,7 +56,45 @@ def _size(context: click.Context, option: click.Parameter, value: str | None) ->
         raise click.BadParameter(str(error), context, option) from None
 
 
+class _Join(click.Command):
+    """Without WHERE it joins as last time."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = dict(self.make_parser(ctx).parse_args(list(args))[0])
+        if not isinstance(given.pop("where", None), str) and "help" not in given:
+            args = _as_last_time(given)
+        ctx.meta[ARGS] = [arg for arg in args if arg != "--detach"]
+        return super().parse_args(ctx, args)
+
+
+def _as_last_time(given: Mapping[str, Any]) -> list[str]:
+    """The words of the last join: of this name or spool, where one is given; rather of an agent that does not run."""
+    if given.keys() - {"name", "spool", "detach"}:
+        raise UsageError("WHERE is missing", "name the coordinator; `agent join` without options joins as last time")
+    spool = Path(given["spool"]).absolute() if "spool" in given else None
+    known = [
+        one
+        for one in register.entries()
+        if given.get("name") in (None, one.name) and spool in (None, Path(one.spool)) and Path(one.spool).is_dir()
+    ]
+    if not known:
+        raise UsageError("WHERE is missing, and no join is remembered here", "`agent join HOST`, or a farm's folder")
+    busy = {folder for folder, _ in register.running(None)}
+    last = next((one for one in known if Path(one.spool) not in busy), known[0])
+    try:
+        os.chdir(last.cwd)
+    except OSError as error:
+        why = f"{last.name} joined from {last.cwd}, which cannot be entered: {error.strerror}"
+        raise RefusedError(why, "name the coordinator once more") from None
+    default = owners.name_and_folder(last.name, None)[1] == Path(last.spool)
+    which = ["--name", last.name, *([] if default else ["--spool", last.spool])]
+    args = last.args if last.args[: len(which)] == which else [*which, *last.args]
+    click.echo(f"as last time: agent join {shlex.join(args)}", err=True)
+    return [*args, *["--detach"][: last.detached or "detach" in given]]
+
+
 @click.command(
+    cls=_Join,
     epilog=example(
         "agent join /data/farm --name desk --cpus 4",
         "agent join ./farm --detach",
@@ -63,7 +104,8 @@ def _size(context: click.Context, option: click.Parameter, value: str | None) ->
         "agent join server.lab --have /mnt/data",
         "agent join server.lab --env nlp=/opt/conda/envs/nlp/bin/python --env vision=~/venvs/vision",
         "agent join ssh://anna@server.lab:2222/data/farm --ssh openssh",
-    )
+        "agent join",
+    ),
 )
 @click.argument("where")
 @click.option("--name", default=None, help="Name of this agent; default this machine's name.")
@@ -148,7 +190,8 @@ def command(
 
     WHERE is the farm's root folder on this machine, if it has a `/` before any `:` or starts with `.` or `~`;
     else host, user@host, user@host:/root or ssh://user@host:port/root. If it is a host, inputs are pulled over ssh
-    into the spool, and kept there while there is room.
+    into the spool, and kept there while there is room. Without WHERE, or with --name, --spool or --detach alone, it
+    joins as last time, with all options of that time.
 
     After Ctrl-C, SIGTERM or `agent leave` it finishes what runs, pushes what is finished and hands back the rest. A
     second Ctrl-C stops it at once; what is finished then is handed in after the next join.
@@ -165,10 +208,15 @@ def command(
     pythons = _pythons(envs)
     takes = taken([kind.strip() for kind in kinds.split(",")] if kinds else [], no_code=no_code)
     wish = lending.checked(Courtesy(leave_cores=leave_cores, hours=hours, nice=nice, ionice=ionice))
+    args: list[str] = click.get_current_context().meta[ARGS]
     if detach:
-        return _detach(folder, name)
+        code = _detach(folder, name, args)
+        if code == 0:
+            register.note(folder, name, str(there), args, detached=True)
+        return code
     options = Options(ssh, accept_new_host_key, program, ssh_config, interactive=sys.stdin.isatty())
-    wishes = Wishes(name, folder, cpus, memory, disk, bandwidth, pythons, wish, _labels(gpus), takes, _copy(have))
+    have_copy = _copy(have)
+    wishes = Wishes(name, folder, cpus, memory, disk, bandwidth, pythons, wish, _labels(gpus), takes, have_copy, args)
     return _join(there, options, wishes)
 
 
@@ -187,6 +235,7 @@ class Wishes:
     gpus: tuple[str, ...]
     takes: Takes
     have: Path | None  # a copy of the sources
+    args: list[str]  # all of it, as it was typed
 
 
 def _copy(folder: Path | None) -> Path | None:
@@ -250,6 +299,7 @@ def _work(place: Folder | Host, options: Options, wishes: Wishes, spool: spools.
 
     envs = {name: environments.probe(name, python) for name, python in wishes.pythons.items()}
     spool.take(wishes.name, str(place))
+    register.note(spool.path, wishes.name, str(place), wishes.args)
     lending.write(spool.path, wishes.courtesy)
     link = open_link(place, options)
     try:
@@ -317,14 +367,13 @@ def _settings(
     return AgentSettings(who, packs, wishes.bandwidth, wishes.pythons, share, wishes.have)
 
 
-def _detach(folder: Path, name: str) -> int:
-    """The same command again, on its own: typed as `agent join`, or behind another program's name."""
-    args = [arg for arg in sys.argv[sys.argv.index("join", 1) :] if arg != "--detach"]
+def _detach(folder: Path, name: str, args: list[str]) -> int:
+    """The same command again, on its own."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     said = folder / "start.log"
     hint = f"see {said}; `agent leave` ends it"
     late = LinkError(f"the agent did not start within {launch.START_SECONDS:.0f} s", hint)
-    command = launch.python("muster.agent.cli", *args)
+    command = launch.python("muster.agent.cli", "join", *args)
     pid, code = launch.detach(command, said, lambda pid: _works(folder, pid), late)
     if code is None:
         click.echo(f"{name} works (process {pid}); `agent status` shows it, `agent leave` ends it")

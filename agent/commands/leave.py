@@ -10,6 +10,7 @@ import click
 
 from muster.agent.commands.options import agent_options
 from muster.agent.spool import owner as owners
+from muster.agent.spool import register
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import IncompleteError, RefusedError
 from muster.jobs.common.json_documents import json_text
@@ -27,7 +28,7 @@ def command(name: str | None, spool: Path | None, now: bool, as_json: bool) -> i
 
     The agent finishes what runs, pushes what is finished and hands back the rest. This command waits for that.
     """
-    folder, owner = owners.the_one(spool, name)
+    folder, owner = register.the_one(spool, name)
     _signal(owner, signal.SIGTERM)
     if now:
         _wait(owner, POLL_SECONDS)

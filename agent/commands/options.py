@@ -15,7 +15,7 @@ from muster.agent.commands.status import state_of
 from muster.agent.display import DisplayState
 from muster.agent.host import lending
 from muster.agent.host.lending import Courtesy
-from muster.agent.spool import owner as owners
+from muster.agent.spool import register
 from muster.jobs.common.errors import LinkError, UsageError
 from muster.jobs.common.json_documents import json_text
 from muster.jobs.common.locations import Folder, Host, parse
@@ -77,7 +77,7 @@ def say_done(state: DisplayState, said: str, as_json: bool) -> None:
 
 def wish(spool: Path | None, name: str | None, change: Callable[[Courtesy], Courtesy]) -> DisplayState:
     """Change what is wished of the agent; how it is once it goes by it."""
-    folder, owner = owners.the_one(spool, name)
+    folder, owner = register.the_one(spool, name)
     stamp = lending.write(folder, change(lending.read(folder)))
     deadline = time.monotonic() + ANSWER_SECONDS
     while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Whose a spool is: its lock, the process that has it, where spools go by default, and a user's agents here."""
+"""Whose a spool is: its lock, the process that has it, and where spools and the register go."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import fcntl
 import os
 import re
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from muster.jobs.common import filesystems
 from muster.jobs.common.durable import read_json, write_private
-from muster.jobs.common.errors import NotFoundError, RefusedError
+from muster.jobs.common.errors import RefusedError
 from muster.jobs.common.locations import expand
 from muster.jobs.common.names import check_name
 from muster.jobs.common.processes import ProcessId, identify
 
 RECORD = "pid.json"
+DEFAULT_HOME = Path("~/.local/state")
 
 
 class Owner(ProcessId, frozen=True):
@@ -48,28 +48,6 @@ def sign(folder: Path, name: str, where: str) -> None:
     write_private(folder / RECORD, msgspec.json.encode(Owner(us.pid, us.started, name, where)))
 
 
-def running(spool: Path | None, name: str | None = None) -> Iterator[tuple[Path, Owner]]:
-    """Spools whose owner is alive: the one named, or all in the default place."""
-    default = base()
-    folders = [expand(spool).absolute()] if spool else sorted(default.iterdir()) if default.is_dir() else []
-    for folder in folders:
-        owner = owner_of(folder)
-        if owner and owner.process() and (name is None or owner.name == name):
-            yield folder, owner
-
-
-def the_one(spool: Path | None, name: str | None) -> tuple[Path, Owner]:
-    """The agent that is meant; an error that says how to name it otherwise."""
-    found = list(running(spool, name))
-    if len(found) > 1:
-        names = ", ".join(owner.name for _, owner in found)
-        raise RefusedError(f"several agents run on this machine: {names}", "name one with --name")
-    if not found:
-        what = f"no agent uses the spool {spool}" if spool else f"no agent {name or ''} runs on this machine"
-        raise NotFoundError(" ".join(what.split()), "`agent status` shows those that do; --spool names another spool")
-    return found[0]
-
-
 def owner_of(path: Path) -> Owner | None:
     """Who last took the spool at `path`; None if nobody, or it left in good order."""
     return read_json(path / RECORD, Owner)
@@ -83,16 +61,26 @@ def name_and_folder(name: str | None, spool: Path | None) -> tuple[str, Path]:
 
 def base() -> Path:
     """Where spools go by default: on this machine's own disk, keyed by host: homes may be shared."""
-    if not network_home():
-        return _home() / "muster" / host()
-    places = [Path("/var/tmp"), Path(os.environ.get("TMPDIR") or "/tmp"), Path("/tmp")]
-    local = [place for place in places if not filesystems.network_file_system(place)]
-    return (local or places)[0] / f"muster-{os.getuid()}" / host()
+    return _on_own_disk(_home())
+
+
+def register() -> Path:
+    """Where this user's agents on this machine are known, whatever XDG_STATE_HOME one of them was started with; no
+    agent's name has a dot."""
+    return _on_own_disk(DEFAULT_HOME.expanduser()).with_name(f"{host()}.agents")
 
 
 def cpu_shares() -> Path:
-    """Where this user's agents on this machine say what they lend of it; no agent's name has a dot."""
-    return base().with_name(f"{host()}.cpus")
+    """Where they say what they lend of it."""
+    return register().with_name(f"{host()}.cpus")
+
+
+def _on_own_disk(home: Path) -> Path:
+    if not filesystems.network_file_system(home):
+        return home / "muster" / host()
+    places = [Path("/var/tmp"), Path(os.environ.get("TMPDIR") or "/tmp"), Path("/tmp")]
+    local = [place for place in places if not filesystems.network_file_system(place)]
+    return (local or places)[0] / f"muster-{os.getuid()}" / host()
 
 
 def network_home() -> str:
@@ -101,7 +89,7 @@ def network_home() -> str:
 
 
 def _home() -> Path:
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    return Path(os.environ.get("XDG_STATE_HOME") or DEFAULT_HOME.expanduser())
 
 
 def host() -> str:

@@ -146,7 +146,7 @@ class FarmHarness:
         """What processes of this farm get: the mark they are found by, and nothing that names another root, or agents
         of other farms on this machine."""
         own = {name: value for name, value in os.environ.items() if name != "MUSTER_ROOT"}
-        return {**own, "XDG_STATE_HOME": str(self.folder / "state"), **self.marked, **self.env}
+        return {**own, "HOME": str(self.folder / "home"), **self.marked, **self.env}
 
     @property
     def marked(self) -> dict[str, str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.agent.spool import owner as owners
+from muster.agent.spool import register
 from muster.coordinator.farm_root import paths as roots
 from muster.jobs.common.errors import UsageError
 from muster.jobs.common.locations import Folder, Host, parse
@@ -33,7 +33,7 @@ def test_a_tilde_of_a_user_who_is_not_there_is_the_users_slip() -> None:
     with pytest.raises(UsageError, match="no such user"):
         roots.find(Path("~nobody-of-that-name/farm"))
     with pytest.raises(UsageError, match="no such user"):
-        list(owners.running(Path("~nobody-of-that-name")))
+        list(register.running(Path("~nobody-of-that-name")))
     with pytest.raises(UsageError, match="no such user"):
         environments.parse("nlp=~nobody-of-that-name/bin/python")
 

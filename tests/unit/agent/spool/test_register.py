@@ -1,0 +1,65 @@
+"""What a user's agents on one machine know of each other, wherever their spools are."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from muster.agent.spool import owner as owners
+from muster.agent.spool import register
+from muster.agent.spool.paths import Spool
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    return tmp_path / "home"
+
+
+def joined(path: Path, name: str) -> Spool:
+    """A spool that this process has, as an agent would."""
+    spool = Spool(path)
+    spool.take(name, "/farm")
+    register.note(path, name, "/farm", ["/farm", "--cpus", "2"])
+    return spool
+
+
+def test_an_agent_is_found_under_whatever_spool_and_state_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other"))
+    joined(owners.base() / "one", "one")
+    joined(tmp_path / "elsewhere", "two")
+    monkeypatch.delenv("XDG_STATE_HOME")
+    assert sorted(owner.name for _, owner in register.running(None)) == ["one", "two"]
+    assert register.the_one(None, "two")[0] == tmp_path / "elsewhere"
+
+
+def test_a_spool_is_remembered_once_as_it_was_last_used(tmp_path: Path) -> None:
+    for args in (["/old"], ["/new", "--nice", "3"]):
+        register.note(tmp_path, "desk", args[0], args, detached=args[0] == "/new")
+    (entry,) = register.entries()
+    assert (entry.where, entry.args, entry.detached, entry.cwd) == ("/new", ["/new", "--nice", "3"], True, os.getcwd())
+
+
+def test_a_spool_that_was_deleted_is_forgotten_with_the_next_join(tmp_path: Path) -> None:
+    joined(tmp_path / "a", "a").release()
+    shutil.rmtree(tmp_path / "a")
+    assert register.spools() == []
+    joined(tmp_path / "b", "b")
+    assert [entry.name for entry in register.entries()] == ["b"]
+
+
+def test_the_register_of_another_user_is_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    joined(tmp_path / "a", "a")
+    assert register.entries()
+    monkeypatch.setattr("os.getuid", lambda: 4242)
+    assert register.entries() == []
+
+
+def test_where_nothing_can_be_written_an_agent_joins_all_the_same(home: Path, tmp_path: Path) -> None:
+    home.touch()
+    register.note(tmp_path, "desk", "/farm", ["/farm"])
+    assert register.entries() == []

@@ -151,10 +151,18 @@ def _tell_printed(state: State, flight: Flight, outcome: Outcome) -> None:
 def _without_crowded(state: State, slot: Slot, flight: Flight, outcome: Outcome) -> Outcome:
     """A shard that found no memory beside others runs again, with fewer of them: that costs it no attempt."""
     short = [mishap for mishap in outcome.mishaps if mishap.code == "memory"]
-    if not short or not state.slots.narrow(slot, flight.info):
+    if not short or not _narrowed(state, slot, flight, short[0].message):
         return outcome
     kept = tuple(mishap for mishap in outcome.mishaps if mishap not in short)
     return msgspec.structs.replace(outcome, mishaps=kept)
+
+
+def _narrowed(state: State, slot: Slot, flight: Flight, why: str) -> bool:
+    """Whether a slot could be taken away for the memory of what ran here; then it is told."""
+    if not state.slots.narrow(slot, flight.info):
+        return False
+    state.emit(Tell(f"memory: {why}; going on with {state.slots.allowed} cpus"))
+    return True
 
 
 def _without_spoilt(state: State, flight: Flight, outcome: Outcome) -> Outcome:
@@ -224,7 +232,7 @@ def died(state: State, event: WorkerDied, now: float) -> None:
     flights = state.slots.clear(slot, event.tickets)
     for flight in flights:
         _rescue(state, flight, event.kept, now)
-    blamed = flights and _blame(state, flights[0], event, why, victim)
+    blamed = flights and _blame(state, slot, flights[0], event, why, victim)
     hopeless = not event.ours and not blamed and slot.fruitless(now)
     for flight in flights:
         holding = state.holdings.get(flight.layer)
@@ -240,7 +248,12 @@ def _rescue(state: State, flight: Flight, kept: dict[int, Kept], now: float) -> 
 
 
 def _blame(
-    state: State, flight: Flight, event: WorkerDied, why: KillReason | None, victim: tuple[int, int, int] | None
+    state: State,
+    slot: Slot,
+    flight: Flight,
+    event: WorkerDied,
+    why: KillReason | None,
+    victim: tuple[int, int, int] | None,
 ) -> bool:
     """Report the shard the worker was running. False where there is none, or it is not to blame."""
     holding = state.holdings.get(flight.layer)
@@ -251,7 +264,10 @@ def _blame(
         return False
     if event.ours and event.running != victim:
         return False
-    mishap, running = _verdict(number, event, why, flight)
+    if event.short and _narrowed(state, slot, flight, event.reason):
+        mishap, running = Mishap(number, "lost", event.reason, "", 0.0, 0), False
+    else:
+        mishap, running = _verdict(number, event, why, flight)
     state.fail(holding, mishap, running)
     return True
 
@@ -352,6 +368,8 @@ def in_turn(queue: list[HeldLayer], slots: Slots, now: float) -> Iterable[HeldLa
 
 def _verdict(number: int, event: WorkerDied, why: KillReason | None, flight: Flight) -> tuple[Mishap, bool]:
     """What to report of the shard in hand, and whether its running counts against it."""
+    if event.short:
+        return Mishap(number, "memory", event.reason, "", 0.0, 0), True
     if not event.ours or why is None:
         return Mishap(number, "lost", event.reason, "", 0.0, 0), not event.ours
     if why == "timeout":

@@ -84,6 +84,7 @@ class WorkerDied:
     ours: bool  # whether we killed it
     reason: str
     kept: dict[int, Kept] = field(default_factory=dict)  # by ticket
+    short: bool = False  # whether the kernel took it because this machine's limit of memory was reached
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from muster.jobs.common import processes
+from muster.jobs.common import cgroups, processes
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -20,12 +20,10 @@ def trees(roots: Iterable[int]) -> dict[int, int]:
 
 
 def total() -> int:
-    """Bytes of memory this machine, or the group of processes we are confined to, has."""
-    limits = [psutil.virtual_memory().total]
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with suppress(OSError, ValueError):
-            limits.append(int(Path(path).read_text()))
-    return min(limits)
+    """Bytes of memory this machine has, or as much of it as we are confined to."""
+    there = int(psutil.virtual_memory().total)
+    limit = cgroups.memory_limit()
+    return there if limit is None else min(there, limit)
 
 
 def _own_bytes(pid: int) -> int:

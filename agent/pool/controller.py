@@ -14,6 +14,7 @@ from muster.agent.host import priority
 from muster.agent.host.taken_kinds import Takes
 from muster.agent.pool import interface, ray_local
 from muster.agent.spool.paths import At, Spool
+from muster.jobs.common import cgroups
 from muster.jobs.common.durable import is_full
 from muster.jobs.common.errors import DamagedError, MusterError, SpaceError
 from muster.jobs.contract.plan import Environment, ItemsWindow, MadeSource, ModelFile, Window
@@ -60,6 +61,8 @@ class PoolController:
         self._at: dict[int, At] = {}
         self._frozen: set[int] = set()  # slots
         self._kind: dict[int, tuple[object, ...]] = {}  # slot → worker, nice and ionice it has
+        self._weights: dict[int, int] = {}  # bytes of busy slots when they were last weighed
+        self._oom_kills = cgroups.oom_kills()
         self.pool: interface.Pool = ray_local.Pool(spool.run, slots, self._on_event, spool.log)
 
     def _on_event(self, event: interface.PoolEvent) -> None:
@@ -189,6 +192,12 @@ class PoolController:
 
     def translate(self, news: PoolNews) -> Event | None:
         """As the core knows it."""
+        try:
+            return self._translated(news)
+        finally:
+            self._oom_kills = cgroups.oom_kills()  # of processes whose end is told by now
+
+    def _translated(self, news: PoolNews) -> Event | None:
         match news.event:
             case interface.BatchDone(_, ticket, outcome):
                 run = self._flying.pop(ticket, None)
@@ -199,12 +208,15 @@ class PoolController:
                 return PoolLost(reason)
 
     def _death(self, died: interface.WorkerDied, marked: slot_marker.Marked | None) -> WorkerDied:
-        log.warning("the worker of slot %d died: %s", died.slot, died.reason)
+        taken = "" if died.killed_by_us else cgroups.oom_said(self._oom_kills, self._weights.get(died.slot, 0))
+        reason = taken or died.reason
+        log.warning("the worker of slot %d died: %s", died.slot, reason)
         runs = [run for ticket in died.tickets if (run := self._flying.pop(ticket, None))]
         kept = {run.ticket: found for run in runs if (found := self._kept(run))}
         running = _running(marked)
         tickets = tuple(run.ticket for run in runs)
-        return WorkerDied(died.slot, tickets, running, died.killed_by_us, died.reason, kept)
+        short = bool(taken) and cgroups.memory_limit() is not None
+        return WorkerDied(died.slot, tickets, running, died.killed_by_us, reason, kept, short)
 
     def _kept(self, run: Run) -> Kept | None:
         """What the worker had committed of this batch, if it had."""
@@ -232,7 +244,8 @@ class PoolController:
         """Memory of busy slots."""
         pids = {slot: pid for slot in slots if (pid := self.pool.worker_pid(slot))}
         bytes_of = weigh.trees(pids.values())
-        return {slot: bytes_of[pid] for slot, pid in pids.items()}
+        self._weights = {slot: bytes_of[pid] for slot, pid in pids.items()}
+        return self._weights
 
 
 def _running(marked: slot_marker.Marked | None) -> tuple[int, int, int] | None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from muster.jobs.common import cgroups
 from muster.jobs.contract.failure_codes import DataCode, ShardCode, shard_code
 from muster.jobs.contract.kind import RunnerLost, ShardFailure
 from muster.jobs.contract.text_limits import EVIDENCE_CHARS, LINE_CHARS
@@ -87,6 +88,7 @@ class Sandbox:
         self._pipes: Pipes | None = None
         self._lifeline = -1
         self._record: Path | None = None
+        self._oom_kills = 0  # in the group of this process, before the last call
         self.peak = 0  # bytes: of the runner and its descendants, during the last call
         self.printed = ""  # what the last call printed, its middle left out
 
@@ -186,6 +188,7 @@ class Sandbox:
     def _ask(self, header: dict[str, Any], arrays: dict[str, Array], seconds: float | None, what: str) -> Reply:
         assert self._pipes is not None and self._process is not None
         self._pipes.forget()
+        self._oom_kills = cgroups.oom_kills()
         try:
             if self._record is None:
                 self._record = record(self._scratch, self._process.pid, self._token)
@@ -226,7 +229,10 @@ class Sandbox:
         self._pipes.drain()
         self._put_down()
         if status == -signal.SIGKILL:
-            raise RunnerLost(f"the process of {what} was killed from outside")
+            taken = cgroups.oom_said(self._oom_kills, self.peak)
+            if taken and cgroups.memory_limit() is not None:
+                raise ShardFailure("memory", f"{what}: {taken}", self.evidence(""))
+            raise RunnerLost(f"{what}: {taken}" if taken else f"the process of {what} was killed from outside")
         if status < 0:
             raise ShardFailure("signal", f"{what} died of {signal_name(-status)}", self.evidence(""))
         last = next((line for line in reversed(self.printed.splitlines()) if line.strip()), "")

@@ -487,6 +487,19 @@ def test_too_much_memory_takes_a_slot_away_and_on_the_last_one_fails() -> None:
     assert len(of(Run, world.hear(grants=[grant(5, 7)]))) == 2, "with that job gone the slots are back"
 
 
+def test_what_the_kernel_took_for_its_memory_runs_with_fewer_beside_it_and_alone_it_fails() -> None:
+    world = World(memory=1000)
+    one, two = of(Run, world.hear(info(), grants=[grant(0, 2)]))
+    taken = "the kernel's out-of-memory killer took the process at 1.2 GiB or more"
+    orders = world.tell(WorkerDied(two.slot, (two.ticket,), (1, 1, 1), False, taken, short=True))
+    assert taken in of(Tell, orders)[0].line
+    (loss,) = world.said().losses
+    assert (loss.numbers, loss.running) == ([(1, 2)], False)
+    world.tell(WorkerDied(one.slot, (one.ticket,), (0, 1, 1), False, taken, short=True))
+    (failure,) = world.said().failures
+    assert (failure.code, failure.message) == ("memory", taken)
+
+
 def test_a_dropped_shard_that_runs_long_is_killed_and_not_reported() -> None:
     world = World(cpus=1)
     (run,) = of(Run, world.hear(info(), grants=[grant(0, 2)]))

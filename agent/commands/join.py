@@ -61,7 +61,7 @@ class _Join(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = dict(self.make_parser(ctx).parse_args(list(args))[0])
-        if not isinstance(given.pop("where", None), str) and "help" not in given:
+        if not isinstance(given.pop("where", None), str) and not {"-h", "--help"} & set(args):
             args = _as_last_time(given)
         ctx.meta[ARGS] = [arg for arg in args if arg != "--detach"]
         return super().parse_args(ctx, args)

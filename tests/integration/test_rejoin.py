@@ -71,4 +71,5 @@ def test_without_a_join_to_remember_where_is_asked_for(farm: FarmHarness) -> Non
     said = farm.agent_command("join")
     assert (said.returncode, "no join is remembered here" in said.stderr) == (2, True)
     assert farm.agent_command("join", "--cpus", "2").returncode == 2
+    assert "joins as" in farm.agent_command("join", "--help").stdout
     until(lambda: names(farm) == [], "nobody to be there")

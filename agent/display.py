@@ -42,6 +42,7 @@ class DisplayState(msgspec.Struct, frozen=True):
     cpus: int
     at: float  # seconds since the epoch
     wishes: int = 0  # stamp of the courtesy file that it goes by
+    lasting: bool = False  # whether there is no link until a person does something about it
     limits: str = ""  # what it was told to leave alone
 
     def __str__(self) -> str:

@@ -310,6 +310,7 @@ class AgentProcess:
             where=str(self._link),
             pid=os.getpid(),
             linked=core.linked,
+            lasting=core.lasting,
             ready=core.ready,
             why_idle=core.why_idle,
             running=core.running,

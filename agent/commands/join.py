@@ -9,6 +9,7 @@ import shlex
 import shutil
 import signal
 import sys
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,15 +32,17 @@ from muster.agent.spool import paths as spools
 from muster.agent.spool import register
 from muster.jobs.common import filesystems, launch, units
 from muster.jobs.common.cli import example
-from muster.jobs.common.errors import LinkError, RefusedError, UsageError
+from muster.jobs.common.errors import AccessError, LinkError, RefusedError, UsageError
 from muster.jobs.common.locations import Folder, Host, check_root, expand
 from muster.jobs.common.printable import joined
+from muster.jobs.common.processes import identify, kill_tree
 from muster.jobs.contract.plan import Environment
 from muster.jobs.user_code import environments
 
 if TYPE_CHECKING:
     from muster.agent.process import AgentSettings
 
+LINK_SECONDS = 15.0  # for a detached agent to have a link; then it is told why there is none
 MEMORY_SHARE = 0.8  # of the machine's, by default
 DISK_SHARE = 0.9  # of what is free, by default, where it is for results alone
 HAVE_SHOWN = 64  # characters of the copy's folder that the farm is told, for people
@@ -299,7 +302,6 @@ def _work(place: Folder | Host, options: Options, wishes: Wishes, spool: spools.
 
     envs = {name: environments.probe(name, python) for name, python in wishes.pythons.items()}
     spool.take(wishes.name, str(place))
-    register.note(spool.path, wishes.name, str(place), wishes.args)
     lending.write(spool.path, wishes.courtesy)
     link = open_link(place, options)
     try:
@@ -308,6 +310,7 @@ def _work(place: Folder | Host, options: Options, wishes: Wishes, spool: spools.
         if not error.retryable:
             raise
         click.echo(f"{wishes.name}: {joined(error.message)}; trying again", err=True)
+    register.note(spool.path, wishes.name, str(place), wishes.args)  # not a host that was mistyped
     share = CpuShare(owners.cpu_shares(), spool.uuid)
     cores = max(1, lending.cores() - (wishes.courtesy.leave_cores or 0))
     cpus, others = share.take(wishes.name, wishes.cpus, cores)
@@ -369,19 +372,29 @@ def _settings(
 
 def _detach(folder: Path, name: str, args: list[str]) -> int:
     """The same command again, on its own."""
+    from muster.agent.commands.status import state_of
+
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     said = folder / "start.log"
     hint = f"see {said}; `agent leave` ends it"
     late = LinkError(f"the agent did not start within {launch.START_SECONDS:.0f} s", hint)
+    since: list[float] = []  # when it was first heard of
+
+    def works(pid: int) -> bool:
+        state = state_of(folder)
+        if state is None or state.pid != pid:
+            return False
+        since.append(time.monotonic())
+        if state.lasting:
+            kill_tree(identify(pid))
+            raise AccessError(f"{name} has no link: {state.why_idle}", "then join again; nothing is left running")
+        if not state.linked and state.why_idle and since[-1] - since[0] > LINK_SECONDS:
+            goes_on = f"it tries again by itself (process {pid}); `agent leave` ends it"
+            raise LinkError(f"{name} has no link yet: {state.why_idle}", goes_on)
+        return state.linked and state.ready
+
     command = launch.python("muster.agent.cli", "join", *args)
-    pid, code = launch.detach(command, said, lambda pid: _works(folder, pid), late)
+    pid, code = launch.detach(command, said, works, late)
     if code is None:
         click.echo(f"{name} works (process {pid}); `agent status` shows it, `agent leave` ends it")
     return code or 0
-
-
-def _works(folder: Path, pid: int) -> bool:
-    from muster.agent.commands.status import state_of
-
-    state = state_of(folder)
-    return state is not None and state.pid == pid and state.linked and state.ready

@@ -31,6 +31,7 @@ class ControlSession:
         self.who = who
         self.up = False
         self.why_down = "not connected yet"
+        self.lasting = False  # whether it is down until a person does something about it
         self.session: int | None = None
         self.heartbeat = 5.0
         self.lease = 60.0

@@ -64,6 +64,7 @@ class Snapshot:
     up: bool  # whether there is a control channel
     asked: bool  # whether something was said on it and not answered yet
     linked: bool  # whether there is a session
+    lasting: bool  # whether there is none until a person does something about it
     ready: bool  # whether the pool is up
     busy: tuple[int, ...]  # slots with a batch in flight
     why_idle: str  # in a few words, for people; "" while it works
@@ -110,6 +111,7 @@ class AgentCore:
             up=state.talk.up,
             asked=state.talk.asked is not None,
             linked=bool(state.talk.session),
+            lasting=state.talk.lasting and not state.talk.up,
             ready=state.ready,
             busy=tuple(slot.number for slot in state.slots.every if slot.flights),
             why_idle=_why_idle(state),
@@ -136,6 +138,7 @@ def _note(state: State, event: Event, now: float) -> None:
             if lasting and reason != state.talk.why_down:
                 state.emit(Tell(f"no link: {reason}; trying again each minute, going on with what is here"))
             _link_down(state, reason)
+            state.talk.lasting = lasting
         case Heard(message):
             _hear(state, message, now)
         case BatchEnded():

@@ -10,6 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from muster.coordinator.protocol.control import Greeting
+from muster.coordinator.protocol.frames import frame
+from muster.coordinator.protocol.values import PROTOCOL, encode
 from tests.support.farm import FarmHarness, running, until
 
 pytestmark = pytest.mark.ray
@@ -73,3 +76,28 @@ def test_without_a_join_to_remember_where_is_asked_for(farm: FarmHarness) -> Non
     assert farm.agent_command("join", "--cpus", "2").returncode == 2
     assert "joins as" in farm.agent_command("join", "--help").stdout
     until(lambda: names(farm) == [], "nobody to be there")
+
+
+def test_a_detached_agent_tells_of_another_protocol_and_is_gone(farm: FarmHarness, tmp_path: Path) -> None:
+    """It was told to have started late, and a process was left."""
+    greeting = tmp_path / "greeting"
+    greeting.write_bytes(frame(encode(Greeting(PROTOCOL + 1, "9.9", farm.root.farm))))
+    (tmp_path / "ssh").write_text(f"#!/bin/sh\ncase $* in *-G*) exit 1;; esac\ncat {greeting}; exec sleep 60\n")
+    (tmp_path / "ssh").chmod(0o755)
+    farm.env["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
+    said = farm.agent_command("join", "server", "--ssh", "openssh", "--name", "far", "--detach")
+    assert said.returncode == 14, said.stderr
+    assert "upgrade muster on this machine" in said.stderr
+    assert names(farm) == []
+    assert farm.processes("join", "far") == []
+
+
+def test_a_detached_agent_tells_why_it_has_no_link_and_goes_on(farm: FarmHarness, tmp_path: Path) -> None:
+    refused = "ssh: connect to host server port 22: Connection refused"
+    (tmp_path / "ssh").write_text(f"#!/bin/sh\necho '{refused}' >&2; exit 255\n")
+    (tmp_path / "ssh").chmod(0o755)
+    farm.env["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
+    said = farm.agent_command("join", "server", "--ssh", "openssh", "--name", "far", "--detach")
+    assert said.returncode == 9, said.stderr
+    assert "far has no link yet: nothing listens at server" in said.stderr
+    assert farm.agent_command("leave", "--now").returncode in (0, 11)

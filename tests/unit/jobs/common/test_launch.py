@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from muster.jobs.common import launch
-from muster.jobs.common.errors import LinkError
+from muster.jobs.common.errors import LinkError, MusterError, SpaceError
+from tests.support import disks
 
 LATE = LinkError("it did not start", "wait longer")
 
@@ -36,6 +37,24 @@ def test_the_words_of_one_that_ends_are_shown_with_its_code(tmp_path: Path, capf
     _, code = launch.detach(program(text), tmp_path / "words", lambda pid: False, LATE)
     assert code == 1
     assert sorted(capfd.readouterr().err.split("\n")) == ["", "no root", "out"]
+
+
+def test_one_that_ends_without_a_word_is_told(tmp_path: Path) -> None:
+    with pytest.raises(MusterError, match="ended with signal 9 and no word"):
+        text = "import os; os.kill(os.getpid(), 9)"
+        launch.detach(program(text), tmp_path / "words", lambda pid: False, LATE)
+
+
+@pytest.mark.root
+def test_a_full_disk_is_told_before_anything_starts(tmp_path: Path) -> None:
+    disks.require("mount")
+    with disks.small(tmp_path / "disk", 1) as disk:
+        with pytest.raises(OSError, match="No space"), (disk / "rest").open("wb") as rest:
+            while True:
+                rest.write(bytes(4096))
+                rest.flush()
+        with pytest.raises(SpaceError, match="words"):
+            launch.detach(program("print('here')"), disk / "words", lambda pid: False, LATE)
 
 
 def test_one_that_takes_too_long_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

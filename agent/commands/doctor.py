@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import sys
 from pathlib import Path
 
@@ -63,8 +64,20 @@ def command(
     if as_json:
         click.echo(render.as_json(sheet.checks, where, sheet.exit_code))
     else:
-        click.echo(render.summary(sheet.checks, where))
+        click.echo(render.summary(sheet.checks, _join_command(where)))
     return sheet.exit_code
+
+
+def _join_command(where: str) -> str:
+    """The join that was looked into, with each option that was given to the doctor too."""
+    context = click.get_current_context()
+    words = ["agent", "join", where]
+    for option in context.command.params:
+        name, given = option.name or "", context.params.get(option.name or "")
+        typed = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        if isinstance(option, click.Option) and typed and name not in ("no_ray", "as_json"):
+            words += [option.opts[0]] if option.is_flag else [option.opts[0], str(given)]
+    return shlex.join(words)
 
 
 def _examine(

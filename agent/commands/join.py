@@ -374,7 +374,7 @@ def _detach(folder: Path, name: str, args: list[str]) -> int:
     """The same command again, on its own."""
     from muster.agent.commands.status import state_of
 
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    spools.Spool(folder).make()
     said = folder / "start.log"
     hint = f"see {said}; `agent leave` ends it"
     late = LinkError(f"the agent did not start within {launch.START_SECONDS:.0f} s", hint)

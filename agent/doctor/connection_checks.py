@@ -70,7 +70,7 @@ def visit_folder(sheet: Checklist, where: Folder) -> None:
     """A root on this machine."""
     try:
         check_root(where)
-    except NoDaemonError as error:
+    except MusterError as error:
         return sheet.failed("root", error)
     sheet.passed("root", f"{where.path} is a farm's root")
     link = open_link(where)
@@ -98,6 +98,7 @@ class Visit(ABC):
         self._host = host
         self._options = options
         self._name = name
+        self._farm = ""  # as its root says; "" where there is none
 
     @abstractmethod
     def rungs(self) -> list[Rung]:
@@ -142,6 +143,7 @@ class Visit(ABC):
 
     def _greeted(self, sheet: Checklist, link: FarLink, hello: Greeting) -> None:
         self._ran(sheet, link)
+        self._farm = hello.farm
         theirs = f"muster {hello.version}{'' if hello.version == VERSION else f', here {VERSION}'}"
         sheet.passed("version", f"{theirs}; protocol {PROTOCOL} at both ends")
 
@@ -197,7 +199,11 @@ class Visit(ABC):
     def _not_served(self, sheet: Checklist, at: str, error: NoDaemonError) -> None:
         root = f" --root {shlex.quote(self._host.root)}" if self._host.root else ""
         text = f"{error.message} ({self._host.root or f'~/{DEFAULT_ROOT}'})"
-        sheet.warned(at, text, f"on {self._host.host}: `coordinator serve{root} --detach`", stops=True)
+        start = f"on {self._host.host}: `coordinator serve{root} --detach`"
+        if not self._farm:
+            text = f"there is no farm in {self._host.root or f'~/{DEFAULT_ROOT}'}"
+            start = f"correct the root in WHERE, if a farm is elsewhere there; else, for a new and empty one, {start}"
+        sheet.warned(at, text, start, stops=True)
 
 
 class ParamikoVisit(Visit):

@@ -15,6 +15,7 @@ from types import FrameType
 
 from muster.agent.doctor.checklist import Checklist, Rung
 from muster.agent.spool import owner as owners
+from muster.agent.spool.paths import check_usable, nearest
 from muster.jobs.common import filesystems
 from muster.jobs.common.durable import is_full
 from muster.jobs.common.errors import MusterError, RefusedError, SpaceError
@@ -41,12 +42,15 @@ def try_disk(sheet: Checklist, place: SpoolPlace) -> None:
     if shared and not place.asked_for:
         why = f"the spool {place.folder} is on a network file system ({kind})"
         return sheet.failed("disk", RefusedError(why, "name a local one with --spool"))
-    there = _nearest(place.folder)
     try:
+        check_usable(place.folder)
+        there = nearest(place.folder)
         _take_room(there)
+        free = shutil.disk_usage(there).free
+    except RefusedError as error:
+        return sheet.failed("disk", error)
     except OSError as error:
         return sheet.failed("disk", _no_room(place.folder, there, error))
-    free = shutil.disk_usage(there).free
     budget = int(free * place.share)
     text = (
         f"{place.folder} on {kind or 'a disk'}: {format_size(free)} free, of which a join takes {format_size(budget)}"
@@ -63,7 +67,7 @@ def try_ray(sheet: Checklist) -> None:
     from muster.agent.pool.ray_local import Pool
 
     folder = Path(tempfile.mkdtemp(prefix="muster-doctor-"))
-    pool = Pool(folder, 1, lambda event: None)
+    pool = Pool(folder, 1, lambda event: None, folder / "ray.log")
     begun = time.monotonic()
     try:
         with _signals_raise():
@@ -92,11 +96,6 @@ def _problem(folder: Path, shared: bool, budget: int) -> tuple[str, str] | None:
     if budget < LITTLE_BYTES:
         return "that is room for a few shards only", "make room, or name another disk with --spool"
     return None
-
-
-def _nearest(folder: Path) -> Path:
-    """The folder itself or the first above it that is there."""
-    return next((one for one in (folder, *folder.parents) if one.is_dir()), Path("/"))
 
 
 def _take_room(folder: Path) -> None:

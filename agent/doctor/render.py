@@ -38,18 +38,18 @@ def line(check: Check) -> str:
     return f"{head}{_flat(check.detail)}{fix}"
 
 
-def summary(checks: Sequence[Check], where: str) -> str:
-    """The last line."""
+def summary(checks: Sequence[Check], join: str) -> str:
+    """The last line; `join`: the command that was looked into."""
     failed = [check.name for check in checks if check.outcome == "fail"]
     warned = [check.name for check in checks if check.outcome == "warn"]
     if failed:
         return f"{len(failed)} failed: put `{failed[0]}` right first"
     if warned:
-        return f"nothing failed; look at {_listed(warned)} before `agent join {where}`"
+        return f"nothing failed; look at {_listed(warned)} before `{join}`"
     untried = [check.name for check in checks if check.outcome == "not tried"]
     if untried:
-        return f"nothing failed, {_listed(untried)} not tried: `agent join {where}` should work"
-    return f"all is well: `agent join {where}` will work"
+        return f"nothing failed, {_listed(untried)} not tried: `{join}` should work"
+    return f"all is well: `{join}` will work"
 
 
 def as_json(checks: Sequence[Check], where: str, exit_code: int) -> str:

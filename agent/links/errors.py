@@ -20,7 +20,22 @@ from muster.jobs.common.ssh import NO_COMMAND_STATUSES, SHOWN, last_line, our_er
 _NO_COMMAND = re.compile(
     r"(command )?not found|no such file or directory|unknown command|cannot execute|permission denied", re.I
 )
-_NO_ACCOUNT = re.compile(r"account is (currently )?not available|may not (run|log)|not allowed to (run|log)", re.I)
+_NO_ACCOUNT = re.compile(
+    r"account is (currently )?not available|may not (run|log)|not (allowed|permitted) to (run|log)"
+    r"|system is (booting|going down)|nologin",
+    re.I,
+)
+_MOVED = re.compile(
+    r"bad interpreter|required file not found|exec: /\S*python|/python[0-9.]*: (not found|no such file)", re.I
+)
+MOVED_HINT = (
+    "it is there, and its Python is not: its environment was moved or deleted. Install muster again there; "
+    "`coordinator serve` then writes the launcher in its root anew"
+)
+SHELL_HINT = (
+    "`ssh {0} 'echo here'` has to print here: else a startup file of the shell there has an `exit`, or the account's "
+    "shell is none; if it prints that, check that `coordinator serve` runs there"
+)
 _NO_SPACE = re.compile(r"no space left on device|disk quota exceeded", re.I)
 
 
@@ -81,9 +96,22 @@ def revoked_key(place: str, fingerprint: str, where: str) -> AccessError:
     return AccessError(f"the host key {fingerprint} of {place} is revoked in {where}", "ask whoever runs the server")
 
 
-def not_let_in(place: str, user: str, tried: Sequence[str], notes: Sequence[str] = ()) -> AccessError:
+def not_let_in(
+    place: str, user: str, tried: Sequence[str], notes: Sequence[str] = (), public: str = "", banner: str = ""
+) -> AccessError:
+    """`public`: a line for authorized_keys; `banner`: what the server said before it refused."""
+    if _NO_ACCOUNT.search(banner):
+        return no_account(place, first_line(banner))
     shown = ", ".join(tried) if tried else "there was none to try"
-    hint = f"add this machine's public key to ~/.ssh/authorized_keys of {user} there, or name the key with IdentityFile"
+    key = (
+        f"this line: {public}"
+        if public
+        else "the line that `ssh-keygen -t ed25519` leaves in ~/.ssh/id_ed25519.pub here"
+    )
+    hint = (
+        f"add to ~/.ssh/authorized_keys of {user} there {key} (or name another key with IdentityFile); "
+        "`ls -ld ~ ~/.ssh ~/.ssh/authorized_keys` there: none of them may be writable for group or others"
+    )
     return AccessError(f"{place} does not let {user} in with the keys of this machine: {shown}", _noted(hint, notes))
 
 
@@ -119,7 +147,7 @@ def broken(place: str, why: str) -> LinkError:
 
 def no_command(place: str, command: str, words: str) -> NoCommandError:
     said = f" ({first_line(words)[:SHOWN]})" if words else ""
-    hint = NoCommandError.default_hint
+    hint = MOVED_HINT if _MOVED.search(words) else NoCommandError.default_hint
     return NoCommandError(f"{place} has no {command!r}{said}", hint)
 
 
@@ -130,25 +158,34 @@ def ended(place: str, command: str, status: int | None, words: str, cut: bool) -
         return AccessError(*ours)
     if ours:
         return LinkError(f"{place}: {ours[0]}", ours[1])
+    if _NO_ACCOUNT.search(words):
+        return no_account(place, last_line(words))
     if _NO_SPACE.search(words):
         return SpaceError(f"{place} has no room: {last_line(words)}", "make room on the server's disk")
     if not cut and is_no_command(status, words):
         return no_command(place, command, last_line(words))
     if status in (None, 0):
-        return LinkError(f"{place} closed the channel{' within a message' if cut else ''}{_said(words)}")
-    return LinkError(f"{command!r} on {place} ended with {_status(status)}{_said(words)}")
+        hint = None if cut or words.strip() else SHELL_HINT.format(place.partition(" ")[0])
+        return LinkError(f"{place} closed the channel{' within a message' if cut else ''}{_said(words)}", hint)
+    hint = None if words.strip() else SHELL_HINT.format(place.partition(" ")[0])
+    return LinkError(f"{command!r} on {place} ended with {_status(status)}{_said(words)}", hint)
 
 
 def noisy(place: str, noise: str) -> MusterError:
     """Why text came where the first message should be: a profile that prints, or an account without a shell."""
     line = first_line(noise)[:SHOWN]
     if _NO_ACCOUNT.search(noise):
-        return AccessError(
-            f"the account on {place} may not run commands: {line!r}", "join as a user with a shell there"
-        )
+        return no_account(place, line)
     return ProtocolError(
         f"{place} printed {line!r} before the first message",
         "keep the shell's startup files there (.bashrc, .profile, config.fish) silent without a terminal",
+    )
+
+
+def no_account(place: str, line: str) -> AccessError:
+    return AccessError(
+        f"the account on {place} may not run commands: {line[:SHOWN]!r}",
+        "join as a user with a shell there; where it says that the system is starting or going down, wait for it",
     )
 
 

@@ -15,6 +15,7 @@ from muster.agent.links.base import GREETING_SECONDS, Role, greet
 from muster.agent.links.far_command import CIPHERS, FarChannel, FarLink, command_line, programs
 from muster.agent.links.local import END_SECONDS, PipeChannel
 from muster.agent.links.paramiko_ssh import known_hosts
+from muster.agent.links.paramiko_ssh.keys import public_line
 from muster.jobs.common import ssh
 from muster.jobs.common.errors import AccessError, MusterError, UsageError
 from muster.jobs.common.locations import Host
@@ -135,7 +136,9 @@ class OpensshLink(FarLink):
             return errors.other_ways(place, user, ways)
         if 'Authenticated using "publickey" with partial success' in facts:
             return errors.other_ways(place, user, ["publickey and then " + ", ".join(ways)])
-        return errors.not_let_in(place, user, tried)
+        named = re.findall(r"Offering public key: (\S+)", facts)
+        public = next(filter(None, (public_line(Path(name)) for name in named)), "")
+        return errors.not_let_in(place, user, tried, public=public, banner=_said_by_server(facts))
 
     def key_unknown(self, place: str, words: str) -> AccessError:
         found = re.search(r"Server host key: (\S+) (SHA256:\S+)", self.facts())
@@ -189,6 +192,12 @@ class OpensshChannel(PipeChannel, FarChannel):
             self._link.failure = self._link.explain(self.words())
             return self._link.failure
         return FarChannel.ended(self, cut)
+
+
+def _said_by_server(facts: str) -> str:
+    """What is no line of ssh's own: the banner of the server."""
+    own = re.compile(r"debug\d|OpenSSH_|Authenticat|Permission denied|Connection |Warning: |Transferred")
+    return "\n".join(line for line in facts.splitlines() if line.strip() and not own.match(line))
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:

@@ -74,6 +74,10 @@ def main() -> int:
     except MusterError as error:
         say(HostWord(error.message, hint=error.hint))
         return error.exit_code
+    except ImportError as error:
+        why = f"Ray cannot be imported by {sys.executable}: {error}"
+        say(HostWord(why.splitlines()[0], hint=pip_line("'ray>=2.52'", sys.executable)))
+        return 1
     except Exception as error:  # whatever Ray raises
         say(HostWord((str(error).strip() or type(error).__name__).splitlines()[0]))
         return 1

@@ -15,6 +15,7 @@ import secrets
 import select
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -37,6 +38,7 @@ from muster.jobs.common.processes import ProcessId
 from muster.jobs.workbench.batch import Batch, Outcome
 
 START_SECONDS = 120.0  # for Ray and all workers; it sometimes hangs
+HOST_END_SECONDS = 5.0  # for Ray's driver, once it hung up
 LOOK_SECONDS = 0.05  # between two looks at Ray's servers while it starts
 DEATHS_BEFORE_READY = 5  # in a row in one slot: workers cannot start here
 SERVERS = ("gcs_server", "raylet")
@@ -180,8 +182,19 @@ class Pool:
         while (raw := host.receive()) is not None:
             word = msgspec.msgpack.decode(raw, type=HostWord)
             news.put(partial(self._told, word))
-        news.put(partial(self._lose, "Ray's driver ended"))
+        news.put(self._host_ended)
         host.close()
+
+    def _host_ended(self) -> None:
+        """What it printed is the reason, where it ended by itself before Ray was up: its Python may be broken."""
+        why, host = "Ray's driver ended", self._host
+        with suppress(subprocess.TimeoutExpired, OSError):
+            if host is not None and not self._up.is_set() and host.wait(HOST_END_SECONDS) > 0:
+                lines = self._log.read_text(errors="replace").strip().splitlines() if self._log else []
+                why = f"{why} with exit status {host.returncode}{f': {lines[-1]}' if lines else ''}"
+                hint = f"`{sys.executable} -c 'import ray'` has to work; else install muster again in this environment"
+                self._hopeless = self._hopeless or MusterError(why, hint)
+        self._lose(why)
 
     def _told(self, word: HostWord) -> None:
         if word.seat:

@@ -100,4 +100,4 @@ def host() -> str:
 def is_anothers(path: Path) -> bool:
     """Whether another user owns it, or a folder of ours above it: whoever owns that may put another in its place."""
     ours = [path, *(parent for parent in path.parents if parent.name == f"muster-{os.getuid()}")]
-    return any(folder.stat().st_uid != os.getuid() for folder in ours)
+    return any(folder.exists() and folder.stat().st_uid != os.getuid() for folder in ours)

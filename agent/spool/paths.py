@@ -20,6 +20,7 @@ import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
+from errno import EACCES, ENOTDIR
 from pathlib import Path
 
 import msgspec
@@ -35,6 +36,7 @@ from muster.jobs.common.ranges import RangeSet
 from muster.jobs.parts.part_file import Index, check_body, read_index
 from muster.jobs.workbench import slot_marker as mark
 
+FOLDERS = ("done", "in", "tmp", "run", "code")
 _INPUT = re.compile(r"[0-9a-f]{32}-[0-9a-f]{32}", re.ASCII)
 
 log = logging.getLogger("muster.spool")
@@ -124,7 +126,7 @@ class Spool:
     def take(self, name: str, where: str) -> None:
         """Make it ours; a RefusedError where another process has it."""
         with naming_space(self.path, "make room there, or name a folder on another disk with --spool"):
-            self._make()
+            self.make()
             self._lock = lock(self.path)
             self.uuid = self._read_uuid()
             sign(self.path, name, where)
@@ -138,21 +140,22 @@ class Spool:
             os.close(self._lock)
             self._lock = -1
 
-    def _make(self) -> None:
+    def make(self) -> None:
+        """The folder and those in it; a RefusedError where it cannot be ours."""
+        check_usable(self.path)
         try:
             make_folder(self.path, 0o700)
+            if is_anothers(self.path):  # made by another meanwhile
+                check_usable(self.path)
             info = self.path.stat()
-            if is_anothers(self.path):
-                raise RefusedError(f"the spool {self.path} belongs to another user", "name another with --spool")
             if stat.S_IMODE(info.st_mode) & 0o077:
                 self.path.chmod(0o700)
-            for folder in (self.done, self.inputs, self.tmp, self.run, self.path / "code"):
-                folder.mkdir(mode=0o700, exist_ok=True)
+            for name in FOLDERS:
+                (self.path / name).mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             if is_full(error):
                 raise
-            why = f"the spool {self.path} cannot be used: {error.strerror or error}"
-            raise RefusedError(why, "name another folder with --spool") from None
+            raise _unusable(self.path, error) from None
 
     def _read_uuid(self) -> str:
         file = self.path / "uuid"
@@ -234,6 +237,34 @@ class Spool:
     def set_at(self, slot: int, at: At) -> None:
         """Say what a slot is at, before it is."""
         write_private(self.run / f"slot-{slot}.json", msgspec.json.encode(at))
+
+
+def check_usable(path: Path) -> None:
+    """A RefusedError where no spool can be at `path`. Makes nothing: who joins and who only asks hear the same."""
+    try:
+        there = nearest(path)
+        if is_anothers(path):
+            raise RefusedError(f"the spool {path} belongs to another user", "name another with --spool")
+        for folder in (there, *(path / name for name in FOLDERS if there == path and (path / name).exists())):
+            if not folder.is_dir():
+                raise NotADirectoryError(ENOTDIR, f"{folder} is no folder")
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise PermissionError(EACCES, f"{folder} cannot be written")
+    except OSError as error:
+        raise _unusable(path, error) from None
+
+
+def nearest(path: Path) -> Path:
+    """What is there of it: itself, or the first above it."""
+    for one in (path, *path.parents):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            one.stat()
+            return one
+    return Path("/")
+
+
+def _unusable(path: Path, error: OSError) -> RefusedError:
+    return RefusedError(f"the spool {path} cannot be used: {error.strerror or error}", "name another with --spool")
 
 
 def _remove(path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "lustre", "gpfs", "beegfs", "glusterfs"}
-    | {"fuse.sshfs", "fuse.glusterfs", "fuse.ceph"}
+    | {"9p", "virtiofs", "fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.rclone", "fuse.s3fs", "fuse.juicefs"}
 )
 MOUNTS = Path("/proc/self/mountinfo")
 

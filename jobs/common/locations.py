@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from muster.jobs.common.errors import NoDaemonError, UsageError
+from muster.jobs.common.errors import NoDaemonError, RefusedError, UsageError
 
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}|\[[0-9A-Fa-f:.%a-z]{2,64}\]", re.ASCII)
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@$-]{0,63}", re.ASCII)
@@ -91,7 +91,13 @@ def _checked(text: str, host: Host) -> Host:
 
 
 def check_root(folder: Folder) -> None:
-    """A NoDaemonError if this is no farm's root."""
+    """A NoDaemonError if this is no farm's root, a RefusedError if that cannot be seen."""
     path = folder.path
-    if not (path / "farm.json").is_file():
-        raise NoDaemonError(f"{path} is not a farm's root", f"make it with `coordinator serve --root {path}`")
+    try:
+        (path / "farm.json").stat()
+    except (FileNotFoundError, NotADirectoryError):
+        why = "correct the path; a new, empty farm is made with"
+        raise NoDaemonError(f"{path} is not a farm's root", f"{why} `coordinator serve --root {path}`") from None
+    except OSError as error:  # a mount whose server is gone
+        why = f"{path} cannot be read: {error.strerror}"
+        raise RefusedError(why, f"`mount` shows what is mounted there; `ls {path}` has to work") from None

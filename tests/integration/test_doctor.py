@@ -125,7 +125,8 @@ def test_a_ray_start_leaves_nothing(farm: FarmHarness, server: Sshd) -> None:
     names = [*WAY, "version", *THERE, *HERE]
     assert [line[11:22].strip() for line in lines[:-1]] == names
     assert " in " in lines[-2]
-    assert lines[-1] == f"all is well: `agent join {where}` will work"
+    assert lines[-1].startswith(f"all is well: `agent join {where} --")
+    assert lines[-1].endswith("` will work")
     assert done.stderr == ""
     assert farm.processes() == before
     assert not list(farm.temp.iterdir())
@@ -234,6 +235,46 @@ def test_a_refused_key(doctor: Doctor, server: Sshd, ssh: str, tmp_path: Path) -
     stopped_at(found, at, ssh)
     assert found.exit_code == 14
     assert "authorized_keys" in found.fix(at)
+    assert sshd.public_line(stranger).split()[1] in found.fix(at), "the line to paste"
+    assert "ls -ld ~ ~/.ssh ~/.ssh/authorized_keys" in found.fix(at)
+
+
+@both
+def test_a_machine_that_lets_nobody_in_now_is_no_matter_of_keys(
+    doctor: Doctor, odd: Callable[..., Sshd], ssh: str, tmp_path: Path
+) -> None:
+    (tmp_path / "nologin").write_text("System is going down. Unprivileged users are not permitted to log in anymore.\n")
+    server = odd(f"Banner {tmp_path / 'nologin'}")
+    found = doctor(server.ssh_config(key=sshd.make_key(tmp_path / "stranger"), name="down"), ssh)
+    at = "ssh" if ssh == "openssh" else "login"
+    assert found.exit_code == 14
+    assert "System is going down" in found.detail(at)
+    assert "authorized_keys" not in found.fix(at)
+
+
+@both
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_shell_that_exits(doctor: Doctor, odd: Callable[..., Sshd], ssh: str, code: int) -> None:
+    found = doctor(odd(f"ForceCommand exit {code}").ssh_config(), ssh)
+    assert found.outcomes("fail") == ["command"]
+    assert "startup file" in found.fix("command")
+
+
+@both
+def test_an_environment_that_was_moved(doctor: Doctor, odd: Callable[..., Sshd], ssh: str, tmp_path: Path) -> None:
+    (tmp_path / "coordinator").write_text("#!/no/where/bin/python\n")
+    (tmp_path / "coordinator").chmod(0o755)
+    server = odd(path=f"{tmp_path}:{SYSTEM_PATH}")
+    found = doctor(server.ssh_config(), ssh, root=tmp_path / "none")
+    assert found.exit_code == 15
+    assert "moved or deleted" in found.fix("command"), found.detail("command")
+
+
+@both
+def test_a_mistyped_root_is_not_told_to_be_served(doctor: Doctor, server: Sshd, ssh: str, tmp_path: Path) -> None:
+    found = doctor(server.ssh_config(), ssh, root=tmp_path / "mistyped")
+    assert "there is no farm in" in found.detail("coordinator")
+    assert found.fix("coordinator").startswith("correct the root")
 
 
 @both
@@ -355,6 +396,13 @@ def test_a_probe_brings_so_many_bytes_and_never_more_than_the_limit(farm: FarmHa
             assert channel.hear(TO_PULLER, 20) == Sent(True)
     finally:
         channel.close()
+
+
+def test_the_last_line_has_the_options(server: Sshd, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config, spool = server.ssh_config(), tmp_path / "spool"
+    assert cli.main(["doctor", f"{HOST}:/none", "--ssh-config", str(config), "--spool", str(spool), "--no-ray"]) == 0
+    command = f"`agent join {HOST}:/none --ssh-config {config} --spool {spool}`"
+    assert sorted(command.strip("`").split()) == sorted(capsys.readouterr().out.splitlines()[-1].split("`")[-2].split())
 
 
 def test_the_command_line_is_joins(capsys: pytest.CaptureFixture[str]) -> None:

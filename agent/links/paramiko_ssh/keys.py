@@ -58,7 +58,9 @@ class Keys:
                     return candidate.name
         if locked:
             raise Locked(locked[0])
-        raise errors.not_let_in(str(self.target), self.target.user, tried, self._notes())
+        banner = (transport.get_banner() or b"").decode(errors="replace")
+        public = next(filter(None, map(public_line, self.target.keys)), "")
+        raise errors.not_let_in(str(self.target), self.target.user, tried, self._notes(), public, banner)
 
     def unlock(self, path: Path, ask: Ask) -> None:
         """Ask for the passphrase of a key; an AccessError if it is not given."""
@@ -150,6 +152,14 @@ def load(path: Path, secret: str | None) -> paramiko.PKey | None:
     if secret is not None and wrong is not None:
         raise wrong
     return None
+
+
+def public_line(path: Path) -> str:
+    """For authorized_keys, from the file beside the private one; "" without one."""
+    try:
+        return path.with_name(path.name + ".pub").read_text(errors="replace").strip().partition("\n")[0]
+    except OSError:
+        return ""
 
 
 def public_blob(path: Path) -> bytes:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import os
 import shutil
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,14 +16,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.agent import cli
 from muster.agent.doctor import connection_checks, machine_checks, render
 from muster.agent.doctor.checklist import Check, Checklist, Rung
 from muster.agent.doctor.machine_checks import SpoolPlace
 from muster.agent.links import Options
 from muster.agent.spool import paths as spools
 from muster.jobs.common import filesystems
-from muster.jobs.common.errors import AccessError, LinkError, MusterError
+from muster.jobs.common.errors import AccessError, LinkError, MusterError, RefusedError
 from muster.jobs.common.locations import Host
+from tests.support import disks
 
 LADDER = (Rung("a"), Rung("b", ("a",)), Rung("c", ("b",)), Rung("side", ("a",)), Rung("alone"))
 
@@ -129,10 +133,10 @@ def test_one_line_each_and_the_fix_below() -> None:
 
 def test_the_last_line() -> None:
     good, odd, bad = Check("a", "pass", ""), Check("b", "warn", ""), Check("c", "fail", "")
-    assert render.summary([good], "lab") == "all is well: `agent join lab` will work"
-    assert "`d` not tried" in render.summary([good, Check("d", "not tried", "")], "lab")
-    assert "look at `b` before" in render.summary([good, odd], "lab")
-    assert render.summary([good, odd, bad], "lab") == "1 failed: put `c` right first"
+    assert render.summary([good], "agent join lab") == "all is well: `agent join lab` will work"
+    assert "`d` not tried" in render.summary([good, Check("d", "not tried", "")], "agent join lab")
+    assert "look at `b` before" in render.summary([good, odd], "agent join lab")
+    assert render.summary([good, odd, bad], "agent join lab") == "1 failed: put `c` right first"
 
 
 def test_json() -> None:
@@ -181,6 +185,78 @@ def test_a_spool_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_pat
     found = disk(Path("/proc/spool"), asked_for=True)
     assert found.outcome == "fail"
     assert found.exit_code == 7
+
+
+def test_what_join_refuses_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "spool").mkdir()
+    (tmp_path / "spool" / "done").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "below", tmp_path / "spool"):
+        found = disk(folder, asked_for=True)
+        assert (found.outcome, found.exit_code) == ("fail", 7), folder
+        with pytest.raises(RefusedError, match="cannot be used"):
+            spools.Spool(folder).take("desk", "here")
+
+
+def test_a_spool_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 4242)
+    assert "belongs to another user" in disk(tmp_path, asked_for=True).detail
+
+
+@pytest.fixture
+def dead(tmp_path: Path) -> Iterator[Path]:
+    """A mount whose server is gone: what ENOTCONN is for."""
+    disks.require("mount")
+    folder = tmp_path / "dead"
+    folder.mkdir()
+    device = os.open("/dev/fuse", os.O_RDWR)
+    libc = ctypes.CDLL(None, use_errno=True)
+    options = f"fd={device},rootmode=40000,user_id=0,group_id=0".encode()
+    mounted = libc.mount(b"dead", os.fsencode(folder), b"fuse", 0, options)
+    os.close(device)
+    assert mounted == 0, os.strerror(ctypes.get_errno())
+    yield folder
+    libc.umount2(os.fsencode(folder), 2)
+
+
+@pytest.mark.root
+def test_a_dead_mount_is_told_and_crashes_nothing(dead: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for folder in (dead, dead / "spool"):
+        found = disk(folder, asked_for=True)
+        assert (found.outcome, found.exit_code) == ("fail", 7)
+        assert "not connected" in found.detail
+    assert cli.main(["doctor", str(dead), "--spool", str(dead / "spool"), "--no-ray"]) == 7
+    assert cli.main(["join", str(dead), "--spool", str(dead / "spool"), "--detach"]) == 7
+    assert "not connected" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["fuse.rclone", "9p", "fuse.s3fs", "fuse.juicefs", "fuse.sshfs", "nfs4"])
+def test_what_a_network_serves_is_a_network_file_system(tmp_path: Path, kind: str) -> None:
+    table = tmp_path / "mountinfo"
+    table.write_text(f"1 0 0:1 / / rw - ext4 /dev/a rw\n2 1 0:2 / {tmp_path} rw - {kind} far rw\n")
+    assert filesystems.file_system(tmp_path, table) in filesystems.NETWORK_FILE_SYSTEMS
+
+
+def test_a_python_without_ray_is_told_how_to_have_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It was told to look at its memory."""
+    (tmp_path / "ray.py").write_text("raise ImportError('no ray here')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    made, told = sheet((Rung("ray"),))
+    machine_checks.try_ray(made)
+    assert told[0].outcome == "fail"
+    assert "no ray here" in told[0].detail and "pip install" in told[0].fix
+
+
+def test_a_python_that_does_not_start_is_not_short_of_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 'the stdlib is gone' >&2; exit 1\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    made, told = sheet((Rung("ray"),))
+    machine_checks.try_ray(made)
+    assert "the stdlib is gone" in told[0].detail
+    assert "memory" not in told[0].fix and str(python) in told[0].fix
 
 
 def test_a_network_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

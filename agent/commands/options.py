@@ -24,9 +24,9 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _SSH = (
     click.option(
         "--ssh",
-        type=click.Choice(["paramiko", "openssh"]),
-        default="paramiko",
-        help="What connects: paramiko, which is built in, or the system's ssh, which can more; default paramiko.",
+        type=click.Choice(["auto", "paramiko", "openssh"]),
+        default="auto",
+        help="What connects: paramiko, which is built in, or the system's ssh, which can more; auto asks ~/.ssh/config.",
     ),
     click.option(
         "--accept-new-host-key", is_flag=True, help="Trust a host that is not known yet; a changed key is refused."

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from muster import VERSION
 from muster.agent.doctor import link_probe
 from muster.agent.doctor.checklist import Checklist, Rung
-from muster.agent.links import Options, open_link
+from muster.agent.links import Options, client_for, open_link
 from muster.agent.links import errors as diagnosis
 from muster.agent.links.base import Channel, Link, Role, greet
 from muster.agent.links.far_command import DEFAULT_ROOT, FarLink
@@ -305,7 +305,11 @@ class OpensshVisit(Visit):
 
 def visit(host: Host, options: Options, name: str) -> Visit:
     """`name`: of the agent that would join; "" if that is not known."""
-    return (OpensshVisit if options.ssh == "openssh" else ParamikoVisit)(host, options, name)
+    try:
+        chosen = client_for(host, options)
+    except UsageError:
+        chosen = "paramiko"  # it is told when the link is made
+    return (OpensshVisit if chosen == "openssh" else ParamikoVisit)(host, options, name)
 
 
 def _route_of(said: Mapping[str, str], host: Host) -> Route:

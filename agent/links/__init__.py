@@ -10,18 +10,28 @@ if TYPE_CHECKING:
     from muster.agent.links.base import Link
     from muster.jobs.common.locations import Folder, Host
 
-Ssh = Literal["paramiko", "openssh"]
+Ssh = Literal["auto", "paramiko", "openssh"]
 
 
 @dataclass(frozen=True)
 class Options:
     """How to reach a host by ssh; nothing of it matters for a folder."""
 
-    ssh: Ssh = "paramiko"
+    ssh: Ssh = "auto"
     accept_new_host_key: bool = False
     command: str | None = None  # the program there; None: `coordinator`, else the launcher in the root
     config: Path | None = None  # in place of ~/.ssh/config and the system's
     interactive: bool = False  # whether a person may be asked on the terminal
+
+
+def client_for(where: Host, options: Options) -> Literal["paramiko", "openssh"]:
+    """What makes the connection: ours, unless the configuration wants of this host what only the system's ssh can. A
+    UsageError where the configuration cannot be read."""
+    if options.ssh != "auto":
+        return options.ssh
+    from muster.agent.links.ssh_config import Config
+
+    return "openssh" if Config(options.config).target(where).needs else "paramiko"
 
 
 def open_link(where: Folder | Host, options: Options | None = None) -> Link:
@@ -33,7 +43,7 @@ def open_link(where: Folder | Host, options: Options | None = None) -> Link:
         from muster.agent.links.local import PipeLink
 
         return PipeLink(where.path)
-    if chosen.ssh == "openssh":
+    if client_for(where, chosen) == "openssh":
         from muster.agent.links.openssh import OpensshLink
 
         return OpensshLink(where, chosen.config, chosen.command, chosen.accept_new_host_key, chosen.interactive)

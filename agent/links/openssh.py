@@ -15,14 +15,11 @@ from muster.agent.links.base import GREETING_SECONDS, Role, greet
 from muster.agent.links.far_command import CIPHERS, FarChannel, FarLink, command_line, programs
 from muster.agent.links.local import END_SECONDS, PipeChannel
 from muster.agent.links.paramiko_ssh import known_hosts
-from muster.agent.links.paramiko_ssh.keys import public_line
 from muster.jobs.common import ssh
 from muster.jobs.common.errors import AccessError, MusterError, UsageError
 from muster.jobs.common.locations import Host
 
-SSH_FAILED = 255  # its own exit status, beside those of the command
 PERSON_SECONDS = 300.0  # for a passphrase to be typed
-FACTS_SECONDS = 30.0
 CONNECT_SECONDS = 20
 # A Ctrl-C in the terminal is for the agent; a session of its own would keep ssh from asking there
 _IN_TERMINAL = ["/bin/sh", "-c", 'trap "" INT QUIT TSTP HUP; exec "$@"', "ssh"]
@@ -41,6 +38,7 @@ class OpensshLink(FarLink):
         interactive: bool = False,
     ) -> None:
         super().__init__(host, programs(host, command))
+        self._file = config
         self._config = ["-F", str(config)] if config else []
         self._accept_new = accept_new_host_key
         self._terminal = interactive and sys.stdin.isatty()
@@ -61,7 +59,7 @@ class OpensshLink(FarLink):
 
     def resolved(self) -> dict[str, str]:
         """What ssh makes of the user's configuration: hostname, port, user and so on; empty if it does not say."""
-        return self._effective(self._config)
+        return self._effective(self._file)
 
     def _start(self, role: Role, program: str) -> FarChannel:
         command = command_line(program, role, self._host.root)
@@ -85,19 +83,13 @@ class OpensshLink(FarLink):
         checking = "accept-new" if self._accept_new else "yes"
         asking = {"BatchMode": "no" if self._terminal else "yes", "StrictHostKeyChecking": checking}
         head = [*(_IN_TERMINAL if self._terminal else []), "ssh", *self._config, "-T", "-a", "-x"]
-        return [*head, *ssh.as_arguments({**_OPTIONS, **asking}), *self._softer(), *self._where()]
-
-    def _where(self) -> list[str]:
-        host = self._host
-        port = ["-p", str(host.port)] if host.port else []
-        user = ["-l", host.user] if host.user else []
-        return [*port, *user, "--", host.host.strip("[]")]
+        return [*head, *ssh.as_arguments({**_OPTIONS, **asking}), *self._softer(), *ssh.where(self._host)]
 
     def _softer(self) -> list[str]:
         """What we prefer where the user's configuration does not say: an argument would overrule it."""
         with self._finding_options:
             if self._found is None:
-                theirs, plain = self._effective(self._config), self._effective(["-F", os.devnull])
+                theirs, plain = self._effective(self._file), self._effective(Path(os.devnull))
                 self._found = []
                 if theirs.get("connecttimeout", "none") in ("none", "0"):
                     self._found += ssh.as_arguments({"ConnectTimeout": str(CONNECT_SECONDS)})
@@ -105,9 +97,8 @@ class OpensshLink(FarLink):
                     self._found += ssh.as_arguments({"Ciphers": "^" + ",".join(CIPHERS)})
             return self._found
 
-    def _effective(self, config: list[str]) -> dict[str, str]:
-        """What ssh would do, by its own account."""
-        said = _run(["ssh", *config, "-G", *self._where()]).stdout
+    def _effective(self, file: Path | None) -> dict[str, str]:
+        said = ssh.ask_effective(self._host, file).stdout
         return dict(line.split(" ", 1) for line in said.splitlines() if " " in line)
 
     # --- what went wrong, from ssh's own words ---
@@ -125,7 +116,7 @@ class OpensshLink(FarLink):
         options = ssh.as_arguments(
             {**_OPTIONS, "BatchMode": "yes", "StrictHostKeyChecking": "yes", "LogLevel": "DEBUG1"}
         )
-        return _run(["ssh", *self._config, "-T", *options, *self._softer(), *self._where(), "true"]).stderr
+        return ssh.run(["ssh", *self._config, "-T", *options, *self._softer(), *ssh.where(self._host), "true"]).stderr
 
     def login_refused(self, place: str, words: str) -> AccessError:
         facts = self.facts()
@@ -137,7 +128,7 @@ class OpensshLink(FarLink):
         if 'Authenticated using "publickey" with partial success' in facts:
             return errors.other_ways(place, user, ["publickey and then " + ", ".join(ways)])
         named = re.findall(r"Offering public key: (\S+)", facts)
-        public = next(filter(None, (public_line(Path(name)) for name in named)), "")
+        public = next(filter(None, (ssh.public_line(Path(name)) for name in named)), "")
         return errors.not_let_in(place, user, tried, public=public, banner=_said_by_server(facts))
 
     def key_unknown(self, place: str, words: str) -> AccessError:
@@ -188,7 +179,7 @@ class OpensshChannel(PipeChannel, FarChannel):
         return FarChannel.last_words(self)
 
     def ended(self, cut: bool) -> MusterError:
-        if self.status() == SSH_FAILED:
+        if self.status() == ssh.FAILED:
             self._link.failure = self._link.explain(self.words())
             return self._link.failure
         return FarChannel.ended(self, cut)
@@ -198,17 +189,6 @@ def _said_by_server(facts: str) -> str:
     """What is no line of ssh's own: the banner of the server."""
     own = re.compile(r"debug\d|OpenSSH_|Authenticat|Permission denied|Connection |Warning: |Transferred")
     return "\n".join(line for line in facts.splitlines() if line.strip() and not own.match(line))
-
-
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """An ssh that may not ask, by a deadline."""
-    try:
-        return subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-            timeout=FACTS_SECONDS, check=False, start_new_session=True,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return subprocess.CompletedProcess(command, SSH_FAILED, "", "")
 
 
 Explain = Callable[[OpensshLink, str, str], MusterError]

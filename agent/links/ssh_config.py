@@ -1,15 +1,22 @@
-"""What the user's ssh configuration says of a host, and what only the system's ssh can do of it. Connects nowhere."""
+"""What the user's ssh configuration says of a host, and what only the system's ssh can do of it. Connects nowhere.
+
+The system's ssh is asked what it makes of the configuration (`ssh -G`), so that Include and Match mean what they mean
+there. Where there is no ssh, paramiko's reader has to do.
+"""
 
 from __future__ import annotations
 
 import getpass
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import paramiko
 
+from muster.jobs.common import ssh
 from muster.jobs.common.errors import UsageError
 from muster.jobs.common.locations import Folder, Host, expand, parse
 
@@ -30,6 +37,13 @@ _ONLY_OPENSSH = {
     "securitykeyprovider": "security keys",
     "knownhostscommand": "KnownHostsCommand",
 }
+_NEEDED = ("certificatefile", "pkcs11provider", "proxyusefdpass", "knownhostscommand")
+_NEEDS = {key: _ONLY_OPENSSH[key] for key in _NEEDED}
+_UNSET = ("no", "none", "")
+_ASKED = frozenset(
+    {"hostname", "port", "user", "identityfile", "identitiesonly", "proxyjump", "proxycommand", "userknownhostsfile"}
+    | {"globalknownhostsfile", "hostkeyalias", "connecttimeout", *_ONLY_OPENSSH}
+)
 
 
 @dataclass(frozen=True)
@@ -49,6 +63,7 @@ class Target:
     key_name: str | None  # HostKeyAlias
     connect_seconds: float
     notes: tuple[str, ...]  # what is asked for and only the system's ssh can do
+    needs: tuple[str, ...] = ()  # what of it there is no way in without
 
     def __str__(self) -> str:
         port = "" if self.port == 22 else f" port {self.port}"
@@ -62,20 +77,16 @@ class Config:
         self._files = [file] if file else [USER_CONFIG.expanduser(), SYSTEM_CONFIG]
         self._must_exist = file is not None
         self._texts = [_read(path, self._must_exist) for path in self._files]
-        self._config = paramiko.SSHConfig()
-        for path, text in zip(self._files, self._texts, strict=True):
-            try:
-                self._config.parse(text.splitlines())
-            except Exception as error:  # whatever its parser trips over is a line it does not know
-                raise _unreadable(path, error) from None
 
     def target(self, host: Host) -> Target:
         """What to connect to for `host`; what it says itself comes before what the configuration says."""
         alias = host.host.strip("[]")
         try:
-            said = self._config.lookup(alias)
+            said = self._said(host, alias)
             port = host.port or int(said.get("port", 22))
             seconds = float(said.get("connecttimeout", "none").lower().replace("none", "0"))
+        except UsageError:
+            raise
         except Exception as error:  # Match exec, canonical names, numbers that are none
             raise _unreadable(self._files[0], error) from None
         jumps = _jumps(said.get("proxyjump", "none"), alias)
@@ -93,12 +104,34 @@ class Config:
             key_name=said.get("hostkeyalias"),
             connect_seconds=seconds or CONNECT_SECONDS,
             notes=self._notes(said),
+            needs=tuple(what for key, what in _NEEDS.items() if said.get(key, "no") not in _UNSET),
         )
+
+    def _said(self, host: Host, alias: str) -> Mapping[str, Any]:
+        """The words of ssh, with the tokens that it leaves in them, or what paramiko reads."""
+        if shutil.which("ssh") is None:
+            return self._parsed().lookup(alias)
+        asked = ssh.ask_effective(host, self._files[0] if self._must_exist else None)
+        if asked.returncode:
+            why = ssh.last_line(asked.stderr) or f"ssh ended with {asked.returncode}"
+            raise UsageError(f"ssh cannot read its configuration: {why}", f"correct {self._files[0]}")
+        lines = [line for line in asked.stdout.splitlines() if line.partition(" ")[0].lower() in _ASKED]
+        return paramiko.SSHConfig.from_text("\n".join(["Host *", *lines])).lookup(alias)
+
+    def _parsed(self) -> paramiko.SSHConfig:
+        config = paramiko.SSHConfig()
+        for path, text in zip(self._files, self._texts, strict=True):
+            try:
+                config.parse(text.splitlines())
+            except Exception as error:  # whatever its parser trips over is a line it does not know
+                raise _unreadable(path, error) from None
+        return config
 
     def _notes(self, said: Mapping[str, object]) -> tuple[str, ...]:
         """Only of the user's own file: the system's includes something nearly everywhere."""
         own = self._texts[0]
-        notes = [word for word in ("Include", "Match") if _names(own, word)]
+        alone = shutil.which("ssh") is None
+        notes = [word for word in ("Include", "Match") if alone and _names(own, word)]
         for key, what in _ONLY_OPENSSH.items():
             if _names(own, key) and str(said.get(key, "no")).lower() not in ("no", "none"):
                 notes.append(what)

@@ -12,6 +12,7 @@ import paramiko
 
 from muster.agent.links import errors
 from muster.agent.links.ssh_config import Target
+from muster.jobs.common import ssh
 from muster.jobs.common.errors import AccessError, LinkError
 
 AGENT_SECONDS = 10.0  # for an ssh-agent to answer: a forwarded one may be at the end of a dead link
@@ -59,7 +60,7 @@ class Keys:
         if locked:
             raise Locked(locked[0])
         banner = (transport.get_banner() or b"").decode(errors="replace")
-        public = next(filter(None, map(public_line, self.target.keys)), "")
+        public = next(filter(None, map(ssh.public_line, self.target.keys)), "")
         raise errors.not_let_in(str(self.target), self.target.user, tried, self._notes(), public, banner)
 
     def unlock(self, path: Path, ask: Ask) -> None:
@@ -152,14 +153,6 @@ def load(path: Path, secret: str | None) -> paramiko.PKey | None:
     if secret is not None and wrong is not None:
         raise wrong
     return None
-
-
-def public_line(path: Path) -> str:
-    """For authorized_keys, from the file beside the private one; "" without one."""
-    try:
-        return path.with_name(path.name + ".pub").read_text(errors="replace").strip().partition("\n")[0]
-    except OSError:
-        return ""
 
 
 def public_blob(path: Path) -> bytes:

@@ -123,12 +123,9 @@ class Ssh:
         return [args[0], *(["--root", self._host.root] if self._host.root else []), *args[1:]]
 
     def _line(self, program: str, args: Sequence[str]) -> list[str]:
-        host = self._host
         options = ssh.as_arguments(_OPTIONS)
-        port = ["-p", str(host.port)] if host.port else []
-        user = ["-l", host.user] if host.user else []
         far = " ".join(map(quote, [program, *args]))
-        return ["ssh", *self._config, "-T", "-a", "-x", *options, *port, *user, "--", host.host.strip("[]"), far]
+        return ["ssh", *self._config, "-T", "-a", "-x", *options, *ssh.where(self._host), far]
 
     def failure(self, status: int, words: str) -> MusterError:
         """Why a command there ended so."""

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paramiko.buffered_pipe import PipeTimeout
 
-from muster.agent.links import errors
+from muster.agent.links import Options, client_for, errors
 from muster.agent.links.far_command import command_line, programs
 from muster.agent.links.paramiko_ssh.transport import ArrivedData
 from muster.agent.links.ssh_config import Config, Target
@@ -61,7 +61,7 @@ def test_where_comes_before_the_configuration(tmp_path: Path) -> None:
 
 
 def test_jumps_in_their_order(tmp_path: Path) -> None:
-    found = target(tmp_path, "Host lab\n ProxyJump ann@a:2022, ssh://b,c\n ProxyCommand nc %h %p\n")
+    found = target(tmp_path, "Host lab\n ProxyJump ann@a:2022,ssh://b,c\n ProxyCommand nc %h %p\n")
     assert found.jumps == (Host("a", "ann", 2022), Host("b"), Host("c"))
     assert found.proxy is None
 
@@ -80,7 +80,6 @@ def test_a_proxy_command_with_its_tokens(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "note"),
     [
-        ("Include other", "Include"),
         ("ControlPath ~/x", "ControlMaster"),
         ("GSSAPIAuthentication yes", "kerberos"),
         ("CertificateFile x", "certificates"),
@@ -91,10 +90,40 @@ def test_what_only_the_systems_ssh_does_is_noted(tmp_path: Path, line: str, note
 
 
 @pytest.mark.parametrize("text", ["Port many", "Match exec\n", "Host lab\n ConnectTimeout soon", "just-one-word"])
-def test_what_cannot_be_read_is_one_error(tmp_path: Path, text: str) -> None:
+def test_what_cannot_be_read_is_one_error(tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError) as caught:
+        target(tmp_path, text)
+    assert f"correct {tmp_path}/config" in caught.value.hint
+    monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError) as caught:
         target(tmp_path, text)
     assert "--ssh openssh" in caught.value.hint
+
+
+def test_a_host_of_an_include_or_a_match_is_the_one_that_ssh_reaches(tmp_path: Path) -> None:
+    (tmp_path / "more").write_text("Host lab\n HostName lab.example.org\n")
+    text = f'Include {tmp_path}/more\nMatch originalhost lab exec "true"\n Port 2022\n ProxyCommand nc %h %p\n'
+    found = target(tmp_path, text)
+    assert (found.host, found.port, found.proxy) == ("lab.example.org", 2022, "nc lab.example.org 2022")
+    assert found.notes == ()
+
+
+def test_without_an_ssh_what_only_it_reads_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert target(tmp_path, "Include other\nHost lab\n Port 23\n").notes == ("Include",)
+
+
+@pytest.mark.parametrize(
+    ("line", "client"),
+    [("", "paramiko"), ("CertificateFile x", "openssh"), ("KnownHostsCommand /bin/keys", "openssh")],
+)
+def test_the_system_s_ssh_connects_where_the_configuration_wants_what_ours_cannot(
+    tmp_path: Path, line: str, client: str
+) -> None:
+    (tmp_path / "config").write_text(f"{line}\nHost other\n CertificateFile y\n")
+    assert client_for(Host("lab"), Options(config=tmp_path / "config")) == client
+    assert client_for(Host("other"), Options(config=tmp_path / "config")) == "openssh"
+    assert client_for(Host("other"), Options("paramiko", config=tmp_path / "config")) == "paramiko"
 
 
 def test_a_missing_configuration_is_none_but_for_a_named_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

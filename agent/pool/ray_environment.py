@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import secrets
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 TEMP_ROOT_LENGTH = 20  # sockets lie 13 + 66 characters further down, and AF_UNIX ends at 107, macOS's at 103
@@ -36,18 +37,22 @@ THREADS = (
     "NUMEXPR_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
+OWN_QUESTION = "Missing authorization header"  # what it says when we ask whether it refuses who has no token
+COMPLAINTS = 10  # lines of each file
+COMPLAINTS_BYTES = 64 << 10
+_COMPLAINT = re.compile(r"^\[[^]]* [WEF] |^\*\*\* SIG|Traceback|Error: ")
 TOKEN = secrets.token_hex(32)  # one for this process: Ray reads it once, and a second start has to agree
 
 
-def quiet(log: Path | None) -> None:
-    """Ray's warnings go to the log. It prints the death of a worker on stdout, for which it has no other switch."""
+def quiet() -> None:
+    """Ray's warnings go where all that is logged goes. It prints the death of a worker on stdout, for which it has no
+    other switch."""
     rays = logging.getLogger("ray")
-    rays.propagate = False
+    rays.propagate = True
     rays.setLevel(logging.WARNING)
     for handler in rays.handlers[:]:
         rays.removeHandler(handler)
         handler.close()
-    rays.addHandler(logging.FileHandler(log, delay=True) if log else logging.NullHandler())
     worker = sys.modules.get("ray._private.worker")
     if worker is not None:
         worker.__dict__["_worker_logs_enabled"] = False
@@ -80,6 +85,19 @@ def empty(temp: Path) -> Path:
     """The folder that Ray is started in. Its processes stay in it, and Ray has its workers look for modules there
     before all others: whatever lies where somebody types `agent join`, a jobs.py or a numpy.py, is none of theirs."""
     return temp / "empty"
+
+
+def complaints(temp: Path) -> list[str]:
+    """The last warnings and errors that Ray's servers wrote into its own folder, which goes with it."""
+    found = []
+    for file in sorted(rays(temp).glob("session_latest/logs/*")):
+        if file.name.startswith(("raylet.", "gcs_server.")):
+            with suppress(OSError):
+                lines = file.read_bytes()[-COMPLAINTS_BYTES:].decode(errors="replace").splitlines()
+                found += [
+                    f"{file.name}: {line}" for line in lines if _COMPLAINT.search(line) and OWN_QUESTION not in line
+                ][-COMPLAINTS:]
+    return found
 
 
 @contextmanager

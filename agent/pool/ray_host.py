@@ -5,6 +5,7 @@ Ray's client ends its whole process, without a word, a minute after the gcs died
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import signal
@@ -23,6 +24,7 @@ from muster.agent.pool import authentication, ray_environment
 from muster.agent.pool.worker import Worker
 from muster.agent.pool.worker_socket import WorkerSocket
 from muster.jobs.common.errors import MusterError
+from muster.jobs.common.logs import open_log
 from muster.jobs.contract.requirements import pip_line
 
 STORE_BYTES = 80 << 20  # Ray's least is 75 MB; only touched pages count, and batches and outcomes hardly touch it
@@ -90,7 +92,7 @@ def main() -> int:
             if asked.seat in actors:
                 ray.kill(actors[asked.seat])
             continue
-        actors[asked.seat] = remote.remote(order.worker, asked.seat)
+        actors[asked.seat] = remote.remote(order.worker, asked.seat, order.log)
         done = actors[asked.seat].serve.remote(order.address).future()
         done.add_done_callback(lambda future, seat=asked.seat: say(HostWord(_why(future), seat)))
 
@@ -102,7 +104,9 @@ def _read(agent: WorkerSocket, orders: queue.SimpleQueue[bytes]) -> None:
 
 
 def _start(order: HostOrder) -> Any:
-    ray = _import_ray(Path(order.log) if order.log else None)
+    ray = _import_ray()
+    if order.log:
+        open_log(Path(order.log), level=logging.WARNING)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ray.init(
@@ -119,11 +123,11 @@ def _start(order: HostOrder) -> Any:
     return ray
 
 
-def _import_ray(log: Path | None) -> Any:
+def _import_ray() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import ray
-    ray_environment.quiet(log)
+    ray_environment.quiet()
     return ray
 
 

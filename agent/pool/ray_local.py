@@ -405,6 +405,8 @@ class Pool:
             if self._lost:
                 return
             self._lost = reason
+        for line in ray_environment.complaints(self._temp):
+            logger.info("Ray said: %s", line)
         for worker in [*self._leaving, *self._workers]:
             worker.reason, worker.worker_socket = worker.reason or reason, None
             if worker.batches:

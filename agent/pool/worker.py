@@ -6,10 +6,12 @@ import importlib
 import logging
 import os
 import signal
+from pathlib import Path
 
 import msgspec
 
 from muster.agent.pool import worker_socket
+from muster.jobs.common.logs import open_log
 from muster.jobs.common.processes import identify
 from muster.jobs.workbench.batch import Batch
 
@@ -44,7 +46,10 @@ class WorkerDone(msgspec.Struct, frozen=True, array_like=True):
 class Worker:
     """One worker process; runs in an actor, on the process's main thread."""
 
-    def __init__(self, worker: str, seat: str) -> None:
+    def __init__(self, worker: str, seat: str, log: str = "") -> None:
+        """`log`: the agent's, which tracebacks go to; "" for none. What Ray keeps of this process goes with it."""
+        if log:
+            open_log(Path(log), level=logging.WARNING)
         os.environ[SEAT_VARIABLE] = seat
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # Ray blocks it, and runners would inherit that
         module, _, name = worker.partition(":")

@@ -60,7 +60,7 @@ class Engine:
         self.taking: dict[str, Plan | None] = {}  # folders of submissions that are being taken over
         self.sessions = Sessions(self.boot)
         self.shard_history = ShardHistory()
-        self.merging = MergeQueue(self.tmp)
+        self.merging = MergeQueue(self.tmp, root.log)
         self.job_listeners: list[Callable[[str, JobState, str], None]] = []  # told of a job, its new state, and why
         self.store_trouble = ""  # what keeps the store from writing, for people
         self.stop = asyncio.Event()  # somebody asked for it

@@ -7,6 +7,7 @@ module with `main`: training/main.py is one.
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import shutil
@@ -35,6 +36,7 @@ from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
 from muster.jobs.common.durable import is_full, write_private
 from muster.jobs.common.errors import DamagedError, MusterError, SpaceError, report
+from muster.jobs.common.logs import open_log
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.parts.part_file import BodyCheck, Index, PartEntry, index_of, read_index
 
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
 FULL_SECONDS = 1.0  # between tries while the disk is full
 WAIT_SECONDS = 20.0  # for one answer; `Drive.wait` asks again by itself
 _T = TypeVar("_T")
+
+log = logging.getLogger("muster.driver")
 
 
 @dataclass(frozen=True)
@@ -196,10 +200,15 @@ def run(drive: Callable[[Drive], None]) -> int:
     """The `main` of a driver that the daemon started with its root and job as arguments; the exit code."""
     path, job = sys.argv[1:]
     try:
-        with driving(roots.existing(Path(path)), job) as opened:
+        root = roots.existing(Path(path))
+        open_log(root.log)
+        with driving(root, job) as opened:
             drive(opened)
     except MusterError as error:
         return report(error)
+    except Exception:
+        log.exception("the driver of %s ended with an exception", job)
+        raise
     return 0
 
 

@@ -20,8 +20,8 @@ MINUTE_SECONDS = 60.0
 PEER: ContextVar[str] = ContextVar("PEER", default="")  # who is heard in this task, and so causes its lines
 
 
-def open_log(path: Path, for_people: bool = False) -> None:
-    """All that is logged in this process goes there; and to stderr, `for_people`."""
+def open_log(path: Path, for_people: bool = False, level: int = logging.INFO) -> None:
+    """All that is logged in this process from `level` on goes there; and to stderr, `for_people`."""
     from concurrent_log_handler import ConcurrentRotatingFileHandler
 
     os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
@@ -31,7 +31,7 @@ def open_log(path: Path, for_people: bool = False) -> None:
         handler.setFormatter(logging.Formatter(FORM))
     root = logging.getLogger()
     root.handlers[:] = handlers
-    root.setLevel(logging.INFO)
+    root.setLevel(level)
 
 
 def close_log() -> None:

@@ -41,8 +41,8 @@ FOLDER_THERE = "Is a directory"
 class Helper:
     """A merge helper with limits of its own, asked as the daemon asks it."""
 
-    def __init__(self) -> None:
-        command = launch.python("muster.coordinator.daemon.merge.merge_process")
+    def __init__(self, *words: str) -> None:
+        command = launch.python("muster.coordinator.daemon.merge.merge_process", *words)
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
         resource.prlimit(self.process.pid, resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
@@ -57,6 +57,16 @@ class Helper:
         head = self.process.stdout.read(HEAD.size)
         assert len(head) == HEAD.size, "the helper ended"
         return msgspec.msgpack.decode(self.process.stdout.read(payload_size(head)), type=MergeReply)
+
+
+def test_what_ends_a_merge_unforeseen_is_in_the_daemon_s_log(tmp_path: Path) -> None:
+    made = Helper(str(tmp_path / "daemon.log"))
+    try:
+        assert "ValidationError" in made.ask(msgspec.msgpack.encode("no order")).message
+        assert "Traceback" in (tmp_path / "daemon.log").read_text()
+    finally:
+        made.process.kill()
+        made.process.communicate()
 
 
 @pytest.fixture

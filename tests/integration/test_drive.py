@@ -237,6 +237,7 @@ def test_a_driver_that_gets_nowhere_halts_its_job_with_the_evidence(chains: Farm
     assert (record.layer, record.number, record.code, record.quarantined) == ("made", 3, "driver", False)
     for said in (chains.coordinator("logs", job).stdout, chains.root.job(job).failures.read_text(), record.evidence):
         assert "RuntimeError: no way to make link 3" in said and "muster_chain.py" in said
+    assert "Traceback" in chains.root.log.read_text(), "the daemon's log has all that its drivers say"
     assert chains.coordinator("watch", job).returncode == 11
     chains.wait(other)
     chains.kill()

@@ -35,7 +35,8 @@ class Rig:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.events: queue.SimpleQueue[PoolEvent] = queue.SimpleQueue()
-        self.pool = Pool(folder, 2, self.events.put, worker="tests.support.standin:Stand")
+        self.log = folder.with_name(f"{folder.name}.log")
+        self.pool = Pool(folder, 2, self.events.put, self.log, worker="tests.support.standin:Stand")
 
     def next(self) -> PoolEvent:
         return self.events.get(timeout=DEADLINE_SECONDS)
@@ -136,6 +137,8 @@ def test_an_exception_of_the_bench_replaces_the_worker(rig: Rig, tmp_path: Path)
     assert not (tmp_path / "ran-second").exists()
     assert rig.pid(0) != before
     until(lambda: not is_running(before), "the end of the worker", DEADLINE_SECONDS)
+    said = rig.log.read_text()
+    assert "Traceback" in said and "and this is the second line" in said, "it went with Ray's folder"
 
 
 def test_the_record_follows_the_workers(rig: Rig) -> None:

@@ -82,7 +82,7 @@ async def _keep(engine: Engine, job: str, kept: asyncio.Lock) -> None:
                 driver_failed(engine, job, state.layers[0].count, why, said)
                 return
             pause = RESTART_SECONDS * 2 ** max(0, crashes - 1)
-            log.warning("the driver of %s ended with %s; it starts again in %.2g s: %s", job, code, pause, said[-500:])
+            log.warning("the driver of %s ended with %s; it starts again in %.2g s: %s", job, code, pause, said)
             await asyncio.sleep(pause)
 
 

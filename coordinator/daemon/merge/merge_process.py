@@ -6,6 +6,7 @@ whatever it wrote is in a tmp folder of a boot that is over.
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import sys
@@ -18,13 +19,18 @@ import msgspec
 from muster.coordinator.api.process_messages import MergeOrder, MergeReply
 from muster.coordinator.protocol.frames import FrameReader, frame
 from muster.jobs.common.durable import is_full, write_all
+from muster.jobs.common.logs import open_log
 from muster.jobs.contract.text_limits import EVIDENCE_CHARS, MESSAGE_CHARS
+
+log = logging.getLogger("muster.merge")
 
 READ_BYTES = 1 << 16
 MISSING_TOLD = 100_000  # ranges in one reply, which is a frame; the next merge tells of more
 
 
 def main() -> int:
+    if len(sys.argv) > 1:
+        open_log(Path(sys.argv[1]))
     orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(orders,), daemon=True).start()
     while True:
@@ -36,6 +42,7 @@ def answer(raw: bytes) -> bytes:
     try:
         return frame(msgspec.msgpack.encode(carry_out(msgspec.msgpack.decode(raw, type=MergeOrder))))
     except Exception as error:
+        log.exception("a merge ended with an exception")
         return frame(msgspec.msgpack.encode(_unforeseen(error)))
 
 

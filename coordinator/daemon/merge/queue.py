@@ -43,7 +43,9 @@ class MergeDied(Exception):
 class Helper:
     """The helper process, started when there is a merge and kept for the next."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: Path | None = None) -> None:
+        """`log`: the daemon's, which the helper writes into too."""
+        self._log = log
         self._process: Process | None = None
 
     @property
@@ -52,7 +54,10 @@ class Helper:
 
     async def merge(self, order: MergeOrder) -> MergeReply:
         process = self._process or await asyncio.create_subprocess_exec(
-            *launch.python("muster.coordinator.daemon.merge.merge_process"), stdin=PIPE, stdout=PIPE, cwd="/"
+            *launch.python("muster.coordinator.daemon.merge.merge_process", *([str(self._log)] if self._log else [])),
+            stdin=PIPE,
+            stdout=PIPE,
+            cwd="/",
         )
         self._process = process
         assert process.stdin and process.stdout
@@ -111,11 +116,11 @@ class QueuedMerge:
 class MergeQueue:
     """The complete layers, and the task that merges one after the other: whichever is due longest."""
 
-    def __init__(self, tmp: Path) -> None:
+    def __init__(self, tmp: Path, log: Path | None = None) -> None:
         self._tmp = tmp
         self._orders: dict[tuple[str, str], QueuedMerge] = {}
         self._news = asyncio.Event()
-        self._helper = Helper()
+        self._helper = Helper(log)
         self._made = 0
 
     def put(self, order: QueuedMerge) -> None:

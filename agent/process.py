@@ -8,6 +8,7 @@ import queue
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -43,7 +44,17 @@ from muster.agent.core.actions import (
     Tell,
     Thaw,
 )
-from muster.agent.core.events import BatchEnded, DrainAsked, Event, Lent, PoolLost, PoolStarted, SpaceSeen, Ticked
+from muster.agent.core.events import (
+    BatchEnded,
+    DrainAsked,
+    Event,
+    Lent,
+    PackagesCame,
+    PoolLost,
+    PoolStarted,
+    SpaceSeen,
+    Ticked,
+)
 from muster.agent.core.pool_restarts import PoolRestarts
 from muster.agent.core.state_machine import AgentCore, Left
 from muster.agent.display import DisplayState, Meter, StatusLine
@@ -59,12 +70,14 @@ from muster.coordinator.protocol.control import Hello
 from muster.jobs.common.errors import INTERRUPTED_EXIT, MusterError
 from muster.jobs.common.logs import close_log, open_log
 from muster.jobs.common.validation import one_line
+from muster.jobs.contract.plan import Environment
 from muster.jobs.contract.requirements import limits_said
-from muster.jobs.user_code import reaper
+from muster.jobs.user_code import environments, reaper
 
 LOOK_SECONDS = 0.25  # between looks at the slots' marks
 WEIGH_SECONDS = 1.0
 SPACE_SECONDS = 2.0
+PACKAGES_SECONDS = 60.0  # between looks for packages that were installed, while there is no work
 STATE_SECONDS = 1.0
 FIRST_LINK_SECONDS = 30.0  # longer than it takes to find out that there is none
 SWITCH_SECONDS = 0.0005  # a round waits for each of our threads in turn, and Python's own 5 ms would be most of it
@@ -121,6 +134,10 @@ class AgentProcess:
         self._due = dict.fromkeys(("wish", "look", "weigh", "space", "state"), 0.0)
         self._wish, self._wish_stamp = lending.read(spool.path), lending.stamp(spool.path)
         self._lent = (settings.who.cpus, "")
+        self._envs: Mapping[str, Environment] = settings.who.envs
+        self._packages = tuple(settings.who.packages)
+        self._looking: threading.Thread | None = None  # for packages that came
+        self._due["packages"] = time.monotonic() + PACKAGES_SECONDS
         self._signals = 0
         self._restarts = PoolRestarts()
         self._pool_lost = False  # and not started again
@@ -204,7 +221,7 @@ class AgentProcess:
             self._handle(Ticked())
         else:
             event = self._pool_controller.translate(news) if isinstance(news, PoolNews) else news
-            if event is not None:
+            if event is not None and not (isinstance(event, PackagesCame) and not self._take_packages(event)):
                 self._handle(event)
         self._look_around(time.monotonic())
 
@@ -264,6 +281,8 @@ class AgentProcess:
         if all(now < due for due in self._due.values()):
             return
         busy = self._core.snapshot().busy
+        if not busy and self._is_due("packages", PACKAGES_SECONDS, now):
+            self._look_for_packages()
         if busy and self._is_due("weigh", WEIGH_SECONDS, now):
             self._weights = self._pool_controller.weigh(busy)
             self._pool_controller.be_kind(busy, self._wish.nice, self._wish.ionice)
@@ -289,6 +308,34 @@ class AgentProcess:
                 self._settings.share.change(self._settings.who.name, lent[0])
         if fresh:
             self._due["state"] = 0.0  # who wished it waits for the word
+
+    def _look_for_packages(self) -> None:
+        """Whoever has no work may have none for want of a package that was installed meanwhile. On a thread: each
+        interpreter is asked."""
+        if self._looking is None or not self._looking.is_alive():
+            self._looking = threading.Thread(target=self._ask_environments, name="packages", daemon=True)
+            self._looking.start()
+
+    def _ask_environments(self) -> None:
+        seen = {"": environments.own()}
+        for name, python in self._settings.pythons.items():
+            with suppress(MusterError):  # it was good when the agent joined; jobs that use it will tell
+                seen[name] = environments.probe(name, python)
+        who = self._settings.who
+        packages = dict.fromkeys([*who.packages, *environments.installed()])
+        self._inbox.put(PackagesCame(tuple(packages), environments.grown(who.envs, seen)))
+
+    def _take_packages(self, came: PackagesCame) -> bool:
+        """Whether anything came."""
+        if came.packages == self._packages and came.envs == self._envs:
+            return False
+        names = {
+            one for name, env in came.envs.items() for one in env.packages.keys() - self._envs[name].packages.keys()
+        }
+        log.info("packages were installed: %s", ", ".join(sorted(names)) or "-")
+        self._packages, self._envs = came.packages, came.envs
+        self._pool_controller.learn(came.envs)
+        return True
 
     def _is_due(self, what: str, seconds: float, now: float) -> bool:
         if now < self._due[what]:

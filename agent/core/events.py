@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -9,6 +10,7 @@ from muster.coordinator.protocol.control import Bye, News, Rejected, Welcome
 from muster.coordinator.protocol.transfer import Refused, Settled
 from muster.jobs.common.errors import MusterError
 from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.plan import Environment
 from muster.jobs.workbench.batch import Outcome
 
 Attempt = tuple[int, int]  # (boot, attempt) of a grant; a later grant of a shard has a greater one
@@ -85,6 +87,14 @@ class WorkerDied:
     reason: str
     kept: dict[int, Kept] = field(default_factory=dict)  # by ticket
     short: bool = False  # whether the kernel took it because this machine's limit of memory was reached
+
+
+@dataclass(frozen=True)
+class PackagesCame:
+    """Packages were installed here since the last hello: all that there are now."""
+
+    packages: tuple[str, ...]  # as in a hello
+    envs: Mapping[str, Environment]
 
 
 @dataclass(frozen=True)
@@ -210,6 +220,7 @@ Event = (
     | Heard
     | BatchEnded
     | WorkerDied
+    | PackagesCame
     | SlotsSeen
     | SpaceSeen
     | PushUp

@@ -12,6 +12,7 @@ from muster.agent.core.reports import ReportBatch
 from muster.coordinator.protocol.control import Held, Hello, Leave, News, Rejected, Sync, Welcome
 from muster.coordinator.protocol.fitting import fitted_hello, fitted_sync
 from muster.jobs.common.errors import FencedError, RefusedError
+from muster.jobs.contract.plan import Environment
 
 GAP_SECONDS = 0.05  # between two questions: news is gathered meanwhile
 POLL_SECONDS = (
@@ -25,7 +26,8 @@ FINAL = {"fenced", "name-taken", "not-allowed"}
 
 class ControlSession:
     """The state of the conversation. `session` is None without one; `asked` is None while nothing is awaited. `who`:
-    what each hello says of this agent and its machine; while it runs only kinds that turn out to be unfit change it."""
+    what each hello says of this agent and its machine; while it runs only kinds that turn out to be unfit, and packages
+    that are installed, change it."""
 
     def __init__(self, who: Hello) -> None:
         self.who = who
@@ -151,6 +153,11 @@ class ControlSession:
         """From its next hello on, which is due, this agent has no such kind."""
         kernels = {name: version for name, version in self.who.kernels.items() if name != kind}
         self.who = msgspec.structs.replace(self.who, kernels=kernels, unfit={**self.who.unfit, kind: why})
+        self.lost_track()
+
+    def learnt(self, packages: list[str], envs: dict[str, Environment]) -> None:
+        """From its next hello on, which is due, this agent has these packages."""
+        self.who = msgspec.structs.replace(self.who, packages=packages, envs=envs)
         self.lost_track()
 
     def lost_track(self) -> None:

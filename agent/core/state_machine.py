@@ -18,6 +18,7 @@ from muster.agent.core.events import (
     LinkFailed,
     LinkUp,
     NotPulled,
+    PackagesCame,
     PartDamaged,
     PoolLost,
     PoolStarted,
@@ -144,6 +145,8 @@ def _note(state: State, event: Event, now: float) -> None:
         case BatchEnded():
             state.progress_at = now
             dispatch.ended(state, event, now)
+        case PackagesCame(packages, envs):
+            state.talk.learnt(list(packages), dict(envs))
         case WorkerDied():
             state.progress_at = now
             dispatch.died(state, event, now)

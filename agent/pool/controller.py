@@ -73,6 +73,10 @@ class PoolController:
             reaper.sweep(self._spool.scratch(event.slot))
         self._put(PoolNews(event, marked))
 
+    def learn(self, envs: Mapping[str, Environment]) -> None:
+        """What the environments have from now on, as the next hello says it."""
+        self._envs = envs
+
     # --- orders ---
 
     def run(self, run: Run) -> Event | None:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -88,6 +89,17 @@ def installed() -> list[str]:
     from importlib.util import find_spec
 
     return [name for name in OPTIONAL if find_spec(name) is not None]
+
+
+def grown(known: Mapping[str, Environment], seen: Mapping[str, Environment]) -> dict[str, Environment]:
+    """What is known of each environment, with the packages that came to it since. One that had been there stands as it
+    was, whatever is installed now: processes that run may have it in memory."""
+    return {
+        name: msgspec.structs.replace(there, packages={**seen[name].packages, **there.packages})
+        if name in seen
+        else there
+        for name, there in known.items()
+    }
 
 
 def probe(name: str, python: str) -> Environment:

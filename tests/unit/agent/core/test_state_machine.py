@@ -17,6 +17,7 @@ from muster.agent.core.events import (
     Lent,
     LinkDown,
     LinkUp,
+    PackagesCame,
     PartDamaged,
     PoolLost,
     PoolStarted,
@@ -54,7 +55,7 @@ from muster.coordinator.protocol.transfer import Refused, Settled
 from muster.coordinator.protocol.values import PROTOCOL, encode
 from muster.jobs.common.errors import FencedError, LinkError, RefusedError
 from muster.jobs.common.ranges import RangeSet
-from muster.jobs.contract.plan import Layer, MadeSource, Work
+from muster.jobs.contract.plan import Environment, Layer, MadeSource, Work
 from muster.jobs.workbench.batch import Mishap, Outcome
 
 A, B = "a" * 32, "b" * 32
@@ -162,6 +163,17 @@ def held(world: World) -> RangeSet:
 
 def numbers(runs: list[Run]) -> list[int]:
     return [n for run in runs for n, _, _ in run.items]
+
+
+def test_packages_that_were_installed_are_in_a_new_hello() -> None:
+    world = World()
+    envs = {"": Environment("3.11", {"torch": "2.1"})}
+    said = world.tell(PackagesCame(("torch",), envs))
+    if world.core.state.talk.asked is not None:
+        said += world.hear()
+    said += world.after(1.0)
+    (hello,) = [say.message for say in of(Say, said) if isinstance(say.message, Hello)]
+    assert (hello.packages, hello.envs) == (["torch"], envs)
 
 
 # --- what it computes wrong ---

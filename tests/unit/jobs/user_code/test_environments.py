@@ -103,6 +103,15 @@ def test_what_is_no_requirement_is_refused(text: str) -> None:
         checked(text)
 
 
+def test_what_came_to_an_environment_counts_and_what_was_there_stands() -> None:
+    known = {"": Environment("3.11", {"numpy": "1.0"}), "nlp": Environment("3.9", {"numpy": "1.1"})}
+    seen = {"": Environment("3.11", {"numpy": "2.0", "torch": "2.1"})}
+    assert environments.grown(known, seen) == {
+        "": Environment("3.11", {"numpy": "1.0", "torch": "2.1"}),
+        "nlp": known["nlp"],
+    }
+
+
 def test_what_an_environment_lacks_is_told_with_what_it_has() -> None:
     wanted = ["torch>=2", "torch>=2.1", "numpy", "odd", "odd>=1", "my-tool<1", "absent"]
     assert lacking(HERE, wanted) == {"torch>=2.1": "2.0.1+cpu", "odd>=1": "not a version", "absent": ""}

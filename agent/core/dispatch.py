@@ -161,8 +161,14 @@ def _narrowed(state: State, slot: Slot, flight: Flight, why: str) -> bool:
     """Whether a slot could be taken away for the memory of what ran here; then it is told."""
     if not state.slots.narrow(slot, flight.info):
         return False
-    state.emit(Tell(f"memory: {why}; going on with {state.slots.allowed} cpus"))
+    _tell_narrowed(state, why)
     return True
+
+
+def _tell_narrowed(state: State, why: str) -> None:
+    """In the log, and to whoever looks at the machines while it lasts."""
+    state.narrowed = f"memory: {why}; going on with {state.slots.allowed} cpus"
+    state.emit(Tell(state.narrowed))
 
 
 def _without_spoilt(state: State, flight: Flight, outcome: Outcome) -> Outcome:
@@ -307,7 +313,7 @@ def _shrink(state: State, slot: Slot, trees: dict[int, int]) -> None:
         return  # memory comes free already, or there is nothing to blame
     line = f"{sum(trees.values()) >> 20} MiB in use, the budget is {state.slots.memory >> 20} MiB"
     if state.slots.narrow(slot, slot.flights[0].info):
-        state.emit(Tell(f"memory: {line}; going on with {counted(state.slots.allowed, 'cpu')}"))
+        _tell_narrowed(state, line)
         _kill(state, slot, "crowded", slot.running)
     else:
         _kill(state, slot, "memory", slot.running)

@@ -415,7 +415,7 @@ def _why_stuck(state: State) -> LinkError:
 
 
 def _note_for_people(state: State) -> str:
-    """Why it takes no work, in a line; "" while it does."""
+    """Why it takes no work, or less than it lends, in a line; "" while all is well."""
     if state.draining:
         return f"leaving: {state.draining}"
     if state.paused:
@@ -430,7 +430,8 @@ def _note_for_people(state: State) -> str:
         return state.push.stuck
     if state.waiting and not state.slots.busy and state.ready:
         return _why_nothing_runs(state)
-    return "; ".join(f"takes no {kind} jobs: {why}" for kind, why in {**state.differs, **state.unfit}.items())
+    unfit = [f"takes no {kind} jobs: {why}" for kind, why in {**state.differs, **state.unfit}.items()]
+    return "; ".join([*unfit, *([state.narrowed] if state.slots.narrow_for else [])])
 
 
 def _why_nothing_runs(state: State) -> str:

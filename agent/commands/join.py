@@ -65,15 +65,15 @@ class _Join(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = dict(self.make_parser(ctx).parse_args(list(args))[0])
         if not isinstance(given.pop("where", None), str) and not {"-h", "--help"} & set(args):
-            args = _as_last_time(given)
+            args = _as_last_time(ctx, given)
         ctx.meta[ARGS] = [arg for arg in args if arg != "--detach"]
         return super().parse_args(ctx, args)
 
 
-def _as_last_time(given: Mapping[str, Any]) -> list[str]:
+def _as_last_time(ctx: click.Context, given: Mapping[str, Any]) -> list[str]:
     """The words of the last join: of this name or spool, where one is given; rather of an agent that does not run."""
     if given.keys() - {"name", "spool", "detach"}:
-        raise UsageError("WHERE is missing", "name the coordinator; `agent join` without options joins as last time")
+        raise click.UsageError("WHERE is missing; without options it would join as last time", ctx)
     spool = Path(given["spool"]).absolute() if "spool" in given else None
     known = [
         one
@@ -81,7 +81,7 @@ def _as_last_time(given: Mapping[str, Any]) -> list[str]:
         if given.get("name") in (None, one.name) and spool in (None, Path(one.spool)) and Path(one.spool).is_dir()
     ]
     if not known:
-        raise UsageError("WHERE is missing, and no join is remembered here", "`agent join HOST`, or a farm's folder")
+        raise click.UsageError("WHERE is missing, and no join is remembered here", ctx)
     busy = {folder for folder, _ in register.running(None)}
     last = next((one for one in known if Path(one.spool) not in busy), known[0])
     try:

@@ -31,7 +31,9 @@ Said = tuple[int, str, str]
 
 
 @pytest.fixture
-def muster(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+def muster(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Said]:
+    monkeypatch.setenv("HOME", str(tmp_path))  # where no join is remembered
+
     def call(*args: str) -> Said:
         code = __main__.main(list(args))
         said = capsys.readouterr()

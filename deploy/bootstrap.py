@@ -187,6 +187,10 @@ if [ -n "$folder" ] && [ -d "$folder" ]; then
     say kept "$((parts)) $folder"
   else
     rm -rf "$folder"
+    "$program" -c 'import sys; sys.path[:] = [p for p in sys.path if p]
+from pathlib import Path
+from muster.agent.spool.register import forget
+forget(Path(sys.argv[1]))' "$folder" 2>/dev/null || :
     case $folder in "$HOME"/*) (cd "$HOME" && above=${folder#"$HOME/"} && rmdir -p "${above%/*}" 2>/dev/null) ;; esac
   fi
 fi

@@ -6,6 +6,7 @@ A file for each spool, in one folder outside of all spools. Whether an agent run
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -43,6 +44,16 @@ def note(spool: Path, name: str, where: str, args: list[str], *, detached: bool 
             if not Path(other.spool).is_dir():
                 path.unlink()
         write_private(folder / f"{_key(spool)}.json", msgspec.json.encode(entry))
+
+
+def forget(spool: Path) -> None:
+    """Remember nothing of a spool that is deleted. With the last of them the folders go that agents of this machine
+    have in common."""
+    folder = owners.register()
+    with suppress(OSError):
+        (folder / f"{_key(spool)}.json").unlink(missing_ok=True)
+        folder.rmdir()
+        shutil.rmtree(owners.cpu_shares(), ignore_errors=True)
 
 
 def entries() -> list[Registered]:

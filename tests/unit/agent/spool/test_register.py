@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from muster.agent.host.cpu_shares import CpuShare
 from muster.agent.spool import owner as owners
 from muster.agent.spool import register
 from muster.agent.spool.paths import Spool
@@ -50,6 +51,16 @@ def test_a_spool_that_was_deleted_is_forgotten_with_the_next_join(tmp_path: Path
     assert register.spools() == []
     joined(tmp_path / "b", "b")
     assert [entry.name for entry in register.entries()] == ["b"]
+
+
+def test_with_the_last_spool_that_is_forgotten_nothing_is_left(home: Path, tmp_path: Path) -> None:
+    joined(tmp_path / "a", "a")
+    joined(tmp_path / "b", "b")
+    CpuShare(owners.cpu_shares(), "a").take("a", 1, 1)
+    register.forget(tmp_path / "a")
+    assert [entry.name for entry in register.entries()] == ["b"] and owners.cpu_shares().is_dir()
+    register.forget(tmp_path / "b")
+    assert not [path for path in home.rglob("*") if path.is_file() or path.suffix in (".agents", ".cpus")]
 
 
 def test_the_register_of_another_user_is_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

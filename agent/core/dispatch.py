@@ -167,7 +167,7 @@ def _narrowed(state: State, slot: Slot, flight: Flight, why: str) -> bool:
 
 def _tell_narrowed(state: State, why: str) -> None:
     """In the log, and to whoever looks at the machines while it lasts."""
-    state.narrowed = f"memory: {why}; going on with {state.slots.allowed} cpus"
+    state.narrowed = f"memory: {why}; going on with {counted(state.slots.allowed, 'cpu')}"
     state.emit(Tell(state.narrowed))
 
 

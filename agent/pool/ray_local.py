@@ -174,7 +174,8 @@ class Pool:
             )  # fmt: skip
         self._to_host = host = WorkerSocket(ours)
         words = (str(self._temp), self._slots, self._worker, str(self._address), str(self._log or ""))
-        host.send(msgspec.msgpack.encode(HostOrder(*words, ray_environment.TOKEN)))
+        with suppress(OSError):  # one that ended at once is heard of as any other end is, with what it said
+            host.send(msgspec.msgpack.encode(HostOrder(*words, ray_environment.TOKEN)))
         threading.Thread(target=self._hear_host, args=(host, news), name="pool host", daemon=True).start()
 
     def _hear_host(self, host: WorkerSocket, news: WorkerSockets) -> None:

@@ -27,7 +27,7 @@ def farm(tmp_path: Path) -> Iterator[FarmHarness]:
 def names(farm: FarmHarness) -> list[str]:
     """Of the agents that `agent status` shows."""
     shown = farm.agent_command("status", "--json")
-    return sorted(one.get("name", "") for one in msgspec.json.decode(shown.stdout.splitlines()[0]))
+    return sorted(one.get("name", "") for one in msgspec.json.decode(shown.stdout)["agents"])
 
 
 def test_an_agent_is_seen_wherever_its_spool_is_and_joins_as_last_time(farm: FarmHarness, tmp_path: Path) -> None:

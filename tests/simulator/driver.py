@@ -23,6 +23,7 @@ class Driver:
         (self._layer,) = job.layers.values()
         self._waiting = RangeSet()  # what it made last
         self._storing = False
+        self._killed = False  # while its answer was on its way
         self.sheets: dict[int, str] = {}  # number → what it reads beside its payload
         server.clock.after(LOOK_SECONDS, self._begin)
 
@@ -39,8 +40,9 @@ class Driver:
         return server.life == self._life and server.drivers.get(self._job.id) is self
 
     def crash(self) -> None:
-        """By kill -9; the daemon starts another."""
-        if self._alive:
+        """By kill -9; the daemon starts another, once it has done what this one asked for."""
+        self._killed = self._storing
+        if self._alive and not self._killed:
             server = self._server
             del server.drivers[self._job.id]
             server.do(self._forget_rounds)
@@ -96,3 +98,5 @@ class Driver:
         if self._layer.rounds:
             self.sheets = {number: f"sheet-{cursor}" for number, _ in create}
         self._server.handle(e.Advanced(self._job.id, cursor, create, finish))
+        if self._killed:
+            self.crash()

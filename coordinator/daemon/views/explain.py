@@ -144,7 +144,7 @@ def _running_lines(engine: Engine, job: entities.Job) -> list[str]:
     if len(job.queue) > LAYERS_SHOWN:
         lines.append(f"and {counted(len(job.queue) - LAYERS_SHOWN, 'more layer')} wait")
     lines += [f"layer {layer.name} is complete and being merged" for layer in job.opened if layer.state == "merging"]
-    lines += notes_of(engine, job, machines=False)  # these are below, one by one
+    lines += notes_of(engine, job, obstacles_of(engine, job), machines=False)  # these are below, one by one
     lines += [_agent_line(engine, agent, job) for agent in state.present_agents()]
     for slow in slow_shards(state, job, engine.jobs[job.id].figures.median(), time.monotonic()):
         took = format_duration(round(slow.seconds))

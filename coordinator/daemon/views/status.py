@@ -44,6 +44,7 @@ from muster.coordinator.scheduler.layers import SPACE_MARGIN_BYTES
 from muster.jobs.common.errors import NotFoundError
 from muster.jobs.common.units import counted, format_duration, format_size
 
+Obstacles = dict[str, s.Obstacle | None]  # by agent
 PAGE = 64  # commits in one answer: each may name thousands of ranges
 WAIT_LIMIT_SECONDS = 30.0
 
@@ -96,7 +97,7 @@ def job_status(engine: Engine, job: s.Job, *, with_layers: bool) -> JobStatus:
     live = engine.jobs[job.id]
     tallies = [_tally(layer) for layer in job.layers]
     figures = live.figures
-    state = engine.state
+    state, obstacles = engine.state, obstacles_of(engine, job)
     return JobStatus(
         id=job.id,
         kind=job.work.kind,
@@ -115,14 +116,14 @@ def job_status(engine: Engine, job: s.Job, *, with_layers: bool) -> JobStatus:
         ],
         layers_total=len(job.layers),
         layers_merged=sum(layer.state == "merged" for layer in job.layers),
-        agents=_rates(engine, job, live),
+        agents=_rates(engine, job, live, obstacles),
         recent=figures.window_recent(state.timing.tick),
         whole=figures.window_whole(),
         merged_bytes=figures.merged_bytes,
         merge_seconds=figures.merge_seconds,
         progress=live.progress,
         slow=[] if live.work.timeout else slow_shards(state, job, figures.median(), time.monotonic()),
-        notes=[*(_full(engine) if with_layers and not job.ended else []), *notes_of(engine, job)],
+        notes=[*(_full(engine) if with_layers and not job.ended else []), *notes_of(engine, job, obstacles)],
         plan=live.digest,
         of_submitter=live.work.of_submitter,
     )
@@ -165,19 +166,19 @@ def _total(tallies: list[Tally], out_committed: int) -> Tally:
     return bounded(Tally(**sums, out_committed=out_committed))
 
 
-def _rates(engine: Engine, job: s.Job, live: LiveJob) -> list[AgentRate]:
+def _rates(engine: Engine, job: s.Job, live: LiveJob, obstacles: Obstacles) -> list[AgentRate]:
     state = engine.state
     names = sorted(live.figures.by_agent.keys() | {agent.name for agent in state.present_agents()})
-    return [_rate(engine, job, name, live.figures.by_agent.get(name, ShardsDone())) for name in names]
+    done = live.figures.by_agent
+    return [_rate(engine, job, name, done.get(name, ShardsDone()), obstacles.get(name)) for name in names]
 
 
-def _rate(engine: Engine, job: s.Job, name: str, done: ShardsDone) -> AgentRate:
-    state = engine.state
-    agent = state.agents.get(name)
+def _rate(engine: Engine, job: s.Job, name: str, done: ShardsDone, obstacle: s.Obstacle | None) -> AgentRate:
+    agent = engine.state.agents.get(name)
     mine = [h for h in agent.holdings.values() if h.job == job.id] if agent else []
     rate = AgentRate(
         name=name,
-        live=agent is not None and state.eligible(agent, job),
+        live=agent is not None and agent.state == "live" and not agent.paused and obstacle is None,
         slots=agent.slots(job) if agent and agent.present else 0,
         running=sum(len(holding.open) for holding in mine),
         finished=sum(len(holding.finished) for holding in mine),
@@ -191,13 +192,13 @@ def _rate(engine: Engine, job: s.Job, name: str, done: ShardsDone) -> AgentRate:
     return bounded(rate)
 
 
-def obstacles_of(engine: Engine, job: s.Job) -> dict[str, s.Obstacle | None]:
+def obstacles_of(engine: Engine, job: s.Job) -> Obstacles:
     """Present agent → why it may run nothing of the job, None where it may."""
     state = engine.state
     return {agent.name: state.obstacle(agent, job) for agent in state.present_agents()}
 
 
-def notes_of(engine: Engine, job: s.Job, machines: bool = True) -> list[str]:
+def notes_of(engine: Engine, job: s.Job, obstacles: Obstacles, machines: bool = True) -> list[str]:
     """What keeps a running job from running, and what its user should know; `machines`: why each takes nothing, too."""
     state = engine.state
     changed = [layer for layer in job.layers if layer.state == "changed"][:5]
@@ -211,7 +212,6 @@ def notes_of(engine: Engine, job: s.Job, machines: bool = True) -> list[str]:
     notes += live.plan.notes
     if long := misjudged(state, job, live.plan, live.figures.per_row(), time.monotonic()):
         notes.append(long)
-    obstacles = obstacles_of(engine, job)
     if not obstacles:
         return [*notes, "no agent has joined"]
     silent = (agent for agent in state.present_agents() if state.is_silent(agent))

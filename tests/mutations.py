@@ -179,7 +179,7 @@ MUTATIONS = (
     Mutation("a kicked shard that is waited for where it is finished", "failures.py",
              "        holding.finished.remove(one)\n", ""),
     Mutation("a kicked shard to the same machine", "entities.py", " | self.kicked\n", "\n"),
-    Mutation("a paused machine that is waited for", "state.py", "and not agent.paused and", "and"),
+    Mutation("a paused machine that is waited for", "entities.py", " and not self.paused\n", "\n"),
     Mutation("a layer opened without space", "layers.py", "fits = layer.reserved <= room", "fits = True"),
     Mutation("a job that never ends", "job_states.py", "any(not layer.stuck for layer in (*job.queue, *job.opened)):\n",
              "job.queue or job.opened:\n"),

@@ -359,6 +359,11 @@ class Agent:
     def present(self) -> bool:
         return self.state in {"live", "draining"}
 
+    @property
+    def takes_work(self) -> bool:
+        """Whether it is to be granted anything, of whatever job it suits."""
+        return self.state == "live" and not self.paused
+
     def hear(self, now: float) -> None:
         """It lives, and may have worked until now."""
         self.unbilled += (now - self.heard) * self.cpus

@@ -65,7 +65,7 @@ class State:
         return self.last_tick is not None and self.last_tick - agent.heard > self.timing.silence
 
     def eligible(self, agent: Agent, job: Job) -> bool:
-        return agent.state == "live" and not agent.paused and self.obstacle(agent, job) is None
+        return agent.takes_work and self.obstacle(agent, job) is None
 
     def able(self, agent: Agent, job: Job) -> bool:
         """Whether it can be expected to take a shard of this job sooner or later: it is at work, or free to be."""

@@ -32,14 +32,14 @@ def slow_shards(state: State, job: Job, median: float, now: float) -> list[SlowS
     found = []
     for agent in state.present_agents():
         oldest = _oldest(agent, job, now)
-        if oldest and oldest[0] > limit and not _is_silent(state, agent, now):
+        if oldest and oldest[0] > limit and not _is_cut_off(state, agent, now):
             seconds, holding = oldest
             layer = state.open_layers[holding.layer].name
             found.append(SlowShard(layer, holding.open.bottom, agent.name, seconds, median))
     return sorted(found, key=lambda one: -one.seconds)
 
 
-def _is_silent(state: State, agent: Agent, now: float) -> bool:
+def _is_cut_off(state: State, agent: Agent, now: float) -> bool:
     """Its link is what ails it then."""
     return now - agent.heard > state.timing.lease / 2
 
@@ -79,7 +79,7 @@ class _AtWork(NamedTuple):
 
 
 def _at_work(state: State, agent: Agent, job: Job, now: float) -> _AtWork | None:
-    oldest = None if agent.paused or _is_silent(state, agent, now) else _oldest(agent, job, now)
+    oldest = None if agent.paused or _is_cut_off(state, agent, now) else _oldest(agent, job, now)
     if oldest is None:
         return None
     seconds, holding = oldest

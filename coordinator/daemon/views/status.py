@@ -178,7 +178,7 @@ def _rate(engine: Engine, job: s.Job, name: str, done: ShardsDone, obstacle: s.O
     mine = [h for h in agent.holdings.values() if h.job == job.id] if agent else []
     rate = AgentRate(
         name=name,
-        live=agent is not None and agent.state == "live" and not agent.paused and obstacle is None,
+        live=agent is not None and agent.takes_work and obstacle is None,
         slots=agent.slots(job) if agent and agent.present else 0,
         running=sum(len(holding.open) for holding in mine),
         finished=sum(len(holding.finished) for holding in mine),

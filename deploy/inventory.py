@@ -15,7 +15,7 @@ from muster.deploy import join_options
 from muster.jobs.common import names, units
 from muster.jobs.common.errors import JobFileError, MusterError, UsageError
 from muster.jobs.common.locations import Host, parse
-from muster.jobs.common.validation import FieldError, convert, nearest
+from muster.jobs.common.validation import FieldError, convert, did_you_mean, nearest
 from muster.jobs.job_file import yaml_text
 
 FILE_LIMIT = 1 << 20  # bytes
@@ -211,8 +211,7 @@ class _InventoryReader:
             return None
 
     def _unknown(self, name: str, path: str, known: tuple[str, ...]) -> None:
-        near = nearest(name, known)
-        self._fault(path, f"unknown field; did you mean `{near}`?" if near else "unknown field", ", ".join(known))
+        self._fault(path, f"unknown field{did_you_mean(name, known)}", ", ".join(known))
 
     def _fault(self, path: str, text: str, hint: str | None = None) -> None:
         self.wrong.append(FieldError(path, text, hint))

@@ -31,7 +31,7 @@ from muster.jobs.common.errors import MusterError, SourceError, UsageError
 from muster.jobs.common.locations import Folder, expand, parse
 from muster.jobs.common.names import NAME_LIMIT
 from muster.jobs.common.units import counted
-from muster.jobs.common.validation import nearest
+from muster.jobs.common.validation import did_you_mean
 from muster.jobs.job_file.read import JobFile
 
 REPR_WIDTH = 70
@@ -261,7 +261,7 @@ def _check_arguments(function: Callable[..., Any], args: Mapping[str, Any]) -> N
     try:
         signature.bind(None, **{**theirs, **args})
     except TypeError as error:
-        near = next((f"; did you mean `{found}`?" for one in args if (found := nearest(one, JOB_FIELDS))), "")
+        near = next(filter(None, (did_you_mean(one, JOB_FIELDS) for one in args)), "")
         hint = (
             f"keyword arguments that are no field of a job ({', '.join(sorted(JOB_FIELDS))}) are the function's{near}"
         )

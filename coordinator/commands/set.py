@@ -15,7 +15,7 @@ from muster.coordinator.farm_root import paths as roots
 from muster.jobs.common import units
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import UsageError
-from muster.jobs.common.validation import nearest
+from muster.jobs.common.validation import did_you_mean
 
 SETTINGS: dict[str, Callable[[str], float]] = {
     "memory": units.parse_size,
@@ -53,9 +53,8 @@ def _parsed(text: str) -> tuple[str, float]:
     if not equals:
         raise UsageError(f"{text!r}: expected NAME=VALUE", "coordinator set JOB timeout=1h")
     if name not in SETTINGS:
-        near = nearest(name, SETTINGS)
         hint = f"settings: {', '.join(SETTINGS)}; all else is fixed at submit"
-        raise UsageError(f"there is no setting {name!r}" + (f"; did you mean `{near}`?" if near else ""), hint)
+        raise UsageError(f"there is no setting {name!r}{did_you_mean(name, SETTINGS)}", hint)
     if not value and name in TAKEN_BACK:
         return name, 0
     try:

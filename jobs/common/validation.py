@@ -52,6 +52,12 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The question that ends an error about an unknown name; "" where no known one is near."""
+    near = nearest(name, known)
+    return f"; did you mean `{near}`?" if near else ""
+
+
 def _explained(message: str, wanted: type, prefix: str) -> FieldError:
     match = _AT.fullmatch(message)
     what, inner = (match["what"], match["path"] or "") if match else (message, "")
@@ -100,8 +106,7 @@ def _writable(kind: inspect.StructType) -> list[str]:
 
 def _not_among(path: str, given: str, here: list[inspect.Type]) -> FieldError:
     known = [str(value) for kind in here if isinstance(kind, inspect.LiteralType) for value in kind.values]
-    near = nearest(given.strip("'"), known)
-    question = f"; did you mean `{near}`?" if near else ""
+    question = did_you_mean(given.strip("'"), known)
     return FieldError(path, f"expected one of {', '.join(known)}, got {given[:80]}{question}")
 
 

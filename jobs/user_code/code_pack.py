@@ -23,7 +23,7 @@ import msgspec
 
 from muster.jobs.common import units
 from muster.jobs.common.errors import DamagedError, JobFileError
-from muster.jobs.common.validation import nearest
+from muster.jobs.common.validation import did_you_mean, nearest
 from muster.jobs.contract.kind import CalledWith
 
 MAGIC = b"muscode1"
@@ -182,8 +182,7 @@ def check_call(bundle: CodeBundle, called: CalledWith) -> None:
     named = [arg.arg for arg in (*plain[1:], *takes.kwonlyargs) if arg not in takes.posonlyargs]
     wrong = sorted(called.given - set(named)) if takes.kwarg is None else []
     if wrong:
-        near = nearest(wrong[0], named)
-        text = f"params.args: {function} has no parameter {wrong[0]!r}" + (f"; did you mean `{near}`?" if near else "")
+        text = f"params.args: {function} has no parameter {wrong[0]!r}{did_you_mean(wrong[0], named)}"
         raise JobFileError(text, f"its parameters: {', '.join(named) or 'none but the rows'}")
     optional = {arg.arg for arg in plain[len(plain) - len(takes.defaults) :]}
     optional |= {arg.arg for arg, value in zip(takes.kwonlyargs, takes.kw_defaults, strict=True) if value is not None}

@@ -36,6 +36,7 @@ class EarlierJobs(Precedents):
     def __init__(self, root: Root, first: str | None = None) -> None:
         self._root = root
         self._first = first
+        self._cost_digests: dict[Hashable, str] = {}  # of layers whose rows are alike
 
     def same_layer(self, work: Work, name: str, source: ArraySource | ItemsSource) -> SameLayer | None:
         for job, _, layer in self._by_source.get(_identity(name, source), []):
@@ -111,10 +112,6 @@ class EarlierJobs(Precedents):
         return self._statuses[job].state if job in self._statuses else ""
 
     # --- what rows took ----------------------------------------------------------------------------------
-
-    @cached_property
-    def _cost_digests(self) -> dict[Hashable, str]:
-        return {}
 
     def _cost_digest(self, job: str, plan: Plan, layer: Layer) -> str | None:
         """Made once for all layers of a job whose rows are alike."""

@@ -15,12 +15,7 @@ from muster.jobs.common.cli import example
 @check_option
 @click.option("--now", is_flag=True, help="Take the machines' keys away first, then stop their agents.")
 @click.option("--force", is_flag=True, help="Delete spools even if results in them were not pushed.")
-def command(
-    asked: Asked,
-    dry: bool,
-    now: bool,
-    force: bool,
-) -> int:
+def command(asked: Asked, dry: bool, now: bool, force: bool) -> int:
     """Take all machines of the inventory out of the farm, as `remove` does with one. Their homes are then as they were,
     except for what is named. The coordinator, its root and its jobs are kept."""
     return remove.run(asked, Removal(dry, now, force))

@@ -16,12 +16,7 @@ from muster.jobs.common.errors import UsageError
 @check_option
 @click.option("--now", is_flag=True, help="Take the machine's key away first, then stop the agent: a lock-out.")
 @click.option("--force", is_flag=True, help="Delete the spool even if results in it were not pushed.")
-def command(
-    asked: Asked,
-    dry: bool,
-    now: bool,
-    force: bool,
-) -> int:
+def command(asked: Asked, dry: bool, now: bool, force: bool) -> int:
     """Take machines out of the farm: they finish what runs and push it; then the service, the key, what was
     installed and the spool are deleted.
 
@@ -32,10 +27,7 @@ def command(
     return run(asked, Removal(dry, now, force))
 
 
-def run(
-    asked: Asked,
-    removal: Removal,
-) -> int:
+def run(asked: Asked, removal: Removal) -> int:
     """The exit code of a removal."""
     tell = teller(asked.as_json)
     with site(asked) as found, alone(found.rollout.root):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import NamedTuple
 
+from muster.jobs.common.units import counted
 from muster.jobs.contract.plan import ArraySource, ItemsSource, Work
 from muster.jobs.contract.shard_size import ITEM_SHARDS, ITEMS, SHARDS, RowCost, ShardSize, Uncut, shard_size
 from muster.jobs.job_file.digest import cost_digest
@@ -82,7 +83,7 @@ class Cutter:
         sizes = sorted(size.rows for _, size in self._said)
         total = sum(shards for shards, _ in self._said)
         span = f"{sizes[0]:,}" if sizes[0] == sizes[-1] else f"{sizes[0]:,} to {sizes[-1]:,}"
-        head = f"{total:,} shard{'' if total == 1 else 's'} of {span} {unit}{'' if span == '1' else 's'}: "
+        head = f"{counted(total, 'shard')} of {span} {unit}{'' if span == '1' else 's'}: "
         whys = [(len(those), those[0][1].why) for those in by_reason.values()]
         if len(whys) == 1:
             return head + whys[0][1]

@@ -16,6 +16,7 @@ from msgspec import Meta
 from muster.jobs.common import names
 from muster.jobs.common.errors import SourceError
 from muster.jobs.common.locations import located
+from muster.jobs.common.units import counted
 from muster.jobs.common.validation import nearest, one_line
 from muster.jobs.contract.plan import ArraySource, Stamp
 from muster.jobs.sources.formats import npy
@@ -165,7 +166,7 @@ def _named(entries: list[_Entry], raw: bool) -> Iterator[tuple[str, _Entry]]:
 
 
 def _skipped(suffix: str, count: int) -> str:
-    said = f"skipped: {count:,} {suffix} file{'' if count == 1 else 's'}, "
+    said = f"skipped: {counted(count, f'{suffix} file')}, "
     if suffix == ARCHIVE:
         return said + "archives of several arrays; to have those as layers, save each by `np.save` as a .npy"
     return said + "which say their own dtype and shape; a job without `source.dtype` and `source.shape` has them"

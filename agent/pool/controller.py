@@ -62,7 +62,7 @@ class PoolController:
         self._frozen: set[int] = set()  # slots
         self._kind: dict[int, tuple[object, ...]] = {}  # slot → worker, nice and ionice it has
         self._weights: dict[int, int] = {}  # bytes of busy slots when they were last weighed
-        self._oom_kills = cgroups.oom_kills()
+        self._oom_kills = cgroups.OomKills()
         self.pool: interface.Pool = ray_local.Pool(spool.run, slots, self._on_event, spool.log)
 
     def _on_event(self, event: interface.PoolEvent) -> None:
@@ -196,14 +196,9 @@ class PoolController:
 
     def translate(self, news: PoolNews) -> Event | None:
         """As the core knows it."""
-        try:
-            return self._translated(news)
-        finally:
-            self._oom_kills = cgroups.oom_kills()  # of processes whose end is told by now
-
-    def _translated(self, news: PoolNews) -> Event | None:
         match news.event:
             case interface.BatchDone(_, ticket, outcome):
+                self._oom_kills.look()
                 run = self._flying.pop(ticket, None)
                 return BatchEnded(run.ticket, outcome) if run else None
             case interface.WorkerDied():
@@ -212,7 +207,7 @@ class PoolController:
                 return PoolLost(reason)
 
     def _death(self, died: interface.WorkerDied, marked: slot_marker.Marked | None) -> WorkerDied:
-        taken = "" if died.killed_by_us else cgroups.oom_said(self._oom_kills, self._weights.get(died.slot, 0))
+        taken = "" if died.killed_by_us else self._oom_kills.said(self._weights.get(died.slot, 0))
         reason = taken or died.reason
         log.warning("the worker of slot %d died: %s", died.slot, reason)
         runs = [run for ticket in died.tickets if (run := self._flying.pop(ticket, None))]

@@ -5,8 +5,10 @@ Reads the process's own groups, of version 1 and 2, and its own limits. Decides 
 
 from __future__ import annotations
 
+import math
 import resource
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
@@ -16,6 +18,7 @@ LIMITS = ("memory.max", "memory.high", "memory.limit_in_bytes")  # beyond `high`
 KILLS = ("memory.events", "memory.oom_control")
 UNLIMITED = 1 << 62
 ROOT = Path("/")
+LOOK_SECONDS = 1.0  # between two looks at what is counted
 
 
 def memory_limit(root: Path = ROOT) -> int | None:
@@ -37,15 +40,33 @@ def oom_kills(root: Path = ROOT) -> int:
     return 0
 
 
-def oom_said(kills: int, nbytes: int) -> str:
-    """What took a process that was killed, and took `nbytes` when it was last looked at, if the out-of-memory killer
-    took more than the `kills` of before; "" if it did not."""
-    if oom_kills() <= kills:
-        return ""
-    limit = memory_limit()
-    had = f"at {format_size(nbytes)} or more" if nbytes else "before its size was seen"
-    confined = f"; its group may take {format_size(limit)}" if limit else ""
-    return f"the kernel's out-of-memory killer took the process {had}{confined}"
+class OomKills:
+    """Tells whether a process that died was one of those that the out-of-memory killer took."""
+
+    def __init__(self, root: Path = ROOT, clock: Callable[[], float] = time.monotonic) -> None:
+        self._root = root
+        self._clock = clock
+        self._looked = -math.inf
+        self.look()
+
+    def look(self) -> None:
+        """While nothing is dead: whom the killer took until now is somebody else's.
+
+        Looks again after a second only, as a look takes as long as two empty shards.
+        """
+        if self._clock() >= self._looked + LOOK_SECONDS:
+            self._looked, self._before = self._clock(), oom_kills(self._root)
+
+    def said(self, nbytes: int) -> str:
+        """What took a process that was killed, and had `nbytes` when it was last looked at, if the killer took anything
+        since the last look; "" if it did not."""
+        before, self._before = self._before, oom_kills(self._root)
+        if self._before <= before:
+            return ""
+        limit = memory_limit(self._root)
+        had = f"at {format_size(nbytes)} or more" if nbytes else "before its size was seen"
+        confined = f"; its group may take {format_size(limit)}" if limit else ""
+        return f"the kernel's out-of-memory killer took the process {had}{confined}"
 
 
 def _number(file: Path) -> int | None:

@@ -88,7 +88,7 @@ class Sandbox:
         self._pipes: Pipes | None = None
         self._lifeline = -1
         self._record: Path | None = None
-        self._oom_kills = 0  # in the group of this process, before the last call
+        self._oom_kills = cgroups.OomKills()
         self.peak = 0  # bytes: of the runner and its descendants, during the last call
         self.printed = ""  # what the last call printed, its middle left out
 
@@ -188,7 +188,7 @@ class Sandbox:
     def _ask(self, header: dict[str, Any], arrays: dict[str, Array], seconds: float | None, what: str) -> Reply:
         assert self._pipes is not None and self._process is not None
         self._pipes.forget()
-        self._oom_kills = cgroups.oom_kills()
+        self._oom_kills.look()
         try:
             if self._record is None:
                 self._record = record(self._scratch, self._process.pid, self._token)
@@ -229,7 +229,7 @@ class Sandbox:
         self._pipes.drain()
         self._put_down()
         if status == -signal.SIGKILL:
-            taken = cgroups.oom_said(self._oom_kills, self.peak)
+            taken = self._oom_kills.said(self.peak)
             if taken and cgroups.memory_limit() is not None:
                 raise ShardFailure("memory", f"{what}: {taken}", self.evidence(""))
             raise RunnerLost(f"{what}: {taken}" if taken else f"the process of {what} was killed from outside")

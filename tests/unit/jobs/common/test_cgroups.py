@@ -63,6 +63,26 @@ def test_processes_that_the_kernel_took_are_counted(tmp_path: Path, group: str, 
     assert cgroups.oom_kills(tmp_path / "nothing") == 0
 
 
+def test_a_death_is_the_killer_s_where_it_took_more_than_at_the_last_look(tmp_path: Path) -> None:
+    def taken(count: int) -> None:
+        (root / "sys/fs/cgroup" / file).write_text(f"oom_kill {count}\n")
+
+    file, now = "user.slice/muster.service/memory.events", [0.0]
+    root = machine(tmp_path, V2, V2_MOUNT.format("/"), {file: "oom_kill 3\n"})
+    kills = cgroups.OomKills(root, lambda: now[0])
+    assert kills.said(0) == ""
+    taken(4)
+    kills.look()  # so soon after the last one, it does not
+    assert "before its size was seen" in kills.said(0)
+    assert kills.said(5 << 20) == "", "it was told once"
+    taken(5)
+    now[0] += cgroups.LOOK_SECONDS
+    kills.look()
+    assert kills.said(5 << 20) == "", "this one was somebody else"
+    taken(6)
+    assert "5 MiB or more" in kills.said(5 << 20)
+
+
 def test_the_address_space_of_a_process_is_a_limit_too() -> None:
     code = "from muster.agent.host import memory; print(memory.total())"
     limit = 2 << 30

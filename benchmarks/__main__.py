@@ -36,7 +36,9 @@ class Benchmark:
 
 
 BENCHMARKS = {
-    "kernel": Benchmark(("kernel",), "rows/s of sorted Lloyd, 65,536 values", "np.sort of the same rows", 0.4),
+    "kernel": Benchmark(
+        ("kernel",), "rows/s of sorted rows, 65,536 values", "kmeans1d, whose inertia is 0 to 0.5% less", 10.0
+    ),
     "cluster": Benchmark(
         ("cluster",), "rows/s by folder, from submit to merged result", "the bare kernel in a process pool", 0.9
     ),

@@ -32,15 +32,18 @@ def of_grains(table: SortedTable, live: Ints, centers: Floats) -> Ints:
     Grains are the values below and above each of these centers, cut further at the row's widest gaps; or, in a row of
     few distinct values, each of these, so that nothing is better. Every row has k distinct values at least.
     """
-    k = centers.shape[1]
-    step = max(1, COSTS // grains(k) ** 2)
-    parts = (slice(at, at + step) for at in range(0, len(live), step))
-    return np.concatenate([_of_some(table, live[part], centers[part]) for part in parts])
+    k, bounds = centers.shape[1], _grains(table, live, centers)
+    used = np.count_nonzero(bounds[:, 1:] > bounds[:, :-1], axis=1)
+    found, order = np.empty((len(live), k + 1), np.int64), np.argsort(used)
+    while len(order):  # those of most grains first: what they cost grows with the square of the grains beyond k
+        most = int(used[order[-1]])
+        step = max(1, COSTS // (2 * (most - k + 1) * most))
+        some, order = order[-step:], order[:-step]
+        found[some] = _of_some(table, live[some], bounds[some, : most + 1], k)
+    return found
 
 
-def _of_some(table: SortedTable, live: Ints, centers: Floats) -> Ints:
-    k = centers.shape[1]
-    bounds = _grains(table, live, centers)
+def _of_some(table: SortedTable, live: Ints, bounds: Ints, k: int) -> Ints:
     counts = bounds[:, 1:] - bounds[:, :-1]
     sums = table.sums(live, bounds)
     means = (sums[:, 1:] - sums[:, :-1]) / np.maximum(counts, 1)

@@ -176,6 +176,19 @@ def test_short_calls_that_share_a_look_never_see_the_peak_of_a_long_one(make: Ma
         assert sandbox.peak > 200 << 20
 
 
+def test_calls_open_no_files(make: Make) -> None:
+    """Each costs as much as an empty shard; what has to be looked at is looked at now and then."""
+    sandbox, opened = make("def f(rows): return rows"), []
+    watching = [False]
+    sys.addaudithook(lambda event, args: opened.append(args[0]) if watching[0] and event == "open" else None)
+    call(sandbox)
+    watching[0] = True
+    for _ in range(500):
+        call(sandbox)
+    watching[0] = False
+    assert len(opened) < 50, opened[:5]
+
+
 def test_peak_counts_children(make: Make) -> None:
     source = """
     import subprocess, sys

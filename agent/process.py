@@ -51,7 +51,6 @@ from muster.agent.core.events import (
     Lent,
     PackagesCame,
     PoolLost,
-    PoolStarted,
     SpaceSeen,
     Ticked,
 )
@@ -64,7 +63,7 @@ from muster.agent.host.taken_kinds import Takes
 from muster.agent.links.base import Link
 from muster.agent.pool import cleanup
 from muster.agent.pool.controller import PoolController, PoolNews
-from muster.agent.pool.interface import PoolNotStarted
+from muster.agent.pool.interface import LOST_HINT, PoolKind
 from muster.agent.spool.paths import Spool
 from muster.coordinator.protocol.control import Hello
 from muster.jobs.common.errors import INTERRUPTED_EXIT, MusterError
@@ -81,7 +80,7 @@ PACKAGES_SECONDS = 60.0  # between looks for packages that were installed, while
 STATE_SECONDS = 1.0
 FIRST_LINK_SECONDS = 30.0  # longer than it takes to find out that there is none
 SWITCH_SECONDS = 0.0005  # a round waits for each of our threads in turn, and Python's own 5 ms would be most of it
-HELLO_SECONDS = 1.0  # for the first hello to be on its way before the pool's start takes this thread
+HELLO_SECONDS = 1.0  # for the first hello to be on its way before workers are started
 
 log = logging.getLogger("muster.agent")
 
@@ -96,6 +95,7 @@ class AgentSettings:
     pythons: Mapping[str, str] = field(default_factory=dict)  # name of an environment → its interpreter
     share: CpuShare | None = None  # what it says to other agents here of the processors that it lends
     have: Path | None = None  # a copy of the sources on this machine
+    pool: PoolKind | None = None  # what starts workers; None: Ray, or plain processes where it does not start
 
 
 class Interrupted(BaseException):
@@ -121,6 +121,7 @@ class AgentProcess:
             spool,
             settings.who.name,
             settings.who.cpus,
+            settings.pool,
             settings.packs,
             settings.pythons,
             Takes(tuple(settings.who.kinds), settings.who.no_code),
@@ -196,23 +197,19 @@ class AgentProcess:
         if self._quit is None:
             self._line.say(f"{self._settings.who.name}: starting {self._settings.who.cpus} workers")
             self._pool_lost = False
-            try:
-                self._pool_controller.pool.start()
-            except PoolNotStarted as error:
-                self._handle(PoolLost(error.message))
-            else:
-                self._handle(PoolStarted())
+            self._pool_controller.pool.start()
 
-    def _lose_pool(self, why: str) -> PoolLost:
-        """Ray itself died, or did not start. Its workers' batches were given up already."""
-        pause = self._restarts.lost(why, time.monotonic())
+    def _lose_pool(self, lost: PoolLost) -> PoolLost:
+        """It died, or did not start. Its workers' batches were given up already."""
+        if lost.error is not None:
+            return lost
+        pause = self._restarts.lost(lost.reason, time.monotonic())
         if pause is None:
-            told = f"the pool of workers was lost {self._restarts.equal} times in a row, with nothing done: {why}"
-            log.error("%s", told)
-            raise MusterError(told, PoolNotStarted.default_hint)
+            told = f"the pool of workers was lost {self._restarts.equal} times in a row, with nothing done: "
+            return PoolLost(lost.reason, MusterError(told + lost.reason, LOST_HINT))
         self._pool_controller.pool.stop()
         self._pool_lost = True
-        return PoolLost(f"its pool of workers is started again in {pause:.2g} s: {why}")
+        return PoolLost(f"its pool of workers is started again in {pause:.2g} s: {lost.reason}")
 
     def _step(self, seconds: float) -> None:
         try:
@@ -227,9 +224,9 @@ class AgentProcess:
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, PoolLost):
-            event = self._lose_pool(event.reason)
-            self._due["state"] = 0.0  # the next start takes this thread
-            log.error("%s", event.reason)
+            event = self._lose_pool(event)
+            self._due["state"] = 0.0
+            log.error("%s", event.error.message if event.error else event.reason)
         elif isinstance(event, BatchEnded):
             self._restarts.worked()
         now = time.monotonic()
@@ -302,7 +299,7 @@ class AgentProcess:
         lent = lending.lent(self._wish, self._settings.who.cpus, lending.cores(), lending.minute_of_day())
         if lent != self._lent:
             self._lent = lent
-            self._pool_controller.pool.grow(lent[0])
+            self._pool_controller.pool.want(lent[0])
             self._handle(Lent(*lent))
             if lent[0] and self._settings.share is not None:  # one that is paused comes back to what it lent
                 self._settings.share.change(self._settings.who.name, lent[0])

@@ -50,7 +50,7 @@ def command(
     as_json: bool,
 ) -> int:
     """Try each link of the way to the coordinator at WHERE, from its name to the first bytes pulled, then this
-    machine's disk and Ray. For each it says that it passes, or what to put right.
+    machine's disk, workers and Ray. For each it says that it passes, or what to put right.
 
     It joins nothing and leaves nothing behind. WHERE and the options are those of `agent join`. What needs a link that
     failed is not tried. The exit code is that of the first failure, or 0.
@@ -95,6 +95,7 @@ def _examine(
         sheet = Checklist([*visit.rungs(), *machine_checks.RUNGS], tell)
         visit.go(sheet)
     machine_checks.try_disk(sheet, place)
+    machine_checks.try_workers(sheet)
     if no_ray:
         sheet.left_out("ray", "--no-ray")
     else:

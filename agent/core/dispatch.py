@@ -9,7 +9,7 @@ import msgspec
 
 from muster.agent.core import disk_budget
 from muster.agent.core.actions import Delete, Freeze, Kill, KillReason, Run, Tell, Thaw
-from muster.agent.core.events import BatchEnded, Kept, SlotsSeen, WorkerDied
+from muster.agent.core.events import BatchEnded, Kept, SlotGone, SlotsSeen, WorkerDied
 from muster.agent.core.layers import HeldLayer
 from muster.agent.core.slots import Flight, Slot, Slots, needs_of
 from muster.agent.core.state import State
@@ -30,7 +30,7 @@ HEAD_PATIENCE_SECONDS = 30.0  # a slot stays with its layer until another has wa
 def place(state: State, now: float) -> None:
     """Fill the slots."""
     state.slots.widen(state.jobs)
-    while state.ready and state.slots.open and not state.draining and not state.disk.closed(now):
+    while state.slots.ready and state.slots.open and not state.draining and not state.disk.closed(now):
         if not _next(state, now) or state.disk.full:  # one batch tells whether there is room again
             break
 
@@ -234,6 +234,7 @@ def _again(state: State, holding: HeldLayer, flight: Flight, now: float) -> None
 def died(state: State, event: WorkerDied, now: float) -> None:
     """A worker is gone: blame the shard in hand, where that is just; the others run again with no report."""
     slot = state.slots.every[event.slot]
+    slot.worker = "none" if slot.worker == "none" else "coming"  # the news may be older than that of the pool's loss
     why, victim = slot.killing, slot.victim
     flights = state.slots.clear(slot, event.tickets)
     for flight in flights:
@@ -244,6 +245,14 @@ def died(state: State, event: WorkerDied, now: float) -> None:
         holding = state.holdings.get(flight.layer)
         if holding is not None:
             _after(state, flight, NOTHING, hopeless, now)
+
+
+def gone(state: State, event: SlotGone, now: float) -> None:
+    """A slot has no worker: what it was given is queued anew, and nobody is to blame."""
+    slot = state.slots.every[event.slot]
+    slot.worker = "none"
+    for flight in state.slots.clear(slot, event.tickets):
+        _after(state, flight, NOTHING, False, now)
 
 
 def _rescue(state: State, flight: Flight, kept: dict[int, Kept], now: float) -> None:

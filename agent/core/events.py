@@ -26,15 +26,34 @@ class Ticked:
 
 
 @dataclass(frozen=True)
-class PoolStarted:
-    """Batches may be submitted from now on."""
+class SlotUp:
+    """A slot's worker said its first word: the slot may be used until its WorkerDied, its SlotGone, or a PoolLost."""
+
+    slot: int
+
+
+@dataclass(frozen=True)
+class SlotGone:
+    """A slot has no worker, and nothing of these batches was run, nor will be: they may go elsewhere."""
+
+    slot: int
+    why: str
+    tickets: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class PoolFellBack:
+    """What was to start workers cannot; plain processes have all slots from now on."""
+
+    why: str
 
 
 @dataclass(frozen=True)
 class PoolLost:
-    """No slot works any more, until a PoolStarted; a WorkerDied of each busy slot came before."""
+    """No slot works any more, until each has another SlotUp; a WorkerDied of each busy slot came before."""
 
     reason: str
+    error: MusterError | None = None  # why another start would be no better; None where it may be
 
 
 @dataclass(frozen=True)
@@ -78,10 +97,10 @@ class Kept:
 
 @dataclass(frozen=True)
 class WorkerDied:
-    """A slot's worker is gone; another takes its place by itself."""
+    """A slot's worker is gone. Another takes its place by itself, and a SlotUp says when it is there."""
 
     slot: int
-    tickets: tuple[int, ...]  # of the batches it had; others may be in flight on its successor already
+    tickets: tuple[int, ...]  # of the batches it had; others may wait for its successor already
     running: tuple[int, int, int] | None  # (number, boot, attempt) of the shard it was running, by its mark
     ours: bool  # whether we killed it
     reason: str
@@ -213,7 +232,9 @@ class Lent:
 
 Event = (
     Ticked
-    | PoolStarted
+    | SlotUp
+    | SlotGone
+    | PoolFellBack
     | PoolLost
     | LinkUp
     | LinkDown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 from muster.agent.core.actions import KillReason
 from muster.agent.core.events import Attempt
@@ -52,6 +53,7 @@ class Slot:
     """Flights run in their order. All of a slot's flights are of one job, and need the same."""
 
     number: int
+    worker: Literal["none", "coming", "up"] = "none"  # batches are submitted to one that is up; one comes after a death
     flights: list[Flight] = field(default_factory=list)
     last_layer: str | None = None
     killing: KillReason | None = None  # why we are having its worker killed; None while we are not
@@ -128,6 +130,11 @@ class Slots:
             yield from slot.flights
 
     @property
+    def ready(self) -> bool:
+        """Whether any of them has a worker, or will have one again in a moment."""
+        return any(slot.worker != "none" for slot in self.every)
+
+    @property
     def busy(self) -> bool:
         """Whether anything is in flight."""
         return any(slot.flights for slot in self.every)
@@ -148,7 +155,20 @@ class Slots:
 
     def lend(self, cpus: int) -> None:
         self.lent = cpus
-        self.every += [Slot(number) for number in range(len(self.every), cpus)]
+        self._reach(cpus)
+
+    def up(self, number: int) -> None:
+        """It has a worker. A pool may have more slots than we know of."""
+        self._reach(number + 1)
+        self.every[number].worker = "up"
+
+    def down(self) -> None:
+        """None of them has a worker any more."""
+        for slot in self.every:
+            slot.worker = "none"
+
+    def _reach(self, count: int) -> None:
+        self.every += [Slot(number) for number in range(len(self.every), count)]
 
     def to_freeze(self) -> Slot | None:
         """The one that began last, where more runs than is lent. One alone runs on what there is."""
@@ -177,7 +197,7 @@ class Slots:
         return min(fitting, key=lambda s: (len(s.flights), s.last_layer != layer, s.number), default=None)
 
     def _open(self, slot: Slot, holding: HeldLayer, now: float) -> bool:
-        if slot.killing or not slot.rest.is_over(now) or len(slot.flights) >= DEPTH:
+        if slot.worker != "up" or slot.killing or not slot.rest.is_over(now) or len(slot.flights) >= DEPTH:
             return False
         if not slot.flights:
             return True
@@ -247,7 +267,7 @@ class Slots:
         return None
 
     def clear(self, slot: Slot, tickets: Iterable[int]) -> list[Flight]:
-        """Take a dead worker's flights off its slot, which may be used again."""
+        """Take the flights of a worker that is gone off its slot."""
         dead = set(tickets)
         flights = [flight for flight in slot.flights if flight.ticket in dead]
         slot.flights = [flight for flight in slot.flights if flight.ticket not in dead]

@@ -115,9 +115,8 @@ class State:
         self.push = PushState()
         # what runs
         self.slots = Slots(who.cpus, who.memory, tuple(who.gpus))
-        self.ready = False  # whether the pool is up
         self.narrowed = ""  # why slots were taken away for the memory of what ran, the last time
-        self.pool_lost = ""  # why, and what is done about it; "" until it is, and once it is there again
+        self.pool_lost = ""  # why, and what is done about it; "" until it is, and once a slot is up again
         self.tickets = 0  # of batches, the last one's
         self.part_prefix = who.process[:8]  # makes names of parts unique to this process
         self.paused = ""  # why no processor is lent; "" while some are

@@ -20,15 +20,17 @@ from muster.agent.core.events import (
     NotPulled,
     PackagesCame,
     PartDamaged,
+    PoolFellBack,
     PoolLost,
-    PoolStarted,
     Pulled,
     PullUp,
     PushAnswered,
     PushDown,
     PushUp,
     SheetCame,
+    SlotGone,
     SlotsSeen,
+    SlotUp,
     SpaceSeen,
     Ticked,
     Unfollowed,
@@ -66,7 +68,7 @@ class Snapshot:
     asked: bool  # whether something was said on it and not answered yet
     linked: bool  # whether there is a session
     lasting: bool  # whether there is none until a person does something about it
-    ready: bool  # whether the pool is up
+    ready: bool  # whether a slot is up
     busy: tuple[int, ...]  # slots with a batch in flight
     why_idle: str  # in a few words, for people; "" while it works
     running: int  # shards in a batch whose run of them counts
@@ -113,7 +115,7 @@ class AgentCore:
             asked=state.talk.asked is not None,
             linked=bool(state.talk.session),
             lasting=state.talk.lasting and not state.talk.up,
-            ready=state.ready,
+            ready=state.slots.ready,
             busy=tuple(slot.number for slot in state.slots.every if slot.flights),
             why_idle=_why_idle(state),
             running=sum(len(holding.placed) for holding in state.holdings.values()),
@@ -129,10 +131,18 @@ def _note(state: State, event: Event, now: float) -> None:
     match event:
         case Ticked():
             pass
-        case PoolStarted():
-            state.ready, state.pool_lost = True, ""
-        case PoolLost(reason):
-            state.ready, state.pool_lost = False, reason
+        case SlotUp(slot):
+            state.slots.up(slot)
+            state.pool_lost = ""
+        case SlotGone():
+            dispatch.gone(state, event, now)
+        case PoolFellBack(why):
+            state.emit(Tell(f"works in plain processes: {why}"))
+        case PoolLost(reason, error):
+            state.slots.down()
+            state.pool_lost = reason
+            if error is not None:
+                state.emit(Quit(error))
         case LinkUp(farm):
             _link_up(state, farm)
         case LinkDown(reason, lasting):
@@ -368,7 +378,7 @@ def _idle(state: State) -> bool:
 
 def _hungry(state: State, now: float) -> bool:
     """Whether it takes work."""
-    return not (state.draining or state.paused) and not state.disk.closed(now) and state.ready
+    return not (state.draining or state.paused) and not state.disk.closed(now) and state.slots.ready
 
 
 def _polling(state: State, now: float) -> bool:
@@ -428,7 +438,7 @@ def _note_for_people(state: State) -> str:
         return state.too_large
     if state.push.stuck:
         return state.push.stuck
-    if state.waiting and not state.slots.busy and state.ready:
+    if state.waiting and not state.slots.busy and state.slots.ready:
         return _why_nothing_runs(state)
     unfit = [f"takes no {kind} jobs: {why}" for kind, why in {**state.differs, **state.unfit}.items()]
     return "; ".join([*unfit, *([state.narrowed] if state.slots.narrow_for else [])])
@@ -446,7 +456,7 @@ def _why_idle(state: State) -> str:
         return state.paused
     if not state.talk.session:
         return state.talk.why_down if not state.talk.up else "saying hello"
-    if not state.ready:
+    if not state.slots.ready:
         return state.pool_lost or "starting its workers"
     if state.talk.note:
         return state.talk.note

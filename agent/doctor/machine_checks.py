@@ -1,19 +1,21 @@
-"""Tries what an agent needs of this machine: room for its spool, and a Ray that starts. Leaves nothing behind."""
+"""Tries what an agent needs of this machine: room for its spool, and workers that start. Leaves nothing behind."""
 
 from __future__ import annotations
 
 import os
+import queue
 import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from muster.agent.doctor.checklist import Checklist, Rung
+from muster.agent.pool.interface import LOST_HINT, PoolEvent, PoolLost, Workers
 from muster.agent.spool import owner as owners
 from muster.agent.spool.paths import check_usable, nearest
 from muster.jobs.common import filesystems
@@ -23,7 +25,7 @@ from muster.jobs.common.units import format_size
 
 TRIED_BYTES = 64 << 20  # really taken for a moment: a quota does not show in what the file system has free
 LITTLE_BYTES = 1 << 30  # of budget: a few shards of the usual size, going out and coming in
-RUNGS = (Rung("disk"), Rung("ray"))
+RUNGS = (Rung("disk"), Rung("workers"), Rung("ray"))
 
 
 @dataclass(frozen=True)
@@ -62,25 +64,48 @@ def try_disk(sheet: Checklist, place: SpoolPlace) -> None:
     return sheet.passed("disk", text, free_bytes=free, budget_bytes=budget)
 
 
-def try_ray(sheet: Checklist) -> None:
-    """Start a pool of one worker, as an agent does, and end it."""
-    from muster.agent.pool.ray_local import Pool
+def try_workers(sheet: Checklist) -> None:
+    """Start a worker as a plain process, and end it: without these there is no agent."""
+    from muster.agent.pool.processes import Processes
 
+    try:
+        seconds = _start_pool(Processes)
+    except MusterError as error:
+        return sheet.failed("workers", error)
+    return sheet.passed("workers", f"a plain process is ready in {seconds:.1f} s", seconds=seconds)
+
+
+def try_ray(sheet: Checklist) -> None:
+    """Start a Ray with one worker, as an agent does, and end it. An agent does without."""
+    from muster.agent.pool.ray_local import LocalRay
+
+    try:
+        seconds = _start_pool(lambda log: LocalRay(1, log))
+    except MusterError as error:
+        return sheet.warned("ray", f"{error.message}; agents here work in plain processes", error.hint)
+    return sheet.passed("ray", f"starts with one worker in {seconds:.1f} s, and ends", seconds=seconds)
+
+
+def _start_pool(make: Callable[[Path], Workers]) -> float:
+    """The seconds until its first worker is up; a MusterError if none ever is. `make` is told of a file for a log."""
+    from muster.agent.pool.pool import Pool
+
+    told: queue.SimpleQueue[PoolEvent] = queue.SimpleQueue()
     folder = Path(tempfile.mkdtemp(prefix="muster-doctor-"))
-    pool = Pool(folder, 1, lambda event: None, folder / "ray.log")
+    (folder / "run").mkdir()
+    pool = Pool(folder / "run", 1, told.put, make(folder / "log"))
     begun = time.monotonic()
     try:
         with _signals_raise():
             pool.start()
+            event = told.get()
             seconds = time.monotonic() - begun
-    except MusterError as error:
-        return sheet.failed("ray", error)
-    except SystemExit:  # what Ray's own handler makes of a SIGTERM
-        raise KeyboardInterrupt from None
     finally:
         pool.stop()
         shutil.rmtree(folder, ignore_errors=True)
-    return sheet.passed("ray", f"starts with one worker in {seconds:.1f} s, and ends", seconds=seconds)
+    if isinstance(event, PoolLost):
+        raise event.error or MusterError(event.reason, LOST_HINT)
+    return seconds
 
 
 def _problem(folder: Path, shared: bool, budget: int) -> tuple[str, str] | None:

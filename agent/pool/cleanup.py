@@ -1,11 +1,13 @@
-"""What a pool leaves behind: the record of its processes and temp folder, and removing them. Never starts anything."""
+"""A pool's temp folder and the record of its processes: making them, and removing all they name. Starts nothing."""
 
 from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
 import stat
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -21,6 +23,7 @@ from muster.jobs.user_code import reaper
 
 RECORD = "pool.json"
 TEMP_NAME = re.compile(r"mst-[0-9a-f]{8}")
+TEMP_ROOT_LENGTH = 20  # Ray's sockets lie 13 + 66 characters further down; AF_UNIX ends at 107, macOS's at 103
 SWEEP_SECONDS = 10.0  # for killed processes to be gone
 LOOK_SECONDS = 0.02
 
@@ -31,6 +34,22 @@ class PoolRecord(msgspec.Struct, frozen=True):
     owner: ProcessId
     temp: str
     processes: tuple[ProcessId, ...] = ()
+
+
+def make_temp(folder: Path) -> Path:
+    """A temp folder for us alone, which the record in `folder` names before it is there."""
+    root = tempfile.gettempdir()
+    temp = Path(root if len(root) <= TEMP_ROOT_LENGTH else "/tmp") / f"mst-{secrets.token_hex(4)}"
+    record(folder, temp)
+    temp.mkdir(mode=0o700)
+    empty(temp).mkdir(mode=0o700)
+    return temp
+
+
+def empty(temp: Path) -> Path:
+    """The folder that all of a pool is started in: whatever lies where somebody types `agent join`, a jobs.py or a
+    numpy.py, is no module of a worker's."""
+    return temp / "empty"
 
 
 def record(folder: Path, temp: Path) -> None:

@@ -8,11 +8,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from muster.agent.core.actions import Kill, Run
-from muster.agent.core.events import BatchEnded, Event, Kept, PoolLost, SlotsSeen, SlotView, WorkerDied
+from muster.agent.core.events import (
+    BatchEnded,
+    Event,
+    Kept,
+    PoolFellBack,
+    PoolLost,
+    SlotGone,
+    SlotsSeen,
+    SlotUp,
+    SlotView,
+    WorkerDied,
+)
 from muster.agent.host import memory as weigh
 from muster.agent.host import priority
 from muster.agent.host.taken_kinds import Takes
-from muster.agent.pool import interface, ray_local
+from muster.agent.pool import interface
+from muster.agent.pool.interface import Needs, PoolKind
+from muster.agent.pool.pool import Pool
+from muster.agent.pool.processes import Processes
+from muster.agent.pool.ray_local import LocalRay
 from muster.agent.spool.paths import At, Spool
 from muster.jobs.common import cgroups
 from muster.jobs.common.durable import is_full
@@ -44,6 +59,7 @@ class PoolController:
         spool: Spool,
         name: str,
         slots: int,
+        kind: PoolKind | None,
         packs: Path | None,
         pythons: Mapping[str, str],
         takes: Takes,
@@ -57,13 +73,20 @@ class PoolController:
         self._takes = takes
         self._envs = envs  # what those have, as the hello says; "" is our own
         self._put = put
-        self._flying: dict[int, Run] = {}  # by the pool's ticket
+        self._flying: dict[int, Run] = {}  # by ticket
         self._at: dict[int, At] = {}
         self._frozen: set[int] = set()  # slots
         self._kind: dict[int, tuple[object, ...]] = {}  # slot → worker, nice and ionice it has
         self._weights: dict[int, int] = {}  # bytes of busy slots when they were last weighed
         self._oom_kills = cgroups.OomKills()
-        self.pool: interface.Pool = ray_local.Pool(spool.run, slots, self._on_event, spool.log)
+        self.pool: interface.Pool = self._make(kind, slots)
+
+    def _make(self, kind: PoolKind | None, slots: int) -> Pool:
+        """The one asked for; else Ray's, with plain processes until it is there, or for good where it never is."""
+        run, processes = self._spool.run, Processes(self._spool.log)
+        if kind == "processes":
+            return Pool(run, slots, self._on_event, processes)
+        return Pool(run, slots, self._on_event, LocalRay(slots, self._spool.log), None if kind == "ray" else processes)
 
     def _on_event(self, event: interface.PoolEvent) -> None:
         """On the pool's thread."""
@@ -90,9 +113,12 @@ class PoolController:
                 return BatchEnded(run.ticket, Outcome((), 0, 0, 0, 0.0, 0, (), full=str(error)))
             mishaps = tuple(Mishap(n, "exception", str(error), "", 0.0, 0) for n, _, _ in run.items)
             return BatchEnded(run.ticket, Outcome((), 0, 0, 0, 0.0, 0, mishaps))
+        self._flying[run.ticket] = run
+        work = run.info.work
         try:
-            self._flying[self.pool.submit(run.slot, batch)] = run
+            self.pool.submit(run.slot, run.ticket, batch, Needs(work.cpus, work.gpus, work.memory))
         except MusterError as error:
+            del self._flying[run.ticket]
             return WorkerDied(run.slot, (run.ticket,), None, True, error.message)
         return None
 
@@ -203,8 +229,16 @@ class PoolController:
                 return BatchEnded(run.ticket, outcome) if run else None
             case interface.WorkerDied():
                 return self._death(news.event, news.marked)
-            case interface.PoolLost(reason):
-                return PoolLost(reason)
+            case interface.SlotUp(slot):
+                return SlotUp(slot)
+            case interface.SlotGone(slot, why, tickets):
+                for ticket in tickets:
+                    self._flying.pop(ticket, None)
+                return SlotGone(slot, why, tickets)
+            case interface.FellBack(why):
+                return PoolFellBack(why)
+            case interface.PoolLost(reason, error):
+                return PoolLost(reason, error)
 
     def _death(self, died: interface.WorkerDied, marked: slot_marker.Marked | None) -> WorkerDied:
         taken = "" if died.killed_by_us else self._oom_kills.said(self._weights.get(died.slot, 0))

@@ -1,12 +1,44 @@
-"""What a pool of workers is to the agent, and the events that it tells of them. `controller` opens the one there is."""
+"""A pool's two ports: `Pool`, what the agent asks and is told of slots; `Workers`, how worker processes come to be.
+
+`pool` stands between them and is the one implementation of the upper; `controller` chooses one of the lower.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from pathlib import Path
+from typing import Literal, Protocol, TypeAlias, get_args
 
 from muster.jobs.common.errors import MusterError
+from muster.jobs.common.processes import ProcessId
 from muster.jobs.workbench.batch import Batch, Outcome
+
+PoolKind = Literal["ray", "processes"]
+POOL_KINDS: tuple[PoolKind, ...] = get_args(PoolKind)
+LOST_HINT = "check free memory, /dev/shm, `ulimit -u` and /tmp; agent.log may say more"  # of a PoolLost with no error
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a worker must be given for the batches of a job."""
+
+    cpus: int = 1
+    gpus: int = 0
+    memory: int | None = None  # bytes; None: the job does not say
+
+
+# --- the upper port: slots ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SlotUp:
+    """A slot has a worker that said its first word. Batches may be submitted to it until a WorkerDied or SlotGone of
+    that slot, or a PoolLost."""
+
+    slot: int
+    place: str = ""  # the name of the machine it is on; "" for this one
+    pid: int | None = None  # of the worker; None where it is not on this machine
 
 
 @dataclass(frozen=True)
@@ -20,7 +52,8 @@ class BatchDone:
 
 @dataclass(frozen=True)
 class WorkerDied:
-    """A slot's worker is gone; of its batches the first was running. Told before another runs anything in that slot."""
+    """A slot's worker is gone; of its batches the first was running. Told after all that the worker said, and before
+    another runs anything in that slot. Another is started, and a SlotUp follows."""
 
     slot: int
     tickets: tuple[int, ...]
@@ -29,38 +62,127 @@ class WorkerDied:
 
 
 @dataclass(frozen=True)
+class SlotGone:
+    """A slot has no worker, and there may not be another; what was submitted to it and has not been told of was not
+    run, and will not be. A SlotUp may follow all the same."""
+
+    slot: int
+    why: str
+    tickets: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class PoolLost:
-    """Ray itself is gone; a WorkerDied for each slot that had batches came before. `stop` it; `start` begins anew."""
+    """No worker is left, and none is started; a WorkerDied for each slot that had batches came before. `stop` it;
+    `start` begins anew. With an `error`, that would fail again."""
 
     reason: str
+    error: MusterError | None = None
 
 
-class PoolNotStarted(MusterError):
-    """Ray did not come up, or went while it did. Another start may do."""
+@dataclass(frozen=True)
+class FellBack:
+    """The workers that were wanted cannot be had; those of another sort have all slots from now on."""
 
-    default_hint = "check free memory, /dev/shm, `ulimit -u` and /tmp; agent.log may say more"
+    why: str
 
 
-PoolEvent: TypeAlias = BatchDone | WorkerDied | PoolLost
+PoolEvent: TypeAlias = FellBack | SlotUp | BatchDone | WorkerDied | SlotGone | PoolLost
 
 
 class Pool(Protocol):
-    """Slots with a worker each, on this machine. What becomes of batches comes as events."""
+    """Slots with a worker each. What becomes of slots and batches comes as events, one at a time."""
 
     def start(self) -> None:
-        """Every worker is up once this returns. A PoolNotStarted if another try may do better, else a MusterError."""
+        """Begin to start workers, and return at once. A SlotUp follows for each slot, or a PoolLost."""
 
-    def stop(self) -> None:
-        """End all that was started. Batches still running are killed without an event; drain first."""
+    def want(self, slots: int) -> None:
+        """So many slots at least."""
 
-    def submit(self, slot: int, batch: Batch) -> int:
-        """Queue a batch on a slot's worker, which runs them in order; the ticket its event will carry."""
+    def submit(self, slot: int, ticket: int, batch: Batch, needs: Needs) -> None:
+        """Queue a batch on a slot's worker, which runs them in order; one event will carry the caller's ticket. To a
+        slot that is not up nobody submits, but the news of that may be under way: then it waits for the next worker."""
 
     def kill(self, slot: int) -> None:
         """SIGKILL a slot's worker and its runners. A WorkerDied with `killed_by_us` follows."""
 
-    def grow(self, slots: int) -> None:
-        """So many slots at least."""
-
     def worker_pid(self, slot: int) -> int | None:
-        """None while the worker is starting."""
+        """Of a worker on this machine; None while there is none."""
+
+    def stop(self) -> None:
+        """End all that was started. Batches still running are killed without an event; drain first."""
+
+
+# --- the lower port: worker processes -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Workers may be started."""
+
+
+@dataclass(frozen=True)
+class WorkerUp:
+    """The first word of a worker."""
+
+    seat: str
+    place: str = ""  # the name of the machine it is on; "" for this one
+    process: ProcessId | None = None  # None where it is not on this machine
+
+
+@dataclass(frozen=True)
+class WorkerSaid:
+    """The encoded outcome of a batch, whole; or, with `broken`, why there is none: that worker runs nothing more."""
+
+    seat: str
+    ticket: int
+    outcome: bytes
+    broken: str = ""
+
+
+@dataclass(frozen=True)
+class WorkerGone:
+    """The last word about a worker, told once: all that it said is told, and nothing of it runs any more here."""
+
+    seat: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Closed:
+    """No worker is left and none can be started, because of `why`; the last word of all, if it is not by `close`. With
+    `hopeless`, opening it again would end the same way; or it never was open, and cannot be."""
+
+    why: str
+    hopeless: MusterError | None = None
+
+
+Word: TypeAlias = Opened | WorkerUp | WorkerSaid | WorkerGone | Closed
+
+
+class Workers(Protocol):
+    """Worker processes by seat. A seat is a name that one worker has, and none after it. What becomes of them is told
+    by `tell`, from any thread, by one that holds no lock; the pool handles words one at a time, in the order told.
+
+    The seat of a worker is in its first environment, as MUSTER_SEAT, and so in that of all it starts on this machine.
+    """
+
+    heeds_needs: bool  # whether `start` heeds them: a worker of other needs is then replaced before it runs a batch
+
+    def open(self, temp: Path, tell: Callable[[Word], None]) -> None:
+        """Begin, and return at once: an Opened follows, or a Closed. `temp` is a folder of ours alone, which is removed
+        after the end; whatever is started names it, or a seat, which begins with its name, in its command line or
+        first environment, so that it is found even after a kill -9 of us."""
+
+    def start(self, seat: str, needs: Needs) -> None:
+        """Begin to start a worker: a WorkerUp follows, and in any case a WorkerGone, once."""
+
+    def send(self, seat: str, ticket: int, batch: bytes, name: str) -> None:
+        """Have a worker that is up run an encoded batch after those it has. One that is gone lets it be. `name` says
+        what it is, for people."""
+
+    def kill(self, seat: str) -> None:
+        """SIGKILL a worker and what it runs, up or not, if it is not gone yet. Its WorkerGone follows."""
+
+    def close(self) -> None:
+        """End all of them without a word, and return once no word comes any more."""

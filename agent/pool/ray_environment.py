@@ -7,12 +7,12 @@ import os
 import re
 import secrets
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-TEMP_ROOT_LENGTH = 20  # sockets lie 13 + 66 characters further down, and AF_UNIX ends at 107, macOS's at 103
+from muster.agent.pool import worker_environment
+
 # Read by Ray at its import and by its processes. The user's own RAY_ variables are out of sight meanwhile.
 RAY_SETTINGS = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # listen on loopback only
@@ -30,13 +30,6 @@ RAY_SETTINGS = {
     "RAY_ROTATION_MAX_BYTES": str(4 << 20),
     "RAY_ROTATION_BACKUP_COUNT": "1",
 }
-THREADS = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-)
 OWN_QUESTION = "Missing authorization header"  # what it says when we ask whether it refuses who has no token
 COMPLAINTS = 10  # lines of each file
 COMPLAINTS_BYTES = 64 << 10
@@ -58,19 +51,12 @@ def quiet() -> None:
         worker.__dict__["_worker_logs_enabled"] = False
 
 
-def temp_path() -> Path:
-    root = tempfile.gettempdir()
-    return Path(root if len(root) <= TEMP_ROOT_LENGTH else "/tmp") / f"mst-{secrets.token_hex(4)}"
-
-
 def furnish(temp: Path) -> None:
-    """A folder for us alone, with the token without which nobody may talk to Ray, and Ray's own folder in it.
+    """Put the token without which nobody may talk to Ray into a folder for us alone, and Ray's own folder.
 
     Ray opens its folder to everybody, to write and to delete: so it is never the one that keeps others out.
     """
-    temp.mkdir(mode=0o700)
-    for folder in (rays(temp), empty(temp)):
-        folder.mkdir(mode=0o700)
+    rays(temp).mkdir(mode=0o700)
     token = temp / "token"
     token.touch(mode=0o600)
     token.write_text(TOKEN)
@@ -79,12 +65,6 @@ def furnish(temp: Path) -> None:
 def rays(temp: Path) -> Path:
     """Where Ray has its sockets and logs. Short, as sockets' paths must be."""
     return temp / "r"
-
-
-def empty(temp: Path) -> Path:
-    """The folder that Ray is started in. Its processes stay in it, and Ray has its workers look for modules there
-    before all others: whatever lies where somebody types `agent join`, a jobs.py or a numpy.py, is none of theirs."""
-    return temp / "empty"
 
 
 def complaints(temp: Path) -> list[str]:
@@ -106,10 +86,7 @@ def environment(temp: Path) -> Iterator[None]:
     before = dict(os.environ)
     for name in [name for name in before if name.startswith("RAY_")]:
         del os.environ[name]
-    os.environ.update(RAY_SETTINGS, RAY_AUTH_TOKEN_PATH=str(temp / "token"), **dict.fromkeys(THREADS, "1"))
-    if "PYTHONPATH" in before:  # Ray is started elsewhere. An empty entry, our current folder, is left out.
-        entries = before["PYTHONPATH"].split(os.pathsep)
-        os.environ["PYTHONPATH"] = os.pathsep.join(str(Path(entry).absolute()) for entry in entries if entry)
+    os.environ.update(RAY_SETTINGS, RAY_AUTH_TOKEN_PATH=str(temp / "token"), **worker_environment.settings())
     try:
         yield
     finally:

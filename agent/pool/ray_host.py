@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from muster.agent.pool import authentication, ray_environment
+from muster.agent.pool.socket_workers import SILENT_DEATH
 from muster.agent.pool.worker import Worker
 from muster.agent.pool.worker_socket import WorkerSocket
 from muster.jobs.common.errors import MusterError
@@ -28,7 +29,6 @@ from muster.jobs.common.logs import open_log
 from muster.jobs.contract.requirements import pip_line
 
 STORE_BYTES = 80 << 20  # Ray's least is 75 MB; only touched pages count, and batches and outcomes hardly touch it
-SILENT_DEATH = "its process ended without a word: kill -9, the out-of-memory killer, or an exit in its code"
 
 
 class HostOrder(msgspec.Struct, frozen=True, array_like=True):
@@ -93,7 +93,7 @@ def main() -> int:
                 ray.kill(actors[asked.seat])
             continue
         actors[asked.seat] = remote.remote(order.worker, asked.seat, order.log)
-        done = actors[asked.seat].serve.remote(order.address).future()
+        done = actors[asked.seat].serve_at.remote(order.address).future()
         done.add_done_callback(lambda future, seat=asked.seat: say(HostWord(_why(future), seat)))
 
 

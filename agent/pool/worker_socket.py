@@ -88,16 +88,17 @@ def is_of_our_user(sock: socket.socket) -> bool:
 
 
 class WorkerSockets:
-    """The agent's ends of all lanes, and calls from other threads: one at a time, on the thread that runs it."""
+    """The agent's ends of all lanes, and calls from other threads: one at a time, on the thread that runs it.
 
-    def __init__(self, address: Path) -> None:
+    With an `address`, whoever of our own user calls there has one.
+    """
+
+    def __init__(self, address: Path | None = None) -> None:
         self._calls: deque[Callable[[], None] | None] = deque()
         self._selector = selectors.DefaultSelector()
         self._answer_checks, self._bell = socket.socketpair()
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(str(address))
-        self._listener.listen(128)
-        for sock in (self._answer_checks, self._bell, self._listener):
+        self._listener = None if address is None else _listening(address)
+        for sock in (self._answer_checks, self._bell):
             sock.setblocking(False)
 
     def put(self, call: Callable[[], None] | None) -> None:
@@ -106,10 +107,15 @@ class WorkerSockets:
         with suppress(OSError):  # rung often enough, or gone
             self._bell.send(b"!")
 
+    def add(self, worker_socket: WorkerSocket) -> None:
+        """Hear this one too. On the thread that runs it, or before there is one."""
+        self._selector.register(worker_socket.socket, selectors.EVENT_READ, worker_socket)
+
     def run(self, heard: Callable[[WorkerSocket, bytes], None], ended: Callable[[WorkerSocket], None]) -> None:
         """Until it is told to end."""
         self._selector.register(self._answer_checks, selectors.EVENT_READ)
-        self._selector.register(self._listener, selectors.EVENT_READ)
+        if self._listener is not None:
+            self._selector.register(self._listener, selectors.EVENT_READ)
         try:
             while self._wait(heard, ended):
                 continue
@@ -120,8 +126,8 @@ class WorkerSockets:
         for key, _ in self._selector.select():
             if isinstance(key.data, WorkerSocket):
                 self._listen(key.data, heard, ended)
-            elif key.fileobj is self._listener:
-                self._accept()
+            elif self._listener is not None and key.fileobj is self._listener:
+                self._accept(self._listener)
             elif not self._answer():
                 return False
         return True
@@ -140,14 +146,14 @@ class WorkerSockets:
             worker_socket.close()
             ended(worker_socket)
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         with suppress(OSError):
-            sock, _ = self._listener.accept()
+            sock, _ = listener.accept()
             if not is_of_our_user(sock):
                 sock.close()
                 return
             sock.setblocking(True)
-            self._selector.register(sock, selectors.EVENT_READ, WorkerSocket(sock))
+            self.add(WorkerSocket(sock))
 
     def _answer(self) -> bool:
         with suppress(BlockingIOError):
@@ -165,4 +171,13 @@ class WorkerSockets:
                 key.data.close()
         self._selector.close()
         for sock in (self._answer_checks, self._bell, self._listener):
-            sock.close()
+            if sock is not None:
+                sock.close()
+
+
+def _listening(address: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(address))
+    listener.listen(128)
+    listener.setblocking(False)
+    return listener

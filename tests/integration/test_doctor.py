@@ -26,7 +26,7 @@ SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"  # where no `coordinator` is
 WAY = ["name", "port", "ssh banner", "host key", "login", "channels", "connections", "quiet shell", "command"]
 OPENSSH_WAY = ["name", "ssh", "quiet shell", "command", "version", "connections"]
 THERE = ["coordinator", "round trip", "pull rate"]
-HERE = ["disk", "ray"]
+HERE = ["disk", "workers", "ray"]
 TO_PULLER = Decoder(ToPuller)
 
 both = pytest.mark.parametrize("ssh", ["paramiko", "openssh"])
@@ -159,7 +159,7 @@ def test_a_folder(farm: FarmHarness, tmp_path: Path, capsys: pytest.CaptureFixtu
     options = ["--no-ray", "--json", "--spool", str(tmp_path / "spool")]
     found = heard(cli.main(["doctor", str(farm.root.path), *options]), capsys)
     assert found.exit_code == 0
-    assert found.outcomes("pass") == ["root", "coordinator", "disk"]
+    assert found.outcomes("pass") == ["root", "coordinator", "disk", "workers"]
 
 
 def test_a_folder_that_is_no_root(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

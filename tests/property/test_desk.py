@@ -39,13 +39,14 @@ from muster.agent.core.events import (
     NotPulled,
     PartDamaged,
     PoolLost,
-    PoolStarted,
     Pulled,
     PullUp,
     PushAnswered,
     PushDown,
     PushUp,
+    SlotGone,
     SlotsSeen,
+    SlotUp,
     SlotView,
     SpaceSeen,
     Ticked,
@@ -130,7 +131,7 @@ class DeskMachine(RuleBasedStateMachine):
         self.draining = False
         self.ended = False
         self.past_news: list[News] = []
-        self.pool = False
+        self.slots_up: set[int] = set()
         self.lent = 3  # cpus
         self.frozen: set[int] = set()  # slots
 
@@ -174,7 +175,8 @@ class DeskMachine(RuleBasedStateMachine):
                 self.ended = True
 
     def obey_run(self, run: Run) -> None:
-        assert self.pool and not self.draining and self.lent and not self.frozen
+        assert run.slot in self.slots_up, "a batch for a slot that has no worker"
+        assert not self.draining and self.lent and not self.frozen
         layer = run.info.layer.digest
         assert len(self.runs[run.slot]) < 2, "three batches on a slot"
         assert [item[0] for item in run.items] == sorted({item[0] for item in run.items})
@@ -337,8 +339,8 @@ class DeskMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.tell(PoolStarted())
-        self.pool = True
+        for slot in self.runs:
+            self.slot_comes(slot)
         self.link_comes()
         self.welcome(set(), [])
         self.push_comes()
@@ -429,7 +431,7 @@ class DeskMachine(RuleBasedStateMachine):
             self.link_goes()
         elif what == "push" and self.push_up:
             self.push_goes()
-        elif what == "pool" and self.pool:
+        elif what == "pool" and self.slots_up:
             self.pool_goes()
         elif what == "bye" and self.syncing():
             self.says_bye()
@@ -503,7 +505,7 @@ class DeskMachine(RuleBasedStateMachine):
         committed = data.draw(st.booleans())
         kept = {run.ticket: Kept(tuple(n for n, _, _ in run.items), 1, SHARD_BYTES)} if committed else {}
         running = data.draw(st.sampled_from(run.items)) if marked else None
-        dead = data.draw(st.integers(1, len(self.runs[slot])))  # the rest went to its successor already
+        dead = data.draw(st.integers(1, len(self.runs[slot])))  # the rest waits for its successor already
         flights, self.runs[slot] = self.runs[slot][:dead], self.runs[slot][dead:]
         if committed:
             self.keep(run, kept[run.ticket].numbers)
@@ -514,6 +516,7 @@ class DeskMachine(RuleBasedStateMachine):
         barren = not ours and self.core.state.slots.every[slot].barren >= 2
         event = WorkerDied(slot, tickets(flights), running, ours, "died", kept)
         self.after_death(flights, barren and self.blames_nobody(run, running))
+        self.slots_up.discard(slot)
         self.tell(event)
 
     def blames_nobody(self, run: Run, running: tuple[int, int, int] | None) -> bool:
@@ -535,7 +538,29 @@ class DeskMachine(RuleBasedStateMachine):
         slot = self.doomed.pop()
         flights, self.runs[slot] = self.runs[slot], []
         self.after_death(flights, False)
+        self.slots_up.discard(slot)
         self.tell(WorkerDied(slot, tickets(flights), None, True, "killed"))
+
+    @precondition(lambda self: len(self.slots_up) < len(self.runs) and not self.ended)
+    @rule(data=st.data())
+    def next_worker_comes(self, data: st.DataObject) -> None:
+        self.slot_comes(data.draw(st.sampled_from(sorted(self.runs.keys() - self.slots_up))))
+
+    def slot_comes(self, slot: int) -> None:
+        self.slots_up.add(slot)
+        self.tell(SlotUp(slot))
+
+    @precondition(lambda self: not self.ended)
+    @rule(data=st.data(), slot=st.integers(0, 2))
+    def slot_goes(self, data: st.DataObject, slot: int) -> None:
+        """With all that it was given and that is not told of, or but the last: that waits for another worker."""
+        there = len(self.runs[slot])
+        count = data.draw(st.integers(max(0, there - 1), there))
+        flights, self.runs[slot] = self.runs[slot][:count], self.runs[slot][count:]
+        self.after_death(flights, False)
+        self.slots_up.discard(slot)
+        self.doomed.discard(slot)
+        self.tell(SlotGone(slot, "its node went", tickets(flights)))
 
     @precondition(busy)
     @rule(data=st.data())
@@ -556,9 +581,11 @@ class DeskMachine(RuleBasedStateMachine):
         if self.flying.get((run.info.layer.digest, victim[0])) == run.ticket:
             self.end((run.info.layer.digest, victim[0]), "failed")
         self.after_death(flights, False)
+        self.slots_up.discard(slot)
         self.tell(WorkerDied(slot, tickets(flights), victim, True, "killed"))
 
     def pool_goes(self) -> None:
+        self.slots_up.clear()  # nothing is started in one that died first
         for slot, flights in self.runs.items():
             if flights:
                 self.runs[slot] = []
@@ -568,14 +595,7 @@ class DeskMachine(RuleBasedStateMachine):
                 self.tell(WorkerDied(slot, tickets(flights), None, False, "gone"))
                 if self.ended:
                     return
-        self.pool = False
         self.tell(PoolLost("gone"))
-
-    @precondition(lambda self: not self.pool and not self.ended)
-    @rule()
-    def pool_comes(self) -> None:
-        self.pool = True
-        self.tell(PoolStarted())
 
     # --- rules: push ---
 
@@ -737,8 +757,8 @@ class DeskMachine(RuleBasedStateMachine):
             self.link_comes()
         elif not self.push_up:
             self.push_comes()
-        elif not self.pool:
-            self.pool_comes()
+        elif len(self.slots_up) < len(self.runs):
+            self.slot_comes(min(self.runs.keys() - self.slots_up))
         else:
             self.time_passes(2.0)
 

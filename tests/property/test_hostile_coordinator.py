@@ -19,11 +19,11 @@ from muster.agent.core.events import (
     LinkDown,
     LinkUp,
     NotPulled,
-    PoolStarted,
     Pulled,
     PullUp,
     PushAnswered,
     PushUp,
+    SlotUp,
     Ticked,
 )
 from muster.agent.core.state_machine import AgentCore
@@ -102,7 +102,7 @@ class World:
         self.pushing: Push | None = None
         self.answer_checks = AnswerChecks()
         self.refused = 0
-        pool: list[Event] = [PoolStarted()] if ready else []
+        pool: list[Event] = [SlotUp(0), SlotUp(1)] if ready else []
         for event in (*pool, PushUp(), PullUp(), LinkUp(FARM)):
             self.tell(event)
 

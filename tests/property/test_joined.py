@@ -17,10 +17,10 @@ from muster.agent.core.events import (
     Heard,
     LinkDown,
     LinkUp,
-    PoolStarted,
     PushAnswered,
     PushDown,
     PushUp,
+    SlotUp,
     Ticked,
 )
 from muster.agent.core.state_machine import AgentCore
@@ -59,7 +59,8 @@ class Pair:
         self.runs: deque[Run] = deque()
         self.doubts: list[str] = []
         self.handle(e.Ticked())
-        for event in (PoolStarted(), LinkUp(FARM), PushUp()):
+        slots: list[Event] = [SlotUp(slot) for slot in range(who().cpus)]
+        for event in [*slots, LinkUp(FARM), PushUp()]:
             self.tell(event)
 
     # --- the two machines ---

@@ -1,47 +1,364 @@
-"""What the pool tells of its batches, whenever the news of a worker's death comes between its words. Without Ray."""
+"""What a pool tells of its slots and batches, in whatever order its workers come, speak, break and die, and hand their
+slots over. Without any process: a model of the lower port, and one of what may be told."""
 
 from __future__ import annotations
 
-import socket
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-from hypothesis import given
+import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from muster.agent.pool.interface import BatchDone, PoolEvent, WorkerDied
-from muster.agent.pool.ray_local import Pool, _Worker
-from muster.agent.pool.worker import WorkerDone
-from muster.agent.pool.worker_socket import WorkerSocket
+from muster.agent.pool import interface
+from muster.agent.pool.interface import Needs, Word
+from muster.agent.pool.pool import DEATHS_BEFORE_UP, Pool
+from muster.jobs.common.errors import MusterError
 from muster.jobs.common.processes import ProcessId
 from muster.jobs.workbench.batch import Outcome
+from tests.support.farm import until
+from tests.support.standin import batch
 
-BATCHES = 6
-OUTCOME = msgspec.msgpack.encode(Outcome((), 0, 0, 0, 0.0, 0, ()))
+SLOTS = 2
+OUTCOME = Outcome((), 0, 0, 0, 0.0, 0, ())
+NEEDS = [Needs(), Needs(cpus=2)]
 
 
-@given(st.integers(0, BATCHES), st.integers(0, BATCHES), st.booleans())
-def test_outcomes_are_told_in_the_order_they_ran_and_a_death_after_them(good: int, noticed: int, breaks: bool) -> None:
-    """The first `good` batches succeed; the worker breaks at the next, or dies, which may be noticed before its last
-    words are heard."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        worker_socket = WorkerSocket(ours)
-        worker_socket.name = "seat"
-        events: list[PoolEvent] = []
-        pool = Pool(Path(), 1, events.append)
-        worker = _Worker(0, "seat", mark=ProcessId(0, 0.0), is_open=True, worker_socket=worker_socket)
-        worker.batches = dict.fromkeys(range(BATCHES), b"")
-        pool._workers = [worker]
-        pool._pass_on(worker)
-        pool._lost = "no Ray"  # so that nobody is put in a dead worker's place
-        for ticket in range(BATCHES if breaks else good):
-            if ticket == noticed or (breaks and ticket == good):
-                worker.reason = worker.reason or "died"
-            broken = "it broke" if ticket >= good else ""
-            pool._heard(worker_socket, msgspec.msgpack.encode(WorkerDone(ticket, b"" if broken else OUTCOME, broken)))
-        worker.reason = worker.reason or "died"
-        assert not [event for event in events if isinstance(event, WorkerDied)]
-        pool._silent(worker_socket)
-    assert [event.ticket for event in events if isinstance(event, BatchDone)] == list(range(good))
-    assert events[good:] == [WorkerDied(0, tuple(range(good, BATCHES)), "died", False)]
+class Seats:
+    """Workers that come up, speak and die when they are told to. A seat that was killed dies at some time after."""
+
+    def __init__(self, heeds_needs: bool = True, slow: bool = False) -> None:
+        self.heeds_needs = heeds_needs
+        self.slow = slow  # it says by `comes` that it is open
+        self.tell: Callable[[Word], None] = lambda word: None
+        self.needs: dict[str, Needs] = {}  # of each seat that was started
+        self.up: list[str] = []
+        self.sent: dict[str, list[int]] = {}  # seat → tickets of which nothing was said
+        self.killed: set[str] = set()
+        self.is_open = False
+
+    def open(self, temp: Path, tell: Callable[[Word], None]) -> None:
+        assert temp.is_dir() and not self.is_open
+        self.tell = tell
+        if not self.slow:
+            self.comes()
+
+    def comes(self) -> None:
+        self.is_open = True
+        self.tell(interface.Opened())
+
+    def start(self, seat: str, needs: Needs) -> None:
+        assert self.is_open and seat not in self.needs, "a seat is one worker's alone"
+        self.needs[seat], self.sent[seat] = needs, []
+
+    def send(self, seat: str, ticket: int, batch: bytes, name: str) -> None:
+        assert seat in self.up, "a batch for a worker that never said a word"
+        if seat in self.sent:
+            self.sent[seat].append(ticket)
+
+    def kill(self, seat: str) -> None:
+        assert seat in self.needs
+        self.killed.add(seat)
+
+    def close(self) -> None:
+        self.is_open = False
+        self.sent.clear()
+
+    # --- what happens to them ---
+
+    def waiting(self) -> list[str]:
+        return [seat for seat in self.sent if seat not in self.up]
+
+    def running(self) -> list[str]:
+        return [seat for seat, tickets in self.sent.items() if tickets]
+
+    def doomed(self) -> list[str]:
+        return [seat for seat in self.sent if seat in self.killed]
+
+    def comes_up(self, seat: str) -> None:
+        self.up.append(seat)
+        self.tell(interface.WorkerUp(seat, process=ProcessId(1000 + len(self.needs), 0.0)))
+
+    def says(self, seat: str) -> None:
+        ticket = self.sent[seat].pop(0)
+        self.tell(interface.WorkerSaid(seat, ticket, msgspec.msgpack.encode(OUTCOME)))
+
+    def breaks(self, seat: str) -> None:
+        self.tell(interface.WorkerSaid(seat, self.sent[seat][0], b"", "it broke"))
+
+    def dies(self, seat: str) -> None:
+        del self.sent[seat]
+        self.tell(interface.WorkerGone(seat, "died"))
+
+
+class PoolMachine(RuleBasedStateMachine):
+    """The model: which slots were said to be up, and what was submitted and not told of, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.seats = Seats()  # of the workers that are wanted
+        self.up: set[int] = set()
+        self.flying: dict[int, list[tuple[int, Needs]]] = {slot: [] for slot in range(SLOTS)}
+        self.ours: set[int] = set()  # slots that were killed since their last death
+        self.tickets = 0
+        self.lost: interface.PoolLost | None = None
+        self.fell_back = False
+        self.pool = self.make_pool()
+        self.pool.start()
+
+    def make_pool(self) -> Pool:
+        return Pool(Path(self.folder.name), SLOTS, self.hear, self.seats)
+
+    @property
+    def every(self) -> list[Seats]:
+        return [self.seats]
+
+    def teardown(self) -> None:
+        self.pool.stop()
+        assert not list(Path(self.folder.name).iterdir())
+        self.folder.cleanup()
+
+    def hear(self, event: interface.PoolEvent) -> None:
+        assert self.lost is None, "a word after the end"
+        match event:
+            case interface.SlotUp(slot, place, pid):
+                assert place == "" and pid is not None
+                self.up.add(slot)
+            case interface.BatchDone(slot, ticket):
+                assert ticket == self.flying[slot].pop(0)[0], "out of order"
+            case interface.WorkerDied(slot, tickets, reason, ours):
+                told, self.flying[slot] = self.flying[slot][: len(tickets)], self.flying[slot][len(tickets) :]
+                assert tuple(ticket for ticket, _ in told) == tickets, "of others than those that were first"
+                assert reason == "killed by the agent" if ours else reason
+                assert slot in self.ours or not ours
+                self.ours.discard(slot)
+                self.up.discard(slot)
+            case interface.FellBack():
+                self.fell_back = True
+            case interface.PoolLost():
+                self.lost = event
+                assert not any(self.flying.values()), "batches that nothing was told of"
+
+    def one_of(self, data: st.DataObject, choose: Callable[[Seats], list[str]]) -> tuple[Seats, str]:
+        return data.draw(st.sampled_from([(seats, seat) for seats in self.every for seat in choose(seats)]))
+
+    def any_of(self, choose: Callable[[Seats], list[str]]) -> bool:
+        return any(choose(seats) for seats in self.every)
+
+    # --- rules ---
+
+    @precondition(lambda self: self.any_of(Seats.waiting))
+    @rule(data=st.data())
+    def a_worker_comes_up(self, data: st.DataObject) -> None:
+        seats, seat = self.one_of(data, Seats.waiting)
+        seats.comes_up(seat)
+
+    @precondition(lambda self: self.any_of(Seats.running))
+    @rule(data=st.data())
+    def a_batch_ends(self, data: st.DataObject) -> None:
+        seats, seat = self.one_of(data, Seats.running)
+        seats.says(seat)
+
+    @precondition(lambda self: self.any_of(Seats.running))
+    @rule(data=st.data())
+    def a_worker_breaks(self, data: st.DataObject) -> None:
+        seats, seat = self.one_of(data, Seats.running)
+        seats.breaks(seat)
+        assert seat in seats.killed or self.lost
+
+    @precondition(lambda self: self.any_of(lambda seats: list(seats.sent)))
+    @rule(data=st.data(), last_words=st.integers(0, 2))
+    def a_worker_dies(self, data: st.DataObject, last_words: int) -> None:
+        """What it said before is heard first: that is the lower port's to see to."""
+        seats, seat = self.one_of(data, lambda seats: list(seats.sent))
+        for _ in range(min(last_words, len(seats.sent[seat]))):
+            seats.says(seat)
+        seats.dies(seat)
+
+    @precondition(lambda self: self.any_of(Seats.doomed))
+    @rule(data=st.data())
+    def a_kill_comes_about(self, data: st.DataObject) -> None:
+        seats, seat = self.one_of(data, Seats.doomed)
+        seats.dies(seat)
+
+    @precondition(lambda self: self.lost is None)
+    @rule(slot=st.integers(0, SLOTS - 1), needs=st.sampled_from(NEEDS))
+    def a_batch_is_submitted(self, slot: int, needs: Needs) -> None:
+        """As the agent does: to a slot that it was told is up, and never for two jobs at a time."""
+        if slot in self.up and all(other == needs for _, other in self.flying[slot]):
+            self.tickets += 1
+            self.flying[slot].append((self.tickets, needs))
+            self.pool.submit(slot, self.tickets, batch(), needs)
+
+    @rule(slot=st.integers(0, SLOTS - 1))
+    def a_slot_is_killed(self, slot: int) -> None:
+        """As the agent does: for what is running in it."""
+        if self.flying[slot]:
+            self.ours.add(slot)
+            self.pool.kill(slot)
+
+    @precondition(lambda self: self.seats.is_open and self.lost is None)
+    @rule()
+    def the_workers_are_gone_for_good(self) -> None:
+        self.seats.tell(interface.Closed("gone"))
+        if self.lost is not None:
+            with pytest.raises(MusterError, match="the pool is gone: gone"):
+                self.pool.submit(0, 0, batch(), Needs())
+
+    # --- what holds ---
+
+    @invariant()
+    def a_batch_runs_on_a_worker_that_is_given_what_it_needs(self) -> None:
+        by_ticket = {ticket: needs for flying in self.flying.values() for ticket, needs in flying}
+        for seats in self.every:
+            for seat, tickets in seats.sent.items():
+                for ticket in tickets if seats.heeds_needs else ():
+                    assert by_ticket.get(ticket, seats.needs[seat]) == seats.needs[seat]
+
+    @invariant()
+    def in_a_slot_one_worker_runs_batches(self) -> None:
+        for flying in self.flying.values():
+            tickets = {ticket for ticket, _ in flying}
+            at_work = [seat for seats in self.every for seat, sent in seats.sent.items() if tickets & set(sent)]
+            assert len(at_work) <= 1
+
+    @invariant()
+    def no_slot_waits_for_nothing(self) -> None:
+        """All that was submitted comes to an end, and a slot that is down is up again."""
+        if self.lost is None and not self.any_of(Seats.waiting) and not self.any_of(Seats.doomed):
+            assert self.up == set(range(SLOTS)), "workers are there, and their slots are not up"
+            assert self.any_of(Seats.running) or not any(self.flying.values()), "batches that nobody runs"
+            assert not self.ours, "a kill of which nothing was told"
+
+
+class HandoverMachine(PoolMachine):
+    """The workers that are wanted come late, or never; others have the slots meanwhile."""
+
+    def make_pool(self) -> Pool:
+        self.seats.slow = True
+        self.early = Seats(heeds_needs=False)
+        return Pool(Path(self.folder.name), SLOTS, self.hear, self.seats, self.early)
+
+    @property
+    def every(self) -> list[Seats]:
+        return [self.early] if self.fell_back else [self.early, self.seats]
+
+    @precondition(lambda self: not self.seats.is_open and not self.fell_back and self.lost is None)
+    @rule()
+    def they_come_late(self) -> None:
+        self.seats.comes()
+
+    @precondition(lambda self: not self.seats.is_open and not self.fell_back and self.lost is None)
+    @rule()
+    def they_never_come(self) -> None:
+        self.seats.tell(interface.Closed("no such thing here"))
+        assert self.fell_back and self.lost is None
+
+    @invariant()
+    def who_handed_over_ends(self) -> None:
+        """With its last batch."""
+        if self.lost is None and not self.fell_back and not self.any_of(Seats.waiting) and self.seats.is_open:
+            idle = [seat for seat, sent in self.early.sent.items() if not sent]
+            assert set(idle) <= self.early.killed
+
+
+PoolMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+HandoverMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+TestPool = PoolMachine.TestCase
+TestHandover = HandoverMachine.TestCase
+
+
+def started(folder: Path, *more: Seats, slots: int = 1) -> tuple[Pool, list[interface.PoolEvent]]:
+    events: list[interface.PoolEvent] = []
+    pool = Pool(folder, 1, events.append, *more)
+    pool.start()
+    return pool, events
+
+
+def first(seats: Seats) -> str:
+    return next(iter(seats.sent))
+
+
+def test_a_pool_whose_workers_never_say_a_word_is_lost_for_good(tmp_path: Path) -> None:
+    pool, events = started(tmp_path, seats := Seats())
+    for _ in range(DEATHS_BEFORE_UP):
+        seats.dies(first(seats))
+    [lost] = events
+    assert isinstance(lost, interface.PoolLost) and lost.error is not None
+    assert lost.reason == lost.error.message == "workers do not start: died"
+    pool.stop()
+
+
+def test_a_pool_that_worked_once_may_be_started_again(tmp_path: Path) -> None:
+    pool, events = started(tmp_path, seats := Seats())
+    seats.comes_up(first(seats))
+    for _ in range(DEATHS_BEFORE_UP + 1):
+        seats.dies(first(seats))
+    assert events[-1] == interface.PoolLost("workers do not start: died")
+    pool.stop()
+    pool.start()
+    seats.comes_up(first(seats))
+    assert isinstance(events[-1], interface.SlotUp)
+    pool.stop()
+
+
+def test_the_first_batches_run_before_the_workers_that_are_wanted_are_there(tmp_path: Path) -> None:
+    ray, early = Seats(slow=True), Seats(heeds_needs=False)
+    pool, events = started(tmp_path, ray, early)
+    early.comes_up(old := first(early))
+    for ticket in (1, 2):
+        pool.submit(0, ticket, batch(), Needs())
+    ray.comes()
+    pool.submit(0, 3, batch(), Needs())
+    assert early.sent[old] == [1, 2, 3] and events[1:] == [], "nothing changes before the new worker's first word"
+    early.says(old)
+    ray.comes_up(new := first(ray))
+    pool.submit(0, 4, batch(), Needs())
+    assert (early.sent[old], ray.sent[new], early.killed) == ([2, 3], [], set())
+    early.says(old)
+    early.says(old)
+    assert early.killed == {old} and ray.sent[new] == [], "not before the other is gone"
+    early.dies(old)
+    assert ray.sent[new] == [4] and isinstance(events[-1], interface.SlotUp)
+    ray.says(new)
+    assert [event.ticket for event in events if isinstance(event, interface.BatchDone)] == [1, 2, 3, 4]
+    pool.stop()
+
+
+def test_a_job_that_needs_something_else_has_its_worker_before_the_batch_runs(tmp_path: Path) -> None:
+    pool, _ = started(tmp_path, seats := Seats())
+    seats.comes_up(old := first(seats))
+    pool.submit(0, 1, batch(), Needs(gpus=1))
+    assert seats.killed == {old} and not seats.sent[old]
+    seats.dies(old)
+    seats.comes_up(new := first(seats))
+    assert (seats.needs[new], seats.sent[new]) == (Needs(gpus=1), [1])
+    pool.stop()
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_where_the_workers_that_are_wanted_do_not_start_the_others_stay(tmp_path: Path, opened: bool) -> None:
+    ray, early = Seats(slow=True), Seats(heeds_needs=False)
+    pool, events = started(tmp_path, ray, early)
+    early.comes_up(old := first(early))
+    if opened:
+        ray.comes()
+        for _ in range(DEATHS_BEFORE_UP):
+            ray.dies(first(ray))
+        why = "workers do not start: died"
+    else:
+        ray.tell(interface.Closed(why := "no Ray here", MusterError(why, "install it")))
+    assert events[1:] == [interface.FellBack(why)]
+    pool.submit(0, 1, batch(), Needs())
+    early.says(old)
+    pool.want(2)
+    assert len(early.sent) == 2
+    until(lambda: not ray.is_open, "the others to be closed")
+    pool.stop()
+    pool.start()
+    assert len(early.sent) == 2, "nor are they asked for again"
+    pool.stop()

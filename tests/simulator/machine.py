@@ -42,6 +42,7 @@ class Worker:
     life: int = 0  # of the worker: what an earlier one was to say is not heard
     frozen: bool = False
     working: bool = False  # on the first of them
+    up: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,10 +91,26 @@ class Machine:
         self._followed = {}
         left = Left(list(self.spool.parts.values()), losses, list(self.spool.inputs.values()), self.spool.codes)
         self.core = AgentCore(self._who(), left)
-        self.clock.after(self.clock.between(0.5, 3.0), self._if_alive(lambda: self.tell(e.PoolStarted())))
+        self._start_pool(0.5, 3.0)
         for role in ("control", "push", "pull"):
             self._dial(role, 0.01)
         self._tick(self.life)
+
+    def _start_pool(self, soonest: float, latest: float) -> None:
+        """Its slots come up one after the other."""
+        for slot in range(len(self._workers)):
+            self._comes_up(slot, self.clock.between(soonest, latest))
+
+    def _comes_up(self, slot: int, seconds: float) -> None:
+        """Unless it dies again, or the pool does, before that."""
+        worker = self._workers[slot]
+        life = worker.life
+        self.clock.after(seconds, self._if_alive(lambda: self._is_up(slot) if worker.life == life else None))
+
+    def _is_up(self, slot: int) -> None:
+        self._workers[slot].up = True
+        self.tell(e.SlotUp(slot))
+        self._work(slot)
 
     def kill(self) -> None:
         """By kill -9: the spool is left."""
@@ -176,6 +193,7 @@ class Machine:
                 self._hang_up("control", pause)
             case a.Run(slot=slot):
                 assert {copy.name for copy in action.inputs.values()} <= self.spool.inputs.keys(), "run without input"
+                assert self._workers[slot].up, "run in a slot that has no worker"
                 self._workers[slot].runs.append(action)
                 self._work(slot)
             case a.Kill(slot):
@@ -322,7 +340,7 @@ class Machine:
 
     def _work(self, slot: int) -> None:
         worker = self._workers[slot]
-        if worker.runs and not worker.working and not worker.frozen:
+        if worker.runs and worker.up and not worker.working and not worker.frozen:
             worker.working = True
             run, life = worker.runs[0], worker.life
             nature = self._nature(run)
@@ -381,8 +399,10 @@ class Machine:
         self._work(slot)
 
     def worker_dies(self, slot: int, ours: bool = False, at: tuple[int, int, int] | None = None) -> None:
-        """A slot's worker is killed, by us or by whatever it ran; the next takes its place at once."""
+        """A slot's worker is killed, by us or by whatever it ran; the next takes its place after a moment, or, where
+        machines come and go, the slot has none for a while."""
         worker = self._workers[slot]
+        up, worker.up = worker.up, False
         runs, worker.runs, working = worker.runs, [], worker.working
         worker.life, worker.working, worker.frozen = worker.life + 1, False, False
         kept: dict[int, e.Kept] = {}
@@ -398,17 +418,25 @@ class Machine:
                 self._keep(run, before)
                 kept[run.ticket] = e.Kept(before, len(before), len(before) * nature.out_bytes)
         tickets = tuple(run.ticket for run in runs)
-        if runs or ours:
+        if runs or ours or up:
             self.tell(e.WorkerDied(slot, tickets, running, ours, "killed by signal 9", kept))
+        if up:
+            seconds = self.clock.between(0.05, 0.6)
+            if self.clock.chance(0.1):
+                self.tell(e.SlotGone(slot, "its node went"))
+                seconds += self.clock.between(1.0, 20.0)
+            self._comes_up(slot, seconds)
 
     def pool_dies(self) -> None:
         """Ray itself; it is started again."""
         if not self.up:
             return
-        for slot in range(len(self._workers)):
-            self.worker_dies(slot)
+        for slot, worker in enumerate(self._workers):
+            if worker.runs:
+                self.worker_dies(slot)
+            worker.up, worker.life = False, worker.life + 1
         self.tell(e.PoolLost("raylet died"))
-        self.clock.after(self.clock.between(1.0, 4.0), self._if_alive(lambda: self.tell(e.PoolStarted())))
+        self._start_pool(1.0, 4.0)
 
     def damage_a_part(self) -> None:
         """A part's bytes rot; it is noticed, and deleted."""

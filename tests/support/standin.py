@@ -35,14 +35,19 @@ class Stand:
                 time.sleep(0.01)
         elif order.job == "runner":
             self._runner(Path(order.scratch))
+            time.sleep(600)
+        elif order.job == "waits-for-runner":
+            self._runner(Path(order.scratch)).wait()
+        elif order.job == "exit":
+            os._exit(3)
         return Outcome((), 0, 0, 0, 0.0, os.getpid(), ())
 
-    def _runner(self, scratch: Path) -> None:
-        """A child that leads a session of its own, as runners do, and then nothing."""
+    def _runner(self, scratch: Path) -> subprocess.Popen[bytes]:
+        """A child that leads a session of its own, as runners do."""
         child = subprocess.Popen(SLEEP, start_new_session=True)
         (scratch / "runner.new").write_text(str(child.pid))
         (scratch / "runner.new").rename(scratch / "runner")
-        time.sleep(600)
+        return child
 
 
 class Unborn:

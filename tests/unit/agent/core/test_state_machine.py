@@ -20,11 +20,12 @@ from muster.agent.core.events import (
     PackagesCame,
     PartDamaged,
     PoolLost,
-    PoolStarted,
     PushAnswered,
     PushDown,
     PushUp,
+    SlotGone,
     SlotsSeen,
+    SlotUp,
     SlotView,
     SpaceSeen,
     Ticked,
@@ -53,7 +54,7 @@ from muster.coordinator.protocol.fitting import FAILURES
 from muster.coordinator.protocol.frames import AGENT_LIMIT
 from muster.coordinator.protocol.transfer import Refused, Settled
 from muster.coordinator.protocol.values import PROTOCOL, encode
-from muster.jobs.common.errors import FencedError, LinkError, RefusedError
+from muster.jobs.common.errors import FencedError, LinkError, MusterError, RefusedError
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import Environment, Layer, MadeSource, Work
 from muster.jobs.workbench.batch import Mishap, Outcome
@@ -110,7 +111,8 @@ class World:
         self.core = core or AgentCore(who(**kwargs))
         self.orders: list[Action] = []
         self.looked = 0  # how many of the orders `said` has seen
-        self.tell(PoolStarted(), LinkUp("farm"), Heard(Welcome("farm", 1, 7, 60.0, 5.0)), PushUp())
+        slots = [SlotUp(slot.number) for slot in self.core.state.slots.every]
+        self.tell(*slots, LinkUp("farm"), Heard(Welcome("farm", 1, 7, 60.0, 5.0)), PushUp())
 
     def tell(self, *events: Event) -> list[Action]:
         new: list[Action] = []
@@ -134,8 +136,9 @@ class World:
         return self.tell(BatchEnded(run.ticket, outcome))
 
     def died(self, run: Run, running: int | None = None, ours: bool = False) -> list[Action]:
+        """Its worker is gone, and the next one there."""
         at = None if running is None else (running, 1, 1)
-        return self.tell(WorkerDied(run.slot, (run.ticket,), at, ours, "signal 9"))
+        return self.tell(WorkerDied(run.slot, (run.ticket,), at, ours, "signal 9"), SlotUp(run.slot))
 
     def said(self) -> Sync:
         """All syncs since the last look, with one more said now, as one; each is answered with nothing."""
@@ -735,10 +738,53 @@ def test_people_are_told_why_there_are_no_workers_until_there_are() -> None:
     assert "raylet" in world.core.snapshot().why_idle
     world.after(30.0)
     assert "raylet" in world.said().note
-    world.tell(PoolStarted())
+    world.tell(SlotUp(0))
     world.hear()
     world.after(30.0)
     assert world.said().note == ""
+
+
+def test_a_batch_goes_to_a_slot_that_is_up_alone() -> None:
+    world = World(cpus=2)
+    world.tell(PoolLost("raylet died"))
+    assert not of(Run, world.hear(info(), grants=[grant(0, 2)])) and not world.core.snapshot().ready
+    assert [run.slot for run in of(Run, world.tell(SlotUp(1)))] == [1]
+    assert world.core.snapshot().ready
+    assert [run.slot for run in of(Run, world.tell(SlotUp(0)))] == [0]
+
+
+def test_after_a_death_nothing_runs_in_a_slot_before_its_next_worker_is_there() -> None:
+    world = World(cpus=1)
+    (run,) = of(Run, world.hear(info(), grants=[grant(0, 1)]))
+    assert not of(Run, world.tell(WorkerDied(0, (run.ticket,), None, True, "killed")))
+    assert not of(Run, world.after(5.0))
+    assert world.core.snapshot().ready, "another worker comes by itself: it takes work all the while"
+    assert numbers(of(Run, world.tell(SlotUp(0)))) == [0]
+
+
+def test_what_a_slot_that_went_was_given_runs_elsewhere_and_nobody_is_to_blame() -> None:
+    world = World(cpus=2)
+    first, second = of(Run, world.hear(info(), grants=[grant(0, 2)]))
+    world.ended(second)
+    again = of(Run, world.tell(SlotGone(first.slot, "its node went", (first.ticket,))))
+    assert [run.slot for run in again] == [second.slot] and numbers(again) == numbers([first])
+    said = world.said()
+    assert not said.losses and not said.failures and not said.returned
+    assert not of(Run, world.tell(SlotGone(second.slot, "its node went", (again[0].ticket,))))
+    assert not world.core.snapshot().ready
+
+
+def test_a_slot_more_than_was_known_of_is_used() -> None:
+    world = World(cpus=1)
+    world.tell(Lent(2), SlotUp(1))
+    assert {run.slot for run in of(Run, world.hear(info(), grants=[grant(0, 4)]))} == {0, 1}
+
+
+def test_the_agent_ends_with_the_reason_where_a_pool_would_never_start() -> None:
+    world = World()
+    error = MusterError("workers do not start", "install it again")
+    (end,) = of(Quit, world.tell(PoolLost("workers do not start", error)))
+    assert end.error is error
 
 
 # --- pushing ---
@@ -945,7 +991,7 @@ def test_with_fewer_processors_the_youngest_stop_until_there_is_room() -> None:
 def test_more_processors_than_it_joined_with_make_more_slots() -> None:
     world = World(cpus=1)
     world.hear(info(), grants=[grant(0, 9)])
-    assert {run.slot for run in of(Run, world.tell(Lent(3)))} == {1, 2}
+    assert {run.slot for run in of(Run, world.tell(Lent(3), SlotUp(1), SlotUp(2)))} == {1, 2}
     assert world.said().lent == 3
 
 

@@ -142,6 +142,15 @@ def test_a_damaged_record_is_dropped(tmp_path: Path, raw: bytes) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_pools_folder_is_ours_alone_and_what_it_starts_in_empty(tmp_path: Path) -> None:
+    temp = cleanup.make_temp(tmp_path)
+    record = cleanup.read(tmp_path)
+    assert record is not None and record.temp == str(temp)
+    folder = cleanup.empty(temp)
+    assert list(folder.iterdir()) == [] and all(one.stat().st_mode & 0o777 == 0o700 for one in (temp, folder))
+    assert cleanup.sweep(tmp_path) == [f"folder {temp}"]
+
+
 def test_the_record_has_the_pools_descendants_alone(tmp_path: Path, temp: Path, start: Start) -> None:
     ours = start(env={**os.environ, "MUSTER_SEAT": f"{temp.name}.1"})
     start()

@@ -11,8 +11,9 @@ import pytest
 from muster.agent.core.actions import Run
 from muster.agent.core.events import BatchEnded
 from muster.agent.host.taken_kinds import Takes
-from muster.agent.pool import ray_local
+from muster.agent.pool import controller as controllers
 from muster.agent.pool.controller import PoolController
+from muster.agent.pool.interface import Needs
 from muster.agent.spool.paths import Spool
 from muster.coordinator.protocol.control import LayerInfo
 from muster.jobs.contract.plan import Layer, MadeSource, Work
@@ -24,9 +25,8 @@ class Pool:
     def __init__(self, *given: Any) -> None:
         self.submitted: list[object] = []
 
-    def submit(self, slot: int, batch: object) -> int:
-        self.submitted.append(batch)
-        return len(self.submitted)
+    def submit(self, slot: int, ticket: int, batch: object, needs: Needs) -> None:
+        self.submitted.append((ticket, needs))
 
 
 def run(work: Work) -> Run:
@@ -37,13 +37,13 @@ def run(work: Work) -> Run:
 def test_work_that_this_machine_does_not_take_reaches_no_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_local, "Pool", Pool)
+    monkeypatch.setattr(controllers, "Pool", Pool)
     spool = Spool(tmp_path)
     spool.run.mkdir()
-    controller = PoolController(spool, "a", 1, tmp_path, {}, Takes(no_code=True), {}, lambda news: None)
+    controller = PoolController(spool, "a", 1, None, tmp_path, {}, Takes(no_code=True), {}, lambda news: None)
     pool: Any = controller.pool
     ended = controller.run(run(COMMAND))
     assert isinstance(ended, BatchEnded) and not pool.submitted
     assert [mishap.message for mishap in ended.outcome.mishaps] == ["this machine runs no code of others"] * 2
     assert controller.run(run(msgspec.structs.replace(COMMAND, kind="cluster"))) is None
-    assert len(pool.submitted) == 1
+    assert pool.submitted == [(1, Needs(cpus=1))]

@@ -12,13 +12,9 @@ from muster.agent.pool import ray_environment
 
 @pytest.fixture
 def temp(tmp_path: Path) -> Path:
+    (tmp_path / "pool").mkdir()
     ray_environment.furnish(tmp_path / "pool")
     return tmp_path / "pool"
-
-
-def test_ray_starts_in_an_empty_folder_of_ours_alone(temp: Path) -> None:
-    folder = ray_environment.empty(temp)
-    assert list(folder.iterdir()) == [] and folder.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize(("given", "wanted"), [("src::/opt/x", "{}/src:/opt/x"), (":", "")])

@@ -1,0 +1,87 @@
+"""The implementations of a pool's workers, for tests that hold of all of them; and what of a pool one may listen to."""
+
+from __future__ import annotations
+
+import ipaddress
+import queue
+from pathlib import Path
+
+import psutil
+
+from muster.agent.pool import cleanup
+from muster.agent.pool.interface import BatchDone, Needs, PoolEvent, SlotUp, WorkerDied, Workers
+from muster.agent.pool.pool import Pool
+from muster.agent.pool.processes import Processes
+from muster.agent.pool.ray_local import LocalRay
+from tests.support.farm import until
+from tests.support.processes import is_running
+from tests.support.standin import batch
+
+KINDS = ("processes", "ray")
+DEADLINE_SECONDS = 60.0
+STAND = "tests.support.standin:Stand"
+
+
+def workers(kind: str, slots: int, log: Path | None, bench: str = STAND) -> Workers:
+    return Processes(log, bench) if kind == "processes" else LocalRay(slots, log, bench)
+
+
+class Rig:
+    """A pool of two slots and its events."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind = kind
+        self.folder = folder
+        self.events: queue.SimpleQueue[PoolEvent] = queue.SimpleQueue()
+        self.log = folder.with_name(f"{folder.name}.log")
+        self.pool = Pool(folder, 2, self.events.put, workers(kind, 2, self.log))
+        self.tickets = 0
+
+    def submit(self, slot: int, what: str, scratch: Path) -> int:
+        self.tickets += 1
+        self.pool.submit(slot, self.tickets, batch(what, scratch), Needs())
+        return self.tickets
+
+    def next(self) -> PoolEvent:
+        return self.events.get(timeout=DEADLINE_SECONDS)
+
+    def up(self) -> SlotUp:
+        event = self.next()
+        assert isinstance(event, SlotUp), event
+        return event
+
+    def done(self) -> BatchDone:
+        event = self.next()
+        assert isinstance(event, BatchDone), event
+        return event
+
+    def died(self) -> WorkerDied:
+        event = self.next()
+        assert isinstance(event, WorkerDied), event
+        return event
+
+    def pid(self, slot: int) -> int:
+        return until(lambda: self.pool.worker_pid(slot), "the worker to be there", DEADLINE_SECONDS)
+
+    @property
+    def temp(self) -> Path:
+        record = cleanup.read(self.folder)
+        assert record is not None
+        return Path(record.temp)
+
+    def listening(self) -> list[str]:
+        """Addresses of sockets, of us and all below us, that somebody may call."""
+        us = psutil.Process()
+        return [
+            connection.laddr.ip
+            for process in [us, *us.children(recursive=True)]
+            if is_running(process.pid)
+            for connection in process.net_connections("inet")
+            if connection.status in {psutil.CONN_LISTEN, psutil.CONN_NONE}
+        ]
+
+
+def is_loopback(text: str) -> bool:
+    ip = ipaddress.ip_address(text)
+    mapped = getattr(ip, "ipv4_mapped", None)
+    return bool((mapped or ip).is_loopback)

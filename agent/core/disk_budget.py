@@ -85,8 +85,10 @@ def least_cost(state: State) -> int:
 
 def is_short(state: State) -> bool:
     """Whether there is no room for one more shard such as those held, and would be were all parts pushed."""
+    if not (pushed := state.finished_parts.nbytes):
+        return False
     cost = max((holding.cost for holding in state.holdings.values() if holding.count), default=0)
-    return room(state) < cost <= room(state) + state.finished_parts.nbytes
+    return room(state) < cost <= room(state) + pushed
 
 
 def make(state: State, nbytes: int, keep: str = "") -> None:

@@ -29,7 +29,8 @@ HEAD_PATIENCE_SECONDS = 30.0  # a slot stays with its layer until another has wa
 
 def place(state: State, now: float) -> None:
     """Fill the slots."""
-    state.slots.widen(state.jobs)
+    if state.slots.learnt or state.slots.narrow_for:
+        state.slots.widen(state.jobs)
     while state.slots.ready and state.slots.open and not state.draining and not state.disk.closed(now):
         if not _next(state, now) or state.disk.full:  # one batch tells whether there is room again
             break

@@ -27,10 +27,7 @@ class Part:
 
     @property
     def live(self) -> RangeSet:
-        every = RangeSet()
-        for numbers in self.attempts.values():
-            every.update(numbers)
-        return every
+        return RangeSet.union(self.attempts.values())
 
     def regrant(self, attempt: Attempt, numbers: RangeSet) -> None:
         """Of `numbers`, those live under an earlier attempt are under this one from now on."""
@@ -75,10 +72,7 @@ class FinishedParts:
         return [layer for other, layer in self.by_layer if other == farm]
 
     def live(self, farm: str, layer: str) -> RangeSet:
-        every = RangeSet()
-        for part in self.of(farm, layer):
-            every.update(part.live)
-        return every
+        return RangeSet.union(numbers for part in self.of(farm, layer) for numbers in part.attempts.values())
 
     def regrant(self, farm: str, layer: str, attempt: Attempt, numbers: RangeSet) -> RangeSet:
         """These are granted by that attempt. Returns those of them that are live."""

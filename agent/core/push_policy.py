@@ -21,12 +21,16 @@ def welcomed(state: State) -> None:
     state.push.put_off.clear()
 
 
-def next_bundle(state: State, flush: bool, now: float) -> None:
-    """Offer the bundle whose turn it is, if there is one; `flush`: do not wait for more."""
+def offers_in(state: State, now: float) -> int | None:
+    """The session in which something might be offered now; None while nothing is finished, or something in the way."""
     push, session = state.push, state.talk.session
     idle = push.up and not push.under_way and push.retry.is_over(now)
-    if not idle or not session or session == push.dead_session:
-        return
+    return session if state.finished_parts.parts and idle and session != push.dead_session else None
+
+
+def next_bundle(state: State, session: int, flush: bool, now: float) -> None:
+    """Offer the bundle whose turn it is, if there is one; `flush`: do not wait for more."""
+    push = state.push
     parts, farm, eager = state.finished_parts, state.farm, _eager_layers(state)
     ready = set(parts.layers(farm)) if flush else _quiet_layers(state) | push.hurry | eager
     later = {layer for layer, retry in push.put_off.items() if not retry.is_over(now)}

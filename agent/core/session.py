@@ -70,11 +70,12 @@ class ControlSession:
         self._hello_at = now + HELLO_PAUSE_SECONDS
         return self._say(Say(fitted_hello(message), 0.0), now)
 
-    def sync_due(self, pressing: bool, polling: bool, starving: bool, now: float) -> bool:
-        """News goes at once, a poll when the last has ended, a heartbeat in any case; `starving`: nothing more is to be
-        gathered meanwhile."""
-        if not self.free or not self.session or (now < self._said_at + GAP_SECONDS and not starving):
-            return False
+    def may_sync(self, starving: bool, now: float) -> bool:
+        """Whether anything can be said now; `starving`: nothing more is to be gathered meanwhile."""
+        return self.free and bool(self.session) and (starving or now >= self._said_at + GAP_SECONDS)
+
+    def sync_due(self, pressing: bool, polling: bool, now: float) -> bool:
+        """News goes at once, a poll when the last has ended, a heartbeat in any case."""
         return pressing or now >= self._said_at + self.heartbeat or (polling and now >= self._next_poll_at)
 
     def gap_left(self, now: float) -> float:

@@ -285,13 +285,15 @@ class State:
         """Assert every invariant; for tests."""
         flights = {flight.ticket: flight for flight in self.slots.flights}
         assert len(flights) == sum(len(slot.flights) for slot in self.slots.every), "a ticket twice"
-        assert all(len({f.needs for f in slot.flights}) <= 1 for slot in self.slots.every), "unlike flights on a slot"
+        shared = [slot.flights for slot in self.slots.every if len(slot.flights) > 1]
+        assert all(len({flight.needs for flight in those}) == 1 for those in shared), "unlike flights on a slot"
         for layer, holding in self.holdings.items():
             self._check_holding(layer, holding, flights)
         for layer in self.finished_parts.layers(self.farm):
-            parts = [part.live for part in self.finished_parts.of(self.farm, layer)]
-            assert all(parts), "a part without a live number"
-            assert sum(map(len, parts)) == len(self.finished_parts.live(self.farm, layer)), "a number live in two parts"
+            parts = list(self.finished_parts.of(self.farm, layer))
+            live = [numbers for part in parts for numbers in part.attempts.values()]
+            assert all(live) and all(part.attempts for part in parts), "a part without a live number"
+            assert sum(map(len, live)) == len(RangeSet.union(live)), "a number live in two parts"
         self._check_inputs()
         parts_by_layer = {name for by_name in self.finished_parts.by_layer.values() for name in by_name}
         assert parts_by_layer == self.finished_parts.parts.keys(), "a part that no layer has, or that is no more"
@@ -299,15 +301,17 @@ class State:
         assert self.push.under_way or not self.push.emptied, "a part nobody needs was left on the disk"
 
     def _check_holding(self, layer: str, holding: HeldLayer, flights: dict[int, Flight]) -> None:
-        held = RangeSet()
-        for numbers in holding.attempts.values():
-            assert numbers and not held & numbers, "a number under two attempts, or an empty attempt"
-            held.update(numbers)
-        placed = RangeSet.of(sorted(holding.placed))
-        assert not placed & holding.waiting, "a number both placed and waiting"
-        assert not holding.ready - holding.waiting, "ready and not waiting"
-        assert not set(holding.inputs) - {*held}, "an input of a number not held"
-        assert placed | holding.waiting == held, "a number held but neither placed nor waiting"
+        if not holding.attempts:
+            there = holding.placed or holding.waiting or holding.ready or holding.inputs
+            assert not there, "placed, waiting, ready or with an input, and not held"
+            return
+        attempts = holding.attempts.values()
+        held, placed = RangeSet.union(attempts), RangeSet.of(sorted(holding.placed))
+        assert all(attempts) and len(held) == sum(map(len, attempts)), "a number under two attempts, or an empty one"
+        assert RangeSet.union([placed, holding.waiting]) == held, "a number held but neither placed nor waiting"
+        assert len(placed) + len(holding.waiting) == len(held), "a number both placed and waiting"
+        assert holding.ready is holding.waiting or not holding.ready - holding.waiting, "ready and not waiting"
+        assert all(number in held for number in holding.inputs), "an input of a number not held"
         assert not held & self.finished_parts.live(self.farm, layer), "a number both held and finished"
         assert set(holding.inputs.values()) <= self.inputs.whole.keys(), "a shard waits on an input that is not there"
         for number, ticket in holding.placed.items():

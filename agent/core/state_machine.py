@@ -326,7 +326,8 @@ def _act(state: State, now: float) -> None:
     dispatch.balance(state, now)
     dispatch.place(state, now)
     dispatch.kill_late(state, now)
-    push_policy.next_bundle(state, _in_a_hurry(state), now)
+    if session := push_policy.offers_in(state, now):
+        push_policy.next_bundle(state, session, _in_a_hurry(state), now)
     _speak(state, now)
     if state.draining:
         _end_drain(state, now)
@@ -344,9 +345,11 @@ def _speak(state: State, now: float) -> None:
 
 def _sync(state: State, now: float) -> None:
     """Tell what is new, and ask for work, once it is time for either."""
-    talk, hungry, polling = state.talk, _hungry(state, now), _polling(state, now)
-    told = talk.lent == state.slots.lent and not (talk.hungry and not hungry)
-    if talk.sync_due(state.reports.next.pressing or not told, polling, hungry and not state.busy, now):
+    talk, hungry = state.talk, _hungry(state, now)
+    if not talk.may_sync(hungry and not state.busy, now):
+        return
+    told, polling = talk.lent == state.slots.lent and not (talk.hungry and not hungry), _polling(state, now)
+    if talk.sync_due(state.reports.next.pressing or not told, polling, now):
         talk.note = _note_for_people(state)
         wait = talk.wait(_idle(state), polling)
         counts = state.counts() if talk.counts_due(now) else None
@@ -383,8 +386,9 @@ def _hungry(state: State, now: float) -> bool:
 
 def _polling(state: State, now: float) -> bool:
     """Whether a slot is short of work, and only the coordinator can help."""
-    has_room = room(state, now) > 0 and room(state, now) >= disk_budget.least_cost(state)
-    return _hungry(state, now) and has_room and state.waiting < max(1, state.slots.idle)
+    if not _hungry(state, now) or state.waiting >= max(1, state.slots.idle):
+        return False
+    return room(state, now) >= max(1, disk_budget.least_cost(state))
 
 
 def room(state: State, now: float) -> int:

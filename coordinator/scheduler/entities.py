@@ -210,11 +210,7 @@ class Layer:
 
     def held(self) -> RangeSet:
         """All that some agent has, open or finished."""
-        numbers = RangeSet()
-        for holding in self.holdings.values():
-            numbers.update(holding.open)
-            numbers.update(holding.finished)
-        return numbers
+        return RangeSet.union(numbers for one in self.holdings.values() for numbers in (one.open, one.finished))
 
 
 @dataclass(eq=False)

@@ -170,9 +170,9 @@ class State:
     def check(self) -> None:
         """Assert every invariant; for tests."""
         for job in self.jobs.values():
-            self._check_job(job)
             for layer in job.layers:
                 self._check_layer(layer)
+            self._check_job(job)
         for agent in self.agents.values():
             self._check_agent(agent)
         assert set(self.running) == {job.id for job in self.jobs.values() if job.state == "running"}
@@ -183,10 +183,10 @@ class State:
     def _check_job(self, job: Job) -> None:
         assert all(layer.active and self.open_layers[layer.digest] is layer for layer in job.opened), job.id
         assert all(layer.state == "waiting" for layer in job.queue), job.id
-        assert len(job.opened) + len(job.queue) == sum(layer.state not in SETTLED for layer in job.layers), job.id
-        supply = {layer.digest for layer in job.opened if layer.pending}
-        assert supply <= job.supply.keys(), f"{job.id} does not know of what is pending"
-        assert job.left == sum(layer.left for layer in job.layers), f"{job.id} miscounts what is left"
+        unsettled = [layer for layer in job.layers if layer.state not in SETTLED]
+        assert len(job.opened) + len(job.queue) == len(unsettled), job.id
+        assert all(layer.digest in job.supply for layer in job.opened if layer.pending), f"{job.id} has more to supply"
+        assert job.left == sum(layer.left for layer in unsettled), f"{job.id} miscounts what is left"
         assert job.quarantined == sum(len(layer.quarantined) for layer in job.layers), f"{job.id} miscounts"
 
     def _check_agent(self, agent: Agent) -> None:
@@ -207,16 +207,24 @@ class State:
         assert layer.active or not layer.holdings
         assert layer.high_water <= layer.raising <= layer.count
         assert not layer.limbo or self.limbo_until is not None, "nobody will release the limbo"
-        held = layer.held()
+        assert layer.plan.only is None or not layer.skipped - layer.committed, "what is skipped may run"
+        for holding in layer.holdings.values():
+            assert self.agents[holding.agent].holdings[holding.key] is holding
+        places = [layer.fresh, layer.again, layer.limbo, layer.committed, layer.quarantined]
+        held = [numbers for one in layer.holdings.values() for numbers in (one.open, one.finished)]
+        every = RangeSet.union([*places, *held])
+        assert every == layer.whole, f"{layer.name}: {layer.whole - every} is nowhere"
+        if len(every) != sum(map(len, places)) + sum(map(len, held)):
+            self._check_copies(layer, [*places, layer.held()])
+
+    def _check_copies(self, layer: Layer, places: list[RangeSet]) -> None:
+        """Some number is in two places: that can only be with two agents, one of which has a copy."""
         seen = RangeSet()
-        for part in (layer.fresh, layer.again, layer.limbo, layer.committed, layer.quarantined, held):
+        for part in places:
             assert not seen & part, f"{layer.name}: {seen & part} is in two places"
             seen.update(part)
-        assert not layer.skipped - layer.committed, "what is skipped may run"
-        assert seen == RangeSet([(0, layer.count)]), f"{layer.name}: {RangeSet([(0, layer.count)]) - seen} is nowhere"
         once = RangeSet()
         for holding in layer.holdings.values():
             assert not holding.open & holding.finished
             assert not holding.everything() & once - layer.copied, "held twice and not known to be"
             once.update(holding.everything())
-            assert self.agents[holding.agent].holdings[holding.key] is holding

@@ -36,6 +36,16 @@ class RangeSet:
         made._set([lo for lo, _ in pairs], [hi for _, hi in pairs])
         return made
 
+    @classmethod
+    def union(cls, parts: Iterable[RangeSet]) -> RangeSet:
+        """What is in any of them. They are apart where it has as many numbers as they have together."""
+        made = cls()
+        for part in parts:
+            made._lo += part._lo
+            made._hi += part._hi
+        made._gather()
+        return made
+
     def _set(self, lo: list[int], hi: list[int]) -> None:
         self._lo, self._hi, self._count = lo, hi, sum(hi) - sum(lo)
 
@@ -79,13 +89,16 @@ class RangeSet:
 
     def update(self, other: RangeSet) -> None:
         if self._swept_with(other):
-            self._merge(other)
+            self._lo, self._hi = self._lo + other._lo, self._hi + other._hi
+            self._gather()
             return
         for lo, hi in other.pairs():
             self.add(lo, hi)
 
     def remove(self, other: RangeSet) -> None:
         """Take out whatever `other` has."""
+        if not self._lo or not other._lo:
+            return
         if len(other._lo) > len(self._lo):
             other = self & other
         if self._swept_with(other):
@@ -98,18 +111,11 @@ class RangeSet:
         """Whether going through both is cheaper than moving what lies behind each range of `other`."""
         return len(other._lo) > SWEPT and len(other._lo) * SWEPT > len(self._lo)
 
-    def _merge(self, other: RangeSet) -> None:
-        los: list[int] = []
-        his: list[int] = []
-        edge = -1
-        for lo, hi in sorted(self.pairs() + other.pairs()):
-            if lo > edge:
-                los.append(lo)
-                his.append(hi)
-            elif hi > edge:
-                his[-1] = hi
-            edge = max(edge, hi)
-        self._set(los, his)
+    def _gather(self) -> None:
+        """Out of ranges in any order, which may overlap: one ends where as many have ended as have begun."""
+        lo, hi = sorted(self._lo), sorted(self._hi)
+        gaps = [i for i in range(1, len(lo)) if hi[i - 1] < lo[i]]
+        self._set(lo[:1] + [lo[i] for i in gaps], [hi[i - 1] for i in gaps] + hi[-1:])
 
     def _cut_out(self, other: RangeSet) -> None:
         left: Pairs = []
@@ -138,7 +144,10 @@ class RangeSet:
         return taken
 
     def __and__(self, other: RangeSet) -> RangeSet:
+        shared = RangeSet()
         small, large = (self, other) if len(self._lo) <= len(other._lo) else (other, self)
+        if not small._lo:
+            return shared
         los: list[int] = []
         his: list[int] = []
         for lo, hi in zip(small._lo, small._hi, strict=True):
@@ -148,7 +157,6 @@ class RangeSet:
                 los += large._lo[first:last]
                 his += large._hi[first:last]
                 los[start], his[-1] = max(lo, los[start]), min(hi, his[-1])
-        shared = RangeSet()
         shared._set(los, his)
         return shared
 

@@ -59,6 +59,12 @@ class Machine(RuleBasedStateMachine):
         self.found.remove(RangeSet(pairs))
         self.wanted -= model(pairs)
 
+    @rule(parts=st.lists(PAIRS, max_size=4))
+    def union(self, parts: list[Pairs]) -> None:
+        others = [RangeSet(pairs) for pairs in parts]
+        check(RangeSet.union([self.found, *others]), self.wanted.union(*map(model, parts)))
+        assert [other.pairs() for other in others] == [RangeSet(pairs).pairs() for pairs in parts], "one was changed"
+
     @rule(step=st.integers(2, 5), start=st.integers(0, 3 * TOP), take_out=st.booleans(), more=st.booleans())
     def many(self, step: int, start: int, take_out: bool, more: bool) -> None:
         """Enough of them that both sets are gone through once, or that the other one is the larger by far."""

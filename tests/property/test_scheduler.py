@@ -946,9 +946,12 @@ class Farm(RuleBasedStateMachine):
     @precondition(lambda self: self._linked())
     @rule(pick=picks)
     def changed(self, pick: int) -> None:
+        """Of a layer that it has something of. What was taken back is not its own any more, heard of or not."""
         agent = self.agents[choose(pick, self._linked())]
-        mine = sorted({key[0] for key in full(agent.running)} & set(self.oracle.opened))
-        if agent.session in self.oracle.sessions and mine:
+        if agent.session not in self.oracle.sessions:
+            return
+        kept = full(agent.running).keys() & full(self.oracle.agents[agent.name].open).keys()
+        if mine := sorted({key[0] for key in kept}):
             event = e.Synced(agent.session, agent.room, False, changed=(mine[0],))
             self.looks.clear()
             self.handle(event, self._told(agent.name, event))
@@ -1422,3 +1425,23 @@ def test_the_model_lets_a_job_end_whose_failed_layer_is_another_jobs_by_then() -
     assert (first.state, second.state) == ("incomplete", "complete") and "waiting" in {
         one.state for one in first.layers
     }
+
+
+def test_the_model_awaits_no_look_at_a_source_for_a_grant_that_went_with_its_layer() -> None:
+    """A job is cancelled, another has the same layer open at once, and the first one's machine has not heard of it."""
+    farm = Farm()
+    farm.start()
+    shared(farm)
+    shared(farm)
+    agent = farm.agents["a"]
+    farm._join(agent)
+    for hungry in (True, True, False):
+        farm._sync(agent, hungry)
+        farm._pass(TICK)
+    assert full(agent.running)
+    farm.cancel(0)
+    assert farm.oracle.opened["same.0"] == "job.2" and full(agent.running)
+    farm.unmoved(e.Synced(agent.session, agent.room, False, changed=("same.0",)))
+    farm.changed(0)
+    assert not farm.looks
+    farm.teardown()

@@ -163,6 +163,10 @@ class Engine:
         """Durable once this returns."""
         return await asyncio.wrap_future(self._store.run(statement))
 
+    async def stored(self) -> None:
+        """Whatever the store was asked for so far is durable once this returns."""
+        await self.ask(lambda store: None)
+
     def _note_trouble(self, why: str) -> None:
         """On the store's thread."""
         if why and why != self.store_trouble:

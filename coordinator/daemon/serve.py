@@ -89,6 +89,7 @@ class _Daemon:
         ]
         for job in self._engine.jobs:
             drivers.start(self._engine, job)
+        self._notifying.go_on(self._stored)
         log.info("serving %s, farm %s, boot %d", self._root.path, self._root.farm, self._boot)
         log.info("machines without `coordinator` on the PATH here join with --command %s", self._root.launcher)
         ends = [asyncio.create_task(event.wait()) for event in (self._engine.stop, self._engine.broken)]

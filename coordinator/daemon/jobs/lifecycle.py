@@ -146,7 +146,8 @@ def store_job(engine: Engine, action: c.StoreJob) -> None:
     live = engine.jobs[job]
     live.change_state(state)
     log.info("%s is %s%s", job, state, f": {why}" if why else "")
-    engine.write(lambda store: store.set_job(job, state, why, live.ended))
+    ended, untold = live.ended, live.untold
+    engine.write(lambda store: store.set_job(job, state, why, ended, untold))
     for listener in engine.job_listeners:
         listener(job, state, why)
 

@@ -12,6 +12,7 @@ from muster.coordinator.api.driver import Advance
 from muster.coordinator.api.status import Progress
 from muster.coordinator.daemon.jobs.settings import JobSettings
 from muster.coordinator.daemon.measures import JobFigures
+from muster.coordinator.daemon.notify.conditions import NEWS
 from muster.coordinator.daemon.waiting import Signal
 from muster.coordinator.farm_root.paths import JobFolder
 from muster.coordinator.protocol.control import LayerInfo
@@ -39,9 +40,10 @@ class LiveJob:
         bundles: Iterable[str] = (),
         outputs: Mapping[str, tuple[Output, ...]] | None = None,
         settings: JobSettings = JobSettings(),  # noqa: B008 it is frozen
+        untold: float | None = None,
     ) -> None:
-        """`news`, `bundles`, `outputs` and `settings` are what the store has of an earlier life or, of outputs, another
-        job."""
+        """`news`, `bundles`, `outputs`, `settings` and `untold` are what the store has of an earlier life or, of
+        outputs, another job."""
         self.folder = folder
         self.settings = settings
         self.plan = settings.applied(plan)
@@ -50,6 +52,7 @@ class LiveJob:
         declared = {layer.digest: layer.outputs for layer in plan.layers if layer.outputs is not None}
         self.outputs: dict[str, tuple[Output, ...]] = {**declared, **(outputs or {})}
         self.created, self.started, self.ended = created, started, ended
+        self.untold = untold  # when it came to its state, until who wants to be told of that was
         self.figures = JobFigures(failures=failures)
         self._looks: dict[str, float] = {}  # layer → when somebody last looked at its source; inf while it goes on
         self.changes: dict[str, str] = {}  # layer whose source changed → who says so, and of which file
@@ -83,8 +86,15 @@ class LiveJob:
         return first
 
     def change_state(self, state: JobState) -> None:
-        self.ended = time.time() if state in ENDED else None
+        now = time.time()
+        self.ended = now if state in ENDED else None
+        self.untold = now if state in NEWS and self.plan.notify else None
         self.moved.give()
+
+    def told(self, at: float) -> None:
+        """Of the state that it came to then."""
+        if self.untold == at:
+            self.untold = None
 
     def change_settings(self, settings: JobSettings) -> None:
         self.settings = settings

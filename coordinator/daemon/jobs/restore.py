@@ -98,6 +98,7 @@ def _fault(stored: StoredJob, plan: Plan) -> str:
         ("created", stored.created, Seconds),
         ("started", stored.started, Seconds | None),
         ("ended", stored.ended, Seconds | None),
+        ("untold", stored.untold, Seconds | None),
         ("why", stored.why, str),
     ):
         if not _is_a(value, kind):
@@ -157,6 +158,7 @@ async def _live(engine: Engine, stored: StoredJob, plan: Plan, digest: str, fail
         bundles=[file for _, file, _ in bundles],
         outputs={layer.digest: layer.outputs for layer in stored.layers if layer.outputs is not None},
         settings=msgspec.msgpack.decode(stored.settings, type=JobSettings) if stored.settings else JobSettings(),
+        untold=stored.untold,
     )
     for agent, shards, nbytes in await engine.ask(lambda store: store.committed_by(stored.id)):
         live.figures.count_committed(agent, shards, nbytes)

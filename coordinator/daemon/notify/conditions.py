@@ -12,7 +12,7 @@ STALLED_SECONDS = 1800.0
 GONE_SECONDS = 3600.0
 
 Event = Literal["complete", "incomplete", "halted", "damaged", "stalled", "agent-gone"]
-ENDS: dict[str, Event] = {"complete": "complete", "incomplete": "incomplete", "halted": "halted", "damaged": "damaged"}
+NEWS: dict[str, Event] = {"complete": "complete", "incomplete": "incomplete", "halted": "halted", "damaged": "damaged"}
 
 
 @dataclass(frozen=True)

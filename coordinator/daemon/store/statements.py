@@ -30,6 +30,7 @@ LATER = (
     ("jobs", "news", "BLOB"),
     ("jobs", "plan", "TEXT"),
     ("jobs", "settings", "BLOB"),
+    ("jobs", "untold", "REAL"),
     ("layers", "manifest", "TEXT"),
     ("commits", "agent", "TEXT"),
     ("commits", "shards", "INTEGER"),
@@ -42,7 +43,7 @@ CREATE TABLE jobs (
     id TEXT PRIMARY KEY, ready INTEGER NOT NULL, state TEXT NOT NULL, why TEXT NOT NULL, priority INTEGER NOT NULL,
     created REAL NOT NULL, started REAL, ended REAL, succeeded INTEGER NOT NULL DEFAULT 0,
     cursor INTEGER NOT NULL DEFAULT 0, serial INTEGER NOT NULL, kernels TEXT, news BLOB, plan TEXT,
-    settings BLOB
+    settings BLOB, untold REAL
 ) WITHOUT ROWID;
 CREATE TABLE layers (
     id INTEGER PRIMARY KEY, job TEXT NOT NULL, digest TEXT NOT NULL, state TEXT NOT NULL,
@@ -125,6 +126,7 @@ class StoredJob:
     layers: tuple[StoredLayer, ...]
     fault: str = ""  # why the rows of its layers cannot be read, where they cannot: then `layers` is empty
     settings: bytes | None = None  # what was changed of it since it was submitted
+    untold: float | None = None  # when it came to its state, where who wants to be told of that was not yet
 
 
 @dataclass(frozen=True)
@@ -255,13 +257,14 @@ class Store:
     def jobs(self) -> list[StoredJob]:
         columns = (
             "id, state, why, priority, created, started, ended, succeeded, cursor, coalesce(kernels, ''), news, plan,"
-            " settings"
+            " settings, untold"
         )
         rows = self.db.execute(f"SELECT {columns} FROM jobs WHERE ready ORDER BY serial").fetchall()
         return [self._stored_job(row) for row in rows]
 
     def _stored_job(self, row: tuple[Any, ...]) -> StoredJob:
-        job, state, why, priority, created, started, ended, succeeded, cursor, kernels, news, plan, settings = row
+        job, state, why, priority, created, started, ended, succeeded, cursor, kernels, *others = row
+        news, plan, settings, untold = others
         layers: tuple[StoredLayer, ...] = ()
         fault = ""
         try:
@@ -274,7 +277,7 @@ class Store:
             why = kept_line(why, MESSAGE_BYTES)
         return StoredJob(
             job, state, why, priority, created, started, ended, bool(succeeded), cursor, kernels, news, plan, layers,
-            fault, settings,
+            fault, settings, untold,
         )  # fmt: skip
 
     def digests_of(self, job: str) -> list[str]:
@@ -371,8 +374,13 @@ class Store:
         self.db.execute("DELETE FROM commits WHERE job = ?", (job,))
         self.db.execute("DELETE FROM jobs WHERE id = ?", (job,))
 
-    def set_job(self, job: str, state: JobState, why: str, ended: float | None) -> None:
-        self.db.execute("UPDATE jobs SET state = ?, why = ?, ended = ? WHERE id = ?", (state, why, ended, job))
+    def set_job(self, job: str, state: JobState, why: str, ended: float | None, untold: float | None = None) -> None:
+        told = (state, why, ended, untold, job)
+        self.db.execute("UPDATE jobs SET state = ?, why = ?, ended = ?, untold = ? WHERE id = ?", told)
+
+    def set_told(self, job: str, at: float) -> None:
+        """Of the state that it came to then."""
+        self.db.execute("UPDATE jobs SET untold = NULL WHERE id = ? AND untold = ?", (job, at))
 
     def set_started(self, job: str, at: float) -> None:
         self.db.execute("UPDATE jobs SET started = ? WHERE id = ? AND started IS NULL", (at, job))

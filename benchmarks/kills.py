@@ -45,8 +45,7 @@ class Struck(Chaos):
         job, due = self._submit(self.shards), began + self.every / 2
         while self.farm.status(job).state == "running":
             if kills and time.monotonic() >= due:
-                due += self.every
-                self._fault()
+                due += self.every if self._fault() else 0.0  # at once another, where what was chosen is not there
                 self._revive()
             time.sleep(ASK_SECONDS)
         seconds = time.monotonic() - began

@@ -3,9 +3,10 @@
     python -m tests.chaos --seed 7 --kills 200 [--ssh]
 
 Each fault hits a living process: the daemon, an agent, Ray's servers, helpers and workers, their host, a runner, a
-driver, the merge helper or a `connect` with SIGKILL, two of them at once too; an agent or the daemon with a SIGSTOP,
-the agent's past its lease. What was killed is started again. In the end every job is complete, its merged bytes are the
-serial run's, and no process, temporary folder or listener is left.
+driver, the merge helper, who tells of a job's end, a `connect` or whatever else an agent started with SIGKILL, two of
+them at once too; an agent or the daemon with a SIGSTOP, the agent's past its lease. What was killed is started again.
+In the end every job is complete, its merged bytes are the serial run's, and no process, temporary folder or listener is
+left.
 With --ssh the agents come over a real sshd, and its sessions and their links are struck too (tests/chaos_ssh.py).
 """
 
@@ -22,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -46,9 +47,10 @@ PYTHON = r"^\S*python\S*( -\S+)* \S*"
 WHO = {  # of processes that are killed: what their command line looks like. Ray's helpers have a title once they are up
     "runner": r"jobs/user_code/runner/runner\.py",
     "connect": r"connect.* --role",  # however sshd started it
-    "worker": r"^ray::Worker",
+    "worker": r"^ray::Worker|muster\.agent\.pool\.worker",
     "merger": r"muster\.coordinator\.daemon\.merge\.merge_process",
     "driver": r"muster\.coordinator\.drivers\.\w+\.main",
+    "teller of an end": r"muster\.coordinator\.daemon\.notify\.sender",
     "pool's host": r"muster\.agent\.pool\.ray_host",
     "raylet": r"^\S*/raylet/raylet ",
     "gcs": r"^\S*/gcs_server ",
@@ -56,15 +58,18 @@ WHO = {  # of processes that are killed: what their command line looks like. Ray
     "runtime env agent": r"^ray::(RuntimeEnvAgent)",
     "helper or worker of Ray": PYTHON + r"(dashboard/agent|runtime_env/agent/main|workers/\w+)\.py",
 }
+OTHER = "another process of an agent's"  # whatever its name
 WEIGHTS = {  # what ends a pool costs most of the time: some seconds of a processor, until it is up again
     "runner": 32,
     "worker": 14,
     "connect": 10,
     "driver": 8,
     "merger": 6,
+    "teller of an end": 4,
     "daemon": 3,
     "two at once": 4,
     "helper or worker of Ray": 3,
+    OTHER: 2,
     "agent": 2,
     "agent stopped past its lease": 2,
     "pool's host": 1,
@@ -75,7 +80,7 @@ WEIGHTS = {  # what ends a pool costs most of the time: some seconds of a proces
     "daemon stopped": 1,
 }
 YOUNG_SECONDS = 2.0  # a process that was killed before that was killed while it started
-CHEAP = ("connect", "driver", "merger")
+CHEAP = ("connect", "driver", "merger", "teller of an end")
 AT_STARTS = 0.04  # of the faults that could be while no pool is up
 LOOKS_EACH = 10  # faults
 
@@ -137,20 +142,21 @@ class Chaos:
 
     # --- faults ------------------------------------------------------------------------------------------
 
-    def _fault(self) -> None:
-        """One, if what it is to strike is there. While no worker is there it is mostly one from which a farm is back at
-        once: else nothing would ever get on."""
+    def _fault(self) -> bool:
+        """One, if what it is to strike is there; whether it was. While no worker is there it is mostly one from which a
+        farm is back at once: else nothing would ever get on."""
         self._there = self._named()
         up = "worker" in self._there or self.random.random() < AT_STARTS
         weights = {kind: weight for kind, weight in self.weights.items() if up or kind in CHEAP}
         kind = self.random.choices(list(weights), list(weights.values()))[0]
         if not self._strikes().get(kind, partial(self._kill_one, kind))():
-            return
+            return False
         self.done[kind] += 1
         number = sum(self.done.values())
         self.say(f"{number:4} {kind}")
         if number % LOOKS_EACH == 0:
             self.listeners |= _foreign_listeners(self.farm)
+        return True
 
     def _strikes(self) -> dict[str, Callable[[], bool]]:
         """What is done for each kind but the plain kills; False where there was nothing to strike."""
@@ -163,9 +169,13 @@ class Chaos:
         }
 
     def _named(self) -> dict[str, list[int]]:
-        """What can be killed by name now, and its processes."""
+        """What can be killed now, and its processes: by name, and else by who started it. What a runner started is its
+        user's."""
         lines = {pid: command_line(pid) for pid in sorted(self.farm.processes()) if pid not in self._killed}
         found = {kind: [pid for pid, line in lines.items() if re.search(what, line)] for kind, what in WHO.items()}
+        known = {pid for pids in found.values() for pid in pids} | _below(found["runner"])
+        agents = [process.pid for process in self.farm.real.values() if process.poll() is None]
+        found[OTHER] = sorted(_below(agents) & lines.keys() - known)
         return {kind: pids for kind, pids in found.items() if pids}
 
     def _kill_one(self, kind: str) -> bool:
@@ -260,6 +270,15 @@ def _signal(pid: int, number: int) -> bool:
         os.kill(pid, number)
         return True
     return False
+
+
+def _below(pids: Iterable[int]) -> set[int]:
+    """All that these started, and what that started."""
+    found: set[int] = set()
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            found |= {child.pid for child in psutil.Process(pid).children(recursive=True)}
+    return found
 
 
 def _is_young(pid: int) -> bool:

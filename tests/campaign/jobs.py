@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +22,8 @@ WIDTH = 60
 ATTEMPTS = 50  # a runner that is killed is a failure of its shard
 LINES = 40
 LATER_SECONDS = 0.01  # of an iteration of a trial
+TOLD = "told.jsonl"  # in the job file's folder, what became of its jobs; slowly, so that who tells it can be killed
+TELL = f"""read -r line; sleep 0.3; printf '%s\\n' "$line" >> {TOLD}"""
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,15 @@ class Work:
 
     def submit(self, farm: FarmHarness) -> str:
         return submit(farm.root, self.file)
+
+    def told(self, job: str) -> list[str]:
+        """What its user was told of this job."""
+        file = self.file.with_name(TOLD)
+        lines = file.read_text().splitlines() if file.exists() else []
+        events = [
+            json.loads(line) for line in lines if line
+        ]  # an empty one: its teller was killed before it had said it
+        return [event["event"] for event in events if event["job"] == job]
 
 
 def work(farm: FarmHarness, number: int) -> Work:
@@ -93,7 +105,7 @@ def _judge_search(wanted: Configurations, farm: FarmHarness, job: str) -> None:
 
 
 def _named(name: str) -> dict[str, Any]:
-    return {"name": name, "attempts": ATTEMPTS}
+    return {"name": name, "attempts": ATTEMPTS, "notify": {"command": TELL}}
 
 
 KINDS: dict[str, Callable[[FarmHarness, int], Work]] = {

@@ -3,6 +3,7 @@ every third one the source of an earlier one again, and beside them one whose me
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import time
@@ -23,6 +24,7 @@ def odd(rows):
 ODD_ENDS = {"incomplete", "halted"}
 KILLED_TOO_OFTEN = re.compile(r"ended \d+ times without getting on, the last time with -9|lost \d+ times while running")
 AT_ONCE = 3  # jobs under way
+TOLD_SECONDS = 30.0  # for word of an end
 STILL_SECONDS = 240.0  # after which a job of which nothing changes is wedged: longer than any lease, pause or retry
 
 
@@ -136,6 +138,18 @@ class Kills(Chaos):
             self.line.found[f"{one.kind}: as in a serial run"] += 1
         except AssertionError as error:
             self.line.broke("wrong", f"{job} is not what a serial run gives: {error}")
+        self._judge_word_of(job, one)
+
+    def _judge_word_of(self, job: str, one: Work) -> None:
+        """Its user was told of the end, or is once the daemon starts again: its teller may be killed time and again."""
+        for again in (False, True):
+            if again:
+                self.farm.restart()
+            with contextlib.suppress(AssertionError):
+                until(lambda: "complete" in one.told(job), "word of its end", TOLD_SECONDS)
+                self.line.found["told of an end"] += 1
+                return
+        self.line.broke("lost", f"{job} is complete, and nobody was told")
 
     def _count_what_is_left(self) -> None:
         try:

@@ -20,11 +20,12 @@ Faults by the hundred against real farms. `make campaign PART=kills SEED=7 TIMES
 line of JSON; `KEEP=1` keeps it in campaign.json, of which this page is made. A short form of each part is among the
 tests.
 
-- **kills**: the daemon, agents, Ray's gcs, raylet, helpers and workers, runners, drivers, the merge helper and
-  `connect`s are killed, two at once too, and while they start; agents are stopped beyond their lease. Meanwhile jobs of
-  all kinds run, every third of a source that was submitted before, beside one whose push and one whose merge fail for
-  good. Every job must end, each complete one with what a serial run gives, and no process, temporary file or listener
-  may be left. A job that was given up since its driver or a shard was killed five times in a row is tried again.
+- **kills**: the daemon, agents, Ray's gcs, raylet, helpers and workers, runners, drivers, the merge helper, who tells
+  of a job's end, `connect`s and whatever else an agent started are killed, two at once too, and while they start;
+  agents are stopped beyond their lease. Meanwhile jobs of all kinds run, every third of a source that was submitted
+  before, beside one whose push and one whose merge fail for good. Every job must end, each complete one with what a
+  serial run gives and with word of it to its user, and no process, temporary file or listener may be left. A job that
+  was given up since its driver or a shard was killed five times in a row is tried again.
 - **power**: the root is on an ext4 that is shut down without a flush, checked by fsck, mounted and served again. What
   was submitted or acknowledged must be there, once, and each result be what a serial run gives.
 - **full**: below the root or the spool no byte or no inode is left, while a job runs and at a start. Somebody must say

@@ -65,7 +65,7 @@ WEIGHTS = {  # what ends a pool costs most of the time: some seconds of a proces
     "connect": 10,
     "driver": 8,
     "merger": 6,
-    "teller of an end": 4,
+    "teller of an end": 8,
     "daemon": 3,
     "two at once": 4,
     "helper or worker of Ray": 3,

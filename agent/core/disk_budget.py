@@ -14,7 +14,7 @@ from muster.jobs.common.units import format_size
 
 def reserved(state: State) -> int:
     """Bytes of input and output of all that is held, is being run or is on its way."""
-    held = sum(len(holding.waiting) * holding.cost for holding in state.holdings.values())
+    held = sum(len(holding.waiting) * holding.cost for holding in state.holdings.values() if holding.waiting)
     return held + output_to_come(state) + _in_use(state) + _strays(state)
 
 
@@ -148,9 +148,9 @@ def _kept(state: State) -> set[str]:
 
 def _models(state: State) -> set[str]:
     """Those of all that is held, waiting or running."""
-    works = [holding.info.work for holding in state.holdings.values() if holding.count]
-    works += [flight.info.work for flight in state.slots.flights]
-    return {work.model.digest for work in works if work.model is not None}
+    held = [one.info.work.model for one in state.holdings.values() if one.info.work.model is not None and one.count]
+    running = [flight.info.work.model for flight in state.slots.flights]
+    return {model.digest for model in (*held, *running) if model is not None}
 
 
 def _in_use(state: State) -> int:

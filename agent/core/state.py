@@ -312,7 +312,8 @@ class State:
         assert len(placed) + len(holding.waiting) == len(held), "a number both placed and waiting"
         assert holding.ready is holding.waiting or not holding.ready - holding.waiting, "ready and not waiting"
         assert all(number in held for number in holding.inputs), "an input of a number not held"
-        assert not held & self.finished_parts.live(self.farm, layer), "a number both held and finished"
+        live = self.finished_parts.live(self.farm, layer)
+        assert not live or not held & live, "a number both held and finished"
         assert set(holding.inputs.values()) <= self.inputs.whole.keys(), "a shard waits on an input that is not there"
         for number, ticket in holding.placed.items():
             assert ticket in flights and flights[ticket].layer == layer, "a number placed on no flight"

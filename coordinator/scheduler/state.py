@@ -183,11 +183,15 @@ class State:
     def _check_job(self, job: Job) -> None:
         assert all(layer.active and self.open_layers[layer.digest] is layer for layer in job.opened), job.id
         assert all(layer.state == "waiting" for layer in job.queue), job.id
-        unsettled = [layer for layer in job.layers if layer.state not in SETTLED]
-        assert len(job.opened) + len(job.queue) == len(unsettled), job.id
         assert all(layer.digest in job.supply for layer in job.opened if layer.pending), f"{job.id} has more to supply"
-        assert job.left == sum(layer.left for layer in unsettled), f"{job.id} miscounts what is left"
-        assert job.quarantined == sum(len(layer.quarantined) for layer in job.layers), f"{job.id} miscounts"
+        unsettled = left = quarantined = 0
+        for layer in job.layers:
+            unsettled += layer.state not in SETTLED
+            left += layer.left
+            quarantined += len(layer.quarantined)
+        assert len(job.opened) + len(job.queue) == unsettled, job.id
+        assert job.left == left, f"{job.id} miscounts what is left"
+        assert job.quarantined == quarantined, f"{job.id} miscounts"
 
     def _check_agent(self, agent: Agent) -> None:
         assert agent.present == (self.by_session.get(agent.session) is agent), agent
@@ -212,17 +216,16 @@ class State:
             assert self.agents[holding.agent].holdings[holding.key] is holding
         places = [layer.fresh, layer.again, layer.limbo, layer.committed, layer.quarantined]
         held = [numbers for one in layer.holdings.values() for numbers in (one.open, one.finished)]
-        every = RangeSet.union([*places, *held])
-        assert every == layer.whole, f"{layer.name}: {layer.whole - every} is nowhere"
-        if len(every) != sum(map(len, places)) + sum(map(len, held)):
+        if not RangeSet.tile([*places, *held], layer.count):
             self._check_copies(layer, [*places, layer.held()])
 
     def _check_copies(self, layer: Layer, places: list[RangeSet]) -> None:
-        """Some number is in two places: that can only be with two agents, one of which has a copy."""
+        """Not each number is in one place. That can only be as one is with two agents, one of which has a copy."""
         seen = RangeSet()
         for part in places:
             assert not seen & part, f"{layer.name}: {seen & part} is in two places"
             seen.update(part)
+        assert seen == layer.whole, f"{layer.name}: {layer.whole - seen} is nowhere"
         once = RangeSet()
         for holding in layer.holdings.values():
             assert not holding.open & holding.finished

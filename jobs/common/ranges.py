@@ -46,6 +46,16 @@ class RangeSet:
         made._gather()
         return made
 
+    @classmethod
+    def tile(cls, parts: Iterable[RangeSet], count: int) -> bool:
+        """Whether each number below `count` is in exactly one of them, and no other number in any: then as many ranges
+        begin as end at each of their bounds but the outer two."""
+        begins, ends = [count], [0]
+        for part in parts:
+            begins += part._lo
+            ends += part._hi
+        return sorted(begins) == sorted(ends)
+
     def _set(self, lo: list[int], hi: list[int]) -> None:
         self._lo, self._hi, self._count = lo, hi, sum(hi) - sum(lo)
 

@@ -23,7 +23,7 @@ ATTEMPTS = 50  # a runner that is killed is a failure of its shard
 LINES = 40
 LATER_SECONDS = 0.01  # of an iteration of a trial
 TOLD = "told.jsonl"  # in the job file's folder, what became of its jobs; slowly, so that who tells it can be killed
-TELL = f"""read -r line; sleep 0.3; printf '%s\\n' "$line" >> {TOLD}"""
+WORD = {"command": f"""read -r line; sleep 2; printf '%s\\n' "$line" >> {TOLD}"""}
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _judge_search(wanted: Configurations, farm: FarmHarness, job: str) -> None:
 
 
 def _named(name: str) -> dict[str, Any]:
-    return {"name": name, "attempts": ATTEMPTS, "notify": {"command": TELL}}
+    return {"name": name, "attempts": ATTEMPTS, "notify": WORD}
 
 
 KINDS: dict[str, Callable[[FarmHarness, int], Work]] = {

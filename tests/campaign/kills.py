@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from muster.coordinator.api.requests import Done, Retry
-from tests.campaign.jobs import Work, work
+from tests.campaign.jobs import WORD, Work, work
 from tests.campaign.line import Line
 from tests.chaos import AGENTS, Chaos
 from tests.support.farm import POLL_SECONDS, arrays, until
@@ -50,8 +50,8 @@ class Kills(Chaos):
         rows = arrays(1, 24, 8)
         rows["a"][::8] = 1.0
         rows["a"][16] = 0.0
-        self.odd.add(self.farm.submit(rows, 8, ODD, kind="map", code="work.py:odd", name="push"))
-        merge = self.farm.submit(arrays(1, 24, 8, seed=99), 8, name="merge")
+        self.odd.add(self.farm.submit(rows, 8, ODD, kind="map", code="work.py:odd", name="push", notify=WORD))
+        merge = self.farm.submit(arrays(1, 24, 8, seed=99), 8, name="merge", notify=WORD)
         (self.farm.root.job(merge).result).mkdir(exist_ok=True)
         (self.farm.root.job(merge).result / "a").write_text("in the way")
         self.odd.add(merge)

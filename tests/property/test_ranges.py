@@ -65,6 +65,16 @@ class Machine(RuleBasedStateMachine):
         check(RangeSet.union([self.found, *others]), self.wanted.union(*map(model, parts)))
         assert [other.pairs() for other in others] == [RangeSet(pairs).pairs() for pairs in parts], "one was changed"
 
+    @rule(parts=st.lists(PAIRS, max_size=3), whole=st.booleans())
+    def tile(self, parts: list[Pairs], whole: bool) -> None:
+        others = [RangeSet(pairs) for pairs in parts]
+        rest = RangeSet([(0, TOP)])
+        for other in others:
+            rest.remove(other)
+        those = [*others, *([rest] if whole else [])]
+        once = sorted(number for one in those for number in one) == list(range(TOP))
+        assert RangeSet.tile(those, TOP) == once
+
     @rule(step=st.integers(2, 5), start=st.integers(0, 3 * TOP), take_out=st.booleans(), more=st.booleans())
     def many(self, step: int, start: int, take_out: bool, more: bool) -> None:
         """Enough of them that both sets are gone through once, or that the other one is the larger by far."""

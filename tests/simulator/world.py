@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from muster.coordinator.scheduler import events as e
@@ -44,6 +44,7 @@ class World:
         self.server = Server(self.clock, self.jobs)
         self.machines = [self._machine(number) for number in range(random.choice([1, 1, 2, 3]))]
         self.faults = Faults(self)
+        self._to_come = 0  # faults and submissions
 
     def _machine(self, number: int) -> Machine:
         random = self.clock.random
@@ -60,10 +61,10 @@ class World:
         for machine in self.machines:
             self.clock.after(random.choice([0.0, 0.0, 10.0]), machine.start)
         for _ in range(random.choice([1, 2, 4, 8])):
-            self.clock.after(self.clock.between(0.0, 15.0), lambda: self.server.do(self.server.submit))
+            self._after(self.clock.between(0.0, 15.0), lambda: self.server.do(self.server.submit))
         for _ in range(random.choice([0, 1, 2, 4, 8])):
-            self.clock.after(self.clock.between(0.1, TROUBLED_SECONDS), self.faults.strike)
-        self.clock.run_until(self.clock.now + TROUBLED_SECONDS, lambda: False)
+            self._after(self.clock.between(0.1, TROUBLED_SECONDS), self.faults.strike)
+        self.clock.run_until(self.clock.now + TROUBLED_SECONDS, self._has_no_more_to_come)
         self._make_fair()
         if not self.clock.run_until(self.clock.now + FAIR_SECONDS, self._all_ended):
             raise Broken(f"wedged: {self._unended()}")
@@ -73,6 +74,18 @@ class World:
         states: list[str] = [job.state for job in self.server.disk.jobs.values()]
         ends = {state: states.count(state) for state in set(states)}
         return Verdict(dict(self.faults.done), ends, self.server.tally.committed, ran, self.clock.events)
+
+    def _after(self, seconds: float, happens: Callable[[], None]) -> None:
+        def do() -> None:
+            self._to_come -= 1
+            happens()
+
+        self._to_come += 1
+        self.clock.after(seconds, do)
+
+    def _has_no_more_to_come(self) -> bool:
+        """What is left of its troubled time would be an idle farm's."""
+        return not self._to_come and self._all_ended()
 
     def _make_fair(self) -> None:
         """From now on nothing goes wrong, and one machine can run everything."""

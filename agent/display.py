@@ -42,14 +42,17 @@ class DisplayState(msgspec.Struct, frozen=True):
     cpus: int
     at: float  # seconds since the epoch
     wishes: int = 0  # stamp of the courtesy file that it goes by
+    bytes_pushed: int = 0
+    bytes_pulled: int = 0
+    starting: bool = False  # its workers are being started: what else there is, its link too, is told after that
     lasting: bool = False  # whether there is no link until a person does something about it
     limits: str = ""  # what it was told to leave alone
 
     def __str__(self) -> str:
-        link = "" if self.linked else " · no link"
-        idle = f" · {self.why_idle}" if self.why_idle else ""
-        sent = f"{self.pushed} pushed ({format_size(self.pushed_bytes)})"
-        pulled = f"{format_size(self.pulled_bytes)} pulled, " if self.pulled_bytes else ""
+        link = "" if self.linked or self.starting else " · no link"
+        idle = " · starting its workers" if self.starting else f" · {self.why_idle}" if self.why_idle else ""
+        sent = f"{self.pushed} pushed ({format_size(self.bytes_pushed)})"
+        pulled = f"{format_size(self.bytes_pulled)} pulled, " if self.bytes_pulled else ""
         counts = f"{pulled}{self.running} running, {self.done} finished, {sent}, {self.rate:.3g}/s"
         return f"{self.name}@{self.host} · {counts}{link}{idle}"
 
@@ -103,8 +106,8 @@ class Meter:
     def __init__(self) -> None:
         self.done = 0
         self.pushed = 0
-        self.pushed_bytes = 0
-        self.pulled_bytes = 0
+        self.bytes_pushed = 0
+        self.bytes_pulled = 0
         self._lately: deque[tuple[float, int]] = deque()
 
     def note(self, event: Event, now: float) -> None:
@@ -112,10 +115,10 @@ class Meter:
             self.done += len(event.outcome.numbers)
             self._lately.append((now, len(event.outcome.numbers)))
         elif isinstance(event, Pulled):
-            self.pulled_bytes += event.nbytes - event.spared
+            self.bytes_pulled += event.nbytes - event.spared
         elif isinstance(event, PushAnswered) and isinstance(event.answer, Settled):
             self.pushed += len(event.sent)
-            self.pushed_bytes += event.nbytes
+            self.bytes_pushed += event.nbytes
 
     def rate(self, now: float) -> float:
         """Shards finished per second."""

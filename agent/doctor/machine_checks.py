@@ -61,7 +61,7 @@ def try_disk(sheet: Checklist, place: SpoolPlace) -> None:
         return sheet.warned("disk", f"{text}; {problem[0]}", problem[1])
     if home := "" if place.asked_for else owners.network_home():
         text += f"; the home is on a network file system ({home})"
-    return sheet.passed("disk", text, free_bytes=free, budget_bytes=budget)
+    return sheet.passed("disk", text, bytes_free=free, bytes_budget=budget)
 
 
 def try_workers(sheet: Checklist) -> None:

@@ -39,9 +39,9 @@ class Tally(msgspec.Struct, frozen=True):
     quarantined: Count = 0
     rows: Count = 0
     rows_committed: Count = 0
-    in_bytes: Count = 0  # of all shards
-    out_bytes: Count = 0  # of all shards where that is known, else 0
-    out_committed: Count = 0  # bytes of output in committed bundles
+    bytes_in: Count = 0  # of all shards
+    bytes_out: Count = 0  # of all shards where that is known, else 0
+    bytes_committed: Count = 0  # bytes of output in committed bundles
 
 
 class LayerStatus(msgspec.Struct, frozen=True):
@@ -60,8 +60,8 @@ class AgentRate(msgspec.Struct, frozen=True):
     finished: Count  # finished on it, not committed
     shards: Count  # finished by it, in total
     rows: Count
-    in_bytes: Count
-    out_bytes: Count
+    bytes_in: Count
+    bytes_out: Count
     seconds: Seconds  # of compute per shard, a moving mean; 0 while unknown
     busy: Seconds  # compute seconds in total
 
@@ -72,8 +72,8 @@ class Window(msgspec.Struct, frozen=True):
     seconds: Seconds = 0.0  # 0: nothing measured yet
     finished: Count = 0  # shards reported finished
     committed: Count = 0  # shards
-    in_bytes: Count = 0  # of the finished
-    out_bytes: Count = 0  # of the committed
+    bytes_in: Count = 0  # of the finished
+    bytes_out: Count = 0  # of the committed
     rows: Count = 0  # of the finished
 
 
@@ -104,7 +104,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     agents: list[AgentRate] = []
     recent: Window = Window()  # about the last minute
     whole: Window = Window()  # since the daemon started, or the job if later
-    merged_bytes: Count = 0  # output merged, in this life of the daemon
+    bytes_merged: Count = 0  # output merged, in this life of the daemon
     merge_seconds: Seconds = 0.0  # that it took
     progress: Progress | None = None  # where its driver counts something else than shards
     slow: list[SlowShard] = []  # at most one a machine, the longest at work first
@@ -141,8 +141,8 @@ class AgentStatus(msgspec.Struct, frozen=True):
     running: Count  # shards granted, unfinished
     finished: Count  # finished, not committed
     done: Count  # shards committed from it, of all jobs that are there
-    in_bytes: Count
-    out_bytes: Count
+    bytes_in: Count
+    bytes_out: Count
     fingerprint: Text
     version: Short
     note: Text = ""
@@ -151,8 +151,8 @@ class AgentStatus(msgspec.Struct, frozen=True):
     no_code: bool = False  # it runs nothing that a submitter wrote
     in_place: bool = True  # it reads sources where they are; others pull them
     have: Short = ""  # the folder there with a copy of sources, where it has one
-    pulled: Count = 0  # bytes of input that came over its link, for as long as it has had this copy, or none
-    spared: Count = 0  # bytes that its copy had instead
+    bytes_pulled: Count = 0  # bytes of input that came over its link, for as long as it has had this copy, or none
+    bytes_spared: Count = 0  # bytes that its copy had instead
     link_in: float = 0.0  # bytes of input a second that reach it, from its copy or over its link; 0: not measured
     link_out: float = 0.0  # bytes of results a second that it hands in; 0: not measured
 

@@ -99,7 +99,7 @@ def _head(one: Tried) -> str:
     cost = f"{format_duration(one.seconds)}, peak {format_size(one.peak)}"
     if one.mishap:
         return f"{one.mishap.code}: {one.mishap.message}; after {cost}"
-    return f"{counted(one.rows, 'row')}, {format_size(one.in_bytes)} in, {format_size(one.out_bytes)} out, {cost}"
+    return f"{counted(one.rows, 'row')}, {format_size(one.bytes_in)} in, {format_size(one.bytes_out)} out, {cost}"
 
 
 def _shape(output: Output, rows: int) -> str:

@@ -43,8 +43,8 @@ class ShardsDone:
 
     shards: int = 0
     rows: int = 0
-    in_bytes: int = 0
-    out_bytes: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
     committed: int = 0
     busy: float = 0.0
     seconds: float = 0.0  # per shard, a moving mean
@@ -57,8 +57,8 @@ class _Second:
 
     finished: int = 0
     committed: int = 0
-    in_bytes: int = 0
-    out_bytes: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
     rows: int = 0
 
 
@@ -70,8 +70,8 @@ class JobFigures:
     seconds: float = 0.0
     whole: _Second = field(default_factory=_Second)
     recent: deque[_Second] = field(default_factory=lambda: deque([_Second()], RECENT_SECONDS))
-    out_committed: int = 0
-    merged_bytes: int = 0
+    bytes_committed: int = 0
+    bytes_merged: int = 0
     merge_seconds: float = 0.0
     failures: int = 0
     spread: Counter[int] = field(default_factory=Counter)  # bucket of seconds → shards, transfer included
@@ -80,8 +80,8 @@ class JobFigures:
         done = self.by_agent.setdefault(agent, ShardsDone())
         done.shards += count
         done.rows += report.rows
-        done.in_bytes += report.in_bytes
-        done.out_bytes += report.out_bytes
+        done.bytes_in += report.in_bytes
+        done.bytes_out += report.out_bytes
         done.busy += report.compute
         done.peak = max(done.peak, report.peak)
         each = report.compute / count
@@ -89,28 +89,28 @@ class JobFigures:
         self.spread[round(BUCKETS * log2(max(each + report.pull / count, 1e-6)))] += count
         for second in (self.whole, self.recent[-1]):
             second.finished += count
-            second.in_bytes += report.in_bytes
+            second.bytes_in += report.in_bytes
             second.rows += report.rows
 
     def failed(self) -> None:
         self.failures += 1
 
     def merged(self, nbytes: int, seconds: float) -> None:
-        self.merged_bytes += nbytes
+        self.bytes_merged += nbytes
         self.merge_seconds += seconds
 
     def committed(self, agent: str, count: int, nbytes: int) -> None:
         self.count_committed(agent, count, nbytes)
         for second in (self.whole, self.recent[-1]):
             second.committed += count
-            second.out_bytes += nbytes
+            second.bytes_out += nbytes
 
     def count_committed(self, agent: str, count: int, nbytes: int) -> None:
         """Whenever that was: by an earlier life of the daemon, or from a machine that finished it in one."""
         done = self.by_agent.setdefault(agent, ShardsDone())
         done.committed += count
         done.shards = max(done.shards, done.committed)
-        self.out_committed += nbytes
+        self.bytes_committed += nbytes
 
     def median(self) -> float:
         """Seconds of a finished shard; 0 while too few are known."""
@@ -139,8 +139,8 @@ class JobFigures:
         total = _Second(
             sum(s.finished for s in past),
             sum(s.committed for s in past),
-            sum(s.in_bytes for s in past),
-            sum(s.out_bytes for s in past),
+            sum(s.bytes_in for s in past),
+            sum(s.bytes_out for s in past),
             sum(s.rows for s in past),
         )
         return _window(total, len(past) * tick)
@@ -150,4 +150,4 @@ class JobFigures:
 
 
 def _window(total: _Second, seconds: float) -> Window:
-    return bounded(Window(seconds, total.finished, total.committed, total.in_bytes, total.out_bytes, total.rows))
+    return bounded(Window(seconds, total.finished, total.committed, total.bytes_in, total.bytes_out, total.rows))

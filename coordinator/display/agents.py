@@ -30,7 +30,7 @@ def machines_table(job: JobStatus) -> str:
             count(agent.slots),
             count(agent.running),
             count(agent.shards),
-            *([format_size(agent.in_bytes)] if reads else []),
+            *([format_size(agent.bytes_in)] if reads else []),
             format_duration(agent.seconds) if agent.seconds else "-",
         )
         for agent in job.agents
@@ -52,7 +52,7 @@ def machine_lines(job: JobStatus, trace: Trace) -> list[str]:
 
 def _machine_rate(job: JobStatus, speed: Speed) -> str:
     """In bytes only where shards are what counts."""
-    return rate(speed if job.progress is None else replace(speed, in_bytes=0.0))
+    return rate(speed if job.progress is None else replace(speed, bytes_in=0.0))
 
 
 # --- machines and failures --------------------------------------------------------------------------------
@@ -86,8 +86,9 @@ def agents_table(agents: Sequence[AgentStatus], now: float) -> str:
 
 def _link_said(agent: AgentStatus) -> str:
     """How fast inputs reach a machine that does not read them in place, and what a copy there saves its link."""
-    came = f"inputs come at {rate(Speed(in_bytes=agent.link_in))}" if agent.link_in else ""
-    copy = f"{agent.have} spared its link {format_size(agent.spared)} of {format_size(agent.spared + agent.pulled)}"
+    came = f"inputs come at {rate(Speed(bytes_in=agent.link_in))}" if agent.link_in else ""
+    spared, every = agent.bytes_spared, agent.bytes_spared + agent.bytes_pulled
+    copy = f"{agent.have} spared its link {format_size(spared)} of {format_size(every)}"
     return ", ".join(filter(None, [came, copy if agent.have else ""]))
 
 

@@ -25,8 +25,8 @@ def forecast_page(seen: Forecast) -> str:
         f"{seen.job}: {seen.kind}, {counted(len(seen.layers), 'layer')}, {counted(seen.shards, 'shard')},"
         f" {counted(seen.rows, 'row')}",
         f"  cut      {seen.cut or 'as the job file says'}",
-        f"  input    {format_size(seen.in_bytes)}",
-        f"  output   {_size_or(seen.out_bytes, 'unknown until the first shards ran')}",
+        f"  input    {format_size(seen.bytes_in)}",
+        f"  output   {_size_or(seen.bytes_out, 'unknown until the first shards ran')}",
         f"  root     {_room(seen)}",
         farm_line(seen),
         f"  time     {_forecast_time(seen)}",
@@ -42,10 +42,10 @@ def _size_or(size: int | None, otherwise: str) -> str:
 
 def _room(seen: Forecast) -> str:
     free = "" if seen.root_free is None else f", {format_size(seen.root_free)} free"
-    if seen.root_bytes is None:
+    if seen.bytes_of_root is None:
         return f"twice the output of two layers, beside the result{free}"
-    short_of = seen.root_free is not None and seen.root_bytes > seen.root_free
-    return f"needs {format_size(seen.root_bytes)}{free}" + (": not enough" if short_of else "")
+    short_of = seen.root_free is not None and seen.bytes_of_root > seen.root_free
+    return f"needs {format_size(seen.bytes_of_root)}{free}" + (": not enough" if short_of else "")
 
 
 def _forecast_time(seen: Forecast) -> str:
@@ -60,8 +60,8 @@ def _forecast_layers(layers: Sequence[LayerForecast]) -> str:
             short(layer.name),
             f"{layer.dtype} {'x'.join(str(length) for length in layer.shape)}",
             count(layer.shards),
-            format_size(layer.in_bytes),
-            _size_or(layer.out_bytes, "?"),
+            format_size(layer.bytes_in),
+            _size_or(layer.bytes_out, "?"),
         )
         for layer in layers[:LAYERS_SHOWN]
     ]

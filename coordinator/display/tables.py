@@ -50,8 +50,8 @@ def percent(tally: Tally) -> str:
 
 def rate(speed: Speed) -> str:
     """Bytes a second, or shards a second where there are no bytes; "-" for neither."""
-    if speed.in_bytes >= 1:
-        return f"{format_size(round(speed.in_bytes))}/s"
+    if speed.bytes_in >= 1:
+        return f"{format_size(round(speed.bytes_in))}/s"
     return f"{speed.shards:.1f} shards/s" if speed.shards > 0 else "-"
 
 

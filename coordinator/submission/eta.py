@@ -71,7 +71,7 @@ def load_of(job: JobStatus, now: float) -> Load:
         last_bytes=min(left, _last_layer(job, out)),
         compute_rate=_compute_rate(job, now),
         push_rate=_push_rate(job, now),
-        merge_rate=job.merged_bytes / job.merge_seconds if job.merged_bytes and job.merge_seconds else MERGE_RATE,
+        merge_rate=job.bytes_merged / job.merge_seconds if job.bytes_merged and job.merge_seconds else MERGE_RATE,
         tail=max((agent.seconds for agent in job.agents if agent.live), default=0.0) if totals.running else 0.0,
         samples=sum(agent.shards for agent in job.agents),
     )
@@ -135,9 +135,9 @@ def _push_rate(job: JobStatus, now: float) -> float | None:
 
 def out_bytes_of(totals: Tally) -> float:
     """Bytes of the whole result, from the declaration or else from what is committed."""
-    if totals.out_bytes or not totals.committed:
-        return totals.out_bytes
-    return totals.out_committed / totals.committed * totals.shards
+    if totals.bytes_out or not totals.committed:
+        return totals.bytes_out
+    return totals.bytes_committed / totals.committed * totals.shards
 
 
 def _unmerged(job: JobStatus, out: float) -> float:
@@ -157,7 +157,7 @@ def _layers_left(job: JobStatus) -> list[float]:
     """Bytes of each layer to be merged; where a layer says nothing of them, as many a shard as all shards have."""
     shard = out_bytes_of(job.totals) / job.totals.shards if job.totals.shards else 0.0
     tallies = [layer.tally for layer in job.layers if layer.state not in {"merged", "changed"}]
-    return [float(tally.out_bytes) or shard * tally.shards for tally in tallies]
+    return [float(tally.bytes_out) or shard * tally.shards for tally in tallies]
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class Speed:
     """What one machine, or all of them, do."""
 
     shards: float = 0.0  # a second
-    in_bytes: float = 0.0  # a second
+    bytes_in: float = 0.0  # a second
     rows: float = 0.0  # a second
 
 
@@ -174,7 +174,7 @@ def speed(job: JobStatus, now: float) -> Speed:
     seconds = span(job, job.recent, now)
     if seconds <= 0:
         return Speed()
-    return Speed(job.recent.finished / seconds, job.recent.in_bytes / seconds, job.recent.rows / seconds)
+    return Speed(job.recent.finished / seconds, job.recent.bytes_in / seconds, job.recent.rows / seconds)
 
 
 class Trace:
@@ -196,6 +196,6 @@ class Trace:
         seconds, old, new = until - since, then[name], now[name]
         return Speed(
             max(0, new.shards - old.shards) / seconds,
-            max(0, new.in_bytes - old.in_bytes) / seconds,
+            max(0, new.bytes_in - old.bytes_in) / seconds,
             max(0, new.rows - old.rows) / seconds,
         )

@@ -25,14 +25,14 @@ Bottleneck = Literal["unknown", "compute", "links", "merge"]
 
 @dataclass(frozen=True)
 class LayerForecast:
-    """One layer. `out_bytes` is None where only running it can tell."""
+    """One layer. `bytes_out` is None where only running it can tell."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     shards: int
-    in_bytes: int
-    out_bytes: int | None
+    bytes_in: int
+    bytes_out: int | None
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Forecast:
     kind: str
     shards: int
     rows: int
-    in_bytes: int
-    out_bytes: int | None
-    root_bytes: int | None  # that the root must have free at the worst moment
+    bytes_in: int
+    bytes_out: int | None
+    bytes_of_root: int | None  # that the root must have free at the worst moment
     root_free: int | None
     machines: int
     slots: int  # shards that run at once
@@ -65,7 +65,7 @@ class Forecast:
 class MeasuredPace:
     """How fast shards of a kind have gone here."""
 
-    in_bytes: float  # a second, in one slot
+    bytes_in: float  # a second, in one slot
     merge: float  # bytes a second
     spread: float
     basis: str
@@ -80,19 +80,19 @@ def forecast(
 ) -> Forecast:
     """What `plan` would be on these machines, judged by shards of it that were tried, else by earlier jobs."""
     layers = tuple(layer_forecast(layer) for layer in plan.layers)
-    in_bytes = sum(layer.in_bytes for layer in layers)
-    out_bytes = _sum_known([layer.out_bytes for layer in layers])
+    bytes_in = sum(layer.bytes_in for layer in layers)
+    bytes_out = _sum_known([layer.bytes_out for layer in layers])
     live = [agent for agent in agents if agent.state == "live"]
     each = {agent.name: agent.cpus // plan.work.cpus for agent in live}
     slots = sum(each[agent.name] for agent in live)
     alike = jobs_like(history, plan.work.kind, plan.name, plan.work.of_submitter)
     pace = tried or pace_of(alike, plan.work.kind, plan.name)
-    timed = _timed(pace, in_bytes, out_bytes or 0, slots)
+    timed = _timed(pace, bytes_in, bytes_out or 0, slots)
     payoffs: tuple[Payoff, ...] = ()
-    if in_bytes and (compute := makespan.computed(alike)):
+    if bytes_in and (compute := makespan.computed(alike)):
         machines, left = (
             makespan.machines_of(live, each, compute),
-            InputLeft(in_bytes, out_bytes or 0, compute.slot_seconds),
+            InputLeft(bytes_in, bytes_out or 0, compute.slot_seconds),
         )
         payoffs = makespan.payoffs(machines, left)
         timed = _by_links(timed, machines, left)
@@ -103,9 +103,9 @@ def forecast(
         kind=plan.work.kind,
         shards=sum(layer.shards for layer in layers),
         rows=sum(layer.rows for layer in plan.layers),
-        in_bytes=in_bytes,
-        out_bytes=out_bytes,
-        root_bytes=root_bytes([layer.out_bytes for layer in layers]),
+        bytes_in=bytes_in,
+        bytes_out=bytes_out,
+        bytes_of_root=root_bytes([layer.bytes_out for layer in layers]),
         root_free=free,
         machines=len(live),
         slots=slots,
@@ -113,7 +113,7 @@ def forecast(
         low=likely * (1 - spread) if likely is not None else None,
         high=likely * (1 + spread) if likely is not None else None,
         bottleneck=timed[1] if timed else "unknown",
-        basis=_basis(pace, slots, in_bytes),
+        basis=_basis(pace, slots, bytes_in),
         layers=layers,
         of_kind=_of_kind(plan.work) if plan.counted else None,
         cut=plan.cut,
@@ -133,8 +133,8 @@ def layer_forecast(layer: Layer) -> LayerForecast:
     if isinstance(source, ItemsSource):
         dtype, shape = ("lines" if source.columns else "files", (layer.rows,))
     full = layer.shard_rows or 1
-    out_bytes = layer.rows * layer.out_bytes // full if layer.out_bytes else None
-    return LayerForecast(layer.name, dtype, shape, layer.count, layer.total_in_bytes, out_bytes)
+    bytes_out = layer.rows * layer.out_bytes // full if layer.out_bytes else None
+    return LayerForecast(layer.name, dtype, shape, layer.count, layer.total_in_bytes, bytes_out)
 
 
 def root_bytes(outputs: Sequence[int | None]) -> int | None:
@@ -152,7 +152,7 @@ def jobs_like(history: Sequence[JobStatus], kind: str, name: str, of_submitter: 
         job
         for job in history
         if (job.kind, job.of_submitter) == (kind, of_submitter)
-        and any(agent.busy and agent.in_bytes for agent in job.agents)
+        and any(agent.busy and agent.bytes_in for agent in job.agents)
     ]
     return [job for job in of_kind if _is_called(job, name)][-1:] or of_kind
 
@@ -167,10 +167,10 @@ def pace_of(jobs: Sequence[JobStatus], kind: str, name: str) -> MeasuredPace | N
         return None
     same = _is_called(jobs[0], name)
     agents = [agent for job in jobs for agent in job.agents]
-    merged, seconds = sum(job.merged_bytes for job in jobs), sum(job.merge_seconds for job in jobs)
+    merged, seconds = sum(job.bytes_merged for job in jobs), sum(job.merge_seconds for job in jobs)
     of_what = "jobs of this code" if jobs[0].of_submitter else f"{kind} jobs"
     return MeasuredPace(
-        in_bytes=sum(agent.in_bytes for agent in agents) / sum(_slot_seconds(job) for job in jobs),
+        bytes_in=sum(agent.bytes_in for agent in agents) / sum(_slot_seconds(job) for job in jobs),
         merge=merged / seconds if merged and seconds else MERGE_RATE,
         spread=SPREAD_SAME_NAME if same else SPREAD_SAME_KIND,
         basis=f"as {jobs[0].id} went" if same else f"as other {of_what} went here; parameters change it",
@@ -184,11 +184,11 @@ def _slot_seconds(job: JobStatus) -> float:
     return max(sum(agent.busy for agent in job.agents), slots * min(took, job.whole.seconds))
 
 
-def _timed(pace: MeasuredPace | None, in_bytes: int, out_bytes: int, slots: int) -> tuple[float, Bottleneck] | None:
-    if pace is None or not slots or not in_bytes:
+def _timed(pace: MeasuredPace | None, bytes_in: int, bytes_out: int, slots: int) -> tuple[float, Bottleneck] | None:
+    if pace is None or not slots or not bytes_in:
         return None
-    compute = in_bytes / (pace.in_bytes * slots)
-    merge = out_bytes / pace.merge
+    compute = bytes_in / (pace.bytes_in * slots)
+    merge = bytes_out / pace.merge
     return (merge, "merge") if merge > compute else (compute, "compute")
 
 
@@ -203,8 +203,8 @@ def _by_links(
     return (seconds, "links") if seconds > timed[0] else timed
 
 
-def _basis(pace: MeasuredPace | None, slots: int, in_bytes: int) -> str:
-    if not in_bytes:
+def _basis(pace: MeasuredPace | None, slots: int, bytes_in: int) -> str:
+    if not bytes_in:
         return "its shards are made while it runs"
     if pace is None:
         return "until the first shards ran"

@@ -21,8 +21,8 @@ Limit = Literal["compute", "link"]
 class InputLeft:
     """What is to be computed, and how long it takes."""
 
-    in_bytes: float
-    out_bytes: float
+    bytes_in: float
+    bytes_out: float
     slot_seconds: float  # that one slot of average speed computes on a byte of input
 
 
@@ -60,7 +60,7 @@ def pace(machine: FarmMachine, left: InputLeft) -> tuple[float, Limit]:
     """The bytes of input a second that a machine gets through, and what keeps it from more."""
     computes = machine.slots * machine.speed / left.slot_seconds if left.slot_seconds > 0 else inf
     brought = inf if machine.local or machine.link_in is None else machine.link_in
-    share = left.out_bytes / left.in_bytes if left.in_bytes else 0.0
+    share = left.bytes_out / left.bytes_in if left.bytes_in else 0.0
     taken = inf if machine.local or machine.link_out is None or not share else machine.link_out / share
     moved = min(brought, taken)
     return (moved, "link") if moved < computes else (computes, "compute")
@@ -69,7 +69,7 @@ def pace(machine: FarmMachine, left: InputLeft) -> tuple[float, Limit]:
 def makespan(machines: Sequence[FarmMachine], left: InputLeft) -> float:
     """The seconds that all machines together need; infinite without one that gets through anything."""
     together = sum(pace(machine, left)[0] for machine in machines)
-    return left.in_bytes / together if together else inf
+    return left.bytes_in / together if together else inf
 
 
 def payoffs(machines: Sequence[FarmMachine], left: InputLeft) -> tuple[Payoff, ...]:
@@ -106,7 +106,7 @@ def computed(jobs: Sequence[JobStatus]) -> MeasuredCompute | None:
     measured: dict[str, tuple[float, int]] = {}
     for rate in (agent for job in jobs for agent in job.agents if _is_measured(agent)):
         busy, nbytes = measured.get(rate.name, (0.0, 0))
-        measured[rate.name] = busy + rate.busy, nbytes + rate.in_bytes
+        measured[rate.name] = busy + rate.busy, nbytes + rate.bytes_in
     if not measured:
         return None
     each = sum(busy for busy, _ in measured.values()) / sum(nbytes for _, nbytes in measured.values())
@@ -114,7 +114,7 @@ def computed(jobs: Sequence[JobStatus]) -> MeasuredCompute | None:
 
 
 def _is_measured(agent: AgentRate) -> bool:
-    return agent.busy > 0 and agent.in_bytes > 0
+    return agent.busy > 0 and agent.bytes_in > 0
 
 
 def machines_of(
@@ -140,7 +140,7 @@ def left_of(job: JobStatus, compute: MeasuredCompute) -> InputLeft:
     """What a running job still has to compute; a shard under way counts half."""
     totals = job.totals
     share = (totals.pending + totals.running / 2) / totals.shards if totals.shards else 0.0
-    return InputLeft(totals.in_bytes * share, out_bytes_of(totals) * share, compute.slot_seconds)
+    return InputLeft(totals.bytes_in * share, out_bytes_of(totals) * share, compute.slot_seconds)
 
 
 def payoffs_now(job: JobStatus, agents: Sequence[AgentStatus]) -> tuple[Payoff, ...] | None:

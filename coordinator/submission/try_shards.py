@@ -38,8 +38,8 @@ class Tried:
     layer: str
     number: int
     rows: int
-    in_bytes: int
-    out_bytes: int
+    bytes_in: int
+    bytes_out: int
     seconds: float
     peak: int  # bytes
     outputs: tuple[Output, ...]
@@ -123,8 +123,8 @@ def _tried(bench: Workbench, batch: Batch) -> Tried:
         layer=batch.layer.name,
         number=item.number,
         rows=entry.rows,
-        in_bytes=entry.in_bytes,
-        out_bytes=sum(entry.sizes),
+        bytes_in=entry.in_bytes,
+        bytes_out=sum(entry.sizes),
         seconds=entry.seconds,
         peak=entry.peak,
         outputs=index.outputs,
@@ -135,7 +135,7 @@ def _tried(bench: Workbench, batch: Batch) -> Tried:
 
 def measured(plan: Plan, tried: Sequence[Tried]) -> Plan:
     """The plan, its unknown sizes of output as they were here: those of each layer, else those of the first."""
-    per_row = {one.layer: one.out_bytes / one.rows for one in tried if one.rows}
+    per_row = {one.layer: one.bytes_out / one.rows for one in tried if one.rows}
     first = next(iter(per_row.values()), 0.0)
     layers = [
         layer
@@ -150,7 +150,7 @@ def pace_of(tried: Sequence[Tried]) -> MeasuredPace | None:
     """How fast these went, in one slot of this machine. The first starts what is needed: it counts only where alone."""
     good = [one for one in tried if one.mishap is None]
     good = good[1:] or good
-    seconds, nbytes = sum(one.seconds for one in good), sum(one.in_bytes for one in good)
+    seconds, nbytes = sum(one.seconds for one in good), sum(one.bytes_in for one in good)
     if not seconds or not nbytes:
         return None
     shards = "the shard" if len(good) == 1 else f"the {len(good)} shards"
@@ -176,4 +176,4 @@ def keep(root: Root, plan: Plan, tried: Sequence[Tried]) -> bool:
 
 def seconds_here(plan: Plan, pace: MeasuredPace | None) -> float | None:
     """What the whole job would take one slot of this machine."""
-    return in_bytes_total(plan) / pace.in_bytes if pace else None
+    return in_bytes_total(plan) / pace.bytes_in if pace else None

@@ -31,7 +31,7 @@ def test_counts_survive_a_restart_and_who_left_has_left(farm: FarmHarness) -> No
     for job, was in before.items():
         now = farm.status(job)
         assert now.totals.committed == was.totals.committed
-        assert now.totals.out_committed == was.totals.out_committed
+        assert now.totals.bytes_committed == was.totals.bytes_committed
         assert sum(one.shards for one in now.agents) >= now.totals.committed
     seen = farm.agent_status("lab3")
     assert seen is not None

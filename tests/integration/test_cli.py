@@ -111,7 +111,7 @@ def test_a_job_from_plan_to_rm(farm: FarmHarness, tmp_path: Path) -> None:
 def test_all_json_can_be_read(farm: FarmHarness) -> None:
     file = farm.job_file(arrays(1), name="json")
     assert value(farm, "plan", str(file))
-    assert value(farm, "submit", str(file)) == {"schema": 1, "job": "json.1"}
+    assert value(farm, "submit", str(file)) == {"schema": 2, "job": "json.1"}
     farm.wait("json.1")
     commands = (["status"], ["status", "json"], ["agents"], ["logs", "json"], ["du"], ["result", "json"])
     for command in (*commands, ["verify", "json"], ["verify", "json", "--inputs"]):

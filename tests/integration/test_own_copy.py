@@ -45,8 +45,8 @@ class Field(NamedTuple):
     def moved(self, job: str) -> tuple[int, int]:
         """Bytes of the inputs of a finished job that came over the link, and that came from the copy."""
         inputs = sum(layer.total_in_bytes for layer in self.farm.plan(job).layers)
-        until(lambda: self.far().pulled + self.far().spared == inputs, "the agent to tell what it pulled")
-        return self.far().pulled, self.far().spared
+        until(lambda: self.far().bytes_pulled + self.far().bytes_spared == inputs, "the agent to tell what it pulled")
+        return self.far().bytes_pulled, self.far().bytes_spared
 
 
 @pytest.fixture

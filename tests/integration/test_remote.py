@@ -121,7 +121,7 @@ def finish(farm: FarmHarness, job: str) -> None:
 
 def test_jobs_equal_the_serial_run_and_a_source_is_pulled_once(field: Field) -> None:
     farm, far = field.farm, field.far
-    before = far.state["pulled_bytes"]
+    before = far.state["bytes_pulled"]
     for job in twice(farm, arrays(2, 64, 1000), 8):
         finish(farm, job)
     mapped = farm.submit(rows(40, 500), 4, **MAP)
@@ -129,7 +129,7 @@ def test_jobs_equal_the_serial_run_and_a_source_is_pulled_once(field: Field) -> 
     plan = farm.plan(mapped)
     code = farm.root.pack(str(plan.work.code)).stat().st_size
     wanted = 2 * 64 * 1000 * 4 + 40 * 500 * 4 + code
-    until(lambda: far.state.get("pulled_bytes", 0) - before == wanted, "each input to be pulled once")
+    until(lambda: far.state.get("bytes_pulled", 0) - before == wanted, "each input to be pulled once")
 
 
 def test_a_spoilt_copy_is_pulled_again(field: Field) -> None:

@@ -42,7 +42,7 @@ def test_a_link_without_limit_is_as_good_as_reading_in_place(machines: list[Farm
 def test_faster_links_and_less_work_are_never_later(machines: list[FarmMachine], left: InputLeft, times: float) -> None:
     faster = [replace(one, link_in=one.link_in and one.link_in * times) for one in machines]
     assert makespan(faster, left) <= makespan(machines, left) * SLACK
-    assert makespan(machines, replace(left, out_bytes=left.out_bytes / times)) <= makespan(machines, left) * SLACK
+    assert makespan(machines, replace(left, bytes_out=left.bytes_out / times)) <= makespan(machines, left) * SLACK
 
 
 @given(MACHINES, LEFT)
@@ -52,7 +52,7 @@ def test_the_order_of_machines_is_of_no_account(machines: list[FarmMachine], lef
 
 @given(MACHINES, LEFT)
 def test_nobody_is_faster_than_its_slots_its_link_or_all_of_them(machines: list[FarmMachine], left: InputLeft) -> None:
-    together = left.in_bytes / makespan(machines, left)
+    together = left.bytes_in / makespan(machines, left)
     for one in machines:
         each, _ = pace(one, left)
         assert each <= one.slots * one.speed / left.slot_seconds * SLACK

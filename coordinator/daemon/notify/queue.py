@@ -54,7 +54,7 @@ class NotifyQueue:
         engine = self._engine
         while True:
             figures = {job: engine.jobs[job].figures for job in engine.state.running if self._wanted(job)}
-            progress = {job: f.whole.finished + f.whole.committed + f.merged_bytes for job, f in figures.items()}
+            progress = {job: f.whole.finished + f.whole.committed + f.bytes_merged for job, f in figures.items()}
             for alarm in self._alarms.look(engine.state, progress, time.monotonic()):
                 engine.background(self._tell(self._order(alarm)))
             await asyncio.sleep(LOOK_SECONDS)

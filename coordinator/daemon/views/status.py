@@ -107,7 +107,7 @@ def job_status(engine: Engine, job: s.Job, *, with_layers: bool) -> JobStatus:
         created=live.created,
         started=live.started,
         ended=live.ended,
-        totals=_total(tallies, figures.out_committed),
+        totals=_total(tallies, figures.bytes_committed),
         failures=figures.failures,
         layers=[
             LayerStatus(layer.name, layer.state, tally)
@@ -119,7 +119,7 @@ def job_status(engine: Engine, job: s.Job, *, with_layers: bool) -> JobStatus:
         agents=_rates(engine, job, live, obstacles),
         recent=figures.window_recent(state.timing.tick),
         whole=figures.window_whole(),
-        merged_bytes=figures.merged_bytes,
+        bytes_merged=figures.bytes_merged,
         merge_seconds=figures.merge_seconds,
         progress=live.progress,
         slow=[] if live.work.timeout else slow_shards(state, job, figures.median(), time.monotonic()),
@@ -151,19 +151,19 @@ def _tally(layer: s.Layer) -> Tally:
         quarantined=quarantined,
         rows=rows,
         rows_committed=min(rows, committed * plan.shard_rows),
-        in_bytes=min(plan.total_in_bytes or count * plan.in_bytes, count * plan.in_bytes),
-        out_bytes=layer.out_bytes * count,
+        bytes_in=min(plan.total_in_bytes or count * plan.in_bytes, count * plan.in_bytes),
+        bytes_out=layer.out_bytes * count,
     )
     return bounded(tally)
 
 
-def _total(tallies: list[Tally], out_committed: int) -> Tally:
+def _total(tallies: list[Tally], bytes_committed: int) -> Tally:
     def add(field: str) -> int:
         return sum(getattr(tally, field) for tally in tallies)
 
     counted = ("shards", "committed", "finished", "running", "pending", "quarantined", "rows", "rows_committed")
-    sums = {field: add(field) for field in (*counted, "in_bytes", "out_bytes")}
-    return bounded(Tally(**sums, out_committed=out_committed))
+    sums = {field: add(field) for field in (*counted, "bytes_in", "bytes_out")}
+    return bounded(Tally(**sums, bytes_committed=bytes_committed))
 
 
 def _rates(engine: Engine, job: s.Job, live: LiveJob, obstacles: Obstacles) -> list[AgentRate]:
@@ -184,8 +184,8 @@ def _rate(engine: Engine, job: s.Job, name: str, done: ShardsDone, obstacle: s.O
         finished=sum(len(holding.finished) for holding in mine),
         shards=done.shards,
         rows=done.rows,
-        in_bytes=done.in_bytes,
-        out_bytes=done.out_bytes,
+        bytes_in=done.bytes_in,
+        bytes_out=done.bytes_out,
         seconds=done.seconds,
         busy=done.busy,
     )
@@ -273,8 +273,8 @@ def _agent_status(engine: Engine, name: str) -> AgentStatus:
         running=agent.open_of() if agent else 0,
         finished=sum(len(holding.finished) for holding in agent.holdings.values()) if agent else 0,
         done=sum(one.committed for one in done),
-        in_bytes=sum(one.in_bytes for one in done),
-        out_bytes=sum(one.out_bytes for one in done),
+        bytes_in=sum(one.bytes_in for one in done),
+        bytes_out=sum(one.bytes_out for one in done),
         fingerprint=info.fingerprint,
         version=info.version,
         note=info.note or idle,
@@ -283,8 +283,8 @@ def _agent_status(engine: Engine, name: str) -> AgentStatus:
         no_code=info.no_code,
         in_place=info.in_place,
         have=info.have,
-        pulled=info.pulled,
-        spared=info.spared,
+        bytes_pulled=info.pulled,
+        bytes_spared=info.spared,
         link_in=info.link_in.rate,
         link_out=info.link_out.rate,
     )

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,15 @@ import msgspec
 import numpy as np
 import pytest
 
+from muster.agent.display import DisplayState
 from muster.coordinator import cli
 from muster.coordinator.api import requests, status
 from muster.coordinator.commands import logs, serve, verify
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.protocol.frames import FrameReader, frame
 from muster.coordinator.protocol.values import Decoder, Message, encode
+from muster.coordinator.submission.forecast import Forecast, LayerForecast
+from muster.coordinator.submission.try_shards import Tried
 from muster.jobs.common.errors import (
     INTERNAL_EXIT,
     INTERRUPTED_EXIT,
@@ -365,7 +369,7 @@ def test_what_was_changed_is_a_document(
     question: type[Message], args: list[str], facts: object, daemon: FixedDaemon, run: Callable[..., Ran]
 ) -> None:
     daemon.answers[question] = requests.Done("it is so")
-    assert json.loads(run(*args, "--json").out) == {"schema": 1, **facts, "said": "it is so"}  # type: ignore[dict-item]
+    assert json.loads(run(*args, "--json").out) == {"schema": 2, **facts, "said": "it is so"}  # type: ignore[dict-item]
 
 
 def test_every_answer_has_the_number_of_its_schema(daemon: FixedDaemon, run: Callable[..., Ran]) -> None:
@@ -376,7 +380,18 @@ def test_every_answer_has_the_number_of_its_schema(daemon: FixedDaemon, run: Cal
     daemon.answers[requests.Usage] = status.Used(1, 1)
     for args in (["status"], ["watch", "weights"], ["agents"], ["explain"], ["logs", "weights"], ["du"], ["uploads"]):
         ran = run(*args, "--json")
-        assert (ran.code, json.loads(ran.out)["schema"]) == (0, 1), args
+        assert (ran.code, json.loads(ran.out)["schema"]) == (0, 2), args
+
+
+def test_bytes_are_called_by_one_name_in_every_document() -> None:
+    told = (status.Tally, status.AgentRate, status.Window, status.JobStatus, status.AgentStatus)
+    written = {field for one in (*told, DisplayState) for field in one.__struct_fields__}
+    reckoned = {field.name for one in (Forecast, LayerForecast, Tried) for field in fields(one)}
+    names = {name for name in written | reckoned if "bytes" in name}
+    assert names == {f"bytes_{what}" for what in ONE_NAME_EACH}
+
+
+ONE_NAME_EACH = ("in", "out", "committed", "merged", "pulled", "pushed", "spared", "of_root")
 
 
 @pytest.mark.parametrize(
@@ -388,7 +403,7 @@ def test_an_error_is_json_too_and_the_two_lines_stay(
 ) -> None:
     ran = run(*args, "--json")
     said = json.loads(ran.out)
-    assert (ran.code, said["code"], said["schema"]) == (code, code, 1)
+    assert (ran.code, said["code"], said["schema"]) == (code, code, 2)
     assert ran.err == f"error: {said['error']}\nhint: {said['hint']}\n"
 
 

@@ -35,7 +35,7 @@ def test_a_paused_job_says_who_paused_it_and_an_ended_one_no_more_than_that() ->
 
 
 def test_rows_a_second_and_the_time_so_far_are_shown() -> None:
-    recent = Window(50.0, finished=100, in_bytes=100 * MIB, rows=170_000)
+    recent = Window(50.0, finished=100, bytes_in=100 * MIB, rows=170_000)
     seen = answer(job(tally(committed=300), agents=[agent()], recent=recent, started=20.0))
     for said in (jobs.progress_line(seen), jobs.bar_note(seen)):
         assert "3,400 rows/s, 2 MiB/s, 1 min 20 s so far" in said

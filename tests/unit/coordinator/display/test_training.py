@@ -64,7 +64,7 @@ def test_of_machines_what_they_read_is_not_told() -> None:
     job, trace = status(NEWS), Trace()
     assert "READ" not in jobs.job_page(job, 10.0)
     trace.add(job, 10.0)
-    later = msgspec.structs.replace(job.agents[0], shards=29, in_bytes=5000)
+    later = msgspec.structs.replace(job.agents[0], shards=29, bytes_in=5000)
     job = msgspec.structs.replace(job, agents=[later])
     trace.add(job, 12.0)
     assert agents.machine_lines(job, trace) == ["  a: 10.0 shards/s, 29 finished"]

@@ -21,8 +21,8 @@ def agent(name: str = "a", **given: Any) -> AgentRate:
         "finished": 0,
         "shards": 100,
         "rows": 100,
-        "in_bytes": 100 * MIB,
-        "out_bytes": 100 * MIB,
+        "bytes_in": 100 * MIB,
+        "bytes_out": 100 * MIB,
         "seconds": 1.0,
         "busy": 100.0,
     }
@@ -50,7 +50,7 @@ def eta(seen: JobStatus) -> progress.Eta:
 
 def tally(shards: int = 1000, out: int = MIB, **given: int) -> Tally:
     done = sum(given.values())
-    return Tally(shards=shards, pending=shards - done, rows=shards, out_bytes=shards * out, **given)
+    return Tally(shards=shards, pending=shards - done, rows=shards, bytes_out=shards * out, **given)
 
 
 def test_nothing_is_claimed_before_a_shard_was_measured() -> None:
@@ -105,7 +105,7 @@ def test_pushes_that_stand_still_have_no_eta() -> None:
 
 
 def test_the_merge_is_counted_even_when_all_is_committed() -> None:
-    done = job(tally(1000, committed=1000), merged_bytes=100 * MIB, merge_seconds=1.0)
+    done = job(tally(1000, committed=1000), bytes_merged=100 * MIB, merge_seconds=1.0)
     seen = eta(done)
     assert (seen.bottleneck, seen.likely) == ("merge", pytest.approx(10.0))
 
@@ -113,12 +113,12 @@ def test_the_merge_is_counted_even_when_all_is_committed() -> None:
 def test_merged_layers_are_not_merged_again() -> None:
     half = tally(500, committed=500)
     layers = [LayerStatus("a", "merged", half), LayerStatus("b", "merging", half)]
-    seen = eta(job(tally(committed=1000), layers=layers, merged_bytes=100 * MIB, merge_seconds=1.0))
+    seen = eta(job(tally(committed=1000), layers=layers, bytes_merged=100 * MIB, merge_seconds=1.0))
     assert seen.likely == pytest.approx(5.0)
 
 
 def test_output_of_unknown_size_is_taken_from_what_is_committed() -> None:
-    seen = Tally(shards=100, committed=10, pending=90, out_committed=10 * MIB)
+    seen = Tally(shards=100, committed=10, pending=90, bytes_committed=10 * MIB)
     assert progress.load_of(job(seen, agents=[agent()]), NOW).merge_bytes == 100 * MIB
 
 
@@ -160,6 +160,6 @@ def test_the_wait_for_a_first_machine_is_not_counted() -> None:
 def test_a_trace_tells_each_machine_as_it_is_now() -> None:
     trace = progress.Trace()
     for now, shards in ((0.0, 0), (10.0, 10), (20.0, 50), (21.0, 54)):
-        trace.add(job(tally(), agents=[agent(shards=shards, in_bytes=shards * MIB)]), now)
+        trace.add(job(tally(), agents=[agent(shards=shards, bytes_in=shards * MIB)]), now)
     assert trace.speed("a") == progress.Speed(4.0, 4.0 * MIB)
     assert trace.speed("b") == progress.Speed()

@@ -34,7 +34,7 @@ def machine(cpus: int = 4, state: Any = "live") -> AgentStatus:
 
 def test_sizes_add_up_with_a_short_last_shard() -> None:
     seen = forecast(plan(layer("a"), layer("b", rows=150)), [], [], None)
-    assert (seen.shards, seen.rows, seen.in_bytes, seen.out_bytes) == (12, 1150, 1150 * MIB, 115 * MIB)
+    assert (seen.shards, seen.rows, seen.bytes_in, seen.bytes_out) == (12, 1150, 1150 * MIB, 115 * MIB)
 
 
 def test_the_root_holds_the_result_and_two_open_layers_twice() -> None:
@@ -51,7 +51,7 @@ def test_no_time_is_guessed_without_history() -> None:
 
 
 def test_earlier_jobs_and_all_slots_give_the_time() -> None:
-    earlier = job(tally(), agents=[agent(in_bytes=100 * MIB, busy=10.0)])  # 10 MiB/s in a slot
+    earlier = job(tally(), agents=[agent(bytes_in=100 * MIB, busy=10.0)])  # 10 MiB/s in a slot
     seen = forecast(plan(layer("a")), [machine(4), machine(6), machine(9, "gone")], [earlier], None)
     assert seen.slots == 10
     assert seen.seconds == pytest.approx(10.0)
@@ -86,7 +86,7 @@ def test_a_command_is_forecast_from_jobs_of_the_same_command_alone() -> None:
 
 
 def test_a_large_output_is_bound_by_its_merge() -> None:
-    earlier = job(tally(), agents=[agent(busy=1.0)], merged_bytes=MIB, merge_seconds=1.0)
+    earlier = job(tally(), agents=[agent(busy=1.0)], bytes_merged=MIB, merge_seconds=1.0)
     seen = forecast(plan(layer("a")), [machine(100)], [earlier], None)
     assert (seen.bottleneck, seen.seconds) == ("merge", pytest.approx(100.0))
 

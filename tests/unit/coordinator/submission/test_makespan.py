@@ -43,7 +43,7 @@ def test_where_the_slots_are_the_limit_no_copy_is_spoken_of() -> None:
 
 def test_results_too_take_a_link() -> None:
     lab = FarmMachine("lab3", 4, has_copy=True, link_in=1e12, link_out=5 * MIB)
-    (said,) = payoff_lines(payoffs([DESK, lab], InputLeft(LEFT.in_bytes, LEFT.in_bytes, LEFT.slot_seconds)))
+    (said,) = payoff_lines(payoffs([DESK, lab], InputLeft(LEFT.bytes_in, LEFT.bytes_in, LEFT.slot_seconds)))
     assert said == "alone 36 min; with lab3 34 min 17 s, its link is the limit"
 
 
@@ -53,7 +53,7 @@ def test_of_a_link_that_was_not_measured_nothing_else_is_said() -> None:
 
 
 def test_machines_are_compared_by_what_computing_took_them() -> None:
-    slow, fast = agent("slow", in_bytes=100 * MIB, busy=30.0), agent("fast", in_bytes=100 * MIB, busy=10.0)
+    slow, fast = agent("slow", bytes_in=100 * MIB, busy=30.0), agent("fast", bytes_in=100 * MIB, busy=10.0)
     found = computed([job(tally(), agents=[slow, fast, agent("idle", busy=0.0)])])
     assert found is not None
     assert found.slot_seconds == pytest.approx(0.2 / MIB)
@@ -62,7 +62,7 @@ def test_machines_are_compared_by_what_computing_took_them() -> None:
 
 
 def test_a_plan_says_what_a_far_machine_adds_and_reckons_with_its_link() -> None:
-    earlier = job(tally(), agents=[agent("desk", in_bytes=100 * MIB, busy=10.0)])  # 10 MiB/s in a slot
+    earlier = job(tally(), agents=[agent("desk", bytes_in=100 * MIB, busy=10.0)])  # 10 MiB/s in a slot
     alone = forecast(plan(layer("a")), [machine("desk")], [earlier], None)
     seen = forecast(plan(layer("a")), [machine("desk"), far()], [earlier], None)
     assert alone.seconds == pytest.approx(25.0)
@@ -78,7 +78,7 @@ def test_without_anything_measured_a_plan_says_nothing_of_machines() -> None:
 
 
 def test_agents_says_of_each_running_job_what_far_machines_add_to_the_rest_of_it() -> None:
-    half = Tally(shards=1000, pending=500, committed=500, in_bytes=2000 * MIB)
+    half = Tally(shards=1000, pending=500, committed=500, bytes_in=2000 * MIB)
     rates = [agent("desk", slots=4, busy=10.0), agent("lab3", slots=4, busy=10.0)]
     running = job(half, agents=rates)
     said = [
@@ -86,12 +86,12 @@ def test_agents_says_of_each_running_job_what_far_machines_add_to_the_rest_of_it
     ]
     assert payoffs_of_jobs([running], [machine("desk"), far()]) == said
     assert not payoffs_of_jobs([running], [machine("desk")])
-    fresh = job(half, agents=[agent("lab3", in_bytes=0, busy=0.0)])
+    fresh = job(half, agents=[agent("lab3", bytes_in=0, busy=0.0)])
     assert payoffs_of_jobs([fresh], [far()]) == ["weights.1: what each machine adds is not measured yet"]
 
 
 def test_agents_says_how_fast_inputs_come_and_what_a_copy_spared() -> None:
-    lines = agents_table([far(have="/mnt/data", spared=3 * MIB, pulled=MIB)], 1.0).splitlines()
+    lines = agents_table([far(have="/mnt/data", bytes_spared=3 * MIB, bytes_pulled=MIB)], 1.0).splitlines()
     assert lines[-1] == "lab3: inputs come at 10 MiB/s, /mnt/data spared its link 3 MiB of 4 MiB"
 
 

@@ -65,7 +65,7 @@ def test_an_error_is_a_document_where_json_is_asked_for_and_what_was_found_stand
     done = subprocess.run([sys.executable, "-c", code, lines], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (12, "error: it is bad\nhint: mend it\n")
     assert json.loads(done.stdout) == {
-        "schema": 1, "bad": ["fc"], "error": "it is bad", "hint": "mend it", "code": 12,
+        "schema": 2, "bad": ["fc"], "error": "it is bad", "hint": "mend it", "code": 12,
     }  # fmt: skip
 
 

@@ -243,11 +243,21 @@ def commit(state: State, event: BundleCommitted, now: float) -> None:
     elif layer.generation == event.generation:
         _measure_result(state.jobs[layer.job], layer, event)
         agent = event.agent if event.agent in state.agents else None
-        for holding in state.holders(layer, event.numbers, agent):
+        holders = state.holders(layer, event.numbers, agent)
+        _measure_way(state, layer, event, holders, now)
+        for holding in holders:
             _settle_holding(state, layer, holding, event, now)
         with state.counting(layer):
             layer.settle(event.numbers)
         layers.settle_layer(state, layer)
+
+
+def _measure_way(state: State, layer: Layer, event: BundleCommitted, holders: list[Holding], now: float) -> None:
+    """How long what an agent sent was with it."""
+    own = [one for one in holders if one.agent == event.agent and one.has_any(event.numbers)]
+    if own:
+        granted = min(one.granted for one in own)
+        layer.came(state.agents[event.agent], state.jobs[layer.job], granted, event.numbers, now)
 
 
 def _measure_result(job: Job, layer: Layer, event: BundleCommitted) -> None:

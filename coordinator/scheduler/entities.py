@@ -41,6 +41,26 @@ class Rate:
         self.since, self.count = now, 0
 
 
+@dataclass
+class RoundCost:
+    """What a round costs one machine beside its computing: above all bytes over its link, both ways."""
+
+    samples: tuple[tuple[float, int], ...] = ()  # of its last two rounds: seconds, and how often all its slots computed
+    handed_in: float = float("-inf")  # when it last did
+    left_out_until: float | None = None  # then it is tried again; None: it is not left out
+    patience: float = 0.0  # for how many times as long it was left out last
+    instead: float = 0.0  # seconds of a round without it, where it is left out
+
+    def took(self, seconds: float, batches: int) -> None:
+        self.samples = (*self.samples[-1:], (seconds, batches))
+
+    def seconds(self, pace: float) -> float | None:
+        """The lesser of the two, as anything may hold up one of them; None while they are not known."""
+        if len(self.samples) < 2:
+            return None
+        return max(0.0, min(seconds - batches * pace for seconds, batches in self.samples))
+
+
 @dataclass(eq=False)
 class Holding:
     """What one agent still has of one grant. `open` and `finished` are disjoint; neither has a committed shard."""
@@ -183,6 +203,9 @@ class Layer:
     def took(self, agent: Agent, numbers: RangeSet, seconds: float) -> None:
         """An agent was so long at work on these."""
 
+    def came(self, agent: Agent, job: Job, granted: float, numbers: RangeSet, now: float) -> None:
+        """An agent handed these in, of which the first were granted then."""
+
     def outrun(self, agent: Agent, job: Job, holding: Holding, numbers: RangeSet, now: float) -> None:
         """Another machine was sooner with these, which this agent has not finished."""
 
@@ -309,7 +332,7 @@ class Obstacle:
 class Idle:
     """Why an agent got nothing: `text` is for people."""
 
-    code: Literal["no-job", "obstacle", "room", "unproven", "round", "job", "granted"]
+    code: Literal["no-job", "obstacle", "room", "unproven", "round", "left-out", "job", "granted", "push"]
     text: str
     job: str | None = None  # that it is about
 
@@ -343,6 +366,8 @@ class Agent:
     holdings: dict[tuple[str, int, int], Holding] = field(default_factory=dict)  # (layer, boot, attempt)
     rates: dict[str, Rate] = field(default_factory=dict)  # job → rate
     paces: dict[str, float] = field(default_factory=dict)  # job of rounds → compute seconds of a shard; 0: unknown
+    round_costs: dict[str, RoundCost] = field(default_factory=dict)  # job of rounds → what one costs it
+    link_out: float = 0.0  # bytes of results that it hands in a second; 0: not measured
     strikes: dict[str, list[tuple[str, int]]] = field(default_factory=dict)  # job → shards failed in a row
     ineligible: dict[str, Obstacle] = field(default_factory=dict)  # job → why
     names: frozenset[str] = frozenset()  # that its spool joined under before: parts of that time have them
@@ -428,6 +453,11 @@ class Agent:
         for holding in self.holdings.values():
             counts[holding.job] += len(holding.open)
         return counts
+
+    def is_left_out(self, job: str) -> bool:
+        """Whether the job's rounds go on without it, as its link would hold them up."""
+        cost = self.round_costs.get(job)
+        return cost is not None and cost.left_out_until is not None
 
     def rate(self, job: str) -> float:
         """Shards of it per second, 0 until measured."""

@@ -77,6 +77,7 @@ class Synced:
     returned: tuple[Returned, ...] = ()
     changed: tuple[str, ...] = ()
     counts: dict[str, int] | None = None  # layer → how many shards of it the agent has, all this said
+    link_out: float = 0.0  # bytes of results that it has handed in a second, lately; 0: not measured
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from math import inf
 
-from muster.coordinator.scheduler import layers, rounds
+from muster.coordinator.scheduler import layers, round_shares
 from muster.coordinator.scheduler.actions import SendGrant, StoreAgent
 from muster.coordinator.scheduler.entities import Agent, Holding, Idle, Job, Layer
 from muster.coordinator.scheduler.state import State
 from muster.jobs.common.ranges import RangeSet
-from muster.jobs.common.units import shortage
+from muster.jobs.common.units import format_duration, shortage
 
 GRANT_LIMIT = 65_536  # shards in one grant
 SHARE_OF_LEFT = 0.25  # of the time left: holdings shrink towards the end, so that all end together
 WORTH_A_GRANT = 0.25  # of what is wanted: smaller top-ups wait and come together
 OWED_SECONDS = 30.0  # slot-seconds another job must be owed before an agent changes to it
+PUSH_HORIZONS = 3.0  # of finished work on an agent, as its link goes: with that its link is busy, and more only waits
 CANARIES = 3  # different shards that fail on an agent, with no success anywhere, before it waits for another's try
 
 
@@ -32,6 +33,10 @@ def feed(state: State, agent: Agent, now: float) -> int:
     """Grant `agent` what it should hold more, from the job that is owed most. Returns how many shards."""
     state.short.pop(agent.name, None)
     if not agent.hungry:
+        return 0
+    if reason := _much_to_push(state, agent):
+        agent.idle_because = reason
+        state.short[agent.name] = agent
         return 0
     load = agent.load()
     jobs = sorted(state.running.values(), key=lambda job: job.used - (OWED_SECONDS if load[job.id] else 0.0))
@@ -56,6 +61,18 @@ def feed(state: State, agent: Agent, now: float) -> int:
     return total
 
 
+def _much_to_push(state: State, agent: Agent) -> Idle | None:
+    """Why a machine gets no more that computes faster than its link takes results away, if that is so."""
+    if not agent.link_out:
+        return None
+    held = (one for one in agent.holdings.values() if one.finished)
+    nbytes = sum(len(one.finished) * state.open_layers[one.layer].out_bytes for one in held)
+    seconds = nbytes / agent.link_out
+    if seconds <= PUSH_HORIZONS * state.timing.horizon:
+        return None
+    return Idle("push", f"its link takes {format_duration(seconds)} for what it has finished; it gets more after that")
+
+
 def _why_nothing(state: State, agent: Agent, job: Job) -> Idle:
     obstacle = state.obstacle(agent, job)
     if obstacle:
@@ -65,6 +82,8 @@ def _why_nothing(state: State, agent: Agent, job: Job) -> Idle:
             return Idle("room", shortage("a shard", agent.cost(layer), agent.room, "of disk"), job.id)
     if not job.succeeded:
         return Idle("unproven", "none of its shards has succeeded yet", job.id)
+    if agent.is_left_out(job.id):
+        return Idle("left-out", round_shares.left_out_line(agent, job), job.id)
     if job.has_rounds and not job.why:
         return Idle("round", f"it waits for the next round of {job.id}")
     return Idle("job", job.why) if job.why else Idle("granted", "every shard is granted", job.id)
@@ -78,7 +97,7 @@ def _wanted(state: State, agent: Agent, job: Job, load: Counter[str]) -> int:
     if not job.succeeded:
         return -1 if held or _is_benched(state, agent, job) else 1
     if job.has_rounds:
-        return rounds.share(state, agent, job, held)
+        return round_shares.share(state, agent, job, held)
     horizon, backlog = _horizon(state, job), _backlog_seconds(agent, load)
     if load.total() >= floor and backlog >= horizon:
         return 0
@@ -94,6 +113,8 @@ def help_rounds(state: State, now: float) -> None:
     """Once a tick: whoever has nothing to do takes over what a round waits for, be it with others or with nobody."""
     for job in [job for job in state.running.values() if job.has_rounds and job.left]:
         for agent in [agent for agent in state.by_session.values() if agent.hungry and not agent.holdings]:
+            if round_shares.leaves_it_to_others(state, agent, job):
+                continue
             if job.layers[0].pending and job.succeeded and not state.obstacle(agent, job):
                 _grant_from(state, agent, job, job.layers[0].pending, now)
             if not agent.holdings:

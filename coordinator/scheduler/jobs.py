@@ -194,14 +194,15 @@ def _forget(state: State, job: Job) -> None:
     for agent in state.agents.values():
         for by_job in (agent.rates, agent.paces, agent.strikes, agent.ineligible, agent.env_obstacles, agent.prints):
             by_job.pop(job.id, None)
+        agent.round_costs.pop(job.id, None)
 
 
-def advance(state: State, event: Advanced) -> None:
+def advance(state: State, event: Advanced, now: float) -> None:
     """A driver made shards, or said there will be no more."""
     job = state.jobs[event.job]
     layer = job.layers[0]
     if job.has_rounds:
-        rounds.turn(state, job, event)
+        rounds.turn(state, job, event, now)
     job.cursor = event.to_seq
     for number, payload in event.create:
         layer.payloads[number] = payload

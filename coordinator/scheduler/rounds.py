@@ -1,15 +1,16 @@
-"""Layers of rounds, whose shards live in memory alone: what they do otherwise than `Layer`, and each machine's share.
-
-Grants nothing."""
+"""Layers of rounds, whose shards live in memory alone: what they do otherwise than `Layer`, and what is measured of
+each machine in them. Shares are cut in round_shares; grants nothing."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import ceil
 from typing import ClassVar
 
+from muster.coordinator.scheduler import round_shares
 from muster.coordinator.scheduler.actions import SendCommitted
 from muster.coordinator.scheduler.commits import drop
-from muster.coordinator.scheduler.entities import Agent, Holding, Job, Layer
+from muster.coordinator.scheduler.entities import Agent, Holding, Job, Layer, RoundCost
 from muster.coordinator.scheduler.events import Advanced
 from muster.coordinator.scheduler.state import State
 from muster.jobs.common.ranges import RangeSet
@@ -52,13 +53,26 @@ class RoundLayer(Layer):
         if not numbers & self.aside:
             _pace(agent, self.job, seconds / max(1, len(numbers)))
 
+    def came(self, agent: Agent, job: Job, granted: float, numbers: RangeSet, now: float) -> None:
+        """What waited behind other shards of the job began when the last of those came."""
+        cost = agent.round_costs.setdefault(job.id, RoundCost())
+        if not numbers & self.aside:
+            cost.took(now - max(granted, cost.handed_in), _batches(agent, job, numbers))
+        cost.handed_in = now
+
     def outrun(self, agent: Agent, job: Job, holding: Holding, numbers: RangeSet, now: float) -> None:
         """Slow its pace, by what it took for nothing. That is bounded: it may have been the link, and what is far too
         slow gets nothing to be measured by."""
         agent.late = now
+        agent.round_costs.setdefault(job.id, RoundCost()).took(now - holding.granted, _batches(agent, job, numbers))
         if known := agent.paces.get(job.id):
             seconds = (now - holding.granted) * agent.slots(job) / len(numbers)
             _pace(agent, job.id, min(seconds, LATE_FACTOR * known))
+
+
+def _batches(agent: Agent, job: Job, numbers: RangeSet) -> int:
+    """How often all its slots compute, for so many."""
+    return ceil(len(numbers) / max(1, agent.slots(job)))
 
 
 def _pace(agent: Agent, job: str, seconds: float) -> None:
@@ -71,10 +85,12 @@ def _pace(agent: Agent, job: str, seconds: float) -> None:
     agent.paces[job] = max(PACE_LEAST_SECONDS, pace)
 
 
-def turn(state: State, job: Job, event: Advanced) -> None:
+def turn(state: State, job: Job, event: Advanced, now: float) -> None:
     """The driver goes on to a next round: everyone's share of it may be larger than before it asks again."""
     _retire(state, job.layers[0], event.retire - job.layers[0].committed)
     _even_out(state, job)
+    if event.create and not event.aside:
+        round_shares.leave_out(state, job, job.left + len(event.create), now)
     state.short.update({agent.name: agent for agent in state.by_session.values() if agent.hungry})
 
 
@@ -96,33 +112,3 @@ def _even_out(state: State, job: Job) -> None:
     usual = sum(agent.paces[job.id] for agent in paced) / max(1, len(paced))
     for agent in paced:
         agent.paces[job.id] += PACE_FORGOTTEN * (usual - agent.paces[job.id])
-
-
-def share(state: State, agent: Agent, job: Job, held: int) -> int:
-    """All of a round at once, to each machine as much as it is fast: how many more this one should have. -1: there is
-    nothing it could be given."""
-    if not (job.left and _takes_part(state, agent, job)):
-        return 0 if held else -1
-    workers = [other for other in state.by_session.values() if _takes_part(state, other, job)]
-    speeds = _speeds(workers, job)
-    before = sum(speeds[other.name] for other in workers if other.name < agent.name)
-    total = sum(speeds.values())
-    low, high = (round(job.left * part / total) for part in (before, before + speeds[agent.name]))
-    wanted = high - low - held
-    return wanted if wanted > 0 else (0 if held else -1)
-
-
-def _takes_part(state: State, agent: Agent, job: Job) -> bool:
-    """Whether it has some of the round, or would be given some. One that was late is not counted upon before it is
-    heard of."""
-    layer = job.layers[0]
-    if agent.away or agent.late > agent.heard:
-        return False
-    return agent.hungry and (agent.room >= agent.cost(layer) or bool(agent.holdings)) and state.eligible(agent, job)
-
-
-def _speeds(workers: list[Agent], job: Job) -> dict[str, float]:
-    """Shards a second of each; who was not measured is taken to be as fast as the others."""
-    paces = [pace for agent in workers if (pace := agent.paces.get(job.id))]
-    usual = sum(paces) / len(paces) if paces else 1.0
-    return {agent.name: agent.slots(job) / (agent.paces.get(job.id) or usual) for agent in workers}

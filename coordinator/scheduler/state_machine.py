@@ -82,7 +82,7 @@ class Scheduler:
             case e.JobDamaged():
                 jobs.damage(state, event)
             case e.Advanced():
-                jobs.advance(state, event)
+                jobs.advance(state, event, now)
             case e.DriverFailed():
                 job_states.halt(state, state.jobs[event.job], event.why)
             case e.MergeRefused():
@@ -118,7 +118,7 @@ class Scheduler:
             sessions.reject_unknown(state, event.session)
             return
         agent.hear(now)
-        agent.room = event.room
+        agent.room, agent.link_out = event.room, event.link_out
         told, agent.told = agent.told, state.last_attempt  # it wrote this knowing what the last one was answered
         if event.lent is not None:
             agent.paused, agent.cpus = event.lent == 0, event.lent or agent.cpus

@@ -168,6 +168,10 @@ class World:
     def layer(self, digest: str = "L") -> Layer:
         return self.state.by_digest[digest][0]
 
+    def is_open(self, name: str, grant: c.SendGrant) -> bool:
+        holding = self.state.agents[name].holdings.get((grant.layer, self.boot, grant.attempt))
+        return holding is not None and bool(holding.open)
+
     def open_of(self, name: str) -> int:
         return self.state.agents[name].open_of()
 

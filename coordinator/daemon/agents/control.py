@@ -128,6 +128,7 @@ def _hear(engine: Engine, agent: Agent, sync: Sync) -> None:
             room=sync.room,
             hungry=sync.hungry,
             lent=sync.lent if sync.lent >= 0 else None,
+            link_out=engine.sessions.agents[agent.name].link_out.rate,
             finished=tuple(sync.finished),
             failures=tuple(sync.failures),
             losses=tuple(sync.losses),

@@ -625,3 +625,25 @@ def test_an_agent_stays_with_a_job_until_another_is_owed_thirty_seconds() -> Non
     order = [grant.job for grant in world.grants["a"][10:]]
     changes = sum(one != two for one, two in pairwise(order))
     assert changes <= 24, order
+
+
+def test_a_machine_whose_link_is_slower_than_its_processors_gets_as_much_as_it_can_hand_in() -> None:
+    world = World()
+    world.add(seed(count=10_000, out_bytes=1000))
+    world.enter("thin", "wide")
+    for _ in range(8):
+        world.now += 1.0
+        for name, link in (("thin", 1000.0), ("wide", 1e9)):
+            opened = [grant for grant in world.grants[name] if world.is_open(name, grant)][:1]
+            world.sync(name, finished=tuple(map(world.finished, opened)), link_out=link)
+            for grant in opened if name == "wide" else ():
+                world.commit(name, grant)
+    thin = world.state.agents["thin"]
+    waiting = sum(len(holding.finished) for holding in thin.holdings.values())
+    assert 30 < waiting < 100 and not world.open_of("thin")
+    assert str(thin.idle_because) == f"its link takes {waiting} s for what it has finished; it gets more after that"
+    assert world.open_of("wide") and world.layer().fresh
+    for grant in world.grants["thin"]:
+        world.commit("thin", grant)
+    world.sync("thin", link_out=1000.0)
+    assert world.open_of("thin")

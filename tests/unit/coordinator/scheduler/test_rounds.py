@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
 from muster.jobs.common.ranges import RangeSet
@@ -30,6 +32,22 @@ def make(world: World, count: int, retire: RangeSet | None = None, aside: bool =
     return world.handle(e.Advanced("j.1", 0, create, False, retire or RangeSet(), aside))
 
 
+def play(world: World, count: int, aside: bool = False, **machines: tuple[float, float]) -> dict[str, int]:
+    """A round as machines of these paces take it, whose bytes are under way for so long; how many each had of it."""
+    began, before = world.now, len(world.said)
+    make(world, count, aside=aside)
+    grants = every(c.SendGrant, world.said[before:])
+    names = {session: name for name, session in world.sessions.items()}
+    had = {names[grant.session]: grant for grant in grants}
+    shares = {name: len(had[name].numbers) if name in had else 0 for name in machines}
+    computed = {name: pace * shares[name] for name, (pace, _) in machines.items()}
+    for name in sorted(had, key=lambda name: computed[name] + machines[name][1]):
+        world.now = began + computed[name] + machines[name][1]
+        world.sync(name, finished=(world.finished(had[name], compute=computed[name]),))
+        world.commit(name, had[name])
+    return shares
+
+
 def test_a_round_is_granted_whole_at_once_and_no_mark_is_stored() -> None:
     world = world_of("a", "b", cpus=2)
     said = make(world, 12)
@@ -40,30 +58,78 @@ def test_a_round_is_granted_whole_at_once_and_no_mark_is_stored() -> None:
 def test_shares_follow_what_a_shard_takes_to_compute() -> None:
     world = world_of("a", "b")
     for _ in range(12):
-        make(world, 12)
-        for name, seconds in (("a", 0.01), ("b", 0.03)):
-            grant = world.last(name)
-            world.now += seconds * len(grant.numbers)
-            world.sync(name, finished=(world.finished(grant, compute=seconds * len(grant.numbers)),))
-            world.commit(name, grant)
+        play(world, 12, a=(0.01, 0.0), b=(0.03, 0.0))
+    assert play(world, 12, a=(0.01, 0.0), b=(0.03, 0.0)) == {"a": 9, "b": 3}
+
+
+def test_shares_follow_what_a_round_takes_over_the_link() -> None:
+    world = world_of("a", "b")
+    for _ in range(8):
+        play(world, 12, a=(0.1, 0.0), b=(0.1, 0.6))
+    assert play(world, 12, a=(0.1, 0.0), b=(0.1, 0.6)) == {"a": 9, "b": 3}
+
+
+def test_who_would_hold_up_a_round_by_its_link_alone_is_left_out_and_tried_again_ever_later() -> None:
+    world = world_of("a", "b")
+    had = [play(world, 12, a=(0.01, 0.01), b=(0.01, 1.4))["b"] for _ in range(2000)]
+    tried = [number for number, share in enumerate(had) if share]
+    assert len(tried) < 10 and tried[:2] == [0, 1]
+    apart = [after - before for before, after in itertools.pairwise(tried[1:])]
+    assert apart == sorted(apart) and apart[0] > 50
+    assert world.state.agents["b"].is_left_out("j.1")
+    world.sync("b")
+    told = str(world.state.agents["b"].idle_because)
+    assert told == "j.1: left out of the rounds: one takes it 1.4 s beside computing, and the others 130 ms in all"
+
+
+def test_who_was_left_out_has_its_part_again_once_its_link_is_better() -> None:
+    world = world_of("a", "b")
+    for _ in range(40):
+        play(world, 12, a=(0.01, 0.01), b=(0.01, 1.4))
+    assert world.state.agents["b"].is_left_out("j.1")
+    for _ in range(1000):
+        play(world, 12, a=(0.01, 0.01), b=(0.01, 0.01))
+    assert play(world, 12, a=(0.01, 0.01), b=(0.01, 0.01)) == {"a": 6, "b": 6}
+
+
+def test_one_slow_round_leaves_nobody_out() -> None:
+    world = world_of("a", "b")
+    for slow in (0.0, 0.0, 3.0, 0.0, 0.0):
+        assert play(world, 12, a=(0.01, 0.01), b=(0.01, slow))["b"]
+
+
+def test_who_was_left_out_does_all_where_there_is_nobody_else() -> None:
+    world = world_of("a", "b")
+    for _ in range(40):
+        play(world, 12, a=(0.01, 0.01), b=(0.01, 1.4))
     make(world, 12)
-    assert [len(world.last(name).numbers) for name in "ab"] == [9, 3]
+    assert not world.open_of("b")
+    world.handle(e.Departed(world.sessions["a"]))
+    world.tick()
+    assert world.open_of("b") == 12
+    world.finish("b")
+    world.commit("b", world.last("b"))
+    assert play(world, 12, b=(0.01, 1.4)) == {"b": 12}
+
+
+def test_who_is_left_out_takes_nothing_that_others_are_about_to_take() -> None:
+    world = world_of("a", "b")
+    for _ in range(40):
+        play(world, 12, a=(0.01, 0.01), b=(0.01, 1.4))
+    world.sync("a", hungry=False)
+    make(world, 12)
+    assert not world.open_of("b")
+    world.sync("a")
+    assert world.open_of("a") == 12
 
 
 def test_what_is_made_beside_the_rounds_does_not_count_for_shares() -> None:
     world = world_of("a", "b")
     for _ in range(6):
-        make(world, 2)
-        for name in "ab":
-            world.finish(name, seconds=1.0)
-            world.commit(name, world.last(name))
+        play(world, 2, a=(1.0, 0.0), b=(1.0, 0.0))
         for _ in range(3):
-            grant = only(c.SendGrant, make(world, 1, aside=True))
-            name = next(name for name in "ab" if world.last(name) is grant)
-            world.finish(name, seconds=0.01)
-            world.commit(name, grant)
-    make(world, 2)
-    assert [len(world.last(name).numbers) for name in "ab"] == [1, 1]
+            play(world, 1, aside=True, a=(0.01, 0.0), b=(0.01, 5.0))
+    assert play(world, 2, a=(1.0, 0.0), b=(1.0, 0.0)) == {"a": 1, "b": 1}
 
 
 def test_retired_shards_are_taken_back_and_refused_like_committed_ones() -> None:
@@ -129,11 +195,7 @@ def test_the_next_round_is_granted_before_anyone_asks_for_it() -> None:
 def test_a_machine_that_others_were_sooner_than_is_given_less_once_it_is_heard_of() -> None:
     world = world_of("a", "b")
     for _ in range(2):
-        make(world, 8)
-        for name in "ab":
-            world.finish(name, seconds=1.0)
-            world.commit(name, world.last(name))
-            world.sync(name)
+        play(world, 8, a=(0.25, 0.0), b=(0.25, 0.0))
     make(world, 8)
     assert [len(world.last(name).numbers) for name in "ab"] == [4, 4]
     world.now += 3.0

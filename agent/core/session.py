@@ -40,6 +40,7 @@ class ControlSession:
         self.ever = False  # whether there ever was a session
         self.asked: Say | None = None
         self.note = ""  # the one line that was last told
+        self.narrowed: dict[str, str] = {}  # job → why fewer shards run than are lent for it, as was last told
         self.hungry = False  # what was last told
         self.lent = who.cpus  # what was last told
         self._said_at = float("-inf")
@@ -103,7 +104,7 @@ class ControlSession:
         now: float,
     ) -> Say:
         said = {"session": self.session, "room": room, "wait": wait, "hungry": hungry, "note": self.note, "lent": lent}
-        message = Sync(**said, **letter.fields(), counts=counts)  # type: ignore[arg-type]
+        message = Sync(**said, **letter.fields(), counts=counts, narrowed=self.narrowed)  # type: ignore[arg-type]
         self.hungry, self.lent = hungry, lent
         self._counted_at = now if counts is not None else self._counted_at
         return self._say(Say(fitted_sync(message), wait), now)

@@ -47,6 +47,7 @@ STUCK_SECONDS = 60.0  # a drain that gets nothing done for so long ends without 
 UNHEARD_SECONDS = 5.0  # how long a drain with nothing left here tries to say goodbye
 TICK_BUSY_SECONDS = 0.1
 TICK_IDLE_SECONDS = 0.2
+NARROWED_TOLD = 16  # jobs of which a sync says that fewer shards run than are lent for them
 HANG_UP_SECONDS = 0.5  # an answer that may be held longer is not waited for by an idle agent that leaves
 
 
@@ -351,6 +352,7 @@ def _sync(state: State, now: float) -> None:
     told, polling = talk.lent == state.slots.lent and not (talk.hungry and not hungry), _polling(state, now)
     if talk.sync_due(state.reports.next.pressing or not told, polling, now):
         talk.note = _note_for_people(state)
+        talk.narrowed = dict.fromkeys(sorted(state.slots.narrow_for)[:NARROWED_TOLD], state.narrowed)
         wait = talk.wait(_idle(state), polling)
         counts = state.counts() if talk.counts_due(now) else None
         letter = state.reports.post()

@@ -155,6 +155,9 @@ class AgentStatus(msgspec.Struct, frozen=True):
     bytes_spared: Count = 0  # bytes that its copy had instead
     link_in: float = 0.0  # bytes of input a second that reach it, from its copy or over its link; 0: not measured
     link_out: float = 0.0  # bytes of results a second that it hands in; 0: not measured
+    machine: Short = ""  # the same of all agents on one machine; "": not told
+    cores: Count = 0  # processors that this machine has
+    silent: Seconds = 0.0  # for how long nothing was heard of it, where that is long: it may be gone
 
     def __repr__(self) -> str:
         doing = f"{self.state}, {counted(self.cpus, 'cpu')}, {self.running} running"

@@ -37,7 +37,7 @@ def _store(
     engine: Engine, job: str, agent: str, host: str, failure: Failure, quarantine: bool, counts: bool = True
 ) -> None:
     live, at = engine.jobs[job], time.time()
-    live.figures.failed()
+    live.figures.failed(agent, failure)
     engine.write(lambda store: store.add_failure(job, agent, at, failure, quarantine, counts=counts))
     shard = f"{job}/{live.name_of(failure.layer, failure.number)}"
     _append_failure(engine.root.job(job).failures, shard, agent, host, failure, quarantine)

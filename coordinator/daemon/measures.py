@@ -10,7 +10,7 @@ import msgspec
 
 from muster.coordinator.api.status import Window
 from muster.coordinator.api.values import bounded
-from muster.coordinator.protocol.control import Finished
+from muster.coordinator.protocol.control import Failure, Finished
 
 RECENT_SECONDS = 60
 BUCKETS = 4  # to each doubling of the seconds a shard took: a median is right to a tenth
@@ -74,6 +74,8 @@ class JobFigures:
     bytes_merged: int = 0
     merge_seconds: float = 0.0
     failures: int = 0
+    memory_failures: int = 0  # of them, for want of memory, in this life of the daemon
+    memory_said: str = ""  # of the last of those, where it was and what was said of it
     spread: Counter[int] = field(default_factory=Counter)  # bucket of seconds → shards, transfer included
 
     def finished(self, agent: str, report: Finished, count: int) -> None:
@@ -92,8 +94,11 @@ class JobFigures:
             second.bytes_in += report.in_bytes
             second.rows += report.rows
 
-    def failed(self) -> None:
+    def failed(self, agent: str, failure: Failure) -> None:
         self.failures += 1
+        if failure.code == "memory":
+            self.memory_failures += 1
+            self.memory_said = f"{agent}: {failure.message}"
 
     def merged(self, nbytes: int, seconds: float) -> None:
         self.bytes_merged += nbytes

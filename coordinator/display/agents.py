@@ -67,7 +67,7 @@ def agents_table(agents: Sequence[AgentStatus], now: float) -> str:
         (
             short(agent.name, 20),
             short(agent.host, 20),
-            agent.state,
+            f"silent for {format_duration(round(agent.silent))}" if agent.silent else agent.state,
             count(agent.cpus),
             count(agent.running),
             count(agent.done),

@@ -208,6 +208,7 @@ class Sync(Message, frozen=True, tag="sync"):
     spared: Count = 0  # bytes of input that a copy here had, beside `pulled`
 
 
+    narrowed: Annotated[dict[Short, Text], Meta(max_length=16)] = {}  # job → why fewer shards run than are lent for it
 class Leave(Message, frozen=True, tag="leave"):
     """Nothing is held any more, and no more is wanted; the answer is `Bye`."""
 

@@ -74,6 +74,7 @@ def fitted_hello(hello: Hello) -> Hello:
         losses=_losses(room.of(hello.losses), share),
         envs=_environments(hello),
         have=kept_line(hello.have),
+        machine=kept_line(hello.machine),
         unfit={kind: kept_line(why, min(LINE_BYTES, share)) for kind, why in hello.unfit.items()},
     )
 
@@ -92,6 +93,7 @@ def fitted_sync(sync: Sync) -> Sync:
         changed=sync.changed[:CHANGED],
         change=kept_line(sync.change, MESSAGE_BYTES),
         note=kept_line(sync.note, LINE_BYTES),
+        narrowed={kept_line(job): kept_line(why, LINE_BYTES) for job, why in sync.narrowed.items()},
         printed=[_printed(one, share) for one in sync.printed] if sync.printed else [],
         counts=sync.counts if sync.counts is None or len(sync.counts) <= COUNTED else None,
     )
@@ -102,7 +104,7 @@ def _is_small(sync: Sync) -> bool:
     if sync.failures or sync.losses or sync.returned or sync.changed or sync.change or sync.printed:
         return False
     few = len(sync.finished) <= SMALL and (sync.counts is None or len(sync.counts) <= COUNTED)
-    return few and not sync.note and all(len(one.numbers) <= SMALL for one in sync.finished)
+    return few and not (sync.note or sync.narrowed) and all(len(one.numbers) <= SMALL for one in sync.finished)
 
 
 def _ranges_in(entry: Held | Finished | Loss | Returned) -> int:

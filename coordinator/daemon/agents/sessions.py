@@ -40,6 +40,9 @@ class AgentInfo(msgspec.Struct):
     link_out: TransferRate = msgspec.field(default_factory=TransferRate)  # of results
     pulled: int = 0  # bytes of input over its link, for as long as it has had this copy, or none
     spared: int = 0  # bytes that its copy had instead
+    machine: str = ""  # as `Hello` has it
+    cores: int = 0
+    narrowed: dict[str, str] = {}  # job → why fewer of its shards run there than are lent
 
 
 class Sessions:
@@ -98,6 +101,7 @@ class Sessions:
     def sync(self, agent: str, sync: Sync) -> None:
         info = self.agents[agent]
         info.seen, info.note, info.cpus = time.time(), sync.note, sync.lent if sync.lent > 0 else info.cpus
+        info.narrowed = sync.narrowed
         info.link_in.moved(sync.pulled + sync.spared, sync.pull_seconds)
         info.link_out.moved(sync.pushed, sync.push_seconds)
         info.pulled, info.spared = min(info.pulled + sync.pulled, LARGEST), min(info.spared + sync.spared, LARGEST)

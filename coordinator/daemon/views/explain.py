@@ -13,6 +13,7 @@ from muster.coordinator.daemon.views.shard_history import HistoryEntry
 from muster.coordinator.daemon.views.status import notes_of, obstacles_of
 from muster.coordinator.scheduler import entities
 from muster.coordinator.scheduler import state as s
+from muster.coordinator.scheduler.round_shares import left_out_line
 from muster.jobs.common.errors import NotFoundError
 from muster.jobs.common.units import counted, format_duration, format_size
 from muster.jobs.contract.plan import Layer
@@ -172,6 +173,8 @@ def _agent_line(engine: Engine, agent: entities.Agent, job: entities.Job) -> str
         return f"{agent.name} takes nothing of it: {obstacle}"
     if agent.open_of():
         return f"{agent.name} works for another job"
+    if agent.is_left_out(job.id):
+        return f"{agent.name} is {left_out_line(agent, job)}"
     if job.has_rounds and agent.hungry and not agent.paused:
         return f"{agent.name} waits for the next round"
     return f"{agent.name} is idle: {_why_idle(engine, agent)}"

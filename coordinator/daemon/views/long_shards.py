@@ -25,23 +25,19 @@ LOOK_SECONDS = 10.0
 
 
 def slow_shards(state: State, job: Job, median: float, now: float) -> list[SlowShard]:
-    """The longest at work of each machine, where that is too long. `median`: seconds; 0 while unknown."""
+    """The longest at work of each machine, where that is too long. Of a silent one it is the link that ails it.
+    `median`: seconds; 0 while unknown."""
     if job.state != "running" or median <= 0:
         return []
     limit = max(FACTOR * median, BEATS * state.timing.heartbeat)
     found = []
     for agent in state.present_agents():
         oldest = _oldest(agent, job, now)
-        if oldest and oldest[0] > limit and not _is_cut_off(state, agent, now):
+        if oldest and oldest[0] > limit and not state.is_silent(agent):
             seconds, holding = oldest
             layer = state.open_layers[holding.layer].name
             found.append(SlowShard(layer, holding.open.bottom, agent.name, seconds, median))
     return sorted(found, key=lambda one: -one.seconds)
-
-
-def _is_cut_off(state: State, agent: Agent, now: float) -> bool:
-    """Its link is what ails it then."""
-    return now - agent.heard > state.timing.lease / 2
 
 
 def _oldest(agent: Agent, job: Job, now: float) -> tuple[float, Holding] | None:
@@ -79,7 +75,7 @@ class _AtWork(NamedTuple):
 
 
 def _at_work(state: State, agent: Agent, job: Job, now: float) -> _AtWork | None:
-    oldest = None if agent.paused or _is_cut_off(state, agent, now) else _oldest(agent, job, now)
+    oldest = None if agent.paused or state.is_silent(agent) else _oldest(agent, job, now)
     if oldest is None:
         return None
     seconds, holding = oldest

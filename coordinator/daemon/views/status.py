@@ -35,12 +35,14 @@ from muster.coordinator.api.status import (
 from muster.coordinator.api.values import bounded
 from muster.coordinator.daemon.engine import LAYERS_HINT, Engine
 from muster.coordinator.daemon.jobs.live import LiveJob
-from muster.coordinator.daemon.measures import ShardsDone
+from muster.coordinator.daemon.measures import JobFigures, ShardsDone
 from muster.coordinator.daemon.store.statements import CommitRow, FailureRow
 from muster.coordinator.daemon.views.long_shards import misjudged, slow_shards
 from muster.coordinator.daemon.waiting import wait_until
 from muster.coordinator.scheduler import entities as s
 from muster.coordinator.scheduler.layers import SPACE_MARGIN_BYTES
+from muster.coordinator.scheduler.round_shares import left_out_line
+from muster.coordinator.scheduler.state import State
 from muster.jobs.common.errors import NotFoundError
 from muster.jobs.common.units import counted, format_duration, format_size
 
@@ -206,16 +208,26 @@ def notes_of(engine: Engine, job: s.Job, obstacles: Obstacles, machines: bool = 
     notes = [f"source of layer {layer.name} changed" for layer in changed]
     notes += [changes[layer.digest] for layer in changed if layer.digest in changes]
     notes += _unmerged(engine, job)[:5]
+    notes += _memory_line(engine.jobs[job.id].figures)
     if job.state != "running":
         return notes
     live = engine.jobs[job.id]
     notes += live.plan.notes
     if long := misjudged(state, job, live.plan, live.figures.per_row(), time.monotonic()):
         notes.append(long)
-    if not obstacles:
-        return [*notes, "no agent has joined"]
+    notes += _machine_notes(engine, job, obstacles, machines) if obstacles else ["no agent has joined"]
+    return notes + _limbo(state)
+
+
+def _machine_notes(engine: Engine, job: s.Job, obstacles: Obstacles, machines: bool) -> list[str]:
+    """Of those that are here: why nothing of the job runs on them, or not all that could."""
+    state = engine.state
     silent = (agent for agent in state.present_agents() if state.is_silent(agent))
-    notes += [_silent_line(agent, held) for agent in silent if (held := _held(agent, job))][:5]
+    notes = [_silent_line(agent, held) for agent in silent if (held := _held(agent, job))][:5]
+    told = ((agent.name, engine.sessions.agents[agent.name].narrowed.get(job.id)) for agent in state.present_agents())
+    notes += [f"{name}: {why}" for name, why in told if why][:5]
+    slow = sorted((agent for agent in state.present_agents() if agent.is_left_out(job.id)), key=lambda one: one.name)
+    notes += [f"{agent.name} is {left_out_line(agent, job)}" for agent in slow if machines][:5]
     if all(obstacles.values()):
         notes += [f"{name} {why}" for name, why in sorted(obstacles.items()) if machines][:5]
     elif all(agent.paused for agent in state.present_agents()):
@@ -224,11 +236,24 @@ def notes_of(engine: Engine, job: s.Job, obstacles: Obstacles, machines: bool = 
         idle = ((agent.name, agent.idle_because) for agent in state.present_agents())
         short = [(name, str(why)) for name, why in idle if why and (why.code, why.job) == ("room", job.id)]
         notes += [f"{name} is idle: {why}" for name, why in sorted(short)][:5]
-    if state.limbo_until is not None:
-        waiting = ", ".join(sorted(state.expected)[:5])
-        hint = ": `coordinator drop AGENT` gives up one that will not come back" if waiting else ""
-        notes.append(f"after a restart, shards that may still be running wait for {waiting or 'their agents'}{hint}")
     return notes
+
+
+def _limbo(state: State) -> list[str]:
+    """What a job may have to wait for, after the daemon's restart."""
+    if state.limbo_until is None:
+        return []
+    waiting = ", ".join(sorted(state.expected)[:5])
+    hint = ": `coordinator drop AGENT` gives up one that will not come back" if waiting else ""
+    return [f"after a restart, shards that may still be running wait for {waiting or 'their agents'}{hint}"]
+
+
+def _memory_line(figures: JobFigures) -> list[str]:
+    """What was too large for a machine, once, with what it took as the last such failure has it."""
+    if not figures.memory_failures:
+        return []
+    failed = f"{counted(figures.memory_failures, 'attempt')} failed for want of memory"
+    return [f"{failed}, {'the last ' if figures.memory_failures > 1 else ''}on {figures.memory_said}"]
 
 
 def _held(agent: s.Agent, job: s.Job) -> list[s.Holding]:
@@ -287,6 +312,9 @@ def _agent_status(engine: Engine, name: str) -> AgentStatus:
         bytes_spared=info.spared,
         link_in=info.link_in.rate,
         link_out=info.link_out.rate,
+        machine=info.machine,
+        cores=info.cores,
+        silent=time.monotonic() - agent.heard if agent and agent.present and state.is_silent(agent) else 0.0,
     )
     return bounded(status)
 

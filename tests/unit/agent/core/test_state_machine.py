@@ -509,7 +509,9 @@ def test_what_the_kernel_took_for_its_memory_runs_with_fewer_beside_it_and_alone
     orders = world.tell(WorkerDied(two.slot, (two.ticket,), (1, 1, 1), False, taken, short=True))
     assert taken in of(Tell, orders)[0].line
     assert taken in _note_for_people(world.core.state), "what `coordinator agents` shows"
-    (loss,) = world.said().losses
+    said = world.said()
+    assert taken in said.narrowed[info().job], "what `coordinator status JOB` shows"
+    (loss,) = said.losses
     assert (loss.numbers, loss.running) == ([(1, 2)], False)
     world.tell(WorkerDied(one.slot, (one.ticket,), (0, 1, 1), False, taken, short=True))
     (failure,) = world.said().failures

@@ -364,6 +364,8 @@ def _settings(
         no_code=wishes.takes.no_code,
         names_rest=True,
         answers=answers(versions),
+        machine=cpu_shares.machine(),
+        cores=os.cpu_count() or 0,
         have=joined(str(wishes.have))[:HAVE_SHOWN] if wishes.have and not isinstance(place, Folder) else "",
     )
     packs = place.path / "code" if isinstance(place, Folder) else None
@@ -383,6 +385,8 @@ def _detach(folder: Path, name: str, args: list[str]) -> int:
     def works(pid: int) -> bool:
         state = state_of(folder)
         if state is None or state.pid != pid:
+            return False
+        if state.starting:
             return False
         since.append(time.monotonic())
         if state.lasting:

@@ -81,7 +81,23 @@ def agents_table(agents: Sequence[AgentStatus], now: float) -> str:
         lines += [f"{agent.name}: {limits}"] if (limits := limits_said(agent.kinds, no_code=agent.no_code)) else []
         lines += [f"{agent.name}: {moved}"] if (moved := _link_said(agent)) else []
         lines += [f"{agent.name}: takes nothing of {job}: {why}" for job, why in agent.ineligible.items()]
-    return "\n".join(lines)
+    return "\n".join([*lines, *overlent_lines(agents)])
+
+
+def overlent_lines(agents: Sequence[AgentStatus]) -> list[str]:
+    """Machines whose agents, be they of different users, together lend more processors than it has."""
+    there: dict[str, list[AgentStatus]] = {}
+    for agent in agents:
+        if agent.state == "live" and agent.machine:
+            there.setdefault(agent.machine, []).append(agent)
+    lines = []
+    for same in there.values():
+        lent, cores = sum(agent.cpus for agent in same), max(agent.cores for agent in same)
+        if len(same) > 1 and lent > cores > 0:
+            names = ", ".join(f"{agent.name} ({agent.cpus})" for agent in same)
+            what_next = "`agent set --name NAME cpus=N` there lends fewer"
+            lines.append(f"{same[0].host}: {names} together lend {lent} of its {counted(cores, 'core')}; {what_next}")
+    return lines
 
 
 def _link_said(agent: AgentStatus) -> str:

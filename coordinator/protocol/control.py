@@ -179,6 +179,8 @@ class Hello(Message, frozen=True, tag="hello"):
         dict[Name, tuple[Digest, Digest]], Meta(max_length=256)
     ] = {}  # kind → digests of its problem with a known answer, and of the bits of the answer found here
     have: Short = ""  # the folder there with a copy of sources, for people
+    machine: Short = ""  # the same of all agents on one machine, whichever users they are of; "": not told
+    cores: Count = 0  # processors that this machine has, lent or not
 
 
 class Sync(Message, frozen=True, tag="sync"):
@@ -206,9 +208,9 @@ class Sync(Message, frozen=True, tag="sync"):
     # held or finished and not acknowledged; None: not said this time
     pull_seconds: Seconds = 0.0  # that `pulled` and `spared` took
     spared: Count = 0  # bytes of input that a copy here had, beside `pulled`
-
-
     narrowed: Annotated[dict[Short, Text], Meta(max_length=16)] = {}  # job → why fewer shards run than are lent for it
+
+
 class Leave(Message, frozen=True, tag="leave"):
     """Nothing is held any more, and no more is wanted; the answer is `Bye`."""
 

@@ -82,7 +82,7 @@ class Sessions:
     def hello(self, hello: Hello) -> None:
         said = (hello.host, hello.version, hello.fingerprint, hello.cpus)
         info = AgentInfo(*said, "", time.time(), hello.kinds, hello.no_code, hello.spool)
-        info.in_place, info.have = hello.in_place, hello.have
+        info.in_place, info.have, info.machine, info.cores = hello.in_place, hello.have, hello.machine, hello.cores
         if (known := self.agents.get(hello.name)) and (known.in_place, known.have) == (info.in_place, info.have):
             info.link_in, info.link_out = known.link_in, known.link_out
             info.pulled, info.spared = known.pulled, known.spared

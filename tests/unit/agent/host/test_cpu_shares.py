@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from muster.agent.host import cpu_shares
 from muster.agent.host.cpu_shares import CpuShare, Share, told
 
 OTHER = """
@@ -71,3 +72,11 @@ def test_people_are_told_what_is_shared() -> None:
     assert told(8, [], 8) == ""
     assert told(5, [Share("a", 3)], 8) == "5 of this machine's 8 cores, beside a (3)"
     assert "shares this machine's 8 cores with a (8): more is lent than there is" in told(8, [Share("a", 8)], 8)
+
+
+def test_a_machine_is_the_same_to_every_user_and_not_its_hosts_name(tmp_path: Path) -> None:
+    assert cpu_shares.machine() == cpu_shares.machine() and len(cpu_shares.machine()) == 32
+    other = tmp_path / "boot_id"
+    other.write_text("00000000-0000-4000-8000-000000000000\n")
+    assert cpu_shares.machine(other) not in ("", cpu_shares.machine())
+    assert cpu_shares.machine(tmp_path / "none") == ""

@@ -109,8 +109,9 @@ def not_let_in(
         else "the line that `ssh-keygen -t ed25519` leaves in ~/.ssh/id_ed25519.pub here"
     )
     hint = (
-        f"add to ~/.ssh/authorized_keys of {user} there {key} (or name another key with IdentityFile); "
-        "`ls -ld ~ ~/.ssh ~/.ssh/authorized_keys` there: none of them may be writable for group or others"
+        f"add to ~/.ssh/authorized_keys of {user} there {key} (or name another key with IdentityFile); if it is there, "
+        "`ls -ld ~ ~/.ssh ~/.ssh/authorized_keys` there: none may be writable for group or others, which `coordinator "
+        "serve` says too; sshd says why in its log: `sudo journalctl -u ssh`, or /var/log/auth.log"
     )
     return AccessError(f"{place} does not let {user} in with the keys of this machine: {shown}", _noted(hint, notes))
 

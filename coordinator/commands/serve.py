@@ -12,6 +12,7 @@ import click
 from muster.coordinator.api.requests import StatusAsk
 from muster.coordinator.api.status import Status
 from muster.coordinator.commands.options import root_option, say
+from muster.coordinator.connect.strict_modes import key_obstacles
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
@@ -37,6 +38,8 @@ def command(root: Path | None, detach: bool, quiet: bool, lease: float, heartbea
     In the foreground, Ctrl-C stops it. Jobs outlive it: the next `coordinator serve` goes on with them.
     """
     found = roots.prepare(roots.find(root).path)
+    for line in key_obstacles(Path.home(), os.getuid()):
+        click.echo(f"warning: sshd will let no machine in by a key, as {line}", err=True)
     if detach:
         return _detach(found, ["--quiet", "--lease", str(lease), "--heartbeat", str(heartbeat), "--tick", str(tick)])
     from muster.coordinator.daemon.serve import serve

@@ -237,6 +237,7 @@ def test_a_refused_key(doctor: Doctor, server: Sshd, ssh: str, tmp_path: Path) -
     assert "authorized_keys" in found.fix(at)
     assert sshd.public_line(stranger).split()[1] in found.fix(at), "the line to paste"
     assert "ls -ld ~ ~/.ssh ~/.ssh/authorized_keys" in found.fix(at)
+    assert "journalctl -u ssh" in found.fix(at) and "`coordinator serve`" in found.fix(at)
 
 
 @both

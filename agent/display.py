@@ -36,21 +36,18 @@ class DisplayState(msgspec.Struct, frozen=True):
     finished: int  # shards not yet acknowledged
     done: int  # shards finished since the start
     pushed: int  # shards acknowledged since the start
-    pushed_bytes: int
-    pulled_bytes: int
     rate: float  # shards per second, lately
     cpus: int
     at: float  # seconds since the epoch
     wishes: int = 0  # stamp of the courtesy file that it goes by
-    bytes_pushed: int = 0
-    bytes_pulled: int = 0
-    starting: bool = False  # its workers are being started: what else there is, its link too, is told after that
     lasting: bool = False  # whether there is no link until a person does something about it
     limits: str = ""  # what it was told to leave alone
+    bytes_pushed: int = 0
+    bytes_pulled: int = 0
 
     def __str__(self) -> str:
-        link = "" if self.linked or self.starting else " · no link"
-        idle = " · starting its workers" if self.starting else f" · {self.why_idle}" if self.why_idle else ""
+        link = "" if self.linked else " · no link"
+        idle = f" · {self.why_idle}" if self.why_idle else ""
         sent = f"{self.pushed} pushed ({format_size(self.bytes_pushed)})"
         pulled = f"{format_size(self.bytes_pulled)} pulled, " if self.bytes_pulled else ""
         counts = f"{pulled}{self.running} running, {self.done} finished, {sent}, {self.rate:.3g}/s"

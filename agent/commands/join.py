@@ -386,8 +386,6 @@ def _detach(folder: Path, name: str, args: list[str]) -> int:
         state = state_of(folder)
         if state is None or state.pid != pid:
             return False
-        if state.starting:
-            return False
         since.append(time.monotonic())
         if state.lasting:
             kill_tree(identify(pid))

@@ -15,7 +15,7 @@ from muster.jobs.contract.requirements import limits_said
 
 if TYPE_CHECKING:  # planning alone needs what this imports
     from muster.coordinator.submission.forecast import Forecast
-from muster.coordinator.display.tables import ago, count, rate, short, table
+from muster.coordinator.display.tables import ago, count, rate, short, table, whole
 
 PAYOFFS_SHOWN = 8
 NOT_MEASURED = "what each machine adds is not measured yet"
@@ -67,7 +67,7 @@ def agents_table(agents: Sequence[AgentStatus], now: float) -> str:
         (
             short(agent.name, 20),
             short(agent.host, 20),
-            f"silent for {format_duration(round(agent.silent))}" if agent.silent else agent.state,
+            f"silent for {whole(agent.silent)}" if agent.silent else agent.state,
             count(agent.cpus),
             count(agent.running),
             count(agent.done),

@@ -156,14 +156,16 @@ def _as_last_time(ctx: click.Context, given: Mapping[str, Any]) -> list[str]:
 @click.option("--kinds", default="", metavar="cluster,infer", help="Kinds of jobs to take; default all.")
 @click.option("--no-code", is_flag=True, help="Run no code that others wrote: no commands, functions or pickles.")
 @click.option("--leave-cores", type=click.IntRange(0, 4095), default=None, help="Processors to leave free.")
-@click.option("--hours", default=None, metavar="SPAN", help="When to work, such as 20:00-08:00, and else pause.")
+@click.option("--hours", default=None, metavar="SPAN", help="When to work, such as 20:00-08:00; else it pauses.")
 @click.option(
     "--nice",
     type=click.IntRange(0, 19),
     default=None,
     help="Niceness of what computes; 19 is the kindest.",
 )
-@click.option("--ionice", type=click.Choice(["normal", "idle"]), default=None, help="idle: use disks after all others.")
+@click.option(
+    "--ionice", type=click.Choice(["normal", "idle"]), default=None, help="With idle, disks are used after all others."
+)
 @click.option("--detach", is_flag=True, help="Return as soon as the agent works, and leave it running.")
 def command(
     where: str,

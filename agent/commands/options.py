@@ -26,7 +26,7 @@ _SSH = (
         "--ssh",
         type=click.Choice(["auto", "paramiko", "openssh"]),
         default="auto",
-        help="What connects: paramiko, built in, or the system's ssh, which can more; auto asks ~/.ssh/config.",
+        help="What connects: paramiko, built in, or the system's ssh, which can do more; auto asks ~/.ssh/config.",
     ),
     click.option(
         "--accept-new-host-key", is_flag=True, help="Trust a host that is not known yet; a changed key is refused."

@@ -22,8 +22,9 @@ from muster.jobs.common.cli import example
 def command(root: Path | None, as_json: bool) -> None:
     """List the machines: their state, their work, what they cannot run and why.
 
-    Of machines that pull their inputs also how fast these come, and how long each running job takes with and without
-    them, reckoned from what was measured.
+    A machine of which nothing was heard for a quarter of its lease is shown as silent. Agents that together lend more
+    processors than their machine has are named. For machines that pull their inputs it also says how fast these come,
+    and how long each running job takes with and without them, reckoned from what was measured.
     """
     found = roots.existing(root)
     with ask_daemon.line(found) as line:

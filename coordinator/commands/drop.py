@@ -22,8 +22,8 @@ from muster.jobs.common.names import check_name
 def command(agent: str, force: bool, root: Path | None, as_json: bool) -> None:
     """Give up a machine that will not come back.
 
-    Its session ends at once, and what it had runs elsewhere, finished or not. If it does come back it joins anew; what
-    it has finished then counts where nobody was sooner.
+    Its session ends at once, and all that it had of jobs, finished or not, is computed elsewhere. If it does come back,
+    it joins anew, and what it has finished counts where nobody was sooner.
     """
     found = roots.existing(root)
     name = check_name(agent, "agent")

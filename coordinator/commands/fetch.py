@@ -22,7 +22,7 @@ LINE_LIMIT = 8_192  # bytes of one request
 
 @click.command(epilog=example("coordinator fetch weights.1 < requests > files"))
 @job_argument
-@click.option("--partial", is_flag=True, help="Of what `result --partial` made, and not of the result.")
+@click.option("--partial", is_flag=True, help="Send files that `result --partial` made.")
 @root_option
 def command(job: str, partial: bool, root: Path | None) -> None:
     """Send files of merged layers, as asked for on stdin, one after the other.

@@ -34,9 +34,9 @@ TAKEN_BACK = ("memory", "timeout")  # which an empty value takes away
 def command(job: str, settings: tuple[str, ...], root: Path | None, as_json: bool) -> None:
     """Change what a job's shards may use, or how often they may fail, while it runs.
 
-    memory=SIZE, timeout=DURATION, attempts=N, max_failures=N, each as in the job file; an empty memory or timeout takes
-    back what the job file says. It holds for shards that begin from now on, and until the job is removed; a shard that
-    is given up already wants `coordinator retry`.
+    NAME=VALUE is memory=SIZE, timeout=DURATION, attempts=N or max_failures=N, each as in the job file. With an empty
+    memory or timeout there is none, whatever the job file says. A change holds for shards that begin from now on, until
+    the job is removed. A shard that is already given up needs `coordinator retry`.
     """
     asked = dict(map(_parsed, settings))
     found = roots.existing(root)

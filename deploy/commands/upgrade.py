@@ -37,8 +37,8 @@ def command(
     """Bring the machines and the coordinator to the version of Muster that this command belongs to.
 
     The new version is put beside the old one everywhere first. Only when all machines have it, the coordinator is
-    started anew and each machine's link is switched. Spools are kept, and nothing is computed again. To go back, type
-    `deploy upgrade` with the version before installed here.
+    started anew and each machine's link is switched. Spools are kept, and nothing is computed again. To go back,
+    install the earlier version here, and type `deploy upgrade` again.
     """
     tell = teller(asked.as_json)
     with site(asked, wheelhouse) as found, alone(found.rollout.root):

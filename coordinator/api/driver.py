@@ -18,6 +18,7 @@ class DriveOpen(Message, frozen=True, tag="driveopen"):
     first page; the driver is one until its connection closes."""
 
     job: JobId
+    goes_on: bool = False  # without shards of rounds that are given up: `DriveState` names them; else they halt the job
 
 
 class DriveWait(Message, frozen=True, tag="drivewait"):
@@ -58,6 +59,14 @@ class Advance(Message, frozen=True, tag="advance"):
     aside: bool = False  # these are beside the rounds: how long they take tells nothing of what a round's shards do
 
 
+class GivenUp(msgspec.Struct, frozen=True):
+    """A shard that nobody is going to run again."""
+
+    number: Count
+    why: Text
+    evidence: Text = ""
+
+
 class DriveState(Message, frozen=True, tag="drivestate"):
     """All that a driver needs to go on from wherever the last one was."""
 
@@ -77,6 +86,7 @@ class DriveState(Message, frozen=True, tag="drivestate"):
     digest: Text = ""  # the layer's
     rounds: bool = False  # nothing that is made is stored, and bundles are the driver's to delete
     slots: Count = 0  # shards of this job that the machines now here run at once
+    given_up: list[GivenUp] = msgspec.field(default_factory=list)  # of rounds, those that are not retired yet
 
 
 class Advanced(Message, frozen=True, tag="advanced"):

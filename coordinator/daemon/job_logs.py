@@ -22,7 +22,10 @@ log = logging.getLogger("muster.daemon")
 def store_failure(engine: Engine, action: c.StoreFailure) -> None:
     agents = engine.sessions.agents
     host = agents[action.agent].host if action.agent in agents else ""
-    _store(engine, action.job, action.agent, host, action.failure, action.quarantine)
+    failure = action.failure
+    _store(engine, action.job, action.agent, host, failure, action.quarantine)
+    if action.quarantine:
+        _tell_driver(engine, action.job, failure.number, f"{failure.code}: {failure.message}", failure.evidence)
 
 
 def store_own_failure(
@@ -48,6 +51,12 @@ def store_quarantine(engine: Engine, action: c.StoreQuarantine) -> None:
     engine.write(lambda store: store.add_quarantine(job, layer, number, why))
     shard = f"{job}/{engine.jobs[job].name_of(layer, number)}"
     _append(engine.root.job(job).failures, [f"{_now()} {shard} given up: {joined(why)}"])
+    _tell_driver(engine, job, number, why)
+
+
+def _tell_driver(engine: Engine, job: str, number: int, why: str, evidence: str = "") -> None:
+    if engine.state.jobs[job].goes_on:
+        engine.jobs[job].give_up(number, why, evidence)
 
 
 def forget_failures(engine: Engine, action: c.ForgetFailures) -> None:

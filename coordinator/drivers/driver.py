@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
 import xxhash
 
 from muster.coordinator.api.driver import (
@@ -28,6 +29,7 @@ from muster.coordinator.api.driver import (
     DriveOpen,
     DriveState,
     DriveWait,
+    GivenUp,
 )
 from muster.coordinator.api.requests import Done
 from muster.coordinator.api.status import Progress
@@ -81,12 +83,14 @@ class Landed:
 class Drive:
     """One job, driven by this process alone for as long as its line to the daemon is open."""
 
-    def __init__(self, root: Root, line: ask_daemon.DaemonConnection, job: str) -> None:
+    def __init__(self, root: Root, line: ask_daemon.DaemonConnection, job: str, goes_on: bool = False) -> None:
+        """`goes_on`: without shards of rounds that are given up, which `take_given_up` tells of. Otherwise the first of
+        them halts the job."""
         self.job = job
         self.place = root.job(job)
         self._line = line
         self._named: list[str] = []  # bundles told of and not taken yet
-        self._take_in(line.ask(DriveOpen(job), DriveState))
+        self._take_in(line.ask(DriveOpen(job, goes_on), DriveState))
         self.cursor = self.state.cursor
         self.next = self.state.next  # the number of the shard to be made next
         if self.state.rounds:
@@ -110,6 +114,14 @@ class Drive:
         names, self._named = self._named, []
         return [landed for name in names if (landed := self._read(name)) is not None]
 
+    def take_given_up(self) -> list[GivenUp]:
+        """Every shard of a round that was given up and not taken before. It is retired."""
+        found = self.state.given_up
+        if found:
+            self.state = msgspec.structs.replace(self.state, given_up=[])
+            self.advance(self.cursor, durable=False, retire=RangeSet.of(sorted(one.number for one in found)))
+        return found
+
     def _read(self, name: str) -> Landed | None:
         """None of a damaged one, which is reported: its shards run again, and come in another."""
         if self.state.rounds:
@@ -130,8 +142,8 @@ class Drive:
         return Landed(index, memoryview(body)[: index.body_bytes])
 
     def wait(self, seconds: float | None = None) -> None:
-        """Until there is something to take, the job has ended, or so long."""
-        while not self._named and not self.state.ended:
+        """Until there is something to take, a shard is given up, the job has ended, or so long."""
+        while not (self._named or self.state.given_up or self.state.ended):
             self._ask(WAIT_SECONDS if seconds is None else seconds)
             if seconds is not None:
                 return
@@ -190,19 +202,20 @@ class Drive:
 
 
 @contextmanager
-def driving(root: Root, job: str) -> Iterator[Drive]:
+def driving(root: Root, job: str, goes_on: bool = False) -> Iterator[Drive]:
     """Become the driver of `job`; refused while another process is."""
     with ask_daemon.line(root) as line:
-        yield Drive(root, line, job)
+        yield Drive(root, line, job, goes_on)
 
 
-def run(drive: Callable[[Drive], None]) -> int:
-    """The `main` of a driver that the daemon started with its root and job as arguments; the exit code."""
+def run(drive: Callable[[Drive], None], goes_on: bool = False) -> int:
+    """The `main` of a driver that the daemon started with its root and job as arguments; the exit code. `goes_on`: see
+    `Drive`."""
     path, job = sys.argv[1:]
     try:
         root = roots.existing(Path(path))
         open_log(root.log)
-        with driving(root, job) as opened:
+        with driving(root, job, goes_on) as opened:
             drive(opened)
     except MusterError as error:
         return report(error)

@@ -261,6 +261,7 @@ class Job:
     least_cost: int = 0  # bytes of input and output of a shard of the layer with the smallest
     least_output: int = 0  # of output alone
     used: float = 0.0  # slot-seconds over priority: the job with the least is served first
+    goes_on: bool = False  # its driver goes on without shards of rounds that are given up
     first_failures: dict[str, set[tuple[str, int]]] = field(default_factory=dict)  # agent → (layer, number)
     slowest: list[Holding] = field(default_factory=list)  # those that may be copied in the tail, the last to end first
     ranked_at: float = float("-inf")  # when `slowest` was gathered

@@ -201,6 +201,14 @@ class MergeRefused:
 
 
 @dataclass(frozen=True)
+class DriverOpened:
+    """A driver is there. `goes_on`: shards of rounds that are given up are its affair, and do not halt the job."""
+
+    job: str
+    goes_on: bool
+
+
+@dataclass(frozen=True)
 class DriverFailed:
     """A job's driver ends again and again, and gets nowhere."""
 
@@ -292,6 +300,7 @@ Event = (
     | HighWaterStored
     | SpaceMeasured
     | Advanced
+    | DriverOpened
     | DriverFailed
     | MergeRefused
     | Cancelled

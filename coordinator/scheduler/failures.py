@@ -123,7 +123,8 @@ def _lost_too_often(state: State, layer: Layer, run: Run, number: int) -> bool:
 
 def _after_quarantine(state: State, job: Job, layer: Layer, happened: bool) -> None:
     if happened and not layer.stored:
-        job_states.halt(state, job, "a shard of a round failed for good, and no round is whole without it")
+        if not job.goes_on:
+            job_states.halt(state, job, "a shard of a round failed for good, and no round is whole without it")
     elif happened and job.quarantined >= job.plan.max_failures:
         job_states.halt(state, job, f"{counted(job.quarantined, 'shard')} given up (max_failures)")
     if happened:

@@ -83,6 +83,8 @@ class Scheduler:
                 jobs.damage(state, event)
             case e.Advanced():
                 jobs.advance(state, event, now)
+            case e.DriverOpened():
+                state.jobs[event.job].goes_on = event.goes_on
             case e.DriverFailed():
                 job_states.halt(state, state.jobs[event.job], event.why)
             case e.MergeRefused():

@@ -23,10 +23,14 @@ from tests.support.farm import FarmHarness, running, until
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "tune.py"
 
 WORK = """
+import os
+import signal
 import time
 
-def train(config, state, budget):
+def train(config, state, budget, trial):
     at = 0 if state is None else state["at"]
+    if trial == config.get("kills"):
+        os.kill(os.getpid(), signal.SIGKILL)
     if config["lr"] > config.get("most", 9):
         raise ValueError("too steep")
     time.sleep(config.get("pause", 0.0))
@@ -149,6 +153,22 @@ def test_trials_that_fail_are_shown_and_the_search_goes_on(farm: FarmHarness) ->
     failed = [row for row in rows if row["state"] == "failed"]
     assert 0 < len(failed) == found_of["failed"] < 8 and rows[-len(failed) :] == failed
     assert {row["message"] for row in failed} == {"exception: ValueError: too steep"}
+
+
+def test_a_trial_that_is_lost_again_and_again_fails_and_the_search_goes_on(farm: FarmHarness) -> None:
+    farm.agent("a", cpus=2).go()
+    found = best(farm, job := submit(farm, space={**SPACE, "kills": 3}))
+    assert (found["tried"], found["failed"], found["iterations"]) == (8, 1, 7 * 9)
+    last = rows_of(farm, job)[-1]
+    assert (last["trial"], last["state"]) == ("3", "failed") and "lost 5 times while running" in last["message"]
+    assert farm.coordinator("verify", job).returncode == 0
+
+
+def test_so_many_trials_may_fail_as_the_job_says(farm: FarmHarness) -> None:
+    farm.agent("a", cpus=2).go()
+    params = {**SMALL, "space": {**SPACE, "kills": 3}}
+    job = farm.submit({}, work=WORK, kind="tune", code="work.py:train", max_failures=1, params=params)
+    assert "1 trial failed (max_failures), such as: lost 5 times" in farm.wait(job, "halted").why
 
 
 def test_where_every_trial_fails_the_job_halts_and_says_why(farm: FarmHarness) -> None:

@@ -132,6 +132,7 @@ def open_job(engine: Engine, asked: DriveOpen, connection: object) -> DriveState
     if live.driver not in (None, connection):
         raise RefusedError(f"{asked.job} has a driver", "let one process drive a job")
     live.driven_by(connection)
+    engine.handle(e.DriverOpened(asked.job, asked.goes_on))
     _forget_rounds(engine, asked.job)
     return _state(engine, asked.job, 0)
 
@@ -158,7 +159,7 @@ async def wait(engine: Engine, asked: DriveWait) -> DriveState:
     while True:
         said = _state(engine, asked.job, asked.known)
         left = deadline - asyncio.get_running_loop().time()
-        if said.bundles or said.ended or left <= 0:
+        if said.bundles or said.given_up or said.ended or left <= 0:
             return said
         await wait_until(engine.jobs[asked.job].moved.next, left)
 
@@ -258,6 +259,7 @@ def _state(engine: Engine, job_id: str, known: int) -> DriveState:
         more=len(live.bundles) > start + len(page),
         next=layer.count,
         rounds=job.has_rounds,
+        given_up=list(live.given_up.values()),
         slots=sum(agent.slots(job) for agent in engine.state.by_session.values() if engine.state.eligible(agent, job)),
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from muster.coordinator.api.driver import Advance
+from muster.coordinator.api.driver import Advance, GivenUp
 from muster.coordinator.api.status import Progress
 from muster.coordinator.daemon.jobs.settings import JobSettings
 from muster.coordinator.daemon.measures import JobFigures
@@ -65,6 +65,7 @@ class LiveJob:
         self.taken = 0  # bundles of rounds that came before those: drivers count by places
         self.sheets: dict[int, str] = {}  # shard of a round not committed yet → the digest of its sheet
         self.bases: dict[str, str] = {}  # sheet → base sheet of its patch; the last few
+        self.given_up: dict[int, GivenUp] = {}  # shards of rounds, until they are retired
         self.sheets_granted = Signal()
 
     @property
@@ -149,6 +150,7 @@ class LiveJob:
         """Keep what a driver of rounds says of the shards that it makes."""
         self.progress = asked.progress or self.progress
         self._forget_sheets(retired)
+        self.given_up = {number: one for number, one in self.given_up.items() if number not in retired}
         if asked.sheet:
             self.sheets.update(dict.fromkeys((number for number, _ in asked.create), asked.sheet))
         if asked.sheet and asked.base:
@@ -161,6 +163,12 @@ class LiveJob:
         self.drop_taken(self.taken + len(self.bundles))
         self.sheets.clear()
         self.bases.clear()
+        self.given_up.clear()
+
+    def give_up(self, number: int, why: str, evidence: str = "") -> None:
+        """Nobody is going to run that shard of a round again, and the driver goes on without it: it is told."""
+        self.given_up[number] = GivenUp(number, why, evidence)
+        self.moved.give()
 
     def sheets_of(self, numbers: RangeSet) -> dict[str, list[tuple[int, int]]]:
         """Which of `numbers` read which sheet."""

@@ -32,7 +32,7 @@ LOOK_SECONDS = 1.0  # between looks at the budget, while nothing comes
 
 
 def main() -> int:
-    return run(_drive)
+    return run(_drive, goes_on=True)
 
 
 def _drive(drive: Drive) -> None:
@@ -163,6 +163,7 @@ class TuningDriver:
                 if self._search.commit(segment):
                     found.append(segment)
                     states.update({segment.state: state} if segment.state else {})
+        found += [segment for segment in self._given_up() if self._search.commit(segment)]
         if not found:
             return
         self._drive.patiently(lambda: self._journal.append(found, states))
@@ -185,6 +186,16 @@ class TuningDriver:
             if order.score and segment.score is None:  # it cannot be had: the search is none the worse
                 segment = msgspec.structs.replace(segment, score={})
             yield msgspec.structs.replace(segment, machine=entry.agent, at=self._seconds), state
+
+    def _given_up(self) -> list[Segment]:
+        """Of shards that the farm gave up, each the end of its trial."""
+        found = []
+        for one in self._drive.take_given_up():
+            order = self._out.pop(one.number, None)
+            if order is not None:
+                self._forget(order)
+                found.append(given_up(order, one.why, one.evidence, self._seconds))
+        return found
 
     def _refuse(self, agent: str, why: str) -> None:
         self._wrong += 1
@@ -221,6 +232,13 @@ class TuningDriver:
         """The result is in its place before the job is said to be done."""
         self._drive.patiently(lambda: publish_search(self._drive, self._search, self._journal, self._cpus))
         self._move(finish=True)
+
+
+def given_up(order: TrialOrder, why: str, evidence: str, at: float) -> Segment:
+    """What came of a shard that no machine is tried with any more. Without its score a search is none the worse."""
+    if order.score:
+        return Segment(order.trial, order.start, order.to, score={}, at=at)
+    return Segment(order.trial, order.start, order.to, why="failed", message=why, evidence=evidence, final=True, at=at)
 
 
 def _check(segment: Segment, order: TrialOrder, state: bytes) -> None:

@@ -247,3 +247,17 @@ def test_what_is_made_has_no_source_that_could_change() -> None:
     assert not every(c.LookAtSource, world.sync("a", changed=("L",)))
     world.handle(e.SourceChanged("j.1", "L"))
     assert world.layer().state == "open"
+
+
+def test_a_shard_given_up_halts_the_job_unless_its_driver_goes_on_without_it() -> None:
+    for goes_on, state in ((False, "halted"), (True, "running")):
+        world = world_of("a")
+        world.handle(e.DriverOpened("j.1", goes_on))
+        make(world, 2)
+        lost = world.last("a").numbers.bottom
+        for _ in range(5):
+            world.lose("a", grant=world.last("a"))
+            world.sync("a")
+        assert world.state.jobs["j.1"].state == state and lost in world.layer().quarantined
+        make(world, 0, RangeSet([(lost, lost + 2)]))
+        assert not world.layer().quarantined and world.state.jobs["j.1"].state == state

@@ -19,6 +19,7 @@ from muster.jobs.common.units import counted
 from muster.jobs.workbench.batch import Mishap, Outcome
 
 WORTH_KILLING_SECONDS = 2.0  # a batch that takes less may as well end by itself
+RETIRED_SECONDS = 0.5  # longer than that, what nobody does instead is in the way of other work
 ROUND_SECONDS = 60.0  # so long a round's may take: killed for being overtaken, a slow starter would never get going
 DRAIN_SECONDS = 600.0  # for what runs at a drain, where its job has no timeout
 HEAD_PATIENCE_SECONDS = 30.0  # a slot stays with its layer until another has waited that long
@@ -343,11 +344,22 @@ def kill_unwanted(state: State, now: float) -> None:
                 flight.unwanted_since = None
                 continue
             flight.unwanted_since = now if flight.unwanted_since is None else flight.unwanted_since
-            in_rounds = flight.info.layer.delivery.in_rounds
-            patience, unknown = (ROUND_SECONDS, 0.0) if in_rounds else (WORTH_KILLING_SECONDS, inf)
-            expected = unknown if flight.expected is None else flight.expected
-            if expected > patience or now - flight.unwanted_since > patience:
+            if _outstays(flight, now - flight.unwanted_since):
                 _kill(state, slot, "dropped", None)
+
+
+def _outstays(flight: Flight, unwanted_seconds: float) -> bool:
+    """Whether a batch of which nothing counts any more is worth a kill and its worker's new start."""
+    worth = patience = WORTH_KILLING_SECONDS
+    unknown = 0.0
+    if flight.retired:
+        patience = RETIRED_SECONDS
+    elif flight.info.layer.delivery.in_rounds:
+        worth = patience = ROUND_SECONDS
+    else:
+        unknown = inf
+    expected = unknown if flight.expected is None else flight.expected
+    return expected > worth or unwanted_seconds > patience
 
 
 def _is_wanted(state: State, slot: Slot, flight: Flight) -> bool:

@@ -38,6 +38,7 @@ class Flight:
     inputs: dict[int, str] = field(default_factory=dict)  # number → name of its input in the spool
     pull_seconds: float = 0.0  # what pulling them took
     unwanted_since: float | None = None  # what runs of it counts no more
+    retired: bool = False  # of what counts no more, some is done by nobody else
 
     @property
     def layer(self) -> str:

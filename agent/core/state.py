@@ -165,8 +165,11 @@ class State:
 
     def drop(self, drop: Drop) -> None:
         """Forget them unless they are finished."""
+        numbers = RangeSet(drop.numbers)
         if drop.layer in self.holdings:
-            self.holdings[drop.layer].forget(RangeSet(drop.numbers), (drop.boot, drop.attempt))
+            self.holdings[drop.layer].forget(numbers, (drop.boot, drop.attempt))
+        for flight in self.slots.flights if drop.retired else ():
+            flight.retired |= flight.layer == drop.layer and any(number in numbers for number in flight.items)
 
     def settle(self, layer: str, numbers: RangeSet) -> list[str]:
         """They are committed, by whomever. Returns the names of the parts that may go."""

@@ -247,6 +247,7 @@ class Drop(Message, frozen=True, tag="drop"):
     boot: Count
     attempt: Count
     numbers: Ranges
+    retired: bool = False  # nobody does them instead: what runs of them is in the way of other work
 
 
 class Committed(Message, frozen=True, tag="committed"):

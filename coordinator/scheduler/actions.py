@@ -55,6 +55,7 @@ class SendDrop:
     boot: int
     attempt: int
     numbers: RangeSet
+    retired: bool = False  # nobody wants them any more, from whomever
 
 
 @dataclass(frozen=True)

@@ -86,11 +86,11 @@ def _supersede(state: State, layer: Layer, holding: Holding, finished: RangeSet)
             state.prune(other)
 
 
-def drop(state: State, layer: Layer, holding: Holding, numbers: RangeSet) -> None:
-    """Tell whoever has `numbers` unfinished to forget them."""
+def drop(state: State, layer: Layer, holding: Holding, numbers: RangeSet, retired: bool = False) -> None:
+    """Tell whoever has `numbers` unfinished to forget them. `retired`: nobody else does them."""
     if numbers:
         session = state.agents[holding.agent].session
-        state.emit(SendDrop(session, layer.digest, holding.boot, holding.attempt, numbers))
+        state.emit(SendDrop(session, layer.digest, holding.boot, holding.attempt, numbers, retired))
         holding.open.remove(numbers)
 
 

@@ -99,7 +99,7 @@ def _retire(state: State, layer: Layer, numbers: RangeSet) -> None:
     for holding in state.holders(layer, numbers, None):
         if finished := holding.finished & numbers:
             state.emit(SendCommitted(state.agents[holding.agent].session, layer.digest, finished))
-        drop(state, layer, holding, holding.open & numbers)
+        drop(state, layer, holding, holding.open & numbers, retired=True)
         holding.discard(numbers)
         state.prune(holding)
     with state.counting(layer):

@@ -248,6 +248,19 @@ def test_what_could_never_run_is_a_line_at_submit(farm: FarmHarness) -> None:
 
 
 @pytest.mark.ray
+def test_what_runs_is_stopped_once_the_first_has_reached_the_target(tmp_path: Path) -> None:
+    space = {"lr": 0.9, "pause": {"choice": [0.0, 1000.0]}}
+    first = [{"pause": 1000.0}, {"pause": 0.0}]
+    with running(tmp_path) as farm:
+        farm.join("a", "--cpus", "2")
+        params = {"space": space, "first": first, "stop": {"iterations": 5, "accuracy": 0.8}, "goal": "first"}
+        found = best(farm, submit(farm, **params))
+        assert (found["ended"], found["best"]["trial"]) == ("the target was reached", 1)
+        both = farm.submit({}, work=WORK, kind="tune", code="work.py:train", params=SMALL, resources={"cpus": 2})
+        assert best(farm, both)["tried"] == 8
+
+
+@pytest.mark.ray
 def test_real_machines_are_killed_in_the_middle_of_a_rung_and_the_table_is_the_same(tmp_path: Path) -> None:
     params = {"scheduler": "halving", "space": {**SPACE, "pause": 0.05}, "segment": 0.2}
     with running(tmp_path) as farm:

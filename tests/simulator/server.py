@@ -179,8 +179,8 @@ class Server:
                 sheets = self.drivers[job].sheets_of(numbers) if job in self.drivers else {}
                 grant = Grant(job, layer, self.boot, attempt, numbers.pairs(), wanted, sheets)
                 box.grant(grant, self.jobs.natures[layer].info(job))
-            case c.SendDrop(_, layer, boot, attempt, numbers):
-                box.drop(Drop(layer, boot, attempt, numbers.pairs()))
+            case c.SendDrop(_, layer, boot, attempt, numbers, retired):
+                box.drop(Drop(layer, boot, attempt, numbers.pairs(), retired))
             case c.SendCommitted(_, layer, numbers):
                 box.committed(Committed(layer, numbers.pairs()))
             case c.SendGone(_, layer):

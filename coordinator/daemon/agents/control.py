@@ -213,7 +213,7 @@ def _grant(engine: Engine, action: c.SendGrant) -> Grant:
 def send_drop(engine: Engine, action: c.SendDrop) -> None:
     _note_run(engine, "dropped", action, action.boot)
     if outbox := engine.sessions.outbox(action.session):
-        outbox.drop(Drop(action.layer, action.boot, action.attempt, action.numbers.pairs()))
+        outbox.drop(Drop(action.layer, action.boot, action.attempt, action.numbers.pairs(), action.retired))
 
 
 def _note_run(engine: Engine, what: What, action: c.SendGrant | c.SendDrop, boot: int) -> None:

@@ -94,9 +94,11 @@ def info(
     code: str | None = None,
     gpus: int = 0,
     disk: int = 0,
+    rounds: bool = False,
 ) -> LayerInfo:
     work = Work("cluster", 1, {}, code, None, None, cpus, memory, timeout, gpus=gpus, disk=disk)
-    return LayerInfo(job, Layer(layer[:1], layer, MadeSource(), 0, 1, 10_000, 0, out, None), work)
+    made = MadeSource("each" if rounds else "")
+    return LayerInfo(job, Layer(layer[:1], layer, made, 0, 1, 10_000, 0, out, None), work)
 
 
 def grant(lo: int, hi: int, layer: str = A, attempt: int = 1) -> Grant:
@@ -538,6 +540,18 @@ def test_a_dropped_shard_that_runs_on_against_expectation_is_killed_too() -> Non
     assert not of(Kill, seen(world, run, 1))
     world.now += 2.1
     assert of(Kill, seen(world, run, 1)) == [Kill(0, "dropped")]
+
+
+def test_what_nobody_does_instead_is_killed_soon_where_an_overtaken_shard_of_a_round_may_run_on() -> None:
+    for retired, after in ((True, 0.6), (False, 60.1)):
+        world = World(cpus=1)
+        (run,) = of(Run, world.hear(info(rounds=True), grants=[grant(0, 1)]))
+        world.said()
+        assert not of(Kill, world.hear(drops=[Drop(A, 1, 1, [(0, 1)], retired)]))
+        world.now += after - 0.2
+        assert not of(Kill, seen(world, run))
+        world.now += 0.2
+        assert of(Kill, seen(world, run)) == [Kill(0, "dropped")]
 
 
 def test_a_dropped_shard_in_a_batch_that_counts_is_let_end_and_discarded() -> None:

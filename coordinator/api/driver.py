@@ -57,6 +57,7 @@ class Advance(Message, frozen=True, tag="advance"):
     retire: Ranges = msgspec.field(default_factory=list)  # shards of rounds that nobody wants any more
     progress: Progress | None = None  # for people
     aside: bool = False  # these are beside the rounds: how long they take tells nothing of what a round's shards do
+    near: Short = ""  # the machine that has what these read already: it gets them first
 
 
 class GivenUp(msgspec.Struct, frozen=True):

@@ -180,7 +180,7 @@ class SpaceMeasured:
 @dataclass(frozen=True)
 class Advanced:
     """A driver moved its job on; the cursor already matched. `retire`: shards of rounds that nobody wants any more.
-    `aside`: what is made is no part of a round."""
+    `aside`: what is made is no part of a round. `near`: the agent that should have it first."""
 
     job: str
     to_seq: int
@@ -188,6 +188,7 @@ class Advanced:
     finish: bool
     retire: RangeSet = field(default_factory=RangeSet)
     aside: bool = False
+    near: str = ""
 
 
 @dataclass(frozen=True)

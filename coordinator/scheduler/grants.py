@@ -8,6 +8,7 @@ from math import inf
 from muster.coordinator.scheduler import layers, round_shares
 from muster.coordinator.scheduler.actions import SendGrant, StoreAgent
 from muster.coordinator.scheduler.entities import Agent, Holding, Idle, Job, Layer
+from muster.coordinator.scheduler.events import Advanced
 from muster.coordinator.scheduler.state import State
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.common.units import format_duration, shortage
@@ -15,6 +16,7 @@ from muster.jobs.common.units import format_duration, shortage
 GRANT_LIMIT = 65_536  # shards in one grant
 SHARE_OF_LEFT = 0.25  # of the time left: holdings shrink towards the end, so that all end together
 WORTH_A_GRANT = 0.25  # of what is wanted: smaller top-ups wait and come together
+NEAR_AHEAD = 2  # shards for each slot of the machine that they are nearest to: one that runs, one that waits
 OWED_SECONDS = 30.0  # slot-seconds another job must be owed before an agent changes to it
 PUSH_HORIZONS = 3.0  # of finished work on an agent, as its link goes: with that its link is busy, and more only waits
 CANARIES = 3  # different shards that fail on an agent, with no success anywhere, before it waits for another's try
@@ -107,6 +109,19 @@ def _wanted(state: State, agent: Agent, job: Job, load: Counter[str]) -> int:
     if held >= floor and target - held < target * WORTH_A_GRANT:
         return 0
     return target - held
+
+
+def give_near(state: State, event: Advanced, now: float) -> None:
+    """What the machine named by the driver has to read already goes there before all others are asked, as long as it
+    would come to it soon. Nobody waits for that machine."""
+    job, agent = state.running.get(event.job), state.agents.get(event.near)
+    if job is None or agent is None or not (job.has_rounds and round_shares.takes_part(state, agent, job)):
+        return
+    layer = job.layers[0]
+    room = min(NEAR_AHEAD * agent.slots(job) - agent.load()[job.id], _room_for(agent, layer))
+    numbers = RangeSet.of(number for number, _ in event.create if number in layer.fresh).take(room)
+    layer.fresh.remove(numbers)
+    _grant(state, agent, layer, numbers, now)
 
 
 def help_rounds(state: State, now: float) -> None:

@@ -55,14 +55,14 @@ def portions(shards: int, runners: Mapping[str, Runner]) -> dict[str, int]:
 def share(state: State, agent: Agent, job: Job, held: int) -> int:
     """All of a round at once, to each machine as much as it is fast: how many more this one should have. -1: there is
     nothing it could be given."""
-    if not (job.left and _takes_part(state, agent, job)):
+    if not (job.left and takes_part(state, agent, job)):
         return 0 if held else -1
-    workers = [other for other in state.by_session.values() if _takes_part(state, other, job)]
+    workers = [other for other in state.by_session.values() if takes_part(state, other, job)]
     wanted = portions(job.left, _runners(workers, job))[agent.name] - held
     return wanted if wanted > 0 else (0 if held else -1)
 
 
-def _takes_part(state: State, agent: Agent, job: Job) -> bool:
+def takes_part(state: State, agent: Agent, job: Job) -> bool:
     """Whether it has some of the round, or would be given some. One that was late is not counted upon before it is
     heard of."""
     layer = job.layers[0]

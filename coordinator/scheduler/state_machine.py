@@ -83,6 +83,7 @@ class Scheduler:
                 jobs.damage(state, event)
             case e.Advanced():
                 jobs.advance(state, event, now)
+                grants.give_near(state, event, now)
             case e.DriverOpened():
                 state.jobs[event.job].goes_on = event.goes_on
             case e.DriverFailed():

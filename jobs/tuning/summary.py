@@ -62,7 +62,8 @@ class SearchSummary(msgspec.Struct, frozen=True):
     iterations: int
     fifo_iterations: int | None  # at most, had every trial been trained whole
     core_seconds: float  # within trials
-    checkpoint_bytes: int
+    checkpoint_bytes: int  # that were made
+    moved_bytes: int  # of those that another machine than their maker went on from
     iterations_to_target: tuple[int, float, int] | None  # min, median, max
     tuning_ratio: float | None  # max over min of those
 
@@ -88,6 +89,7 @@ def summarised(search: Search, cpus: int = 1) -> SearchSummary:
         fifo_iterations=table.count * stop_of(search.params).iterations,
         core_seconds=cpus * sum(sum(trial.seconds) for trial in table.trials.values()),
         checkpoint_bytes=table.state_bytes,
+        moved_bytes=table.moved_bytes,
         iterations_to_target=(reached[0], median(reached), reached[-1]) if reached else None,
         tuning_ratio=reached[-1] / reached[0] if reached else None,
     )

@@ -43,7 +43,8 @@ class Trial:
         self.goal = 0  # the furthest it was sent
         self.why: Why = ""  # why it ended; "" while it has not
         self.message = self.evidence = self.machine = self.state = ""
-        self.failures = 0
+        self.nearest = ""  # the machine that made its checkpoint; "" where it went wrong since
+        self.failures = self.state_bytes = 0
         self.reached_at: float | None = None  # seconds of the search when it reached the target
 
     @property
@@ -62,7 +63,8 @@ class Table:
         self.params, self.count = params, count
         self.trials: dict[int, Trial] = {}
         self.open: dict[int, Trial] = {}  # of those, the ones that have not ended
-        self.iterations = self.failed = self.state_bytes = 0
+        self.iterations = self.failed = 0
+        self.state_bytes = self.moved_bytes = 0  # of checkpoints: made, and gone on from by another machine
         self._attempts = attempts
         self._fresh = 0  # below it none is
 
@@ -74,6 +76,7 @@ class Table:
         if trial.ended or segment.start != trial.iterations:
             return False
         self.trials[trial.number] = self.open[trial.number] = trial
+        self.moved_bytes += trial.state_bytes if segment.machine != trial.nearest else 0
         trial.machine, trial.goal = segment.machine, max(trial.goal, segment.to)
         self.state_bytes += segment.state_bytes
         if segment.why == "failed":
@@ -81,7 +84,8 @@ class Table:
             return True
         trial.curve += segment.curve
         trial.seconds += segment.seconds
-        trial.state, trial.why = segment.state, segment.why
+        trial.state, trial.state_bytes, trial.why = segment.state, segment.state_bytes, segment.why
+        trial.nearest = segment.machine
         self.iterations += len(segment.curve)
         if trial.ended:
             del self.open[trial.number]
@@ -92,6 +96,7 @@ class Table:
     def _fail(self, trial: Trial, segment: Segment) -> None:
         """It is tried again from where it was, until that was often enough."""
         trial.failures += 1
+        trial.nearest = ""
         trial.message, trial.evidence = segment.message, segment.evidence
         if segment.final or trial.failures >= self._attempts:
             trial.why, trial.state = "failed", ""

@@ -116,6 +116,13 @@ def test_the_table_does_not_tell_how_many_machines_there_were_or_who_was_killed(
     assert len(list(farm.root.job(job).checkpoints.glob("*.state"))) <= 8
 
 
+def test_a_trial_stays_with_the_machine_that_has_it(farm: FarmHarness) -> None:
+    for name in "ab":
+        farm.agent(name, cpus=1).go()
+    found = best(farm, submit(farm, trials=12, segment=0.001, space={**SPACE, "pause": 0.01}))
+    assert found["moved_bytes"] < found["checkpoint_bytes"] / 4
+
+
 def test_asha_uses_every_committed_rung_once_after_a_restart(farm: FarmHarness) -> None:
     farm.agent("a", cpus=2).go()
     job = submit(farm, scheduler="asha", trials=12, space={**SPACE, "pause": 0.01})

@@ -210,7 +210,7 @@ async def _advance_rounds(engine: Engine, job: Job, q: Advance) -> Advanced:
     if q.job not in engine.jobs:
         return Advanced(q.from_seq, False)
     live.advance(q, retire)
-    engine.handle(e.Advanced(q.job, q.to_seq, tuple(q.create), q.finish, retire, q.aside))
+    engine.handle(e.Advanced(q.job, q.to_seq, tuple(q.create), q.finish, retire, q.aside, q.near))
     return Advanced(job.cursor, True)
 
 

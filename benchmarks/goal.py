@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks import datasets
 from benchmarks.measure import give_up
 from benchmarks.train import model_of
-from muster.jobs.training.data import dataset
+from muster.jobs.training.data import dataset, named_sets
 from muster.jobs.training.data.dataset import Data, Feeder
 from muster.jobs.training.params import DataSpec, TrainParams
 
@@ -44,8 +44,8 @@ class Judge:
 def mnist() -> DataSpec:
     """Fetched, if it is not here."""
     try:
-        return datasets.spec(datasets.fetched("mnist"))
-    except datasets.NotFetched as why:
+        return datasets.spec(named_sets.fetched("mnist"))
+    except named_sets.NotFetched as why:
         give_up(str(why))
 
 

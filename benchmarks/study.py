@@ -29,6 +29,7 @@ from benchmarks.served import TIMING, finish
 from muster.jobs.common.errors import NotFoundError
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.training import plots, report
+from muster.jobs.training.data import named_sets
 from muster.jobs.training.params import TrainParams
 from muster.jobs.training.progress import BestMark, Point
 from muster.jobs.training.report import TrainingRun
@@ -95,7 +96,7 @@ def trained(folder: Path, mode: str, workers: int, given: argparse.Namespace, si
 def params_of(mode: str, workers: int, given: argparse.Namespace) -> dict[str, Any]:
     size = STRONG if given.scaling == "strong" else {"workers": workers, "microbatch": WEAK_ROWS}
     spec = msgspec.to_builtins(datasets.spec(given.folder))
-    data = {part: spec[part] for part in datasets.PARTS}
+    data = {part: spec[part] for part in named_sets.PARTS}
     known = {"data": data, "mode": mode, "lr": given.lr, "target": given.target, "rounds": given.rounds}
     params = {**known, **size, "layers": LAYERS, "eval_every": given.eval_every, "checkpoint_rounds": given.rounds}
     assert msgspec.convert(params, TrainParams)
@@ -153,7 +154,7 @@ def main() -> None:
     options.add_argument("--workers", default="1,2,5,10,15,20")
     options.add_argument("--modes", default="sync,async")
     options.add_argument("--scaling", choices=("strong", "weak"), default="strong")
-    options.add_argument("--data", choices=sorted(datasets.DATASETS), default="mnist")
+    options.add_argument("--data", choices=sorted(named_sets.DATASETS), default="mnist")
     options.add_argument("--target", type=float, default=0.88)
     options.add_argument("--lr", type=float, default=0.3)
     options.add_argument("--rounds", type=int, default=150)
@@ -161,7 +162,7 @@ def main() -> None:
     options.add_argument("--row-ms", type=float, default=3.0, help="what a simulated machine takes for a row")
     options.add_argument("--plots", type=Path, default=Path("study"))
     given = options.parse_args()
-    given.folder = datasets.fetched(given.data)
+    given.folder = named_sets.fetched(given.data)
     print(machine(), flush=True)
     counts = [int(count) for count in given.workers.split(",")]
     tried = [(count, False) for count in counts if count <= CORES] + [(count, True) for count in counts]

@@ -67,8 +67,8 @@ class Study:
 
     @property
     def model(self) -> Path | None:
-        """The file of the best trial: an mlp's weights, an estimator, or the state of your function."""
-        return next(iter(self._folder.glob("best.npz")), next(iter(self._folder.glob("best.skops")), None))
+        """The file of the best trial: a network's weights, an estimator, or the state of your function."""
+        return next((path for path in sorted(self._folder.glob("best.*")) if path.name != BEST_FILE), None)
 
     def table(self) -> dict[str, list[Any]]:
         """The trials as columns of equal length, best trial first, with None where a trial has no such value."""

@@ -17,18 +17,21 @@ Count = Annotated[int, Meta(ge=1, le=1 << 31)]
 
 LIMITS = {bits: (1 << bits - 1) - 1 for bits in (8, 16, 32)}  # the largest number of that many bits
 LEAST_LEVELS = 2  # on either side of zero, for one virtual worker: fewer carry nothing but signs
+DATA_FORMS = "data: digits, data: {name: mnist}, or data: {x: rows.npy, y: labels.npy}"
 TORCH_MODELS = ("resnet18", "vgg16", "code")
 
 
 class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Rows and labels as .npy or idx files (.gz too), relative to the job file."""
+    """Rows and labels as .npy or idx files (.gz too), relative to the job file; or a data set that has a name."""
 
-    x: PathText
-    y: PathText
+    x: PathText | None = None
+    y: PathText | None = None
     test_x: PathText | None = None
     test_y: PathText | None = None
     test: Annotated[float, Meta(gt=0, lt=1)] = 0.2  # the share held out, where no test files are given
     classes: Annotated[int, Meta(ge=2, le=1 << 16)] | None = None  # labels are below it; None: as many as there are
+    name: Annotated[str, Meta(min_length=1, max_length=100)] | None = None  # in place of files
+    rows: Annotated[int, Meta(ge=2, le=1 << 31)] | None = None  # to train on, the first ones; None: all
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -101,14 +104,27 @@ def check(params: TrainParams) -> None:
     _check_steps(params)
     _check_bits(params)
     _check_optimizer(params)
-    if isinstance(params.data, DataSpec) and (params.data.test_x is None) != (params.data.test_y is None):
-        missing = "test_x" if params.data.test_x is None else "test_y"
-        raise JobFileError(f"params.data.{missing}: missing: a test set has rows and labels")
+    check_data(params.data)
     if params.target is not None and params.eval_every > params.rounds:
         wrong = (
             f"params.eval_every: {params.eval_every} rounds, but the job has {params.rounds}: the target is never seen"
         )
         raise JobFileError(wrong, "evaluate more often")
+
+
+def check_data(data: str | DataSpec) -> None:
+    """Files or a name, and of files all that belong together."""
+    if isinstance(data, str):
+        return
+    if data.name is not None:
+        if data != DataSpec(name=data.name, rows=data.rows):
+            raise JobFileError("params.data: a name and files", "give one of them; beside a name only `rows` counts")
+        return
+    if data.x is None or data.y is None:
+        raise JobFileError(f"params.data.{'y' if data.x else 'x'}: missing", DATA_FORMS)
+    if (data.test_x is None) != (data.test_y is None):
+        missing = "test_x" if data.test_x is None else "test_y"
+        raise JobFileError(f"params.data.{missing}: missing: a test set has rows and labels")
 
 
 def settled(params: TrainParams) -> TrainParams:

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from muster.jobs.common.errors import JobFileError
 from muster.jobs.common.validation import nearest, one_line
-from muster.jobs.training.params import DataSpec, Facts
+from muster.jobs.training.params import DATA_FORMS, DataSpec, Facts, check_data
 from muster.jobs.tuning.searchers import TRIALS_MOST, Configurations, Searcher
 from muster.jobs.tuning.space import Space
 
@@ -23,8 +23,9 @@ Mode = Literal["max", "min"]
 
 ITERATIONS = 100  # of a trial, where `stop` does not say
 LESS_IS_BETTER = re.compile(r"(^|_)(loss|error|mae|mse|rmse)(_|$)")  # names of metrics
-MLP_METRICS = ("train_accuracy", "train_loss", "accuracy", "loss")
-MLP_PARAMETERS = ("hidden", "lr", "momentum", "batch")
+REFIT_SHARE = 27  # the first of several rungs has about one of so many rows, where a rung is a share of them
+MODEL_METRICS = ("train_accuracy", "train_loss", "accuracy", "loss")
+PARAMETERS = {"mlp": ("hidden", "lr", "momentum", "batch"), "conv1": ("filters", "lr", "momentum", "batch")}
 SCORES = ("accuracy", "train_accuracy")  # of an estimator: on rows held out, on those it saw
 SAME = ("space", "metric", "mode", "trial", "data", "valid", "searcher", "first", "seed", "facts")  # of one extended
 MEASURED = ("iterations", "seconds", "plateau")  # what `stop` names beside metrics
@@ -32,9 +33,10 @@ _AIM = re.compile(r"(<=|>=)\s*(\S+)")
 
 
 class EstimatorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A scikit-learn estimator that learns in parts; the space has its arguments."""
+    """A scikit-learn classifier; the space has its arguments."""
 
     estimator: Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*\.[A-Za-z_][A-Za-z0-9_]*$", max_length=256)]
+    refits: bool | None = None  # fitted anew at each rung, on a share of the rows; None: unless it has partial_fit
 
 
 class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,7 +61,7 @@ class TuneParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     space: Annotated[dict[str, Any], Meta(min_length=1)]
     metric: Annotated[str, Meta(min_length=1, max_length=100)]  # of those that a trial reports
     mode: Mode | None = None  # None: min for a loss or an error, by its name
-    trial: Literal["mlp", "code"] | EstimatorSpec | None = None  # None: the job's code
+    trial: Literal["mlp", "conv1", "torch", "code"] | EstimatorSpec | None = None  # None: the job's code
     data: str | DataSpec | None = None
     valid: Annotated[float, Meta(gt=0, lt=1)] = 0.1  # the share of the training rows that trials are judged by
     trials: Annotated[int, Meta(ge=1, le=TRIALS_MOST)] | None = None  # of each point of a grid, where there is one
@@ -84,6 +86,18 @@ class TuneParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def better(self, value: float) -> float:
         """The value turned so that more is better."""
         return -value if self.smaller else value
+
+    @property
+    def refits(self) -> bool:
+        """Whether a trial learns all at once, so that an iteration is a rung, and a rung a share of the rows."""
+        return isinstance(self.trial, EstimatorSpec) and bool(self.trial.refits)
+
+    @property
+    def usual_iterations(self) -> int:
+        """Of a trial, where `stop` does not say."""
+        if not self.refits:
+            return ITERATIONS
+        return 1 if self.scheduler == "fifo" else 1 + math.floor(math.log(REFIT_SHARE) / math.log(self.eta) + 1e-9)
 
     @property
     def configurations(self) -> Configurations:
@@ -120,7 +134,7 @@ def stop_of(params: TuneParams) -> Stop:
     given = params.stop
     aims = [_aim(name, said, params) for name, said in given.items() if name not in MEASURED]
     return Stop(
-        iterations=_measured(given.get("iterations", ITERATIONS), Count, "iterations"),
+        iterations=_measured(given.get("iterations", params.usual_iterations), Count, "iterations"),
         seconds=_measured(given.get("seconds"), Span | None, "seconds"),
         plateau=_measured(given.get("plateau"), Plateau | None, "plateau"),
         aims=tuple(aims),
@@ -162,13 +176,16 @@ def check(params: TuneParams) -> None:
     if params.grace is not None and params.grace > stop.iterations:
         wrong = f"params.grace: {params.grace} iterations before the first rung, but a trial has {stop.iterations}"
         raise JobFileError(wrong, "give a smaller one")
-    if params.trial == "mlp":
-        _check_names("params.space", params.space, MLP_PARAMETERS, "the mlp takes")
-        _check_metrics(params, stop, MLP_METRICS)
-    elif isinstance(params.trial, EstimatorSpec):
+    if isinstance(params.trial, EstimatorSpec):
         _check_metrics(params, stop, SCORES)
+    elif params.trial not in ("code", None):
+        if known := PARAMETERS.get(params.trial):
+            _check_names("params.space", params.space, known, f"{params.trial} takes")
+        _check_metrics(params, stop, MODEL_METRICS)
     if params.trial not in ("code", None) and params.data is None:
-        raise JobFileError("params.data: missing: what is the model to learn?", "data: {x: rows.npy, y: labels.npy}")
+        raise JobFileError("params.data: missing: what is the model to learn?", DATA_FORMS)
+    if params.data is not None:
+        check_data(params.data)
     configurations.config(0)
 
 

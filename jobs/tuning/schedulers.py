@@ -16,6 +16,8 @@ Due = Iterator[tuple[int, int]]  # number of a trial, and the iteration it is to
 def rungs(params: TuneParams) -> list[int]:
     """Iterations at which trials are compared; the last is where they end."""
     most = stop_of(params).iterations
+    if params.refits:
+        return list(range(1, most + 1))
     at = params.grace or max(1, most // RUNG_SHARE)
     found = []
     while at < most:

@@ -12,7 +12,7 @@ import numpy as np
 import xxhash
 
 from muster.jobs.contract.kind import Bench, Ragged, Result, Runner, RunnerLost, Shard, ShardFailure
-from muster.jobs.tuning.params import TuneParams
+from muster.jobs.tuning.params import TuneParams, stop_of
 from muster.jobs.tuning.stopping import Judge, Why
 from muster.jobs.tuning.trials import Metrics, Segment
 from muster.jobs.user_code import runner
@@ -180,5 +180,7 @@ def settings_of(params: TuneParams, bench: Bench) -> dict[str, Any]:
         "data": str(bench.model) if bench.model is not None else None,
         "classes": params.facts.classes if params.facts is not None else 0,
         "valid": params.valid,
+        "eta": params.eta,
+        "iterations": stop_of(params).iterations,
         "seed": params.seed,
     }

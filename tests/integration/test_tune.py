@@ -33,7 +33,7 @@ def train(config, state, budget, trial):
         os.kill(os.getpid(), signal.SIGKILL)
     if config["lr"] > config.get("most", 9):
         raise ValueError("too steep")
-    time.sleep(config.get("pause", 0.0))
+    time.sleep(config.get("pause", 0.0) + (config.get("stall", 0.0) if at else 0.0))
     lr = config["lr"]
     return {"accuracy": lr * (1 - (1 - lr) ** (at + 1)), "loss": 1 - lr}, {"at": at + 1}
 """
@@ -256,11 +256,11 @@ def test_what_could_never_run_is_a_line_at_submit(farm: FarmHarness) -> None:
 
 @pytest.mark.ray
 def test_what_runs_is_stopped_once_the_first_has_reached_the_target(tmp_path: Path) -> None:
-    space = {"lr": 0.9, "pause": {"choice": [0.0, 1000.0]}}
-    first = [{"pause": 1000.0}, {"pause": 0.0}]
+    space = {"lr": 0.9, "stall": {"choice": [0.0, 1000.0]}}
+    first = [{"stall": 1000.0}, {"stall": 0.0}]
     with running(tmp_path) as farm:
         farm.join("a", "--cpus", "2")
-        params = {"space": space, "first": first, "stop": {"iterations": 5, "accuracy": 0.8}, "goal": "first"}
+        params = {"space": space, "first": first, "stop": {"iterations": 5, "accuracy": 0.85}, "goal": "first"}
         found = best(farm, submit(farm, **params))
         assert (found["ended"], found["best"]["trial"]) == ("the target was reached", 1)
         both = farm.submit({}, work=WORK, kind="tune", code="work.py:train", params=SMALL, resources={"cpus": 2})

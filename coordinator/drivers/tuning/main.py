@@ -133,7 +133,7 @@ class TuningDriver:
     def _wants_score(self) -> bool:
         """Have the best one's test rows scored, once, where there are any; whether that is under way."""
         search, best = self._search, self._search.table.best
-        has_test = search.params.trial != "code"
+        has_test = search.params.trial != "code"  # whose data is its own affair
         if self._drive.over or not has_test or search.score is not None or best is None or not best.state:
             return False
         if not self._out:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
-import re
 from pathlib import Path
 
 import msgspec
 import numpy as np
+import safetensors.numpy
 
 from muster.coordinator.drivers.driver import Drive
 from muster.coordinator.drivers.published import Written, publish, write_file
@@ -24,8 +24,9 @@ from muster.jobs.tuning.summary import (
     trials_csv,
     trials_of,
 )
+from muster.jobs.user_code.runner import trial
 
-WEIGHTS = re.compile(r"[wb]\d+", re.ASCII)  # of a checkpoint, what a model is
+MOMENTS = "speed_"  # of a checkpoint, what is no part of the model
 
 
 def publish_search(drive: Drive, search: Search, journal: Journal, cpus: int) -> None:
@@ -50,9 +51,12 @@ def model_of(params: TuneParams, state: bytes) -> tuple[str, bytes]:
     it."""
     if isinstance(params.trial, EstimatorSpec):
         return "best.skops", state
-    if params.trial != "mlp":
+    if params.trial == "torch":
+        module = {name: np.asarray(one) for name, one in trial.decoded(state)["module"].items()}
+        return "best.safetensors", safetensors.numpy.save(module)
+    if params.trial == "code":
         return "best.npz", state
     with np.load(io.BytesIO(state), allow_pickle=False) as arrays:
         raw = io.BytesIO()
-        np.savez(raw, **{name: arrays[name] for name in arrays if WEIGHTS.fullmatch(name)})
+        np.savez(raw, **{name: arrays[name] for name in arrays if not name.startswith(MOMENTS)})
     return "best.npz", raw.getvalue()

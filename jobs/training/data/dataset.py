@@ -14,12 +14,13 @@ from muster.jobs.common import durable
 from muster.jobs.common.errors import DamagedError, JobFileError, SourceError
 from muster.jobs.common.locations import located
 from muster.jobs.common.validation import nearest, one_line
-from muster.jobs.training.data import array_files, sampling
-from muster.jobs.training.params import DataSpec, Facts
+from muster.jobs.training.data import array_files, named_sets, sampling
+from muster.jobs.training.params import DATA_FORMS, DataSpec, Facts, check_data
 
 Array = np.ndarray[Any, Any]
 
-NAMED = ("digits",)
+DIGITS = "digits"
+NAMED = (DIGITS, *named_sets.DATASETS)
 DIGITS_TEST = 360 / 1797
 PIXEL = 1 / 255
 ROWS_LIMIT = 1 << 31
@@ -74,11 +75,45 @@ class Feeder:
 def load(spec: str | DataSpec, base: Path, seed: int = 0) -> Data:
     """The data a job names, relative to the job file's folder. SourceError or JobFileError says what is wrong."""
     if isinstance(spec, str):
-        if spec not in NAMED:
-            near = nearest(spec, NAMED)
-            hint = f"did you mean `{near}`?" if near else "data: digits, or data: {x: rows.npy, y: labels.npy}"
-            raise JobFileError(f"params.data: there is no data set {one_line(spec[:80])!r}", hint)
+        if spec != DIGITS:
+            hint = f"data: {{name: {spec}}}" if spec in named_sets.DATASETS else DATA_FORMS
+            raise JobFileError(f"params.data: there is no data set {one_line(spec[:80])!r}", _near(spec) or hint)
         return _digits(seed)
+    check_data(spec)
+    found = _named(spec.name, base, seed) if spec.name is not None else _of_files(spec, base, seed)
+    return found if spec.rows is None else _cut(found, spec.rows)
+
+
+def _near(name: str) -> str | None:
+    """A data set of nearly that name."""
+    near = nearest(name, NAMED)
+    return f"did you mean `{near}`?" if near and near != name else None
+
+
+def _named(name: str, base: Path, seed: int) -> Data:
+    """A data set that has a name; it is fetched where it is not here yet."""
+    if name == DIGITS:
+        return _digits(seed)
+    if name not in NAMED:
+        hint = _near(name) or f"there are: {', '.join(NAMED)}"
+        raise JobFileError(f"params.data.name: there is no data set {one_line(name[:80])!r}", hint)
+    try:
+        folder = named_sets.fetched(name)
+    except named_sets.NotFetched as error:
+        raise SourceError(f"params.data.name: {one_line(error.why)}", error.by_hand) from None
+    x, y, test_x, test_y = (str(folder / f"{part}.npy") for part in named_sets.PARTS)
+    return _of_files(DataSpec(x, y, test_x, test_y), base, seed)
+
+
+def _cut(data: Data, rows: int) -> Data:
+    """With so many training rows alone."""
+    if rows > len(data.x):
+        raise SourceError(f"params.data.rows: {rows:,} of {len(data.x):,} rows", "leave it out to have all")
+    return replace(data, x=data.x[:rows], y=data.y[:rows], least=data.facts.classes)
+
+
+def _of_files(spec: DataSpec, base: Path, seed: int) -> Data:
+    assert spec.x is not None and spec.y is not None, "checked"
     x, unit = _rows_of(spec.x, base, "x")
     y = _labels_of(spec.y, base, "y", len(x), spec.classes)
     if spec.test_x is None or spec.test_y is None:

@@ -6,23 +6,33 @@ memory by its number and the digest of its state, so that where it goes on here 
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import inspect
 import io
 import json
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Any, Dict, Iterator  # noqa: UP035 (3.8)
+from typing import Any, Callable, Dict, Iterator  # noqa: UP035 (3.8)
 
 import numpy as np
+
+
+def _sibling(name: str) -> Any:
+    """A file beside this one, whatever packages there are here."""
+    spec = importlib.util.spec_from_file_location(name, str(Path(__file__).with_name(name + ".py")))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+own = _sibling("own_trials")
 
 Arrays = Dict[str, Any]  # noqa: UP006 (3.8)
 HEAD_BYTES = 8
 KEPT = 2  # live trials
 METRICS_MOST = 64
-SPLIT, WEIGHTS, ROWS = 0, 1, 2  # purposes that random numbers are drawn for
-JUDGED_ROWS = 4096  # at once
 
 _trials: dict[str, Trials] = {}
 
@@ -59,14 +69,7 @@ class Trials:
         self._settings = settings
         self._kept: Dict[str, Any] = {}  # noqa: UP006 (3.8)   name → live trial
         self._now: Any = None
-        data = Data(settings) if settings["data"] else None
-        if settings["trial"] == "code":
-            self._make: Any = _users(settings["folder"], settings["code"], data, settings["seed"])
-        elif settings["trial"] == "mlp":
-            self._make = lambda config, trial: Mlp(config, data, settings["seed"])
-        else:
-            cls = _class(settings["trial"]["estimator"])
-            self._make = lambda config, trial: Estimator(cls, config, data, settings["seed"])
+        self._make = _maker(settings, own.Data(settings) if settings["data"] else None)
 
     def act(self, asked: dict[str, Any], state: bytes) -> tuple[dict[str, Any], bytes]:
         """What a call asks for: a few values, and bytes."""
@@ -88,6 +91,7 @@ class Trials:
             return {}
         if asked["name"] and not state:
             return {"missing": True}
+        self._now = None
         self._now = self._make(asked["config"], asked["trial"])
         if state:
             self._now.load(state, asked["start"])
@@ -107,29 +111,20 @@ class Trials:
             raise BadTrialError(f"metrics that are no numbers: {metrics!r:.200}") from None
 
 
-class Data:
-    """Training rows, some of them held out to judge trials by, and test rows."""
-
-    def __init__(self, settings: dict[str, Any]) -> None:
-        arrays = _tensors(settings["data"])
-        self.unit, self.classes = float(arrays["unit"][0]), settings["classes"]
-        order = _drawn(settings["seed"], SPLIT).permutation(len(arrays["y"]))
-        held = max(1, round(len(order) * settings["valid"]))
-        self.x, self.y = self._floats(arrays["x"], order[held:]), np.asarray(arrays["y"])[order[held:]]
-        self.valid_x, self.valid_y = self._floats(arrays["x"], order[:held]), np.asarray(arrays["y"])[order[:held]]
-        self._test = arrays["test_x"], arrays["test_y"]
-
-    def test(self) -> tuple[Any, Any]:
-        """Rows that nothing else sees."""
-        x, y = self._test
-        return self._floats(x, slice(None)), np.asarray(y)
-
-    def flat(self) -> tuple[Any, Any, Any, Any]:
-        """Each row as a vector."""
-        return _flat(self.x), self.y, _flat(self.valid_x), self.valid_y
-
-    def _floats(self, rows: Any, which: Any) -> Any:
-        return rows[which].astype(np.float32) * np.float32(self.unit)
+def _maker(settings: dict[str, Any], data: Any) -> Callable[[Any, int], Any]:
+    """What makes a trial of a configuration and its number."""
+    trial, seed = settings["trial"], settings["seed"]
+    if trial == "code":
+        return _users(settings["folder"], settings["code"], data, seed)  # type: ignore[no-any-return]
+    if trial == "torch":
+        make = _sibling("torch_trial").maker(settings["folder"], settings["code"], data, seed, (encoded, decoded))
+    elif isinstance(trial, str):
+        make = partial(own.Mlp if trial == "mlp" else own.Conv1, data=data, seed=seed)
+    else:
+        cls, more = own.class_of(trial["estimator"]), {"data": data, "seed": seed}
+        rungs = {"eta": settings["eta"], "iterations": settings["iterations"]}
+        make = partial(own.Refitted, cls, **more, **rungs) if trial["refits"] else partial(own.Estimator, cls, **more)
+    return lambda config, number: make(config)
 
 
 # --- the user's --------------------------------------------------------------------------------------------
@@ -224,7 +219,8 @@ def encoded(state: Any) -> bytes:
         )
 
     tree = _json(node(state))
-    return _npz({"tree": np.frombuffer(tree, np.uint8), **arrays})
+    raw: bytes = own.npz({"tree": np.frombuffer(tree, np.uint8), **arrays})
+    return raw
 
 
 def decoded(raw: bytes) -> Any:
@@ -243,157 +239,3 @@ def decoded(raw: bytes) -> Any:
             return array.tobytes() if kind == "b" else (array if array.shape else array[()])
 
         return value(json.loads(arrays["tree"].tobytes()))
-
-
-def _npz(arrays: Arrays) -> bytes:
-    raw = io.BytesIO()
-    np.savez(raw, **arrays)
-    return raw.getvalue()
-
-
-# --- ours --------------------------------------------------------------------------------------------------
-
-
-class Mlp:
-    """A hidden layer or several with relu, softmax, SGD with momentum; an iteration is an epoch. Float32."""
-
-    def __init__(self, config: dict[str, Any], data: Any, seed: int) -> None:
-        self._data, self._seed, self._done = data, seed, 0
-        self._x, self._y, self._valid_x, self._valid_y = data.flat()
-        hidden = config.get("hidden", 128)
-        self._lr, self._momentum = float(config.get("lr", 0.1)), float(config.get("momentum", 0.0))
-        self._batch = int(config.get("batch", 128))
-        sizes = [self._x.shape[1], *(hidden if isinstance(hidden, list) else [hidden]), data.classes]
-        draw = _drawn(seed, WEIGHTS)
-        self.arrays: Arrays = {}
-        for i in range(len(sizes) - 1):
-            ins, outs = sizes[i : i + 2]
-            self.arrays[f"w{i}"] = (draw.standard_normal((ins, outs)) * (2 / ins) ** 0.5).astype(np.float32)
-            self.arrays[f"b{i}"] = np.zeros(outs, np.float32)
-        self._layers = len(sizes) - 1
-        self._speed = {name: np.zeros_like(one) for name, one in self.arrays.items()}
-
-    def load(self, state: bytes, start: int) -> None:
-        self._done = start
-        with np.load(io.BytesIO(state), allow_pickle=False) as arrays:
-            for name in self.arrays:
-                self.arrays[name], self._speed[name] = arrays[name], arrays["speed_" + name]
-
-    def save(self) -> bytes:
-        return _npz({**self.arrays, **{"speed_" + name: one for name, one in self._speed.items()}})
-
-    def step(self) -> dict[str, float]:
-        order = _drawn(self._seed, ROWS, self._done).permutation(len(self._x))
-        right, loss = 0, 0.0
-        with np.errstate(all="ignore"):  # what is not finite is told of in the loss
-            for first in range(0, len(order), self._batch):
-                rows = order[first : first + self._batch]
-                found, lost = self._learn(self._x[rows], self._y[rows])
-                right, loss = right + found, loss + lost
-            self._done += 1
-            seen = {"train_accuracy": right / len(order), "train_loss": loss / len(order)}
-            return {**seen, **self._judged(self._valid_x, self._valid_y)}
-
-    def score(self) -> dict[str, float]:
-        x, y = self._data.test()
-        return self._judged(_flat(x), y)
-
-    def _learn(self, x: Any, y: Any) -> tuple[int, float]:
-        """A step on these rows: how many were right before it, and the loss summed over them."""
-        outs = self._outs(x)
-        right, loss, slope = _softmax(outs.pop(), y)
-        slope /= len(y)
-        for i in reversed(range(self._layers)):
-            steps = {f"w{i}": outs[i].T @ slope, f"b{i}": slope.sum(axis=0)}
-            if i:
-                slope = (slope @ self.arrays[f"w{i}"].T) * (outs[i] > 0)
-            for name, gradient in steps.items():
-                self._speed[name] = self._momentum * self._speed[name] - self._lr * gradient
-                self.arrays[name] = self.arrays[name] + self._speed[name]
-        return right, loss
-
-    def _outs(self, x: Any) -> list[Any]:
-        """The rows and what each layer makes of them."""
-        outs = [x]
-        for i in range(self._layers):
-            x = outs[-1] @ self.arrays[f"w{i}"] + self.arrays[f"b{i}"]
-            outs.append(np.maximum(x, 0) if i + 1 < self._layers else x)
-        return outs
-
-    def _judged(self, x: Any, y: Any) -> dict[str, float]:
-        right, loss = 0, 0.0
-        with np.errstate(all="ignore"):
-            for first in range(0, len(x), JUDGED_ROWS):
-                some = slice(first, first + JUDGED_ROWS)
-                found, lost, _ = _softmax(self._outs(x[some])[-1], y[some])
-                right, loss = right + found, loss + lost
-        return {"accuracy": right / len(x), "loss": loss / len(x)}
-
-
-def _softmax(logits: Any, y: Any) -> tuple[int, float, Any]:
-    """How many are right, the summed loss, and its slope."""
-    right = int((logits.argmax(axis=1) == y).sum())
-    shares = np.exp(logits - logits.max(axis=1, keepdims=True))
-    shares /= shares.sum(axis=1, keepdims=True)
-    rows = np.arange(len(y))
-    loss = float(-np.log(np.maximum(shares[rows, y], np.float32(1e-30))).sum())
-    shares[rows, y] -= 1
-    return right, loss, shares
-
-
-class Estimator:
-    """A scikit-learn classifier; an iteration is a pass of `partial_fit` over all rows, in an order of its own."""
-
-    def __init__(self, cls: Any, config: dict[str, Any], data: Any, seed: int) -> None:
-        self._data, self._seed, self._done = data, seed, 0
-        self._x, self._y, self._valid_x, self._valid_y = data.flat()
-        takes = inspect.signature(cls).parameters
-        drawn = {"random_state": seed % (1 << 32)} if "random_state" in takes and "random_state" not in config else {}
-        self._fitted = cls(**config, **drawn)
-
-    def load(self, state: bytes, start: int) -> None:
-        skops = importlib.import_module("skops.io")
-        self._done, self._fitted = start, skops.loads(state, trusted=skops.get_untrusted_types(data=state))
-
-    def save(self) -> bytes:
-        raw: bytes = importlib.import_module("skops.io").dumps(self._fitted)
-        return raw
-
-    def step(self) -> dict[str, float]:
-        order = _drawn(self._seed, ROWS, self._done).permutation(len(self._x))
-        self._fitted.partial_fit(self._x[order], self._y[order], classes=np.arange(self._data.classes))
-        self._done += 1
-        scored = (("train_accuracy", self._x, self._y), ("accuracy", self._valid_x, self._valid_y))
-        return {name: float(self._fitted.score(x, y)) for name, x, y in scored}
-
-    def score(self) -> dict[str, float]:
-        x, y = self._data.test()
-        return {"accuracy": float(self._fitted.score(_flat(x), y))}
-
-
-def _class(name: str) -> Any:
-    module, _, cls = name.rpartition(".")
-    return getattr(importlib.import_module(module), cls)
-
-
-def _flat(rows: Any) -> Any:
-    return np.ascontiguousarray(rows.reshape(len(rows), -1))
-
-
-def _drawn(seed: int, *purpose: int) -> Any:
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence((seed, *purpose))))
-
-
-def _tensors(path: str) -> Arrays:
-    """A safetensors file's arrays, mapped: all runners of a machine share them."""
-    with open(path, "rb") as file:  # noqa: PTH123
-        length = int.from_bytes(file.read(HEAD_BYTES), "little")
-        listed = json.loads(file.read(length))
-    kinds = {"U8": "u1", "F32": "<f4", "F64": "<f8", "I64": "<i8"}
-    return {
-        name: np.memmap(
-            path, kinds[one["dtype"]], "r", HEAD_BYTES + length + one["data_offsets"][0], tuple(one["shape"])
-        )
-        for name, one in listed.items()
-        if name != "__metadata__"
-    }

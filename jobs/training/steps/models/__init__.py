@@ -103,11 +103,11 @@ def flat_width(facts: Facts) -> int:
     return int(np.prod(facts.row, dtype=np.int64))
 
 
-def image_of(facts: Facts, model: str, least: int) -> tuple[int, int, int]:
+def image_of(facts: Facts, model: str, least: int, where: str = "params.model") -> tuple[int, int, int]:
     """Height, width and channels of a row that is an image."""
     row = facts.row if len(facts.row) == 3 else (*facts.row, 1)
     if len(row) != 3 or min(row[:2]) < least:
-        wrong = f"params.model: {model} needs images of {least} by {least} and more, rows here are of shape {facts.row}"
+        wrong = f"{where}: {model} needs images of {least} by {least} and more, rows here are of shape {facts.row}"
         raise JobFileError(wrong, "rows are (height, width) or (height, width, channels); mlp takes any")
     return row[0], row[1], row[2]
 

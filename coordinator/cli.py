@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "serve": "Run the coordinator of a farm.",
+    "service": "Let systemd keep the coordinator at work, also after a restart of this machine.",
     "stop": "Stop the coordinator; jobs go on when it is started again.",
     "plan": "Show what a job would be, and start nothing.",
     "try": "Run a few shards of a job here, and show how that goes.",

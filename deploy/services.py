@@ -5,6 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from muster.agent.host.memory import of_unit
+from muster.jobs.common import user_units
+
 _JOIN = """#!/bin/sh
 # Written by `muster deploy`, from the inventory: it is written anew at the next `up`.
 cd / || exit 1
@@ -39,22 +42,6 @@ while [ -z "$told" ]; do
 done
 rm -f "$at/keep.pid"
 """
-_UNIT = """# Written by `muster deploy`, from the inventory: it is written anew at the next `up`.
-[Unit]
-Description=Muster agent {name}
-StartLimitIntervalSec=0
-
-[Service]
-ExecStart="{join}"
-Restart=on-failure
-RestartSec=10
-KillMode=mixed
-TimeoutStopSec=300
-OOMPolicy=continue
-
-[Install]
-WantedBy=default.target
-"""
 _CONFIG = """Host *
   IdentityFile {at}/key
   IdentitiesOnly yes
@@ -79,9 +66,10 @@ def keep_script(name: str, at: str) -> str:
     return _KEEP.format(name=name, at=shlex.quote(at))
 
 
-def unit(name: str, at: str) -> str:
-    """A unit of systemd's user manager."""
-    return _UNIT.format(name=name, join=f"{at}/join".replace("%", "%%"))
+def unit(name: str, at: str, memory: int | None) -> str:
+    """A unit of systemd's user manager. `memory`: bytes that the agent lends to shards, where somebody said."""
+    limit = of_unit(memory) if memory else None
+    return user_units.text("muster deploy", f"Muster agent {name}", [f"{at}/join"], memory=limit)
 
 
 def cron_line(at: str) -> str:

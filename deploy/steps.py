@@ -14,6 +14,7 @@ import msgspec
 
 from muster.deploy import bootstrap, keys, services
 from muster.deploy.inventory import Machine
+from muster.jobs.common import units
 
 LEAST, BEYOND = (3, 10), (3, 15)  # versions of Python; setup.cfg has the same, a test compares them
 INSTALL_SECONDS = 1800.0
@@ -329,7 +330,10 @@ def files_of(wanted: WantedMachine, facts: MachineFacts) -> dict[str, str]:
         "join": services.join_script(_program(wanted, facts), wanted.where, name, at, options),
         "keep": services.keep_script(name, at),
     }
-    return {**found, "unit": services.unit(name, at)} if _how(wanted, facts) == "unit" else found
+    if _how(wanted, facts) != "unit":
+        return found
+    memory = wanted.machine.option("--memory")
+    return {**found, "unit": services.unit(name, at, units.parse_size(memory) if memory else None)}
 
 
 def probe(wanted: WantedMachine) -> str:

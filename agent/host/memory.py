@@ -26,6 +26,11 @@ def total() -> int:
     return there if limit is None else min(there, limit)
 
 
+def of_unit(lent: int) -> int:
+    """Bytes for all of an agent that lends so many to shards: the agent and its pool are beside them."""
+    return lent + lent // 4 + (2 << 30)
+
+
 def _own_bytes(pid: int) -> int:
     with suppress(OSError, ValueError, IndexError):
         fields = Path(f"/proc/{pid}/statm").read_bytes().split()

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import click
 
-from muster.coordinator.api.requests import StatusAsk
-from muster.coordinator.api.status import Status
 from muster.coordinator.commands.options import root_option, say
 from muster.coordinator.connect.strict_modes import key_obstacles
 from muster.coordinator.farm_root import ask_daemon
@@ -19,7 +17,7 @@ from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.scheduler.timing import Timing
 from muster.jobs.common import launch
 from muster.jobs.common.cli import example
-from muster.jobs.common.errors import LinkError, NoDaemonError, RefusedError
+from muster.jobs.common.errors import LinkError, RefusedError
 from muster.jobs.common.ssh import quote
 
 SHORTEST = click.FloatRange(min=0.01)
@@ -48,11 +46,11 @@ def command(root: Path | None, detach: bool, quiet: bool, lease: float, heartbea
 
 
 def _detach(found: Root, options: list[str]) -> int:
-    if _answers(found):
+    if ask_daemon.answers(found):
         raise RefusedError(f"{found.path} is served already", "`coordinator stop` ends it")
     late = LinkError(f"the coordinator did not answer within {launch.START_SECONDS:.0f} s", f"see {found.log}")
     command = [*roots.command("serve", found.path), *options]
-    pid, code = launch.detach(command, found.start_log, lambda _: _answers(found), late, cwd="/")
+    pid, code = launch.detach(command, found.start_log, lambda _: ask_daemon.answers(found), late, cwd="/")
     if code is None:
         say(serving(found.path, pid, _login()))
     return code or 0
@@ -77,11 +75,3 @@ def _login() -> str:
         return f"{getpass.getuser()}@{platform.node()}"
     except (KeyError, OSError):  # an account that has no name, as in a container
         return platform.node()
-
-
-def _answers(found: Root) -> bool:
-    try:
-        ask_daemon.ask(found, StatusAsk(), Status)
-    except (NoDaemonError, LinkError):
-        return False
-    return True

@@ -88,6 +88,15 @@ def failures(root: Root, question: FailuresAsk) -> tuple[Failures, bool]:
     return ask(root, msgspec.structs.replace(question, quarantined=False), Failures), False
 
 
+def answers(root: Root) -> bool:
+    """Whether a daemon serves this root now."""
+    try:
+        ask(root, StatusAsk(), Status)
+    except (NoDaemonError, LinkError):
+        return False
+    return True
+
+
 def room(root: Root) -> int:
     """Bytes that are free beside what is promised to jobs."""
     used = ask(root, Usage(), Used)

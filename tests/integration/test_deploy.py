@@ -264,13 +264,13 @@ def test_systemd_keeps_an_agent_where_there_is_a_user_manager(tmp_path: Path) ->
             assert "muster-lab3" not in said, said
         assert states(site.told("up")) == {"lab3": "ok"}
         assert site.told("status")["lab3"]["service"] == "systemd"
-        first = (target.programs / "pid").read_text()
+        first = (target.programs / "pid-muster-lab3.service").read_text()
         site.fields["lab3"]["nice"] = 5
         site.write()
         assert states(site.told("up")) == {"lab3": "changed"}
-        assert (target.programs / "pid").read_text() != first
+        assert (target.programs / "pid-muster-lab3.service").read_text() != first
         assert states(site.told("down")) == {"lab3": "changed"}
-        assert target.left() == [] and not (target.programs / "enabled").exists()
+        assert target.left() == [] and not (target.programs / "enabled-muster-lab3.service").exists()
         assert site.farm.processes("muster.agent join") == []
 
 

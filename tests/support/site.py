@@ -27,22 +27,34 @@ case ${1:-} in
 *) cat >"$HOME/.crontab" ;;
 esac
 """
-# A stand-in for systemd's user manager, which starts what the unit says and knows its process by a file beside itself
+# A stand-in for systemd's user manager, which starts what a unit says and knows its process by a file beside itself.
 SYSTEMCTL = r"""#!/bin/sh
 [ "$1" = --user ] && shift
 verb=$1; shift
-[ "${1:-}" = --quiet ] && shift
+now=
+while :; do case ${1:-} in --now) now=yes; shift ;; --quiet) shift ;; *) break ;; esac; done
 at=$(dirname "$0")
-alive() { [ -r "$at/pid" ] && kill -0 "$(cat "$at/pid")" 2>/dev/null; }
+unit=$HOME/.config/systemd/user/$1
+set_of() { sed -n "s/^$1=//p" "$unit"; }
+alive() { [ -r "$at/pid-$1" ] && kill -0 "$(cat "$at/pid-$1")" 2>/dev/null; }
+start() {
+  alive "$1" && return
+  folder=$(set_of WorkingDirectory)
+  cd "${folder:-/}" && eval "exec nohup $(set_of ExecStart)" >/dev/null 2>&1 &
+  echo $! >"$at/pid-$1"
+}
+stop() { if alive "$1"; then kill -TERM "$(cat "$at/pid-$1")"; while alive "$1"; do sleep 0.1; done; fi; }
 case $verb in
 show-environment | daemon-reload) ;;
-start) alive || { nohup "$(sed -n 's/^ExecStart="\(.*\)"$/\1/p' "$HOME/.config/systemd/user/$1")" >/dev/null 2>&1 &
-  echo $! >"$at/pid"; } ;;
-stop) if alive; then kill -TERM "$(cat "$at/pid")"; while alive; do sleep 0.1; done; fi ;;
-is-active) alive ;;
-enable) : >"$at/enabled" ;;
-disable) rm -f "$at/enabled" ;;
-is-enabled) [ -e "$at/enabled" ] ;;
+start) start "$1" ;;
+stop) stop "$1" ;;
+restart) stop "$1"; start "$1" ;;
+is-active) alive "$1" ;;
+enable) : >"$at/enabled-$1" ;;
+disable) rm -f "$at/enabled-$1"; [ -z "$now" ] || stop "$1" ;;
+is-enabled) [ -e "$at/enabled-$1" ] ;;
+show) alive "$1" && echo ActiveState=active && echo "MainPID=$(cat "$at/pid-$1")" || echo ActiveState=inactive
+  echo NRestarts=0; echo "MemoryMax=$(set_of MemoryMax)"; [ ! -e "$at/enabled-$1" ] || echo UnitFileState=enabled ;;
 *) echo "systemctl $verb?" >&2; exit 1 ;;
 esac
 """
@@ -52,6 +64,13 @@ enable-linger) : >"$(dirname "$0")/lingers" ;;
 show-user) [ ! -e "$(dirname "$0")/lingers" ] || echo Linger=yes ;;
 esac
 """
+
+
+def put_systemd(programs: Path) -> None:
+    """The stand-ins for it, in a folder of a PATH."""
+    for name, text in (("systemctl", SYSTEMCTL), ("loginctl", LOGINCTL)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
 
 
 def _stamp() -> str:
@@ -88,8 +107,7 @@ class Target:
         (self.base / version / "stamp").write_text(_stamp())
 
     def has_systemd(self) -> None:
-        self.program("systemctl", SYSTEMCTL)
-        self.program("loginctl", LOGINCTL)
+        put_systemd(self.programs)
 
     @property
     def base(self) -> Path:

@@ -68,7 +68,8 @@ RULES: dict[str, frozenset[str]] = {
     "agent.cli": frozenset({"jobs.common", "agent.commands"}),
     "agent.__main__": frozenset({"agent.cli", "muster.forget_current_folder"}),
     "deploy": JOBS
-    | {"coordinator.farm_root", "coordinator.api", "agent.links", "agent.host.lending", "agent.commands.join"},
+    | {"coordinator.farm_root", "coordinator.api", "agent.links"}
+    | {"agent.host.lending", "agent.host.memory", "agent.commands.join"},
     "deploy.commands": JOBS
     | {
         "deploy",

@@ -76,6 +76,7 @@ if command -v crontab >/dev/null; then
 fi
 if keeper; then say runs keep; fi
 if [ -e "$at/restart" ]; then say restart; fi
+for way in "$at"/in/*; do if [ -S "$way" ]; then say way "$way"; fi; done
 if [ -s "$at/join.log" ]; then say last "$(tail -n 1 "$at/join.log")"; fi
 """
 
@@ -106,11 +107,12 @@ mkdir -p "$at"
 rm -f "$at/key" "$at/key.pub"
 ssh-keygen -q -t ed25519 -N "" -C "$name" -f "$at/key"
 """
-# name and the files' texts: known_hosts, ssh_config, join, keep and unit
+# name, way (not empty: the server makes sockets there) and the files' texts: known_hosts, ssh_config, join, keep, unit
 WRITE = r"""
 set -eu
 umask 077
 mkdir -p "$at"
+if [ -n "$way" ]; then mkdir -p "$at/in"; chmod 700 "$at" "$at/in"; fi
 : >"$at/restart"
 put() { printf '%s' "$2" >"$at/$1.new"; chmod "$3" "$at/$1.new"; mv "$at/$1.new" "$at/$1"; }
 put known_hosts "$known_hosts" 600
@@ -167,7 +169,8 @@ fi
 rm -f "$at/restart"
 """
 )
-# name, program, spool (as the inventory has it), patience, force
+# name, program (nothing: it was no agent, and what is installed is not its), spool (as the inventory has it), patience,
+# force
 REMOVE = (
     _STOP
     + r"""
@@ -197,7 +200,7 @@ fi
 set -e
 rm -rf "$at"
 if rmdir "$base/agents" 2>/dev/null || [ ! -d "$base/agents" ]; then
-  rm -rf "$base"
+  if [ -n "$program" ]; then rm -rf "$base"; else rmdir "$base" 2>/dev/null || :; fi
   for empty in "$HOME/.local/share" "$HOME/.local" \
     "$units/default.target.wants" "$units" "${units%/user}" "${units%/systemd/user}"; do
     if [ -d "$empty" ]; then rmdir "$empty" 2>/dev/null || :; fi

@@ -39,7 +39,7 @@ class Connections:
     def __init__(self, folder: Path, known_hosts: Path, config: Path | None = None) -> None:
         self._sockets = folder
         self.known_hosts = known_hosts
-        self._config = ["-F", str(config)] if config else []
+        self._config = ["-F", str(config.absolute())] if config else []
 
     def to(self, machine: Machine) -> MachineConnection:
         return MachineConnection(machine, self)
@@ -62,6 +62,18 @@ class Connections:
             "ConnectTimeout": str(CONNECT_SECONDS),
         }
         return [*self.command(machine), *ssh.as_arguments({**_QUIET, **kept})]
+
+    def kept_open(self, machine: Machine) -> list[str]:
+        """The same by a connection of its own that runs nothing there and stays; options of what it forwards follow."""
+        alone = {
+            **{name: value for name, value in _QUIET.items() if name != "ClearAllForwardings"},
+            "ControlPath": "none",
+            "ExitOnForwardFailure": "yes",
+            "StrictHostKeyChecking": "yes",
+            "UserKnownHostsFile": self._known(machine),
+            "ConnectTimeout": str(CONNECT_SECONDS),
+        }
+        return [*self.command(machine), "-N", *ssh.as_arguments(alone)]
 
     def _known(self, machine: Machine) -> str:
         """The files that their user's ssh looks at, and ours."""
@@ -93,11 +105,7 @@ class MachineConnection:
             given.write(script.encode())
             given.seek(0)
             said, code, words = self._call("sh -s", given, seconds)
-        lines = [line.partition(MARK)[2] for line in said.splitlines() if MARK in line]
-        if code == 0 and lines[-1:] == ["end"]:
-            return lines[:-1]
-        last = ssh.last_line(words) or ssh.last_line(said) or f"the shell there ended with {code}"
-        raise RefusedError(last, "put that right there, and run it again: it goes on from where it was")
+        return _heard(said, code, words)
 
     def send(self, files: Sequence[Path], folder: str, seconds: float = 1800.0) -> None:
         """Files into a folder of ours below the home there, which is made."""
@@ -155,6 +163,30 @@ class MachineConnection:
             if not shown.exists():
                 raise explain(self.machine, said.stderr)
             return shown.read_text().splitlines()
+
+
+class OwnShell:
+    """This machine, where the same scripts can be run."""
+
+    def run(self, script: str, seconds: float = SCRIPT_SECONDS) -> list[str]:
+        """As that of a MachineConnection."""
+        try:
+            done = subprocess.run(
+                ["sh", "-s"], input=script, capture_output=True, text=True, errors="replace", timeout=seconds,
+                check=False, start_new_session=True,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise LinkError(f"this machine took longer than {seconds:.0f} s") from None
+        return _heard(done.stdout, done.returncode, done.stderr)
+
+
+def _heard(said: str, code: int, words: str) -> list[str]:
+    """What a script said to us, of all that was printed."""
+    lines = [line.partition(MARK)[2] for line in said.splitlines() if MARK in line]
+    if code == 0 and lines[-1:] == ["end"]:
+        return lines[:-1]
+    last = ssh.last_line(words) or ssh.last_line(said) or f"the shell there ended with {code}"
+    raise RefusedError(last, "put that right there, and run it again: it goes on from where it was")
 
 
 def fingerprint(line: str) -> str:

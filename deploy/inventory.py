@@ -19,7 +19,9 @@ from muster.jobs.common.validation import FieldError, convert, did_you_mean, nea
 from muster.jobs.job_file import yaml_text
 
 FILE_LIMIT = 1 << 20  # bytes
+SSH_PORT = 22
 _JUMP = re.compile(r"[A-Za-z0-9_\[][A-Za-z0-9_.@:\[\]%/-]*(,[A-Za-z0-9_\[][A-Za-z0-9_.@:\[\]%/-]*)*", re.ASCII)
+_PLACE = re.compile(r"([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}", re.ASCII)
 _SECTIONS = ("server", "defaults", "groups", "machines")
 
 
@@ -39,6 +41,11 @@ class ServerAddress(msgspec.Struct, frozen=True):
     address: str  # host, user@host or ssh://user@host:port
     authorized_keys: str = "~/.ssh/authorized_keys"  # where its sshd looks for this account's keys
     host_keys: str = "/etc/ssh/ssh_host_*_key.pub"  # the public ones of its sshd
+    sshd: str = ""  # host:port by which this machine reaches it itself; what is dialled in leads there
+
+    @property
+    def own_sshd(self) -> str:
+        return self.sshd or f"localhost:{self.host.port or SSH_PORT}"
 
     @property
     def host(self) -> Host:
@@ -53,6 +60,7 @@ class MachineWish(msgspec.Struct, frozen=True):
     jump: str | None = None  # as `ssh -J` takes it
     python: str = "auto"  # an interpreter there; one that has muster already is used as it is
     service: Literal["user", "cron", "none"] = "user"  # what brings the agent back after the machine was restarted
+    reach: Literal["out", "in"] = "out"  # in: it cannot reach the server, which keeps a way open by dialling in
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -151,10 +159,12 @@ class _InventoryReader:
         try:
             server = convert({} if value is None else value, _StrictAddress, "server")
             _check_host(server.address, "server.address")
+            if server.sshd and not _PLACE.fullmatch(server.sshd):
+                raise FieldError("server.sshd", f"{server.sshd!r:.80} is no host with a port", "sshd: localhost:22")
         except FieldError as error:
             self.wrong.append(error)
             return None
-        return ServerAddress(server.address, server.authorized_keys, server.host_keys)
+        return ServerAddress(server.address, server.authorized_keys, server.host_keys, server.sshd)
 
     def _machine(
         self, name: str, value: Any, common: dict[str, Any], groups: Mapping[str, dict[str, Any]]

@@ -12,14 +12,13 @@ import re
 import threading
 from pathlib import Path
 
-from muster.deploy.inventory import ServerAddress
+from muster.deploy.inventory import SSH_PORT, ServerAddress
 from muster.jobs.common.durable import make_folder, write_durably
 from muster.jobs.common.errors import RefusedError
 from muster.jobs.common.locations import expand
 from muster.jobs.common.ssh import quote
 
 _PUBLIC = re.compile(r"(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp\d+) ([A-Za-z0-9+/]{16,8192}={0,3})( .*)?", re.ASCII)
-_DEFAULT_PORT = 22
 
 
 def public_key(text: str) -> str | None:
@@ -120,7 +119,7 @@ def known_hosts(server: ServerAddress) -> str:
     """What the machines are to know this server by, from the public halves of its own host keys."""
     host = server.host
     name = host.host.strip("[]").lower()
-    if host.port not in (None, _DEFAULT_PORT):
+    if host.port not in (None, SSH_PORT):
         name = f"[{name}]:{host.port}"
     found = [public_key(Path(file).read_text()) for file in sorted(glob.glob(str(expand(server.host_keys))))]
     lines = [f"{name} {key}\n" for key in found if key]

@@ -65,6 +65,8 @@ class Removal:
                 parts, _, spool = kept.partition(" ")
                 hint = "`deploy up` pushes them; --force deletes them"
                 raise RefusedError(f"{parts} finished parts were not pushed and are kept in {spool}", hint)
+        if rollout.dials.remove(machine):
+            note("dialled", "changed", "this server dials in no longer")
         self._revoke(rollout, machine, note)
 
     def _revoke(self, rollout: Rollout, machine: Machine, note: Callable[..., None]) -> None:

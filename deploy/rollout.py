@@ -25,11 +25,13 @@ from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root.paths import Root
 from muster.deploy import bootstrap, keys, steps, wheel
 from muster.deploy.connection import Connections, MachineConnection, UnknownHostError
+from muster.deploy.dials import Dials
 from muster.deploy.inventory import Inventory, Machine
-from muster.deploy.steps import Authorize, Await, MachineFacts, Order, Step, WantedMachine
+from muster.deploy.steps import Authorize, Await, Dial, MachineFacts, Order, Step, WantedMachine
 from muster.jobs.common.errors import LinkError, MusterError, RefusedError
 
 JOINED_SECONDS = 120.0
+DIALLED_SECONDS = 60.0
 POLL_SECONDS = 0.1
 LOCK = "deploy-lock"
 KNOWN_HOSTS = "deploy-known_hosts"
@@ -75,6 +77,7 @@ class Rollout:
         self._stamp = wheel.stamp()
         self._folder = tempfile.TemporaryDirectory(prefix="muster-wheel-")
         self._making = threading.Lock()
+        self.dials = Dials(connections, inventory.server)
 
     def close(self) -> None:
         self._folder.cleanup()
@@ -100,7 +103,8 @@ class Rollout:
         lines = [*connection.run(steps.probe(self.wanted(machine))), *more]
         agent = self.agent(machine.name)
         state, version = (agent.state, agent.version) if agent else ("", "")
-        return steps.facts_of(lines, self.authorized.line_of(machine.name), state, version)
+        facts = steps.facts_of(lines, self.authorized.line_of(machine.name), state, version)
+        return msgspec.structs.replace(facts, dials=self.dials.look(self.wanted(machine), facts))
 
     def agent(self, name: str) -> AgentStatus | None:
         """What the coordinator knows of it."""
@@ -172,12 +176,30 @@ class Rollout:
         if isinstance(order, Authorize):
             self.authorized.put(name, order.line)
             return []
+        if isinstance(order, Dial):
+            if order.hang_up:
+                self.dials.remove(connection.machine)
+                return []
+            self.dials.put(self.wanted(connection.machine), facts)
+            return self._await_way(connection)
         if isinstance(order, Await):
             self.await_agent(name, facts)
             return []
         if order.brings:
             connection.send([self._wheel(), *self._wheels()], bootstrap.INCOMING)
         return connection.run(order.script, order.seconds)
+
+    def _await_way(self, connection: MachineConnection) -> list[str]:
+        """Until the server's ssh has made a socket there."""
+        deadline = time.monotonic() + DIALLED_SECONDS
+        while time.monotonic() < deadline:
+            lines = connection.run(steps.probe(self.wanted(connection.machine)))
+            if steps.facts_of(lines).way:
+                return []
+            time.sleep(POLL_SECONDS)
+        said = self.dials.last_words(connection.machine)
+        hint = f"`ssh {connection.machine.ssh} true` must work here without a question and without your ssh agent"
+        raise LinkError(f"this server's ssh did not make a way in within {DIALLED_SECONDS:.0f} s: {said}", hint)
 
     def await_agent(self, name: str, facts: MachineFacts) -> None:
         deadline = time.monotonic() + JOINED_SECONDS

@@ -42,6 +42,13 @@ while [ -z "$told" ]; do
 done
 rm -f "$at/keep.pid"
 """
+_DIAL = """#!/bin/sh
+# Written by `muster deploy`, from the inventory: the way by which agent {name} comes, under a new name at each dial.
+cd / || exit 1
+way={folder}/$(od -An -N4 -tx4 /dev/urandom | tr -d ' ')
+exec {command} -R "$way":{sshd} -- {target}
+"""
+_PROXY = "  ProxyCommand {program} -m muster.agent.links.way_in {folder}\n"
 _CONFIG = """Host *
   IdentityFile {at}/key
   IdentitiesOnly yes
@@ -76,5 +83,14 @@ def cron_line(at: str) -> str:
     return f"@reboot {shlex.quote(f'{at}/keep')} >/dev/null 2>&1"
 
 
-def ssh_config(at: str) -> str:
-    return _CONFIG.format(at=at)
+def dial_script(name: str, command: Sequence[str], folder: str, sshd: str, target: str) -> str:
+    """What the server runs for a machine that cannot reach it: sshd there makes a socket in `folder`, which leads to
+    the server's own sshd for as long as this lasts."""
+    words = {"folder": shlex.quote(folder), "sshd": shlex.quote(sshd), "target": shlex.quote(target)}
+    return _DIAL.format(name=name, command=shlex.join(command), **words)
+
+
+def ssh_config(at: str, program: str | None = None) -> str:
+    """How the agent gets in. `program`: an interpreter that finds the way which the server keeps open."""
+    found = _CONFIG.format(at=at)
+    return found + _PROXY.format(program=program, folder=f"{at}/in").replace("%", "%%") if program else found

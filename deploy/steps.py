@@ -20,6 +20,7 @@ LEAST, BEYOND = (3, 10), (3, 15)  # versions of Python; setup.cfg has the same, 
 INSTALL_SECONDS = 1800.0
 RESTART_SECONDS = 60  # that a running agent has to finish what it computes
 STOP_SECONDS = 180.0  # for the whole of a restart
+SOCKET_FOLDER_LIMIT = 98  # characters: a socket's whole path may have 107, its name has 8
 DOCTOR_SECONDS = 180.0
 
 
@@ -36,6 +37,7 @@ class WantedMachine:
     launcher: str  # of the root, on the server
     has_wheelhouse: bool = False
     confine: Callable[[str, str], str] = lambda public, name: ""  # the line of authorized_keys
+    dial: str = ""  # a script that is kept at work in place of an agent: of this server, for a machine it dials into
 
 
 class MachineFacts(msgspec.Struct, frozen=True):
@@ -61,6 +63,8 @@ class MachineFacts(msgspec.Struct, frozen=True):
     doctor: str | None = None
     last: str = ""  # what the agent said last on stderr, where nothing but our own script keeps it
     kept: str = ""  # parts that could not be pushed, and where
+    way: str = ""  # a socket that the server's ssh made there
+    dials: Literal["", "right", "wrong"] = ""  # whether the server dials in, and as it should
     line: str | None = None  # in authorized_keys
     agent: str = ""  # its state, as the coordinator sees it
     agent_version: str = ""
@@ -87,7 +91,7 @@ def facts_of(lines: Iterable[str], line: str | None = None, agent: str = "", age
     texts = {name: "".join(f"{row}\n" for row in rows) for name, rows in files.items()}
     words = {
         key: said.get(key, "")
-        for key in ("home", "user", "platform", "stamp", "link", "own", "key", "cron", "last", "kept")
+        for key in ("home", "user", "platform", "stamp", "link", "own", "key", "cron", "last", "kept", "way")
     }
     flags = {key: key in said for key in ("manager", "enabled", "lingers", "crontab", "restart")}
     room = int(said["room"]) * 1024 if said.get("room", "").isdecimal() else 0
@@ -116,11 +120,18 @@ class Authorize:
 
 
 @dataclass(frozen=True)
+class Dial:
+    """Let the server keep an ssh into the machine; or, where `hang_up`, no longer."""
+
+    hang_up: bool = False
+
+
+@dataclass(frozen=True)
 class Await:
     """Wait until the coordinator has it."""
 
 
-Order = RunScript | Authorize | Await
+Order = RunScript | Authorize | Dial | Await
 
 
 @dataclass(frozen=True)
@@ -214,8 +225,21 @@ def files(wanted: WantedMachine, facts: MachineFacts) -> Look:
     if not other:
         return _ok("as in the inventory")
     unit = texts.pop("unit", "")
-    script = bootstrap.script(bootstrap.WRITE, name=wanted.machine.name, unit_text=unit, **texts)
+    way = "yes" if wanted.machine.wish.reach == "in" and not wanted.dial else ""
+    script = bootstrap.script(bootstrap.WRITE, name=wanted.machine.name, way=way, unit_text=unit, **texts)
     return Look("change", f"write {', '.join(other)}", order=RunScript(script))
+
+
+def dialled(wanted: WantedMachine, facts: MachineFacts) -> Look:
+    """The way of a machine that cannot reach the server: the server's ssh, which makes a socket there."""
+    if wanted.machine.wish.reach == "out":
+        return Look("change", "dial in no longer", order=Dial(hang_up=True)) if facts.dials else _ok("it dials itself")
+    folder = way_in(wanted, facts)
+    if len(folder) > SOCKET_FOLDER_LIMIT:
+        return Look("fail", f"{folder} is too long for a socket", "a shorter name of the machine, or a shorter home")
+    if facts.dials != "right" or not facts.way:
+        return Look("change", "dial in", order=Dial())
+    return _ok("the server keeps a way open")
 
 
 def doctor(wanted: WantedMachine, facts: MachineFacts) -> Look:
@@ -280,6 +304,7 @@ STEPS: tuple[Step, ...] = (
     ("key", key),
     ("authorized", authorized),
     ("files", files),
+    ("dialled", dialled),
     ("doctor", doctor),
     ("service", service),
     ("joined", joined),
@@ -323,11 +348,11 @@ def kind_of(facts: MachineFacts) -> WheelFit | None:
 def files_of(wanted: WantedMachine, facts: MachineFacts) -> dict[str, str]:
     """The texts of an agent's files; `unit` where systemd is to start it."""
     at, name = _at(wanted, facts), wanted.machine.name
-    options = wanted.machine.join
+    program, options = _program(wanted, facts), wanted.machine.join
     found = {
         "known_hosts": wanted.known_hosts,
-        "ssh_config": services.ssh_config(at),
-        "join": services.join_script(_program(wanted, facts), wanted.where, name, at, options),
+        "ssh_config": services.ssh_config(at, program if wanted.machine.wish.reach == "in" else None),
+        "join": wanted.dial or services.join_script(program, wanted.where, name, at, options),
         "keep": services.keep_script(name, at),
     }
     if _how(wanted, facts) != "unit":
@@ -353,6 +378,11 @@ def logs(wanted: WantedMachine, facts: MachineFacts, lines: int, follow: bool) -
     machine = wanted.machine
     given = {"name": machine.name, "program": _program(wanted, facts), "spool": machine.option("--spool") or ""}
     return bootstrap.script(bootstrap.LOGS, **given, lines=str(lines), follow="-f" if follow else "")
+
+
+def way_in(wanted: WantedMachine, facts: MachineFacts) -> str:
+    """The folder of the sockets by which an agent comes that the server dials into; its user's alone."""
+    return f"{_at(wanted, facts)}/in"
 
 
 def is_there(facts: MachineFacts) -> bool:

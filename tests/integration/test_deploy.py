@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -328,6 +329,36 @@ def test_a_jump_host_is_passed_and_ctrl_c_leaves_what_the_next_up_goes_on_from(t
         assert f"Accepted publickey for {gate.user}" in gate.log()
         assert states(site.told("down")) == {"dmz": "changed"}
         assert site.targets["dmz"].left() == [] and site.targets["gate"].left() == []
+
+
+def test_a_machine_that_cannot_reach_the_server_comes_by_the_way_that_is_dialled() -> None:
+    with tempfile.TemporaryDirectory(prefix="mst-", dir="/tmp") as short, sites.running(Path(short), "dmz") as site:
+        port = site.server.port
+        site.server_fields = {"address": f"ssh://{site.server.user}@server.invalid:{port}", "sshd": f"127.0.0.1:{port}"}
+        site.fields["dmz"]["reach"] = "in"
+        site.write()
+        done = site.deploy("up")
+        assert done.returncode == 0, done.stderr
+        target = site.targets["dmz"]
+        [way] = (target.agent_folder / "in").iterdir()
+        assert way.is_socket() and way.parent.stat().st_mode & 0o777 == 0o700
+        assert states(site.told("up")) == {"dmz": "ok"}
+        job = site.farm.submit(arrays(layers=3, rows=96), shard_rows=2)
+
+        [dial] = site.farm.processes("ssh", "-N", f"{target.agent_folder}/in/")
+        os.kill(dial, signal.SIGKILL)  # another is made, under another name, and the agent finds it
+        until(lambda: [one for one in (target.agent_folder / "in").iterdir() if one != way], "another way")
+        until(lambda: not way.exists(), "the dead way to be swept by who came after it")
+        site.farm.wait(job, seconds=90.0)
+        site.farm.check_result(job)
+
+        dials = site.farm.folder / "home/.local/share/muster/agents/dial.dmz"
+        (dials / "join").write_text("#!/bin/sh\nexit 1\n")
+        assert site.told("status")["dmz"]["drift"] == ["dialled"]
+        assert states(site.told("up")) == {"dmz": "changed"}
+        assert states(site.told("down")) == {"dmz": "changed"}
+        assert target.left() == [] and not dials.exists()
+        assert site.farm.processes("ssh", "-N") == []
 
 
 def unmount(folder: Path) -> None:

@@ -132,6 +132,7 @@ class Site:
         self.targets = {name: Target(folder, name, self.farm.marked) for name in names}
         self.inventory = folder / "inventory.yaml"
         self.fields: dict[str, dict[str, Any]] = {name: {} for name in names}
+        self.server_fields: dict[str, Any] = {}
         self.known_hosts = folder / "known_hosts"
 
     def start(self) -> None:
@@ -160,6 +161,7 @@ class Site:
                 "address": f"ssh://{server.user}@{LOOPBACK}:{server.port}",
                 "authorized_keys": str(server.folder / "authorized_keys"),
                 "host_keys": f"{server.host_key}.pub",
+                **self.server_fields,
             },
             "defaults": {"python": sys.executable, "cpus": 1},
             "machines": machines,

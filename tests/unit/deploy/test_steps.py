@@ -15,7 +15,7 @@ from muster.deploy import bootstrap, services, steps
 from muster.deploy.commands.options import teller
 from muster.deploy.inventory import Machine, MachineWish
 from muster.deploy.rollout import StepResult
-from muster.deploy.steps import Authorize, Await, MachineFacts, RunScript, WantedMachine, facts_of
+from muster.deploy.steps import Authorize, Await, Dial, MachineFacts, RunScript, WantedMachine, facts_of
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKpYFF79AgXCiwAMg8j4pZZVG5BKJLyHghPB9C0Q8qBV"
 LAB3 = Machine("lab3", "cy@lab3", MachineWish(), ("--cpus", "4", "--spool", "/big disk/spool"))
@@ -143,6 +143,43 @@ def test_the_wheels_that_fit_a_machine_are_named_as_pip_does() -> None:
     )
     for platform in ("Linux x86_64", "Darwin arm64", "", "Linux x86_64 glibc two", "Linux x86_64 glibc 2"):
         assert steps.kind_of(MachineFacts(platform=platform, pythons=pythons)) is None
+
+
+def dmz(**more: object) -> tuple[WantedMachine, MachineFacts]:
+    """A machine that the server dials into."""
+    wish = MachineWish(reach="in")
+    return replace(WANTED, machine=msgspec.structs.replace(LAB3, wish=wish)), settled(**more)
+
+
+def test_a_machine_that_cannot_reach_the_server_is_dialled_into() -> None:
+    wanted, facts = dmz()
+    assert steps.dialled(wanted, facts).order == Dial()
+    assert steps.dialled(wanted, settled(dials="wrong", way="/s")).order == Dial()
+    assert steps.dialled(wanted, settled(dials="right")).order == Dial()
+    assert steps.dialled(wanted, settled(dials="right", way="/s")).state == "ok"
+    proxy = "ProxyCommand /home/cy/.local/share/muster/current/bin/python -m muster.agent.links.way_in"
+    assert f"{proxy} /home/cy/.local/share/muster/agents/lab3/in\n" in steps.files_of(wanted, facts)["ssh_config"]
+    assert "ProxyCommand" not in steps.files_of(WANTED, facts)["ssh_config"]
+
+
+def test_a_machine_that_can_is_dialled_into_no_longer() -> None:
+    assert steps.dialled(WANTED, settled(dials="right")).order == Dial(hang_up=True)
+    assert steps.dialled(WANTED, settled()).state == "ok"
+
+
+def test_a_home_too_deep_for_a_socket_is_told_before_ssh_fails() -> None:
+    wanted, facts = dmz(home=f"/home/{'c' * 70}", dials="right", way="/s")
+    assert steps.dialled(wanted, facts).state == "fail"
+
+
+def test_a_dial_makes_a_name_of_its_own_each_time() -> None:
+    command = ["ssh", "-N", "-o", "UserKnownHostsFile=~/a b"]
+    text = services.dial_script("dmz", command, "/home/d x/in", "localhost:22", "dmz")
+    told = text.replace("exec ssh", "printf '%s|' ssh")
+    words = subprocess.run(["sh"], input=told, text=True, capture_output=True, check=True).stdout.split("|")
+    assert words[:5] == ["ssh", "-N", "-o", "UserKnownHostsFile=~/a b", "-R"] and words[6:] == ["--", "dmz", ""]
+    folder, _, rest = words[5].rpartition("/")
+    assert folder == "/home/d x/in" and len(rest.partition(":")[0]) == 8 and rest.endswith(":localhost:22")
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -6,6 +6,7 @@ from muster.jobs.common.program import Program
 
 COMMANDS = {
     "up": "Bring machines to what the inventory says; a second run changes nothing.",
+    "add": "Put one more machine into the inventory, and bring it.",
     "status": "Compare the machines with what the inventory says.",
     "logs": "Show the log of a machine's agent.",
     "upgrade": "Bring all machines and the coordinator to the version installed here.",

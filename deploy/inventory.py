@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+import yaml
 
 from muster.agent.host import lending
 from muster.deploy import join_options
 from muster.jobs.common import names, units
-from muster.jobs.common.errors import JobFileError, MusterError, UsageError
+from muster.jobs.common.errors import JobFileError, MusterError, RefusedError, UsageError
 from muster.jobs.common.locations import Host, parse
 from muster.jobs.common.validation import FieldError, convert, did_you_mean, nearest
 from muster.jobs.job_file import yaml_text
@@ -102,6 +103,11 @@ class Inventory(msgspec.Struct, frozen=True):
 
 def read(path: Path) -> Inventory:
     """The inventory in a file; an InventoryError for whatever is wrong with it."""
+    return parse_inventory(text_of(path), path)
+
+
+def text_of(path: Path) -> str:
+    """What the file says."""
     try:
         raw = path.read_bytes()
         text = raw.decode("utf-8")
@@ -112,7 +118,7 @@ def read(path: Path) -> Inventory:
         ) from None
     if len(raw) > FILE_LIMIT:
         raise InventoryError(f"{path}: longer than {units.format_size(FILE_LIMIT)}", "is this the inventory?")
-    return parse_inventory(text, path)
+    return text
 
 
 def parse_inventory(text: str, path: Path) -> Inventory:
@@ -130,6 +136,28 @@ def parse_inventory(text: str, path: Path) -> Inventory:
         raise InventoryError(said[-1], reader.wrong[-1].hint, tuple(said[:-1]))
     assert made is not None
     return made
+
+
+def with_machine(text: str, path: Path, name: str, fields: Mapping[str, Any]) -> str:
+    """The text of an inventory with one machine more, all else of it as it was; an InventoryError where that machine
+    would be wrong, and a RefusedError where the text is not written a line for each machine."""
+    old = parse_inventory(text, path)
+    if any(machine.name == name for machine in old.machines):
+        raise UsageError(f"{path} has a machine {name!r:.80} already", f"`deploy up {name:.80}` brings it")
+    said = yaml.safe_dump({name: dict(fields)}, default_flow_style=True, sort_keys=False, width=1 << 20).strip()
+    entry = said.removeprefix("{").removesuffix("}")
+    lines, document = text.splitlines(), yaml_text.load(text, path.name)
+    first = [document.lines[f"machines.{machine.name}"] for machine in old.machines][:1]
+    begin = document.lines["machines"]
+    indent = re.match(r" *", lines[first[0] - 1])[0] if first else ""  # type: ignore[index]
+    after = min([n for key, n in document.lines.items() if "." not in key and n > begin], default=len(lines) + 1)
+    end = next((n for n in range(after - 1, begin, -1) if lines[n - 1].strip() and lines[n - 1][:1] == " "), begin)
+    if indent:
+        made = "".join(f"{line}\n" for line in [*lines[:end], f"{indent}{entry}", *lines[end:]])
+        found = parse_inventory(made, path)
+        if found.machines[:-1] == old.machines and found.machines[-1].name == name:
+            return made
+    raise RefusedError(f"{path} is not written a line for each machine", f"add to `machines:` yourself: {entry}")
 
 
 class _InventoryReader:

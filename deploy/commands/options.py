@@ -45,6 +45,12 @@ _OPTIONS = (
 
 
 check_option = click.option("--check", "dry", is_flag=True, help="Say what would change, and touch nothing.")
+fingerprints_option = click.option(
+    "--fingerprints",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="File with fingerprints of host keys (`ssh-keygen -lf`) to trust without a question.",
+)
 wheelhouse_option = click.option(
     "--wheelhouse",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
@@ -90,10 +96,10 @@ class DeploySite:
 
 
 @contextmanager
-def site(asked: Asked, wheelhouse: Path | None = None) -> Iterator[DeploySite]:
-    """The inventory read, and nothing connected yet."""
+def site(asked: Asked, wheelhouse: Path | None = None, given: Inventory | None = None) -> Iterator[DeploySite]:
+    """The inventory read, unless it is given, and nothing connected yet."""
     farm = roots.existing(asked.root)
-    found = inventory.read(asked.file or farm.path / "inventory.yaml")
+    found = given or inventory.read(asked.file or farm.path / "inventory.yaml")
     machines = found.named(asked.names)
     with tempfile.TemporaryDirectory(prefix="muster-") as folder:  # 0700, and short: it has sockets
         connections = Connections(Path(folder), farm.path / KNOWN_HOSTS, asked.ssh_config)

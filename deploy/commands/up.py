@@ -13,6 +13,7 @@ from muster.deploy.commands.options import (
     DeploySite,
     check_option,
     deploy_options,
+    fingerprints_option,
     finish,
     site,
     teller,
@@ -29,12 +30,7 @@ from muster.jobs.common.errors import AccessError
 @click.command(epilog=example("deploy up", "deploy up lab3 gpu1 --check", "deploy up --inventory lab.yaml -j 4"))
 @deploy_options
 @check_option
-@click.option(
-    "--fingerprints",
-    type=click.Path(path_type=Path),
-    default=None,
-    help="File with fingerprints of host keys (`ssh-keygen -lf`) to trust without a question.",
-)
+@fingerprints_option
 @wheelhouse_option
 def command(
     asked: Asked,
@@ -48,8 +44,13 @@ def command(
     What is right already is left alone: a second run changes nothing. A failure stops only its own machine.
     """
     with site(asked, wheelhouse) as found, alone(found.rollout.root):
-        ask_daemon.connect(found.rollout.root).close()  # before any machine is blamed for it
-        return finish(_bring(found, asked, dry, fingerprints), asked.as_json)
+        return bring(found, asked, dry, fingerprints)
+
+
+def bring(found: DeploySite, asked: Asked, dry: bool, fingerprints: Path | None) -> int:
+    """The exit code, once all is done and told."""
+    ask_daemon.connect(found.rollout.root).close()  # before any machine is blamed for it
+    return finish(_bring(found, asked, dry, fingerprints), asked.as_json)
 
 
 def _bring(found: DeploySite, asked: Asked, dry: bool, fingerprints: Path | None) -> list[MachineOutcome]:

@@ -215,6 +215,40 @@ def test_a_profile_that_prints_is_no_harm(ready: Site) -> None:
     (target.programs / "sh").unlink()
 
 
+def test_an_inventory_that_is_edited_meanwhile_is_what_it_was_when_it_was_read(ready: Site, tmp_path: Path) -> None:
+    ready.fields["lab3"]["nice"] = 3
+    ready.write()
+    with (tmp_path / "said").open("wb") as out:
+        first = ready.farm.run(ready.command("up"), "up.out", stdout=out, stderr=out)
+        until(lambda: "lab3: files: changed" in (tmp_path / "said").read_text(), "the first step")
+        ready.fields["lab3"]["nice"] = 4
+        ready.write()
+        assert first.wait(60.0) == 0
+    joined = ready.targets["lab3"].agent_folder / "join"
+    assert "--nice 3" in joined.read_text()
+    assert states(ready.told("up")) == {**all_of("ok"), "lab3": "changed"}
+    assert "--nice 4" in joined.read_text()
+
+
+def test_one_is_added_while_a_job_runs(ready: Site) -> None:
+    assert states(ready.told("remove", "gpu1")) == {"gpu1": "changed"}
+    place = ready.ssh("gpu1")
+    del ready.fields["gpu1"]
+    ready.write()
+    before = ready.inventory.read_text()
+    job = ready.farm.submit(arrays(layers=3, rows=96, seed=2), shard_rows=2)
+    wrong = ready.deploy("add", "gpu1", "ssh=-oX=y")
+    assert wrong.returncode == 3 and "machines.gpu1.ssh: " in wrong.stderr and ready.inventory.read_text() == before
+    assert states(ready.told("add", "gpu1", f"ssh={place}", "nice=2", "--check")) == {"gpu1": "would change"}
+    assert ready.inventory.read_text() == before
+    assert states(ready.told("add", "gpu1", f"ssh={place}", "nice=2")) == {"gpu1": "changed"}
+    assert ready.inventory.read_text() == f"{before}  gpu1: {{ssh: '{place}', nice: 2}}\n"
+    ready.farm.wait(job, seconds=90.0)
+    ready.farm.check_result(job)
+    assert ready.deploy("add", "gpu1", f"ssh={place}").returncode == 2
+    ready.fields["gpu1"] = {}
+
+
 def test_one_is_removed_while_a_job_runs_and_nothing_is_computed_twice(ready: Site) -> None:
     job = ready.farm.submit(arrays(layers=3, rows=96, seed=1), shard_rows=2)
     told = ready.told("remove", "dmz")

@@ -148,14 +148,15 @@ class Site:
         """Whose host keys the person at the server has seen."""
         self.known_hosts.write_text("".join(self.targets[name].sshd.known_hosts.read_text() for name in names))
 
+    def ssh(self, name: str) -> str:
+        """How the server reaches a machine."""
+        daemon = self.targets[name].sshd
+        return f"ssh://{daemon.user}@{LOOPBACK}:{daemon.port}"
+
     def write(self) -> None:
         """The inventory, as `fields` have it."""
         server = self.server
-        machines = {
-            name: {"ssh": f"ssh://{one.sshd.user}@{LOOPBACK}:{one.sshd.port}", **self.fields[name]}
-            for name, one in self.targets.items()
-            if name in self.fields
-        }
+        machines = {name: {"ssh": self.ssh(name), **self.fields[name]} for name in self.targets if name in self.fields}
         said = {
             "server": {
                 "address": f"ssh://{server.user}@{LOOPBACK}:{server.port}",

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from muster.agent.commands.join import command as join
-from muster.deploy import cli, join_options
+from muster.deploy import cli, inventory, join_options
 from muster.deploy.inventory import Inventory, InventoryError, parse_inventory
-from muster.jobs.common.errors import UsageError
+from muster.jobs.common.errors import MusterError, UsageError
 
 GOOD = """
 server: {address: me@server.lab}
@@ -135,3 +135,50 @@ def test_a_command_says_every_line_and_exits_with_3(tmp_path: Path, capsys: pyte
     assert cli.main(["up", "--root", str(root.path)]) == 3
     said = capsys.readouterr().err
     assert "inventory.yaml:5: machines.lab3.cpus" in said and "inventory.yaml:6: machines.lab3.nice" in said
+
+
+WRITTEN = """# the lab
+server: {address: s}
+machines:
+  lab3: {ssh: x}   # by the window
+  # the old ones
+  lab4:
+    ssh: y
+
+    cpus: 2
+# groups are below
+groups: {night: {nice: 19}}
+"""
+
+
+def test_one_machine_more_is_one_line_more() -> None:
+    fields = {"ssh": "cy@10.0.0.9", "cpus": 4, "groups": ["night"], "env": {"nlp": "/a b/python"}}
+    made = inventory.with_machine(WRITTEN, Path("i.yaml"), "lab9", fields)
+    line = "  lab9: {ssh: cy@10.0.0.9, cpus: 4, groups: [night], env: {nlp: /a b/python}}"
+    assert made == WRITTEN.replace("    cpus: 2\n", f"    cpus: 2\n{line}\n")
+    [*_, lab9] = parsed(made).machines
+    assert (lab9.name, lab9.option("--nice"), lab9.option("--env")) == ("lab9", "19", "nlp=/a b/python")
+
+
+def test_a_machine_goes_to_the_end_of_a_file_without_a_last_newline() -> None:
+    text = "server: {address: s}\nmachines:\n    lab3: {ssh: x}"
+    made = inventory.with_machine(text, Path("i.yaml"), "no", {"ssh": "y"})  # a word that YAML takes for false
+    assert made == f"{text}\n    'no': {{ssh: y}}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "fields", "what"),
+    [
+        (WRITTEN, "lab3", {"ssh": "z"}, "has a machine 'lab3' already"),
+        (WRITTEN, "lab 9", {"ssh": "z"}, "'lab 9' is no name"),
+        (WRITTEN, "lab9", {"cpus": 1}, "machines.lab9.ssh: missing"),
+        (WRITTEN, "lab9", {"ssh": "z", "cpu": 1}, "did you mean `cpus`?"),
+        (WRITTEN, "lab9", {"ssh": "z", "groups": ["day"]}, "there is no group 'day'"),
+        ("server: {address: s}\nmachines: {lab3: {ssh: x}}\n", "lab9", {"ssh": "z"}, "not written a line for each"),
+        ("server: {address: s}\nmachines: {}\n", "lab9", {"ssh": "z"}, "not written a line for each"),
+    ],
+)
+def test_what_cannot_be_added_is_said(text: str, name: str, fields: dict[str, object], what: str) -> None:
+    with pytest.raises(MusterError) as caught:
+        inventory.with_machine(text, Path("i.yaml"), name, fields)
+    assert what in caught.value.message

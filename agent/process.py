@@ -57,7 +57,7 @@ from muster.agent.core.events import (
 from muster.agent.core.pool_restarts import PoolRestarts
 from muster.agent.core.state_machine import AgentCore, Left
 from muster.agent.display import DisplayState, Meter, StatusLine
-from muster.agent.host import lending
+from muster.agent.host import lending, memory
 from muster.agent.host.cpu_shares import CpuShare
 from muster.agent.host.taken_kinds import Takes
 from muster.agent.links.base import Link
@@ -131,7 +131,7 @@ class AgentProcess:
         self._core = self._make_desk()
         self._line = StatusLine()
         self._meter = Meter()
-        self._weights: dict[int, int] = {}
+        self._weights: dict[int, memory.TreeUsage] = {}
         self._due = dict.fromkeys(("wish", "look", "weigh", "space", "state"), 0.0)
         self._wish, self._wish_stamp = lending.read(spool.path), lending.stamp(spool.path)
         self._lent = (settings.who.cpus, "")

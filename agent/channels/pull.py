@@ -329,6 +329,7 @@ class Pulling(Bulk[Pull | PullCode]):
         answer = self._answer(channel, order, PACK_LIMIT)
         if isinstance(answer, NotPulled):
             return answer
+        begun = time.monotonic()
         self._bandwidth.take(answer.nbytes, self._stopping)
         raw = b"".join(self._bytes(channel, answer.nbytes))
         self._unchanged(channel)
@@ -339,7 +340,7 @@ class Pulling(Bulk[Pull | PullCode]):
             return NotPulled(order.name, "refused", error.message)
         except OSError as error:
             return NotPulled(order.name, "full" if is_full(error) else "refused", str(error))
-        return Pulled(order.name, b"", len(raw), 0.0)
+        return Pulled(order.name, b"", len(raw), time.monotonic() - begun)
 
 
 @contextmanager

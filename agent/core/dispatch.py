@@ -117,6 +117,7 @@ def ended(state: State, event: BatchEnded, now: float) -> None:
         disk_budget.clear(state)
     outcome = _without_crowded(state, slot, flight, outcome)
     outcome = _without_spoilt(state, flight, outcome)
+    _waste(state, flight, sum(mishap.seconds for mishap in event.outcome.mishaps))
     _after(state, flight, outcome, hopeless, now)
 
 
@@ -129,7 +130,9 @@ def _keep(state: State, flight: Flight, outcome: Outcome, now: float) -> None:
         holding.measured(len(outcome.numbers), outcome.seconds, outcome.nbytes)
     numbers = [number for number in outcome.numbers if number in flight.items]
     sums = state.finish(flight.layer, numbers, flight.part, outcome.nbytes, now)
+    state.account.job(flight.info.job).disk_bytes += outcome.nbytes
     if not sums:
+        _waste(state, flight, outcome.seconds)
         state.emit(Delete(flight.part))
         return
     total = sums[0]  # the batch's measurements go to one of its grants; they are added up over all of them anyway
@@ -141,6 +144,11 @@ def _keep(state: State, flight: Flight, outcome: Outcome, now: float) -> None:
     total.peak = max(total.peak, outcome.peak)
     _tell_printed(state, flight, outcome)
     state.reports.next.busy += outcome.seconds * flight.info.work.cpus
+
+
+def _waste(state: State, flight: Flight, seconds: float) -> None:
+    """So long a batch was at what gave nothing that counts."""
+    state.account.job(flight.info.job).wasted += max(0.0, seconds) * flight.info.work.cpus
 
 
 def _tell_printed(state: State, flight: Flight, outcome: Outcome) -> None:
@@ -238,7 +246,10 @@ def died(state: State, event: WorkerDied, now: float) -> None:
     slot = state.slots.every[event.slot]
     slot.worker = "none" if slot.worker == "none" else "coming"  # the news may be older than that of the pool's loss
     why, victim = slot.killing, slot.victim
+    at_work = now - slot.running_since if slot.running is not None else 0.0
     flights = state.slots.clear(slot, event.tickets)
+    if flights:
+        _waste(state, flights[0], at_work)
     for flight in flights:
         _rescue(state, flight, event.kept, now)
     blamed = flights and _blame(state, slot, flights[0], event, why, victim)
@@ -310,6 +321,7 @@ def seen(state: State, event: SlotsSeen, now: float) -> None:
     for view in event.views:
         state.slots.every[view.slot].see(view.running, now)
         state.slots.learn(view.slot, view.tree_bytes, now)
+    _account_for(state, event)
     kill_unwanted(state, now)
     for slot in state.slots.every:
         if slot.flights and slot.overdue(now):
@@ -317,6 +329,18 @@ def seen(state: State, event: SlotsSeen, now: float) -> None:
     trees = {view.slot: view.tree_bytes for view in event.views if state.slots.every[view.slot].flights}
     if sum(trees.values()) > state.slots.memory:
         _shrink(state, state.slots.every[max(trees, key=lambda n: trees[n])], trees)
+
+
+def _account_for(state: State, event: SlotsSeen) -> None:
+    """What each job's shards take of memory, and used of the processors."""
+    by_job: dict[str, int] = {}
+    for view in event.views:
+        slot = state.slots.every[view.slot]
+        job = slot.job if slot.flights else ""
+        state.account.used_processor(view.slot, job, view.processor_seconds)
+        if job:
+            by_job[job] = by_job.get(job, 0) + view.tree_bytes
+    state.account.weighed(by_job)
 
 
 def _shrink(state: State, slot: Slot, trees: dict[int, int]) -> None:

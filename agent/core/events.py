@@ -123,6 +123,7 @@ class SlotView:
     slot: int
     running: tuple[int, int, int] | None
     tree_bytes: int  # memory of its process tree
+    processor_seconds: float = 0.0  # that the tree has used since its worker began
 
 
 @dataclass(frozen=True)

@@ -126,6 +126,7 @@ def note(state: State, event: PullUp | Pulled | NotPulled, now: float) -> None:
 def _came(state: State, event: Pulled) -> None:
     state.pull.worked()
     if event.name in state.pull.codes_coming:
+        _account_code(state, event)
         del state.pull.codes_coming[event.name]
         state.codes.add(event.name)
     elif event.name in state.inputs.coming:
@@ -136,8 +137,27 @@ def _came(state: State, event: Pulled) -> None:
         state.reports.next.spared += event.spared
         state.reports.next.pull_seconds += event.seconds
         holding = state.holdings.get(pull.layer)
+        if holding is not None:
+            _account(state, holding, event)
         if holding is not None and not pull.model and pull.number in holding.waiting:
             holding.has_input(pull.number, pull.name)
+
+
+def _account(state: State, holding: HeldLayer, event: Pulled) -> None:
+    """The job's shards took this from the link, or from a copy here."""
+    taken = state.account.job(holding.info.job)
+    taken.in_bytes += event.nbytes - event.spared
+    taken.spared += event.spared
+    taken.in_seconds += event.seconds
+    taken.disk_bytes += event.nbytes
+
+
+def _account_code(state: State, event: Pulled) -> None:
+    """A pack may be several jobs': it counts for the first of them."""
+    for holding in state.holdings.values():
+        if holding.info.work.code == event.name:
+            _account(state, holding, event)
+            return
 
 
 def _failed(state: State, event: NotPulled, now: float) -> None:

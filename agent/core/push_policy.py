@@ -101,6 +101,10 @@ def _answered(state: State, bundle: Push, event: PushAnswered, now: float) -> No
             state.push.worked()
             state.reports.next.pushed += event.nbytes
             state.reports.next.push_seconds += event.seconds
+            if job := state.job_of(bundle.layer):
+                taken = state.account.job(job)
+                taken.out_bytes += event.nbytes
+                taken.out_seconds += event.seconds
             state.push.emptied += state.settle(bundle.layer, RangeSet(numbers) - state.push.anew)
         case Refused(code, numbers, message):
             _refused(state, bundle, event.sent, code, RangeSet(numbers), message, now)

@@ -9,7 +9,7 @@ import msgspec
 
 from muster.agent.core.actions import Action, Quit, Redial, Say, Tell
 from muster.agent.core.reports import ReportBatch
-from muster.coordinator.protocol.control import Held, Hello, Leave, News, Rejected, Sync, Welcome
+from muster.coordinator.protocol.control import Held, Hello, Leave, MachineAccount, News, Rejected, Sync, Welcome
 from muster.coordinator.protocol.fitting import fitted_hello, fitted_sync
 from muster.jobs.common.errors import FencedError, RefusedError
 from muster.jobs.contract.plan import Environment
@@ -19,6 +19,7 @@ POLL_SECONDS = (
     0.2  # how long an answer may be held while some slots are busy: what they finish cannot be told meanwhile
 )
 POLL_LIMIT_SECONDS = 1.0
+ACCOUNT_SECONDS = 0.25  # between two accounts of where the time goes, at least
 REJECTED_PAUSES = {"protocol": 60.0, "stopping": 1.0, "bad-message": 10.0}
 HELLO_PAUSE_SECONDS = 1.0
 FINAL = {"fenced", "name-taken", "not-allowed"}
@@ -46,6 +47,7 @@ class ControlSession:
         self._said_at = float("-inf")
         self._hello_at = float("-inf")  # no hello before
         self._counted_at = float("-inf")  # when what is here was last counted out
+        self._accounted_at = float("-inf")  # when it was last told where the time goes
         self._poll = POLL_SECONDS
         self._next_poll_at = float("-inf")
 
@@ -93,6 +95,11 @@ class ControlSession:
         """Whether what is here should be counted out to the coordinator: once a heartbeat."""
         return now >= self._counted_at + self.heartbeat
 
+    def account_due(self, pressing: bool, now: float) -> bool:
+        """Whether to tell where the time goes: once a heartbeat, and soon where a job begins here or nothing is left
+        to do."""
+        return now >= self._accounted_at + (min(ACCOUNT_SECONDS, self.heartbeat) if pressing else self.heartbeat)
+
     def sync(
         self,
         letter: ReportBatch,
@@ -101,10 +108,12 @@ class ControlSession:
         lent: int,
         wait: float,
         counts: dict[str, int] | None,
+        account: MachineAccount | None,
         now: float,
     ) -> Say:
         said = {"session": self.session, "room": room, "wait": wait, "hungry": hungry, "note": self.note, "lent": lent}
-        message = Sync(**said, **letter.fields(), counts=counts, narrowed=self.narrowed)  # type: ignore[arg-type]
+        message = Sync(**said, **letter.fields(), counts=counts, narrowed=self.narrowed, account=account)  # type: ignore[arg-type]
+        self._accounted_at = now if account is not None else self._accounted_at
         self.hungry, self.lent = hungry, lent
         self._counted_at = now if counts is not None else self._counted_at
         return self._say(Say(fitted_sync(message), wait), now)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from muster.agent.core.account import Account
 from muster.agent.core.actions import Action, Copy, Push
 from muster.agent.core.events import Attempt
 from muster.agent.core.finished_parts import FinishedParts, Part
@@ -107,6 +108,7 @@ class State:
         self.farm = ""  # whose work this is; parts of other farms stay on the disk untouched
         self.talk = ControlSession(who)
         self.reports = Reports()
+        self.account = Account()
         # shards
         self.holdings: dict[str, HeldLayer] = {}  # by layer; one may hold nothing and only know its layer
         self.unfit: dict[str, str] = {}  # kinds that a worker was seen to compute wrong, and how that showed
@@ -190,6 +192,7 @@ class State:
         if self.farm:  # else the reports are of the last process, for the farm it worked for
             self.holdings.clear()
             self.reports = Reports()
+            self.account.leave_farm()
         self.farm = farm
 
     # --- what becomes of held shards ---

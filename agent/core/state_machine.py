@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from muster.agent.core import disk_budget, dispatch, pull_policy, push_policy, round_sheets
+from muster.agent.core.account import Cores
 from muster.agent.core.actions import Action, Copy, Delete, Quit, Redial, Tell
 from muster.agent.core.events import (
     BatchEnded,
@@ -38,7 +39,17 @@ from muster.agent.core.events import (
 )
 from muster.agent.core.finished_parts import Part
 from muster.agent.core.state import State
-from muster.coordinator.protocol.control import Bye, Hello, Leave, Loss, News, Rejected, Sync, Welcome
+from muster.coordinator.protocol.control import (
+    Bye,
+    Hello,
+    Leave,
+    Loss,
+    MachineAccount,
+    News,
+    Rejected,
+    Sync,
+    Welcome,
+)
 from muster.jobs.common.errors import LinkError
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.common.units import counted
@@ -95,6 +106,7 @@ class AgentCore:
         """Take note of what happened; say what to do."""
         if self.ended:
             return []
+        self.state.account.advance(_cores(self.state), now)
         _note(self.state, event, now)
         _act(self.state, now)
         actions, self.state.actions = self.state.actions, []
@@ -186,12 +198,17 @@ def _link_up(state: State, farm: str) -> None:
     if farm:
         state.move_to(farm)
     state.talk.opened()
-    state.reports.unanswered()
+    _unanswered(state)
 
 
 def _link_down(state: State, reason: str) -> None:
     state.talk.closed(reason)
+    _unanswered(state)
+
+
+def _unanswered(state: State) -> None:
     state.reports.unanswered()
+    state.account.say_again()
 
 
 def _hear(state: State, message: Welcome | News | Rejected | Bye, now: float) -> None:
@@ -209,7 +226,7 @@ def _hear(state: State, message: Welcome | News | Rejected | Bye, now: float) ->
             _catch_up(state, message, now)
             _take_on(state, message, now)
         case Rejected():
-            state.reports.unanswered()
+            _unanswered(state)
             state.actions += state.talk.rejected(message, now)
         case Bye():
             _bye(state, message)
@@ -356,7 +373,13 @@ def _sync(state: State, now: float) -> None:
         wait = talk.wait(_idle(state), polling)
         counts = state.counts() if talk.counts_due(now) else None
         letter = state.reports.post()
-        state.emit(talk.sync(letter, room(state, now), hungry, state.slots.lent, wait, counts, now))
+        account = _account(state) if talk.account_due(state.account.pressing or not state.busy, now) else None
+        state.emit(talk.sync(letter, room(state, now), hungry, state.slots.lent, wait, counts, account, now))
+
+
+def _account(state: State) -> MachineAccount:
+    state.account.disk_now = state.finished_parts.nbytes + state.inputs.nbytes
+    return state.account.told()
 
 
 def _in_a_hurry(state: State) -> bool:
@@ -425,6 +448,30 @@ def _why_stuck(state: State) -> LinkError:
     why = state.push.stuck if state.talk.session else state.talk.why_down
     hint = "they are kept in the spool; `agent join` with the same name and spool offers them again"
     return LinkError(f"left with {counted(state.to_push, 'finished shard')} not pushed: {why or 'no answer'}", hint)
+
+
+# --- where the time goes ---
+
+
+def _cores(state: State) -> Cores:
+    """What the cores are at until something happens."""
+    slots, used = state.slots, dict[str, int]()
+    for slot in slots.every:
+        if slot.flights and slot.frozen_since is None:
+            used[slot.job] = used.get(slot.job, 0) + slot.cpus
+    return Cores(state.talk.who.cpus, slots.lent, slots.lent - slots.allowed, used, _otherwise(state))
+
+
+def _otherwise(state: State) -> str:
+    """What those are at that run nothing."""
+    waits = any(holding.waiting for holding in state.holdings.values())
+    if not waits:
+        return "no_work" if state.talk.session and state.ready else "starting" if state.talk.session else "cut_off"
+    if not state.ready:
+        return "starting"
+    if not pull_policy.idle(state) or state.pull.stuck:
+        return "input"
+    return "room" if state.disk.full or not state.slots.busy else "no_work"
 
 
 # --- for people ---

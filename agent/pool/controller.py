@@ -40,6 +40,7 @@ from muster.jobs.user_code import reaper
 from muster.jobs.workbench import slot_marker
 from muster.jobs.workbench.batch import Batch, Item, Mishap, Outcome
 
+NOT_WEIGHED = weigh.TreeUsage(0, 0.0)
 log = logging.getLogger("muster.pool")
 
 
@@ -266,19 +267,23 @@ class PoolController:
         rows = sum(entry.rows for entry in index.entries)
         return Kept(tuple(entry.number for entry in index.entries), rows, path.stat().st_size)
 
-    def look(self, slots: Sequence[int], weights: dict[int, int]) -> SlotsSeen:
+    def look(self, slots: Sequence[int], weights: Mapping[int, weigh.TreeUsage]) -> SlotsSeen:
         """What busy slots are at."""
         for slot in self._frozen & set(slots):
             reaper.freeze(self._spool.scratch(slot), again=True)
-        views = [SlotView(n, _running(slot_marker.read(self._spool.mark(n))), weights.get(n, 0)) for n in slots]
-        return SlotsSeen(tuple(views))
+        return SlotsSeen(tuple(self._view(n, weights.get(n, NOT_WEIGHED)) for n in slots))
 
-    def weigh(self, slots: Sequence[int]) -> dict[int, int]:
-        """Memory of busy slots."""
+    def _view(self, slot: int, usage: weigh.TreeUsage) -> SlotView:
+        running = _running(slot_marker.read(self._spool.mark(slot)))
+        return SlotView(slot, running, usage.nbytes, usage.processor_seconds)
+
+    def weigh(self, slots: Sequence[int]) -> dict[int, weigh.TreeUsage]:
+        """What the workers of busy slots take."""
         pids = {slot: pid for slot in slots if (pid := self.pool.worker_pid(slot))}
-        bytes_of = weigh.trees(pids.values())
-        self._weights = {slot: bytes_of[pid] for slot, pid in pids.items()}
-        return self._weights
+        usage_of = weigh.trees(pids.values())
+        usage = {slot: usage_of[pid] for slot, pid in pids.items()}
+        self._weights = {slot: one.nbytes for slot, one in usage.items()}
+        return usage
 
 
 def _running(marked: slot_marker.Marked | None) -> tuple[int, int, int] | None:

@@ -15,14 +15,17 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from heapq import nlargest
 from pathlib import Path
 from typing import Protocol
 
 from muster.coordinator.connect.pipe import IDLE_SECONDS
+from muster.coordinator.figures.histogram import bucket_of_bytes, bucket_of_seconds, counted
 from muster.coordinator.protocol.control import Bye, Rejected
 from muster.coordinator.protocol.transfer import (
     NAMES_MOST,
     Accepted,
+    BundleFigures,
     Failed,
     Moved,
     Offer,
@@ -40,6 +43,8 @@ from muster.jobs.parts.part_file import BodyCheck, Index, decode_index, tail_of
 
 READ_BYTES = 1 << 18
 OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR})  # what no folder is to blame for
+SLOWEST = 3  # shards of a bundle that are named
+SECONDS_MOST, COUNT_MOST = 1e9, 1 << 53  # that are told of a bundle
 MOVED_SECONDS = 1.0  # between signs of life while a body is coming in
 LEAST_RATE = 1 << 10  # bytes a second of a body: a modem has more, and room is kept for as long as it comes
 RATE_SECONDS = (
@@ -103,7 +108,7 @@ def _receive(agent: BundleStream, daemon: PushAsked, farm: str, offer: Offer, gi
         return _ask(daemon, Failed(verdict.token, "folder", str(error)))
     except OSError as error:
         return _ask(daemon, Failed(verdict.token, "disk", f"{verdict.tmp}: {error.strerror}"))
-    return _ask(daemon, Stored(verdict.token, nbytes))
+    return _ask(daemon, Stored(verdict.token, nbytes, figures_of(index)))
 
 
 def _declined(agent: BundleStream, daemon: PushAsked, offer: Offer, answer: Message) -> Message:
@@ -111,6 +116,23 @@ def _declined(agent: BundleStream, daemon: PushAsked, offer: Offer, answer: Mess
     if offer.eager and not offer.file:
         _Body(agent, daemon, offer).drain()
     return answer
+
+
+def figures_of(index: Index) -> BundleFigures:
+    """What the bundle's shards took: counted here, so that the daemon adds up bundles and never shards."""
+    entries = index.entries
+    seconds = [entry.seconds if 0 <= entry.seconds <= SECONDS_MOST else 0.0 for entry in entries]
+    slowest = nlargest(SLOWEST, zip(seconds, (entry.number for entry in entries), strict=True))
+    return BundleFigures(
+        rows=min(COUNT_MOST, sum(entry.rows for entry in entries)),
+        in_bytes=min(COUNT_MOST, sum(entry.in_bytes for entry in entries)),
+        out_bytes=min(COUNT_MOST, index.body_bytes),
+        seconds=min(SECONDS_MOST, sum(seconds)),
+        peak=max((entry.peak for entry in entries), default=0),
+        spread=counted(map(bucket_of_seconds, seconds)),
+        peaks=counted(bucket_of_bytes(entry.peak) for entry in entries if entry.peak),
+        slowest=[(number, took) for took, number in slowest],
+    )
 
 
 def _ask(daemon: PushAsked, message: Message) -> Message:

@@ -183,6 +183,40 @@ class Hello(Message, frozen=True, tag="hello"):
     cores: Count = 0  # processors that this machine has, lent or not
 
 
+class JobAccount(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a job took of a machine since the agent's process began: totals, so that none is lost or counted twice."""
+
+    job: Short
+    busy: Seconds = 0.0  # core-seconds, of whatever came of it
+    wasted: Seconds = 0.0  # core-seconds of what gave nothing that counts: it failed, was killed, or was overtaken
+    processor: Seconds = 0.0  # that its processes used, as far as that was seen
+    in_bytes: Count = 0  # inputs, model and code that came over the link
+    spared: Count = 0  # bytes of input that a copy here had
+    in_seconds: Seconds = 0.0  # that these took
+    out_bytes: Count = 0  # results acknowledged
+    out_seconds: Seconds = 0.0
+    disk_bytes: Count = 0  # written to its spool: inputs and results
+    peak: Count = 0  # bytes of memory, the most that its shards took here together
+
+
+class MachineAccount(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where the core-seconds of a machine went since the agent's process began. Each core that is lent is in one state,
+    the first that fits; those that are not lent are paused."""
+
+    seconds: Seconds = 0.0  # since then
+    busy: Seconds = 0.0
+    cut_off: Seconds = 0.0  # nothing to run, and no link to be given some
+    starting: Seconds = 0.0  # the pool of workers was not up
+    memory: Seconds = 0.0  # held back for the memory of what runs
+    input: Seconds = 0.0  # shards waited for their inputs
+    room: Seconds = 0.0  # shards waited for room on the disk
+    no_work: Seconds = 0.0
+    paused: Seconds = 0.0
+    memory_now: Count = 0  # bytes that all shards here take
+    disk_now: Count = 0  # bytes in its spool
+    jobs: Annotated[list[JobAccount], Meta(max_length=64)] = []  # those that changed
+
+
 class Sync(Message, frozen=True, tag="sync"):
     """News since the last one, and a question for more work; the answer is `News`."""
 
@@ -209,6 +243,7 @@ class Sync(Message, frozen=True, tag="sync"):
     pull_seconds: Seconds = 0.0  # that `pulled` and `spared` took
     spared: Count = 0  # bytes of input that a copy here had, beside `pulled`
     narrowed: Annotated[dict[Short, Text], Meta(max_length=16)] = {}  # job → why fewer shards run than are lent for it
+    account: MachineAccount | None = None  # None: not said this time
 
 
 class Leave(Message, frozen=True, tag="leave"):

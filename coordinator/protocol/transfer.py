@@ -10,10 +10,22 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import msgspec
 from msgspec import Meta
 
 from muster.coordinator.protocol.control import Bye, Hello, Leave, Rejected, Sync
-from muster.coordinator.protocol.values import PIECES_MOST, Count, Digest, Farm, Message, Ranges, Short, Text
+from muster.coordinator.protocol.values import (
+    PIECES_MOST,
+    Bucket,
+    Count,
+    Digest,
+    Farm,
+    Message,
+    Ranges,
+    Seconds,
+    Short,
+    Text,
+)
 from muster.jobs.contract.plan import Output, Stamp
 
 RefusalCode = Literal[
@@ -156,11 +168,25 @@ class Attach(Message, frozen=True, tag="attach"):
     pinned: Short = ""
 
 
+class BundleFigures(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a bundle's index says of its shards, added up; `coordinator/figures/histogram.py` has the buckets."""
+
+    rows: Count = 0
+    in_bytes: Count = 0
+    out_bytes: Count = 0
+    seconds: Seconds = 0.0  # of compute
+    peak: Count = 0  # bytes of memory, the largest
+    spread: Annotated[dict[Bucket, Count], Meta(max_length=1024)] = {}  # seconds of a shard → shards
+    peaks: Annotated[dict[Bucket, Count], Meta(max_length=1024)] = {}  # bytes of memory → shards
+    slowest: Annotated[list[tuple[Count, Seconds]], Meta(max_length=10)] = []  # number and seconds, the slowest first
+
+
 class Stored(Message, frozen=True, tag="stored"):
     """The bundle of `token` is in `bundles/`, synced; its rows may be inserted."""
 
     token: Count
     nbytes: Count  # of the file
+    figures: BundleFigures | None = None  # None: of a helper that makes none
 
 
 class Failed(Message, frozen=True, tag="failed"):

@@ -16,6 +16,7 @@ PIECE_BYTES = 1 << 20  # of an input that are compared by one digest; the last p
 PIECES_MOST = 64  # in one `Fetch`
 Count = Annotated[int, Meta(ge=0, le=1 << 53)]
 Seconds = Annotated[float, Meta(ge=0.0, le=1e10)]
+Bucket = Annotated[int, Meta(ge=-1024, le=1024)]  # of a histogram
 Short = Annotated[str, Meta(max_length=256)]
 Text = Annotated[str, Meta(max_length=16_384)]
 Interval = Annotated[float, Meta(gt=0.0, le=86_400.0)]  # seconds; each is waited for, so none may be without end

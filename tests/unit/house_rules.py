@@ -40,10 +40,11 @@ RULES: dict[str, frozenset[str]] = {
     "coordinator.protocol": VALUES,
     "coordinator.scheduler": TALK,
     "coordinator.api": TALK,
+    "coordinator.figures": VALUES,
     "coordinator.farm_root": TALK | {"coordinator.api", "jobs.sources.items"},
-    "coordinator.connect": TALK | {"coordinator.farm_root", "jobs.parts", "jobs.sources.items"},
+    "coordinator.connect": TALK | {"coordinator.farm_root", "coordinator.figures", "jobs.parts", "jobs.sources.items"},
     "coordinator.daemon": TALK
-    | {"coordinator.scheduler", "coordinator.api", "coordinator.farm_root", "jobs.parts"}
+    | {"coordinator.scheduler", "coordinator.api", "coordinator.farm_root", "coordinator.figures", "jobs.parts"}
     | {"jobs.sources.as_planned"},
     "coordinator.daemon.merge.merge_process": TALK | {"coordinator.api", "jobs.sources", "jobs.parts", "jobs.results"},
     "coordinator.submission": LIBRARY,
@@ -87,7 +88,7 @@ RULES: dict[str, frozenset[str]] = {
 }
 
 # What stands in these does no I/O, reads no clock and needs no numpy: a closed list.
-PURE = ("coordinator.scheduler", "coordinator.protocol", "agent.core", "jobs.contract")
+PURE = ("coordinator.scheduler", "coordinator.protocol", "coordinator.figures", "agent.core", "jobs.contract")
 IMPURE = re.compile(
     r"(asyncio|fcntl|glob|importlib|io|logging|multiprocessing|numpy|os|pathlib(?!\.Pure)|psutil|random|select|shutil|signal"
     r"|socket|sqlite3|subprocess|sys|tempfile|threading|time|uuid)\b"

@@ -256,7 +256,8 @@ def test_code_is_unpacked_and_what_is_not_it_is_refused(start: Callable[..., Ben
     raw = pack(bundle)
     bench = start(lambda message: [Sending(len(raw)), raw, Sent(True)])
     bench.pulling.order(PullCode(7, bundle.digest))
-    assert bench.next() == Pulled(bundle.digest, b"", len(raw), 0.0)
+    event = bench.next()
+    assert isinstance(event, Pulled) and (event.name, event.nbytes) == (bundle.digest, len(raw))
     assert (spool.code(bundle.digest) / "work.py").read_bytes() == b"def f(rows): ..."
     assert spool.pack(bundle.digest).read_bytes() == raw
     bench.pulling.order(PullCode(7, "d" * 32))

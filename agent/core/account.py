@@ -1,0 +1,155 @@
+"""Where the core-seconds of this machine go, and what each job takes of it: totals since the process began. No I/O.
+
+Between two events nothing changes, so each event first adds the time since the last one to the state that was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from muster.coordinator.protocol.control import JobAccount, MachineAccount
+
+JOBS_TOLD = 64  # in one message; the others of those that changed are told with the next
+JOBS_KEPT = 256  # an agent may live through any number of jobs
+IDLE_STATES = ("cut_off", "starting", "memory", "input", "room", "no_work")  # the first that fits counts
+SECONDS_MOST, COUNT_MOST = 1e10, 1 << 53  # as the protocol has them
+
+
+@dataclass
+class JobTotals:
+    """What one job took here."""
+
+    busy: float = 0.0
+    wasted: float = 0.0
+    processor: float = 0.0
+    in_bytes: int = 0
+    spared: int = 0
+    in_seconds: float = 0.0
+    out_bytes: int = 0
+    out_seconds: float = 0.0
+    disk_bytes: int = 0
+    peak: int = 0
+
+    def told(self, job: str) -> JobAccount:
+        return JobAccount(
+            job=job,
+            busy=min(self.busy, SECONDS_MOST),
+            wasted=min(self.wasted, self.busy, SECONDS_MOST),
+            processor=min(self.processor, SECONDS_MOST),
+            in_bytes=min(self.in_bytes, COUNT_MOST),
+            spared=min(self.spared, COUNT_MOST),
+            in_seconds=min(self.in_seconds, SECONDS_MOST),
+            out_bytes=min(self.out_bytes, COUNT_MOST),
+            out_seconds=min(self.out_seconds, SECONDS_MOST),
+            disk_bytes=min(self.disk_bytes, COUNT_MOST),
+            peak=min(self.peak, COUNT_MOST),
+        )
+
+
+@dataclass(frozen=True)
+class Cores:
+    """What the machine's cores are at: whole numbers of them."""
+
+    there: int  # whether lent or not
+    lent: int
+    held_back: int  # of those lent, for the memory of what runs
+    used: dict[str, int]  # job → cores that run its shards
+    otherwise: str  # what the rest of those lent are in, one of IDLE_STATES
+
+
+@dataclass
+class Account:
+    """One agent process's. The coordinator adds the differences between what it is told."""
+
+    began: float | None = None  # when the first event was
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys((*IDLE_STATES, "busy", "paused"), 0.0))
+    jobs: dict[str, JobTotals] = field(default_factory=dict)
+    memory_now: int = 0
+    disk_now: int = 0
+    _last: float = 0.0
+    _told: dict[str, JobAccount] = field(default_factory=dict)
+    _new: bool = False  # whether a job is here that was never told of
+    _processor: dict[int, float] = field(default_factory=dict)  # slot → seconds of its tree when last looked at
+
+    def job(self, job: str) -> JobTotals:
+        if job not in self.jobs:
+            self._forget_some()
+            self.jobs[job], self._new = JobTotals(), True
+        return self.jobs[job]
+
+    def advance(self, cores: Cores, now: float) -> None:
+        """The time since the last event was spent so."""
+        if self.began is None:
+            self.began = self._last = now
+        seconds, self._last = max(0.0, now - self._last), now
+        if not seconds:
+            return
+        used = sum(cores.used.values())
+        busy = min(used, cores.lent)
+        for job, count in cores.used.items():
+            self.job(job).busy += seconds * count * busy / used
+        idle = cores.lent - busy
+        held_back = min(idle, cores.held_back) if cores.otherwise not in ("cut_off", "starting") else 0
+        total = self.seconds
+        total["busy"] += seconds * busy
+        total["memory"] += seconds * held_back
+        total[cores.otherwise] += seconds * (idle - held_back)
+        total["paused"] += seconds * max(0, cores.there - cores.lent)
+
+    def used_processor(self, slot: int, job: str, seconds: float) -> None:
+        """The tree of a slot's worker has used so much by now. What it used before it was first seen, to start say, is
+        no job's; a tree that has used less than before is another worker's."""
+        if seconds <= 0:
+            return
+        before = self._processor.get(slot, seconds)
+        self._processor[slot] = seconds
+        if job:
+            self.job(job).processor += max(0.0, seconds - before)
+
+    def weighed(self, by_job: dict[str, int]) -> None:
+        """Bytes that the shards of each job take now."""
+        self.memory_now = sum(by_job.values())
+        for job, nbytes in by_job.items():
+            self.job(job).peak = max(self.job(job).peak, nbytes)
+
+    @property
+    def pressing(self) -> bool:
+        """Whether a job began here since the last word: what is told from then on is set against this."""
+        return self._new
+
+    @property
+    def lent(self) -> float:
+        """Core-seconds."""
+        return sum(self.seconds[state] for state in (*IDLE_STATES, "busy"))
+
+    def told(self) -> MachineAccount:
+        """The totals now, to be said."""
+        changed: list[JobAccount] = []
+        for job, totals in self.jobs.items():
+            account = totals.told(job)
+            if len(changed) < JOBS_TOLD and self._told.get(job) != account:
+                self._told[job] = account
+                changed.append(account)
+        self._new = False
+        return MachineAccount(
+            seconds=self._last - (self.began or 0.0),
+            **{state: min(seconds, SECONDS_MOST) for state, seconds in self.seconds.items()},
+            memory_now=self.memory_now,
+            disk_now=min(max(0, self.disk_now), COUNT_MOST),
+            jobs=changed,
+        )
+
+    def say_again(self) -> None:
+        """Nobody knows whether the last word of it was heard."""
+        self._told.clear()
+
+    def leave_farm(self) -> None:
+        """Jobs of another farm may go by the same names."""
+        self.jobs.clear()
+        self._told.clear()
+
+    def _forget_some(self) -> None:
+        """Of jobs that are told, the oldest."""
+        for job in list(self.jobs)[: max(0, len(self.jobs) + 1 - JOBS_KEPT)]:
+            del self.jobs[job]
+            self._told.pop(job, None)

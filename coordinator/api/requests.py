@@ -20,6 +20,7 @@ from muster.coordinator.api.driver import (
     DriveState,
     DriveWait,
 )
+from muster.coordinator.api.figures import Figures
 from muster.coordinator.api.status import Agents, Commits, Explained, Failures, Status, Used
 from muster.coordinator.api.values import FAILURES_LIMIT, JobId, LayerName, LayerNames, Submission, Weight
 from muster.coordinator.protocol.values import Count, Message, Name, Seconds, Short, Text
@@ -157,6 +158,12 @@ class ManifestsAsk(Message, frozen=True, tag="manifestsask"):
     job: JobId
 
 
+class FiguresAsk(Message, frozen=True, tag="figuresask"):
+    """What was measured of a job; the answer is `Figures`."""
+
+    job: JobId
+
+
 # --- answers ----------------------------------------------------------------------------------------------
 
 
@@ -205,6 +212,7 @@ FromCommand = (
     | Usage
     | CommitsAsk
     | ManifestsAsk
+    | FiguresAsk
     | Stop
     | DriveOpen
     | DriveWait
@@ -223,6 +231,7 @@ ToCommand = (
     | Used
     | Commits
     | Manifests
+    | Figures
     | DriveState
     | Advanced
 )

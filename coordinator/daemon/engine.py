@@ -18,6 +18,7 @@ from muster.coordinator.daemon import waiting
 from muster.coordinator.daemon.agents.sessions import Sessions
 from muster.coordinator.daemon.connection import Wire
 from muster.coordinator.daemon.connections import Connections, raise_limit
+from muster.coordinator.daemon.figures.keep import FiguresKeeper
 from muster.coordinator.daemon.jobs.live import LiveJob
 from muster.coordinator.daemon.merge.queue import MergeQueue
 from muster.coordinator.daemon.store.statements import LayerGone, Store
@@ -61,6 +62,7 @@ class Engine:
         self.sessions = Sessions(self.boot)
         self.shard_history = ShardHistory()
         self.merging = MergeQueue(self.tmp, root.log)
+        self.figures = FiguresKeeper(root.figures)
         self.job_listeners: list[Callable[[str, JobState, str], None]] = []  # told of a job, its new state, and why
         self.store_trouble = ""  # what keeps the store from writing, for people
         self.stop = asyncio.Event()  # somebody asked for it
@@ -203,6 +205,7 @@ class Engine:
         gone = await waiting.end([*others, *self._tasks])
         for name, agent in self.state.agents.items():
             self.keep_agent(name, agent.present)
+        await self.figures.close(self)
         await asyncio.to_thread(self._store.stop)
         return gone
 

@@ -41,6 +41,8 @@ def _store(
 ) -> None:
     live, at = engine.jobs[job], time.time()
     live.figures.failed(agent, failure)
+    if counts:
+        engine.figures.failed(job, agent, live.layers[failure.layer].name, failure)
     engine.write(lambda store: store.add_failure(job, agent, at, failure, quarantine, counts=counts))
     shard = f"{job}/{live.name_of(failure.layer, failure.number)}"
     _append_failure(engine.root.job(job).failures, shard, agent, host, failure, quarantine)

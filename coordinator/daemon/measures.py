@@ -46,6 +46,7 @@ class ShardsDone:
     bytes_in: int = 0
     bytes_out: int = 0
     committed: int = 0
+    committed_bytes: int = 0
     busy: float = 0.0
     seconds: float = 0.0  # per shard, a moving mean
     peak: int = 0
@@ -114,6 +115,7 @@ class JobFigures:
         """Whenever that was: by an earlier life of the daemon, or from a machine that finished it in one."""
         done = self.by_agent.setdefault(agent, ShardsDone())
         done.committed += count
+        done.committed_bytes += nbytes
         done.shards = max(done.shards, done.committed)
         self.bytes_committed += nbytes
 

@@ -36,6 +36,7 @@ QUESTIONS: Mapping[type[Message], Callable[[Engine, Any], Answer]] = {  # that c
     a.CommitsAsk: status.commits,
     a.ManifestsAsk: status.manifests,
     a.Usage: status.usage,
+    a.FiguresAsk: status.figures,
     a.ExplainAgent: explain.explain_agent,
     a.ExplainJob: explain.explain_job,
     a.ExplainShard: explain.explain_shard,

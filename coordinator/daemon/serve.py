@@ -85,6 +85,7 @@ class _Daemon:
             asyncio.create_task(sweep_forever(self._engine)),
             asyncio.create_task(self._notifying.look_forever()),
             asyncio.create_task(long_shards.log_forever(self._engine)),
+            asyncio.create_task(self._engine.figures.keep_forever(self._engine)),
             asyncio.create_task(self._watch_root(self._engine.state.timing.tick)),
         ]
         for job in self._engine.jobs:

@@ -62,6 +62,11 @@ class Root:
         return self.path / "state.sqlite"
 
     @property
+    def figures(self) -> Path:
+        """What was measured of jobs; nothing hangs on it."""
+        return self.path / "figures.sqlite"
+
+    @property
     def log(self) -> Path:
         return self.path / "daemon.log"
 

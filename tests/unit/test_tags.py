@@ -11,14 +11,14 @@ from pathlib import Path
 
 import msgspec
 
-from muster.coordinator.api import driver, requests, status
+from muster.coordinator.api import driver, figures, requests, status
 from muster.coordinator.protocol import control, transfer, values
 from muster.coordinator.result_downloads import shard_stream
 from muster.jobs.contract import plan
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("jobs", "coordinator", "agent", "deploy")
-MODULES = (values, control, transfer, requests, status, driver, shard_stream, plan)
+MODULES = (values, control, transfer, requests, status, figures, driver, shard_stream, plan)
 
 TAGS = {
     "Message": "message",
@@ -80,6 +80,8 @@ TAGS = {
     "Stop": "stop",
     "CommitsAsk": "commitsask",
     "ManifestsAsk": "manifestsask",
+    "FiguresAsk": "figuresask",
+    "Figures": "figures",
     "DriveOpen": "driveopen",
     "DriveWait": "drivewait",
     "DriveGivenUp": "drivegivenup",

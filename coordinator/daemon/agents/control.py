@@ -69,6 +69,7 @@ class ControlChannel(Channel):
             return self._outbox.rejected
         self.take_place(hello.name)
         log.info("%s joined from %s with %s", hello.name, one_line(hello.host), counted(hello.cpus, "cpu"))
+        engine.figures.machine_event("joined", hello.name, f"joined with {counted(hello.cpus, 'cpu')}")
         timing = engine.state.timing
         return self._outbox.welcome(engine.root.farm, engine.boot, self._session, timing.lease, timing.heartbeat)
 
@@ -120,6 +121,8 @@ def _hear(engine: Engine, agent: Agent, sync: Sync) -> None:
     engine.sessions.sync(agent.name, sync)
     _count_finished(engine, agent, sync)
     _note_news(engine, agent, sync)
+    if sync.account is not None:
+        engine.figures.account(engine, agent, sync.account)
     if sync.printed or sync.unprinted:
         _keep_printed(engine, agent.name, sync)
     engine.handle(
@@ -159,6 +162,8 @@ def _note_news(engine: Engine, agent: Agent, news: Sync | Hello) -> None:
         numbers = RangeSet.canonical(one.numbers) & holding.open if holding else None
         if numbers:
             why = one.reason if isinstance(one, Loss) else ""
+            if isinstance(one, Loss) and one.running and holding is not None:
+                engine.figures.lost(holding.job, agent.name, len(numbers))
             engine.shard_history.note(what, one.layer, agent.name, numbers, one.boot, one.attempt, why)
 
 
@@ -195,6 +200,7 @@ def send_grant(engine: Engine, action: c.SendGrant) -> None:
 def _grant(engine: Engine, action: c.SendGrant) -> Grant:
     live = engine.jobs[action.job]
     if live.start():
+        engine.figures.began(action.job)
         engine.write(lambda store: store.set_started(action.job, time.time()))
     payloads = engine.state.open_layers[action.layer].payloads
     if sheets := live.sheets_of(action.numbers):
@@ -257,7 +263,9 @@ def store_agent(engine: Engine, action: c.StoreAgent) -> None:
     if not action.live and (agent := engine.state.agents.get(action.agent)):
         engine.shard_history.note_parting(action.agent, agent.state)
         held = counted(sum(map(len, agent.left.values())), "shard")
-        log.info("%s %s; %s that it held wait again", action.agent, _how_it_went(engine, agent), held)
+        how = _how_it_went(engine, agent)
+        log.info("%s %s; %s that it held wait again", action.agent, how, held)
+        engine.figures.machine_event("left" if agent.state == "left" else "gone", action.agent, how)
     engine.keep_agent(action.agent, action.live)
 
 

@@ -246,7 +246,7 @@ class PushChannel(Channel):
         if bundle is None:
             return Refused("corrupt", [], "no such bundle was accepted")
         try:
-            refused = await self._commit(bundle, stored.nbytes)
+            refused = await self._commit(bundle, stored)
         except Exception as error:
             if not isinstance(error, sqlite3.Error) and not self._engine.broken.is_set():  # it is not in the store
                 await asyncio.to_thread(_discard, bundle.file)
@@ -258,7 +258,7 @@ class PushChannel(Channel):
             return refused
         return Settled(bundle.numbers.pairs())
 
-    async def _commit(self, bundle: Bundle, nbytes: int) -> Refused | None:
+    async def _commit(self, bundle: Bundle, stored: Stored) -> Refused | None:
         """The one transaction; what it means for everyone else follows."""
         engine, b = self._engine, bundle
         layer = engine.open_layer(b.layer)
@@ -271,8 +271,8 @@ class PushChannel(Channel):
         if refused := _judge_outputs(b.outputs, fixed, engine.jobs[b.job].layers[b.layer], b.numbers):
             return refused
         if not bundle.durable:
-            return await self._fix_kernels(b) or self._take_in(b)
-        each = b.nbytes // len(b.numbers)
+            return await self._fix_kernels(b) or self._take_in(b, stored)
+        each, nbytes = b.nbytes // len(b.numbers), stored.nbytes
         kernels = b.fingerprint if engine.jobs[b.job].plan.same_kernels else None
         try:
             await engine.ask(
@@ -288,7 +288,7 @@ class PushChannel(Channel):
             if b.job in engine.jobs:  # a bug of ours: of "gone" the agent deletes what it finished
                 raise
             return Refused("gone", [], "the job was removed meanwhile")
-        _tell_committed(engine, bundle)
+        _tell_committed(engine, bundle, stored)
         return None
 
     async def _fix_kernels(self, bundle: Bundle) -> Refused | None:
@@ -303,14 +303,14 @@ class PushChannel(Channel):
             return Refused("kernels", bundle.numbers.pairs(), str(error))
         return None
 
-    def _take_in(self, bundle: Bundle) -> Refused | None:
+    def _take_in(self, bundle: Bundle, stored: Stored) -> Refused | None:
         """The commit of a round's bundle: in memory, by the same key. Retired shards count as committed."""
         layer = self._engine.open_layer(bundle.layer)
         if layer is None or layer.job != bundle.job or layer.generation != bundle.generation:
             return Refused("gone", [], "the layer was taken back meanwhile")
         if twice := bundle.numbers & layer.committed:
             return Refused("committed", twice.pairs())
-        _tell_committed(self._engine, bundle)
+        _tell_committed(self._engine, bundle, stored)
         return None
 
     def _failed(self, failed: Failed) -> Message:
@@ -341,13 +341,15 @@ def _discard(file: Path) -> None:
         file.unlink()
 
 
-def _tell_committed(engine: Engine, bundle: Bundle) -> None:
+def _tell_committed(engine: Engine, bundle: Bundle, stored: Stored) -> None:
     """A bundle is durable: tell the scheduler, the figures and whoever waits for one."""
     live = engine.jobs.get(bundle.job)
     if live is None:  # removed meanwhile, and what was committed of it with it
         return
     with engine.changing("a commit"):
         live.commit(bundle.agent, bundle.numbers, bundle.nbytes, bundle.file.name)
+        layer, count = live.layers[bundle.layer].name, len(bundle.numbers)
+        engine.figures.committed(bundle.job, bundle.agent, layer, count, stored.figures)
         engine.shard_history.note("committed", bundle.layer, bundle.agent, bundle.numbers)
         engine.handle(bundle.event)
         live.moved.give()

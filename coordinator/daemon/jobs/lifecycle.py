@@ -145,6 +145,7 @@ def store_job(engine: Engine, action: c.StoreJob) -> None:
     job, state, why = action.job, action.state, action.why
     live = engine.jobs[job]
     live.change_state(state)
+    engine.figures.turned(engine, job, state, why)
     log.info("%s is %s%s", job, state, f": {why}" if why else "")
     ended, untold = live.ended, live.untold
     engine.write(lambda store: store.set_job(job, state, why, ended, untold))

@@ -43,6 +43,7 @@ async def remove(engine: Engine, asked: a.Remove) -> a.Done:
 async def _forget(engine: Engine, job: str, plan: Plan | None) -> None:
     """Its rows, and its folder with the uploads that no other job needs."""
     await engine.ask(lambda store: store.remove_job(job))
+    await engine.figures.forget(job)
     unneeded: set[str] = set()
     if plan is not None and not engine.damaged:
         unneeded = uploads.needed_by(engine.root, plan) - _needed_uploads(engine)

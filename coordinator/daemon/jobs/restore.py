@@ -25,7 +25,7 @@ from muster.coordinator.scheduler.state_machine import Scheduler
 from muster.jobs.common.durable import is_full
 from muster.jobs.common.errors import DamagedError, MusterError
 from muster.jobs.contract.plan import Layer, Plan
-from muster.jobs.contract.states import JobState, LayerState
+from muster.jobs.contract.states import ENDED, JobState, LayerState
 
 log = logging.getLogger("muster.daemon")
 
@@ -49,6 +49,8 @@ async def restore(engine: Engine, stored: StoredJob, failures: int) -> None:
     if stored.plan is None:
         await engine.ask(lambda store: store.set_plan(stored.id, digest))
     engine.jobs[stored.id] = live
+    if stored.state not in ENDED:
+        await engine.figures.restored(stored.id, plan.work.kind, stored.created, stored.started, stored.state)
     engine.handle(event)
 
 

@@ -71,6 +71,7 @@ async def _add(engine: Engine, source: Path, plan: Plan, digest: str, origin: st
     fsync_folder(engine.root.jobs)
     await engine.ask(lambda store: store.set_ready(job))
     engine.jobs[job] = LiveJob(place, plan, digest, created, outputs=adopted)
+    engine.figures.opened(job, plan.work.kind, created)
     engine.handle(e.SpaceMeasured(engine.free_bytes()))
     engine.handle(added(job, plan, engine.boot, merged=adopted))
     log.info("%s submitted: %d layers, %d shards", job, len(plan.layers), total_shards(plan))

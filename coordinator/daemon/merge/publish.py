@@ -126,6 +126,7 @@ async def _finish_merge(engine: Engine, job: str, layer: Layer, generation: int,
         await asyncio.to_thread(withdraw, target)
         return
     await asyncio.to_thread(_delete_bundles, engine.root, job, files)
+    engine.figures.merged(job)
     engine.handle(e.LayerMerged(job, layer.digest, generation))
 
 
@@ -179,4 +180,5 @@ async def _uncommit_bundle(engine: Engine, job: str, layer: Layer, generation: i
 async def _uncommit(engine: Engine, job: str, layer: Layer, generation: int, numbers: RangeSet) -> None:
     payloads = await engine.ask(lambda store: store.payloads_of(job, layer.digest, numbers))
     engine.shard_history.note("uncommitted", layer.digest, "", numbers)
+    engine.figures.uncommitted(job, len(numbers))
     engine.handle(e.Uncommitted(layer.digest, generation, numbers, payloads))

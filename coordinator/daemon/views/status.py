@@ -8,10 +8,12 @@ import time
 import msgspec
 
 from muster import VERSION
+from muster.coordinator.api.figures import Figures
 from muster.coordinator.api.requests import (
     AgentsAsk,
     CommitsAsk,
     FailuresAsk,
+    FiguresAsk,
     Manifests,
     ManifestsAsk,
     StatusAsk,
@@ -89,6 +91,8 @@ def _unheld(tally: Tally) -> Tally:
 def _full(engine: Engine) -> list[str]:
     """That the root has no room, where it has none: no result is taken before it has."""
     notes = [f"the root's database cannot be written: {engine.store_trouble}"] if engine.store_trouble else []
+    if engine.figures.trouble:
+        notes.append(f"measurements are not written, jobs go on all the same: {engine.figures.trouble}")
     if engine.state.free is not None and engine.state.free < SPACE_MARGIN_BYTES:
         free, kept = format_size(engine.state.free), format_size(SPACE_MARGIN_BYTES)
         notes.append(f"the root's disk is full: {free} are free, of {kept} that are kept free; results wait for room")
@@ -358,6 +362,12 @@ async def commits(engine: Engine, question: CommitsAsk) -> Commits:
         if rows or over or left <= 0:
             return Commits([_commit(engine, job.id, row) for row in rows], over and len(rows) < PAGE)
         await wait_until(news, left)
+
+
+async def figures(engine: Engine, asked: FiguresAsk) -> Figures:
+    if asked.job not in engine.damaged:
+        engine.job(asked.job)
+    return await engine.figures.figures_of(engine, asked.job)
 
 
 async def manifests(engine: Engine, asked: ManifestsAsk) -> Manifests:

@@ -14,6 +14,7 @@ from muster.coordinator.client.backends.base import Backend
 from muster.coordinator.client.backends.retry import Patience
 from muster.coordinator.client.notebook import page
 from muster.coordinator.client.python_words import python_words
+from muster.coordinator.client.report import Report
 from muster.coordinator.client.results import Result
 from muster.coordinator.client.shards import Shard, assemble, parse_cursor
 from muster.coordinator.display import jobs
@@ -51,6 +52,11 @@ class Job:
     def status(self) -> JobStatus:
         """How the job is now: its `state`, `totals`, `layers`, `agents` and `notes`."""
         return self._place.status(self.id).jobs[0]
+
+    @python_words()
+    def report(self) -> Report:
+        """How the job went, or goes: a notebook shows the page, `.values` has it all, `.save(file)` keeps it."""
+        return Report(self.id, *self._place.report(self.id))
 
     @python_words()
     def wait(self, progress: bool = True, timeout: float | None = None) -> JobStatus:

@@ -1,45 +1,98 @@
-"""`coordinator report`: how jobs of one kind went, side by side, as that says; as text, JSON, pictures and CSV."""
+"""`coordinator report`: how jobs of one kind went, side by side; as text, JSON, a page to send, pictures and CSV."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from muster.coordinator.commands.options import json_option, root_option, say, say_json
-from muster.coordinator.display import tables
 from muster.coordinator.farm_root import paths as roots
 from muster.jobs.common.cli import example
-from muster.jobs.common.errors import UsageError
+from muster.jobs.common.errors import NotFoundError, RefusedError, SpaceError, UsageError
 from muster.jobs.common.units import counted
 
+if TYPE_CHECKING:
+    from muster.coordinator.report.gather import Gathered
 
-@click.command(epilog=example("coordinator report fashion", "coordinator report sync async --target 0.88 --plots out"))
+JOBS_MOST = 20
+
+
+@click.command(
+    epilog=example(
+        "coordinator report weights",
+        "coordinator report weights --html weights.html",
+        "coordinator report sync async --target 0.88 --plots out",
+    )
+)
 @click.argument("jobs", metavar="JOB…", nargs=-1, required=True)
+@click.option(
+    "--html", type=click.Path(path_type=Path), metavar="FILE", help="Write it as a page, one file to send; -: print it."
+)
 @click.option(
     "--plots", type=click.Path(path_type=Path), metavar="DIR", help="Write pictures, and their numbers as CSV."
 )
 @click.option("--target", type=click.FloatRange(0, 1), help="Accuracy to compare by; default the first job's own.")
+@click.option("--timeline", is_flag=True, help="With --json: what each machine did over time, too.")
 @root_option
 @json_option
-def command(jobs: tuple[str, ...], plots: Path | None, target: float | None, root: Path | None, as_json: bool) -> None:
-    """Show how trainings or searches went: loss, accuracy and time to a target, or the best trial and what it took.
+def command(
+    jobs: tuple[str, ...],
+    html: Path | None,
+    plots: Path | None,
+    target: float | None,
+    timeline: bool,
+    root: Path | None,
+    as_json: bool,
+) -> None:
+    """Show how jobs went: response time, memory, bandwidth, fairness and effect, and what is their kind's own.
 
-    This works while they run, from their newest checkpoints, and without a coordinator.
+    This works while they run, afterwards, and without a coordinator.
     """
-    from muster.coordinator.submission.reuse import stored_plan
-    from muster.jobs.kinds import registry
+    from muster.coordinator.report import gather, terminal
 
-    found = roots.existing(root)
-    named = list(dict.fromkeys(roots.resolve_job(found, job) for job in jobs))
-    kinds = sorted({stored_plan(found, job).work.kind for job in named})
-    if len(kinds) > 1:
-        raise UsageError(f"jobs of different kinds: {', '.join(kinds)}", "name jobs of one kind")
-    seen = registry.load(kinds[0]).report({job: found.job(job).checkpoints for job in named}, target)
+    if timeline and not as_json:
+        raise UsageError("--timeline is for --json alone", "`--html FILE` draws it")
+    if len(dict.fromkeys(jobs)) > JOBS_MOST:
+        raise UsageError(f"{len(jobs)} jobs do not stand side by side", f"name at most {JOBS_MOST}")
+    found = gather.gather(roots.existing(root), jobs, target, timeline or html is not None)
+    if (plots is not None or target is not None) and found.own is None:
+        raise NotFoundError(found.why_not, "`coordinator report JOB` shows what there is")
+    if html == Path("-"):
+        _print_page(found)
+        return
+    if html is not None:
+        _write(html, found)
     if as_json:
-        say_json({"jobs": seen.values})
-    else:
-        rows = [(tables.short(job), *cells) for job, cells in zip(named, seen.rows, strict=True)]
-        say(tables.table(("job", *seen.header), rows, right=f".{seen.right}"))
-    if plots is not None:
-        click.echo(f"wrote {counted(len(seen.draw(plots)), 'file')} to {plots}", err=True)
+        say_json(gather.document(found))
+    elif html is None:
+        say(terminal.text(found))
+    if plots is not None and found.own is not None:
+        click.echo(f"wrote {counted(len(found.own.draw(plots)), 'file')} to {plots}", err=True)
+
+
+def _print_page(found: Gathered) -> None:
+    from muster.coordinator.report.html import page
+
+    sys.stdout.write(page(found))
+    sys.stdout.flush()
+
+
+def _write(file: Path, found: Gathered) -> None:
+    """The page, whole or not at all: an older one stays where there is no room."""
+    from muster.coordinator.report.html import page
+    from muster.jobs.common.durable import is_full, write_durably
+
+    if file.is_dir():
+        raise UsageError(f"{file} is a folder", f"name a file in it: --html {file / 'report.html'}")
+    if not file.parent.is_dir():
+        raise UsageError(f"there is no folder {file.parent}", "make it first")
+    try:
+        write_durably(file, page(found).encode())
+    except OSError as error:
+        if is_full(error):
+            raise SpaceError(f"{file} does not fit on its disk", "make room there, or name another folder") from None
+        raise RefusedError(f"{file}: {error.strerror}", "name another file") from None
+    click.echo(f"wrote {file}", err=True)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 import msgspec
 
-from muster.jobs.common.errors import JobFileError, NotFoundError
+from muster.jobs.common.errors import JobFileError
 from muster.jobs.contract.failure_codes import DataCode, ShardCode
+from muster.jobs.contract.pictures import Picture
 from muster.jobs.contract.plan import Output, Work
 from muster.jobs.contract.requirements import COMMON
 from muster.jobs.contract.shard_size import RowCost
@@ -156,6 +157,19 @@ class KindForecast:
 
 
 @dataclass(frozen=True)
+class JobPlace:
+    """Where a kind finds what there is of a job when it reports; either folder may be missing."""
+
+    result: Path  # a folder for each merged layer
+    checkpoints: Path  # what its driver keeps
+
+
+def draw_nothing(folder: Path) -> Sequence[Path]:
+    """Of a kind that has no files of its own to write."""
+    return ()
+
+
+@dataclass(frozen=True)
 class KindReport:
     """How jobs of one kind went, side by side: of each a row for people, and a value for programs."""
 
@@ -163,7 +177,12 @@ class KindReport:
     right: str  # an `r` for each column that is aligned to the right, any other character for the others
     rows: Sequence[tuple[str, ...]]
     values: Sequence[msgspec.Struct]
-    draw: Callable[[Path], Sequence[Path]]  # pictures and their numbers, into a folder; the files
+    draw: Callable[[Path], Sequence[Path]] = draw_nothing  # pictures and their numbers, into a folder; the files
+    pictures: Sequence[Picture] = ()  # for the report's own page
+
+
+class Nothing(msgspec.Struct, frozen=True):
+    """What a kind has to say that keeps nothing of its own."""
 
 
 class Runner(ABC):
@@ -242,9 +261,10 @@ class Kind(ABC, Generic[P]):
         """What a job will be, where its driver counts something else than shards, else None. `entry`: of its code."""
         return None
 
-    def report(self, checkpoints: Mapping[str, Path], target: float | None) -> KindReport:
-        """How jobs go or went, by what their drivers kept: job → that folder. `target`: a score to compare them by."""
-        raise NotFoundError(f"kind `{self.name}` has no report", "`coordinator status JOB` shows how a job goes")
+    def report(self, places: Mapping[str, JobPlace], target: float | None) -> KindReport:
+        """What is this kind's own of how jobs go or went, beside what is measured of every job; a NotFoundError while
+        there is nothing yet. `target`: a score to compare them by."""
+        return KindReport((), "", [() for _ in places], [Nothing() for _ in places])
 
     def grain(self, params: P) -> int:
         """Rows a shard had better be a multiple of, where its size is ours to choose."""

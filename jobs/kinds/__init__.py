@@ -5,6 +5,7 @@ from __future__ import annotations
 from muster.jobs.contract.kind import (
     Bench,
     Items,
+    JobPlace,
     Kind,
     KindForecast,
     KindReport,
@@ -27,6 +28,7 @@ from muster.jobs.contract.shard_size import RowCost
 __all__ = [
     "Bench",
     "Items",
+    "JobPlace",
     "Kind",
     "KindForecast",
     "KindReport",

@@ -12,7 +12,9 @@ from muster.jobs.common.errors import JobFileError
 from muster.jobs.contract.kind import (
     Answers,
     Bench,
+    JobPlace,
     Kind,
+    KindReport,
     Prepared,
     Result,
     Runner,
@@ -25,6 +27,8 @@ from muster.jobs.contract.plan import Output, Work
 from muster.jobs.contract.shard_size import RowCost
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy as np
 
     from muster.jobs.clustering.lloyd import Clusters, LloydSettings
@@ -97,6 +101,11 @@ class Cluster(Kind[ClusterParams]):
         """A plan in which it is not `record` does not speak of it: older agents run it, and older digests hold."""
         said = params.on_item_error if params.on_item_error == "record" else msgspec.UNSET
         return Prepared(msgspec.structs.replace(params, on_item_error=said))
+
+    def report(self, places: Mapping[str, JobPlace], target: float | None) -> KindReport:
+        from muster.jobs.clustering.report import side_by_side
+
+        return side_by_side(places)
 
     def open(self, bench: Bench) -> Runner:
         return ClusterRunner(bench.params, bench.cpus)

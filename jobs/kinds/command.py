@@ -19,7 +19,9 @@ from muster.jobs.common.validation import one_line
 from muster.jobs.contract.kind import (
     Bench,
     Items,
+    JobPlace,
     Kind,
+    KindReport,
     Listed,
     Prepared,
     Result,
@@ -37,6 +39,8 @@ from muster.jobs.user_code import command_template
 from muster.jobs.user_code.command_template import CODE, IN, NUMBER, OUT, Template, Values, not_whole
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from muster.jobs.user_code.sandbox import Sandbox
 
 LINE_LIMIT = 64 << 10  # characters of a command line, before anything is filled in
@@ -108,6 +112,11 @@ class Command(Kind[CommandParams]):
             _check_outputs(line.out, listed)
         unused = {*(() if line.out else ("files",)), *(() if params.on_item_error == "record" else ("ok",))}
         return tuple(output for output in OUTPUTS if output.name not in unused)
+
+    def report(self, places: Mapping[str, JobPlace], target: float | None) -> KindReport:
+        from muster.jobs.kinds import rows_report
+
+        return rows_report.of_items(places)
 
     def open(self, bench: Bench) -> Runner:
         from muster.jobs.user_code.runner import spawner

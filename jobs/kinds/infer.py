@@ -10,7 +10,9 @@ from muster.jobs.common.errors import JobFileError
 from muster.jobs.contract.kind import (
     Answers,
     Bench,
+    JobPlace,
     Kind,
+    KindReport,
     Prepared,
     Result,
     Runner,
@@ -27,6 +29,8 @@ from muster.jobs.kinds.map import check_args
 from muster.jobs.results import output_declarations
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy as np
 
     Array = np.ndarray[Any, Any]
@@ -91,6 +95,11 @@ class Infer(Kind[InferParams]):
             return outputs
         with_count = (*outputs, Output(NAN_ROWS, "sum", "<i8"))
         return tuple(sorted(with_count, key=lambda output: output.name))
+
+    def report(self, places: Mapping[str, JobPlace], target: float | None) -> KindReport:
+        from muster.jobs.kinds import rows_report
+
+        return rows_report.of_batches(places)
 
     def open(self, bench: Bench) -> Runner:
         form = None if bench.code else format_named(bench.params.model)

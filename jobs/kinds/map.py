@@ -14,13 +14,28 @@ import msgspec
 from msgspec import Meta
 
 from muster.jobs.common.errors import JobFileError
-from muster.jobs.contract.kind import Bench, CalledWith, Items, Kind, Listed, Result, Runner, Shape, Shard, ShardFailure
+from muster.jobs.contract.kind import (
+    Bench,
+    CalledWith,
+    Items,
+    JobPlace,
+    Kind,
+    KindReport,
+    Listed,
+    Result,
+    Runner,
+    Shape,
+    Shard,
+    ShardFailure,
+)
 from muster.jobs.contract.plan import Output
 from muster.jobs.contract.text_limits import ROWS_CHARS
 from muster.jobs.results import output_declarations
 from muster.jobs.results.output_declarations import Declared
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from muster.jobs.user_code.sandbox import Reply, Sandbox
 
 OFFERED = frozenset({"first_row", "shard", "out"})  # arguments that the runner gives a function that has them
@@ -66,6 +81,11 @@ class Map(Kind[MapParams]):
     def _check(self, params: MapParams, forms: Sequence[str]) -> None:
         output_declarations.check(params.outputs, (OK,) if params.on_item_error == "record" else (), forms)
         check_args(params.args)
+
+    def report(self, places: Mapping[str, JobPlace], target: float | None) -> KindReport:
+        from muster.jobs.kinds import rows_report
+
+        return rows_report.of_items(places)
 
     def open(self, bench: Bench) -> Runner:
         from muster.jobs.user_code.sandbox import Sandbox

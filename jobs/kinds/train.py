@@ -11,6 +11,7 @@ from muster.jobs.common.units import format_size
 from muster.jobs.contract.kind import (
     Answers,
     Bench,
+    JobPlace,
     Kind,
     KindForecast,
     KindReport,
@@ -117,10 +118,10 @@ class Train(Kind[TrainParams]):
             },
         )
 
-    def report(self, checkpoints: Mapping[str, Path], target: float | None) -> KindReport:
+    def report(self, places: Mapping[str, JobPlace], target: float | None) -> KindReport:
         from muster.jobs.training.report import side_by_side
 
-        return side_by_side(checkpoints, target)
+        return side_by_side({job: place.checkpoints for job, place in places.items()}, target)
 
     def patched(self, params: TrainParams, sheet: bytes, patch: bytes) -> bytes:
         from muster.jobs.training.aggregation import weights_delta as patches

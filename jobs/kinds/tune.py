@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from muster.jobs.contract.kind import Bench, Kind, KindForecast, KindReport, Prepared, Runner, Shape, Site
+from muster.jobs.contract.kind import Bench, JobPlace, Kind, KindForecast, KindReport, Prepared, Runner, Shape, Site
 from muster.jobs.contract.plan import Output
 from muster.jobs.tuning.params import EstimatorSpec, TuneParams, stop_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 TRIAL = "trial"  # what is counted of a search
 
@@ -54,10 +53,10 @@ class Tune(Kind[TuneParams]):
             numbers={"trials": found.count, "iterations": most, "scheduler": params.scheduler, "metric": params.metric},
         )
 
-    def report(self, checkpoints: Mapping[str, Path], target: float | None) -> KindReport:
+    def report(self, places: Mapping[str, JobPlace], target: float | None) -> KindReport:
         from muster.jobs.tuning.report import side_by_side
 
-        return side_by_side(checkpoints)
+        return side_by_side({job: place.checkpoints for job, place in places.items()})
 
     def declare(self, params: TuneParams, shape: Shape | None) -> tuple[Output, ...]:
         from muster.jobs.tuning.trial_runner import STATE, TOLD

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import msgspec
 from muster.jobs.common.errors import NotFoundError
 from muster.jobs.common.units import format_duration
 from muster.jobs.contract.kind import KindReport
+from muster.jobs.contract.pictures import Curves, Picture
 from muster.jobs.training import checkpoint
 from muster.jobs.training.checkpoint import CheckpointTold
 from muster.jobs.training.progress import BestMark, Point
@@ -215,7 +216,44 @@ def side_by_side(checkpoints: Mapping[str, Path], target: float | None) -> KindR
 
         return plots.write(folder, runs, target)
 
-    return KindReport(HEADER, ".rrrrrrrrr", [_cells(one) for one in standings], standings, draw)
+    return KindReport(HEADER, ".rrrrrrrrr", [_cells(one) for one in standings], standings, draw, pictures(runs, target))
+
+
+def pictures(runs: Sequence[TrainingRun], target: float | None) -> list[Picture]:
+    """The four pictures: of several runs on axes that they share."""
+    found: list[Picture] = [
+        Curves("Accuracy over iterations", "iteration", "accuracy", _curves(runs, lambda mark: float(mark.iteration))),
+        Curves("Accuracy over time", "seconds of training", "accuracy", _curves(runs, lambda mark: mark.seconds)),
+        Curves(
+            "Iterations over time",
+            "seconds of training",
+            "iteration",
+            [(run.label, [(point.seconds, float(point.iteration)) for point in run.thinned()]) for run in runs],
+        ),
+        Curves(
+            "Loss over time",
+            "seconds of training",
+            "loss",
+            [(run.label, [(point.seconds, point.loss) for point in run.thinned()]) for run in runs],
+        ),
+    ]
+    gains = speedups(runs, target) if target is not None else []
+    return [*found, _speedup_picture(gains)] if gains else found
+
+
+def _curves(
+    runs: Sequence[TrainingRun], at: Callable[[BestMark], float]
+) -> list[tuple[str, list[tuple[float, float]]]]:
+    return [(run.label, [(at(mark), mark.accuracy) for mark in run.marks]) for run in runs]
+
+
+def _speedup_picture(gains: Sequence[Speedup]) -> Curves:
+    """To the target, by mode, with the line of a speed-up that is as large as there are more workers."""
+    least, most = min(one.run.workers for one in gains), max(one.run.workers for one in gains)
+    modes = dict.fromkeys(one.run.mode for one in gains)
+    lines = [(mode, [(float(one.run.workers), one.ratio) for one in gains if one.run.mode == mode]) for mode in modes]
+    even = ("as many times as fast", [(float(least), 1.0), (float(most), most / least)])
+    return Curves("Speed-up to the target", "workers", "times as fast", [*lines, even])
 
 
 def _told(job: str, folder: Path) -> CheckpointTold:

@@ -92,7 +92,7 @@ def test_a_search_tries_all_and_its_result_is_the_best(farm: FarmHarness) -> Non
     page = farm.coordinator("status", job).stdout
     assert "trials    8/8 (100%)" in page and f"trial {rows[0]['trial']}" in page
     report = json.loads(farm.coordinator("report", job, "--json").stdout)
-    assert report["jobs"][0]["best"]["trial"] == int(rows[0]["trial"])
+    assert report["jobs"][0]["effect"]["of_kind"]["best"]["trial"] == int(rows[0]["trial"])
     assert farm.coordinator("report", job, "--plots", str(farm.folder / "plots")).returncode == 0
 
 

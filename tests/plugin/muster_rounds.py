@@ -7,7 +7,6 @@ file in $MUSTER_CHAIN_DEATHS says so.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
@@ -19,7 +18,19 @@ from muster.coordinator.api.status import Progress
 from muster.coordinator.drivers.driver import Drive, run
 from muster.jobs.common.durable import make_folder, write_durably
 from muster.jobs.common.ranges import RangeSet
-from muster.jobs.kinds import Bench, Kind, KindForecast, KindReport, Output, Result, Runner, RunnerLost, Shape, Shard
+from muster.jobs.kinds import (
+    Bench,
+    JobPlace,
+    Kind,
+    KindForecast,
+    KindReport,
+    Output,
+    Result,
+    Runner,
+    RunnerLost,
+    Shape,
+    Shard,
+)
 
 WIDTH = 1000
 MASK = 0x3FFF
@@ -48,10 +59,10 @@ class Rounds(Kind[RoundsParams]):
         lines = (f"values   {WIDTH:,}",)
         return KindForecast(params.rounds, "turn", f"{params.workers} workers", lines, {"values": WIDTH})
 
-    def report(self, checkpoints: Mapping[str, Path], target: float | None) -> KindReport:
+    def report(self, places: Mapping[str, JobPlace], target: float | None) -> KindReport:
         """How many values each job has kept, in whatever turns."""
-        kept = [Kept(len(list(folder.iterdir()))) for folder in checkpoints.values()]
-        return KindReport(("kept",), "r", [(str(one.kept),) for one in kept], kept, lambda folder: [])
+        kept = [Kept(len(list(place.checkpoints.iterdir()))) for place in places.values()]
+        return KindReport(("kept",), "r", [(str(one.kept),) for one in kept], kept)
 
     def declare(self, params: RoundsParams, shape: Shape | None) -> tuple[Output, ...]:
         return (Output("sum", "sum", "<i4", (WIDTH,), narrow=True), Output("count", "rows", "<i8"))

@@ -27,7 +27,7 @@ VALUES = frozenset({"jobs.common", "jobs.contract"})
 TALK = VALUES | {"coordinator.protocol"}  # what both ends know
 LIBRARY = JOBS | {"coordinator.protocol", "coordinator.api", "coordinator.farm_root"}
 CLIENT = LIBRARY | {"coordinator.submission", "coordinator.result_downloads", "coordinator.display"}
-COMMANDS = CLIENT | {"coordinator.client", "coordinator.connect", "coordinator.drivers"}
+COMMANDS = CLIENT | {"coordinator.report", "coordinator.client", "coordinator.connect", "coordinator.drivers"}
 SKIN = {"agent.channels", "agent.host", "agent.links", "agent.pool", "agent.spool"}  # of the agent's core
 SAID = {"agent.core.events", "agent.core.actions"}  # to the core, and by it
 CORE_DOOR = {"agent.core.state_machine", "agent.core.pool_restarts"}  # what the process knows of it
@@ -53,7 +53,8 @@ RULES: dict[str, frozenset[str]] = {
     "coordinator.display": LIBRARY - JOBS
     | VALUES
     | {f"coordinator.submission.{one}" for one in ("eta", "forecast", "makespan")},
-    "coordinator.client": CLIENT,
+    "coordinator.report": CLIENT | {"coordinator.figures"},
+    "coordinator.client": CLIENT | {"coordinator.report"},
     "coordinator.commands": COMMANDS,
     "coordinator.commands.serve": COMMANDS | {"coordinator.commands", "coordinator.daemon", "coordinator.scheduler"},
     "coordinator.commands.rebuild": COMMANDS | {"coordinator.commands", "coordinator.daemon"},
@@ -102,6 +103,7 @@ NO_NUMPY = (
     "coordinator.farm_root",
     "coordinator.connect",
     "coordinator.daemon",
+    "coordinator.report",
     "coordinator.commands",
     "agent",
     "muster",

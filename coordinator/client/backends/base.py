@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from muster.coordinator.api.requests import FailuresAsk
 from muster.coordinator.api.status import AgentStatus, FailureRecord, Status
@@ -34,6 +34,9 @@ class Backend(Protocol):
 
     def failures(self, question: FailuresAsk) -> list[FailureRecord]:
         """What failed; where only shards that are given up are asked for and none is, all that failed."""
+
+    def report(self, job: str) -> tuple[dict[str, Any], str]:
+        """How the job went, as `coordinator report` says it: the values of `--json`, and the page."""
 
     def cancel(self, job: str) -> None: ...
 

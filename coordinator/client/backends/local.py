@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from muster.coordinator.api.requests import AgentsAsk, Cancel, Done, FailuresAsk, Retry, StatusAsk
 from muster.coordinator.api.status import Agents, AgentStatus, FailureRecord, Status
@@ -34,6 +35,12 @@ class LocalBackend:
 
     def failures(self, question: FailuresAsk) -> list[FailureRecord]:
         return ask_daemon.failures(self._root, question)[0].items
+
+    def report(self, job: str) -> tuple[dict[str, Any], str]:
+        from muster.coordinator.report import gather, html
+
+        found = gather.gather(self._root, [job], None, timeline=True)
+        return gather.document(found)["jobs"][0], html.page(found)
 
     def cancel(self, job: str) -> None:
         ask_daemon.ask(self._root, Cancel(job), Done)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -32,6 +32,12 @@ class Uploads(msgspec.Struct, frozen=True):
     """What `uploads --json` prints."""
 
     uploads: list[Upload]
+
+
+class Reported(msgspec.Struct, frozen=True):
+    """What `report --json` prints."""
+
+    jobs: list[dict[str, Any]]
 
 
 class Listing(msgspec.Struct, frozen=True):
@@ -65,6 +71,12 @@ class RemoteBackend:
         options = [*(["--failed"] if question.quarantined else []), "--limit", str(question.limit)]
         shard = [f"{question.layer}/{question.number}"] if question.layer is not None else []
         return self._ask(Failures, "logs", "--json", *options, "--", question.job, *shard).items
+
+    def report(self, job: str) -> tuple[dict[str, Any], str]:
+        found = self._ask(Reported, "report", "--json", "--timeline", "--", job)
+        if len(found.jobs) != 1:
+            raise ProtocolError(f"{self} reports on {len(found.jobs)} jobs")
+        return found.jobs[0], self._ssh.run("report", "--html", "-", "--", job).decode(errors="replace")
 
     def cancel(self, job: str) -> None:
         self._ssh.run("cancel", "--", job)

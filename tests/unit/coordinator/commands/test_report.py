@@ -54,16 +54,20 @@ def run(root: roots.Root, capsys: pytest.CaptureFixture[str], *args: Any) -> tup
 def test_a_line_a_job(root: roots.Root, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(root, capsys, "one", "four.1")
     assert code == 0
-    assert [line.split()[0] for line in out.splitlines()] == ["job", "one.1", "four.1"]
-    assert " ".join(out.splitlines()[2].split()[1:]) == "sync 4 32 40 8.0 s 5 0.0250 0.8500 0.8500 8.0 s"
+    lines = out.splitlines()
+    assert lines[0].split() == ["one.1", "four.1"] and lines[1].split() == ["state", "unknown", "unknown"]
+    at = next(i for i, line in enumerate(lines) if line.startswith("job"))
+    assert [line.split()[0] for line in lines[at : at + 3]] == ["job", "one.1", "four.1"]
+    assert " ".join(lines[at + 2].split()[1:]) == "sync 4 32 40 8.0 s 5 0.0250 0.8500 0.8500 8.0 s"
 
 
 def test_the_same_as_json(root: roots.Root, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(root, capsys, "one", "--json", "--target", "0.5")
-    (said,) = json.loads(out)["jobs"]
+    (job,) = json.loads(out)["jobs"]
+    said = job["effect"]["of_kind"]
     assert (said["seconds_to_target"], said["iterations_to_target"], said["target"]) == (10.0, 20, 0.5)
     _, out, _ = run(root, capsys, "one", "--json", "--target", "0.99")
-    assert json.loads(out)["jobs"][0]["seconds_to_target"] is None
+    assert json.loads(out)["jobs"][0]["effect"]["of_kind"]["seconds_to_target"] is None
 
 
 def test_pictures_and_their_numbers(root: roots.Root, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,11 +81,31 @@ def test_pictures_and_their_numbers(root: roots.Root, tmp_path: Path, capsys: py
         assert code == 0 and len(list((tmp_path / "plots").glob("*.png"))) == 4
 
 
-@pytest.mark.parametrize("job", ["other", "gone", "map"])
-def test_jobs_that_have_none(root: roots.Root, job: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(root, capsys, job)
+@pytest.mark.parametrize("job", ["other", "map"])
+def test_jobs_of_which_nothing_is_known_say_so(root: roots.Root, job: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(root, capsys, job)
+    assert code == 0 and "nothing was measured of it" in out and "no machine has worked on it yet" in out
+
+
+@pytest.mark.parametrize("args", [("gone",), ("other", "--target", "0.5"), ("other", "--plots", "out")])
+def test_what_there_is_not_is_an_error(
+    root: roots.Root, args: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(root, capsys, *args)
     assert code == 6
     assert err.startswith("error: ") and "\nhint: " in err
+
+
+def test_a_page_goes_where_a_file_can_be(root: roots.Root, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(root, capsys, "one", "--html", tmp_path)[0] == 2
+    assert run(root, capsys, "one", "--html", tmp_path / "no" / "such.html")[0] == 2
+    assert run(root, capsys, "one", "--timeline")[0] == 2
+    page = tmp_path / "one.html"
+    assert run(root, capsys, "one", "four", "--html", page)[0] == 0
+    text = page.read_text()
+    assert "Speed-up to the target" in text and text.count("<svg") > 5
+    code, out, _ = run(root, capsys, "one", "--html", "-")
+    assert code == 0 and out.startswith("<!doctype html>")
 
 
 @pytest.mark.parametrize("jobs, code", [(("one", "map"), 2), (("bare",), 12)])

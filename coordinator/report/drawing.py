@@ -1,0 +1,410 @@
+"""The one drawer: values into SVG, for reports and whatever else shows them. Knows no job and no style sheet.
+
+Colours are of Okabe and Ito's palette, which all people can tell apart, and never stand alone: lines differ by dashes,
+states by their shade from light to dark, by hatching and by place. All of it is presentation attributes, so that it
+reads where style sheets are blocked; the classes `ink`, `faint` and `shade0` … let a dark page turn them round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import ceil, floor, isfinite, log10
+
+from muster.coordinator.report.markup import Markup, joined, number, tag
+from muster.jobs.common.units import format_duration, format_size
+from muster.jobs.contract.pictures import Bars, Curves, Histogram, Parallel, Picture, Points
+
+BLUE, VERMILION, GREEN, PINK, ORANGE, SKY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
+COLOURS = (BLUE, VERMILION, GREEN, PINK, ORANGE, SKY)
+DASHES = (None, "7 3", "2 2", "9 3 2 3", "1 3", "5 5")
+SHADES = ("#eef3f8", "#c6dbef", "#9ecae1", "#6baed6", "#3182bd", "#08519c")  # from nothing to all
+INK, FAINT = "#222222", "#8a8a8a"
+WIDTH, HEIGHT = 860, 240
+LEFT, RIGHT, TOP, BOTTOM = 64, 16, 12, 40
+FONT = 11
+POINTS_MOST = 400  # of a line
+LABEL_CHARS = 26
+
+NARROW = 2.0  # from the lowest value to the highest: with less a logarithmic axis gets more on both sides
+Scale = Callable[[float], float]
+
+
+def picture(what: Picture) -> Markup | None:
+    """A kind's picture; None for what is a table."""
+    if isinstance(what, Curves):
+        return curves(what)
+    if isinstance(what, Histogram):
+        return histogram(what)
+    if isinstance(what, Bars):
+        return bars(what)
+    if isinstance(what, Parallel):
+        return parallel(what)
+    return None
+
+
+def drawing(width: float, height: float, title: str, *content: object) -> Markup:
+    """A picture with its name for who cannot see it."""
+    return tag(
+        "svg", tag("title", title), *content, xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {width:g} {height:g}",
+        width=width, height=height, role="img", font_family="system-ui, sans-serif", font_size=FONT,
+    )  # fmt: skip
+
+
+def label(x: float, y: float, text: str, anchor: str = "start", colour: str = INK, **more: object) -> Markup:
+    kind = "ink" if colour == INK else "faint" if colour == FAINT else None
+    return tag("text", text, x=x, y=y, text_anchor=anchor, fill=colour, class_=kind, **more)
+
+
+def short(text: str, width: int = LABEL_CHARS) -> str:
+    return text if len(text) <= width else "…" + text[1 - width :]
+
+
+def line(x1: float, y1: float, x2: float, y2: float, colour: str = FAINT, **more: object) -> Markup:
+    kind = "faint-line" if colour == FAINT else "ink-line" if colour == INK else None
+    return tag("line", x1=x1, y1=y1, x2=x2, y2=y2, stroke=colour, class_=kind, **more)
+
+
+# --- axes -----------------------------------------------------------------------------------------------------
+
+
+def round_ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """Round numbers from `low` to `high`, some `count` of them."""
+    if not high > low:
+        return [low]
+    raw = (high - low) / count
+    step = 10 ** floor(log10(raw))
+    step *= next(factor for factor in (1, 2, 5, 10) if factor * step >= raw)
+    return [i * step for i in range(ceil(low / step - 1e-9), floor(high / step + 1e-9) + 1)]
+
+
+def decades(low: float, high: float) -> list[float]:
+    """Ticks of a logarithmic axis."""
+    found = [10.0**power for power in range(floor(log10(low)), ceil(log10(high)) + 1)]
+    if len(found) < 4:
+        found = sorted(factor * one for one in found for factor in (1, 2, 5))
+    inside = [one for one in found if low * 0.999 <= one <= high * 1.001]
+    return inside if len(inside) > 1 else [low, high]
+
+
+def plain(value: float) -> str:
+    """A tick's number."""
+    if value and (abs(value) >= 1e6 or abs(value) < 1e-3):
+        return f"{value:.0e}".replace("e+0", "e").replace("e-0", "e-")
+    return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+UNITS: dict[str, Callable[[float], str]] = {  # of ticks
+    "": plain,
+    "seconds": format_duration,
+    "bytes": lambda value: format_size(round(value)),
+}
+
+
+def _scale(low: float, high: float, begin: float, end: float, log: bool = False) -> Scale:
+    if log:
+        low, high = log10(low), log10(high)
+    span = (high - low) or 1.0
+    return lambda value: begin + (end - begin) * (((log10(value) if log else value) - low) / span)
+
+
+def _frame(
+    x: Scale, y: Scale, xs: Sequence[float], ys: Sequence[float], x_name: str, y_name: str,
+    shown: Callable[[float], str] = plain,
+) -> Markup:  # fmt: skip
+    """Grid, ticks and names of two axes."""
+    right, base = WIDTH - RIGHT, HEIGHT - BOTTOM
+    rows = [
+        joined(
+            line(LEFT, y(value), right, y(value), stroke_opacity=0.35),
+            label(LEFT - 6, y(value) + 4, plain(value), "end"),
+        )
+        for value in ys
+    ]
+    columns = [label(x(value), base + 15, shown(value), "middle") for value in xs]
+    names = label((LEFT + right) / 2, HEIGHT - 8, x_name, "middle"), label(LEFT, TOP - 2, y_name, colour=FAINT)
+    return joined(*rows, *columns, line(LEFT, base, right, base, INK), *names)
+
+
+# --- pictures of any numbers ----------------------------------------------------------------------------------
+
+
+def curves(what: Curves) -> Markup:
+    """Lines, told apart by colour and by dashes, each named in the legend below."""
+    kept = [(name, _thinned(points)) for name, points in what.curves]
+    kept = [(name, points) for name, points in kept if points]
+    if not kept:
+        return _empty(what.title)
+    xs = [x for _, points in kept for x, _ in points]
+    ys = [y for _, points in kept for _, y in points]
+    low, high = _range(ys)
+    x = _scale(min(0.0, *xs), max(xs) or 1.0, LEFT, WIDTH - RIGHT)
+    y = _scale(low, high, HEIGHT - BOTTOM, TOP)
+    drawn = []
+    for i, (_, points) in enumerate(kept):
+        path = _stepped(points, x, y) if what.steps else " ".join(f"{number(x(a))},{number(y(b))}" for a, b in points)
+        drawn.append(tag("polyline", points=path, fill="none", **_look(i)))
+        if len(points) == 1:
+            drawn.append(tag("circle", cx=x(points[0][0]), cy=y(points[0][1]), r=3, fill=COLOURS[i % len(COLOURS)]))
+    frame = _frame(x, y, round_ticks(min(0.0, *xs), max(xs) or 1.0, 8), round_ticks(low, high), what.x, what.y)
+    legend, more = _legend([name for name, _ in kept])
+    return drawing(WIDTH, HEIGHT + more, what.title, frame, *drawn, legend)
+
+
+def _look(i: int) -> dict[str, object]:
+    return {"stroke": COLOURS[i % len(COLOURS)], "stroke_width": 1.8, "stroke_dasharray": DASHES[i % len(DASHES)]}
+
+
+def _stepped(points: Points, x: Scale, y: Scale) -> str:
+    found, before = [], None
+    for a, b in points:
+        if before is not None:
+            found.append(f"{number(x(a))},{number(y(before))}")
+        found.append(f"{number(x(a))},{number(y(b))}")
+        before = b
+    return " ".join(found)
+
+
+def _legend(names: Sequence[str]) -> tuple[Markup, int]:
+    """Below the picture, four to a row; with its height."""
+    if len(names) == 1 and not names[0]:
+        return Markup(""), 0
+    drawn = []
+    for i, name in enumerate(names):
+        left, top = LEFT + (i % 4) * 196, HEIGHT + 10 + 16 * (i // 4)
+        drawn += [
+            tag("line", x1=left, y1=top, x2=left + 24, y2=top, **_look(i)),
+            label(left + 29, top + 4, short(name)),
+        ]
+    return joined(*drawn), 8 + 16 * ceil(len(names) / 4)
+
+
+def histogram(what: Histogram) -> Markup:
+    """Bars; of several series as outlines over each other, each of them as parts of its own whole."""
+    kept = [(name, [bar for bar in bars if bar[2]]) for name, bars in what.series]
+    kept = [(name, bars) for name, bars in kept if bars]
+    if not kept:
+        return _empty(what.title)
+    low, high = min(bars[0][0] for _, bars in kept), max(bars[-1][1] for _, bars in kept)
+    log = what.log and low > 0
+    if log and high < NARROW * low:
+        low, high = low / NARROW, high * NARROW
+    elif not high > low:
+        low, high = low - 0.5, high + 0.5
+    shares = len(kept) > 1
+    tops = [max(count for *_, count in bars) / (sum(c for *_, c in bars) if shares else 1) for _, bars in kept]
+    x, y = _scale(low, high, LEFT, WIDTH - RIGHT, log), _scale(0, max(tops), HEIGHT - BOTTOM, TOP)
+    drawn = []
+    for i, (_, bars_) in enumerate(kept):
+        whole = sum(count for *_, count in bars_) if shares else 1
+        path = "".join(_bar(x(a), x(b), y(0), y(count / whole)) for a, b, count in bars_)
+        fill = {"fill": "none", **_look(i)} if shares else {"fill": BLUE}
+        drawn.append(tag("path", d=path, **fill))
+    for name, value in what.marks:
+        if low <= value <= high:
+            drawn.append(line(x(value), TOP, x(value), HEIGHT - BOTTOM, VERMILION, stroke_dasharray="4 3"))
+            drawn.append(label(x(value) + 3, TOP + 9, name))
+    ticks = decades(low, high) if log else round_ticks(low, high, 8)
+    counts = round_ticks(0, max(tops), 4)
+    frame = _frame(x, y, ticks, counts, what.x, "share" if shares else "count", UNITS[what.unit])
+    legend, more = _legend([name for name, _ in kept]) if shares else (Markup(""), 0)
+    return drawing(WIDTH, HEIGHT + more, what.title, frame, *drawn, legend)
+
+
+def _bar(left: float, right: float, base: float, top: float) -> str:
+    width = max(1.0, right - left - 0.5)
+    return f"M{number(left)} {number(base)}V{number(top)}h{number(width)}V{number(base)}z"
+
+
+def bars(what: Bars) -> Markup:
+    """Lying bars, each with its number."""
+    if not what.bars:
+        return _empty(what.title)
+    most = max((value for _, value in what.bars), default=0.0) or 1.0
+    left, each = 230, 18
+    drawn = []
+    for i, (name, value) in enumerate(what.bars):
+        top, width = 4 + i * each, (WIDTH - left - 110) * max(0.0, value) / most
+        drawn += [
+            label(left - 6, top + 11, short(name, 34), "end"),
+            tag("rect", x=left, y=top, width=max(1.0, width), height=each - 5, fill=BLUE),
+            label(left + width + 6, top + 11, f"{plain(value)} {what.unit}"),
+        ]
+    return drawing(WIDTH, 8 + each * len(what.bars), what.title, *drawn)
+
+
+def parallel(what: Parallel) -> Markup:
+    """Trials as lines over axes; the better, the darker and the later drawn."""
+    if not what.lines or not what.axes:
+        return _empty(what.title)
+    top, base, step = 26, HEIGHT - 24, (WIDTH - 2 * LEFT) / max(1, len(what.axes) - 1)
+    drawn = []
+    for i, (name, low, high) in enumerate(what.axes):
+        left = LEFT + i * step
+        drawn += [
+            line(left, top, left, base, INK),
+            label(left, 10, short(name, 18), "middle"),
+            label(left, top - 4, short(high, 16), "middle", FAINT),
+            label(left, base + 13, short(low, 16), "middle", FAINT),
+        ]
+    for places, good in sorted(what.lines, key=lambda one: one[1]):
+        points = [(LEFT + i * step, base - (base - top) * at) for i, at in enumerate(places) if at is not None]
+        path = " ".join(f"{number(a)},{number(b)}" for a, b in points)
+        shade = min(len(SHADES) - 1, 1 + int(good * (len(SHADES) - 1)))
+        drawn.append(
+            tag("polyline", points=path, fill="none", stroke=SHADES[shade], stroke_width=1 + 1.5 * good,
+                class_=f"line{shade}")
+        )  # fmt: skip
+    return drawing(WIDTH, HEIGHT, what.title, *drawn)
+
+
+def _empty(title: str) -> Markup:
+    return drawing(WIDTH, 28, title, label(LEFT, 18, "nothing yet", colour=FAINT))
+
+
+def _thinned(points: Points) -> list[tuple[float, float]]:
+    finite = [(a, b) for a, b in points if isfinite(a) and isfinite(b)]
+    step = max(1, -(-len(finite) // POINTS_MOST))
+    return finite[(len(finite) - 1) % step :: step] if finite else []
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    if low == high:
+        return low - (abs(low) or 1.0) * 0.1, high + (abs(high) or 1.0) * 0.1
+    return (0.0, high) if 0 <= low < high * 0.5 else (low, high)
+
+
+# --- machines over time ---------------------------------------------------------------------------------------
+
+ROW = 17  # pixels of a machine
+STRIP_LEFT = 150
+HATCH = Markup(
+    '<defs><pattern id="absent" width="5" height="5" patternUnits="userSpaceOnUse"><path d="M0 5L5 0" stroke="#8a8a8a"'
+    ' stroke-width="0.7" fill="none"/></pattern>'
+    '<pattern id="paused" width="4" height="4" patternUnits="userSpaceOnUse">'
+    '<circle cx="2" cy="2" r="0.8" fill="#8a8a8a"/></pattern></defs>'
+)
+
+
+class StripRow:
+    """One machine, or a group of some, bin by bin."""
+
+    def __init__(
+        self, name: str, levels: Sequence[float | None], paused: Sequence[bool], pulls: Sequence[bool],
+        pushes: Sequence[bool], failed: Sequence[bool], signs: Sequence[tuple[float, str]] = (),
+    ) -> None:  # fmt: skip
+        self.name = name
+        self.levels = levels  # busy of lent, 0 to 1; None where it lent nothing
+        self.paused, self.pulls, self.pushes, self.failed = paused, pulls, pushes, failed
+        self.signs = signs  # moments, in bins, of what happened to it, each with its sign
+
+
+def strip(rows: Sequence[StripRow], columns: int, seconds: float, restarts: Sequence[float], title: str) -> Markup:
+    """When each machine did what. `seconds` are those of all columns; `restarts` are in bins."""
+    if not rows or not columns:
+        return _empty(title)
+    wide = (WIDTH - STRIP_LEFT - RIGHT) / columns
+    height = ROW * len(rows)
+    drawn: list[Markup] = [HATCH]
+    runs: dict[str, list[str]] = {}
+    for i, row in enumerate(rows):
+        drawn.append(label(STRIP_LEFT - 6, i * ROW + 11, short(row.name, 22), "end"))
+        _add_runs(runs, [_fill(row, column) for column in range(columns)], i * ROW + 1.0, ROW - 7.0, wide)
+        _add_runs(runs, [ORANGE if one else None for one in row.pulls], i * ROW + ROW - 5.5, 1.8, wide)
+        _add_runs(runs, [GREEN if one else None for one in row.pushes], i * ROW + ROW - 3.2, 1.8, wide)
+    for fill, paths in runs.items():
+        kind = f"shade{SHADES.index(fill)}" if fill in SHADES else None
+        drawn.append(tag("path", d="".join(paths), fill=fill, class_=kind))
+    for i, row in enumerate(rows):
+        for column in [column for column, one in enumerate(row.failed) if one]:
+            drawn.append(label(STRIP_LEFT + (column + 0.5) * wide, i * ROW + 10, "▲", "middle", VERMILION, font_size=8))
+        for at, sign in row.signs:
+            drawn.append(label(STRIP_LEFT + at * wide, i * ROW + 10, sign, "middle", font_weight="bold"))
+    for at in restarts:
+        place = STRIP_LEFT + at * wide
+        drawn.append(line(place, 0, place, height, INK, stroke_dasharray="2 3"))
+    for tick in round_ticks(0, seconds, 6):
+        place = STRIP_LEFT + tick / seconds * wide * columns
+        drawn += [line(place, height, place, height + 4, INK), label(place, height + 16, _clock(tick), "middle")]
+    return drawing(WIDTH, height + 22, title, *drawn)
+
+
+def _clock(seconds: float) -> str:
+    return format_duration(seconds) if seconds else "0"
+
+
+def _fill(row: StripRow, column: int) -> str | None:
+    level = row.levels[column]
+    if level is None:
+        return "url(#paused)" if row.paused[column] else "url(#absent)"
+    return SHADES[min(len(SHADES) - 1, round(level * (len(SHADES) - 1)))]
+
+
+def _add_runs(into: dict[str, list[str]], fills: Sequence[str | None], top: float, height: float, wide: float) -> None:
+    """Neighbours of one fill are one rectangle, all rectangles of a fill one path."""
+    begin = 0
+    for column in range(1, len(fills) + 1):
+        if column == len(fills) or fills[column] != fills[begin]:
+            if (fill := fills[begin]) is not None:
+                left, width = STRIP_LEFT + begin * wide, (column - begin) * wide
+                into.setdefault(fill, []).append(
+                    f"M{number(left)} {number(top)}h{number(width)}v{number(height)}h-{number(width)}z"
+                )
+            begin = column
+
+
+def stacked(rows: Sequence[tuple[str, Sequence[float]]], kinds: Sequence[tuple[str, str]], title: str) -> Markup:
+    """A bar a row, in parts that add up to all of it. `kinds`: what each part is, and its fill."""
+    if not rows:
+        return _empty(title)
+    wide, drawn = WIDTH - STRIP_LEFT - RIGHT, [HATCH]
+    for i, (name, parts) in enumerate(rows):
+        left, whole = float(STRIP_LEFT), sum(parts)
+        drawn.append(label(STRIP_LEFT - 6, i * ROW + 12, short(name, 22), "end"))
+        for part, (_, fill) in zip(parts, kinds, strict=True):
+            width = wide * part / whole if whole else 0.0
+            if width >= 0.3:
+                drawn.append(
+                    tag("rect", x=left, y=i * ROW + 2, width=width, height=ROW - 4, fill=fill, stroke=INK,
+                        stroke_width=0.4)
+                )  # fmt: skip
+            if width > 34:
+                drawn.append(label(left + 3, i * ROW + 12, f"{part / whole:.0%}", colour=ink_on(fill)))
+            left += width
+    below = ROW * len(rows) + 8
+    for i, (name, fill) in enumerate(kinds):
+        left, top = STRIP_LEFT + (i % 4) * 172, below + 16 * (i // 4)
+        drawn += [
+            tag("rect", x=left, y=top, width=12, height=10, fill=fill, stroke=INK, stroke_width=0.4),
+            label(left + 17, top + 9, name),
+        ]
+    return drawing(WIDTH, below + 16 * ceil(len(kinds) / 4) + 4, title, *drawn)
+
+
+def ink_on(fill: str) -> str:
+    """Black or white, whichever can be read there."""
+    if not fill.startswith("#"):
+        return INK
+    parts = [int(fill[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return "#000000" if 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] > 0.179 else "#ffffff"
+
+
+def budgets(rows: Sequence[tuple[str, float, float, str]], mark: float | None, title: str) -> Markup:
+    """A bar a row against what there is: name, how much, of how much, and that in words; `mark`: what was asked for."""
+    if not rows:
+        return _empty(title)
+    most = max([max(much, there) for _, much, there, _ in rows] + [mark or 0.0]) or 1.0
+    wide, drawn = WIDTH - STRIP_LEFT - 150, list[Markup]()
+    for i, (name, much, there, said) in enumerate(rows):
+        top = i * ROW + 2
+        drawn += [
+            label(STRIP_LEFT - 6, top + 10, short(name, 22), "end"),
+            tag("rect", x=STRIP_LEFT, y=top, width=wide * there / most, height=ROW - 4, fill="none", stroke=FAINT),
+            tag("rect", x=STRIP_LEFT, y=top + 2, width=wide * much / most, height=ROW - 8, fill=BLUE),
+            label(STRIP_LEFT + wide * max(much, there) / most + 6, top + 10, said),
+        ]
+    if mark:
+        place = STRIP_LEFT + wide * mark / most
+        drawn.append(line(place, 0, place, ROW * len(rows), VERMILION, stroke_dasharray="4 3"))
+    return drawing(WIDTH, ROW * len(rows) + 4, title, *drawn)

@@ -1,0 +1,199 @@
+"""A report in a terminal, within 80 columns: one job on a screen, several in columns. Decides and fetches nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from muster.coordinator.display.tables import moment, short, table
+from muster.coordinator.report.gather import Gathered
+from muster.coordinator.report.values import JobReport, MachineBandwidth, MachineShare
+from muster.jobs.common.units import counted, format_duration, format_size
+
+LEAST_SHOWN, MOST_SHOWN = 10, 5  # machines, the least and the most occupied, where there are more than all of these
+MACHINES_MOST = 20
+TROUBLES_SHOWN = 3
+NONE = "-"
+
+
+def text(gathered: Gathered) -> str:
+    """All of it."""
+    if len(gathered.reports) == 1:
+        return _page(gathered.reports[0], gathered)
+    return "\n".join([_side_by_side(gathered.reports), *_own(gathered), *_advice(gathered.reports)])
+
+
+def _page(report: JobReport, gathered: Gathered) -> str:
+    lines = [f"{report.job}  {report.kind}, {report.state}    submitted {moment(report.created)}"]
+    if report.why:
+        lines.append(f"  {report.why}")
+    lines += [f"  {name:<10} {value}" for name, value in _measures(report)]
+    lines += _machines(report)
+    lines += _troubles(report)
+    return "\n".join([*lines, *_own(gathered), *_advice([report])])
+
+
+def seconds(value: float | None) -> str:
+    return NONE if value is None else format_duration(value)
+
+
+def size(value: float | None) -> str:
+    return NONE if value is None else format_size(round(value))
+
+
+def share(value: float | None) -> str:
+    return NONE if value is None else f"{value:.0%}"
+
+
+def number(value: float | None) -> str:
+    return NONE if value is None else f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"
+
+
+def _measures(report: JobReport) -> list[tuple[str, str]]:
+    """The five, a line or two each."""
+    response, shard, memory = report.response, report.response.shard, report.memory
+    first = f"first result {seconds(response.first_result)}, first layer {seconds(response.first_layer)}"
+    away = f", {seconds(report.away_seconds)} without a coordinator" if report.away_seconds else ""
+    held = f", held {seconds(report.held_seconds)}" if report.held_seconds else ""
+    peak = max((one for one in memory.machines if one.peak), key=lambda one: one.peak or 0, default=None)
+    most = f"{peak.name} {size(peak.peak)} of {size(peak.budget)} at most" if peak else "not seen"
+    asked = size(memory.asked) if memory.asked else "nothing"
+    least = report.fairness.least
+    said = f"; least {least.name}, {share(least.share)}{': ' + least.why if least.why else ''}" if least else ""
+    return [
+        ("response", f"makespan {seconds(response.makespan)}, {first}, queued {seconds(response.queue)}{held}{away}"),
+        ("", f"a shard: p50 {seconds(shard.p50)}, p95 {seconds(shard.p95)}, p99 {seconds(shard.p99)}, "
+         f"max {seconds(shard.max)} of {shard.count:,}"),
+        ("memory", f"{most} (a shard {size(memory.max)}); asked for: {asked}"),
+        ("bandwidth", f"in {size(report.bandwidth.in_bytes)}, out {size(report.bandwidth.out_bytes)}; "
+         f"committed {size(report.bandwidth.committed_bytes)}"),
+        ("fairness", f"{_fair(report)}{said}"),
+        ("effect", _effect(report)),
+    ]  # fmt: skip
+
+
+def _fair(report: JobReport) -> str:
+    told = [one for one in report.fairness.machines if one.share is not None]
+    if report.fairness.jain is None:
+        return "not known yet"
+    if len(told) == 1:
+        return f"1, one machine, {share(report.fairness.occupancy)} occupied"
+    return f"{report.fairness.jain:.2f} over {len(told)} machines, {share(report.fairness.occupancy)} occupied"
+
+
+def _effect(report: JobReport) -> str:
+    effect = report.effect
+    said = [f"{number(effect.shards_per_second)} shards/s"]
+    if effect.rows_per_second:
+        said.append(f"{number(effect.rows_per_second)} rows/s")
+    said.append(f"{share(effect.succeeded)} of attempts succeeded")
+    said += [f"{share(effect.useful)} useful"] if effect.useful is not None else []
+    return ", ".join([*said, *([f"{share(effect.computing)} computing"] if effect.computing is not None else [])])
+
+
+def shown_machines(report: JobReport) -> tuple[list[MachineShare], int]:
+    """Those that are worth a line, by their share, and how many there are beside."""
+    rows = sorted(report.fairness.machines, key=lambda one: (one.share is None, one.share or 0.0, one.name))
+    if len(rows) <= MACHINES_MOST:
+        return sorted(rows, key=lambda one: one.name), 0
+    return rows[:LEAST_SHOWN] + rows[-MOST_SHOWN:], len(rows) - LEAST_SHOWN - MOST_SHOWN
+
+
+def machine_cells(one: MachineShare, way: MachineBandwidth, peak: int | None) -> tuple[str, ...]:
+    """A machine's line, in the columns of MACHINE_HEADER."""
+    offered, idle = one.offered or 0.0, one.idle
+    held = (idle.room + idle.memory + idle.cut_off + idle.starting) if idle else 0.0
+
+    def part(value: float | None) -> str:
+        return share(value / offered) if value is not None and offered else NONE
+
+    return (
+        short(one.name, 18),
+        NONE if one.cores is None else str(one.cores),
+        share(one.share),
+        part(idle.input if idle else None),
+        part(held if idle else None),
+        part(idle.no_work if idle else None),
+        size(peak),
+        "in place" if way.way == "folder" else f"{size(way.input.mean)}/s" if way.input.mean else NONE,
+        f"{size(way.output.mean)}/s" if way.output.mean else NONE,
+        f"{one.committed:,}",
+    )
+
+
+MACHINE_HEADER = ("MACHINE", "CORES", "BUSY", "INPUT", "HELD", "IDLE", "PEAK", "IN", "OUT", "SHARDS")
+
+
+def _machines(report: JobReport) -> list[str]:
+    shown, more = shown_machines(report)
+    if not shown:
+        return ["  no machine has worked on it yet"]
+    ways = {one.name: one for one in report.bandwidth.machines}
+    peaks = {one.name: one.peak for one in report.memory.machines}
+    rows = [machine_cells(one, ways[one.name], peaks[one.name]) for one in shown]
+    found = [f"  {line}" for line in table(MACHINE_HEADER, rows, " rrrrrrrrr").splitlines()]
+    return [*found, f"  … and {more:,} more; --json has all"] if more else found
+
+
+def _troubles(report: JobReport) -> list[str]:
+    found = []
+    for one in report.troubles[:TROUBLES_SHOWN]:
+        found.append(
+            f"  {counted(one.count, 'failure')} ({one.code}): {one.line[:60]}, such as {one.layer}/{one.number}"
+        )
+    more = len(report.troubles) - TROUBLES_SHOWN
+    return [*found, f"  … and {more} more kinds of failures"] if more > 0 else found
+
+
+def _own(gathered: Gathered) -> list[str]:
+    own = gathered.own
+    if own is None:
+        return [f"  {gathered.why_not}"] if gathered.why_not else []
+    if not own.header:
+        return []
+    rows = [(short(one.job), *cells) for one, cells in zip(gathered.reports, own.rows, strict=True)]
+    return ["", table(("job", *own.header), rows, f".{own.right}")]
+
+
+def _advice(reports: Sequence[JobReport]) -> list[str]:
+    return [f"  {line}" for report in reports for line in [*report.notes, *report.advice]]
+
+
+# --- several jobs ---------------------------------------------------------------------------------------------
+
+Shown = tuple[str, Callable[[JobReport], float | None], Callable[[float | None], str]]
+COMPARED: Sequence[Shown] = (
+    ("makespan", lambda one: one.response.makespan, seconds),
+    ("queued", lambda one: one.response.queue, seconds),
+    ("first result", lambda one: one.response.first_result, seconds),
+    ("shard p50", lambda one: one.response.shard.p50, seconds),
+    ("shard p95", lambda one: one.response.shard.p95, seconds),
+    ("shard p99", lambda one: one.response.shard.p99, seconds),
+    ("peak memory", lambda one: max((m.peak or 0 for m in one.memory.machines), default=0) or None, size),
+    ("in", lambda one: float(one.bandwidth.in_bytes), size),
+    ("out", lambda one: float(one.bandwidth.out_bytes), size),
+    ("fairness", lambda one: one.fairness.jain, number),
+    ("occupancy", lambda one: one.fairness.occupancy, share),
+    ("shards/s", lambda one: one.effect.shards_per_second, number),
+    ("rows/s", lambda one: one.effect.rows_per_second, number),
+    ("succeeded", lambda one: one.effect.succeeded, share),
+    ("useful", lambda one: one.effect.useful, share),
+)
+
+
+def compared(reports: Sequence[JobReport]) -> list[tuple[str, ...]]:
+    """A row a measure, a column a job, each but the first with how much more or less it is than that."""
+    rows: list[tuple[str, ...]] = [("state", *(one.state for one in reports))]
+    for name, value, shown in COMPARED:
+        first = value(reports[0])
+        cells = [shown(first), *(f"{shown(value(one))}{_difference(first, value(one))}" for one in reports[1:])]
+        rows.append((name, *cells))
+    return rows
+
+
+def _difference(first: float | None, other: float | None) -> str:
+    return f" ({other / first - 1:+.0%})" if first and other is not None else ""
+
+
+def _side_by_side(reports: Sequence[JobReport]) -> str:
+    header = ("", *(short(one.job, 22) for one in reports))
+    return table(header, compared(reports), "." + "r" * len(reports))

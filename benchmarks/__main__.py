@@ -36,9 +36,7 @@ class Benchmark:
 
 
 BENCHMARKS = {
-    "kernel": Benchmark(
-        ("kernel",), "rows/s of 65,536 values", "kmeans1d, whose inertia is 0 to 0.6% less", 100.0
-    ),
+    "kernel": Benchmark(("kernel",), "rows/s of 65,536 values", "kmeans1d, whose inertia is 0 to 0.6% less", 100.0),
     "cluster": Benchmark(
         ("cluster",), "rows/s by folder, from submit to merged result", "the bare kernel in a process pool", 0.9
     ),

@@ -466,8 +466,10 @@ def _otherwise(state: State) -> str:
     """What those are at that run nothing."""
     waits = any(holding.waiting for holding in state.holdings.values())
     if not waits:
-        return "no_work" if state.talk.session and state.ready else "starting" if state.talk.session else "cut_off"
-    if not state.ready:
+        return (
+            "no_work" if state.talk.session and state.slots.ready else "starting" if state.talk.session else "cut_off"
+        )
+    if not state.slots.ready:
         return "starting"
     if not pull_policy.idle(state) or state.pull.stuck:
         return "input"

@@ -153,7 +153,7 @@ def bandwidth(record: JobFiguresKept, machines: Sequence[MachineFigures]) -> Ban
     return Bandwidth(
         in_bytes=sum(one.in_bytes for one in machines),
         out_bytes=sum(one.out_bytes for one in machines),
-        committed_bytes=record.totals.out_committed or sum(one.committed_bytes for one in machines),
+        committed_bytes=record.totals.bytes_committed or sum(one.committed_bytes for one in machines),
         machines=rows,
     )
 

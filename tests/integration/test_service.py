@@ -1,4 +1,4 @@
-"""`coordinator service` and `agent service` with a stand-in for systemd's user manager: what is asked of it, and when."""
+"""`coordinator service` and `agent service` beside a stand-in for systemd's user manager: what it is asked, and when."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def machine(name: str, busy: float = 90.0, **more: Any) -> MachineFigures:
 
 
 def record(**more: Any) -> JobFiguresKept:
-    totals = Tally(100, 100, rows=800, rows_committed=800, out_committed=1000)
+    totals = Tally(100, 100, rows=800, rows_committed=800, bytes_committed=1000)
     values: dict[str, Any] = {
         "job": "weights.1", "kind": "map", "state": "complete", "created": 100.0, "started": 101.0, "ended": 121.0,
         "first_commit": 104.0, "first_layer": 115.0, "last_commit": 120.0, "running": 21.0, "at": 130.0,

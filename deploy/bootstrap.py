@@ -44,6 +44,7 @@ say home "$HOME"
 say user "$(id -un)"
 say room "$(df -Pk "$HOME" | awk 'NR == 2 { print $4 }')"
 say platform "$(uname -s) $(uname -m) $(getconf GNU_LIBC_VERSION 2>/dev/null)"
+if [ -r /proc/meminfo ]; then say memory "$(awk '/^MemTotal:/ { print $2 }' /proc/meminfo)"; fi
 if [ -r "$base/$version/stamp" ]; then say stamp "$(cat "$base/$version/stamp")"; fi
 if [ -L "$base/current" ]; then say link "$(readlink "$base/current")"; fi
 tell='import sys; sys.path[:] = [p for p in sys.path if p]; print("%d.%d" % sys.version_info[:2])'
@@ -80,14 +81,22 @@ for way in "$at"/in/*; do if [ -S "$way" ]; then say way "$way"; fi; done
 if [ -s "$at/join.log" ]; then say last "$(tail -n 1 "$at/join.log")"; fi
 """
 
-# name, version, python, stamp, wheel (a file in incoming), index (`none`, or nothing)
+# name, version, python, stamp, wheel (a file in incoming), index (`none`, or nothing), needs (all it is to be installed
+# with, a line each; nothing: what the wheel says)
 INSTALL = r"""
 set -eu
 rm -rf "$base/$version"
 "$python" -m venv "$base/$version" || { rm -rf "$base/$version"; exit 1; }
 set -- --quiet --disable-pip-version-check
 if [ -n "$index" ]; then set -- "$@" --no-index --find-links "$base/incoming"; fi
-"$base/$version/bin/python" -m pip install "$@" "$base/incoming/$wheel" 1>&2
+pip() { "$base/$version/bin/python" -m pip install "$@" 1>&2; }
+if [ -n "$needs" ]; then
+  printf '%s\n' "$needs" >"$base/incoming/needs"
+  pip "$@" -r "$base/incoming/needs"
+  pip "$@" --no-deps "$base/incoming/$wheel"
+else
+  pip "$@" "$base/incoming/$wheel"
+fi
 printf '%s' "$stamp" >"$base/$version/stamp"
 rm -rf "$base/incoming"
 """

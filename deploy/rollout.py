@@ -35,6 +35,7 @@ DIALLED_SECONDS = 60.0
 POLL_SECONDS = 0.1
 LOCK = "deploy-lock"
 KNOWN_HOSTS = "deploy-known_hosts"
+PLAIN = "plain processes"  # as the step says it
 
 _T = TypeVar("_T")
 
@@ -61,7 +62,9 @@ class MachineOutcome(msgspec.Struct, frozen=True):
         """It all in a line."""
         if self.state == "failed":
             return f"{self.steps[-1].name}: {self.steps[-1].said}"
-        return ", ".join(step.name for step in self.steps if step.state == self.state) if self.state != "ok" else "-"
+        done = ", ".join(step.name for step in self.steps if step.state == self.state) if self.state != "ok" else ""
+        workers = [step.said for step in self.steps if step.name == "pool" and step.said.startswith(PLAIN)]
+        return "; ".join(filter(None, [done, *workers])) or "-"
 
 
 class Rollout:
@@ -87,6 +90,7 @@ class Rollout:
             machine, VERSION, self._stamp, wheel.NAME, self._server.address, self._known_hosts,
             str(self.root.launcher), self._wheelhouse is not None,
             lambda public, name: keys.confined(public, name, self.root.launcher),
+            wheel.requirements(without="ray"), wheel.build(self._stamp),
         )  # fmt: skip
 
     @contextmanager
@@ -186,7 +190,7 @@ class Rollout:
             self.await_agent(name, facts)
             return []
         if order.brings:
-            connection.send([self._wheel(), *self._wheels()], bootstrap.INCOMING)
+            connection.send([self._wheel(), *self._wheels(facts)], bootstrap.INCOMING)
         return connection.run(order.script, order.seconds)
 
     def _await_way(self, connection: MachineConnection) -> list[str]:
@@ -218,10 +222,13 @@ class Rollout:
             made = Path(self._folder.name) / wheel.NAME
             return made if made.exists() else wheel.make(Path(self._folder.name))
 
-    def _wheels(self) -> list[Path]:
+    def _wheels(self, facts: MachineFacts) -> list[Path]:
+        """Those of the wheelhouse that fit the machine; all of them where that cannot be told."""
         if self._wheelhouse is None:
             return []
-        return sorted(file for file in self._wheelhouse.glob("*.whl") if not file.name.startswith("muster_farm-"))
+        kind = steps.kind_of(facts)
+        found = sorted(file for file in self._wheelhouse.glob("*.whl") if not file.name.startswith("muster_farm-"))
+        return found if kind is None else wheel.fitting(found, kind.python, kind.tags)
 
 
 def on_all(machines: Sequence[Machine], work: Callable[[Machine], _T], at_once: int) -> list[_T]:

@@ -20,6 +20,8 @@ LEAST, BEYOND = (3, 10), (3, 15)  # versions of Python; setup.cfg has the same, 
 INSTALL_SECONDS = 1800.0
 RESTART_SECONDS = 60  # that a running agent has to finish what it computes
 STOP_SECONDS = 180.0  # for the whole of a restart
+RAY_PLATFORM = re.compile(r"Linux (x86_64|aarch64) glibc 2\.\d+", re.ASCII)  # for which its wheels are made
+RAY_MEMORY = 3 << 29  # bytes: its own processes take a third of that before anything is computed
 SOCKET_FOLDER_LIMIT = 98  # characters: a socket's whole path may have 107, its name has 8
 DOCTOR_SECONDS = 180.0
 
@@ -37,6 +39,8 @@ class WantedMachine:
     launcher: str  # of the root, on the server
     has_wheelhouse: bool = False
     confine: Callable[[str, str], str] = lambda public, name: ""  # the line of authorized_keys
+    without_ray: str = ""  # what is installed beside the wheel where Ray is not, a line each
+    build: str = ""  # what its environment is called: another build of the same version gets another
     dial: str = ""  # a script that is kept at work in place of an agent: of this server, for a machine it dials into
 
 
@@ -47,6 +51,7 @@ class MachineFacts(msgspec.Struct, frozen=True):
     user: str = ""
     platform: str = ""  # system, machine, and the C library where it is GNU's
     room: int = 0  # bytes free in its home
+    memory: int = 0  # bytes that it has; 0: it does not say
     stamp: str = ""
     link: str = ""
     own: str = ""  # the muster that the named interpreter has
@@ -94,8 +99,8 @@ def facts_of(lines: Iterable[str], line: str | None = None, agent: str = "", age
         for key in ("home", "user", "platform", "stamp", "link", "own", "key", "cron", "last", "kept", "way")
     }
     flags = {key: key in said for key in ("manager", "enabled", "lingers", "crontab", "restart")}
-    room = int(said["room"]) * 1024 if said.get("room", "").isdecimal() else 0
-    more = {"room": room, "pythons": tuple(dict.fromkeys(pythons)), "files": texts, "runs": tuple(runs)}
+    sizes = {key: int(said[key]) * 1024 if said.get(key, "").isdecimal() else 0 for key in ("room", "memory")}
+    more = {**sizes, "pythons": tuple(dict.fromkeys(pythons)), "files": texts, "runs": tuple(runs)}
     known = {"doctor": said.get("doctor"), "line": line, "agent": agent, "agent_version": agent_version}
     return msgspec.convert({**words, **flags, **more, **known}, MachineFacts)
 
@@ -161,7 +166,7 @@ def python(wanted: WantedMachine, facts: MachineFacts) -> Look:
     if facts.own == wanted.version:
         return _ok(f"{wanted.machine.wish.python} has muster {facts.own}")
     if facts.stamp:
-        return _ok(f"in ~/{bootstrap.BASE}/{wanted.version}")
+        return _ok(f"in ~/{bootstrap.BASE}/{wanted.build}")
     found = usable(facts)
     if found:
         return _ok(f"{found[0]}, {found[1]}")
@@ -176,29 +181,32 @@ def python(wanted: WantedMachine, facts: MachineFacts) -> Look:
     )
 
 
+def pool(wanted: WantedMachine, facts: MachineFacts) -> Look:
+    return _ok(workers(wanted, facts) or "Ray")
+
+
 def install(wanted: WantedMachine, facts: MachineFacts) -> Look:
     if facts.own == wanted.version:
         return _ok(f"{facts.own}, not ours to change")
-    if facts.stamp != wanted.stamp:
-        said = (
-            f"install {wanted.version}" if not facts.stamp else f"install {wanted.version} again: it is another build"
-        )
-        found = usable(facts)
-        chosen = found[1] if found else f"{facts.home}/{bootstrap.BASE}/{wanted.version}/bin/python"
-        given = {"name": wanted.machine.name, "version": wanted.version, "python": chosen, "stamp": wanted.stamp}
-        index = "none" if wanted.has_wheelhouse else ""
-        text = bootstrap.script(bootstrap.INSTALL, **given, wheel=wanted.wheel, index=index)
-        return Look("change", said, order=RunScript(text, INSTALL_SECONDS, brings=True))
-    return _ok(wanted.version)
+    if facts.stamp == wanted.stamp:
+        return _ok(wanted.version)
+    found, said = usable(facts), f"install {wanted.version}"
+    if found is None:
+        return Look("change", said)
+    given = {"name": wanted.machine.name, "version": wanted.build, "python": found[1], "stamp": wanted.stamp}
+    index = "none" if wanted.has_wheelhouse else ""
+    needs = wanted.without_ray if workers(wanted, facts) else ""
+    text = bootstrap.script(bootstrap.INSTALL, **given, wheel=wanted.wheel, index=index, needs=needs)
+    return Look("change", said, order=RunScript(text, INSTALL_SECONDS, brings=True))
 
 
 def switch(wanted: WantedMachine, facts: MachineFacts) -> Look:
     """The link that agents are started by: with it, all of them on that machine change versions."""
-    if facts.own == wanted.version or facts.link == wanted.version:
+    if facts.own == wanted.version or facts.link == wanted.build:
         return _ok(wanted.version)
     was = f", it was {facts.link}" if facts.link else ""
-    script = bootstrap.script(bootstrap.LINK, name=wanted.machine.name, version=wanted.version)
-    return Look("change", f"use {wanted.version}{was}", order=RunScript(script))
+    script = bootstrap.script(bootstrap.LINK, name=wanted.machine.name, version=wanted.build)
+    return Look("change", f"use {wanted.build}{was}", order=RunScript(script))
 
 
 def key(wanted: WantedMachine, facts: MachineFacts) -> Look:
@@ -299,6 +307,7 @@ Step = tuple[str, Callable[[WantedMachine, MachineFacts], Look]]
 STEPS: tuple[Step, ...] = (
     ("login", login),
     ("python", python),
+    ("pool", pool),
     ("muster", install),
     ("version", switch),
     ("key", key),
@@ -310,7 +319,8 @@ STEPS: tuple[Step, ...] = (
     ("joined", joined),
 )
 
-BESIDE = STEPS[:3]  # these change nothing for an agent that runs
+BESIDE = STEPS[:4]  # these change nothing for an agent that runs
+KEEPING: tuple[Step, ...] = (("files", files), ("service", service))  # of what is kept at work and is no agent
 
 # --- what several of them want to know ---
 
@@ -349,6 +359,8 @@ def files_of(wanted: WantedMachine, facts: MachineFacts) -> dict[str, str]:
     """The texts of an agent's files; `unit` where systemd is to start it."""
     at, name = _at(wanted, facts), wanted.machine.name
     program, options = _program(wanted, facts), wanted.machine.join
+    if workers(wanted, facts) and wanted.machine.option("--pool") is None:
+        options = (*options, "--pool", "processes")
     found = {
         "known_hosts": wanted.known_hosts,
         "ssh_config": services.ssh_config(at, program if wanted.machine.wish.reach == "in" else None),
@@ -363,7 +375,7 @@ def files_of(wanted: WantedMachine, facts: MachineFacts) -> dict[str, str]:
 
 def probe(wanted: WantedMachine) -> str:
     machine = wanted.machine
-    given = {"name": machine.name, "version": wanted.version, "python": machine.wish.python}
+    given = {"name": machine.name, "version": wanted.build, "python": machine.wish.python}
     return bootstrap.script(bootstrap.PROBE, **given, service=machine.wish.service)
 
 
@@ -378,6 +390,18 @@ def logs(wanted: WantedMachine, facts: MachineFacts, lines: int, follow: bool) -
     machine = wanted.machine
     given = {"name": machine.name, "program": _program(wanted, facts), "spool": machine.option("--spool") or ""}
     return bootstrap.script(bootstrap.LOGS, **given, lines=str(lines), follow="-f" if follow else "")
+
+
+def workers(wanted: WantedMachine, facts: MachineFacts) -> str:
+    """Why the machine's workers are plain processes; "" where Ray starts them."""
+    named = wanted.machine.option("--pool")
+    if named is not None:
+        return "" if named == "ray" else "plain processes, as the inventory says"
+    if not RAY_PLATFORM.fullmatch(facts.platform):
+        return f"plain processes: Ray has no wheel for {facts.platform.strip() or 'it'}"
+    if 0 < facts.memory < RAY_MEMORY:
+        return f"plain processes: with {units.format_size(facts.memory)} of memory there is no room for Ray"
+    return ""
 
 
 def way_in(wanted: WantedMachine, facts: MachineFacts) -> str:

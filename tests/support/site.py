@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from docs.examples.own_sshd import LOOPBACK
+from muster.deploy import wheel
 from muster.jobs.common import launch
 from tests.support import sshd
 from tests.support.farm import FarmHarness
@@ -98,13 +99,16 @@ class Target:
         (self.programs / name).write_text(text)
         (self.programs / name).chmod(0o755)
 
-    def has_venv(self, version: str) -> None:
-        """One of this version, as `up` makes it: it is this interpreter's."""
-        programs = self.base / version / "bin"
+    def has_venv(self, name: str = "", python: Path = Path(sys.executable), stamp: str = "") -> str:
+        """One called so, as `up` makes it, with this interpreter; by default of this build. Its name."""
+        stamp = stamp or _stamp()
+        name = name or wheel.build(stamp)
+        programs = self.base / name / "bin"
         programs.mkdir(parents=True)
-        (programs / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        (programs / "python").write_text(f'#!/bin/sh\nexec {python} "$@"\n')
         (programs / "python").chmod(0o755)
-        (self.base / version / "stamp").write_text(_stamp())
+        (self.base / name / "stamp").write_text(stamp)
+        return name
 
     def has_systemd(self) -> None:
         put_systemd(self.programs)

@@ -14,21 +14,24 @@ import pytest
 from muster.deploy import bootstrap, services, steps
 from muster.deploy.commands.options import teller
 from muster.deploy.inventory import Machine, MachineWish
-from muster.deploy.rollout import StepResult
+from muster.deploy.rollout import MachineOutcome, StepResult
 from muster.deploy.steps import Authorize, Await, Dial, MachineFacts, RunScript, WantedMachine, facts_of
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKpYFF79AgXCiwAMg8j4pZZVG5BKJLyHghPB9C0Q8qBV"
 LAB3 = Machine("lab3", "cy@lab3", MachineWish(), ("--cpus", "4", "--spool", "/big disk/spool"))
 WANTED = WantedMachine(
     LAB3, "0.2.0", "digest", "the.whl", "me@server", "server ssh-ed25519 AAAA\n", "/root/connect",
-    confine=lambda public, name: f"{public} {name}",
+    confine=lambda public, name: f"{public} {name}", build="0.2.0-digest",
 )  # fmt: skip
 SCRIPTS = ("PROBE", "INSTALL", "LINK", "KEY", "WRITE", "DOCTOR", "START", "REMOVE", "LOGS")
 
 
 def settled(**more: object) -> MachineFacts:
     """A machine of which nothing is to be changed, but for `more`."""
-    bare = MachineFacts(home="/home/cy", user="cy", stamp="digest", link="0.2.0", key=f"{KEY} lab3", crontab=True)
+    bare = MachineFacts(
+        home="/home/cy", user="cy", stamp="digest", link="0.2.0-digest", key=f"{KEY} lab3", crontab=True,
+        platform="Linux x86_64 glibc 2.36",
+    )  # fmt: skip
     files = steps.files_of(WANTED, bare)
     cron = services.cron_line("/home/cy/.local/share/muster/agents/lab3")
     found = msgspec.structs.replace(
@@ -52,12 +55,13 @@ def test_a_bare_machine_wants_every_step_in_order() -> None:
     assert not_right(bare) == ["muster", "version", "key", "authorized", "files", "doctor", "service", "joined"]
     order = steps.install(WANTED, bare).order
     assert isinstance(order, RunScript) and order.brings and "python=/opt/py/bin/python3" in order.script
+    assert "version=0.2.0-digest" in order.script  # beside another build of the same version, which an agent may run
 
 
 @pytest.mark.parametrize(
     ("change", "steps_"),
     [
-        ({"stamp": "old"}, ["muster"]),
+        ({"stamp": "old", "pythons": (("3.12", "/opt/py/bin/python3"),)}, ["muster"]),
         ({"link": "0.1.0"}, ["version"]),
         ({"key": ""}, ["key", "authorized"]),
         ({"line": None}, ["authorized"]),
@@ -143,6 +147,38 @@ def test_the_wheels_that_fit_a_machine_are_named_as_pip_does() -> None:
     )
     for platform in ("Linux x86_64", "Darwin arm64", "", "Linux x86_64 glibc two", "Linux x86_64 glibc 2"):
         assert steps.kind_of(MachineFacts(platform=platform, pythons=pythons)) is None
+
+
+@pytest.mark.parametrize(
+    ("platform", "memory", "named", "why"),
+    [
+        ("Linux x86_64 glibc 2.36", 8 << 30, "", ""),
+        ("Linux aarch64 glibc 2.17", 0, "", ""),
+        ("Linux x86_64", 8 << 30, "", "Ray has no wheel for Linux x86_64"),  # musl
+        ("Linux armv7l glibc 2.31", 8 << 30, "", "Ray has no wheel for Linux armv7l glibc 2.31"),
+        ("Linux x86_64 glibc 2.36", 1 << 30, "", "with 1 GiB of memory there is no room for Ray"),
+        ("Linux x86_64", 1 << 30, "ray", ""),
+        ("Linux x86_64 glibc 2.36", 8 << 30, "processes", "as the inventory says"),
+    ],
+)
+def test_where_ray_has_no_wheel_or_no_room_workers_are_plain_processes(
+    platform: str, memory: int, named: str, why: str
+) -> None:
+    join = (*LAB3.join, "--pool", named) if named else LAB3.join
+    machine = replace(WANTED, machine=msgspec.structs.replace(LAB3, join=join), without_ray="numpy\nclick")
+    facts = MachineFacts(home="/h", platform=platform, memory=memory, pythons=(("3.12", "/opt/py/bin/python3"),))
+    said = steps.pool(machine, facts).said
+    assert why in said and said.startswith("plain processes") == bool(why)
+    order = steps.install(machine, facts).order
+    assert isinstance(order, RunScript) and ("needs='numpy\nclick'" in order.script) == bool(why)
+    words = steps.files_of(machine, facts)["join"]
+    assert ("--pool processes" in words) == bool(why) and words.count("--pool") == bool(why or named)
+
+
+def test_the_table_says_so() -> None:
+    done = [StepResult("pool", "ok", "plain processes: why"), StepResult("muster", "changed", "install")]
+    assert MachineOutcome("lab3", "changed", done).said == "muster; plain processes: why"
+    assert MachineOutcome("lab3", "ok", [StepResult("pool", "ok", "Ray")]).said == "-"
 
 
 def dmz(**more: object) -> tuple[WantedMachine, MachineFacts]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import click
+import msgspec
 
 from muster import VERSION
 from muster.coordinator.api.requests import StatusAsk
@@ -19,6 +20,8 @@ from muster.deploy.commands.options import Asked, check_option, deploy_options, 
 from muster.deploy.rollout import alone, on_all
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import LinkError, RefusedError
+from muster.jobs.contract.plan import decode_plan
+from muster.jobs.kinds.registry import kernels
 
 RESTART_SECONDS = 180.0
 
@@ -26,7 +29,7 @@ RESTART_SECONDS = 180.0
 @click.command(epilog=example("deploy upgrade --check", "deploy upgrade"))
 @deploy_options
 @check_option
-@click.option("--now", is_flag=True, help="Do it also during a training, which then goes on from its last checkpoint.")
+@click.option("--now", is_flag=True, help="Do it although jobs lose or wait for something.")
 @wheelhouse_option
 def command(
     asked: Asked,
@@ -39,37 +42,62 @@ def command(
     The new version is put beside the old one everywhere first. Only when all machines have it, the coordinator is
     started anew and each machine's link is switched. Spools are kept, and nothing is computed again. To go back,
     install the earlier version here, and type `deploy upgrade` again.
+
+    It is refused, and --check says so, while a training runs, which would go back to its last checkpoint, and while
+    there is a job of a kind whose numerics changed, which only machines with the earlier version could finish.
     """
     tell = teller(asked.as_json)
     with site(asked, wheelhouse) as found, alone(found.rollout.root):
         bring = found.rollout.bring
-        if not dry and not now:
-            _refuse_during(ask_daemon.ask(found.rollout.root, StatusAsk(), Status).jobs)
+        root = found.rollout.root
+        obstacles = obstacles_of(root, ask_daemon.ask(root, StatusAsk(), Status).jobs)
+        if dry or now:
+            for line in obstacles:
+                click.echo(f"note: {line}", err=True)
+        elif obstacles:
+            raise RefusedError("; ".join(obstacles), "wait until they have ended; --now does it all the same")
         if not dry:
             there = on_all(found.machines, lambda one: bring(one, dry, tell, True, steps.BESIDE), asked.at_once)
             if any(one.state == "failed" for one in there):
                 click.echo("no machine was switched: all must have the new version first", err=True)
                 return finish(there, asked.as_json)
-            _restart(found.rollout.root)
+            _restart(root)
         return finish(on_all(found.machines, lambda one: bring(one, dry, tell, True), asked.at_once), asked.as_json)
 
 
-def _refuse_during(jobs: Iterable[JobStatus]) -> None:
-    """A training loses what it did since its last checkpoint: whoever wants that says so."""
-    running = [job.id for job in jobs if job.progress is not None and job.state == "running"]
-    if running:
-        hint = f"wait for its end, or `coordinator pause {running[0]}`; --now does it all the same"
-        raise RefusedError(f"{', '.join(running)} would go back to its last checkpoint", hint)
+def obstacles_of(root: Root, jobs: Iterable[JobStatus]) -> list[str]:
+    """What jobs would lose, or wait for: whoever wants that says so."""
+    running = [job for job in jobs if not job.is_over and job.state != "damaged"]
+    known, found = kernels(), []
+    for job in running:
+        if job.progress is not None and job.state == "running":
+            found.append(f"{job.id} would go back to its last checkpoint")
+        work = decode_plan(root.job(job.id).plan.read_bytes()).work
+        if work.kind in known and known[work.kind] != work.kernel:
+            ours = f"of kind {work.kind}, this version has {known[work.kind]}"
+            found.append(f"{job.id} would stand still: it was planned with version {work.kernel} {ours}")
+    return found
 
 
 def _restart(root: Root) -> None:
-    """The coordinator as this version, if it is another."""
+    """The coordinator as this version, if it is another; by systemd, where that keeps it at work."""
     if ask_daemon.ask(root, StatusAsk(), Status).version == VERSION:
         return
-    for command_ in (roots.command("stop", root.path), [*roots.command("serve", root.path), "--detach"]):
-        done = subprocess.run(
-            command_, capture_output=True, text=True, timeout=RESTART_SECONDS, check=False, stdin=subprocess.DEVNULL
-        )
+    shown = _run([*roots.command("service", root.path), "show", "--json"])
+    if shown.returncode == 0:
+        memory = str(msgspec.json.decode(shown.stdout)["unit"]["memory_max"])
+        limit = ["--memory", memory] if memory.isdecimal() else []
+        orders = [[*roots.command("service", root.path), "install", *limit]]
+    else:
+        orders = [roots.command("stop", root.path), [*roots.command("serve", root.path), "--detach"]]
+    for order in orders:
+        done = _run(order)
         if done.returncode:
             raise LinkError(f"the coordinator cannot be started anew: {done.stderr.strip()}", f"see {root.log}")
     click.echo(f"the coordinator runs {VERSION}", err=True)
+
+
+def _run(command_: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command_, capture_output=True, text=True, timeout=RESTART_SECONDS, check=False, stdin=subprocess.DEVNULL
+    )

@@ -1,4 +1,4 @@
-"""`coordinator service` and `agent service` beside a stand-in for systemd's user manager: what it is asked, and when."""
+"""`coordinator service` and `agent service` with a stand-in for systemd's user manager."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ def test_an_agent_is_kept_as_it_last_joined(farm: FarmHarness) -> None:
     farm.start()
     words = ["join", str(farm.root.path), "--name", "desk", "--cpus", "1", "--memory", "2GiB", "--env", "own"]
     words[-1] = f"own={shutil.which('python3')}"
-    assert farm.agent_command(*words, "--detach").returncode == 0
+    assert farm.agent_command(*words, "--detach").returncode in (0, 9)  # 9: on a busy machine it has no link yet
+    until(lambda: farm.is_live("desk"), "the agent", 90.0)
     busy = farm.agent_command("service", "install")
     assert busy.returncode == 7 and "`agent leave --name desk`, then this" in busy.stderr
     assert farm.agent_command("leave").returncode == 0

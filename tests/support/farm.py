@@ -251,6 +251,11 @@ class FarmHarness:
         found = [one for one in self.ask(AgentsAsk(), Agents).agents if one.name == name]
         return found[0] if found else None
 
+    def agents_now(self) -> list[AgentStatus]:
+        """Those that are connected and take work."""
+        agents: list[AgentStatus] = self.ask(AgentsAsk(), Agents).agents
+        return [one for one in agents if one.state == "live"]
+
     def is_live(self, name: str) -> bool:
         """Whether an agent of that name is connected and takes work."""
         found = self.agent_status(name)

@@ -6,7 +6,7 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,11 +129,11 @@ class Target:
 class Site:
     """A farm whose server has an sshd, and machines around it."""
 
-    def __init__(self, folder: Path, names: Sequence[str]) -> None:
+    def __init__(self, folder: Path, names: Sequence[str], env: Mapping[str, str]) -> None:
         self.folder = folder
         self.farm = FarmHarness(folder / "farm")
         self.server = Sshd(folder / "server", env=self.farm.marked)
-        self.targets = {name: Target(folder, name, self.farm.marked) for name in names}
+        self.targets = {name: Target(folder, name, {**self.farm.marked, **env}) for name in names}
         self.inventory = folder / "inventory.yaml"
         self.fields: dict[str, dict[str, Any]] = {name: {} for name in names}
         self.server_fields: dict[str, Any] = {}
@@ -206,10 +206,10 @@ class Site:
 
 
 @contextlib.contextmanager
-def running(folder: Path, *names: str) -> Iterator[Site]:
-    """A site, with nothing of its machines left at the end."""
+def running(folder: Path, *names: str, env: Mapping[str, str] | None = None) -> Iterator[Site]:
+    """A site, with nothing of its machines left at the end. `env`: of what runs on the machines, beside the usual."""
     sshd.require()
-    site = Site(folder, names)
+    site = Site(folder, names, env or {})
     try:
         site.start()
         yield site

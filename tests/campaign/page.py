@@ -27,7 +27,7 @@ tests.
   serial run gives and with word of it to its user, and no process, temporary file or listener may be left. A job that
   was given up since its driver or a shard was killed five times in a row is tried again.
 - **power**: the root is on an ext4 that is shut down without a flush, checked by fsck, mounted and served again. What
-  was submitted or acknowledged must be there, once, and each result be what a serial run gives.
+  was submitted or acknowledged must be there, once, and each layer that has a manifest be what a serial run gives.
 - **full**: below the root or the spool no byte or no inode is left, while a job runs and at a start. Somebody must say
   so, and the job go on by itself once there is room; what is started must end with exit code 8 and say where to make
   room.

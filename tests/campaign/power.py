@@ -25,6 +25,7 @@ class Power:
         self.farm = FarmHarness(folder)
         self.agent: SimulatedAgent | None = None
         self._jobs: list[str] = []
+        self._wanted: dict[str, dict[str, dict[str, bytes]]] = {}  # job → what each layer's arrays have to be
         self._watched: list[str] = []  # that were under way when the daemon was last started
         self._steps = 0
 
@@ -39,6 +40,7 @@ class Power:
         while len(self._watched) < JOBS:
             self._watched.append(self.farm.submit(arrays(seed=len(self._jobs))))
             self._jobs.append(self._watched[-1])
+            self._wanted[self._watched[-1]] = self.farm.serial(self._watched[-1])
         if self.agent is None:
             self.agent = self.farm.agent()
         self._work_a_while(self.agent)
@@ -66,6 +68,10 @@ class Power:
                 self.farm.audit(job, self.agent)
             except AssertionError as error:
                 self.line.broke("twice" if "twice" in str(error) else "lost", f"{job}: {error}")
+            for layer, files in self.farm.merged(job).items():
+                self.line.found["a layer that may be read is whole"] += 1
+                if files != self._wanted[job][layer]:
+                    self.line.broke("wrong", f"{job}/{layer} has a manifest, and not what it has to have")
 
     def end(self) -> None:
         """All of them come to their end, and are compared."""
@@ -75,7 +81,7 @@ class Power:
             try:
                 self.agent.work(lambda job=job: self.farm.status(job).state == "complete")  # type: ignore[misc]
                 self.line.compared += 1
-                self.farm.check_result(job)
+                assert self.farm.merged(job) == self._wanted[job]
             except AssertionError as error:
                 self.line.broke("wrong" if self.farm.status(job).state == "complete" else "wedged", f"{job}: {error}")
 

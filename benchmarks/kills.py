@@ -10,6 +10,8 @@ to merged result, in turn; `ours` is the median of the rates with kills, `peer` 
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -62,6 +64,7 @@ def main() -> None:
     options.add_argument("--runs", type=int, default=7)
     options.add_argument("--seed", type=int, default=1)
     given = options.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # what was started is ended, too
     print(machine(), flush=True)
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as made:
         struck = Struck(Path(made) / "farm", given)

@@ -79,9 +79,10 @@ class JobFigures:
     memory_said: str = ""  # of the last of those, where it was and what was said of it
     spread: Counter[int] = field(default_factory=Counter)  # bucket of seconds → shards, transfer included
 
-    def finished(self, agent: str, report: Finished, count: int) -> None:
+    def finished(self, agent: str, report: Finished, count: int, fresh: int) -> None:
+        """`fresh`: those of the count that are not committed yet. Of all others the commit told already."""
         done = self.by_agent.setdefault(agent, ShardsDone())
-        done.shards += count
+        done.shards += fresh
         done.rows += report.rows
         done.bytes_in += report.in_bytes
         done.bytes_out += report.out_bytes

@@ -24,6 +24,7 @@ LOSSES_TO_QUARANTINE = 5
 MACHINES_TO_QUARANTINE = 3
 STRIKES_TO_BAR = 3  # different shards failed in a row on one machine, after the job's first success
 FAILURES_TO_HALT_ALONE = 3  # different shards failed on a lone machine, with no success
+SHOWN_CHARS = 200  # of a failure's message, in why a job is halted
 
 
 def unquarantine(state: State, layer: Layer, numbers: RangeSet) -> None:
@@ -53,7 +54,7 @@ def fail(state: State, agent: Agent, failure: Failure) -> None:
     state.emit(StoreFailure(job.id, layer.digest, agent.name, failure, poison))
     _let_go(state, agent, layer, run, one, one if poison else RangeSet())
     if not final:
-        _blame(state, agent, job, layer, failure.number)
+        _blame(state, agent, job, layer, failure)
     _after_quarantine(state, job, layer, poison)
 
 
@@ -131,12 +132,12 @@ def _after_quarantine(state: State, job: Job, layer: Layer, happened: bool) -> N
         layers.settle_layer(state, layer)
 
 
-def _blame(state: State, agent: Agent, job: Job, layer: Layer, number: int) -> None:
+def _blame(state: State, agent: Agent, job: Job, layer: Layer, failure: Failure) -> None:
     """A bug is not a poison shard, nor a bad machine a bad job."""
-    shard = (layer.digest, number)
+    shard = (layer.digest, failure.number)
     if not job.succeeded:
         job.first_failures.setdefault(agent.name, set()).add(shard)
-        _halt_if_hopeless(state, job)
+        _halt_if_hopeless(state, job, failure.message[:SHOWN_CHARS])
         return
     strikes = agent.strikes.setdefault(job.id, [])
     if shard in strikes:
@@ -146,16 +147,18 @@ def _blame(state: State, agent: Agent, job: Job, layer: Layer, number: int) -> N
         _bar(state, agent, job, strikes)
 
 
-def _halt_if_hopeless(state: State, job: Job) -> None:
+def _halt_if_hopeless(state: State, job: Job, last: str) -> None:
+    """`last`: what was said of the last failure, as one of them is mostly all of them."""
     if job.state != "running":
         return
     shards = set().union(*job.first_failures.values())
     machines = len(job.first_failures)
     alone = sum(state.eligible(agent, job) for agent in state.by_session.values()) <= 1
     if machines >= 2 and len(shards) >= 2:
-        job_states.halt(state, job, f"{len(shards)} different shards failed on {machines} machines, and none succeeded")
+        failed = f"{len(shards)} different shards failed on {machines} machines, and none succeeded"
+        job_states.halt(state, job, f"{failed}; the last: {last}")
     elif alone and len(shards) >= FAILURES_TO_HALT_ALONE:
-        job_states.halt(state, job, f"{len(shards)} different shards failed, and none succeeded")
+        job_states.halt(state, job, f"{len(shards)} different shards failed, and none succeeded; the last: {last}")
 
 
 def _others(state: State, agent: Agent, job: Job) -> bool:

@@ -168,8 +168,10 @@ def _more_errors(value: object, first: FieldError) -> Iterator[FieldError]:
             return
         except FieldError as other:
             error = other
-        except JobFileError:
-            return  # of the kind
+        except JobFileError as wrong:  # there is no such kind, and what else is wrong depends on it
+            if "kind" not in gone and wrong.message.startswith("kind: "):
+                yield FieldError("kind", wrong.message.removeprefix("kind: "), wrong.hint)
+            return
         meant = next((path for path in called if error.path.startswith(path)), "")
         error.place = called.get(meant, "") + error.path[len(meant) :]
         guessed = bool(meant) and error.path == meant  # a value of another kind: something else was meant

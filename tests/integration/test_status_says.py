@@ -11,7 +11,7 @@ import pytest
 
 from muster.coordinator.api.requests import StatusAsk
 from muster.coordinator.api.status import Status
-from muster.coordinator.protocol import control
+from muster.coordinator.protocol import control, transfer
 from tests.support.farm import FarmHarness, arrays, running, until
 
 LEASE_SECONDS = 16.0  # of which a quarter is silence
@@ -48,6 +48,26 @@ def test_a_machine_that_runs_fewer_shards_for_their_memory_says_so_of_that_job_a
     assert notes(farm, job) == [f"  note      one: {why}"] and notes(farm, other) == []
     agent.sync(hungry=False)
     assert notes(farm, job) == []
+
+
+def test_a_shard_whose_bundle_is_sooner_than_its_report_is_finished_once(farm: FarmHarness) -> None:
+    job, agent = farm.submit(arrays(1)), farm.agent()
+    agent.join()
+    agent.sync()
+    count = agent.compute()
+    for part in list(agent.parts):
+        assert isinstance(agent.push(part), transfer.Settled)
+    agent.sync(hungry=False)
+    status = farm.status(job)
+    assert (status.totals.committed, status.agents[0].shards) == (count, count)
+
+
+def test_a_job_that_is_halted_says_what_its_shards_failed_with(farm: FarmHarness) -> None:
+    job, agent = farm.submit(arrays(1)), farm.agent()
+    agent.join()
+    agent.fails = {("a", number) for number in range(6)}
+    agent.work(lambda: farm.status(job).state == "halted")
+    assert farm.status(job).why == "3 different shards failed, and none succeeded; the last: it is poison"
 
 
 def test_a_machine_that_is_silent_is_not_shown_as_live(tmp_path: Path) -> None:

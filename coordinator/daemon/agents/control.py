@@ -148,8 +148,9 @@ def _count_finished(engine: Engine, agent: Agent, sync: Sync) -> None:
         layer, key = engine.open_layer(report.layer), (report.layer, report.boot, report.attempt)
         if layer is None or not (key in agent.holdings or key in agent.ended):
             continue
-        if count := len(RangeSet.canonical(report.numbers) & layer.whole):
-            engine.jobs[layer.job].figures.finished(agent.name, report, count)
+        if told := RangeSet.canonical(report.numbers) & layer.whole:
+            fresh = len(told - layer.committed)
+            engine.jobs[layer.job].figures.finished(agent.name, report, len(told), fresh)
 
 
 def _note_news(engine: Engine, agent: Agent, news: Sync | Hello) -> None:

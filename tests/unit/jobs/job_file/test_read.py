@@ -55,6 +55,14 @@ def test_all_that_is_wrong_is_said_at_once_each_with_its_line() -> None:
     }
 
 
+def test_a_kind_that_is_not_there_is_said_with_the_rest() -> None:
+    error = refused(head="name: a\nkind: tinny\nsource: w\n", more="attempts: none\n")
+    assert [said.partition(":")[2] for said in (*error.earlier, error.message)] == [
+        "4: attempts: expected a whole number, got text",
+        "2: kind: there is no kind 'tinny'",
+    ]
+
+
 def test_what_follows_from_another_error_is_not_said() -> None:
     assert refused("shard: {rows: x}\n").earlier == ()
     assert refused(head="name: a b\nkind: tiny\nsource: w\n", more="attempts: x\n").earlier != ()

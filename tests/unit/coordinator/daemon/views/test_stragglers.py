@@ -153,7 +153,7 @@ def test_the_median_is_that_of_shards_to_a_tenth() -> None:
     for seconds, count in ((0.01, 2), (900.0, 1), (3.0, 5)):
         assert figures.median() == 0.0
         report = Finished("j", "L", 1, 1, [], count, seconds * count, 0.0, 0, 0, 0)
-        figures.finished("one", report, count)
+        figures.finished("one", report, count, count)
     assert 2.7 < figures.median() < 3.3
 
 

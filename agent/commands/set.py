@@ -26,6 +26,8 @@ def command(settings: tuple[str, ...], name: str | None, spool: Path | None, as_
     words = dict(_word(text) for text in settings)
     state = wish(spool, name, lambda known: lending.changed(known, words))
     said = f"{state.name} lends {counted(state.cpus, 'cpu')}" if state.cpus else f"{state.name}: {state.why_idle}"
+    if state.cpus > lending.cores():
+        said += f", and this machine has {lending.cores()}: its shards will wait for each other"
     say_done(state, said, as_json)
     return 0
 

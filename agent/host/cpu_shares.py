@@ -101,9 +101,13 @@ def machine(boot_id: Path = BOOT_ID) -> str:
 
 
 def told(cpus: int, others: Sequence[Share], cores: int) -> str:
-    """What a person should know of it; "" for an agent that is alone."""
+    """What a person should know of it; "" for an agent that is alone and lends no more than there is."""
     if not others:
-        return ""
+        return (
+            f"lends {cpus} cpus, and this machine has {cores}: its shards will wait for each other"
+            if cpus > cores
+            else ""
+        )
     names = ", ".join(f"{other.name} ({other.cpus})" for other in others)
     if cpus + sum(other.cpus for other in others) <= cores:
         return f"{cpus} of this machine's {cores} cores, beside {names}"

@@ -13,6 +13,7 @@ import msgspec
 
 from muster.jobs.common.durable import read_json, write_private
 from muster.jobs.common.errors import UsageError
+from muster.jobs.common.validation import did_you_mean
 
 FILE = "courtesy.json"
 _HOURS = re.compile(r"([01]?\d|2[0-4]):([0-5]\d)-([01]?\d|2[0-4]):([0-5]\d)", re.ASCII)
@@ -72,7 +73,10 @@ def changed(wish: Courtesy, words: Mapping[str, str]) -> Courtesy:
     for name in fields:
         if name not in known:
             shown = ", ".join(one.replace("_", "-") for one in known)
-            raise UsageError(f"there is no setting {name.replace('_', '-')!r}", f"settings: {shown}")
+            said = name.replace("_", "-")
+            raise UsageError(
+                f"there is no setting {said!r}{did_you_mean(said, shown.split(', '))}", f"settings: {shown}"
+            )
     given = {name: value or None for name, value in fields.items()}
     try:
         made = msgspec.convert({**msgspec.to_builtins(wish), **given}, Courtesy, strict=False)

@@ -13,6 +13,7 @@ import xxhash
 
 from muster.coordinator.client.backends.base import Backend
 from muster.coordinator.client.backends.retry import Patience
+from muster.coordinator.client.bars import byte_bar
 from muster.coordinator.farm_root.uploads import Upload
 from muster.jobs.common.errors import LinkError, MusterError, NoDaemonError, RefusedError, SourceError
 from muster.jobs.contract.plan import ArraySource
@@ -118,14 +119,12 @@ def mapped(source: ArraySource) -> Array:
 
 def send(place: Backend, arrays: Iterable[Sendable], progress: bool) -> None:
     """All that is not there already; what was cut off goes on where it ended."""
-    from tqdm.auto import tqdm
-
     there = {one.digest for one in place.uploads() if one.complete}
     left = {array.digest: array for array in arrays if array.digest not in there}
     if not left:
         return
     total = sum(array.nbytes for array in left.values())
-    with tqdm(desc="upload", total=total, unit="B", unit_scale=True, unit_divisor=1024, disable=not progress) as bar:
+    with byte_bar(progress, "upload", total) as bar:
         for array in left.values():
             _send_one(place, array, bar)
 

@@ -10,6 +10,7 @@ from contextlib import closing, suppress
 from muster.coordinator.api.requests import FailuresAsk
 from muster.coordinator.api.status import FailureRecord, JobStatus
 from muster.coordinator.api.values import FAILURES_LIMIT
+from muster.coordinator.client import bars
 from muster.coordinator.client.backends.base import Backend
 from muster.coordinator.client.backends.retry import Patience
 from muster.coordinator.client.notebook import page
@@ -79,15 +80,15 @@ class Job:
 
     def _followed(self, progress: bool, deadline: float | None) -> JobStatus | None:
         """The job as it ended; None at the deadline."""
-        from tqdm.auto import tqdm
-
-        with tqdm(desc=self.id, total=0, unit="shard", disable=not progress) as bar:
+        held: list[str] = []
+        with bars.bar(progress, desc=self.id, total=0, unit="shard") as bar:
             for answer in self._place.follow(self.id):
                 status = answer.jobs[0]
                 bar.total, done = jobs.bar_counts(status)
                 bar.unit = one_line(status.progress.unit) if status.progress else "shard"
-                said = "; ".join([jobs.bar_note(answer), *jobs.holdups(answer)])
-                bar.set_postfix_str(one_line(said), refresh=True)
+                before, held = held, jobs.holdups(answer)
+                said = "; ".join([jobs.bar_note(answer), *held])
+                bar.set_postfix_str(one_line(said), refresh=bars.is_watched() or held != before)
                 bar.update(done - bar.n)
                 if not status.is_over and deadline is not None and time.monotonic() >= deadline:
                     return None

@@ -16,6 +16,7 @@ import xxhash
 
 from muster.coordinator.client.backends.retry import Patience
 from muster.coordinator.client.backends.ssh import Ssh, SshTalk
+from muster.coordinator.client.bars import byte_bar
 from muster.coordinator.result_downloads.file_server import Wanted, received
 from muster.jobs.common import hashing
 from muster.jobs.common.durable import naming_space, publish, write_all, write_durably
@@ -44,10 +45,8 @@ class Download:
 
     def run(self, layers: list[str], progress: bool) -> None:
         """Until all of these layers are here. A cut connection is made again."""
-        from tqdm.auto import tqdm
-
         left = list(layers)
-        with tqdm(desc=self._job, total=0, unit="B", unit_scale=True, unit_divisor=1024, disable=not progress) as bar:
+        with byte_bar(progress, self._job, 0) as bar:
             while left:
                 try:
                     self._take(left, bar)

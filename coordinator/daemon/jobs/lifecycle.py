@@ -130,6 +130,8 @@ def kick(engine: Engine, asked: a.Kick) -> a.Done:
     job, number = engine.job(asked.job), asked.number
     layer = engine.layer_named(job, asked.layer)
     shard = f"{job.id}/{layer.name}/{number}"
+    if number >= layer.count:
+        raise NotFoundError(f"{job.id}/{layer.name} has {counted(layer.count, 'shard')}, no {number}")
     agents = sorted({h.agent for h in layer.holdings.values() if number in h.open or number in h.finished})
     if not agents:
         raise RefusedError(f"{shard} is on no machine now", f"`coordinator explain {shard}` says where it is")

@@ -32,7 +32,7 @@ _STATES = {
 
 
 def _ago(seconds: float) -> str:
-    return f"{format_duration(round(max(0.0, seconds)))} ago"
+    return f"{format_duration(round(seconds))} ago" if seconds >= 0.5 else "just now"
 
 
 # --- a machine --------------------------------------------------------------------------------------------

@@ -74,6 +74,11 @@ def test_people_are_told_what_is_shared() -> None:
     assert "shares this machine's 8 cores with a (8): more is lent than there is" in told(8, [Share("a", 8)], 8)
 
 
+def test_one_that_lends_more_than_there_is_is_told() -> None:
+    assert told(2, [], 2) == ""
+    assert told(9, [], 2) == "lends 9 cpus, and this machine has 2: its shards will wait for each other"
+
+
 def test_a_machine_is_the_same_to_every_user_and_not_its_hosts_name(tmp_path: Path) -> None:
     assert cpu_shares.machine() == cpu_shares.machine() and len(cpu_shares.machine()) == 32
     other = tmp_path / "boot_id"

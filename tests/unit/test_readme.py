@@ -1,4 +1,5 @@
-"""What README.md has to be: short, in its order, and true of what setup.cfg and the code say."""
+"""What README.md has to be: short, in its order, and true of what setup.cfg and the code say. And each decision has its
+number."""
 
 from __future__ import annotations
 
@@ -38,6 +39,13 @@ def test_the_pythons_and_the_system_are_those_of_the_package() -> None:
 @pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\((docs/[^)#]+)", README))))
 def test_every_page_that_it_names_is_there(link: str) -> None:
     assert (ROOT / link).exists()
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "decisions").glob("*.md")), ids=lambda page: page.stem)
+def test_a_decision_has_the_number_of_its_file_and_its_line_in_the_index(page: Path) -> None:
+    number = page.name[:4]
+    assert page.read_text().startswith(f"# {int(number)}. ")
+    assert f"- [{number}](decisions/{page.name}) " in (ROOT / "docs" / "README.md").read_text()
 
 
 def test_map_says_first_that_a_function_gets_a_block_of_rows() -> None:

@@ -12,8 +12,10 @@ from muster.coordinator.scheduler.entities import Agent, Job, RoundCost
 from muster.coordinator.scheduler.state import State
 from muster.jobs.common.units import format_duration
 
-PATIENCE_FIRST = 5.0  # of what a round costs a machine: for so many times as long it is left out at first,
-PATIENCE_MOST = 50.0  # and for at most so many: to try it again takes a fiftieth of the time
+# For so many times what a round costs a machine it is left out: few at first, as until then it may have fetched data
+# and started workers; at most so many that trying it again takes a fiftieth of the time.
+PATIENCE_FIRST, PATIENCE_MOST = 2.0, 50.0
+PATIENCE_FORGOTTEN = 0.1  # in a round that it has a part in
 
 
 class Runner(NamedTuple):
@@ -95,7 +97,9 @@ def _runners(workers: Iterable[Agent], job: Job) -> dict[str, Runner]:
 def leave_out(state: State, job: Job, shards: int, now: float) -> None:
     """Before a round: whose link alone would take longer than the others take for all of it has no part in it. Such a
     machine is tried again sooner or later: its link may have got better, or may have been busy."""
-    able = [agent for agent in state.by_session.values() if not agent.away and state.eligible(agent, job)]
+    able = [
+        one for one in state.by_session.values() if not (one.away or state.is_silent(one)) and state.eligible(one, job)
+    ]
     runners = _runners(able, job)
     if not runners:
         return
@@ -106,6 +110,7 @@ def leave_out(state: State, job: Job, shards: int, now: float) -> None:
             continue
         if runners[agent.name].cost < end:
             cost.left_out_until = None
+            cost.patience *= 1.0 - PATIENCE_FORGOTTEN
         elif cost.left_out_until is None:
             cost.patience = min(PATIENCE_MOST, max(PATIENCE_FIRST, 2 * cost.patience))
             cost.left_out_until = now + cost.patience * runners[agent.name].cost

@@ -75,9 +75,9 @@ def test_who_would_hold_up_a_round_by_its_link_alone_is_left_out_and_tried_again
     world = world_of("a", "b")
     had = [play(world, 12, a=(0.01, 0.01), b=(0.01, 1.4))["b"] for _ in range(2000)]
     tried = [number for number, share in enumerate(had) if share]
-    assert len(tried) < 10 and tried[:2] == [0, 1]
+    assert len(tried) < 12 and tried[:2] == [0, 1]
     apart = [after - before for before, after in itertools.pairwise(tried[1:])]
-    assert apart == sorted(apart) and apart[0] > 50
+    assert apart[:6] == sorted(apart[:6]) and apart[0] > 15 and apart[-1] > 400
     assert world.state.agents["b"].is_left_out("j.1")
     world.sync("b")
     told = str(world.state.agents["b"].idle_because)

@@ -26,6 +26,7 @@ from muster.jobs.common.names import parse_shard
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.common.validation import one_line
 from muster.jobs.sources.globs import matches
+from muster.jobs.tuning.summary import SearchReport
 
 PLACE_WIDTH = 60  # columns of where its farm is
 
@@ -77,6 +78,10 @@ class Job:
         if status.state != "complete":
             raise self._incomplete(status)
         return status
+
+    def search(self) -> SearchReport:
+        """Of a search: how it stands, and its trials with their curves, as far as there are any."""
+        return self._place.search(self.id)
 
     def _followed(self, progress: bool, deadline: float | None) -> JobStatus | None:
         """The job as it ended; None at the deadline."""

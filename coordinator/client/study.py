@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ import msgspec
 
 from muster.coordinator.api.status import JobStatus
 from muster.coordinator.client.job import Job
-from muster.jobs.common.errors import IncompleteError, UsageError
+from muster.jobs.common.errors import IncompleteError, NotFoundError, UsageError
+from muster.jobs.tuning.params import Enqueued
 from muster.jobs.tuning.summary import BEST_FILE, TRIALS_FILE, SearchSummary, TrialSummary
 
 LAYER = "made"
+STREAM_SECONDS = 0.5  # between looks
 
 
 class Study:
@@ -23,6 +26,7 @@ class Study:
     def __init__(self, job: Job, again: Callable[..., Study] | None = None) -> None:
         self.job = job
         self._again = again  # with other parameters
+        self._queue: list[dict[str, Any]] = []
 
     def __repr__(self) -> str:
         return f"<Study {self.job.id}>"
@@ -35,12 +39,49 @@ class Study:
         """End the search; only its checkpoints are kept."""
         self.job.cancel()
 
+    def enqueue(self, config: Mapping[str, Any]) -> None:
+        """Have `extend` try this configuration as its next trial. Parameters that it does not name are drawn."""
+        self._queue.append(dict(config))
+
     def extend(self, **changes: Any) -> Study:
-        """Go on from this search once it is over, with more `trials`, another `stop` or `budget`: a new search."""
+        """Go on from this search once it is over, with more `trials`, another `stop` or `budget`, and with what was
+        enqueued: a new search."""
         if self._again is None:
             raise UsageError(f"{self.job.id} was not begun here", "submit it again with `extends` in its params")
         self.wait(progress=False)
+        if self._queue:
+            queued = [Enqueued(number, config) for number, config in enumerate(self._queue, self.summary.trials)]
+            changes["enqueued"] = msgspec.to_builtins([*self.summary.enqueued, *queued])
         return self._again(extends=self.job.id, **changes)
+
+    def stream(self) -> Iterator[tuple[int, int, dict[str, float | None]]]:
+        """Yield (trial, iteration, metrics) as they are committed, those of the past first, until the search ends."""
+        seen: dict[int, int] = {}
+        while True:
+            is_over = self.job.status().is_over
+            for trial in self._trials_now():
+                for metrics in trial.curve[seen.get(trial.number, 0) :]:
+                    seen[trial.number] = seen.get(trial.number, 0) + 1
+                    yield trial.number, seen[trial.number], metrics
+            if is_over:
+                return
+            time.sleep(STREAM_SECONDS)
+
+    def optuna(self) -> Any:
+        """An Optuna study in memory with the trials that there are now, for its plots, importances and dashboard."""
+        from muster.jobs.tuning.optuna_study import study_of
+        from muster.jobs.tuning.space import Space
+
+        found = self.job.search()
+        summary, trials = found.summary, sorted(found.trials, key=lambda trial: trial.number)
+        known = [(one.config, one.state, [_number(at.get(summary.metric)) for at in one.curve]) for one in trials]
+        return study_of(self.job.id, Space(summary.space), summary.smaller, known)
+
+    def _trials_now(self) -> list[TrialSummary]:
+        try:
+            return self.job.search().trials
+        except NotFoundError:  # it has not begun
+            return []
 
     @property
     def progress(self) -> dict[str, float | None]:
@@ -81,3 +122,8 @@ class Study:
     @cached_property
     def _folder(self) -> Path:
         return self.job.result(progress=False).folder / LAYER
+
+
+def _number(value: float | None) -> float:
+    """None stands for what is not finite."""
+    return float("nan") if value is None else value

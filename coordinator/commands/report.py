@@ -36,6 +36,7 @@ JOBS_MOST = 20
 )
 @click.option("--target", type=click.FloatRange(0, 1), help="Accuracy to compare by; default the first job's own.")
 @click.option("--timeline", is_flag=True, help="With --json: what each machine did over time, too.")
+@click.option("--curves", is_flag=True, help="With --json: of a search also every trial with its curve.")
 @root_option
 @json_option
 def command(
@@ -44,6 +45,7 @@ def command(
     plots: Path | None,
     target: float | None,
     timeline: bool,
+    curves: bool,
     root: Path | None,
     as_json: bool,
 ) -> None:
@@ -53,8 +55,8 @@ def command(
     """
     from muster.coordinator.report import gather, terminal
 
-    if timeline and not as_json:
-        raise UsageError("--timeline is for --json alone", "`--html FILE` draws it")
+    if (timeline or curves) and not as_json:
+        raise UsageError(f"--{'timeline' if timeline else 'curves'} is for --json alone", "`--html FILE` draws them")
     if len(dict.fromkeys(jobs)) > JOBS_MOST:
         raise UsageError(f"{len(jobs)} jobs do not stand side by side", f"name at most {JOBS_MOST}")
     found = gather.gather(roots.existing(root), jobs, target, timeline or html is not None)
@@ -66,7 +68,7 @@ def command(
     if html is not None:
         _write(html, found)
     if as_json:
-        say_json(gather.document(found))
+        say_json(gather.document(found, curves))
     elif html is None:
         say(terminal.text(found))
     if plots is not None and found.own is not None:

@@ -85,13 +85,14 @@ def gather(root: Root, named: Sequence[str], target: float | None, timeline: boo
     return Gathered(kinds[0], reports, [_made(root, job, plans[job]) for job in jobs], own, why_not)
 
 
-def document(gathered: Gathered) -> dict[str, Any]:
+def document(gathered: Gathered, curves: bool = False) -> dict[str, Any]:
     """What `--json` prints. Fields of a kind that others have as well stand where those have them."""
     jobs = [msgspec.to_builtins(report) for report in gathered.reports]
     for job in jobs:
         if job["timeline"] is None:
             del job["timeline"]
-    return {"version": VERSION, "generated": time.time(), "jobs": jobs}
+    parts = {"curves": gathered.own.curves()} if curves and gathered.own is not None else {}
+    return {"version": VERSION, "generated": time.time(), "jobs": jobs, **parts}
 
 
 def _own(root: Root, kind: str, jobs: Sequence[str], target: float | None) -> tuple[KindReport | None, str]:

@@ -39,6 +39,13 @@ class EstimatorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     refits: bool | None = None  # fitted anew at each rung, on a share of the rows; None: unless it has partial_fit
 
 
+class Enqueued(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a trial is to have. What it leaves open is drawn."""
+
+    trial: Annotated[int, Meta(ge=0, lt=TRIALS_MOST)]
+    config: dict[str, Any]
+
+
 class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of the whole search. What is under way when it is spent is dropped."""
 
@@ -67,6 +74,7 @@ class TuneParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trials: Annotated[int, Meta(ge=1, le=TRIALS_MOST)] | None = None  # of each point of a grid, where there is one
     searcher: Searcher = "random"
     first: list[dict[str, Any]] = []  # configurations that are tried before all others
+    enqueued: list[Enqueued] = []  # what later trials are to have
     seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] = 0
     scheduler: Literal["fifo", "halving", "asha"] = "fifo"
     eta: Annotated[int, Meta(ge=2, le=64)] = 3  # one of so many is promoted
@@ -101,7 +109,8 @@ class TuneParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def configurations(self) -> Configurations:
-        return Configurations(Space(self.space), self.searcher, self.seed, self.trials, self.first)
+        later = {one.trial: one.config for one in self.enqueued}
+        return Configurations(Space(self.space), self.searcher, self.seed, self.trials, self.first, later)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from muster.jobs.common.validation import nearest, one_line
 from muster.jobs.contract.kind import Prepared, Site
 from muster.jobs.training.data import dataset
 from muster.jobs.training.steps.models import image_of
+from muster.jobs.tuning import optuna_study
 from muster.jobs.tuning.params import EstimatorSpec, TuneParams, check
 
 SKLEARN_HINT = "such as sklearn.linear_model.SGDClassifier"
@@ -26,6 +27,8 @@ def prepare(params: TuneParams, site: Site) -> Prepared[TuneParams]:
     """Nothing is left to be found out; the data is laid ready where there is some."""
     params = msgspec.structs.replace(params, trial=_trial(params, site))
     check(params)
+    if params.searcher == "optuna" and not optuna_study.is_there():
+        raise JobFileError("params.searcher: optuna is not installed where the coordinator is", optuna_study.HINT)
     needs = ("torch",) if params.trial == "torch" and site.python is None else ()
     if params.data is None:
         return Prepared(params)

@@ -19,6 +19,7 @@ from muster.jobs.tuning.summary import (
     number_text,
     summarised,
     trials_csv,
+    trials_of,
 )
 from muster.jobs.tuning.trials import Trial
 
@@ -46,7 +47,15 @@ def side_by_side(checkpoints: Mapping[str, Path]) -> KindReport:
     searches = {job: recalled(folder) for job, folder in checkpoints.items()}
     found = [summarised(search) for search in searches.values()]
     rows = [_row(one) for one in found]
-    return KindReport(HEADER, "rrrrrrrrr.r", rows, found, lambda folder: _written(folder, searches), pictures(searches))
+    return KindReport(
+        HEADER,
+        "rrrrrrrrr.r",
+        rows,
+        found,
+        draw=lambda folder: _written(folder, searches),
+        pictures=pictures(searches),
+        curves=lambda: [trials_of(search) for search in searches.values()],
+    )
 
 
 def pictures(searches: Mapping[str, Search]) -> list[Picture]:

@@ -6,8 +6,10 @@ from collections.abc import Collection
 from itertools import islice
 
 from muster.jobs.common.units import counted
+from muster.jobs.tuning.optuna_study import suggested
 from muster.jobs.tuning.params import TuneParams
 from muster.jobs.tuning.schedulers import SCHEDULERS
+from muster.jobs.tuning.space import Config, Space
 from muster.jobs.tuning.trials import Metrics, Segment, Table
 
 HOPELESS = 8  # failed trials with no other: then there is something wrong with all
@@ -24,6 +26,7 @@ class Search:
         self.elapsed = 0.0  # seconds, as the last commit has it
         self.score: Metrics | None = None  # of the best, on the test rows
         self._max_failures = max_failures
+        self._asked: dict[int, Config] = {}  # trials that nothing came of yet, of a searcher that asks what results say
 
     def commit(self, segment: Segment) -> bool:
         """Whether it is news."""
@@ -32,6 +35,18 @@ class Search:
             self.score = segment.score
             return True
         return self.table.commit(segment)
+
+    def config(self, number: int) -> Config:
+        """That of a trial. One that follows from results is asked for once, and then kept beside them."""
+        known = self.table.trials.get(number)
+        if known is not None and known.config is not None:
+            return known.config
+        if self.params.searcher != "optuna" or number in self.configurations.given:
+            return self.configurations.config(number)
+        if number not in self._asked:
+            self._asked = {one: config for one, config in self._asked.items() if one not in self.table.trials}
+            self._asked[number] = suggested(self.table, Space(self.params.space), number, self._asked)
+        return self._asked[number]
 
     def orders(self, busy: Collection[int], room: int) -> list[tuple[int, int]]:
         """At most `room` trials that nobody is busy with, and how far each is to go."""

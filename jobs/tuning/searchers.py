@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from math import prod
+from types import MappingProxyType
 from typing import Any, Literal
 
 import msgspec
@@ -12,14 +13,14 @@ import msgspec
 from muster.jobs.common.errors import JobFileError
 from muster.jobs.tuning.space import Config, Domain, Space
 
-Searcher = Literal["random", "grid"]
+Searcher = Literal["random", "grid", "optuna"]  # the last asks what results say: see `search.Search.config`
 
 TRIALS_MOST = 1 << 24
 TRIALS = 16  # where neither a number nor a grid says how many
 
 
 class Configurations:
-    """All of a search, each found when it is asked for. The first of them are those that people gave."""
+    """All of a search, each found when it is asked for. Those that people gave are the first, and where they say."""
 
     def __init__(
         self,
@@ -28,23 +29,28 @@ class Configurations:
         seed: int = 0,
         trials: int | None = None,
         first: Sequence[Mapping[str, Any]] = (),
+        enqueued: Mapping[int, Mapping[str, Any]] = MappingProxyType({}),
     ) -> None:
         """A JobFileError for a space that the searcher cannot walk. `trials`: of every point of the grid, if any."""
-        self._space, self._seed, self._first = space, seed, first
-        self._grid = _walked(space) if searcher == "grid" else space.gridded
+        self._space, self._seed, self._first = space, seed, len(first)
+        self.given = {**dict(enumerate(first)), **enqueued}  # trial → what people want of it
+        self._grid = _walked(space) if searcher == "grid" else space.gridded if searcher == "random" else ()
         self.points = prod(domain.count or 1 for domain in self._grid)
         rounds = trials or (1 if self._grid else TRIALS)
         self.count = self.points * rounds + (len(first) if self._grid else max(0, len(first) - rounds))
+        self.count = max(self.count, max(enqueued, default=-1) + 1)
         if self.count > TRIALS_MOST:
             hint = "give fewer values, or `choice` in place of `grid`"
             raise JobFileError(f"params.space: {self.count:,} trials, a search may have {TRIALS_MOST:,}", hint)
         for position, config in enumerate(first):
             space.check(config, f"params.first[{position}]")
+        for number, config in enqueued.items():
+            space.check(config, f"params.enqueued.{number}")
 
     def config(self, number: int) -> Config:
         """That of trial `number`. What a given configuration leaves open is drawn."""
-        given = self._first[number] if number < len(self._first) else {}
-        chosen = self._point((number - len(self._first)) % self.points) if number >= len(self._first) else {}
+        given = self.given.get(number, {})
+        chosen = {} if number in self.given else self._point((number - self._first) % self.points)
         config: Config = {}
         for domain in self._space.domains:
             if domain.name in given:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from muster.jobs.tuning.params import stop_of
+from muster.jobs.tuning.params import Enqueued, stop_of
 from muster.jobs.tuning.search import Search
 from muster.jobs.tuning.space import Config
 from muster.jobs.tuning.stopping import Why
@@ -48,6 +48,9 @@ class SearchSummary(msgspec.Struct, frozen=True):
     """For programs. Ratios and times are None where there is nothing to tell them by."""
 
     metric: str
+    smaller: bool  # whether less of it is better
+    space: dict[str, Any]
+    enqueued: list[Enqueued]
     scheduler: str
     trials: int
     tried: int
@@ -68,12 +71,26 @@ class SearchSummary(msgspec.Struct, frozen=True):
     tuning_ratio: float | None  # max over min of those
 
 
+class SearchReport(msgspec.Struct, frozen=True):
+    """A search as it stands."""
+
+    summary: SearchSummary
+    trials: list[TrialSummary]  # the best first
+
+
+def reported(search: Search) -> SearchReport:
+    return SearchReport(summarised(search), trials_of(search))
+
+
 def summarised(search: Search, cpus: int = 1) -> SearchSummary:
     table, best = search.table, search.table.best
     reached = sorted(trial.iterations for trial in table.reached)
     first = min((trial.reached_at for trial in table.reached if trial.reached_at is not None), default=None)
     return SearchSummary(
         metric=search.params.metric,
+        smaller=search.params.smaller,
+        space=search.params.space,
+        enqueued=search.params.enqueued,
         scheduler=search.params.scheduler,
         trials=table.count,
         tried=len(table.trials),
@@ -96,7 +113,7 @@ def summarised(search: Search, cpus: int = 1) -> SearchSummary:
 
 
 def _best(search: Search, trial: Trial) -> BestTrial:
-    config = search.configurations.config(trial.number)
+    config = search.config(trial.number)
     return BestTrial(
         trial.number, config, trial.iterations, _finite(trial.curve[-1]), sum(trial.seconds), trial.machine
     )
@@ -115,7 +132,7 @@ def trials_of(search: Search) -> list[TrialSummary]:
             TrialSummary(
                 number=trial.number,
                 state=state_of(trial),
-                config=search.configurations.config(trial.number),
+                config=search.config(trial.number),
                 iterations=trial.iterations,
                 metrics=curve[-1] if curve else {},
                 curve=curve,
@@ -130,7 +147,7 @@ def trials_of(search: Search) -> list[TrialSummary]:
 def trials_csv(search: Search) -> str:
     """The best first. Nothing in it tells of time or machines."""
     ranked = search.table.ranked()
-    configs = [search.configurations.config(trial.number) for trial in ranked]
+    configs = [search.config(trial.number) for trial in ranked]
     params = list(dict.fromkeys(name for config in configs for name in config))
     names = _metrics(ranked)
     last = [trial.curve[-1] if trial.curve else {} for trial in ranked]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import msgspec
 
 from muster.jobs.tuning.params import TuneParams
+from muster.jobs.tuning.space import Config
 from muster.jobs.tuning.stopping import LAST_RANKED, Why
 
 Metrics = dict[str, float]
@@ -30,6 +31,7 @@ class Segment(msgspec.Struct, frozen=True):
     state: str = ""  # digest of the checkpoint; "" where there is none
     state_bytes: int = 0
     at: float = 0.0  # seconds of the search when it was committed
+    config: Config | None = None  # of a trial whose configuration follows from results
     score: Metrics | None = None  # on the test rows: the best trial's, once, at the end
 
 
@@ -43,6 +45,7 @@ class Trial:
         self.goal = 0  # the furthest it was sent
         self.why: Why = ""  # why it ended; "" while it has not
         self.message = self.evidence = self.machine = self.state = ""
+        self.config: Config | None = None  # None: the searcher knows it by the number alone
         self.nearest = ""  # the machine that made its checkpoint; "" where it went wrong since
         self.failures = self.state_bytes = 0
         self.reached_at: float | None = None  # seconds of the search when it reached the target
@@ -77,6 +80,7 @@ class Table:
             return False
         self.trials[trial.number] = self.open[trial.number] = trial
         self.moved_bytes += trial.state_bytes if segment.machine != trial.nearest else 0
+        trial.config = segment.config or trial.config
         trial.machine, trial.goal = segment.machine, max(trial.goal, segment.to)
         self.state_bytes += segment.state_bytes
         if segment.why == "failed":

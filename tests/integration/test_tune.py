@@ -208,6 +208,10 @@ def climbs(config: dict[str, Any], state: Any, budget: int) -> Any:
     return {"accuracy": config["lr"] * at}, [at, config["lr"]]
 
 
+def study_curve(study: Study, number: int) -> Any:
+    return next(one.curve for one in study.trials if one.number == number)
+
+
 def test_a_study_is_asked_for_from_python(farm: FarmHarness) -> None:
     farm.agent("a", cpus=2).go()
     study = Farm(farm.root.path).tune(climbs, SPACE, metric="accuracy", trials=5, stop={"iterations": 4})
@@ -215,6 +219,8 @@ def test_a_study_is_asked_for_from_python(farm: FarmHarness) -> None:
     table = study.table()
     assert table["accuracy"] == sorted(table["accuracy"], reverse=True) and len(table["lr"]) == 5
     assert study.best.curve[0]["accuracy"] == study.best.config["lr"]
+    seen = list(study.stream())
+    assert len(seen) == len({one[:2] for one in seen}) == 20 and (0, 1, study_curve(study, 0)[0]) in seen
     assert study.progress["best"] == study.best.metrics["accuracy"] and study.wait(progress=False).state == "complete"
     longer = study.extend(trials=7, stop={"iterations": 6})
     assert len(longer.trials) == 7 and {one.iterations for one in longer.trials} <= {4, 6}
@@ -226,6 +232,8 @@ def test_a_study_is_asked_for_from_python(farm: FarmHarness) -> None:
     assert done.returncode == 0, done.stderr
     more = Study(Farm(farm.root.path).job(study.job.id.partition(".")[0]))
     assert len(more.trials) == 6 and more.trials != study.trials and more.summary.iterations == 6 * 4
+    study.enqueue({"lr": 0.5})
+    assert study.extend().table()["lr"].count(0.5) == 1 and study.extend().summary.tried == 6
     rng = np.random.default_rng(0)
     rows = {"x": rng.normal(size=(200, 5)).astype("f4"), "y": rng.integers(0, 2, 200)}
     given: dict[str, Any] = {"metric": "accuracy", "data": rows, "trials": 2, "stop": {"iterations": 2}}
@@ -233,6 +241,24 @@ def test_a_study_is_asked_for_from_python(farm: FarmHarness) -> None:
     assert study.summary.test and study.model is not None and study.model.name == "best.skops"
     with pytest.raises(JobFileError, match="trails"):
         Farm(farm.root.path).tune(climbs, SPACE, metric="accuracy", trails=5)
+
+
+def test_a_search_asks_optuna_and_is_a_study_of_optunas(farm: FarmHarness) -> None:
+    optuna = pytest.importorskip("optuna")
+    farm.agent("a", cpus=2).go()
+    where = Farm(farm.root.path)
+    given: dict[str, Any] = {"metric": "accuracy", "trials": 14, "stop": {"iterations": 3}, "first": [{"lr": 0.2}]}
+    study = where.tune(climbs, SPACE, searcher="optuna", scheduler="asha", **given)
+    study.wait(progress=False)
+    mine = study.optuna()
+    assert mine.study_name == study.job.id and len(mine.trials) == 14 and mine.trials[0].params == {"lr": 0.2}
+    assert mine.best_value == study.best.metrics["accuracy"] and mine.best_params == study.best.config
+    states = {one.state for one in mine.trials}
+    assert states == {optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED}
+    again = recalled(farm.root.job(study.job.id).checkpoints)
+    assert {one.number: again.config(one.number) for one in study.trials} == {
+        one.number: one.config for one in study.trials
+    }
 
 
 def test_a_search_that_cannot_be_extended_halts_and_says_why(farm: FarmHarness) -> None:

@@ -11,6 +11,7 @@ from muster.coordinator.api.status import AgentStatus, FailureRecord, Status
 from muster.coordinator.farm_root.uploads import Upload
 from muster.coordinator.result_downloads.shard_stream import Cursor, Items
 from muster.coordinator.submission.client_job import ClientJob
+from muster.jobs.tuning.summary import SearchReport
 
 
 class Layers(NamedTuple):
@@ -56,6 +57,9 @@ class Backend(Protocol):
         """Shards as they are committed; closed, it leaves nothing open."""
 
     def layers(self, job: str) -> Layers: ...
+
+    def search(self, job: str) -> SearchReport:
+        """How a search stands, with its trials."""
 
     def partial(self, job: str) -> Layers:
         """Merge what there is of the job, in place of what was merged so before. The layers of which something is

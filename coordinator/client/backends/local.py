@@ -14,6 +14,8 @@ from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.result_downloads import partial, shard_stream
 from muster.coordinator.result_downloads.file_server import layers_of
 from muster.coordinator.submission import client_job
+from muster.jobs.tuning.journal import recalled
+from muster.jobs.tuning.summary import SearchReport, reported
 
 
 class LocalBackend:
@@ -67,6 +69,9 @@ class LocalBackend:
 
     def layers(self, job: str) -> Layers:
         return Layers(*layers_of(self._root.job(job)))
+
+    def search(self, job: str) -> SearchReport:
+        return reported(recalled(self._root.job(job).checkpoints))
 
     def partial(self, job: str) -> Layers:
         made = partial.make(self._root, job)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -22,6 +22,7 @@ from muster.coordinator.submission import client_job
 from muster.jobs.common.errors import IncompleteError, MusterError, ProtocolError
 from muster.jobs.common.names import is_digest, is_job, is_layer
 from muster.jobs.common.validation import one_line
+from muster.jobs.tuning.summary import SearchReport, SearchSummary, TrialSummary
 
 LINE_LIMIT = 1 << 20  # bytes of a status without its layers
 
@@ -46,6 +47,21 @@ class Listing(msgspec.Struct, frozen=True):
     farm: str
     layers: list[str]
     missing: list[str]
+
+
+class SearchEffect(msgspec.Struct, frozen=True):
+    of_kind: SearchSummary
+
+
+class SearchMeasured(msgspec.Struct, frozen=True):
+    effect: SearchEffect
+
+
+class Searches(msgspec.Struct, frozen=True):
+    """What `report --json --curves` prints of a search, as far as a client wants it."""
+
+    jobs: Annotated[list[SearchMeasured], msgspec.Meta(min_length=1)]
+    curves: Annotated[list[list[TrialSummary]], msgspec.Meta(min_length=1)]
 
 
 class RemoteBackend:
@@ -128,6 +144,10 @@ class RemoteBackend:
 
     def layers(self, job: str) -> Layers:
         return Layers(*self._listed(job)[1:])
+
+    def search(self, job: str) -> SearchReport:
+        found = self._ask(Searches, "report", "--json", "--curves", "--", job)
+        return SearchReport(found.jobs[0].effect.of_kind, found.curves[0])
 
     def partial(self, job: str) -> Layers:
         found = self._checked(self._ask(Listing, "result", "--partial", "--json", "--", job))

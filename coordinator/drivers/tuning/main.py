@@ -109,7 +109,7 @@ class TuningDriver:
 
     def _order(self, number: int, to: int) -> TrialOrder:
         trial = self._search.table.trials.get(number)
-        order = TrialOrder(number, 0, to, self._search.configurations.config(number), limit=self._search.params.segment)
+        order = TrialOrder(number, 0, to, self._search.config(number), limit=self._search.params.segment)
         if trial is None or not trial.iterations:
             return order
         values = [metrics[self._search.params.metric] for metrics in trial.curve]
@@ -186,7 +186,8 @@ class TuningDriver:
                 continue
             if order.score and segment.score is None:  # it cannot be had: the search is none the worse
                 segment = msgspec.structs.replace(segment, score={})
-            yield msgspec.structs.replace(segment, machine=entry.agent, at=self._seconds), state
+            config = order.config if self._search.params.searcher == "optuna" else None
+            yield msgspec.structs.replace(segment, machine=entry.agent, at=self._seconds, config=config), state
 
     def _given_up(self) -> list[Segment]:
         """Of shards that the farm gave up, each the end of its trial."""

@@ -54,7 +54,7 @@ def _ranking(search: Search, running: Collection[int]) -> list[str]:
     """A line for each of the best."""
     table = search.table
     best = table.ranked(SHOWN)
-    configs = [search.configurations.config(trial.number) for trial in best]
+    configs = [search.config(trial.number) for trial in best]
     names = differing(configs) if len(configs) > 1 else [name for config in configs for name in config]
     lines = []
     for trial, config in zip(best, configs, strict=True):

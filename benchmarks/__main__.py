@@ -108,6 +108,7 @@ BENCHMARKS = {
     "train-resnet18": Benchmark(
         ("train_torch",), "rows/s of ResNet-18 over loopback ssh, two agents", "plain torch in one process", 0.8
     ),
+    "tune": Benchmark(("tune",), "trials/s of a search, 10 iterations of 10 ms each", "Ray Tune", 4.0),
     "infer": Benchmark(("infer",), "rows/s of 784 float32 through an MLP", "plain numpy, a process per core", 0.8),
     "infer-ssh": Benchmark(
         ("infer", "--ssh"), "rows/s over loopback ssh", "the same computation fed by `ssh cat` of the same bytes", 0.9

@@ -31,6 +31,7 @@ LINE_SECONDS = 1.0  # between two lines of JSON
 PLAIN_SECONDS = 5.0  # between two lines where there is no terminal
 MACHINES_SHOWN = 8
 HOLDUPS_SHOWN = 3
+PROGRESS_SHOWN = 12  # lines of what a driver says, such as the best trials of a search
 BAR = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix}"
 
 
@@ -168,6 +169,7 @@ class Bars:
         bar.total, bar.n = jobs.bar_counts(job)
         bar.set_postfix_str(jobs.bar_note(answer), refresh=True)
         lines = [f"  {why}" for why in jobs.holdups(answer)[:HOLDUPS_SHOWN]]
+        lines += [f"  {line}" for line in job.progress.lines[:PROGRESS_SHOWN]] if job.progress is not None else []
         lines += agents.machine_lines(job, trace)[:MACHINES_SHOWN]
         while len(self._below) < len(lines):
             self._below.append(self._made("{desc}", lines[len(self._below)]))

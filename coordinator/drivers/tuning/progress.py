@@ -14,6 +14,7 @@ from muster.jobs.tuning.summary import config_text, number_text, state_of
 
 SHOWN = 10  # trials, the best first
 TEXT_MOST = 160  # characters of a configuration
+RIGHT = (True, False, True, True, True, False, False)  # which columns of the table are
 
 
 def progress_of(search: Search, running: Collection[int], seconds: float) -> Progress:
@@ -23,9 +24,7 @@ def progress_of(search: Search, running: Collection[int], seconds: float) -> Pro
     values = f"{params.metric} {number_text(table.value(best))}" if best else ""
     facts = [f"best {values} (trial {best.number})"] if best else []
     reached = len(table.reached)
-    stands = (f"{reached} reached the target", f"{table.failed} failed", f"{len(running)} running")
-    counted = [part for part in stands if not part.startswith("0 ")]
-    lines = [f"search    {', '.join([f'{table.iterations:,} iterations', *counted])}", *_ranking(search, running)]
+    lines = [_standing(search, running, seconds), *_ranking(search, running)]
     if ended := search.ending(seconds):
         lines.append(f"ended     {ended}{'; nobody reached the target' if _missed_all(search) else ''}")
     return Progress(
@@ -50,18 +49,41 @@ def _missed_all(search: Search) -> bool:
     return bool(stop_of(search.params).aims) and not search.table.reached
 
 
+def _standing(search: Search, running: Collection[int], seconds: float) -> str:
+    """How many trials there are of each sort, and what of the budget is spent."""
+    table, budget = search.table, search.params.budget
+    first = min((trial.reached_at for trial in table.reached if trial.reached_at is not None), default=0.0)
+    waiting = table.count - len(table.trials.keys() | set(running))
+    stands = (
+        (len(table.reached), f"reached the target, the first after {format_duration(first)}"),
+        (table.failed, "failed"),
+        (len(running), "running"),
+        (waiting, "not begun"),
+    )
+    spent = [seconds / budget.seconds] if budget.seconds else []
+    spent += [table.iterations / budget.iterations] if budget.iterations else []
+    counted = [f"{count:,} {what}" for count, what in stands if count]
+    counted += [f"{min(1.0, max(spent)):.0%} of the budget"] if spent else []
+    return f"search    {', '.join([f'{table.iterations:,} iterations', *counted])}"
+
+
 def _ranking(search: Search, running: Collection[int]) -> list[str]:
-    """A line for each of the best."""
+    """The best trials as a table, the best of all on top."""
     table = search.table
     best = table.ranked(SHOWN)
+    if not best:
+        return []
     configs = [search.config(trial.number) for trial in best]
     names = differing(configs) if len(configs) > 1 else [name for config in configs for name in config]
-    lines = []
+    rows = [("trial", "state", "iterations", search.params.metric, "time", "machine", "parameters")]
     for trial, config in zip(best, configs, strict=True):
         state = "running" if trial.number in running and not trial.ended else state_of(trial)
+        took, value = format_duration(sum(trial.seconds)), number_text(table.value(trial))
         text = config_text(config, names)[:TEXT_MOST]
-        value = number_text(table.value(trial))
-        lines.append(
-            f"trial {trial.number:<4}{value}, {trial.iterations} iterations, {state} on {trial.machine}: {text}"
-        )
-    return lines
+        rows.append((str(trial.number), state, f"{trial.iterations:,}", value, took, trial.machine, text))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(_cell(*cell) for cell in zip(row, widths, RIGHT, strict=True)).rstrip() for row in rows]
+
+
+def _cell(text: str, width: int, right: bool) -> str:
+    return text.rjust(width) if right else text.ljust(width)

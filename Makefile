@@ -71,8 +71,8 @@ arena: $(VENV)/.tested  ## Muster and its peers through the same faults; writes 
 	@$(PIP) --editable '.[bench]'
 	$(BIN)/python -m tests.arena --seed $(SEED) --keep
 
-large: $(VENV)/.tested  ## a result of 4 GB, with 300 MB for each of daemon, helpers and merge
-	MUSTER_LARGE_MB=4000 $(BIN)/python -m pytest -q -s tests/integration/test_large_output.py
+large: $(VENV)/.tested  ## a result of 4 GB with 300 MB a process, a checkpoint of 500 MB with 2 GiB of disk
+	MUSTER_LARGE_MB=4000 $(BIN)/python -m pytest -q -s tests/integration/test_large_output.py tests/integration/test_tune_large.py
 
 old: $(VENV)/.tested  ## users' code in Python 3.8 with its last numpy, if there is one: make old OLD=python3.8
 ifeq ($(OLD),)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,8 @@ def train(config, state, budget, trial):
         os.kill(os.getpid(), signal.SIGKILL)
     if config["lr"] > config.get("most", 9):
         raise ValueError("too steep")
+    if config.get("bad"):
+        return {"accuracy": float("nan")}, {"at": at + 1}
     time.sleep(config.get("pause", 0.0) + (config.get("stall", 0.0) if at else 0.0))
     lr = config["lr"]
     return {"accuracy": lr * (1 - (1 - lr) ** (at + 1)), "loss": 1 - lr}, {"at": at + 1}
@@ -90,10 +93,43 @@ def test_a_search_tries_all_and_its_result_is_the_best(farm: FarmHarness) -> Non
     assert not list(farm.root.job(job).rounds.iterdir())
     assert farm.coordinator("verify", job).returncode == 0
     page = farm.coordinator("status", job).stdout
-    assert "trials    8/8 (100%)" in page and f"trial {rows[0]['trial']}" in page
+    assert "trials    8/8 (100%)" in page
+    shown = [line.split() for line in page.splitlines()]
+    at = shown.index(["trial", "state", "iterations", "accuracy", "time", "machine", "parameters"])
+    assert [line[:3] for line in shown[at + 1 : at + 9]] == [[row["trial"], "done", "9"] for row in rows]
     report = json.loads(farm.coordinator("report", job, "--json").stdout)
     assert report["jobs"][0]["effect"]["of_kind"]["best"]["trial"] == int(rows[0]["trial"])
     assert farm.coordinator("report", job, "--plots", str(farm.folder / "plots")).returncode == 0
+
+
+PEACE: dict[str, str] = {}  # scheduler → the table of a search that nobody disturbed
+SEEDS = range(int(os.environ.get("MUSTER_TUNE_SEEDS", "3")))  # 20 in the long form
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("who", ["coordinator", "agent", "driver"])
+def test_who_is_killed_in_the_middle_of_a_rung_leaves_the_table_as_in_peace(
+    farm: FarmHarness, who: str, seed: int
+) -> None:
+    luck = Random(f"{who} {seed}")
+    scheduler = luck.choice(["fifo", "halving"])
+    farm.agent("a", cpus=2).go()
+    params = {"scheduler": scheduler, "space": {**SPACE, "pause": 0.01}}
+    if scheduler not in PEACE:
+        PEACE[scheduler] = table(farm, submit(farm, **params))
+    second = farm.agent("b").go()
+    job = submit(farm, segment=0.02, **params)
+    moment = luck.randrange(2, 20)
+    until(lambda: committed(farm, job) >= moment, f"{moment} iterations")
+    if who == "coordinator":
+        farm.restart()
+    elif who == "agent":
+        second.die()
+    else:
+        for pid in drivers(farm, job):
+            os.kill(pid, signal.SIGKILL)
+    assert table(farm, job) == PEACE[scheduler]
+    assert len(rows_of(farm, job)) == 8 and committed(farm, job) == best(farm, job)["iterations"]
 
 
 @pytest.mark.parametrize("scheduler", ["fifo", "halving"])
@@ -268,16 +304,68 @@ def test_a_search_that_cannot_be_extended_halts_and_says_why(farm: FarmHarness) 
     assert "has not begun" in farm.status(job).why
 
 
+def test_a_grid_of_a_million_is_counted_before_it_is_run(farm: FarmHarness) -> None:
+    space = {name: {"grid": list(range(100))} for name in "abc"}
+    params = {**SMALL, "space": space, "trials": 1}
+    file = farm.job_file({}, work=WORK, kind="tune", code="work.py:train", params=params)
+    told = farm.coordinator("plan", str(file)).stdout
+    assert "1,000,000: 1,000,000 points of a grid" in told and "9,000,000 in all" in told
+
+
 def test_what_could_never_run_is_a_line_at_submit(farm: FarmHarness) -> None:
     for params, said in (
         ({"space": {"lr": {"uniform": [1, 0]}}}, "params.space.lr.uniform: the range 1 to 0 is empty"),
         ({"space": {"lr": [1, 2]}}, "params.space.lr: a bare list"),
         ({"metric": None}, "params.metric"),
         ({"goal": "first"}, "params.goal: `first` to reach what?"),
+        ({"space": {"lr": {"loguniform": [0, 1]}}}, "params.space.lr.loguniform: from 0 on a log scale"),
+        ({"spaces": SPACE}, "params.spaces"),
+        ({"first": [{"rate": 1}]}, "params.first[0]: there is no parameter `rate`"),
+        ({"enqueued": [{"trial": 9, "config": {"rate": 1}}]}, "params.enqueued.9: there is no parameter `rate`"),
+        ({"data": {"name": "mnst"}}, "params.data.name: there is no data set 'mnst'"),
+        ({"stop": {"plateau": 3}}, "params.stop.plateau"),
+        ({"extends": ""}, "params.extends"),
     ):
         file = farm.job_file({}, work=WORK, kind="tune", code="work.py:train", params={**SMALL, **params})
         done = farm.coordinator("submit", str(file))
         assert done.returncode and said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_metric_that_is_never_reported_ends_the_search_with_a_line(farm: FarmHarness) -> None:
+    farm.agent("a", cpus=2).go()
+    job = submit(farm, metric="f1")
+    why = farm.wait(job, "halted").why
+    assert "it reports accuracy, loss, and no `f1` (params.metric)" in why
+
+
+def test_a_metric_that_is_no_number_ends_its_trial_and_not_the_search(farm: FarmHarness) -> None:
+    farm.agent("a", cpus=2).go()
+    job = submit(farm, first=[{"bad": 1.0}, {"bad": 1.0}], space={**SPACE, "bad": 0.0})
+    found, rows = best(farm, job), rows_of(farm, job)
+    assert (found["diverged"], found["failed"], found["tried"]) == (2, 0, 8)
+    assert [(row["trial"], row["state"]) for row in rows[-2:]] == [("0", "diverged"), ("1", "diverged")]
+
+
+def test_a_state_that_is_too_large_is_told(farm: FarmHarness) -> None:
+    farm.agent("a", cpus=1).go()
+    work = """
+import numpy as np
+
+def train(config, state, budget):
+    return {"accuracy": 1.0}, np.zeros((1 << 30) + 1, "u1")
+"""
+    params = {**SMALL, "trials": 1, "stop": {"iterations": 1}}
+    job = farm.submit({}, work=work, kind="tune", code="work.py:train", params=params)
+    assert "bytes, at most 1,073,741,824 can be kept" in farm.wait(job, "halted", seconds=120).why
+
+
+def test_two_searches_at_once_disturb_each_other_in_nothing(farm: FarmHarness) -> None:
+    for name in "ab":
+        farm.agent(name, cpus=1).go()
+    params = {"scheduler": "halving", "space": {**SPACE, "pause": 0.005}}
+    one, other = (submit(farm, seed=seed, segment=0.02, **params) for seed in (3, 4))
+    both = [table(farm, job) for job in (one, other)]
+    assert both == [table(farm, submit(farm, seed=seed, **params)) for seed in (3, 4)] and both[0] != both[1]
 
 
 @pytest.mark.ray

@@ -162,7 +162,7 @@ class RayTune:
         wall = time.monotonic() - began
         if found.errors:
             give_up(f"Ray Tune: {found.errors[0]}")
-        last = [one.metrics for one in found]
+        last = [found[number].metrics or {} for number in range(len(found))]
         best = max(last, key=lambda one: one[METRIC])
         reached = sorted(one["training_iteration"] for one in last if one[METRIC] >= asked.target)
         return Searched(

@@ -42,7 +42,7 @@ def spool_mb(folder: Path) -> float:
 def test_a_large_checkpoint_goes_to_and_fro_within_the_disk_that_is_lent(tmp_path: Path, server: Sshd) -> None:
     with running(tmp_path / "farm", lease=60.0) as farm:
         far = Remote(farm, server).join("--disk", f"{DISK_MB * 1_000_000}")
-        until(far.is_at_work, "the far agent to work")
+        until(far.is_at_work, "the far agent to work", SECONDS)
         params = {
             "space": {"lr": {"uniform": [0.0, 1.0]}},
             "metric": "accuracy",

@@ -151,7 +151,7 @@ def _own(gathered: Gathered) -> list[str]:
     if not own.header:
         return []
     rows = [(short(one.job), *cells) for one, cells in zip(gathered.reports, own.rows, strict=True)]
-    return ["", table(("job", *own.header), rows, f".{own.right}")]
+    return ["", table(("job", *own.header), rows, f".{own.right}"), *own.below]
 
 
 def _advice(reports: Sequence[JobReport]) -> list[str]:

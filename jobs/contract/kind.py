@@ -179,6 +179,7 @@ class KindReport:
     values: Sequence[msgspec.Struct]
     draw: Callable[[Path], Sequence[Path]] = draw_nothing  # pictures and their numbers, into a folder; the files
     pictures: Sequence[Picture] = ()  # for the report's own page
+    below: Sequence[str] = ()  # lines for people, under the table
     curves: Callable[[], Sequence[Sequence[msgspec.Struct]]] = lambda: ()  # for programs: each job's parts
 
 

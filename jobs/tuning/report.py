@@ -37,9 +37,7 @@ HEADER = (
     "of fifo",
     "time",
     "to target",
-    "kept",
     "configuration",
-    "ratio",
 )
 
 
@@ -49,9 +47,10 @@ def side_by_side(checkpoints: Mapping[str, Path]) -> KindReport:
     rows = [_row(one) for one in found]
     return KindReport(
         HEADER,
-        "rrrrrrrrr.r",
+        "rrrrrrrr.",
         rows,
         found,
+        below=[line for job, one in zip(searches, found, strict=True) for line in _account(job, one)],
         draw=lambda folder: _written(folder, searches),
         pictures=pictures(searches),
         curves=lambda: [trials_of(search) for search in searches.values()],
@@ -160,10 +159,24 @@ def _row(one: SearchSummary) -> tuple[str, ...]:
         share,
         format_duration(one.seconds),
         format_duration(one.seconds_to_target) if one.seconds_to_target is not None else "-",
-        format_size(one.checkpoint_bytes),
         config_text(best.config, list(best.config)) if best else "-",
-        f"{one.tuning_ratio:.2f}" if one.tuning_ratio is not None else "-",
     )
+
+
+def _account(job: str, one: SearchSummary) -> list[str]:
+    """What it took; and at last the ratio, which grows with the number of trials."""
+    moved = f"{format_size(one.checkpoint_bytes)} of checkpoints, {format_size(one.moved_bytes)} of them moved"
+    ends = f", ended early: {one.ended}" if one.ended else ""
+    lines = [
+        f"{job}: {one.iterations:,} iterations in {format_duration(one.core_seconds)} of processors; {moved}{ends}"
+    ]
+    if one.iterations_to_target is not None:
+        least, middle, most = one.iterations_to_target
+        lines.append(
+            f"{job}: {one.reached:,} trials at the target after {least:,} to {most:,} iterations, median {middle:g};"
+            f" tuning ratio {one.tuning_ratio:.2f}"
+        )
+    return lines
 
 
 def _written(folder: Path, searches: Mapping[str, Search]) -> Sequence[Path]:

@@ -177,6 +177,9 @@ def test_the_first_that_is_good_enough_ends_the_search(farm: FarmHarness) -> Non
     found = best(farm, job)
     assert found["reached"] >= 1 and found["ended"] == "the target was reached" and found["tried"] < 100
     assert found["best"]["metrics"]["accuracy"] >= 0.6 and found["tuning_ratio"] >= 1
+    *_, account, last = farm.coordinator("report", job).stdout.splitlines()
+    assert account.startswith(f"{job}: {found['iterations']:,} iterations in ") and "the target was reached" in account
+    assert last.endswith(f"tuning ratio {found['tuning_ratio']:.2f}") and f"{found['reached']:,} trials at" in last
 
 
 def test_a_target_that_nobody_reaches_ends_by_the_budget_and_is_told(farm: FarmHarness) -> None:

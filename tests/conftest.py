@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -21,6 +22,12 @@ settings.load_profile("untimed")
 # A shell that starts us in the background has us ignore Ctrl-C, and so all that we start, of which some is to heed it.
 if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """The agents of a test have plain processes for workers; if it is marked `ray`, Ray's, and no others instead."""
+    os.environ["MUSTER_POOL"] = "ray" if item.get_closest_marker("ray") else "processes"
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from muster.agent.host.cpu_shares import CpuShare
 from muster.agent.host.lending import Courtesy
 from muster.agent.host.taken_kinds import Takes, taken
 from muster.agent.links import Options, Ssh, open_link
+from muster.agent.pool.interface import POOL_KINDS, PoolKind
 from muster.agent.spool import owner as owners
 from muster.agent.spool import paths as spools
 from muster.agent.spool import register
@@ -105,6 +106,7 @@ def _as_last_time(ctx: click.Context, given: Mapping[str, Any]) -> list[str]:
         "agent join anna@server.lab:/data/farm --accept-new-host-key --bandwidth 10MiB",
         "agent join server.lab --kinds cluster,infer --no-code",
         "agent join server.lab --have /mnt/data",
+        "agent join server.lab --pool processes",
         "agent join server.lab --env nlp=/opt/conda/envs/nlp/bin/python --env vision=~/venvs/vision",
         "agent join ssh://anna@server.lab:2222/data/farm --ssh openssh",
         "agent join",
@@ -166,6 +168,14 @@ def _as_last_time(ctx: click.Context, given: Mapping[str, Any]) -> list[str]:
 @click.option(
     "--ionice", type=click.Choice(["normal", "idle"]), default=None, help="With idle, disks are used after all others."
 )
+@click.option(
+    "--pool",
+    type=click.Choice(POOL_KINDS),
+    default=None,
+    envvar="MUSTER_POOL",
+    show_envvar=True,
+    help="What starts workers; default Ray, and plain processes where it does not start.",
+)
 @click.option("--detach", is_flag=True, help="Return as soon as the agent works, and leave it running.")
 def command(
     where: str,
@@ -189,6 +199,7 @@ def command(
     hours: str | None,
     nice: int | None,
     ionice: Literal["normal", "idle"] | None,
+    pool: PoolKind | None,
     detach: bool,
 ) -> int:
     """Work for the coordinator at WHERE until told to leave.
@@ -221,7 +232,8 @@ def command(
         return code
     options = Options(ssh, accept_new_host_key, program, ssh_config, interactive=sys.stdin.isatty())
     have_copy = _copy(have)
-    wishes = Wishes(name, folder, cpus, memory, disk, bandwidth, pythons, wish, _labels(gpus), takes, have_copy, args)
+    limits = (cpus, memory, disk, bandwidth)
+    wishes = Wishes(name, folder, *limits, pythons, wish, _labels(gpus), takes, have_copy, pool, args)
     return _join(there, options, wishes)
 
 
@@ -240,6 +252,7 @@ class Wishes:
     gpus: tuple[str, ...]
     takes: Takes
     have: Path | None  # a copy of the sources
+    pool: PoolKind | None  # what starts workers
     args: list[str]  # all of it, as it was typed
 
 
@@ -371,7 +384,7 @@ def _settings(
         have=joined(str(wishes.have))[:HAVE_SHOWN] if wishes.have and not isinstance(place, Folder) else "",
     )
     packs = place.path / "code" if isinstance(place, Folder) else None
-    return AgentSettings(who, packs, wishes.bandwidth, wishes.pythons, share, wishes.have)
+    return AgentSettings(who, packs, wishes.bandwidth, wishes.pythons, share, wishes.have, wishes.pool)
 
 
 def _detach(folder: Path, name: str, args: list[str]) -> int:

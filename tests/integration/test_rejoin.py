@@ -15,8 +15,6 @@ from muster.coordinator.protocol.frames import frame
 from muster.coordinator.protocol.values import PROTOCOL, encode
 from tests.support.farm import FarmHarness, running, until
 
-pytestmark = pytest.mark.ray
-
 
 @pytest.fixture
 def farm(tmp_path: Path) -> Iterator[FarmHarness]:
@@ -33,8 +31,9 @@ def names(farm: FarmHarness) -> list[str]:
 def test_an_agent_is_seen_wherever_its_spool_is_and_joins_as_last_time(farm: FarmHarness, tmp_path: Path) -> None:
     spool = tmp_path / "elsewhere"
     farm.env["XDG_STATE_HOME"] = str(tmp_path / "other")
-    options = ("--name", "desk", "--spool", str(spool), "--cpus", "1", "--nice", "7", "--kinds", "map")
-    joined = farm.agent_command("join", str(farm.root.path), *options, "--detach")
+    options = ("--name", "desk", "--spool", str(spool), "--cpus", "1", "--nice", "7", "--kinds", "map", "--pool")
+    farm.env["MUSTER_POOL"] = "ray"  # which is what it would be, were the option not remembered
+    joined = farm.agent_command("join", str(farm.root.path), *options, "processes", "--detach")
     assert joined.returncode == 0, joined.stderr
     del farm.env["XDG_STATE_HOME"]
     assert names(farm) == ["desk"]
@@ -44,6 +43,7 @@ def test_an_agent_is_seen_wherever_its_spool_is_and_joins_as_last_time(farm: Far
     assert again.returncode == 0, again.stderr
     assert "as last time: agent join" in again.stderr
     assert names(farm) == ["desk"]
+    assert farm.processes("muster.agent.pool.worker") and not farm.processes("ray_host")
     assert b'"nice":7' in (spool / "courtesy.json").read_bytes()
     status = farm.agent_status("desk")
     assert status is not None and status.cpus == 1

@@ -585,17 +585,25 @@ class DeskMachine(RuleBasedStateMachine):
         self.tell(WorkerDied(slot, tickets(flights), victim, True, "killed"))
 
     def pool_goes(self) -> None:
-        self.slots_up.clear()  # nothing is started in one that died first
+        """What is started in the slots that are not told of yet is lost as well, as soon as it is submitted."""
         for slot, flights in self.runs.items():
             if flights:
                 self.runs[slot] = []
                 self.doomed.discard(slot)
+                self.slots_up.discard(slot)
                 barren = self.core.state.slots.every[slot].barren >= 2
                 self.after_death(flights, barren)
                 self.tell(WorkerDied(slot, tickets(flights), None, False, "gone"))
                 if self.ended:
                     return
+        self.slots_up.clear()
         self.tell(PoolLost("gone"))
+        for slot, flights in self.runs.items():
+            if flights and not self.ended:
+                self.runs[slot] = []
+                self.doomed.discard(slot)
+                self.after_death(flights, False)
+                self.tell(WorkerDied(slot, tickets(flights), None, True, "the pool is gone"))
 
     # --- rules: push ---
 

@@ -152,7 +152,8 @@ class FarmHarness:
     def marked(self) -> dict[str, str]:
         """What it finds its processes by, for those that somebody else starts for it."""
         self.temp.mkdir(mode=0o700, exist_ok=True)
-        return {MARK: self._mark, "TMPDIR": str(self.temp)}
+        pool = os.environ.get("MUSTER_POOL")  # as `conftest` says
+        return {MARK: self._mark, "TMPDIR": str(self.temp), **({"MUSTER_POOL": pool} if pool else {})}
 
     def coordinator(self, *args: str) -> subprocess.CompletedProcess[str]:
         """A `coordinator` command on this root, run to its end."""

@@ -14,8 +14,6 @@ from tests.support import disks
 from tests.support.disks import Ballast
 from tests.support.farm import Array, FarmHarness, running, until
 
-pytestmark = pytest.mark.ray
-
 MEGABYTE = 1 << 20
 ROWS, ROW_BYTES = 64, MEGABYTE // 4
 WORK = """

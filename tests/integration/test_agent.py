@@ -24,8 +24,6 @@ from muster.jobs.parts.part_file import read_index
 from tests import traps
 from tests.support.farm import DEADLINE_SECONDS, Array, FarmHarness, arrays, running, until
 
-pytestmark = pytest.mark.ray
-
 NAMES = ("left", "right")
 LEAVE_SECONDS = 60.0
 MEGABYTE = 1 << 20

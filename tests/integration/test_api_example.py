@@ -15,8 +15,6 @@ import pytest
 from tests.support import sshd
 from tests.support.farm import FarmHarness, running
 
-pytestmark = pytest.mark.ray
-
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "api.py"
 README = Path(__file__).parents[2] / "README.md"
 SECONDS = 120

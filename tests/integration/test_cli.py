@@ -19,8 +19,6 @@ from muster.coordinator.farm_root import paths
 from muster.jobs.common.errors import INTERRUPTED_EXIT
 from tests.support.farm import DEADLINE_SECONDS, FarmHarness, arrays, until
 
-pytestmark = pytest.mark.ray
-
 NAMES = ("left", "right")
 ON_FARM = "MUSTER_TEST_AGENT"  # set for the farm's processes: the serial run does not nap
 WORK = f"""

@@ -32,8 +32,6 @@ from tests.support import proxy, sshd
 from tests.support.farm import Array, running, until
 from tests.support.farm import FarmHarness as Processes
 
-pytestmark = pytest.mark.ray
-
 DOUBLE = 2.0
 OFFSETS = np.arange(6, dtype="f4")
 MEGABYTE = 1 << 20

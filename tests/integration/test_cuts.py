@@ -12,8 +12,6 @@ import pytest
 from muster.coordinator.client import Farm
 from tests.support.farm import Array, FarmHarness, running, until
 
-pytestmark = pytest.mark.ray
-
 ROWS = np.arange(2000, dtype="f8")[:, None]
 SLEEPS = """
 import time

@@ -9,11 +9,8 @@ from collections import Counter
 from pathlib import Path
 
 import psutil
-import pytest
 
 from tests.support.farm import FarmHarness, arrays, running, until
-
-pytestmark = pytest.mark.ray
 
 SHARDS = 100
 LEASE_SECONDS = 60.0  # of which a quarter has to go by

@@ -21,8 +21,6 @@ from tests.support import site as sites
 from tests.support.farm import arrays, until
 from tests.support.site import Site
 
-pytestmark = pytest.mark.ray
-
 NAMES = ("lab3", "gpu1", "dmz")
 
 

@@ -25,8 +25,6 @@ from tests.support.farm import FarmHarness, running, until
 from tests.support.odd_names import ODD_NAMES, fill
 from tests.support.sshd import HOST, Sshd
 
-pytestmark = pytest.mark.ray
-
 LEASE_SECONDS = 3.0
 WORK = """
 import os, time

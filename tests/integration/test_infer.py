@@ -16,8 +16,6 @@ from tests.integration.test_remote import Remote
 from tests.support import networks, sshd
 from tests.support.farm import Array, FarmHarness, running, until
 
-pytestmark = pytest.mark.ray
-
 WIDTH = 60
 NET = networks.weights(sizes=(WIDTH, 48, 40, 10))
 CLASS = """

@@ -10,8 +10,6 @@ import pytest
 
 from tests.support.farm import arrays, running, until
 
-pytestmark = pytest.mark.ray
-
 # What a test waits for instead of a user's minute
 PATCHED = """
 import sys

@@ -17,8 +17,6 @@ from muster.jobs.results.open_result import verify_layer
 from tests.support import networks
 from tests.support.farm import FarmHarness, running, until
 
-pytestmark = pytest.mark.ray
-
 OUTPUT_MB = int(os.environ.get("MUSTER_LARGE_MB", "400"))
 LIMIT_MB = 300  # of one process, in all
 GROWTH_MB = 30  # of one process, over what a small job of the same kind took

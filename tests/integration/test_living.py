@@ -20,8 +20,6 @@ import pytest
 from muster.coordinator.farm_root import paths
 from tests.support.farm import DEADLINE_SECONDS, FarmHarness, arrays, running, until
 
-pytestmark = pytest.mark.ray
-
 SAFE = "runs no code of others"
 NAMES = ("left", "right")
 WORK = """

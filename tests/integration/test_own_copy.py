@@ -19,7 +19,6 @@ from tests.support.farm import FarmHarness, running, until
 from tests.support.proxy import Proxy
 from tests.support.sshd import Sshd
 
-pytestmark = pytest.mark.ray
 WORK = """
 import numpy as np
 

@@ -324,7 +324,6 @@ def lists(rows):
 """
 
 
-@pytest.mark.ray
 def test_every_kind_of_output_on_a_real_farm_with_a_shard_that_fails_for_good(tmp_path: Path) -> None:
     with running(tmp_path) as farm:
         farm.join("one", "--cpus", "1")

@@ -20,8 +20,6 @@ from muster.coordinator.farm_root import paths, plans
 from muster.jobs.common.errors import DifferenceError, IncompleteError, NotFoundError, RefusedError
 from tests.support.farm import DEADLINE_SECONDS, FarmHarness, arrays, running, until
 
-pytestmark = pytest.mark.ray
-
 WORK = """
 import os, random, time
 from pathlib import Path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import yaml
 
 from muster.coordinator.commands.submit import submit
@@ -36,7 +35,6 @@ def test_a_report_that_comes_when_the_next_job_has_the_layer_open_holds_nobody_u
     farm.check_result(second)
 
 
-@pytest.mark.ray
 def test_forty_jobs_of_four_files_all_complete(farm: FarmHarness) -> None:
     """Their shards take a while: most bundles are there before the reports on them."""
     farm.join("one", "--cpus", "2")

@@ -371,7 +371,6 @@ def test_two_searches_at_once_disturb_each_other_in_nothing(farm: FarmHarness) -
     assert both == [table(farm, submit(farm, seed=seed, **params)) for seed in (3, 4)] and both[0] != both[1]
 
 
-@pytest.mark.ray
 def test_what_runs_is_stopped_once_the_first_has_reached_the_target(tmp_path: Path) -> None:
     space = {"lr": 0.9, "stall": {"choice": [0.0, 1000.0]}}
     first = [{"stall": 1000.0}, {"stall": 0.0}]
@@ -384,7 +383,6 @@ def test_what_runs_is_stopped_once_the_first_has_reached_the_target(tmp_path: Pa
         assert best(farm, both)["tried"] == 8
 
 
-@pytest.mark.ray
 def test_real_machines_are_killed_in_the_middle_of_a_rung_and_the_table_is_the_same(tmp_path: Path) -> None:
     params = {"scheduler": "halving", "space": {**SPACE, "pause": 0.05}, "segment": 0.2}
     with running(tmp_path) as farm:

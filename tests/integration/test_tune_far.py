@@ -7,14 +7,10 @@ import os
 import signal
 from pathlib import Path
 
-import pytest
-
 from tests.integration.test_remote import Remote
 from tests.integration.test_tune import SMALL, best, committed, rows_of
 from tests.support.farm import running, until
 from tests.support.sshd import Sshd
-
-pytestmark = pytest.mark.ray
 
 WORK = """
 import time

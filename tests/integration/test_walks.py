@@ -14,8 +14,6 @@ import pytest
 
 from tests.support.farm import FarmHarness, running
 
-pytestmark = pytest.mark.ray
-
 README = Path(__file__).parents[2] / "README.md"
 EXAMPLES = README.parent / "docs" / "examples"
 SECONDS = 120

@@ -64,6 +64,9 @@ MISTAKES = (
              "    layer.raising = layer.high_water  # a mark on its way will find the layer closed\n", ""),
     Mutation("rows that come while their layer is closed forgotten", f"{SCHEDULER}/layers.py",
              "                layer.settle(event.numbers)\n", "                pass\n"),
+    # slots
+    Mutation("a batch for a slot whose worker is still to come", f"{CORE}/slots.py",
+             'if slot.worker != "up" or slot.killing', "if slot.killing"),
     # what is finished
     Mutation("a drop that deletes finished work", f"{CORE}/state_machine.py",
              "        state.drop(drop)\n",

@@ -15,13 +15,23 @@ log = logging.getLogger("muster.pool")
 
 
 def be_kind(pid: int, nice: int | None, ionice: str | None) -> None:
-    """Set what a process and its descendants take of processors and disks, as far as the system lets us."""
-    for one in processes.trees([pid])[pid]:
-        if nice is not None:
-            _renice(one, nice)
-        if ionice is not None and hasattr(psutil.Process, "ionice"):
-            with suppress(psutil.Error, OSError):
-                psutil.Process(one).ionice(psutil.IOPRIO_CLASS_IDLE if ionice == "idle" else psutil.IOPRIO_CLASS_NONE)
+    """Set what a process and its descendants take of processors and disks, as far as the system lets us.
+
+    Looks again until there is no new one: what is started meanwhile may have inherited what was before.
+    """
+    done: set[int] = set()
+    while fresh := set(processes.trees([pid])[pid]) - done:
+        for one in fresh:
+            _set(one, nice, ionice)
+        done |= fresh
+
+
+def _set(pid: int, nice: int | None, ionice: str | None) -> None:
+    if nice is not None:
+        _renice(pid, nice)
+    if ionice is not None and hasattr(psutil.Process, "ionice"):
+        with suppress(psutil.Error, OSError):
+            psutil.Process(pid).ionice(psutil.IOPRIO_CLASS_IDLE if ionice == "idle" else psutil.IOPRIO_CLASS_NONE)
 
 
 def _renice(pid: int, nice: int) -> None:

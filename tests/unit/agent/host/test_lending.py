@@ -12,6 +12,7 @@ import pytest
 
 from muster.agent.host import lending, priority
 from muster.agent.host.lending import Courtesy, changed, checked, lent
+from muster.jobs.common import processes
 from muster.jobs.common.errors import UsageError
 
 NOON, NIGHT = 12 * 60, 23 * 60 + 30
@@ -68,6 +69,24 @@ def test_a_wish_is_known_by_its_stamp(tmp_path: Path) -> None:
     assert lending.write(tmp_path, Courtesy(cpus=3)) != first
     (tmp_path / lending.FILE).write_bytes(b"{")
     assert lending.read(tmp_path) == Courtesy()
+
+
+def test_kindness_reaches_what_is_started_while_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child is there, and no look at the processes had it yet."""
+    looks, trees = [1], processes.trees
+
+    def missing(roots: list[int]) -> dict[int, list[int]]:
+        return {roots[0]: roots} if looks and looks.pop() else trees(roots)
+
+    monkeypatch.setattr(processes, "trees", missing)
+    child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(1, flush=True); input()'])"
+    process = subprocess.Popen([sys.executable, "-c", child], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout and process.stdout.readline()
+        priority.be_kind(process.pid, 7, None)
+        assert [one.nice() for one in psutil.Process(process.pid).children()] == [7]
+    finally:
+        process.communicate(b"\n")
 
 
 def test_kindness_reaches_what_a_process_has_started() -> None:

@@ -95,7 +95,9 @@ def _draw(folder: Path, runs: Sequence[TrainingRun], target: float | None) -> li
     gains = report.speedups(runs, target) if target is not None else []
     if gains:
         lone = [Panel("", [])]
-        drawn.append(_picture(folder, report.SPEEDUP, "workers", f"speed-up to {target:g}", _speedups(gains), lone))
+        drawn.append(
+            _picture(folder, report.SPEEDUP, f"{gains[0].run.unit}s", f"speed-up to {target:g}", _speedups(gains), lone)
+        )
     return drawn
 
 

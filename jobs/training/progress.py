@@ -24,6 +24,7 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
     seconds: float  # of training, evaluations left out
     loss: float
     samples: int
+    machines: int = 0  # that had a part in it; 0: of a version that did not count them
 
 
 class BestMark(msgspec.Struct, frozen=True, array_like=True):
@@ -60,10 +61,12 @@ class TrainingCourse:
         self._params = params
         self._evaluated = 0  # the last round whose weights were put up for evaluation
 
-    def stepped(self, outer: SynchronousRounds | AsynchronousPushes, step: Stepped, seconds: float) -> None:
-        """After a merge that moved the weights."""
+    def stepped(
+        self, outer: SynchronousRounds | AsynchronousPushes, step: Stepped, seconds: float, machines: int = 0
+    ) -> None:
+        """After a merge that moved the weights, by contributions of so many machines."""
         at = outer.round if isinstance(outer, SynchronousRounds) else outer.version
-        self.record.points.append(Point(at, seconds, step.loss, step.samples))
+        self.record.points.append(Point(at, seconds, step.loss, step.samples, machines))
         due = outer.round // self._params.eval_every > self._evaluated // self._params.eval_every
         if due or outer.is_over:
             self._evaluated = outer.round

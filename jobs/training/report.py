@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from muster.jobs.common.errors import NotFoundError
-from muster.jobs.common.units import format_duration
+from muster.jobs.common.units import counted, format_duration
 from muster.jobs.contract.kind import KindReport
 from muster.jobs.contract.pictures import Curves, Picture
 from muster.jobs.training import checkpoint
@@ -25,7 +25,7 @@ ACCURACY_BY_TIME = "accuracy-over-time"
 ITERATIONS_BY_TIME = "iterations-over-time"
 SPEEDUP = "speed-up"
 POINTS_MOST = 500  # of a run
-HEADER = ("mode", "workers", "bits", "round", "time", "rounds/s", "loss", "accuracy", "best", "to target")
+HEADER = ("mode", "workers", "machines", "bits", "round", "time", "rounds/s", "loss", "accuracy", "best", "to target")
 
 
 @dataclass(frozen=True)
@@ -33,21 +33,22 @@ class TrainingRun:
     """One training as it was recorded. An iteration is a round, or in `async` a push."""
 
     mode: str
-    workers: int  # that computed at the same time
+    workers: int  # that computed at the same time: machines where it is known how many those were, else virtual ones
     points: Sequence[Point]
     marks: Sequence[BestMark]
     name: str = ""  # where mode and workers do not tell it from others
     simulated: bool = False  # whether its compute time was
+    unit: str = "worker"  # or "machine"
 
     @property
     def short(self) -> str:
         """Beside others of its mode."""
-        machines = f"{self.workers} worker{'s' if self.workers != 1 else ''}"
+        machines = counted(self.workers, self.unit)
         return f"{self.name}: {machines}" if self.name else machines
 
     @property
     def label(self) -> str:
-        machines = f"{self.workers} worker{'s' if self.workers != 1 else ''}"
+        machines = counted(self.workers, self.unit)
         text = f"{self.name}: {self.mode}, {machines}" if self.name else f"{self.mode}, {machines}"
         return f"{text} (simulated)" if self.simulated else text
 
@@ -125,11 +126,11 @@ def accuracy_by_time(runs: Sequence[TrainingRun]) -> ReportTable:
 
 def iterations_by_time(runs: Sequence[TrainingRun]) -> ReportTable:
     rows: list[Row] = [
-        (run.label, run.mode, run.workers, point.seconds, point.iteration, point.samples, point.loss)
+        (run.label, run.mode, run.workers, point.seconds, point.iteration, point.samples, point.loss, point.machines)
         for run in runs
         for point in run.thinned()
     ]
-    columns = ("run", "mode", "workers", "seconds", "iteration", "samples", "loss")
+    columns = ("run", "mode", "workers", "seconds", "iteration", "samples", "loss", "machines")
     return ReportTable(ITERATIONS_BY_TIME, columns, rows)
 
 
@@ -187,6 +188,7 @@ class Standing(msgspec.Struct, frozen=True):
     job: str
     mode: str
     workers: int  # virtual ones
+    machines: float | None  # that had a part in an iteration, on average; None where they were not counted
     bits: int
     steps: int
     round: int
@@ -205,10 +207,7 @@ def side_by_side(checkpoints: Mapping[str, Path], target: float | None) -> KindR
     """The jobs that keep their checkpoints in these folders. `target`: None for the first job's own."""
     told = {job: _told(job, folder) for job, folder in checkpoints.items()}
     target = target if target is not None else next(iter(told.values())).params.target
-    runs = [
-        TrainingRun(one.params.mode, one.params.workers, one.record.points, one.record.marks, job)
-        for job, one in told.items()
-    ]
+    runs = _runs(told)
     standings = [_standing(run, one, target) for run, one in zip(runs, told.values(), strict=True)]
 
     def draw(folder: Path) -> list[Path]:
@@ -216,7 +215,9 @@ def side_by_side(checkpoints: Mapping[str, Path], target: float | None) -> KindR
 
         return plots.write(folder, runs, target)
 
-    return KindReport(HEADER, ".rrrrrrrrr", [_cells(one) for one in standings], standings, draw, pictures(runs, target))
+    return KindReport(
+        HEADER, ".rrrrrrrrrr", [_cells(one) for one in standings], standings, draw, pictures(runs, target)
+    )
 
 
 def pictures(runs: Sequence[TrainingRun], target: float | None) -> list[Picture]:
@@ -253,7 +254,30 @@ def _speedup_picture(gains: Sequence[Speedup]) -> Curves:
     modes = dict.fromkeys(one.run.mode for one in gains)
     lines = [(mode, [(float(one.run.workers), one.ratio) for one in gains if one.run.mode == mode]) for mode in modes]
     even = ("as many times as fast", [(float(least), 1.0), (float(most), most / least)])
-    return Curves("Speed-up to the target", "workers", "times as fast", [*lines, even])
+    return Curves("Speed-up to the target", f"{gains[0].run.unit}s", "times as fast", [*lines, even])
+
+
+def _runs(told: Mapping[str, CheckpointTold]) -> list[TrainingRun]:
+    """By machines, if it is known of all how many those were: virtual workers may share one."""
+    machines = {job: machines_of(one.record.points) for job, one in told.items()}
+    known = all(machines.values())
+    return [
+        TrainingRun(
+            one.params.mode,
+            max(1, round(machines[job] or 0)) if known else one.params.workers,
+            one.record.points,
+            one.record.marks,
+            job,
+            unit="machine" if known else "worker",
+        )
+        for job, one in told.items()
+    ]
+
+
+def machines_of(points: Sequence[Point]) -> float | None:
+    """How many had a part in an iteration, on average; None where that was not counted."""
+    counts = [point.machines for point in points if point.machines]
+    return sum(counts) / len(counts) if counts else None
 
 
 def _told(job: str, folder: Path) -> CheckpointTold:
@@ -270,7 +294,8 @@ def _standing(run: TrainingRun, told: CheckpointTold, target: float | None) -> S
     return Standing(
         job=run.name,
         mode=run.mode,
-        workers=run.workers,
+        workers=params.workers,
+        machines=machines_of(points),
         bits=params.bits,
         steps=params.steps,
         round=told.round,
@@ -290,6 +315,7 @@ def _cells(one: Standing) -> tuple[str, ...]:
     return (
         one.mode,
         str(one.workers),
+        f"{one.machines:.3g}" if one.machines is not None else "-",
         str(one.bits),
         f"{one.round:,}",
         format_duration(one.seconds),

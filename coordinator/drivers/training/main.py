@@ -57,7 +57,7 @@ class RoundTraining:
         assert isinstance(book.outer, SynchronousRounds)
         self._book, self._participants, self._outer = book, participants, book.outer
         self._total = ContributionSum(self._outer.dim, book.params.bits)
-        self._kernels: set[str] = set()  # fingerprints of those who had a part in the round
+        self._parts: set[tuple[str, str]] = set()  # machine and fingerprint of those who had a part in the round
 
     def run(self) -> None:
         self._evaluate()
@@ -73,7 +73,7 @@ class RoundTraining:
             self._book.course.record.redone += 1
             return
         self._participants.moved(before, self._outer.digest, step.update, self._outer.stepped)
-        self._book.stepped(step, self._kernels)
+        self._book.stepped(step, self._parts)
         self._evaluate()
 
     def _merged(self) -> Stepped | Redo:
@@ -81,7 +81,7 @@ class RoundTraining:
         outer, total = self._outer, self._total
         header, wanted = outer.header(), list(range(self._book.params.workers))
         total.clear()
-        self._kernels.clear()
+        self._parts.clear()
         while wanted or self._participants.busy:
             if wanted:
                 orders = [RoundOrder(worker, header) for worker in wanted]
@@ -89,7 +89,7 @@ class RoundTraining:
             arrived = self._participants.take()
             for arrival in arrived.sums:
                 total.add(arrival.part)
-                self._kernels.add(arrival.fingerprint)
+                self._parts.add((arrival.machine, arrival.fingerprint))
             wanted = arrived.wrong
         return outer.merge(total)
 
@@ -105,7 +105,7 @@ class AsyncTraining:
     def __init__(self, book: TrainingState, participants: Participants) -> None:
         assert isinstance(book.outer, AsynchronousPushes)
         self._book, self._participants, self._pushes = book, participants, book.outer
-        self._kernels: set[str] = set()  # fingerprints of those whose contributions made no step yet
+        self._parts: set[tuple[str, str]] = set()  # likewise of those whose contributions made no step yet
 
     def run(self) -> None:
         with self._book.on_the_clock():
@@ -138,14 +138,14 @@ class AsyncTraining:
         if self._pushes.is_over:
             return
         before = self._pushes.digest
-        self._kernels.add(arrival.fingerprint)
+        self._parts.add((arrival.machine, arrival.fingerprint))
         step = self._pushes.arrive(arrival.header, arrival.workers, arrival.part)
         if isinstance(step, Redo):
             self._book.course.record.redone += 1
         elif step is not None:
             self._participants.moved(before, self._pushes.digest, step.update, self._pushes.stepped)
-            self._book.stepped(step, self._kernels)
-            self._kernels.clear()
+            self._book.stepped(step, self._parts)
+            self._parts.clear()
 
 
 def _ask_for_scores(book: TrainingState, participants: Participants) -> bool:

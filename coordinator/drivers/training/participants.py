@@ -43,7 +43,8 @@ class Arrival:
     header: RoundHeader
     workers: tuple[int, ...]
     part: Contribution
-    fingerprint: str  # of the kernels that computed them
+    machine: str  # that computed them
+    fingerprint: str  # of its kernels
 
 
 @dataclass
@@ -147,7 +148,7 @@ class Participants:
             if len({header for header, _ in taken}) > 1 or len(mine) + len(scores) < len(shards):
                 raise BadValues("contributions of different rounds in one sum")
             part = self._sum(landed, mine)
-            arrived.sums.append(Arrival(taken[0][0], workers, part, landed.index.fingerprint))
+            arrived.sums.append(Arrival(taken[0][0], workers, part, mine[0][0].agent, landed.index.fingerprint))
         except (BadValues, ValueError, IndexError, TypeError) as error:
             self._refuse(mine[0][0].agent, str(error))
             arrived.wrong += workers

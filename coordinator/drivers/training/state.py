@@ -74,11 +74,11 @@ class TrainingState:
 
     # --- what happens ---
 
-    def stepped(self, step: Stepped, kernels: set[str]) -> None:
-        """`kernels`: the fingerprints of those who had a part in it."""
+    def stepped(self, step: Stepped, parts: set[tuple[str, str]]) -> None:
+        """`parts`: machine and fingerprint of those who had a part in it."""
         seconds = self.seconds
-        self.course.computed_on(kernels)
-        self.course.stepped(self.outer, step, seconds)
+        self.course.computed_on({fingerprint for _, fingerprint in parts})
+        self.course.stepped(self.outer, step, seconds, len({machine for machine, _ in parts}))
         rounds, spell = self.outer.round - self._rated[0], seconds - self._rated[1]
         if rounds and spell > 0:
             weight = min(1.0, spell / RATE_SECONDS) if self._rate else 1.0

@@ -58,7 +58,7 @@ def test_a_line_a_job(root: roots.Root, capsys: pytest.CaptureFixture[str]) -> N
     assert lines[0].split() == ["one.1", "four.1"] and lines[1].split() == ["state", "unknown", "unknown"]
     at = next(i for i, line in enumerate(lines) if line.startswith("job"))
     assert [line.split()[0] for line in lines[at : at + 3]] == ["job", "one.1", "four.1"]
-    assert " ".join(lines[at + 2].split()[1:]) == "sync 4 32 40 8.0 s 5 0.0250 0.8500 0.8500 8.0 s"
+    assert " ".join(lines[at + 2].split()[1:]) == "sync 4 - 32 40 8.0 s 5 0.0250 0.8500 0.8500 8.0 s"
 
 
 def test_the_same_as_json(root: roots.Root, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,11 +6,15 @@ import csv
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from muster.jobs.common.errors import NotFoundError
-from muster.jobs.training import plots, report
-from muster.jobs.training.progress import BestMark, Point
+from muster.jobs.contract.pictures import Curves
+from muster.jobs.training import checkpoint, plots, report
+from muster.jobs.training.aggregation.synchronous import SynchronousRounds
+from muster.jobs.training.params import TrainParams, settled
+from muster.jobs.training.progress import BestMark, Point, TrainingCourse
 from muster.jobs.training.report import TrainingRun, speedups, tables
 
 
@@ -124,3 +128,19 @@ def test_runs_that_were_the_same_are_one_line() -> None:
     ]
     assert len(plots._lines(panel, "seconds")) == 3
     assert panel.iterations == "rounds"
+
+
+def test_a_speed_up_is_by_machines_where_they_were_counted(tmp_path: Path) -> None:
+    """Virtual workers may share a machine."""
+    for job, machines, seconds in (("one.1", 1, 20.0), ("two.1", 2, 12.0)):
+        params = settled(TrainParams(workers=8, target=0.8, rounds=100))
+        outer, course = SynchronousRounds(params, np.zeros(9, np.float32), 9), TrainingCourse(params)
+        outer.round = 40
+        course.record.points = [Point(i, seconds * i / 40, 1 / i, 64, machines) for i in range(1, 41)]
+        course.record.marks = [BestMark(40, seconds, 0.85, 0.4)]
+        checkpoint.write(tmp_path / job, outer, course)
+    found = report.side_by_side({job: tmp_path / job for job in ("one.1", "two.1")}, None)
+    assert [cells[:3] for cells in found.rows] == [("sync", "8", "1"), ("sync", "8", "2")]
+    (gain,) = [picture for picture in found.pictures if picture.title == "Speed-up to the target"]
+    assert isinstance(gain, Curves) and gain.x == "machines"
+    assert gain.curves[0] == ("sync", [(1.0, 1.0), (2.0, 20 / 12)])

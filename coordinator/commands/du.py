@@ -37,14 +37,15 @@ def command(root: Path | None, as_json: bool) -> None:
     """Show what takes the root's space: bundles to be merged, results, uploads, the rest."""
     found = roots.existing(root)
     sizes = [size_of(found, folder.name) for folder in sorted(found.jobs.iterdir()) if folder.is_dir()]
-    uploads = size_below(found.uploads)
-    other = size_below(found.path) - uploads - sum(size.bundles + size.result + size.other for size in sizes)
+    uploads, figures = size_below(found.uploads), size_of_file(found.figures)
+    other = size_below(found.path) - uploads - figures - sum(size.bundles + size.result + size.other for size in sizes)
     used = _used(found)
     if as_json:
         said = [size._asdict() for size in sizes]
-        say_json({"jobs": said, "uploads": uploads, "other": other, "free": used.free, "reserved": used.reserved})
+        others = {"uploads": uploads, "figures": figures, "other": other}
+        say_json({"jobs": said, **others, "free": used.free, "reserved": used.reserved})
         return
-    say(page(sizes, uploads, other, used))
+    say(page(sizes, uploads, figures, other, used))
 
 
 def size_of(root: Root, job: str) -> JobSize:
@@ -73,9 +74,17 @@ def _used(root: Root) -> Used:
         return Used(shutil.disk_usage(root.path).free, 0)
 
 
-def page(sizes: list[JobSize], uploads: int, other: int, used: Used) -> str:
+def size_of_file(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def page(sizes: list[JobSize], uploads: int, figures: int, other: int, used: Used) -> str:
     rows = [(tables.short(size.job), *map(format_size, size[1:])) for size in sizes]
     lines = [tables.table(("JOB", "BUNDLES", "RESULT", "OTHER"), rows, " rrr")] if rows else ["no jobs"]
-    lines += ["", f"uploads {format_size(uploads)}, beside these {format_size(other)}, free {format_size(used.free)}"]
+    what = f"uploads {format_size(uploads)}, measurements {format_size(figures)}, beside these {format_size(other)}"
+    lines += ["", f"{what}, free {format_size(used.free)}"]
     lines[-1] += f", of that reserved {format_size(used.reserved)}" if used.reserved else ""
     return "\n".join(lines)

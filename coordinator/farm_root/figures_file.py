@@ -51,6 +51,7 @@ class FiguresFile:
             raise OtherLayout(f"its layout is {layout}, ours is {LAYOUT}")
         self._db.execute("PRAGMA synchronous = NORMAL")
         if layout == 0:
+            self._db.execute("PRAGMA page_size = 1024")  # a machine's row has some 2 KB, and would take 4 of a page
             self._db.execute("PRAGMA auto_vacuum = INCREMENTAL")
             self._db.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {LAYOUT}; COMMIT;")
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("muster.daemon")
 
 SHARE = 100  # a round of adding up and writing waits so many times as long as the last one took
-LEAST_SECONDS, MOST_SECONDS = 2.0, 30.0  # between two of them
+LEAST_SECONDS, MOST_SECONDS = 2.0, 30.0  # between two of them, for the disk's sake
 BYTES_PER_SECOND = 300 << 10  # that are written, at most on average
 ENDED_SECONDS = 20.0  # a job that ended is kept in memory: its machines' last accounts come after its end
 ROWS_AT_ONCE = 50  # between two of them whoever waits has its turn
@@ -179,7 +179,7 @@ class FiguresKeeper:
                 self._hurry.clear()
                 await asyncio.sleep(min(LEAST_SECONDS / 4, pause))  # what belongs to it comes within a moment
             took, nbytes = await self._round(engine)
-            pause = max(LEAST_SECONDS, min(MOST_SECONDS, max(SHARE * took, nbytes / BYTES_PER_SECOND)))
+            pause = max(LEAST_SECONDS, SHARE * took, min(MOST_SECONDS, nbytes / BYTES_PER_SECOND))
 
     async def _round(self, engine: Engine) -> tuple[float, int]:
         """The seconds that it took of the daemon's thread, and the bytes that were written."""
@@ -189,17 +189,17 @@ class FiguresKeeper:
             for ledger in self._ledgers.values():
                 ledger.not_written()
         for number, name in enumerate([name for name, heard in self._heard.items() if heard.at]):
-            begun = time.perf_counter()
+            begun = time.thread_time()
             self._add_up(engine, name)
-            took += time.perf_counter() - begun
+            took += time.thread_time() - begun
             if number % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
                 await asyncio.sleep(0)
         written: _Written = []
         taken = [ledger for ledger in list(self._ledgers.values()) if ledger.is_dirty or _goes_on(ledger, now)]
         for ledger in taken:
-            begun = time.perf_counter()
+            begun = time.thread_time()
             written.append(self._encoded(engine, ledger, now))
-            took += time.perf_counter() - begun
+            took += time.thread_time() - begun
             await asyncio.sleep(0)
         written = [one for one in written if one[1] in self._ledgers]  # but for jobs that were deleted meanwhile
         if written:

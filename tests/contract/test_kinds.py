@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 from muster.coordinator.daemon.jobs.drivers import GROUP
-from muster.jobs.contract.kind import Kind, Shape
+from muster.coordinator.report import drawing
+from muster.jobs.contract.kind import JobPlace, Kind, Shape
+from muster.jobs.contract.pictures import TextTable
 from muster.jobs.contract.plan import ArraySource, Layer, ModelFile, Work
 from muster.jobs.contract.shard_size import RowCost
 from muster.jobs.inference import model_file
@@ -167,6 +169,23 @@ def test_it_is_what_it_says_it_is(example: Example, kind: Kind[Any]) -> None:
     assert kind.wants_code or kind.may_have_code if example.code is not None else not kind.wants_code
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(example.params | {"no_such_field": 1}, kind.Params)
+
+
+def test_its_report_has_a_row_and_a_value_for_each_job(example: Example, kind: Kind[Any], tmp_path: Path) -> None:
+    """Of one that is merged, and of one of which there is nothing yet."""
+    (tmp_path / "run").mkdir()
+    layer, part = run(example, kind, 3, tmp_path / "run")
+    out = tmp_path / "result" / layer.name
+    out.mkdir(parents=True)
+    merge_layer(layer, [part], out, job="job.1")
+    nothing = JobPlace(tmp_path / "none", tmp_path / "none")
+    found = kind.report({"job.1": JobPlace(tmp_path / "result", nothing.checkpoints), "job.2": nothing}, None)
+    assert len(found.rows) == len(found.values) == 2 and all(len(row) == len(found.header) for row in found.rows)
+    msgspec.json.encode(list(found.values))
+    for picture in found.pictures:
+        assert picture.title and (isinstance(picture, TextTable) or drawing.picture(picture))
+    if found.header:
+        assert 0 < int(found.rows[0][0]) <= len(example.rows) and found.rows[1][0] == "0"
 
 
 def test_its_outputs_are_as_declared(example: Example, kind: Kind[Any], tmp_path: Path) -> None:

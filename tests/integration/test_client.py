@@ -124,6 +124,17 @@ def test_a_function_over_an_array_gives_what_numpy_gives(farm: Farm) -> None:
     assert [agent.name for agent in farm.agents()] == ["one"]
 
 
+def test_a_report_is_the_page_and_its_values(farm: Farm, tmp_path: Path) -> None:
+    job = farm.map(twice, rows(16), name="told", shard={"rows": 4}, progress=False)
+    job.wait(progress=False)
+    report = job.report()
+    assert report.values["job"] == job.id and report.values["shards"]["committed"] == 4
+    assert report.values["timeline"]["machines"][0]["name"] == "one"
+    assert report.save(tmp_path / "told.html").read_text() == report.html
+    assert report.html.startswith("<!doctype html>") and report.html.rstrip().endswith("</html>")
+    assert job.id in repr(report) and "srcdoc=" in report._repr_html_() and "<h1>" not in report._repr_html_()
+
+
 def test_arrays_by_name_become_layers_and_a_glob_chooses_some(farm: Farm) -> None:
     given = {"a.weight": rows(16), "deep/b": rows(8, 4, 1)[::2], "deep/c": np.asfortranarray(rows(8)).astype(">f8")}
     job = farm.map(twice, given, name="named", shard={"rows": 3}, progress=False)

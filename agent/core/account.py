@@ -67,6 +67,7 @@ class Account:
     memory_now: int = 0
     disk_now: int = 0
     _last: float = 0.0
+    _gone: JobTotals = field(default_factory=JobTotals)  # of jobs that are not kept any more
     _told: dict[str, JobAccount] = field(default_factory=dict)
     _new: bool = False  # whether a job is here that was never told of
     _processor: dict[int, float] = field(default_factory=dict)  # slot → seconds of its tree when last looked at
@@ -131,11 +132,15 @@ class Account:
                 self._told[job] = account
                 changed.append(account)
         self._new = False
+        every = [self._gone, *self.jobs.values()]
         return MachineAccount(
             seconds=self._last - (self.began or 0.0),
             **{state: min(seconds, SECONDS_MOST) for state, seconds in self.seconds.items()},
             memory_now=self.memory_now,
             disk_now=min(max(0, self.disk_now), COUNT_MOST),
+            processor=min(sum(one.processor for one in every), SECONDS_MOST),
+            in_bytes=min(sum(one.in_bytes for one in every), COUNT_MOST),
+            out_bytes=min(sum(one.out_bytes for one in every), COUNT_MOST),
             jobs=changed,
         )
 
@@ -145,11 +150,17 @@ class Account:
 
     def leave_farm(self) -> None:
         """Jobs of another farm may go by the same names."""
-        self.jobs.clear()
-        self._told.clear()
+        for job in list(self.jobs):
+            self._forget(job)
 
     def _forget_some(self) -> None:
         """Of jobs that are told, the oldest."""
         for job in list(self.jobs)[: max(0, len(self.jobs) + 1 - JOBS_KEPT)]:
-            del self.jobs[job]
-            self._told.pop(job, None)
+            self._forget(job)
+
+    def _forget(self, job: str) -> None:
+        totals = self.jobs.pop(job)
+        self._told.pop(job, None)
+        self._gone.processor += totals.processor
+        self._gone.in_bytes += totals.in_bytes
+        self._gone.out_bytes += totals.out_bytes

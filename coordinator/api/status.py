@@ -158,6 +158,15 @@ class AgentStatus(msgspec.Struct, frozen=True):
     machine: Short = ""  # the same of all agents on one machine; "": not told
     cores: Count = 0  # processors that this machine has
     silent: Seconds = 0.0  # for how long nothing was heard of it, where that is long: it may be gone
+    busy: float | None = (
+        None  # of the cores it lends, over the last minute; as the next three None where it told nothing
+    )
+    processor: float | None = None  # cores that its shards really used
+    in_rate: float | None = None  # bytes a second over its link
+    out_rate: float | None = None
+    memory_now: Count | None = None  # bytes that its shards take
+    memory_budget: Count = 0  # bytes that they may take
+    disk_now: Count | None = None  # bytes in its spool
 
     def __repr__(self) -> str:
         doing = f"{self.state}, {counted(self.cpus, 'cpu')}, {self.running} running"

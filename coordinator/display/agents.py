@@ -18,6 +18,9 @@ if TYPE_CHECKING:  # planning alone needs what this imports
 from muster.coordinator.display.tables import ago, count, rate, short, table, whole
 
 PAYOFFS_SHOWN = 8
+AGENTS_HEADER = (
+    "AGENT", "STATE", "CPUS", "BUSY", "USED", "MEMORY", "DISK", "IN/S", "OUT/S", "RUNNING", "DONE", "SEEN", "VERSION",
+)  # fmt: skip
 NOT_MEASURED = "what each machine adds is not measured yet"
 
 
@@ -63,20 +66,28 @@ def no_machines(root: Path) -> str:
 
 
 def agents_table(agents: Sequence[AgentStatus], now: float) -> str:
+    """Shares and rates are of the last minute; "-" is what a machine does not tell."""
     rows = [
         (
-            short(agent.name, 20),
-            short(agent.host, 20),
+            short(agent.name, 16),
             f"silent for {whole(agent.silent)}" if agent.silent else agent.state,
             count(agent.cpus),
+            "-" if agent.busy is None else f"{agent.busy:.0%}",
+            "-" if agent.processor is None else f"{agent.processor:.1f}",
+            _compact(agent.memory_now),
+            _compact(agent.disk_now),
+            "in place" if agent.in_place else _compact(agent.in_rate),
+            _compact(agent.out_rate),
             count(agent.running),
             count(agent.done),
             ago(agent.last_seen, now),
+            short(agent.version, 9),
         )
         for agent in agents
     ]
-    lines = [table(("AGENT", "HOST", "STATE", "CPUS", "RUNNING", "DONE", "LAST SEEN"), rows, "   rrr")]
+    lines = [table(AGENTS_HEADER, rows, "  rrrrrrrrrr")]
     for agent in agents:
+        lines += [f"{agent.name}: is on {agent.host}"] if agent.host not in ("", agent.name) else []
         lines += [f"{agent.name}: {agent.note}"] if agent.note else []
         lines += [f"{agent.name}: {limits}"] if (limits := limits_said(agent.kinds, no_code=agent.no_code)) else []
         lines += [f"{agent.name}: {moved}"] if (moved := _link_said(agent)) else []
@@ -98,6 +109,14 @@ def overlent_lines(agents: Sequence[AgentStatus]) -> list[str]:
             what_next = "`agent set --name NAME cpus=N` there lends fewer"
             lines.append(f"{same[0].host}: {names} together lend {lent} of its {counted(cores, 'core')}; {what_next}")
     return lines
+
+
+def _compact(nbytes: float | None) -> str:
+    """ "5.9G", in as few columns as possible."""
+    if nbytes is None:
+        return "-"
+    number, _, unit = format_size(round(nbytes)).partition(" ")
+    return f"{number}{unit[0] if unit != 'B' else ''}"
 
 
 def _link_said(agent: AgentStatus) -> str:

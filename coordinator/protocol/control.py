@@ -214,6 +214,9 @@ class MachineAccount(msgspec.Struct, frozen=True, omit_defaults=True):
     paused: Seconds = 0.0
     memory_now: Count = 0  # bytes that all shards here take
     disk_now: Count = 0  # bytes in its spool
+    processor: Seconds = 0.0  # of all jobs together, as the next two
+    in_bytes: Count = 0
+    out_bytes: Count = 0
     jobs: Annotated[list[JobAccount], Meta(max_length=64)] = []  # those that changed
 
 

@@ -160,3 +160,22 @@ def test_the_file_is_read_while_a_journal_is_left(tmp_path: Path) -> None:
             before = db.execute("SELECT count(*) FROM jobs").fetchone()
         assert before == (1,)
         assert only(farm, job)["state"] == "complete"
+
+
+@pytest.mark.ray
+def test_agents_shows_what_a_machine_is_at(tmp_path: Path) -> None:
+    with running(tmp_path) as farm:
+        farm.join("lab1", "--cpus", "1")
+        until(lambda: farm.is_live("lab1"), "lab1 to join")
+        job = submit(farm, shards=80, work=NAP, kind="map", code="work.py:nap", name="naps")
+
+        def told() -> bool:
+            found = farm.agent_status("lab1")
+            return found is not None and bool(found.busy) and bool(found.memory_now) and found.out_rate is not None
+
+        until(told, "its rates")
+        (header, row, *_) = farm.coordinator("agents").stdout.splitlines()
+        names = "AGENT STATE CPUS BUSY USED MEMORY DISK IN/S OUT/S RUNNING DONE SEEN VERSION"
+        assert header.split() == names.split()
+        assert row.startswith("lab1") and "in place" in row and "%" in row
+        farm.wait(job)

@@ -21,6 +21,7 @@ import msgspec
 
 from muster import VERSION
 from muster.coordinator.api.figures import Figures, JobEvent
+from muster.coordinator.daemon.figures.lately import Lately
 from muster.coordinator.daemon.figures.ledger import Heard, JobLedger
 from muster.coordinator.farm_root import figures_file
 from muster.coordinator.farm_root.figures_file import FiguresFile, OtherLayout, Rows
@@ -56,6 +57,7 @@ class FiguresKeeper:
         self._thread = ThreadPoolExecutor(1, "figures")
         self._ledgers: dict[str, JobLedger] = {}
         self._heard: dict[str, Heard] = {}
+        self._lately: dict[str, Lately] = {}
         self._hurry = asyncio.Event()
 
     # --- what is told ---
@@ -137,6 +139,14 @@ class FiguresKeeper:
             heard = self._heard[agent.name] = Heard(process, max(agent.hello.cpus, agent.cpus), 0.0, account)
         heard.cpus = max(heard.cpus, agent.cpus)
         heard.more(account, time.time())
+        lately = self._lately.get(agent.name)
+        if lately is None or lately.process != process:
+            lately = self._lately[agent.name] = Lately(process)
+        lately.add(msgspec.structs.replace(account, jobs=[]), heard.at)
+
+    def lately(self, agent: str) -> Lately | None:
+        """What a machine did during the last minute; None of one that told nothing in this life of the daemon."""
+        return self._lately.get(agent)
 
     # --- adding up, and writing ---
 

@@ -319,8 +319,21 @@ def _agent_status(engine: Engine, name: str) -> AgentStatus:
         machine=info.machine,
         cores=info.cores,
         silent=time.monotonic() - agent.heard if agent and agent.present and state.is_silent(agent) else 0.0,
+        memory_budget=agent.hello.memory if agent else 0,
     )
-    return bounded(status)
+    return bounded(_with_rates(engine, status, agent))
+
+
+def _with_rates(engine: Engine, status: AgentStatus, agent: s.Agent | None) -> AgentStatus:
+    """What a machine that is here did during the last minute."""
+    lately = engine.figures.lately(status.name) if agent and agent.present else None
+    rates, last = (lately.rates(), lately.last) if lately else (None, None)
+    if last is not None:
+        status = msgspec.structs.replace(status, memory_now=last.memory_now, disk_now=last.disk_now)
+    if rates is None:
+        return status
+    shown = {"busy": rates.busy, "processor": rates.processor, "in_rate": rates.input, "out_rate": rates.output}
+    return msgspec.structs.replace(status, **shown)
 
 
 def _obstacles(engine: Engine, agent: s.Agent) -> dict[str, str]:

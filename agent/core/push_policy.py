@@ -32,7 +32,9 @@ def next_bundle(state: State, session: int, flush: bool, now: float) -> None:
     """Offer the bundle whose turn it is, if there is one; `flush`: do not wait for more."""
     push = state.push
     parts, farm, eager = state.finished_parts, state.farm, _eager_layers(state)
-    ready = set(parts.layers(farm)) if flush else _quiet_layers(state) | push.hurry | eager
+    ready = (
+        set(parts.layers(farm)) if flush else _quiet_layers(state) | push.hurry | eager | _awaited_layers(state, now)
+    )
     later = {layer for layer, retry in push.put_off.items() if not retry.is_over(now)}
     growing = set() if flush else _growing_layers(state)
     chosen = parts.bundle(farm, ready, now, growing | later, eager)
@@ -49,6 +51,13 @@ def _quiet_layers(state: State) -> set[str]:
     """Layers finished of which nothing more is to come."""
     busy = {layer for layer, holding in state.holdings.items() if holding.count}
     return set(state.finished_parts.layers(state.farm)) - busy
+
+
+def _awaited_layers(state: State, now: float) -> set[str]:
+    """Layers whose job lets no result wait as long as the others do."""
+    asked = {layer: one.info.work.flush for layer, one in state.holdings.items() if one.info.work.flush is not None}
+    oldest = {layer: next(state.finished_parts.of(state.farm, layer), None) for layer in asked}
+    return {layer for layer, part in oldest.items() if part is not None and now - part.since >= asked[layer]}
 
 
 def _growing_layers(state: State) -> set[str]:

@@ -71,6 +71,8 @@ def _finished(fields: dict[str, Any], base: Path, here: bool, code: CodeBundle |
     """A source that is a path: on this machine and in place, on this machine and to be sent, or on the server."""
     spec = fields.get("source")
     spec = {"path": spec} if isinstance(spec, str) else spec
+    if isinstance(spec, dict) and spec.get("names") is not None:
+        raise UsageError("source.names is for jobs submitted on the server", 'use a pattern: source: {files: "*.jpg"}')
     if isinstance(spec, dict) and (listed := next((key for key in ITEMS if isinstance(spec.get(key), str)), None)):
         return _checked({**fields, "source": _placed(spec, listed, base, here)}, base, here, code, {})
     if not isinstance(spec, dict) or not isinstance(path := spec.get("path"), str) or path.startswith("~"):

@@ -333,7 +333,7 @@ class Obstacle:
 class Idle:
     """Why an agent got nothing: `text` is for people."""
 
-    code: Literal["no-job", "obstacle", "room", "unproven", "round", "left-out", "job", "granted", "push"]
+    code: Literal["no-job", "obstacle", "room", "unproven", "round", "left-out", "job", "granted", "push", "at-once"]
     text: str
     job: str | None = None  # that it is about
 

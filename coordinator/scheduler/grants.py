@@ -52,7 +52,7 @@ def feed(state: State, agent: Agent, now: float) -> int:
             return total
         granted = _grant_from(state, agent, job, wanted, now) if wanted > 0 else 0
         total, load[job.id] = total + granted, load[job.id] + granted
-        if granted == wanted and job.succeeded:  # a canary leaves slots for other jobs
+        if granted == wanted and (job.succeeded or job.plan.proven):  # a canary leaves slots for other jobs
             agent.idle_because = None
             return total
         reason = _why_nothing(state, agent, job)
@@ -82,7 +82,9 @@ def _why_nothing(state: State, agent: Agent, job: Job) -> Idle:
     for layer in job.supply.values():
         if layer.pending and agent.cost(layer) > agent.room:
             return Idle("room", shortage("a shard", agent.cost(layer), agent.room, "of disk"), job.id)
-    if not job.succeeded:
+    if not _room_of(job):
+        return Idle("at-once", f"{job.plan.at_once} of its shards are out, as many as it may have", job.id)
+    if not (job.succeeded or job.plan.proven):
         return Idle("unproven", "none of its shards has succeeded yet", job.id)
     if agent.is_left_out(job.id):
         return Idle("left-out", round_shares.left_out_line(agent, job), job.id)
@@ -96,7 +98,9 @@ def _wanted(state: State, agent: Agent, job: Job, load: Counter[str]) -> int:
     if state.obstacle(agent, job):
         return -1
     held, floor = load[job.id], agent.slots(job) + 1
-    if not job.succeeded:
+    if not (room := _room_of(job)):
+        return -1
+    if not (job.succeeded or job.plan.proven):
         return -1 if held or _is_benched(state, agent, job) else 1
     if job.has_rounds:
         return round_shares.share(state, agent, job, held)
@@ -108,7 +112,14 @@ def _wanted(state: State, agent: Agent, job: Job, load: Counter[str]) -> int:
     target = max(floor, min(GRANT_LIMIT, int(rate * (horizon - elsewhere))))
     if held >= floor and target - held < target * WORTH_A_GRANT:
         return 0
-    return target - held
+    return min(target - held, room)
+
+
+def _room_of(job: Job) -> int:
+    """How many more of its shards may be open, with whatever agents: a copy of one is open too."""
+    if not job.plan.at_once:
+        return GRANT_LIMIT
+    return max(0, job.plan.at_once - sum(len(one.open) for layer in job.opened for one in layer.holdings.values()))
 
 
 def give_near(state: State, event: Advanced, now: float) -> None:
@@ -286,6 +297,7 @@ def _copy_from(state: State, agent: Agent, job: Job, now: float) -> bool:
                 worth.update(_copyable(state, layer, other) if other.layer == layer.digest else RangeSet())
         count = agent.slots(job) if layer.stored else len(worth)
         count = max(count, int(rate * _horizon(state, job))) if silent else count
+        count = min(count, _room_of(job))
         numbers = highest(worth - odd, min(count, _room_for(agent, layer)))
         if numbers:
             layer.copied.update(numbers)

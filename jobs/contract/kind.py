@@ -134,6 +134,7 @@ class Prepared(Generic[P]):
     params: P
     model: str | None = None  # a file that every machine gets a copy of, relative to the job file's folder
     needs: tuple[str, ...] = ()  # packages that a machine must have, as `muster.jobs.contract.requirements` knows them
+    proven: bool = False  # whether a shard fails by the machine's fault alone, so that no first one need be awaited
     same_kernels: bool = False  # whether machines of other kernels are left out, as if the job file said so
 
 

@@ -201,6 +201,8 @@ class Work(msgspec.Struct, frozen=True):
     disk: Annotated[int, Meta(ge=0)] = 0  # bytes of scratch space per running shard, beside its input and output
     runs_code: bool = True  # whether it runs what its submitter wrote, as its kind says; older plans do not tell
     rests_on: tuple[str, ...] | None = None  # packages whose versions are in its fingerprints; None: planned before
+    variables: dict[str, str] = {}  # more environment for what the submitter wrote
+    flush: float | None = None  # seconds that a result may wait for others on its way; None: as the agent likes
 
     @property
     def of_submitter(self) -> str:
@@ -296,6 +298,8 @@ class Plan(msgspec.Struct, frozen=True):
     counted: tuple[int, str] | None = None  # how many of what its driver counts: (1000, "round"); None: shards
     machine: str = ""  # the one agent that runs it; "": whichever suits
     cut: str = ""  # how the plan cut it and why, for people; "": as the job file says, or as an older version did
+    at_once: int = 0  # shards that agents may have to run, all together; 0: as many as suits
+    proven: bool = False  # whether machines get more than one shard of it before the first has succeeded
     notes: tuple[str, ...] = ()  # what its user should know of its source: files that were left out
 
     @property

@@ -33,7 +33,8 @@ def cost_digest(work: Work, source: ArraySource | ItemsSource) -> str:
 def _of_work(work: Work) -> tuple[tuple[object, ...], tuple[object, ...]]:
     """What is computed, and by what."""
     model = () if work.model is None else (work.model.digest,)
-    more = ((work.gpus, work.threads),) if work.gpus or work.threads else ()
+    more: tuple[object, ...] = ((work.gpus, work.threads),) if work.gpus or work.threads else ()
+    more += (work.variables,) if work.variables else ()
     return (work.kind, work.kernel, work.params), (work.code, work.entry, work.env, work.cpus, *model, *more)
 
 

@@ -103,6 +103,8 @@ def make_plan(
         notify=job.notify.command if job.notify else "",
         counted=(ahead.total, ahead.unit) if ahead else None,
         cut=cut,
+        at_once=job.at_once or 0,
+        proven=prepared.proven,
         notes=source.notes if source is not None else (),
     )
 
@@ -139,6 +141,8 @@ def _work_of(job: JobFile, kind: Kind[Any], code: CodeBundle | None, prepared: P
         packages=tuple(job.packages),
         **msgspec.structs.asdict(job.resources),
         rests_on=_rests_on(job, kind, prepared, code is not None),
+        variables=job.variables,
+        flush=job.flush,
     )
 
 

@@ -28,6 +28,9 @@ FILE_LIMIT = 1 << 20  # bytes
 
 ERRORS_SHOWN = 20  # wrong fields of one file
 REQUIRED = {"name": "job"}  # what stands in for a field that must be there while the others are looked at
+VARIABLE_LIMIT = 64 << 10  # bytes of a variable's value, and of all
+VARIABLES_LIMIT = 256 << 10
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _STEP = re.compile(r"[^.\[\]]+")
 _ENTRY = re.compile(r"(?P<file>[^:]+\.py):(?P<function>[^:]+)", re.DOTALL)
 
@@ -96,6 +99,9 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     priority: Annotated[int, Meta(ge=1, le=1000)] = 1
     notify: NotifySpec | None = None
     same_kernels: Literal["any", "require"] = "any"  # whether all machines must compute the same bits
+    variables: Annotated[dict[str, str], Meta(max_length=1000)] = {}  # more environment for the user's code
+    at_once: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None  # shards that run at any moment, on all machines
+    flush: float | None = None  # seconds that a result may wait for others before it is sent
 
 
 def read_job_file(path: Path) -> JobFile:
@@ -227,6 +233,7 @@ def _job_of(value: object) -> JobFile:
     _check_fit(job, kind)
     if kind.sourceless and given:
         raise FieldError("shard", f"kind `{job.kind}` makes its shards by itself", "leave it out")
+    _check_variables(job)
     packages = _checked_packages(job)
     return msgspec.structs.replace(job, params=_complete(kind, job.params), packages=packages)
 
@@ -243,6 +250,7 @@ def _spelled_out(value: dict[str, Any]) -> dict[str, Any]:
             raise FieldError("shard", wrong, "write `shard: {size: 128MiB}`")
         del value["shard"]
     _measure(value, "timeout", "timeout", units.parse_duration)
+    _measure(value, "flush", "flush", units.parse_duration)
     for outer, inner in (("shard", "size"), ("resources", "memory"), ("resources", "disk")):
         if isinstance(value.get(outer), dict):
             value[outer] = dict(value[outer])
@@ -262,11 +270,12 @@ def _measure(fields: dict[str, Any], name: str, path: str, parse: Callable[[Any]
 def _check_source(source: SourceSpec | None) -> None:
     if source is None:
         return
-    given = sum(one is not None for one in (source.path, source.files, source.table))
+    given = sum(one is not None for one in (source.path, source.files, source.names, source.table))
     if not given:
-        raise FieldError("source.path", "missing: this field must be given, or `files`, or `table`")
+        raise FieldError("source.path", "missing: this field must be given, or `files`, `names` or `table`")
     if given > 1:
-        raise FieldError("source", "expected only one of `path` (arrays), `files` (a pattern) and `table` (csv)")
+        wrong = "expected only one of `path` (arrays), `files` (a pattern), `names` (a list of files) and `table` (csv)"
+        raise FieldError("source", wrong)
     _check_printable(source)
     if source.has_items and (source.layers or source.dtype or source.shape):
         raise FieldError("source", "`layers`, `dtype` and `shape` are of arrays", "leave them out")
@@ -284,7 +293,7 @@ def _check_source(source: SourceSpec | None) -> None:
 
 
 def _check_printable(source: SourceSpec) -> None:
-    named = {"path": source.path, "files": source.files, "table": source.table}
+    named = {"path": source.path, "files": source.files, "names": source.names, "table": source.table}
     named |= {f"layers[{i}]": text for i, text in enumerate(source.layers or [])}
     for name, text in named.items():
         if text is not None and not text.isprintable():
@@ -294,7 +303,7 @@ def _check_printable(source: SourceSpec) -> None:
 def _check_shard(job: JobFile) -> None:
     """One way of cutting, and one that there is for such a source."""
     shard, source = job.shard, job.source
-    unit, other = ("files", "rows") if source is not None and source.files is not None else ("rows", "files")
+    unit, other = ("files", "rows") if source is not None and (source.files or source.names) else ("rows", "files")
     if getattr(shard, other) is not None:
         raise FieldError(f"shard.{other}", f"the source has {unit}, and no {other}", f"write `shard: {{{unit}: N}}`")
     if (shard.size is None) == (getattr(shard, unit) is None):
@@ -328,6 +337,18 @@ def _check_fit(job: JobFile, kind: Kind[Any]) -> None:
             _check_entry(job.code.entry)
         elif job.code.entry or not job.code.include:
             raise FieldError("code", f"kind `{job.kind}` calls no function", "code: {include: [tools/]}")
+
+
+def _check_variables(job: JobFile) -> None:
+    """What an environment can hold."""
+    for name, value in job.variables.items():
+        if not _VARIABLE.fullmatch(name) or "\0" in value or len(value.encode()) > VARIABLE_LIMIT:
+            wrong = f"{_shown(name)} cannot be a variable of an environment"
+            raise FieldError("variables", wrong, f"use letters, digits and `_`, and values of {VARIABLE_LIMIT} bytes")
+    if sum(len(name) + len(value.encode()) for name, value in job.variables.items()) > VARIABLES_LIMIT:
+        raise FieldError(
+            "variables", f"more than {VARIABLES_LIMIT} bytes", "put large ones into a file of the job's code"
+        )
 
 
 def _checked_packages(job: JobFile) -> list[str]:

@@ -30,14 +30,15 @@ PathText = Annotated[str, Meta(min_length=1, max_length=4096)]
 
 
 class SourceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the input is: one of `path` (arrays), `files` (a pattern) and `table` (csv). `dtype` and `shape` are for
-    raw binary alone, and in a folder hold for each file."""
+    """Where the input is: one of `path` (arrays), `files` (a pattern), `names` (a list of files) and `table` (csv).
+    `dtype` and `shape` are for raw binary alone, and in a folder hold for each file."""
 
     path: PathText | None = None
     layers: Annotated[list[PathText], Meta(min_length=1)] | None = None
     dtype: str | None = None
     shape: Annotated[list[int], Meta(min_length=1, max_length=npy.AXES_LIMIT)] | None = None
     files: PathText | None = None
+    names: PathText | None = None
     table: PathText | None = None
 
     @property

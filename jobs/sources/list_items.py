@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -11,8 +12,8 @@ from muster.jobs.common.errors import SourceError
 from muster.jobs.common.locations import located
 from muster.jobs.common.validation import one_line
 from muster.jobs.sources import globs
-from muster.jobs.sources.discover import SourceSpec
-from muster.jobs.sources.items import Line, ListedItems, write_list
+from muster.jobs.sources.discover import SourceSpec, stamp_of
+from muster.jobs.sources.items import FileItem, Line, ListedItems, is_path, write_list
 
 COLUMNS_LIMIT = 1000
 COLUMN_LIMIT = 64  # characters of a column's name
@@ -30,6 +31,8 @@ def find_items(spec: SourceSpec, base: Path, path: Path) -> Found:
     """List what the source names at `path`. A SourceError for what cannot be, or where there is nothing."""
     if spec.files is not None:
         return _files(spec.files, base, path)
+    if spec.names is not None:
+        return _named(located(base, spec.names), base, path)
     assert spec.table is not None, "the job file was checked"
     return _table(located(base, spec.table), path)
 
@@ -44,6 +47,39 @@ def _files(pattern: str, base: Path, path: Path) -> Found:
             hint = f"it is a folder; did you mean `{pattern.rstrip('/')}/**/*`?"
         raise SourceError(f"source.files: {one_line(pattern)!r} matches no file", hint)
     return Found(folder, (), listed)
+
+
+def _named(names: Path, base: Path, path: Path) -> Found:
+    """The files of a list, in its order: names below `base`, ended by line breaks, or by NUL where there is one."""
+    shown = one_line(str(names))
+    try:
+        text = names.read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise SourceError(f"{shown}: {why}", "correct `source.names`; it is relative to the job file") from None
+    end = "\0" if "\0" in text else "\n"
+    listed = write_list(path, _files_of(text.removesuffix(end).split(end) if text else [], base, shown))
+    if not len(listed):
+        raise SourceError(f"{shown}: no names", "write the name of a file into each line")
+    return Found(str(base), (), listed)
+
+
+def _files_of(names: list[str], base: Path, shown: str) -> Iterator[FileItem]:
+    seen: set[str] = set()
+    for name in names:
+        if not is_path(name) or name in seen:
+            wrong = "is there twice" if name in seen else "is no path below the job file's folder"
+            raise SourceError(
+                f"{shown}: {one_line(name)[:200]!r} {wrong}", "write relative names without `..`, each once"
+            )
+        seen.add(name)
+        try:
+            status = (base / name).stat()
+        except OSError as error:
+            raise SourceError(f"{shown}: {one_line(name)[:200]}: {error.strerror}", "take it off the list") from None
+        if not stat.S_ISREG(status.st_mode):
+            raise SourceError(f"{shown}: {one_line(name)[:200]} is no file", "take it off the list")
+        yield FileItem(name, stamp_of(status))
 
 
 def _table(table: Path, path: Path) -> Found:

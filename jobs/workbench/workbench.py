@@ -332,7 +332,7 @@ def _open(batch: Batch, admitted: set[str]) -> Runner:
         entry=work.entry,
         python=batch.python,
         model=_checked_model(batch),
-        env={} if batch.gpus is None else {GPUS: ",".join(batch.gpus)},
+        env=work.variables | ({} if batch.gpus is None else {GPUS: ",".join(batch.gpus)}),
         check_code=partial(_check_code, batch.code, batch.pack, work.code),
     )
     bench.check_code()

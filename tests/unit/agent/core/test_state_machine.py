@@ -63,6 +63,11 @@ A, B = "a" * 32, "b" * 32
 T = TypeVar("T", bound=Action)
 
 
+def awaited(layer: LayerInfo, seconds: float) -> LayerInfo:
+    """Of a job whose results may wait no longer than that."""
+    return msgspec.structs.replace(layer, work=msgspec.structs.replace(layer.work, flush=seconds))
+
+
 def who(cpus: int = 2, memory: int = 1 << 30, disk: int = 1 << 30, gpus: tuple[str, ...] = ()) -> Hello:
     """An agent for tests."""
     return Hello(
@@ -810,6 +815,13 @@ def finished_one(world: World, **fields: Any) -> Run:
     (run,) = of(Run, world.hear(info(**fields), grants=[grant(0, 2)]))
     world.ended(run)
     return run
+
+
+def test_a_result_that_somebody_waits_for_goes_up_soon() -> None:
+    world = World()
+    first, _ = of(Run, world.hear(awaited(info(), 0.5), grants=[grant(0, 100)]))
+    assert not of(Push, world.ended(first, seconds=30.0)) and not of(Push, world.after(0.4))
+    assert of(Push, world.after(0.2))
 
 
 def test_a_bundle_goes_when_it_is_large_or_old_or_the_layer_is_quiet() -> None:

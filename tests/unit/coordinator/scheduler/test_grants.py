@@ -647,3 +647,37 @@ def test_a_machine_whose_link_is_slower_than_its_processors_gets_as_much_as_it_c
         world.commit("thin", grant)
     world.sync("thin", link_out=1000.0)
     assert world.open_of("thin")
+
+
+def test_no_more_of_a_job_is_out_than_may_run_at_once() -> None:
+    world = World()
+    world.add(seed(count=100), at_once=3)
+    world.enter("a", "b", cpus=8)
+    for _ in range(5):
+        for name in "ab":
+            if world.open_of(name):
+                world.finish(name, seconds=0.1)
+            assert 1 <= world.open_of("a") + world.open_of("b") <= 3
+    world.enter("c", cpus=8)
+    idle = world.state.agents["c"].idle_because
+    assert not world.open_of("c") and idle is not None and "as many as it may have" in idle.text
+
+
+def test_a_copy_counts_as_one_that_is_out() -> None:
+    world = World()
+    world.add(seed(count=2), at_once=2, proven=True)
+    world.enter("a", cpus=2)
+    assert world.open_of("a") == 2
+    world.enter("b", cpus=2)
+    for _ in range(5):
+        world.tick()
+        world.sync("a", hungry=False)
+        world.sync("b")
+        assert (world.open_of("a"), world.open_of("b")) == (2, 0)
+
+
+def test_a_job_that_only_machines_can_fail_waits_for_no_first_success() -> None:
+    world = World()
+    world.add(proven=True)
+    world.enter("a", "b", cpus=4)
+    assert world.open_of("a") == world.open_of("b") == 5

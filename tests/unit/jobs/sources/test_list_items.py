@@ -188,3 +188,20 @@ def test_a_table_that_cannot_be_read(tmp_path: Path) -> None:
     assert "Is a directory" in refused(tmp_path, table=".").message
     (tmp_path / "t.csv").write_bytes(b"a,b\n\xff\xfe,1\n")
     assert "not UTF-8" in refused(tmp_path, table="t.csv").message
+
+
+def test_a_list_names_files_in_its_own_order(tree: Path) -> None:
+    for text in ("img/x.jpg\nimg/a.jpg\n", "img/x.jpg\0img/a.jpg\0", "img/x.jpg\nimg/a.jpg"):
+        (tree / "some").write_text(text)
+        one = found(tree, names="some")
+        assert [file.name for file in listed(one) if isinstance(file, FileItem)] == ["img/x.jpg", "img/a.jpg"]
+        assert one.folder == str(tree)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "img/a.jpg\nimg/a.jpg\n", "../a\n", "/etc/passwd\n", "img\n", "img/none\n", "\n", "\udcff"]
+)
+def test_a_list_that_cannot_be_is_refused(tree: Path, text: str) -> None:
+    (tree / "some").write_bytes(text.encode(errors="surrogateescape"))
+    refused(tree, names="some")
+    refused(tree, names="none")

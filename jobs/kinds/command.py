@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -24,6 +24,7 @@ from muster.jobs.contract.kind import (
     KindReport,
     Listed,
     Prepared,
+    Ragged,
     Result,
     Runner,
     RunnerLost,
@@ -45,9 +46,11 @@ if TYPE_CHECKING:
 
 LINE_LIMIT = 64 << 10  # characters of a command line, before anything is filled in
 WRITTEN = "written"  # folder of the outputs, below the scratch folder; commands run in a folder beside it
+PRINTED = "printed"  # of what a command prints while it runs, there too
 LINK = "code"  # to the user's files, there too
 VALUE_LIMIT = (128 << 10) - 1  # bytes of one word that Linux starts a program with
 SHOWN_LIMIT = 200  # characters of a command in a message
+CAPTURE_LIMIT = 64 << 20  # bytes
 SIGKILL = 9
 RESERVED = frozenset({IN, OUT, CODE})  # what no column may be called
 OUTPUTS = (
@@ -55,18 +58,26 @@ OUTPUTS = (
     Output("files", "files", "|u1"),
     Output("ok", "rows", "|b1"),
     Output("seconds", "rows", "<f4"),
+    Output("stderr", "ragged", "|u1"),
+    Output("stdout", "ragged", "|u1"),
 )
+PRINTS = ("stdout", "stderr")
 
 Text = Annotated[str, Meta(min_length=1, max_length=LINE_LIMIT)]
 
 
 class CommandParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`run`: the command line. `out`: the name of an item's output. `timeout`: of one command."""
+    """`run`: the command line. `out`: the name of an item's output. `timeout`: of one command. `capture`: bytes kept of
+    each item's stdout, and of its stderr. `tries`: of an item, in its shard. `workdir`: where commands start, a folder
+    that all machines have."""
 
     run: Text
     out: Text | None = None
     on_item_error: Literal["fail", "record"] = "fail"
     timeout: float | str | None = None
+    capture: int | str | msgspec.UnsetType = msgspec.UNSET  # unset, as what follows: an older version gives the same
+    tries: Annotated[int, Meta(ge=1, le=1000)] | msgspec.UnsetType = msgspec.UNSET
+    workdir: Annotated[str, Meta(min_length=1, max_length=4096)] | msgspec.UnsetType = msgspec.UNSET
     here: Literal["verbatim"] | msgspec.UnsetType = msgspec.UNSET  # what a here-document gets of a value; once a word
 
     RESOLVED: ClassVar[tuple[str, ...]] = ("here",)  # nobody writes it: it keeps results of older versions apart
@@ -87,14 +98,20 @@ class Command(Kind[CommandParams]):
         )
 
     def prepare(self, params: CommandParams, site: Site) -> Prepared[CommandParams]:
-        """The timeout in seconds; whatever is wrong that needs no item to show."""
+        """The timeout in seconds, sizes in bytes; whatever is wrong that needs no item to show."""
         params = msgspec.structs.replace(params, here="verbatim" if "<<" in params.run else msgspec.UNSET)
-        if params.timeout is None:
-            return Prepared(params)
-        try:
-            return Prepared(msgspec.structs.replace(params, timeout=units.parse_duration(params.timeout)))
-        except ValueError as error:
-            raise JobFileError(f"params.timeout: {error}") from None
+        if params.timeout is not None:
+            params = msgspec.structs.replace(params, timeout=_read("timeout", units.parse_duration, params.timeout))
+        if params.capture is not msgspec.UNSET:
+            size = int(_read("capture", units.parse_size, params.capture))
+            if not 0 < size <= CAPTURE_LIMIT:
+                wrong = f"params.capture: expected 1 to {CAPTURE_LIMIT} bytes, got {size}"
+                raise JobFileError(wrong, "write more than that to {out}, which is a file")
+            params = msgspec.structs.replace(params, capture=size)
+        if params.workdir is not msgspec.UNSET and not os.path.isabs(params.workdir):  # noqa: PTH117
+            wrong = f"params.workdir: {params.workdir!r} is no absolute path"
+            raise JobFileError(wrong, "name the folder as every machine knows it")
+        return Prepared(params, proven=params.on_item_error == "record")
 
     def runs_code(self, work: Work) -> bool:
         return True
@@ -106,11 +123,15 @@ class Command(Kind[CommandParams]):
         if taken := sorted(RESERVED & set(listed.columns)):
             wrong = f"source.table: a column called {taken[0]}, which means something else in a command"
             raise JobFileError(wrong, "rename the column")
+        if params.workdir is not msgspec.UNSET and not listed.columns:
+            hint = "leave it out, or give the files' names in a table"
+            raise JobFileError("params.workdir: files are given to commands in a folder of their own", hint)
         line = ItemLine.of(params, listed.columns)
         _check_values(line.run, listed)
         if line.out is not None:
             _check_outputs(line.out, listed)
         unused = {*(() if line.out else ("files",)), *(() if params.on_item_error == "record" else ("ok",))}
+        unused |= set(PRINTS) if params.capture is msgspec.UNSET else set()
         return tuple(output for output in OUTPUTS if output.name not in unused)
 
     def report(self, places: Mapping[str, JobPlace], target: float | None) -> KindReport:
@@ -133,6 +154,13 @@ class Command(Kind[CommandParams]):
             check=bench.check_code,
         )
         return CommandRunner(sandbox, bench)
+
+
+def _read(name: str, parse: Callable[[Any], float], value: object) -> float:
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise JobFileError(f"params.{name}: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -237,7 +265,10 @@ class CommandRunner(Runner):
         self._sandbox = sandbox
         self._params: CommandParams = bench.params
         self._timeout = bench.timeout
+        self._capture = None if self._params.capture is msgspec.UNSET else self._params.capture
+        self._workdir = None if self._params.workdir is msgspec.UNSET else Path(self._params.workdir)
         self._written = bench.scratch / WRITTEN
+        self._prints = bench.scratch / PRINTED
         self._lines: dict[tuple[str, ...], ItemLine] = {}
         self._link = bench.scratch / LINK
         if bench.code is not None:
@@ -253,18 +284,22 @@ class CommandRunner(Runner):
         line = self._lines.setdefault(columns, ItemLine.of(self._params, columns))
         planned = [self._planned(line, item, shard.first_row + i, i) for i, item in enumerate(items)]
         self._make_room(planned)
-        exits, seconds = self._carry_out(planned, shard.items.folder)
+        arrays = self._carry_out(planned, shard.items.folder)
+        exits, seconds = arrays["exit"].tolist(), arrays["seconds"].tolist()
         ran = [replace(one, exit=code) for one, code in zip(planned, exits, strict=False)]
         ok = np.array([self._is_good(one) for one in ran], bool)
         if self._params.on_item_error == "fail":
             for one, good in zip(ran, ok, strict=True):
                 if not good:
+                    self._sandbox.printed += _printed(arrays, one.position)
                     raise self._failure(one)
-        return self._result(line, ran, ok, exits, seconds)
+        result = self._result(line, ran, ok, exits, seconds)
+        return result if self._capture is None else {**result, **_ragged(arrays)}
 
     def close(self) -> None:
         self._sandbox.close()
         shutil.rmtree(self._written, ignore_errors=True)
+        shutil.rmtree(self._prints, ignore_errors=True)
         self._link.unlink(missing_ok=True)
 
     def _planned(self, line: ItemLine, item: str | Values, number: int, position: int) -> Ran:
@@ -272,9 +307,10 @@ class CommandRunner(Runner):
         out = line.out.filled(values) if line.out is not None else None
         if out is not None and not is_path(out):
             raise ShardFailure("output", f"the output of {_called(item, number)} would be {out[:200]!r}")
-        values[CODE] = f"../{LINK}"
+        beside = ".." if self._workdir is None else str(self._written.parent.absolute())
+        values[CODE] = f"{beside}/{LINK}"
         if out is not None:
-            values[OUT] = f"../{WRITTEN}/{out}"
+            values[OUT] = f"{beside}/{WRITTEN}/{out}"
         if "" in values:
             values[""] = values[IN]
         return Ran(position, _called(item, number), line.command(values), line.shown(values), out, 0)
@@ -282,34 +318,46 @@ class CommandRunner(Runner):
     def _make_room(self, planned: list[Ran]) -> None:
         shutil.rmtree(self._written, ignore_errors=True)
         self._written.mkdir(parents=True)
+        if self._capture is not None:
+            shutil.rmtree(self._prints, ignore_errors=True)
+            self._prints.mkdir()
         for parent in sorted({one.out.rpartition("/")[0] for one in planned if one.out} - {""}):
             (self._written / parent).mkdir(parents=True, exist_ok=True)
 
-    def _carry_out(self, planned: list[Ran], folder: Path) -> tuple[list[int], list[float]]:
-        """Exit codes and seconds, of all or up to the first that failed."""
+    def _carry_out(self, planned: list[Ran], folder: Path) -> Mapping[str, Any]:
+        """Exit codes, seconds and prints, of all or up to the first that failed."""
+        if self._workdir is not None and not self._workdir.is_dir():
+            why = f"params.workdir: there is no folder {self._workdir} on {os.uname().nodename}"
+            raise ShardFailure("exception", one_line(why))
         told = {
             "commands": [one.command for one in planned],
-            "cwd": str(folder),
+            "cwd": str(self._workdir or folder),
             "timeout": self._params.timeout,
             "stop": self._params.on_item_error == "fail",
+            "tries": 1 if self._params.tries is msgspec.UNSET else self._params.tries,
+            "capture": self._capture,
+            "prints": str(self._prints.absolute()),
         }
         try:
             reply = self._sandbox.run(told, None, self._timeout)
         finally:
             self.peak, self.printed = self._sandbox.peak, self._sandbox.printed
-        return reply.arrays["exit"].tolist(), reply.arrays["seconds"].tolist()
+        return reply.arrays
 
     def _is_good(self, one: Ran) -> bool:
         return one.exit == 0 and (one.out is None or (self._written / one.out).is_file())
 
     def _failure(self, one: Ran) -> Exception:
         """Why an item's command counts as failed."""
-        from muster.jobs.user_code.runner.spawner import LATE, NOT_FOUND
+        from muster.jobs.user_code.runner.spawner import LATE, NOT_FOUND, TOO_LONG
         from muster.jobs.user_code.sandbox import signal_name
 
         where, evidence = one_line(f"{one.called}: `{one.shown}`"), self._sandbox.evidence("")
         if one.exit == -SIGKILL:
             return RunnerLost(f"{where} was killed from outside")
+        if one.exit == TOO_LONG and self._capture is not None:
+            limit = units.format_size(int(self._capture))
+            return ShardFailure("output", f"{where} printed more than {limit}, the limit of `capture`", evidence)
         if one.exit < 0:
             return ShardFailure("signal", f"{where} died of {signal_name(-one.exit)}", evidence)
         if one.exit == LATE and self._params.timeout is not None:
@@ -330,3 +378,17 @@ class CommandRunner(Runner):
         if self._params.on_item_error == "record":
             result["ok"] = ok
         return result
+
+
+def _printed(arrays: Mapping[str, Any], position: int) -> str:
+    """What one item printed, on stdout and then on stderr, where that is kept."""
+    said = b""
+    for name in PRINTS if PRINTS[0] in arrays else ():
+        lengths = arrays[f"{name} lengths"]
+        start = int(lengths[:position].sum())
+        said += arrays[name][start : start + int(lengths[position])].tobytes()
+    return said.decode(errors="replace")
+
+
+def _ragged(arrays: Mapping[str, Any]) -> dict[str, Ragged]:
+    return {name: Ragged(arrays[f"{name} lengths"].astype("<i8"), arrays[name]) for name in PRINTS}

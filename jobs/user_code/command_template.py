@@ -1,8 +1,9 @@
 """Command lines with placeholders, as GNU Parallel has them: checked once, the same text for every item.
 
 Of an item called a/b.jpg: {} and {in} are a/b.jpg, {.} a/b, {/} b.jpg, {//} a, {/.} b, {#} its number from 1, {out}
-where its output goes, {code} the folder of the job's code; {column} is a value of a table's line. A shell gets them as
-values of variables, so that it never reads what is in them as its own text.
+where its output goes, {code} the folder of the job's code; {column} is a value of a table's line, {column.} and so on
+what the same forms make of it. A shell gets them as values of variables, so that it never reads what is in them as its
+own text.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from muster.jobs.common.validation import nearest
 from muster.jobs.user_code.shell_contexts import Place, ShellText
 
 OF_NAMES = ("", ".", "/", "//", "/.")  # what a name gives
+FORMS = ("/.", "//", "/", ".")  # the same of a column's value
 IN, OUT, NUMBER, CODE = "in", "out", "#", "code"
 SHELL = "/bin/sh"
 PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./ -]*", re.ASCII)
@@ -196,17 +198,27 @@ def values_of(name: str, number: int) -> dict[str, str]:
     }
 
 
+class LineValues(dict[str, str]):
+    """Of a line of a table: its columns' values, and what the forms of a name make of each, once it is asked for."""
+
+    def __missing__(self, name: str) -> str:
+        for form in FORMS:
+            if name.endswith(form) and name.removesuffix(form) in self:
+                return values_of(self[name.removesuffix(form)], 0)[form]
+        raise KeyError(name)
+
+
 def line_values(line: Values, number: int) -> dict[str, str]:
     """The same of a line of a table; where it has one column, that is the item's name."""
-    values = {**line, NUMBER: str(number)}
-    return {**values_of(next(iter(line.values())), number), **values} if len(line) == 1 else values
+    values = LineValues({**line, NUMBER: str(number)})
+    return LineValues({**values_of(next(iter(line.values())), number), **values}) if len(line) == 1 else values
 
 
 def _known(columns: Iterable[str]) -> set[str]:
     """Of files, or of a table with these columns."""
     names = list(columns)
     of_names = {*OF_NAMES, IN} if len(names) <= 1 else set()
-    return {*names, *of_names, NUMBER}
+    return {*names, *(name + form for name in names for form in FORMS), *of_names, NUMBER}
 
 
 def _unknown(name: str, known: set[str], path: str) -> JobFileError:

@@ -126,6 +126,101 @@ def test_what_is_printed_is_kept_and_a_gigabyte_does_no_harm(tmp_path: Path) -> 
         assert runner.printed.startswith("hello a\nxxx") and len(runner.printed) < 40_000
 
 
+# --- what is kept of what they print ---
+
+
+def kept(result: Any, name: str) -> list[bytes]:
+    lengths, values = result[name].lengths.tolist(), result[name].values.tobytes()
+    starts = [sum(lengths[:n]) for n in range(len(lengths))]
+    assert result[name].lengths.dtype == "<i8" and sum(lengths) == len(values)
+    return [values[start : start + length] for start, length in zip(starts, lengths, strict=True)]
+
+
+def test_stdout_and_stderr_of_each_item_are_outputs(tmp_path: Path) -> None:
+    given = {"run": "cat {}; echo bad >&2", "capture": "1KiB", "on_item_error": "record"}
+    outputs = Command().declare_items(params(**given), listed("a"))
+    assert outputs is not None
+    ragged = [output.name for output in outputs if output.form == "ragged"]
+    assert ragged == ["stderr", "stdout"] and params(**given).capture == 1024
+    with running(tmp_path, **given) as runner:
+        result = runner.run(shard(tmp_path, a=b"x\0y", b=b"", c=b"\xff" * 1024))
+        assert kept(result, "stdout") == [b"x\0y", b"", b"\xff" * 1024] and runner.printed == ""
+    assert kept(result, "stderr") == [b"bad\n"] * 3 and result["exit"].tolist() == [0, 0, 0]
+
+
+def test_an_item_that_prints_more_than_its_limit_fails_and_the_disk_is_safe(tmp_path: Path) -> None:
+    given = {"run": "printf %s {}; test {} = a || exec cat /dev/zero", "capture": 100}
+    with running(tmp_path, on_item_error="record", **given) as runner:
+        result = runner.run(shard(tmp_path, a=b"", b=b"", c=b""))
+    assert result["exit"].tolist() == [0, -signal.SIGXFSZ, -signal.SIGXFSZ] and result["ok"].tolist() == [1, 0, 0]
+    assert kept(result, "stdout") == [b"a", b"b" + bytes(99), b"c" + bytes(99)]
+    failed = failure(tmp_path, **given)
+    assert failed.code == "output" and "printed more than 100 B" in failed.message
+
+
+def test_what_an_item_left_running_prints_into_no_other_items_output(tmp_path: Path) -> None:
+    late = "echo {}; setsid sh -c 'sleep 0.3; echo late' & test {} = a || sleep 1"
+    with running(tmp_path, run=late, capture=100, on_item_error="record") as runner:
+        assert kept(runner.run(shard(tmp_path, a=b"", b=b"")), "stdout")[0] == b"a\n"
+
+
+def test_what_a_failed_item_printed_is_evidence_where_its_prints_are_kept(tmp_path: Path) -> None:
+    failed = failure(tmp_path, "echo out; echo bad >&2; exit 3", capture=100)
+    assert failed.code == "exit" and "out" in failed.evidence and "bad" in failed.evidence
+
+
+def test_an_item_is_tried_as_often_as_was_said_and_its_last_try_is_kept(tmp_path: Path) -> None:
+    count = tmp_path / "count"
+    run = f"echo x >> {count}; wc -l < {count}; test $(wc -l < {count}) -ge 3"
+    with running(tmp_path, run=run, capture=100, on_item_error="record", tries=4) as runner:
+        result = runner.run(shard(tmp_path, a=b""))
+    assert result["exit"].tolist() == [0] and kept(result, "stdout") == [b"3\n"]
+
+
+def test_a_late_command_is_ended_where_its_prints_are_kept(tmp_path: Path) -> None:
+    run = "trap '' TERM; echo begun; while :; do sleep 1; done"
+    with running(tmp_path, run=run, capture=100, on_item_error="record", timeout=0.3) as runner:
+        result = runner.run(shard(tmp_path, a=b""))
+    assert result["exit"].tolist() == [124] and kept(result, "stdout") == [b"begun\n"]
+
+
+@pytest.mark.parametrize(("given", "told"), [({"capture": "1GiB"}, "capture"), ({"workdir": "here"}, "workdir")])
+def test_what_cannot_be_kept_or_entered_is_refused(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(JobFileError, match=f"params.{told}"):
+        params(run="true", **given)
+
+
+def lines_shard(folder: Path, *lines: dict[str, str]) -> Shard:
+    place = folder / "scratch/items"
+    place.mkdir(parents=True, exist_ok=True)
+    return Shard("items", 0, 0, None, items=Items(place, lines=lines))
+
+
+def test_commands_start_in_the_folder_that_was_named(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    run = "pwd; echo {n} > {out}; echo {n} > made.{n}"
+    given: dict[str, Any] = {"run": run, "out": "{n}", "capture": 1000, "workdir": str(tmp_path / "there")}
+    with running(tmp_path, **given) as runner:
+        result = runner.run(lines_shard(tmp_path, {"n": "5"}))
+        written = result["files"]
+        assert isinstance(written, Written) and (written.folder / "5").read_text() == "5\n"
+    assert kept(result, "stdout") == [f"{tmp_path}/there\n".encode()]
+    assert (tmp_path / "there/made.5").read_text() == "5\n"
+    with pytest.raises(JobFileError, match="a folder of their own"):
+        Command().declare_items(params(**given), listed("a"))
+    (tmp_path / "there/made.5").unlink()
+    (tmp_path / "there").rmdir()
+    with running(tmp_path, **given) as runner, pytest.raises(ShardFailure, match="there is no folder"):
+        runner.run(lines_shard(tmp_path, {"n": "5"}))
+
+
+def test_a_columns_value_has_the_forms_of_a_name(tmp_path: Path) -> None:
+    run = "printf '%s|' {1} {1.} {1/} {1//} {1/.} {b.}"
+    with running(tmp_path, run=run, capture=1000) as runner:
+        result = runner.run(lines_shard(tmp_path, {"1": "d/e.tar.gz", "b": "it's.x"}))
+    assert kept(result, "stdout") == [b"d/e.tar.gz|d/e.tar|e.tar.gz|d|e.tar|it's|"]
+
+
 # --- how commands end ---------------------------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ COMMANDS = {
     "stop": "Stop the coordinator; jobs go on when it is started again.",
     "plan": "Show what a job would be, and start nothing.",
     "try": "Run a few shards of a job here, and show how that goes.",
+    "run": "Run a command for each item, as GNU Parallel does.",
     "submit": "Plan a job and run it.",
     "watch": "Follow a job until it ends.",
     "status": "List the jobs, or show one.",
@@ -63,7 +64,8 @@ def run(name: str, commands: Mapping[str, str], load: Callable[[str], click.Comm
     args = sys.argv[1:] if argv is None else argv
     if args[:1] == ["connect"]:
         return exit_code(lambda: _connect(args[1:]))
-    return exit_code(lambda: _call(name, commands, load, args), wants_json(args))
+    as_json = args[:1] != ["run"] and wants_json(args)  # what stands there is of the command that is run
+    return exit_code(lambda: _call(name, commands, load, args), as_json)
 
 
 def _connect(args: list[str]) -> int:

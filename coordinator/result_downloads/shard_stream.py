@@ -48,6 +48,8 @@ class Record(msgspec.Struct, frozen=True, tag="shard"):
     outputs: tuple[Output, ...]
     sizes: tuple[int, ...]
     digest: bytes = b""  # xxh3_128 of the bytes; b"" where the result was read
+    agent: str = ""  # that computed it; "" where the result was read
+    started: float = 0.0  # wall clock, there
 
     @property
     def nbytes(self) -> int:
@@ -64,13 +66,13 @@ Item = tuple[News, Pieces]  # the pieces of one have to be taken before the next
 Items = Generator[Item, None, None]
 
 
-def read(root: Root, job: str, after: Cursor) -> Items:
-    """Every shard committed after `after`, until the job ends."""
+def read(root: Root, job: str, after: Cursor, wait: float = WAIT_SECONDS) -> Items:
+    """Every shard committed after `after`, until the job ends. A sign of life for each `wait` without any."""
     reader = _Reader(root.job(job))
     seq = after.seq - 1 if after.number >= 0 else after.seq
     with ask_daemon.line(root) as line:
         while True:
-            page = line.ask(CommitsAsk(job, max(seq, 0), WAIT_SECONDS), Commits, WAIT_SECONDS)
+            page = line.ask(CommitsAsk(job, max(seq, 0), wait), Commits, wait)
             for commit in page.items:
                 yield from reader.shards(commit, after)
                 seq = commit.seq
@@ -126,6 +128,8 @@ def _bundled(layer: Layer, seq: int, layout: Layout, entry: PartEntry) -> Record
         outputs=outputs,
         sizes=tuple(size for output, size in _sized(layout, entry) if output.form != "files"),
         digest=entry.digest if len(outputs) == len(layout.kept) else b"",
+        agent=entry.agent,
+        started=entry.started,
     )
 
 

@@ -27,7 +27,9 @@ VALUES = frozenset({"jobs.common", "jobs.contract"})
 TALK = VALUES | {"coordinator.protocol"}  # what both ends know
 LIBRARY = JOBS | {"coordinator.protocol", "coordinator.api", "coordinator.farm_root"}
 CLIENT = LIBRARY | {"coordinator.submission", "coordinator.result_downloads", "coordinator.display"}
-COMMANDS = CLIENT | {"coordinator.report", "coordinator.client", "coordinator.connect", "coordinator.drivers"}
+COMMANDS = CLIENT | {
+    "coordinator.report", "coordinator.runs", "coordinator.client", "coordinator.connect", "coordinator.drivers"
+}  # fmt: skip
 SKIN = {"agent.channels", "agent.host", "agent.links", "agent.pool", "agent.spool"}  # of the agent's core
 SAID = {"agent.core.events", "agent.core.actions"}  # to the core, and by it
 CORE_DOOR = {"agent.core.state_machine", "agent.core.pool_restarts"}  # what the process knows of it
@@ -47,8 +49,10 @@ RULES: dict[str, frozenset[str]] = {
     | {"coordinator.scheduler", "coordinator.api", "coordinator.farm_root", "coordinator.figures", "jobs.parts"}
     | {"jobs.sources.as_planned"},
     "coordinator.daemon.merge.merge_process": TALK | {"coordinator.api", "jobs.sources", "jobs.parts", "jobs.results"},
-    "coordinator.submission": LIBRARY,
-    "coordinator.result_downloads": LIBRARY,
+    "coordinator.runs": frozenset({"jobs.common"}),
+    "coordinator.submission": LIBRARY
+    | {"coordinator.runs", "coordinator.result_downloads.ended_items"},  # what became of earlier runs
+    "coordinator.result_downloads": LIBRARY | {"coordinator.runs"},
     "coordinator.drivers": LIBRARY,
     "coordinator.display": LIBRARY - JOBS
     | VALUES
@@ -89,7 +93,10 @@ RULES: dict[str, frozenset[str]] = {
 }
 
 # What stands in these does no I/O, reads no clock and needs no numpy: a closed list.
-PURE = ("coordinator.scheduler", "coordinator.protocol", "coordinator.figures", "agent.core", "jobs.contract")
+PURE = (
+    "coordinator.scheduler", "coordinator.runs", "coordinator.protocol", "coordinator.figures", "agent.core",
+    "jobs.contract",
+)  # fmt: skip
 IMPURE = re.compile(
     r"(asyncio|fcntl|glob|importlib|io|logging|multiprocessing|numpy|os|pathlib(?!\.Pure)|psutil|random|select|shutil|signal"
     r"|socket|sqlite3|subprocess|sys|tempfile|threading|time|uuid)\b"

@@ -279,6 +279,7 @@ def digests(plan: Plan) -> list[str]:
 
 def test_what_changes_no_result_changes_no_digest(base: Path) -> None:
     same = "attempts: 9\ntimeout: 3s\nmax_failures: 2\npriority: 7\nsame_kernels: require\n"
+    same += "at_once: 3\nflush: 0.5s\n"
     same += "resources: {memory: 3GiB, disk: 1GiB}\nparams: {tol: 1, n_clusters: 8}\n"
     other = planned(base, same, head="name: other\nkind: tiny\nsource: w\n")
     assert digests(other) == digests(planned(base))
@@ -286,7 +287,8 @@ def test_what_changes_no_result_changes_no_digest(base: Path) -> None:
 
 @pytest.mark.parametrize(
     "more",
-    ["params: {n_clusters: 9}\n", "params: {tol: 2}\n", "resources: {cpus: 2}\n", "env: torch\n", "shard: {rows: 2}\n"],
+    ["params: {n_clusters: 9}\n", "params: {tol: 2}\n", "resources: {cpus: 2}\n", "env: torch\n", "shard: {rows: 2}\n"]
+    + ["variables: {LANG: C}\n"],
 )
 def test_what_changes_results_changes_every_digest(base: Path, more: str) -> None:
     assert not set(digests(planned(base, more))) & set(digests(planned(base)))

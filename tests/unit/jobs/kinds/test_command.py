@@ -137,7 +137,7 @@ def kept(result: Any, name: str) -> list[bytes]:
 
 
 def test_stdout_and_stderr_of_each_item_are_outputs(tmp_path: Path) -> None:
-    given = {"run": "cat {}; echo bad >&2", "capture": "1KiB", "on_item_error": "record"}
+    given: dict[str, Any] = {"run": "cat {}; echo bad >&2", "capture": "1KiB", "on_item_error": "record"}
     outputs = Command().declare_items(params(**given), listed("a"))
     assert outputs is not None
     ragged = [output.name for output in outputs if output.form == "ragged"]
@@ -149,7 +149,7 @@ def test_stdout_and_stderr_of_each_item_are_outputs(tmp_path: Path) -> None:
 
 
 def test_an_item_that_prints_more_than_its_limit_fails_and_the_disk_is_safe(tmp_path: Path) -> None:
-    given = {"run": "printf %s {}; test {} = a || exec cat /dev/zero", "capture": 100}
+    given: dict[str, Any] = {"run": "printf %s {}; test {} = a || exec cat /dev/zero", "capture": 100}
     with running(tmp_path, on_item_error="record", **given) as runner:
         result = runner.run(shard(tmp_path, a=b"", b=b"", c=b""))
     assert result["exit"].tolist() == [0, -signal.SIGXFSZ, -signal.SIGXFSZ] and result["ok"].tolist() == [1, 0, 0]

@@ -1,0 +1,93 @@
+"""A farm of this machine alone, for as long as somebody wants it: a coordinator and an agent, children of whoever asks.
+Jobs and results stay in the root."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from muster.coordinator.api.requests import AgentsAsk, Done, StatusAsk, Stop
+from muster.coordinator.api.status import Agents, Status
+from muster.coordinator.farm_root import ask_daemon
+from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.farm_root.paths import Root
+from muster.jobs.common import launch
+from muster.jobs.common.errors import LinkError, MusterError, NoDaemonError
+
+POOL: tuple[str, ...] = ()  # what `agent join` is told of the pool
+POLL_SECONDS = 0.05
+LEAVE_SECONDS = 5.0  # for the agent to hand in what is finished
+
+
+@contextmanager
+def local_farm(path: Path | None) -> Iterator[Root]:
+    """The root, served, with a machine: by what is there already, or else by what is started here and ended after."""
+    root = roots.prepare(roots.find(path).path)
+    with ExitStack() as closing:
+        for number in (signal.SIGTERM, signal.SIGHUP):  # of who asks: it ends its children first
+            closing.callback(signal.signal, number, signal.signal(number, _interrupt))
+        if not is_served(root):
+            daemon = _start([*roots.command("serve", root.path), "--quiet"], root.start_log)
+            closing.callback(_stop, root, daemon)
+            _await_answer(root, daemon, root.start_log)
+        if not any(agent.state == "live" for agent in ask_daemon.ask(root, AgentsAsk(), Agents).agents):
+            words = root.path / "agent.log"
+            name = f"local-{hashlib.blake2b(bytes(root.path), digest_size=3).hexdigest()}"
+            join = launch.python("muster.agent.cli", "join", str(root.path), "--name", name, *POOL)
+            closing.callback(_leave, _start(join, words))
+        yield root
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def is_served(root: Root) -> bool:
+    try:
+        ask_daemon.ask(root, StatusAsk(), Status)
+    except (NoDaemonError, LinkError):
+        return False
+    return True
+
+
+def _start(command: list[str], words: Path) -> subprocess.Popen[bytes]:
+    """In a session of its own, so that Ctrl-C at a terminal is ours alone."""
+    with words.open("wb") as out:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
+
+
+def _await_answer(root: Root, process: subprocess.Popen[bytes], words: Path) -> None:
+    deadline = time.monotonic() + launch.START_SECONDS
+    while not is_served(root):
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise MusterError("the coordinator did not start", f"see {words}")
+        time.sleep(POLL_SECONDS)
+
+
+def _leave(agent: subprocess.Popen[bytes]) -> None:
+    """In good order; at once where that takes long, as it does while commands run."""
+    for _ in range(2):
+        agent.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            agent.wait(LEAVE_SECONDS)
+            return
+    agent.kill()
+    agent.wait()
+
+
+def _stop(root: Root, daemon: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(MusterError):
+        ask_daemon.ask(root, Stop(), Done)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        daemon.wait(LEAVE_SECONDS)
+        return
+    daemon.kill()
+    daemon.wait()

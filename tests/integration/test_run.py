@@ -1,0 +1,297 @@
+"""`muster run` on real farms: beside GNU Parallel's own tutorial, at a terminal's pace, through interruptions."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from muster.jobs.common import launch
+from muster.jobs.common.errors import INTERRUPTED_EXIT
+from tests.support.farm import FarmHarness, running, until
+
+pytestmark = pytest.mark.ray
+
+SECONDS = 120
+PARALLEL = shutil.which("parallel")
+FILES = {
+    "abc-file": b"A\nB\nC\n",
+    "def-file": b"D\nE\nF\n",
+    "abc0-file": b"A\0B\0C\0",
+    "tsv-file.tsv": b"f1\tf2\nA\tB\nC\tD\n",
+    "empty-line": b"a\n\nb",
+    "commands": b"echo one\necho two; echo three >&2\n",
+}
+
+
+@pytest.fixture(scope="module")
+def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FarmHarness]:
+    with running(tmp_path_factory.mktemp("farm")) as made:
+        made.env["MUSTER_ROOT"] = str(made.root.path)
+        made.join("one", "--cpus", "2")
+        yield made
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, raw in FILES.items():
+        (tmp_path / name).write_bytes(raw)
+    return tmp_path
+
+
+Done = subprocess.CompletedProcess[str]
+
+
+def run(farm: FarmHarness, folder: Path, *words: str, given: str = "", env: Mapping[str, str] | None = None) -> Done:
+    return subprocess.run(
+        launch.python("muster.__main__", "run", *words), cwd=folder, env={**farm.environment(), **(env or {})},
+        input=given, capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+
+
+def peer(farm: FarmHarness, folder: Path, *words: str, given: str = "", env: Mapping[str, str] | None = None) -> Done:
+    assert PARALLEL is not None
+    return subprocess.run(
+        [PARALLEL, "--will-cite", *words], cwd=folder, env={**farm.environment(), **(env or {})},
+        input=given, capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+
+
+def sh(line: str, folder: Path) -> list[str]:
+    """The words of a line as a shell gives them."""
+    said = subprocess.run(["bash", "-c", f"printf '%s\\0' {line}"], cwd=folder, capture_output=True, check=True).stdout
+    return said.decode().split("\0")[:-1]
+
+
+# Of its tutorial, with -k so that both print in one order; behind `<`, what is on stdin
+TUTORIAL = """
+-k echo ::: A B C
+-k -a abc-file echo
+-k echo < abc-file
+-k echo ::: A B C ::: D E F
+-k -a abc-file -a def-file echo
+-k -a - -a def-file echo < abc-file
+-k echo :::: - def-file < abc-file
+-k echo ::: A B C :::: def-file
+-k echo :::: abc-file :::+ G H I :::: def-file
+-k echo :::: abc-file ::: G H I ::::+ def-file
+-k echo ::: A B C D E :::+ F G
+-k -0 echo :::: abc0-file
+-k ::: 'echo foo' 'echo bar'
+-k < commands
+-k echo ::: A/B.C
+-k echo {} {.} {/} {//} {/.} {#} ::: A/B.C
+-k echo {#} ::: A B C
+-k echo {1} and {2} ::: A B ::: C D
+-k echo /={1/} //={1//} /.={1/.} .={1.} ::: A/B.C D/E.F
+-k echo 1={1} 2={2} -1={-1} -2={-2} ::: A B ::: C D
+-k echo {.}-{/} ::: a.b c.d ::: e.f
+-k --colsep '\\t' echo 1={1} 2={2} :::: tsv-file.tsv
+-k --header : --colsep '\\t' echo f1={f1} f2={f2} :::: tsv-file.tsv
+-k --header : echo {a} {1} {b} ::: a 1 2 ::: b 3 4
+-k --colsep , echo ::: a,b c,d
+-k echo x{}x :::: empty-line
+-k --tag echo foo-{} ::: A B C
+-k --tag echo ::: A B ::: C D
+-k --tag 'echo {}; echo two; printf three' ::: A B
+--dry-run -k echo {} ::: A "b c" "it's" '$x' ''
+-kj2 'echo {}; exit {}' ::: 1 0
+-k --jobs=1 'echo {} >&2' ::: 1 0
+-k --env MYVAR 'echo $MYVAR' ::: baz
+-k -j 2 --timeout 1 'sleep {}; echo {}' ::: 0.1 5
+-k echo ::: 'a  b' '$(touch x)' ';' '*' '"' '~'
+-k 'for x in 1 2; do echo $x {}; done' ::: a b
+-k echo < /dev/null
+""".strip().splitlines()
+
+
+@pytest.mark.skipif(PARALLEL is None, reason="GNU Parallel is not installed")
+@pytest.mark.parametrize("line", TUTORIAL)
+def test_the_tutorials_lines_print_what_gnu_parallel_prints(line: str, farm: FarmHarness, folder: Path) -> None:
+    words, _, stdin = line.partition(" < ")
+    given = Path(folder, stdin).read_text() if stdin else ""
+    if stdin == "":
+        words, _, stdin = line.partition("< ")
+        given = Path(folder, stdin).read_text() if stdin else ""
+    env = {"MYVAR": "foo bar"}
+    args = sh(words, folder)
+    theirs, ours = (one(farm, folder, *args, given=given, env=env) for one in (peer, run))
+    assert ours.stdout == theirs.stdout, f"{ours.stderr}\n{theirs.stderr}"
+    assert (ours.returncode == 0) == (theirs.returncode == 0) and ours.returncode in (0, 11)
+
+
+@pytest.mark.skipif(PARALLEL is None, reason="GNU Parallel is not installed")
+def test_logs_and_results_are_written_as_gnu_parallel_writes_them(farm: FarmHarness, folder: Path) -> None:
+    logs, trees = [], []
+    for name, one in (("theirs", peer), ("ours", run)):
+        line = [f"--joblog={name}.log", "--results", name, "--header", ":"]
+        one(
+            farm,
+            folder,
+            *line,
+            "printf %s {n}; echo bad >&2; exit {n}",
+            ":::",
+            "n",
+            "1",
+            "0",
+            ":::",
+            "dir",
+            "a/b",
+            "c d",
+        )
+        log = [row.split("\t") for row in (folder / f"{name}.log").read_text().splitlines()]
+        assert all(float(row[2]) > 1e9 and float(row[3]) >= 0 for row in log[1:])
+        logs.append([log[0], *sorted([row[0], *row[4:]] for row in log[1:])])
+        files = [path for path in (folder / name).rglob("*") if path.is_file()]
+        trees.append({str(path.relative_to(folder / name)): path.read_text() for path in files})
+    assert logs[0] == logs[1] and trees[0] == trees[1]
+
+
+@pytest.mark.skipif(PARALLEL is None, reason="GNU Parallel is not installed")
+def test_an_item_is_tried_as_often_as_gnu_parallel_tries_it(farm: FarmHarness, folder: Path) -> None:
+    for name, one in (("theirs", peer), ("ours", run)):
+        one(farm, folder, "-k", "--retries", "3", f"echo {{}} >> {folder}/{name}; exit {{}}", ":::", "2", "0")
+    assert sorted((folder / "ours").read_text()) == sorted((folder / "theirs").read_text()) == sorted("2\n" * 3 + "0\n")
+
+
+# --- what is here alone ---
+
+
+def test_files_go_to_the_machine_and_come_back(farm: FarmHarness, folder: Path) -> None:
+    names = ["a.log", "sub/b c.log"]
+    (folder / "sub").mkdir()
+    for name in names:
+        (folder / name).write_text(name)
+    done = run(farm, folder, "gzip -9 < {} > {out}", "--return", "{}.gz", ":::", *names)
+    assert (done.returncode, done.stderr) == (0, "")
+    for name in names:
+        unpacked = subprocess.run(["gunzip", "-c", f"{name}.gz"], cwd=folder, capture_output=True, check=True)
+        assert unpacked.stdout.decode() == name
+    done = run(farm, folder, "-k", "wc", "-c", given="./a.log\n./sub/b c.log\n")
+    assert done.stdout == "5 a.log\n11 sub/b c.log\n"
+    done = run(farm, folder, "--workdir", ".", "cat {} > {.}.copy; ls /proc/self/fd > /dev/null", ":::", *names)
+    assert done.returncode == 0 and (folder / "sub/b c.copy").read_text() == "sub/b c.log"
+
+
+def test_numbers_come_of_an_array_and_only_so_many_run_at_once(farm: FarmHarness, folder: Path) -> None:
+    once = f"mkdir {folder}/lock && sleep 0.1 && rmdir {folder}/lock && echo {{}}"
+    done = run(farm, folder, "--array", "1-9:2%1", "-k", once)
+    assert (done.returncode, done.stdout) == (0, "1\n3\n5\n7\n9\n")
+
+
+def test_a_run_ends_early_where_its_rule_is_met(farm: FarmHarness, folder: Path) -> None:
+    for rule in ("now,fail=1", "soon,fail=1"):
+        done = run(farm, folder, "-j", "1", "--halt", rule, "sleep 0.3; exit {}", ":::", "1", *["0"] * 200)
+        assert done.returncode == 11 and "1 of 201 items failed, " in done.stderr
+        assert " did not run, as the job is cancelled" in done.stderr
+        [job] = [job for job in farm.jobs() if job.id == max(farm.jobs(), key=lambda job: job.created).id]
+        assert job.state == "cancelled" and job.totals.committed < 100
+
+
+def test_what_an_item_prints_beyond_its_limit_is_said_and_not_cut_in_silence(farm: FarmHarness, folder: Path) -> None:
+    done = run(farm, folder, "--max-output", "1KiB", "head -c {} /dev/zero | tr '\\0' x", ":::", "1024", "9999999")
+    assert done.returncode == 11 and done.stdout == "x" * 2048
+    assert "item 2 printed more than 1024 bytes (--max-output)" in done.stderr
+
+
+def test_items_are_printed_as_they_end_and_ctrl_c_leaves_the_run_going(farm: FarmHarness, folder: Path) -> None:
+    words = ["-j", "2", "--name", "slow", f"echo {{}}; test {{}} = 0 || until test -e {folder}/go; do sleep 0.05; done"]
+    command = launch.python("muster.__main__", "run", *words, ":::", "0", "1")
+    with subprocess.Popen(
+        command, cwd=folder, env=farm.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == "0\n"  # while the other item goes on
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+        assert process.wait(SECONDS) == INTERRUPTED_EXIT and "slow.1 goes on" in said
+    assert "muster run --attach slow.1" in said and farm.status("slow.1").state == "running"
+    refused = run(farm, folder, "--name", "slow", "--retry-failed")
+    assert refused.returncode == 7 and "slow.1 still runs" in refused.stderr
+    (folder / "go").touch()
+    again = run(farm, folder, "-k", "--attach", "slow.1", "--joblog", "log")
+    assert (again.returncode, again.stdout) == (0, "0\n1\n") and len((folder / "log").read_text().splitlines()) == 3
+    assert run(farm, folder, "-k", "--tag", "--attach", "slow").stdout == "0\t0\n1\t1\n"
+
+
+def test_what_ended_well_is_known_by_its_content_wherever_it_stands(farm: FarmHarness, folder: Path) -> None:
+    name = ["--name", "resumed", "-k"]
+    ran = folder / "ran"
+    work = f"echo {{}} >> {ran}; test {{}} != b -o -e {folder}/mended"
+
+    def words() -> list[str]:
+        said = sorted(ran.read_text().split())
+        ran.unlink()
+        return said
+
+    assert run(farm, folder, *name, work, ":::", "a", "b", "c").returncode == 11 and words() == ["a", "b", "c"]
+    assert run(farm, folder, *name, "--resume", work, ":::", "d", "c", "b", "a").returncode == 11
+    assert words() == ["b", "d"], "by content, not by number"
+    (folder / "mended").touch()
+    assert run(farm, folder, *name, "--retry-failed").returncode == 0 and words() == ["b"]
+    done = run(farm, folder, *name, "--resume", work, ":::", "a", "b", "c", "d")
+    assert done.returncode == 0 and "4 of 4 items ended well before" in done.stderr and not ran.exists()
+    assert run(farm, folder, *name, "--resume", f"{work} ", ":::", "a").returncode == 0 and words() == ["a"], "another"
+    assert run(farm, folder, *name, "--retry-failed").returncode == 0 and not ran.exists()
+
+
+def test_a_file_that_changed_is_run_again(farm: FarmHarness, folder: Path) -> None:
+    line = ["--name", "changed", "-k", "--resume", "cat", ":::", "abc-file", "def-file"]
+    assert run(farm, folder, *line).stdout == "A\nB\nC\nD\nE\nF\n"
+    assert run(farm, folder, *line).stdout == ""
+    (folder / "def-file").write_text("G\n")
+    assert run(farm, folder, *line).stdout == "G\n"
+
+
+def test_a_run_goes_on_when_the_coordinator_is_killed_and_comes_back(tmp_path: Path) -> None:
+    with running(tmp_path / "farm") as farm:
+        farm.env["MUSTER_ROOT"] = str(farm.root.path)
+        farm.join("one", "--cpus", "2")
+        items = [str(number) for number in range(30)]
+        command = launch.python("muster.__main__", "run", "-k", "sleep 0.2; echo {}", ":::", *items)
+        with subprocess.Popen(command, env=farm.environment(), stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None and process.stdout.readline() == "0\n"
+            farm.restart()
+            rest = process.stdout.read()
+            assert process.wait(SECONDS) == 0
+        assert rest.split() == items[1:]
+
+
+def test_local_starts_a_farm_for_the_run_and_leaves_nothing_running(tmp_path: Path) -> None:
+    farm = FarmHarness(tmp_path / "farm")
+    farm.env["MUSTER_ROOT"] = str(farm.root.path)
+    try:
+        missing = run(farm, tmp_path, "echo", ":::", "a")
+        assert missing.returncode == 5 and "`muster run --local …` starts one" in missing.stderr
+        done = run(farm, tmp_path, "--local", "-k", "echo {} | tee {}.made; exit {}", ":::", "1", "0")
+        assert (done.returncode, done.stdout) == (11, "1\n0\n"), done.stderr
+        assert (tmp_path / "0.made").read_text() == "0\n", "commands start in the current folder, as there"
+        until(lambda: not farm.processes(), "its processes to be gone")
+        begun = time.monotonic()
+        command = launch.python("muster.__main__", "run", "--local", "--retry-failed")
+        with subprocess.Popen(
+            command, cwd=tmp_path, env=farm.environment(), stderr=subprocess.PIPE, text=True
+        ) as again:
+            assert again.wait(SECONDS) == 11, f"after {time.monotonic() - begun:.0f} s"
+        until(lambda: not farm.processes(), "its processes to be gone")
+    finally:
+        farm.close()
+
+
+def test_items_are_lines_of_json_where_that_is_asked_for(farm: FarmHarness, folder: Path) -> None:
+    done = run(farm, folder, "--json", "-k", "echo {1}; exit {2}", ":::", "a b", ":::", "0", "3")
+    first, second, error = map(json.loads, done.stdout.splitlines())
+    assert (first["number"], first["values"], first["exit"], first["ok"]) == (1, ["a b", "0"], 0, True)
+    assert (second["command"], second["stdout"], second["exit"]) == ("echo 'a b'; exit 3", "a b\n", 3)
+    assert second["agent"] == "one" and error["code"] == done.returncode == 11
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_exit_code_says_whether_all_ended_well(code: int, farm: FarmHarness, folder: Path) -> None:
+    assert run(farm, folder, "exit {}", ":::", str(code)).returncode == (11 if code else 0)

@@ -1,0 +1,131 @@
+"""`muster run` without a farm: what a line comes to, and what is refused with what to do instead."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from muster.coordinator import cli
+from muster.coordinator.runs import lines
+from muster.coordinator.runs.lines import Ended
+from muster.coordinator.runs.unsupported import INSTEAD
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MUSTER_ROOT", str(tmp_path / "none"))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+
+
+def dry(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert cli.main(["run", "--dry-run", *words]) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str, code: int = 2) -> str:
+    assert cli.main(["run", *words]) == code
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("error: ") == said.err.count("hint: ") == 1, said.err
+    return said.err
+
+
+def test_a_dry_run_prints_the_commands_and_asks_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    assert dry(capsys, "echo", ":::", "a b", "-c") == "echo 'a b'\necho -c\n"
+    assert dry(capsys, "-k", "x {2.} {1/}", ":::", "d/e", ":::", "f.g") == "x f e\n"
+    assert dry(capsys, ":::", "echo a; echo b") == "echo a; echo b\n"
+    assert dry(capsys, "--array", "1-3", "sim --seed {}") == "sim --seed 1\nsim --seed 2\nsim --seed 3\n"
+    assert dry(capsys, "gzip < {} > {out}", "--return", "{}.gz", ":::", "a") == "gzip < a > a.gz\n"
+
+
+def test_the_commands_own_options_are_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert dry(capsys, "ls", "-l", "--json", "--no-such", ":::", "a") == "ls -l --json --no-such a\n"
+
+
+def test_names_of_files_below_the_current_folder_are_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "-f").touch()
+    (tmp_path / "g").touch()
+    assert dry(capsys, "wc", ":::", "-f", "./g") == "wc ./-f\nwc g\n"
+    assert dry(capsys, "wc", ":::", "-f", "./g", "none") == "wc -f\nwc ./g\nwc none\n"
+
+
+@pytest.mark.parametrize("option", sorted(INSTEAD))
+def test_each_option_that_gnu_parallel_alone_has_is_refused_with_what_to_do(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert INSTEAD[option] in refused(capsys, option, "echo", ":::", "a")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--no-such", "echo"], "No such option"),
+        (["-j", "50%", "echo", ":::", "a"], "agent set cpus="),
+        (["-j", "+1", "echo", ":::", "a"], "agent set cpus="),
+        (["--halt", "soon", "echo", ":::", "a"], "--halt soon"),
+        (["--header", "x", "echo", ":::", "a"], "--header :"),
+        (["--results", "all.csv", "echo", ":::", "a"], "--joblog FILE is a table"),
+        (["--colsep", "(", "echo", ":::", "a"], "--colsep ("),
+        (["--env", "NO_SUCH_VARIABLE", "echo", ":::", "a"], "NO_SUCH_VARIABLE"),
+        (["--array", "1-3", "echo", ":::", "a"], "leave one of them out"),
+        (["echo", ":::+", "a"], "the first source"),
+        (["echo", "::::"], "names no file"),
+        (["--dry-run", "echo {3}", ":::", "a", ":::", "b"], "{3}: an item has 2 values"),
+        (["--dry-run", "echo {%}", ":::", "a"], "{%}"),
+        (["-a", "-", "echo", "::::", "-"], "stdin is named twice"),
+        (["--retry-failed", "echo"], "leave the command and the items out"),
+        (["echo", *[":::", *["x"] * 1001] * 2], "1,002,001 items, a run has at most 1,000,000"),
+    ],
+)
+def test_what_cannot_be_is_refused(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert told in refused(capsys, *words)
+
+
+def test_a_command_that_cannot_be_is_refused_with_its_own_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "leave the quotes out" in refused(capsys, "--dry-run", "echo '{}'", ":::", "a", code=3)
+    assert "write {out}" in refused(capsys, "--dry-run", "--return", "{}.gz", "gzip {}", ":::", "a", code=3)
+    assert "none: No such file" in refused(capsys, "echo", "::::", "none", code=4)
+
+
+def test_more_items_on_stdin_than_a_run_may_have_are_not_read_to_their_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Endless(io.RawIOBase):
+        read_so_far = 0
+
+        def readable(self) -> bool:
+            return True
+
+        def read(self, size: int = -1) -> bytes:
+            self.read_so_far += size
+            assert self.read_so_far < 16 << 20
+            return b"x\n" * (size // 2)
+
+    class Stdin:
+        buffer = Endless()
+
+        def isatty(self) -> bool:
+            return False
+
+    monkeypatch.setattr(sys, "stdin", Stdin())
+    assert "more than 1,000,000 items" in refused(capsys, "echo", code=4)
+
+
+def test_without_a_farm_it_says_how_to_have_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "`muster run --local …` starts one" in refused(capsys, "echo", ":::", "a", code=5)
+
+
+def test_an_items_end_is_a_line_of_nine_columns() -> None:
+    ended = Ended(0, "desk", 1795096118.1574, 0.0034, -9, False, b"abc", b"")
+    wanted = "1\tdesk\t1795096118.157\t     0.003\t0\t3\t0\t9\techo a\\nb\n"
+    assert lines.joblog_line(ended, "echo a\nb") == wanted
+    assert lines.JOBLOG_HEAD.count("\t") == wanted.count("\t") == 8
+
+
+def test_no_value_leads_out_of_the_results_folder() -> None:
+    values = ["../x", "..", ".", "", "a\\b/c\t"]
+    folders = lines.results_folder(["1"] * 5, values)
+    assert folders[1::2] == ["..\\_x", "\\..", "\\.", "\\", "a\\\\b\\_c\\t"]

@@ -114,6 +114,7 @@ BENCHMARKS = {
         ("infer", "--ssh"), "rows/s over loopback ssh", "the same computation fed by `ssh cat` of the same bytes", 0.9
     ),
     "command": Benchmark(("command",), "`true` commands/s, exit codes kept", "GNU Parallel", 1.0),
+    "run": Benchmark(("run",), "items/s of `muster run`, output kept", "GNU Parallel with its log and results", 1.8),
     "command-ssh": Benchmark(
         ("command", "--ssh"), "files/s of 4 KiB through map over loopback ssh", "`tar | ssh` plus GNU Parallel", 1.0
     ),

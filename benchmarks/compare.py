@@ -56,6 +56,7 @@ SIZES = {  # by module, the option that says how long a run is: seconds, or how 
     "infer": "--rows",
     "lockstep": "--rounds",
     "pull": "--mib",
+    "run": "--commands",
     "tail": "--shards",
     "train": "--rounds",
 }

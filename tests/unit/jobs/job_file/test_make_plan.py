@@ -287,8 +287,14 @@ def test_what_changes_no_result_changes_no_digest(base: Path) -> None:
 
 @pytest.mark.parametrize(
     "more",
-    ["params: {n_clusters: 9}\n", "params: {tol: 2}\n", "resources: {cpus: 2}\n", "env: torch\n", "shard: {rows: 2}\n"]
-    + ["variables: {LANG: C}\n"],
+    [
+        "params: {n_clusters: 9}\n",
+        "params: {tol: 2}\n",
+        "resources: {cpus: 2}\n",
+        "env: torch\n",
+        "shard: {rows: 2}\n",
+        "variables: {LANG: C}\n",
+    ],
 )
 def test_what_changes_results_changes_every_digest(base: Path, more: str) -> None:
     assert not set(digests(planned(base, more))) & set(digests(planned(base)))

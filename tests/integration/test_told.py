@@ -76,9 +76,9 @@ def test_who_tells_and_is_killed_is_started_again(farm: FarmHarness, tmp_path: P
     command, told, go = slow(tmp_path)
     completed(farm, command)
     until(times(1, told), "the first word of it")
-    go.touch()
     kill_sender(farm)
     until(times(2, told), "word of it again")
+    go.touch()
 
 
 def test_a_job_that_goes_on_is_no_news_any_more(farm: FarmHarness, tmp_path: Path) -> None:

@@ -141,10 +141,10 @@ class Farm:
         """Search `space` for the configuration with which `train` does best, by `metric`.
 
         `train` is a function `train(config, state, budget)` that returns `(metrics, state)`, a generator
-        `train(config, state)` that yields these, "mlp", or {"estimator": "sklearn.linear_model.SGDClassifier"}. `data`
-        is "digits" or paths as {"x": ..., "y": ...}; where the farm is on this machine, these may be arrays. Those of
-        the other keyword arguments that are fields of a job file are the job's; all others (`trials`, `stop`,
-        `scheduler`, …) are `params` of `kind: tune`.
+        `train(config, state)` that yields these, "mlp", "conv1", or {"estimator":
+        "sklearn.linear_model.SGDClassifier"}. `data` is "digits", {"name": "mnist"}, or paths as {"x": ..., "y": ...};
+        where the farm is on this machine, these may be arrays. Those of the other keyword arguments that are fields of
+        a job file are the job's; all others (`trials`, `stop`, `scheduler`, …) are `params` of `kind: tune`.
         """
 
         def again(**changes: Any) -> Study:
@@ -222,7 +222,7 @@ def _cache() -> Path:
 
 def _data_files(data: str | Mapping[str, Any], folder: Path, here: bool) -> Any:
     """Arrays become files for as long as the job is planned; a relative path is of this machine."""
-    if isinstance(data, str):
+    if isinstance(data, str) or "name" in data:
         return data
     files: dict[str, Any] = {}
     for name, value in data.items():

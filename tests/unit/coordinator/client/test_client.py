@@ -15,6 +15,7 @@ import xxhash
 
 from muster.coordinator.client.arrays import Outgoing
 from muster.coordinator.client.backends.ssh import Ssh
+from muster.coordinator.client.farm import _data_files
 from muster.coordinator.client.job_draft import from_fields, from_file
 from muster.coordinator.client.results import Result
 from muster.coordinator.client.shards import assemble, parse_cursor
@@ -327,3 +328,10 @@ def test_a_result_says_what_there_is(tmp_path: Path) -> None:
         result.array()
     with pytest.raises(NotFoundError):
         result.array(layer="d")
+
+
+def test_a_data_set_that_has_a_name_is_no_file_and_arrays_become_some(tmp_path: Path) -> None:
+    named = {"name": "mnist", "rows": 100}
+    assert _data_files(named, tmp_path, True) == named and _data_files("digits", tmp_path, False) == "digits"
+    given = _data_files({"x": np.zeros((2, 3)), "y": "labels.npy"}, tmp_path, True)
+    assert given == {"x": str(tmp_path / "x.npy"), "y": str(Path("labels.npy").absolute())}

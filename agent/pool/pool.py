@@ -226,12 +226,12 @@ class Pool:
                 return
             self._stays = True
             self._by = self._meanwhile if self._by is not None else None
-            fresh = []
-            for worker in [one for one in self._by_seat.values() if one.by is self._workers]:
-                del self._by_seat[worker.seat]
-                if self._slots[worker.slot] is worker:
-                    fresh.append(self._new_worker(worker.slot, worker.needs))
-                    self._slots[worker.slot], fresh[-1].batches = fresh[-1], worker.batches
+            fresh = [self._new_worker(one.slot, one.needs) for one in self._slots if one.by is self._workers]
+            for worker in fresh:
+                before, self._slots[worker.slot] = self._slots[worker.slot], worker
+                if before.seat in self._by_seat:  # else what it had is told of
+                    worker.batches = before.batches
+            self._by_seat = {seat: one for seat, one in self._by_seat.items() if one.by is not self._workers}
         threading.Thread(target=self._workers.close, name="pool close", daemon=True).start()  # this may be its thread
         self._say(FellBack(why))
         self._begin(*fresh)

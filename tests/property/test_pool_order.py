@@ -22,7 +22,7 @@ from muster.jobs.workbench.batch import Outcome
 from tests.support.farm import until
 from tests.support.standin import batch
 
-SLOTS = 2
+SLOTS, MORE = 2, 3  # at first; once more are wanted
 OUTCOME = Outcome((), 0, 0, 0, 0.0, 0, ())
 NEEDS = [Needs(), Needs(cpus=2)]
 
@@ -102,7 +102,8 @@ class PoolMachine(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.seats = Seats()  # of the workers that are wanted
         self.up: set[int] = set()
-        self.flying: dict[int, list[tuple[int, Needs]]] = {slot: [] for slot in range(SLOTS)}
+        self.wanted = SLOTS
+        self.flying: dict[int, list[tuple[int, Needs]]] = {slot: [] for slot in range(MORE)}
         self.ours: set[int] = set()  # slots that were killed since their last death
         self.tickets = 0
         self.lost: interface.PoolLost | None = None
@@ -185,8 +186,13 @@ class PoolMachine(RuleBasedStateMachine):
         seats, seat = self.one_of(data, Seats.doomed)
         seats.dies(seat)
 
+    @rule()
+    def more_slots_are_wanted(self) -> None:
+        self.wanted = MORE
+        self.pool.want(MORE)
+
     @precondition(lambda self: self.lost is None)
-    @rule(slot=st.integers(0, SLOTS - 1), needs=st.sampled_from(NEEDS))
+    @rule(slot=st.integers(0, MORE - 1), needs=st.sampled_from(NEEDS))
     def a_batch_is_submitted(self, slot: int, needs: Needs) -> None:
         """As the agent does: to a slot that it was told is up, and never for two jobs at a time."""
         if slot in self.up and all(other == needs for _, other in self.flying[slot]):
@@ -194,7 +200,7 @@ class PoolMachine(RuleBasedStateMachine):
             self.flying[slot].append((self.tickets, needs))
             self.pool.submit(slot, self.tickets, batch(), needs)
 
-    @rule(slot=st.integers(0, SLOTS - 1))
+    @rule(slot=st.integers(0, MORE - 1))
     def a_slot_is_killed(self, slot: int) -> None:
         """As the agent does: for what is running in it."""
         if self.flying[slot]:
@@ -230,7 +236,7 @@ class PoolMachine(RuleBasedStateMachine):
     def no_slot_waits_for_nothing(self) -> None:
         """All that was submitted comes to an end, and a slot that is down is up again."""
         if self.lost is None and not self.any_of(Seats.waiting) and not self.any_of(Seats.doomed):
-            assert self.up == set(range(SLOTS)), "workers are there, and their slots are not up"
+            assert self.up == set(range(self.wanted)), "workers are there, and their slots are not up"
             assert self.any_of(Seats.running) or not any(self.flying.values()), "batches that nobody runs"
             assert not self.ours, "a kill of which nothing was told"
 
@@ -326,6 +332,20 @@ def test_the_first_batches_run_before_the_workers_that_are_wanted_are_there(tmp_
     assert ray.sent[new] == [4] and isinstance(events[-1], interface.SlotUp)
     ray.says(new)
     assert [event.ticket for event in events if isinstance(event, interface.BatchDone)] == [1, 2, 3, 4]
+    pool.stop()
+
+
+def test_a_slot_that_never_had_a_worker_gets_one_of_those_that_stay(tmp_path: Path) -> None:
+    ray, early = Seats(slow=True), Seats(heeds_needs=False)
+    pool, events = started(tmp_path, ray, early)
+    early.comes_up(first(early))
+    ray.comes()
+    pool.want(2)
+    for _ in range(DEATHS_BEFORE_UP):
+        ray.dies(list(ray.sent)[-1])
+    assert events[1:] == [interface.FellBack("workers do not start: died")]
+    early.comes_up(list(early.sent)[-1])
+    assert [event.slot for event in events if isinstance(event, interface.SlotUp)] == [0, 1]
     pool.stop()
 
 

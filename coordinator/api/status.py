@@ -167,6 +167,7 @@ class AgentStatus(msgspec.Struct, frozen=True):
     memory_now: Count | None = None  # bytes that its shards take
     memory_budget: Count = 0  # bytes that they may take
     disk_now: Count | None = None  # bytes in its spool
+    places: dict[Short, Count] = {}  # of a cluster, its nodes with slots, and how many
 
     def __repr__(self) -> str:
         doing = f"{self.state}, {counted(self.cpus, 'cpu')}, {self.running} running"

@@ -88,6 +88,7 @@ def agents_table(agents: Sequence[AgentStatus], now: float) -> str:
     lines = [table(AGENTS_HEADER, rows, "  rrrrrrrrrr")]
     for agent in agents:
         lines += [f"{agent.name}: is on {agent.host}"] if agent.host not in ("", agent.name) else []
+        lines += [f"{agent.name}: node {one}: {counted(agent.places[one], 'slot')}" for one in sorted(agent.places)]
         lines += [f"{agent.name}: {agent.note}"] if agent.note else []
         lines += [f"{agent.name}: {limits}"] if (limits := limits_said(agent.kinds, no_code=agent.no_code)) else []
         lines += [f"{agent.name}: {moved}"] if (moved := _link_said(agent)) else []

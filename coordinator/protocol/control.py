@@ -30,6 +30,9 @@ from muster.jobs.contract.plan import Environment, Layer, Work
 RejectionCode = Literal["protocol", "name-taken", "fenced", "no-session", "bad-message", "not-allowed", "stopping"]
 
 
+Places = Annotated[dict[Short, Count], Meta(max_length=256)]
+
+
 # --- what the helper says first, and last ---------------------------------------------------------------
 
 
@@ -181,6 +184,7 @@ class Hello(Message, frozen=True, tag="hello"):
     have: Short = ""  # the folder there with a copy of sources, for people
     machine: Short = ""  # the same of all agents on one machine, whichever users they are of; "": not told
     cores: Count = 0  # processors that this machine has, lent or not
+    no_rounds: bool = False  # it is a cluster whose workers take calls alone, and so no jobs in rounds
 
 
 class JobAccount(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -247,6 +251,7 @@ class Sync(Message, frozen=True, tag="sync"):
     spared: Count = 0  # bytes of input that a copy here had, beside `pulled`
     narrowed: Annotated[dict[Short, Text], Meta(max_length=16)] = {}  # job → why fewer shards run than are lent for it
     account: MachineAccount | None = None  # None: not said this time
+    places: Places | None = None  # of a cluster, its nodes with slots, and how many; None: not said this time
 
 
 class Leave(Message, frozen=True, tag="leave"):

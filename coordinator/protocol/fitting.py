@@ -23,6 +23,7 @@ SMALL = 64  # so many entries of so many ranges are within both
 FAILURES = 128
 CHANGED = 64  # layers
 COUNTED = 4_096  # layers
+PLACES = 256  # nodes of a cluster
 TEXT_BYTES = 384 << 10  # of all texts; each is cut to its share
 PACKAGES = 8_192  # of all environments
 
@@ -96,12 +97,13 @@ def fitted_sync(sync: Sync) -> Sync:
         narrowed={kept_line(job): kept_line(why, LINE_BYTES) for job, why in sync.narrowed.items()},
         printed=[_printed(one, share) for one in sync.printed] if sync.printed else [],
         counts=sync.counts if sync.counts is None or len(sync.counts) <= COUNTED else None,
+        places=sync.places and {kept_line(place): slots for place, slots in list(sync.places.items())[:PLACES]},
     )
 
 
 def _is_small(sync: Sync) -> bool:
     """Most are: nothing of it could be cut."""
-    if sync.failures or sync.losses or sync.returned or sync.changed or sync.change or sync.printed:
+    if sync.failures or sync.losses or sync.returned or sync.changed or sync.change or sync.printed or sync.places:
         return False
     few = len(sync.finished) <= SMALL and (sync.counts is None or len(sync.counts) <= COUNTED)
     return few and not (sync.note or sync.narrowed) and all(len(one.numbers) <= SMALL for one in sync.finished)

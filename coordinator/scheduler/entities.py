@@ -293,6 +293,7 @@ ObstacleCode = Literal[
     "distrusted",
     "machine",
     "not-taken",
+    "rounds",
     "unfit",
     "kind",
     "kernels",

@@ -87,6 +87,10 @@ class State:
             return Obstacle("not-taken", f"takes the kinds {kinds} alone: leave, and join it with other `--kinds`")
         if has.no_code and work.runs_code:
             return Obstacle("not-taken", "runs no code of others: leave, and join it without `--no-code`")
+        if has.no_rounds and job.has_rounds:
+            return Obstacle(
+                "rounds", "is a Ray cluster, where calls would take a tenth of each round: join its machines"
+            )
         if work.kind in has.unfit:
             return Obstacle("unfit", f"computes {work.kind} jobs wrong: {has.unfit[work.kind]}")
         if work.kind not in has.kernels:

@@ -43,6 +43,7 @@ class AgentInfo(msgspec.Struct):
     machine: str = ""  # as `Hello` has it
     cores: int = 0
     narrowed: dict[str, str] = {}  # job → why fewer of its shards run there than are lent
+    places: dict[str, int] = {}  # of a cluster, as it said last
 
 
 class Sessions:
@@ -105,6 +106,7 @@ class Sessions:
         info.link_in.moved(sync.pulled + sync.spared, sync.pull_seconds)
         info.link_out.moved(sync.pushed, sync.push_seconds)
         info.pulled, info.spared = min(info.pulled + sync.pulled, LARGEST), min(info.spared + sync.spared, LARGEST)
+        info.places = info.places if sync.places is None else sync.places
 
     def state_of(self, name: str, agent: Agent | None) -> AgentState:
         """What its agent is; None in place of one that did not come since the daemon's start."""
@@ -123,6 +125,7 @@ class Sessions:
         info.seen, info.note = seen, kept_line(info.note)
         info.host, info.version = kept_line(info.host, HOST_BYTES), kept_line(info.version, HOST_BYTES)
         info.fingerprint, info.have = kept_line(info.fingerprint, MESSAGE_BYTES), kept_line(info.have, HOST_BYTES)
+        info.places = {}
 
     def stored(self, agent: str) -> tuple[float, bytes]:
         """When it was heard of, and what the store has of it."""

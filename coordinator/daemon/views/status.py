@@ -320,6 +320,7 @@ def _agent_status(engine: Engine, name: str) -> AgentStatus:
         cores=info.cores,
         silent=time.monotonic() - agent.heard if agent and agent.present and state.is_silent(agent) else 0.0,
         memory_budget=agent.hello.memory if agent else 0,
+        places=info.places if agent is not None and agent.present else {},
     )
     return bounded(_with_rates(engine, status, agent))
 

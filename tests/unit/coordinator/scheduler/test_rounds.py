@@ -57,6 +57,15 @@ def test_a_round_is_granted_whole_at_once_and_no_mark_is_stored() -> None:
     assert not every(c.RaiseHighWater, world.said)
 
 
+def test_a_cluster_takes_no_job_in_rounds_and_it_is_said_why() -> None:
+    world = world_of("a")
+    world.enter("cluster", no_rounds=True)
+    make(world, 12)
+    assert "cluster" not in world.grants
+    said = str(world.state.obstacle(world.state.agents["cluster"], world.state.jobs["j.1"]))
+    assert said == "is a Ray cluster, where calls would take a tenth of each round: join its machines"
+
+
 def test_shares_follow_what_a_shard_takes_to_compute() -> None:
     world = world_of("a", "b")
     for _ in range(12):

@@ -90,6 +90,11 @@ def test_agents_says_of_each_running_job_what_far_machines_add_to_the_rest_of_it
     assert payoffs_of_jobs([fresh], [far()]) == ["weights.1: what each machine adds is not measured yet"]
 
 
+def test_agents_shows_a_clusters_nodes_with_their_slots_a_line_each() -> None:
+    lines = agents_table([machine("cluster", places={"10.0.0.3": 1, "10.0.0.2": 4})], 1.0).splitlines()
+    assert lines[-2:] == ["cluster: node 10.0.0.2: 4 slots", "cluster: node 10.0.0.3: 1 slot"]
+
+
 def test_agents_says_how_fast_inputs_come_and_what_a_copy_spared() -> None:
     lines = agents_table([far(have="/mnt/data", bytes_spared=3 * MIB, bytes_pulled=MIB)], 1.0).splitlines()
     assert lines[-1] == "lab3: inputs come at 10 MiB/s, /mnt/data spared its link 3 MiB of 4 MiB"

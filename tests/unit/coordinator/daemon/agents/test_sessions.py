@@ -33,6 +33,18 @@ def test_what_its_copy_had_counts_as_brought_and_is_kept_over_a_reconnection_and
         assert (known.pulled, known.spared, known.have) == (10 * MIB, 30 * MIB, "/mnt")
 
 
+def test_a_clusters_nodes_are_those_it_said_last_and_forgotten_with_the_daemon() -> None:
+    sessions = Sessions(1)
+    sessions.hello(far())
+    sessions.sync("lab3", Sync(1, 0, places={"left": 2, "right": 1}))
+    sessions.sync("lab3", Sync(1, 0))
+    assert sessions.agents["lab3"].places == {"left": 2, "right": 1}
+    again = Sessions(2)
+    again.remember("lab3", *sessions.stored("lab3"))
+    sessions.sync("lab3", Sync(1, 0, places={}))
+    assert sessions.agents["lab3"].places == again.agents["lab3"].places == {}
+
+
 def test_with_another_copy_it_is_measured_anew() -> None:
     sessions = Sessions(1)
     sessions.hello(far())

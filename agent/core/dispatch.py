@@ -11,7 +11,7 @@ from muster.agent.core import disk_budget
 from muster.agent.core.actions import Delete, Freeze, Kill, KillReason, Run, Tell, Thaw
 from muster.agent.core.events import BatchEnded, Kept, SlotGone, SlotsSeen, WorkerDied
 from muster.agent.core.layers import HeldLayer
-from muster.agent.core.slots import Flight, Slot, Slots, needs_of
+from muster.agent.core.slots import Flight, Slot, Slots, given_for, needs_of
 from muster.agent.core.state import State
 from muster.coordinator.protocol.control import Printed
 from muster.jobs.common.ranges import RangeSet
@@ -92,6 +92,19 @@ def _launch(state: State, slot: Slot, holding: HeldLayer, count: int, now: float
     run = Run(ticket, slot.number, farm, holding.info, part, tuple(items), payloads, copies, sheets, gpus)
     disk_budget.make(state, 0)
     state.emit(run)
+
+
+def demand(state: State) -> dict[tuple[int, int, int | None], int]:
+    """What workers there is work for, the longest waiting first, within what is lent."""
+    found: dict[tuple[int, int, int | None], int] = {}
+    left = 0 if state.disk.full else state.slots.lent
+    for holding in sorted(state.holdings.values(), key=lambda holding: holding.waiting_since):
+        count = min(holding.count, left // holding.cpus)
+        if count:
+            given = given_for(holding.info)
+            found[given] = found.get(given, 0) + count
+            left -= count * holding.cpus
+    return found
 
 
 # --- the end of a batch ---

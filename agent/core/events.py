@@ -30,6 +30,21 @@ class SlotUp:
     """A slot's worker said its first word: the slot may be used until its WorkerDied, its SlotGone, or a PoolLost."""
 
     slot: int
+    place: str = ""  # the name of the machine it is on; "" for this one
+    given: tuple[int, int, int | None] | None = None  # cpus, gpus, memory of its worker; None: it takes any batch
+
+
+@dataclass(frozen=True)
+class PoolOpened:
+    """Workers come as work is there for them: no slot is up, and any may be once something is held."""
+
+
+@dataclass(frozen=True)
+class PlaceRefused:
+    """Nothing is run on a machine that the pool could have used, because it lacks something."""
+
+    place: str
+    why: str
 
 
 @dataclass(frozen=True)
@@ -234,6 +249,8 @@ class Lent:
 Event = (
     Ticked
     | SlotUp
+    | PoolOpened
+    | PlaceRefused
     | SlotGone
     | PoolFellBack
     | PoolLost

@@ -109,10 +109,12 @@ class ControlSession:
         wait: float,
         counts: dict[str, int] | None,
         account: MachineAccount | None,
+        places: dict[str, int] | None,
         now: float,
     ) -> Say:
         said = {"session": self.session, "room": room, "wait": wait, "hungry": hungry, "note": self.note, "lent": lent}
-        message = Sync(**said, **letter.fields(), counts=counts, narrowed=self.narrowed, account=account)  # type: ignore[arg-type]
+        told = {"counts": counts, "narrowed": self.narrowed, "account": account, "places": places}
+        message = Sync(**said, **letter.fields(), **told)  # type: ignore[arg-type]
         self._accounted_at = now if account is not None else self._accounted_at
         self.hungry, self.lent = hungry, lent
         self._counted_at = now if counts is not None else self._counted_at

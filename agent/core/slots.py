@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
@@ -55,6 +56,8 @@ class Slot:
 
     number: int
     worker: Literal["none", "coming", "up"] = "none"  # batches are submitted to one that is up; one comes after a death
+    place: str = ""  # the machine that its worker is on; "" for this one
+    given: tuple[int, int, int | None] | None = None  # what its worker has for itself; None: it takes any batch
     flights: list[Flight] = field(default_factory=list)
     last_layer: str | None = None
     killing: KillReason | None = None  # why we are having its worker killed; None while we are not
@@ -109,6 +112,11 @@ def needs_of(info: LayerInfo) -> tuple[object, ...]:
     return info.job, *info.work.takes
 
 
+def given_for(info: LayerInfo) -> tuple[int, int, int | None]:
+    """What a worker must have for a layer's shards, where it has something for itself."""
+    return info.work.cpus, info.work.gpus, info.work.memory
+
+
 class Slots:
     """All slots. The cpus of those at work add up to at most `allowed`, the memory of all to at most the budget."""
 
@@ -116,6 +124,7 @@ class Slots:
         self.every = [Slot(number) for number in range(count)]
         self.memory = memory
         self.gpus = gpus  # labels
+        self.on_demand = False  # whether the pool is open, and workers come as work is there for them
         self.learnt: dict[str, int] = {}  # job → the most memory that a shard of it was seen to take
         self.lent = count  # processors that may be used now; 0: none
         self._narrowed: int | None = None  # fewer than are lent, for the memory of what runs
@@ -132,8 +141,13 @@ class Slots:
 
     @property
     def ready(self) -> bool:
-        """Whether any of them has a worker, or will have one again in a moment."""
-        return any(slot.worker != "none" for slot in self.every)
+        """Whether any of them has a worker, or will have one, in a moment or for work."""
+        return self.on_demand or any(slot.worker != "none" for slot in self.every)
+
+    @property
+    def places(self) -> dict[str, int]:
+        """How many slots are up on each of the other machines that have any."""
+        return dict(Counter(slot.place for slot in self.every if slot.place and slot.worker == "up"))
 
     @property
     def busy(self) -> bool:
@@ -158,13 +172,15 @@ class Slots:
         self.lent = cpus
         self._reach(cpus)
 
-    def up(self, number: int) -> None:
+    def up(self, number: int, place: str, given: tuple[int, int, int | None] | None) -> None:
         """It has a worker. A pool may have more slots than we know of."""
         self._reach(number + 1)
-        self.every[number].worker = "up"
+        slot = self.every[number]
+        slot.worker, slot.place, slot.given = "up", place, given
 
     def down(self) -> None:
         """None of them has a worker any more."""
+        self.on_demand = False
         for slot in self.every:
             slot.worker = "none"
 
@@ -201,7 +217,7 @@ class Slots:
         if slot.worker != "up" or slot.killing or not slot.rest.is_over(now) or len(slot.flights) >= DEPTH:
             return False
         if not slot.flights:
-            return True
+            return slot.given in (None, given_for(holding.info))
         ahead = slot.flights[-1]
         quick = ahead.expected is not None and ahead.expected <= AHEAD_SECONDS
         return quick and ahead.needs == needs_of(holding.info)

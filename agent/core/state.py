@@ -117,6 +117,7 @@ class State:
         self.push = PushState()
         # what runs
         self.slots = Slots(who.cpus, who.memory, tuple(who.gpus))
+        self.refused: dict[str, str] = {}  # machines that the pool uses nothing of, and why
         self.narrowed = ""  # why slots were taken away for the memory of what ran, the last time
         self.pool_lost = ""  # why, and what is done about it; "" until it is, and once a slot is up again
         self.tickets = 0  # of batches, the last one's

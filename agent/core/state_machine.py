@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from muster.agent.core import disk_budget, dispatch, pull_policy, push_policy, round_sheets
@@ -21,8 +21,10 @@ from muster.agent.core.events import (
     NotPulled,
     PackagesCame,
     PartDamaged,
+    PlaceRefused,
     PoolFellBack,
     PoolLost,
+    PoolOpened,
     Pulled,
     PullUp,
     PushAnswered,
@@ -52,7 +54,7 @@ from muster.coordinator.protocol.control import (
 )
 from muster.jobs.common.errors import LinkError
 from muster.jobs.common.ranges import RangeSet
-from muster.jobs.common.units import counted
+from muster.jobs.common.units import counted, format_size
 
 STUCK_SECONDS = 60.0  # a drain that gets nothing done for so long ends without having pushed all
 UNHEARD_SECONDS = 5.0  # how long a drain with nothing left here tries to say goodbye
@@ -82,6 +84,7 @@ class Snapshot:
     lasting: bool  # whether there is none until a person does something about it
     ready: bool  # whether a slot is up
     busy: tuple[int, ...]  # slots with a batch in flight
+    demand: Mapping[tuple[int, int, int | None], int]  # what workers there is work for: cpus, gpus, memory → how many
     why_idle: str  # in a few words, for people; "" while it works
     running: int  # shards in a batch whose run of them counts
     waiting: int
@@ -130,6 +133,7 @@ class AgentCore:
             lasting=state.talk.lasting and not state.talk.up,
             ready=state.slots.ready,
             busy=tuple(slot.number for slot in state.slots.every if slot.flights),
+            demand=dispatch.demand(state) if state.slots.on_demand else {},
             why_idle=_why_idle(state),
             running=sum(len(holding.placed) for holding in state.holdings.values()),
             waiting=state.waiting,
@@ -144,9 +148,14 @@ def _note(state: State, event: Event, now: float) -> None:
     match event:
         case Ticked():
             pass
-        case SlotUp(slot):
-            state.slots.up(slot)
+        case SlotUp(slot, place, given):
+            state.slots.up(slot, place, given)
             state.pool_lost = ""
+        case PoolOpened():
+            state.slots.on_demand, state.pool_lost = True, ""
+        case PlaceRefused(place, why):
+            state.refused[place] = why
+            state.emit(Tell(f"nothing is run on node {place}: {why}"))
         case SlotGone():
             dispatch.gone(state, event, now)
         case PoolFellBack(why):
@@ -371,10 +380,11 @@ def _sync(state: State, now: float) -> None:
         talk.note = _note_for_people(state)
         talk.narrowed = dict.fromkeys(sorted(state.slots.narrow_for)[:NARROWED_TOLD], state.narrowed)
         wait = talk.wait(_idle(state), polling)
-        counts = state.counts() if talk.counts_due(now) else None
+        due = talk.counts_due(now)
+        counts, places = state.counts() if due else None, state.slots.places if due and state.slots.on_demand else None
         letter = state.reports.post()
         account = _account(state) if talk.account_due(state.account.pressing or not state.busy, now) else None
-        state.emit(talk.sync(letter, room(state, now), hungry, state.slots.lent, wait, counts, account, now))
+        state.emit(talk.sync(letter, room(state, now), hungry, state.slots.lent, wait, counts, account, places, now))
 
 
 def _account(state: State) -> MachineAccount:
@@ -496,13 +506,30 @@ def _note_for_people(state: State) -> str:
     if state.waiting and not state.slots.busy and state.slots.ready:
         return _why_nothing_runs(state)
     unfit = [f"takes no {kind} jobs: {why}" for kind, why in {**state.differs, **state.unfit}.items()]
-    return "; ".join([*unfit, *([state.narrowed] if state.slots.narrow_for else [])])
+    unlike = [f"nothing is run on node {place}: {why}" for place, why in state.refused.items()]
+    return "; ".join([*unfit, *unlike, *([state.narrowed] if state.slots.narrow_for else [])])
 
 
 def _why_nothing_runs(state: State) -> str:
+    if state.slots.on_demand and not state.slots.places:
+        unlike = "".join(f"; nothing is run on node {place}: {why}" for place, why in state.refused.items())
+        return f"the cluster has no room yet: {_asked_for(state)}{unlike}"
     if state.pull.stuck:
         return f"inputs do not come: {state.pull.stuck}"
     return "no room in the disk budget until results are pushed" if pull_policy.idle(state) else "pulling its inputs"
+
+
+def _asked_for(state: State) -> str:
+    """The workers that are to come."""
+    texts = []
+    for (cpus, gpus, memory), count in dispatch.demand(state).items():
+        each = [
+            counted(cpus, "cpu"),
+            *([counted(gpus, "gpu")] if gpus else []),
+            *([format_size(memory)] if memory else []),
+        ]
+        texts.append(f"{counted(count, 'worker')} with {' and '.join(each)}")
+    return f"asked for {', '.join(texts)}" if texts else "nothing is asked for"
 
 
 def _why_idle(state: State) -> str:

@@ -12,8 +12,10 @@ from muster.agent.core.events import (
     BatchEnded,
     Event,
     Kept,
+    PlaceRefused,
     PoolFellBack,
     PoolLost,
+    PoolOpened,
     SlotGone,
     SlotsSeen,
     SlotUp,
@@ -24,6 +26,7 @@ from muster.agent.host import memory as weigh
 from muster.agent.host import priority
 from muster.agent.host.taken_kinds import Takes
 from muster.agent.pool import interface
+from muster.agent.pool.demand import Demand
 from muster.agent.pool.interface import Needs, PoolKind
 from muster.agent.pool.pool import Pool
 from muster.agent.pool.processes import Processes
@@ -75,6 +78,7 @@ class PoolController:
         self._envs = envs  # what those have, as the hello says; "" is our own
         self._put = put
         self._flying: dict[int, Run] = {}  # by ticket
+        self._demand = Demand()
         self._at: dict[int, At] = {}
         self._frozen: set[int] = set()  # slots
         self._kind: dict[int, tuple[object, ...]] = {}  # slot → worker, nice and ionice it has
@@ -122,6 +126,10 @@ class PoolController:
             del self._flying[run.ticket]
             return WorkerDied(run.slot, (run.ticket,), None, True, error.message)
         return None
+
+    def ask(self, demand: Mapping[tuple[int, int, int | None], int], now: float) -> None:
+        """Have workers where they come on demand."""
+        self.pool.ask(self._demand.now({Needs(*given): count for given, count in demand.items()}, now))
 
     def kill(self, kill: Kill) -> None:
         log.info("killing the worker of slot %d: %s", kill.slot, kill.why)
@@ -230,8 +238,12 @@ class PoolController:
                 return BatchEnded(run.ticket, outcome) if run else None
             case interface.WorkerDied():
                 return self._death(news.event, news.marked)
-            case interface.SlotUp(slot):
-                return SlotUp(slot)
+            case interface.SlotUp(slot, place, _, given):
+                return SlotUp(slot, place, (given.cpus, given.gpus, given.memory) if given is not None else None)
+            case interface.PoolOpened():
+                return PoolOpened()
+            case interface.PlaceRefused(place, why):
+                return PlaceRefused(place, why)
             case interface.SlotGone(slot, why, tickets):
                 for ticket in tickets:
                     self._flying.pop(ticket, None)

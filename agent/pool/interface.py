@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias, get_args
@@ -39,6 +39,20 @@ class SlotUp:
     slot: int
     place: str = ""  # the name of the machine it is on; "" for this one
     pid: int | None = None  # of the worker; None where it is not on this machine
+    given: Needs | None = None  # what batches must need that it runs; None: whatever they do
+
+
+@dataclass(frozen=True)
+class PoolOpened:
+    """Of a pool whose workers are started as work asks for them: `ask` may be heard now."""
+
+
+@dataclass(frozen=True)
+class PlaceRefused:
+    """Nothing is run on a machine that the pool could have used."""
+
+    place: str
+    why: str
 
 
 @dataclass(frozen=True)
@@ -87,7 +101,7 @@ class FellBack:
     why: str
 
 
-PoolEvent: TypeAlias = FellBack | SlotUp | BatchDone | WorkerDied | SlotGone | PoolLost
+PoolEvent: TypeAlias = FellBack | SlotUp | PoolOpened | PlaceRefused | BatchDone | WorkerDied | SlotGone | PoolLost
 
 
 class Pool(Protocol):
@@ -98,6 +112,9 @@ class Pool(Protocol):
 
     def want(self, slots: int) -> None:
         """So many slots at least."""
+
+    def ask(self, wanted: Mapping[Needs, int]) -> None:
+        """So many workers of each sort, where they are started as work asks for them. Those beyond end without one."""
 
     def submit(self, slot: int, ticket: int, batch: Batch, needs: Needs) -> None:
         """Queue a batch on a slot's worker, which runs them in order; one event will carry the caller's ticket. To a
@@ -157,7 +174,7 @@ class Closed:
     hopeless: MusterError | None = None
 
 
-Word: TypeAlias = Opened | WorkerUp | WorkerSaid | WorkerGone | Closed
+Word: TypeAlias = Opened | PlaceRefused | WorkerUp | WorkerSaid | WorkerGone | Closed
 
 
 class Workers(Protocol):
@@ -167,7 +184,9 @@ class Workers(Protocol):
     The seat of a worker is in its first environment, as MUSTER_SEAT, and so in that of all it starts on this machine.
     """
 
+    on_demand: bool  # whether workers are started as work asks for them, on whatever machine has room
     heeds_needs: bool  # whether `start` heeds them: a worker of other needs is then replaced before it runs a batch
+    room: Needs | None  # what all workers together may need, where one that waits for room waits without end
 
     def open(self, temp: Path, tell: Callable[[Word], None]) -> None:
         """Begin, and return at once: an Opened follows, or a Closed. `temp` is a folder of ours alone, which is removed
@@ -177,9 +196,9 @@ class Workers(Protocol):
     def start(self, seat: str, needs: Needs) -> None:
         """Begin to start a worker: a WorkerUp follows, and in any case a WorkerGone, once."""
 
-    def send(self, seat: str, ticket: int, batch: bytes, name: str) -> None:
+    def send(self, seat: str, ticket: int, batch: bytes, name: str, in_rounds: bool) -> None:
         """Have a worker that is up run an encoded batch after those it has. One that is gone lets it be. `name` says
-        what it is, for people."""
+        what it is, for people; `in_rounds`, that others wait for it."""
 
     def kill(self, seat: str) -> None:
         """SIGKILL a worker and what it runs, up or not, if it is not gone yet. Its WorkerGone follows."""

@@ -15,7 +15,7 @@ import logging
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,8 +29,11 @@ from muster.agent.pool.interface import (
     FellBack,
     Needs,
     Opened,
+    PlaceRefused,
     PoolEvent,
     PoolLost,
+    PoolOpened,
+    SlotGone,
     SlotUp,
     Word,
     WorkerDied,
@@ -64,6 +67,7 @@ class _Worker:
     killed: bool = False  # by `Pool.kill`
     broken: str = ""  # why it runs nothing more, as it said itself
     dismissed: bool = False  # another has its slot, or needs none: it ends with its last batch, and no word of it
+    rests: bool = False  # it is started with the slot's next batch, or when it is asked for: others need the room
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,7 @@ class _Queued:
 
     raw: bytes
     name: str
+    in_rounds: bool
 
 
 class Pool:
@@ -148,15 +153,37 @@ class Pool:
             fresh = self._fill()
         self._begin(*fresh)
 
+    def ask(self, wanted: Mapping[Needs, int]) -> None:
+        """So many workers of each sort; those beyond end, unless they have a batch. Of slots that lose theirs it is
+        told."""
+        with self._lock:
+            if self._by is None or self._lost:
+                return
+            surplus, missing = self._compared(wanted)
+            for worker in surplus:
+                self._replace(worker, Needs(), rests=True)
+            fresh = [self._wake(needs) for needs in missing]
+        for worker in surplus:
+            self._say(SlotGone(worker.slot, "there is no work for it"))
+        if surplus:
+            self._end_idle()
+        self._begin(*fresh)
+
     def submit(self, slot: int, ticket: int, batch: Batch, needs: Needs) -> None:
         """Queue a batch on a slot's worker, which runs them in order; one event will carry the ticket."""
-        queued = _Queued(msgspec.msgpack.encode(batch), _name_of(batch))
+        queued = _Queued(msgspec.msgpack.encode(batch), _name_of(batch), batch.layer.delivery.in_rounds)
         with self._lock:
             if self._lost:
                 raise MusterError(f"the pool is gone: {self._lost}", "start the agent again")
-            fresh = self._fitting(slot, needs)
-            self._slots[slot].batches[ticket] = queued
-            self._pass_on(self._slots[slot])
+            worker = self._slots[slot]
+            if waits := worker.by.on_demand and not worker.is_open:
+                fresh = []
+            else:
+                fresh = self._fitting(slot, needs)
+                self._slots[slot].batches[ticket] = queued
+                self._pass_on(self._slots[slot])
+        if waits:  # for room, perhaps for good: the news of that is under way
+            self._say(SlotGone(slot, "its worker has to be asked for again", (ticket,)))
         if fresh:
             self._end_idle()
             self._begin(*fresh)
@@ -199,6 +226,8 @@ class Pool:
                     self._said(word)
                 case WorkerGone():
                     self._gone(word)
+                case PlaceRefused():
+                    self._say(word)
                 case Closed(why, hopeless):
                     self._closed(by, why, hopeless)
         except Exception:
@@ -213,6 +242,8 @@ class Pool:
             heirs = [self._new_worker(one.slot, one.needs) for one in self._slots]
             fresh = [*heirs, *self._fill()]
         self._begin(*fresh)
+        if by.on_demand:
+            self._say(PoolOpened())
 
     def _closed(self, by: Workers, why: str, hopeless: MusterError | None) -> None:
         if by is not self._workers or by in self._proven or self._meanwhile is None:
@@ -245,7 +276,7 @@ class Pool:
             self._proven.add(worker.by)
             is_heir = self._slots[worker.slot] is not worker and not worker.dismissed
             fresh = self._hand_over(worker) if is_heir else []
-            everyone = all(each.up for each in self._slots)
+            everyone = all(each.up or each.rests for each in self._slots)
         if is_heir:
             self._end_idle()
             self._begin(*fresh)
@@ -327,7 +358,8 @@ class Pool:
 
     def _fill(self) -> list[_Worker]:
         """Seats for the slots that have none."""
-        missing = range(len(self._slots), self._wanted) if self._by is not None and not self._lost else range(0)
+        ready = self._by is not None and not self._by.on_demand and not self._lost
+        missing = range(len(self._slots), self._wanted) if ready else range(0)
         fresh = [self._new_worker(slot, Needs()) for slot in missing]
         self._slots += fresh
         return fresh
@@ -343,7 +375,10 @@ class Pool:
     def _begin(self, *fresh: _Worker) -> None:
         """Without the lock: what is started may tell something at once."""
         for worker in fresh:
-            worker.by.start(worker.seat, worker.needs)
+            if worker.rests:
+                self._say(SlotUp(worker.slot))
+            else:
+                worker.by.start(worker.seat, worker.needs)
 
     def _end_idle(self) -> None:
         """Without the lock: those that are dismissed and have nothing to run."""
@@ -355,13 +390,51 @@ class Pool:
     def _fitting(self, slot: int, needs: Needs) -> list[_Worker]:
         """Put a worker in a slot that suits these needs, where that is not so and matters; the one to begin."""
         worker = self._slots[slot]
+        needs = _within(worker.by.room, needs)
         if not worker.by.heeds_needs:
             worker.needs = needs  # of the one that may have its slot next
-        if worker.needs == needs or worker.batches:
+        if worker.batches or (worker.needs == needs and not worker.rests):
             return []
-        fresh = self._slots[slot] = self._new_worker(slot, needs, worker.by)
-        worker.dismissed, fresh.forerunner = True, worker
-        return [fresh]
+        if worker.rests:
+            worker.needs, worker.rests = needs, False
+        else:
+            worker = self._replace(worker, needs)
+        return [*self._make_room(worker), worker]
+
+    def _replace(self, worker: _Worker, needs: Needs, rests: bool = False) -> _Worker:
+        """Another has this one's slot from now on; at once, or from the slot's next batch on."""
+        fresh = self._slots[worker.slot] = self._new_worker(worker.slot, needs, worker.by)
+        worker.dismissed, fresh.forerunner, fresh.rests = True, worker, rests
+        return fresh
+
+    def _make_room(self, but: _Worker) -> list[_Worker]:
+        """Have workers without a batch rest until what the others need is there; those that have their slots then."""
+        resting: list[_Worker] = []
+        idle = [worker for worker in self._slots if not worker.batches and not worker.rests and worker is not but]
+        while idle and not _fit(but.by.room, [worker.needs for worker in self._slots if not worker.rests]):
+            resting.append(self._replace(idle.pop(), Needs(), rests=True))
+        return resting
+
+    def _wake(self, needs: Needs) -> _Worker:
+        """A worker for a slot that has none, or for another slot."""
+        worker = next((worker for worker in self._slots if worker.rests), None)
+        if worker is None:
+            worker = self._new_worker(len(self._slots), needs)
+            self._slots.append(worker)
+        worker.needs, worker.rests = needs, False
+        return worker
+
+    def _compared(self, wanted: Mapping[Needs, int]) -> tuple[list[_Worker], list[Needs]]:
+        """The workers beyond what is wanted, without a batch, those that are not up yet first; and what is missing."""
+        surplus, missing = list[_Worker](), list[Needs]()
+        there = [worker for worker in self._slots if not worker.rests]
+        for needs in {*wanted, *(worker.needs for worker in there)}:
+            those = [worker for worker in there if worker.needs == needs]
+            beyond = len(those) - wanted.get(needs, 0)
+            idle = sorted((one for one in those if not one.batches), key=lambda one: one.is_open)
+            surplus += idle[: max(0, beyond)]
+            missing += [needs] * -beyond
+        return surplus, missing
 
     def _at_work(self, slot: int) -> _Worker:
         """The worker whose batch is the slot's first."""
@@ -374,7 +447,8 @@ class Pool:
             if worker.is_open or worker.up is None or worker.forerunner is not None or self._lost:
                 return
             worker.is_open = True
-            up = SlotUp(worker.slot, worker.up.place, self.worker_pid(worker.slot))
+            given = worker.needs if worker.by.on_demand else None
+            up = SlotUp(worker.slot, worker.up.place, self.worker_pid(worker.slot), given)
             self._pass_on(worker)
         self._say(up)
 
@@ -397,7 +471,7 @@ class Pool:
             if worker.sent and sum(worker.sent.values()) + len(queued.raw) > AHEAD_BYTES:
                 return
             worker.sent[ticket] = len(queued.raw)
-            worker.by.send(worker.seat, ticket, queued.raw, queued.name)
+            worker.by.send(worker.seat, ticket, queued.raw, queued.name, queued.in_rounds)
 
     def _say(self, event: PoolEvent) -> None:
         """Without the lock."""
@@ -410,6 +484,22 @@ class Pool:
         with self._lock:  # there is one record
             if not self._lost:
                 cleanup.record(self._folder, self._temp)
+
+
+def _within(room: Needs | None, needs: Needs) -> Needs:
+    """What needs more than there is gets all of it, alone."""
+    if room is None:
+        return needs
+    memory = None if needs.memory is None else min(needs.memory, room.memory or needs.memory)
+    return Needs(min(needs.cpus, room.cpus), min(needs.gpus, room.gpus), memory)
+
+
+def _fit(room: Needs | None, needs: Sequence[Needs]) -> bool:
+    return room is None or (
+        sum(one.cpus for one in needs) <= room.cpus
+        and sum(one.gpus for one in needs) <= room.gpus
+        and (room.memory is None or sum(one.memory or 0 for one in needs) <= room.memory)
+    )
 
 
 def _name_of(batch: Batch) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from muster.agent.pool import cleanup
-from muster.agent.pool.interface import Word, WorkerGone, WorkerSaid, WorkerUp
+from muster.agent.pool.interface import Needs, Word, WorkerGone, WorkerSaid, WorkerUp
 from muster.agent.pool.worker import Ready, WorkerDone, WorkerOrder
 from muster.agent.pool.worker_socket import WorkerSocket, WorkerSockets
 from muster.jobs.common import processes
@@ -34,6 +34,9 @@ class Lane:
 
 class SocketWorkers:
     """Half of a `Workers`. But for `send`, `put` and `close_lanes` its methods are for the thread of the sockets."""
+
+    on_demand = False
+    room: Needs | None = None
 
     def __init__(self) -> None:
         self._lanes: dict[str, Lane] = {}  # by seat; written on the sockets' thread alone
@@ -64,7 +67,7 @@ class SocketWorkers:
         if self._sockets is not None:
             self._sockets.put(call)
 
-    def send(self, seat: str, ticket: int, batch: bytes, name: str) -> None:
+    def send(self, seat: str, ticket: int, batch: bytes, name: str, in_rounds: bool) -> None:
         """Have a worker run a batch after those it has."""
         lane = self._lanes.get(seat)
         worker_socket = lane.socket if lane is not None else None

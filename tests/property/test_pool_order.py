@@ -30,8 +30,12 @@ NEEDS = [Needs(), Needs(cpus=2)]
 class Seats:
     """Workers that come up, speak and die when they are told to. A seat that was killed dies at some time after."""
 
-    def __init__(self, heeds_needs: bool = True, slow: bool = False) -> None:
+    def __init__(
+        self, heeds_needs: bool = True, slow: bool = False, room: Needs | None = None, on_demand: bool = False
+    ) -> None:
         self.heeds_needs = heeds_needs
+        self.room = room
+        self.on_demand = on_demand
         self.slow = slow  # it says by `comes` that it is open
         self.tell: Callable[[Word], None] = lambda word: None
         self.needs: dict[str, Needs] = {}  # of each seat that was started
@@ -54,7 +58,7 @@ class Seats:
         assert self.is_open and seat not in self.needs, "a seat is one worker's alone"
         self.needs[seat], self.sent[seat] = needs, []
 
-    def send(self, seat: str, ticket: int, batch: bytes, name: str) -> None:
+    def send(self, seat: str, ticket: int, batch: bytes, name: str, in_rounds: bool) -> None:
         assert seat in self.up, "a batch for a worker that never said a word"
         if seat in self.sent:
             self.sent[seat].append(ticket)
@@ -74,6 +78,10 @@ class Seats:
 
     def running(self) -> list[str]:
         return [seat for seat, tickets in self.sent.items() if tickets]
+
+    def alive(self) -> list[Needs]:
+        """What each has that nobody wants dead, in the order that they were started."""
+        return [self.needs[seat] for seat in self.sent if seat not in self.killed]
 
     def doomed(self) -> list[str]:
         return [seat for seat in self.sent if seat in self.killed]
@@ -280,9 +288,16 @@ TestHandover = HandoverMachine.TestCase
 
 def started(folder: Path, *more: Seats, slots: int = 1) -> tuple[Pool, list[interface.PoolEvent]]:
     events: list[interface.PoolEvent] = []
-    pool = Pool(folder, 1, events.append, *more)
+    pool = Pool(folder, slots, events.append, *more)
     pool.start()
     return pool, events
+
+
+def told(events: list[interface.PoolEvent]) -> list[tuple[type, int]]:
+    """What is new, of which slot."""
+    found = [(type(event), getattr(event, "slot", -1)) for event in events]
+    events.clear()
+    return found
 
 
 def first(seats: Seats) -> str:
@@ -381,4 +396,61 @@ def test_where_the_workers_that_are_wanted_do_not_start_the_others_stay(tmp_path
     pool.stop()
     pool.start()
     assert len(early.sent) == 2, "nor are they asked for again"
+    pool.stop()
+
+
+def test_workers_without_a_batch_make_room_for_one_that_needs_it_and_their_slots_stay_up(tmp_path: Path) -> None:
+    pool, events = started(tmp_path, seats := Seats(room=Needs(3, 0, None)), slots=3)
+    for seat in list(seats.sent):
+        seats.comes_up(seat)
+    told(events)
+    pool.submit(0, 1, batch(), Needs(2))
+    assert [needs.cpus for needs in seats.alive()] == [1, 2], "room for three, where three had one and one wants two"
+    assert told(events) == [(interface.SlotUp, 2)]
+    for seat in list(seats.killed):
+        seats.dies(seat)
+    assert told(events) == [], "nobody had a batch"
+    seats.comes_up(next(seat for seat in seats.sent if seats.needs[seat] == Needs(2)))
+    assert told(events) == [(interface.SlotUp, 0)]
+    pool.submit(2, 2, batch(), Needs(1))
+    assert [needs.cpus for needs in seats.alive()] == [2, 1], "the other idle one rests now"
+    pool.stop()
+
+
+def test_what_needs_more_than_there_is_gets_all_of_it(tmp_path: Path) -> None:
+    pool, _ = started(tmp_path, seats := Seats(room=Needs(2, 1, 100)))
+    seats.comes_up(first(seats))
+    pool.submit(0, 1, batch(), Needs(8, 4, 1000))
+    assert seats.alive() == [Needs(2, 1, 100)]
+    pool.stop()
+
+
+def test_workers_on_demand_come_as_they_are_asked_for_and_go_without_a_batch(tmp_path: Path) -> None:
+    pool, events = started(tmp_path, seats := Seats(on_demand=True), slots=8)
+    assert events == [interface.PoolOpened()] and not seats.sent
+    one, two = Needs(1), Needs(2)
+    pool.ask({one: 2})
+    old, late = seats.sent
+    seats.comes_up(old)
+    assert isinstance(events[-1], interface.SlotUp) and events[-1].given == one
+    told(events)
+    pool.submit(0, 1, batch(), one)
+    pool.ask({two: 1})
+    assert late in seats.killed and old not in seats.killed, "it has a batch"
+    assert (interface.SlotGone, 1) in told(events)
+    assert sorted(needs.cpus for needs in seats.alive()) == [1, 2]
+    seats.says(old)
+    pool.ask({})
+    assert seats.alive() == []
+    pool.stop()
+
+
+def test_a_batch_for_a_slot_whose_worker_is_pending_is_given_back(tmp_path: Path) -> None:
+    pool, events = started(tmp_path, seats := Seats(on_demand=True), slots=2)
+    pool.ask({Needs(1): 1})
+    seats.comes_up(first(seats))
+    seats.dies(first(seats))
+    told(events)
+    pool.submit(0, 1, batch(), Needs(1))
+    assert events == [interface.SlotGone(0, "its worker has to be asked for again", (1,))]
     pool.stop()

@@ -19,7 +19,9 @@ from muster.agent.core.events import (
     LinkUp,
     PackagesCame,
     PartDamaged,
+    PlaceRefused,
     PoolLost,
+    PoolOpened,
     PushAnswered,
     PushDown,
     PushUp,
@@ -1141,3 +1143,56 @@ def test_a_worker_that_is_overtaken_in_a_round_is_not_killed_for_it() -> None:
         world.tell(Heard(News([layer], [grant(0, 1)])))
         world.tell(Heard(News(drops=[Drop(A, 1, 1, [(0, 1)])])))
         assert len(of(Kill, world.orders)) == kills
+
+
+# --- a pool whose workers come on demand ---
+
+
+def on_demand(cpus: int = 4) -> World:
+    """Of a cluster that has no slot up."""
+    world = World(cpus=cpus)
+    world.tell(PoolLost("it begins"), PoolOpened())
+    return world
+
+
+def test_work_is_taken_and_workers_are_asked_for_while_no_slot_is_up() -> None:
+    world = on_demand()
+    assert world.core.snapshot().ready and world.core.snapshot().demand == {}
+    assert not of(Run, world.hear(info(), grants=[grant(0, 3)]))
+    assert world.core.snapshot().demand == {(1, 0, None): 3}
+    world.after(30.0)
+    assert "the cluster has no room yet: asked for 3 workers with 1 cpu" in world.said().note
+    assert [run.slot for run in of(Run, world.tell(SlotUp(2, "node", (1, 0, None))))] == [2]
+
+
+def test_no_more_workers_are_asked_for_than_processors_are_lent() -> None:
+    world = on_demand(cpus=4)
+    world.hear(info(), grants=[grant(0, 100)])
+    assert sum(world.core.snapshot().demand.values()) == 4
+    world.tell(Lent(0))
+    assert world.core.snapshot().demand == {}
+
+
+def test_a_batch_goes_to_a_worker_alone_that_was_given_what_it_needs() -> None:
+    world = on_demand()
+    world.tell(SlotUp(0, "node", (2, 0, None)))
+    assert not of(Run, world.hear(info(), grants=[grant(0, 1)]))
+    assert of(Run, world.tell(SlotUp(1, "node", (1, 0, None))))
+
+
+def test_nodes_are_told_with_their_slots_as_these_come_and_go() -> None:
+    world = on_demand()
+    world.tell(SlotUp(0, "left", (1, 0, None)), SlotUp(1, "left", (1, 0, None)), SlotUp(2, "right", (1, 0, None)))
+    world.after(6.0)
+    assert world.said().places == {"left": 2, "right": 1}
+    world.tell(SlotGone(2, "its node went"))
+    world.after(6.0)
+    assert world.said().places == {"left": 2}
+
+
+def test_a_node_that_is_refused_is_told_here_and_there() -> None:
+    world = on_demand()
+    [line] = of(Tell, world.tell(PlaceRefused("left", "its Python 3.11 has no numpy")))
+    assert line.line == "nothing is run on node left: its Python 3.11 has no numpy"
+    world.after(30.0)
+    assert world.said().note == line.line

@@ -119,13 +119,11 @@ class AgentProcess:
         self._following = Following(link, spool, bandwidth, self._inbox.put)
         self._pool_controller = PoolController(
             spool,
-            settings.who.name,
-            settings.who.cpus,
+            settings.who,
             settings.pool,
             settings.packs,
             settings.pythons,
             Takes(tuple(settings.who.kinds), settings.who.no_code),
-            settings.who.envs,
             self._inbox.put,
         )
         self._core = self._make_desk()

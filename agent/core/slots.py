@@ -16,7 +16,7 @@ from muster.jobs.contract.plan import Delivery
 
 DEPTH = 2  # batches in flight on a slot: one running, one so that its worker never idles
 BATCH_SECONDS = 0.3
-BATCH_LEAST_SECONDS = 0.02  # below it a call costs more than it brings
+BATCH_LEAST_SECONDS = 0.05  # below it a call costs more than it brings
 BATCH_SHARDS = 1024
 AHEAD_SECONDS = 1.0  # a batch longer than this gets none behind it: another slot may be free before
 REST_SECONDS = 1.0  # after a worker's death with nothing in hand, doubled each time

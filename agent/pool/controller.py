@@ -32,6 +32,7 @@ from muster.agent.pool.pool import Pool
 from muster.agent.pool.processes import Processes
 from muster.agent.pool.ray_local import LocalRay
 from muster.agent.spool.paths import At, Spool
+from muster.coordinator.protocol.control import Hello
 from muster.jobs.common import cgroups
 from muster.jobs.common.durable import is_full
 from muster.jobs.common.errors import DamagedError, MusterError, SpaceError
@@ -61,21 +62,19 @@ class PoolController:
     def __init__(
         self,
         spool: Spool,
-        name: str,
-        slots: int,
+        who: Hello,
         kind: PoolKind | None,
         packs: Path | None,
         pythons: Mapping[str, str],
         takes: Takes,
-        envs: Mapping[str, Environment],
         put: Callable[[PoolNews], None],
     ) -> None:
         self._spool = spool
-        self._name = name
+        self._name = who.name
         self._packs = packs  # folder with the users' code as the coordinator has it; None: it is pulled
         self._pythons = pythons  # by the name of their environment
         self._takes = takes
-        self._envs = envs  # what those have, as the hello says; "" is our own
+        self._envs: Mapping[str, Environment] = who.envs  # what those have, as the hello says; "" is our own
         self._put = put
         self._flying: dict[int, Run] = {}  # by ticket
         self._demand = Demand()
@@ -84,14 +83,16 @@ class PoolController:
         self._kind: dict[int, tuple[object, ...]] = {}  # slot → worker, nice and ionice it has
         self._weights: dict[int, int] = {}  # bytes of busy slots when they were last weighed
         self._oom_kills = cgroups.OomKills()
-        self.pool: interface.Pool = self._make(kind, slots)
+        self.pool: interface.Pool = self._make(who, kind)
 
-    def _make(self, kind: PoolKind | None, slots: int) -> Pool:
+    def _make(self, who: Hello, kind: PoolKind | None) -> Pool:
         """The one asked for; else Ray's, with plain processes until it is there, or for good where it never is."""
-        run, processes = self._spool.run, Processes(self._spool.log)
+        run, log, slots = self._spool.run, self._spool.log, who.cpus
+        processes = Processes(log)
         if kind == "processes":
             return Pool(run, slots, self._on_event, processes)
-        return Pool(run, slots, self._on_event, LocalRay(slots, self._spool.log), None if kind == "ray" else processes)
+        ray = LocalRay(slots, log, gpus=tuple(who.gpus), memory=who.memory)
+        return Pool(run, slots, self._on_event, ray, None if kind == "ray" else processes)
 
     def _on_event(self, event: interface.PoolEvent) -> None:
         """On the pool's thread."""

@@ -1,14 +1,11 @@
-"""What Ray finds around it when it starts: environment, folders, signal handlers, log. Does not import ray."""
+"""What Ray finds around it when it starts, and what it leaves to read: environment, folders, logs. Imports no ray."""
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import secrets
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from muster.agent.pool import worker_environment
@@ -27,28 +24,24 @@ RAY_SETTINGS = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # under `uv run` it would ship the working folder to each worker
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # "1", once the default, blanks CUDA_VISIBLE_DEVICES in our workers
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",
+    "RAY_COLOR_PREFIX": "0",  # what it prints goes into a log
     "RAY_ROTATION_MAX_BYTES": str(4 << 20),
     "RAY_ROTATION_BACKUP_COUNT": "1",
 }
+CLUSTER_SETTINGS = {
+    "RAY_ENABLE_AUTO_CONNECT": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",
+    "RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL": "minor",  # by default the last digit has to be the same as well
+}
+TLS = ("RAY_USE_TLS", "RAY_TLS_")
+LOG_TAIL_BYTES = 16384
 OWN_QUESTION = "Missing authorization header"  # what it says when we ask whether it refuses who has no token
 COMPLAINTS = 10  # lines of each file
 COMPLAINTS_BYTES = 64 << 10
 _COMPLAINT = re.compile(r"^\[[^]]* [WEF] |^\*\*\* SIG|Traceback|Error: ")
 TOKEN = secrets.token_hex(32)  # one for this process: Ray reads it once, and a second start has to agree
-
-
-def quiet() -> None:
-    """Ray's warnings go where all that is logged goes. It prints the death of a worker on stdout, for which it has no
-    other switch."""
-    rays = logging.getLogger("ray")
-    rays.propagate = True
-    rays.setLevel(logging.WARNING)
-    for handler in rays.handlers[:]:
-        rays.removeHandler(handler)
-        handler.close()
-    worker = sys.modules.get("ray._private.worker")
-    if worker is not None:
-        worker.__dict__["_worker_logs_enabled"] = False
 
 
 def furnish(temp: Path) -> None:
@@ -80,16 +73,26 @@ def complaints(temp: Path) -> list[str]:
     return found
 
 
-@contextmanager
-def environment(temp: Path) -> Iterator[None]:
-    """What Ray reads while it starts. Put back afterwards: other children of ours must not look like the pool's."""
-    before = dict(os.environ)
-    for name in [name for name in before if name.startswith("RAY_")]:
-        del os.environ[name]
-    os.environ.update(RAY_SETTINGS, RAY_AUTH_TOKEN_PATH=str(temp / "token"), **worker_environment.settings())
-    try:
-        yield
-    finally:
-        for name in os.environ.keys() - before.keys():
-            del os.environ[name]
-        os.environ.update(before)
+def last_words(temp: Path, pid: int) -> str:
+    """The signal that a worker's own handler wrote down before it died, if it could."""
+    for path in rays(temp).glob(f"session_latest/logs/worker-*-{pid}.err"):
+        for line in reversed(path.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").splitlines()):
+            if line.startswith("*** SIG"):
+                return "died of " + line.split()[1]
+    return ""
+
+
+def of_this_machine(temp: Path) -> dict[str, str]:
+    """All that Ray, its driver and its workers find where we start it. The user's own settings of Ray are not among
+    it."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    return {**kept, **RAY_SETTINGS, "RAY_AUTH_TOKEN_PATH": str(temp / "token"), **worker_environment.settings()}
+
+
+def of_cluster(token: Path | None) -> dict[str, str]:
+    """All that a driver of somebody's cluster finds. How that encrypts is the user's to say."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_") or name.startswith(TLS)}
+    access = {"RAY_AUTH_MODE": "disabled"} if token is None else {
+        "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token.absolute())
+    }  # fmt: skip
+    return {**kept, **CLUSTER_SETTINGS, **access, **worker_environment.settings()}

@@ -10,6 +10,8 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -75,17 +77,21 @@ class Worker:
         opened.send(msgspec.msgpack.encode(Ready(self._seat, us.pid, us.started)))
         while (raw := opened.receive()) is not None:
             order = msgspec.msgpack.decode(raw, type=WorkerOrder)
-            opened.send(msgspec.msgpack.encode(WorkerDone(order.ticket, *self._run(order.batch))))
+            opened.send(msgspec.msgpack.encode(WorkerDone(order.ticket, *self.run_batch(partial(decode, order.batch)))))
 
-    def _run(self, raw: bytes) -> tuple[bytes, str]:
+    def run_batch(self, batch: Callable[[], Batch]) -> tuple[bytes, str]:
         """The outcome, or why there is none; after an unexpected exception nothing more is run in this process."""
         if not self._broken:
             try:
-                return msgspec.msgpack.encode(self._bench.run(msgspec.msgpack.decode(raw, type=Batch))), ""
+                return msgspec.msgpack.encode(self._bench.run(batch())), ""
             except Exception as error:
                 logger.exception("a batch ended with an exception")
                 self._broken = _in_a_line(error)
         return b"", self._broken
+
+
+def decode(raw: bytes) -> Batch:
+    return msgspec.msgpack.decode(raw, type=Batch)
 
 
 def main() -> int:

@@ -46,6 +46,16 @@ class WorkerSocket:
         if not more:
             yield None
 
+    def finish(self) -> None:
+        """The other end reads its end behind what it was sent; it may still be heard."""
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_WR)
+
+    def hang_up(self) -> None:
+        """Both ends read their end, on whatever thread."""
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         self.socket.close()
 

@@ -13,10 +13,12 @@ import psutil
 import pytest
 
 from muster.agent.pool import authentication, cleanup, ray_environment
+from muster.agent.pool.interface import BatchDone, Needs, SlotUp, WorkerDied
 from tests import stranger
 from tests.contract.test_pools import start_agent
 from tests.support.farm import until
 from tests.support.pools import DEADLINE_SECONDS, Rig
+from tests.support.standin import batch
 
 pytestmark = pytest.mark.ray
 ROOT = Path(__file__).parents[2]
@@ -41,6 +43,49 @@ def test_ray_answers_nobody_without_the_token(rig: Rig) -> None:
     assert authentication.answers(address, ray_environment.TOKEN)
     assert not authentication.answers(address)
     assert not authentication.answers(address, "0" * len(ray_environment.TOKEN))
+
+
+def test_batches_of_rounds_go_by_a_socket_and_those_after_them_by_calls_again(rig: Rig, tmp_path: Path) -> None:
+    before = rig.pool.worker_pid(0)
+    for ticket, in_rounds in enumerate([False, True, True, True, False, False, True, False], 1000):
+        rig.pool.submit(0, ticket, batch("nothing", tmp_path, in_rounds), Needs())
+        done = rig.done()
+        assert (done.ticket, done.outcome.peak) == (ticket, before)
+        until(lambda lanes=int(in_rounds): rig.lanes() == lanes, f"{in_rounds:d} lanes", DEADLINE_SECONDS)  # type: ignore[misc]
+
+
+def test_a_worker_that_dies_in_a_round_is_told_after_its_last_word(rig: Rig, tmp_path: Path) -> None:
+    rig.pool.submit(0, 2000, batch("nothing", tmp_path, in_rounds=True), Needs())
+    rig.pool.submit(0, 2001, batch("segfault", tmp_path, in_rounds=True), Needs())
+    assert rig.done().ticket == 2000
+    assert rig.died() == WorkerDied(0, (2001,), "died of SIGSEGV", killed_by_us=False)
+    rig.up()
+    rig.pool.submit(0, 2002, batch("nothing", tmp_path, in_rounds=True), Needs())
+    assert rig.done().ticket == 2002
+
+
+def test_workers_have_what_their_batches_need_and_the_gpus_that_ray_gives_them(tmp_path: Path) -> None:
+    """Two GPUs for two slots: one batch with both, then one with each; an idle worker gives its own back."""
+    (tmp_path / "pool").mkdir()
+    rig = Rig("ray", tmp_path / "pool", gpus=("4", "7"))
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTHONPATH", str(ROOT))
+            rig.pool.start()
+            rig.up()
+            rig.up()
+        seen = []
+        for ticket, (slot, gpus) in enumerate([(0, 2), (1, 1), (0, 1), (1, 0), (1, 1)]):
+            rig.pool.submit(slot, ticket, batch("gpus", tmp_path, gpus=()), Needs(1, gpus))
+            events = [rig.next()]
+            while not isinstance(events[-1], BatchDone):
+                events.append(rig.next())
+            assert all(isinstance(event, SlotUp | BatchDone) for event in events), events
+            seen.append(set(events[-1].outcome.change.split(",")) - {""})
+        assert [len(gpus) for gpus in seen] == [2, 1, 1, 0, 1]
+        assert seen[0] == {"4", "7"} and all(gpus <= {"4", "7"} for gpus in seen)
+    finally:
+        rig.pool.stop()
 
 
 # What one may do who gets into a pool's folder: all of it would make him the agent's user.

@@ -22,19 +22,19 @@ DEADLINE_SECONDS = 60.0
 STAND = "tests.support.standin:Stand"
 
 
-def workers(kind: str, slots: int, log: Path | None, bench: str = STAND) -> Workers:
-    return Processes(log, bench) if kind == "processes" else LocalRay(slots, log, bench)
+def workers(kind: str, slots: int, log: Path | None, bench: str = STAND, gpus: tuple[str, ...] = ()) -> Workers:
+    return Processes(log, bench) if kind == "processes" else LocalRay(slots, log, bench, gpus=gpus)
 
 
 class Rig:
     """A pool of two slots and its events."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
+    def __init__(self, kind: str, folder: Path, gpus: tuple[str, ...] = ()) -> None:
         self.kind = kind
         self.folder = folder
         self.events: queue.SimpleQueue[PoolEvent] = queue.SimpleQueue()
         self.log = folder.with_name(f"{folder.name}.log")
-        self.pool = Pool(folder, 2, self.events.put, workers(kind, 2, self.log))
+        self.pool = Pool(folder, 2, self.events.put, workers(kind, 2, self.log, gpus=gpus))
         self.tickets = 0
 
     def submit(self, slot: int, what: str, scratch: Path) -> int:
@@ -68,6 +68,11 @@ class Rig:
         record = cleanup.read(self.folder)
         assert record is not None
         return Path(record.temp)
+
+    def lanes(self) -> int:
+        """How many workers called at the socket that Ray's are told of."""
+        ours = psutil.Process().net_connections("unix")
+        return sum(one.laddr == str(self.temp / "lane") for one in ours) - 1  # that which listens
 
     def listening(self) -> list[str]:
         """Addresses of sockets, of us and all below us, that somebody may call."""

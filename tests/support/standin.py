@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
+
 from muster.jobs.contract.plan import Layer, MadeSource, Work
 from muster.jobs.workbench.batch import Batch, Outcome
 
@@ -17,8 +19,11 @@ WORK = Work("map", 1, {}, None, None, None, 1, None, None)
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 
 
-def batch(what: str = "nothing", scratch: Path = Path()) -> Batch:
-    return Batch("farm", "agent", what, LAYER, WORK, (), "", "", "", str(scratch), None, None)
+def batch(
+    what: str = "nothing", scratch: Path = Path(), in_rounds: bool = False, gpus: tuple[str, ...] | None = None
+) -> Batch:
+    layer = msgspec.structs.replace(LAYER, source=MadeSource(rounds="whole")) if in_rounds else LAYER
+    return Batch("farm", "agent", what, layer, WORK, (), "", "", "", str(scratch), None, None, gpus=gpus)
 
 
 class Stand:
@@ -33,6 +38,8 @@ class Stand:
         elif order.job == "until-told":
             while not (Path(order.scratch) / "go").exists():
                 time.sleep(0.01)
+        elif order.job == "gpus":
+            return Outcome((), 0, 0, 0, 0.0, os.getpid(), (), change=",".join(order.gpus or ()))
         elif order.job == "runner":
             self._runner(Path(order.scratch))
             time.sleep(600)

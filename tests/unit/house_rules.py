@@ -118,7 +118,7 @@ NO_NUMPY = (
 
 # Who may import a library that is dear to start or to be bound to: rooms, or single modules.
 USERS = {
-    "ray": {"agent.pool.ray_host"},
+    "ray": {f"agent.pool.ray_{one}" for one in ("actor", "far_worker", "head", "host")},
     "paramiko": {"agent.links.paramiko_ssh", "agent.links.ssh_config"},
     "matplotlib": {"jobs.training.plots"},
     "click": {

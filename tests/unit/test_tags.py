@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from muster.agent.pool import ray_words
 from muster.coordinator.api import driver, figures, requests, status
 from muster.coordinator.protocol import control, transfer, values
 from muster.coordinator.result_downloads import shard_stream
@@ -18,7 +19,7 @@ from muster.jobs.contract import plan
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("jobs", "coordinator", "agent", "deploy")
-MODULES = (values, control, transfer, requests, status, figures, driver, shard_stream, plan)
+MODULES = (values, control, transfer, requests, status, figures, driver, shard_stream, plan, ray_words)
 
 TAGS = {
     "Message": "message",
@@ -106,6 +107,18 @@ TAGS = {
     "ArraySource": "array",
     "MadeSource": "made",
     "ItemsSource": "items",
+    "StartRay": "start-ray",
+    "JoinRay": "join-ray",
+    "StartSeat": "start-seat",
+    "CallSeat": "call-seat",
+    "AttendSeat": "attend-seat",
+    "KillSeat": "kill-seat",
+    "RayUp": "ray-up",
+    "RayDown": "ray-down",
+    "NodeRefused": "node-refused",
+    "SeatUp": "seat-up",
+    "SeatSaid": "seat-said",
+    "SeatGone": "seat-gone",
 }
 
 

@@ -15,9 +15,10 @@ from muster.agent.pool import controller as controllers
 from muster.agent.pool.controller import PoolController
 from muster.agent.pool.interface import Needs
 from muster.agent.spool.paths import Spool
-from muster.coordinator.protocol.control import LayerInfo
+from muster.coordinator.protocol.control import Hello, LayerInfo
 from muster.jobs.contract.plan import Layer, MadeSource, Work
 
+WHO = Hello(1, "1", "a", "s", "p" * 8, "h", 1, 1, 1 << 30, 1 << 30, {}, "", "3.11", envs={})
 COMMAND = Work("command", 1, {"run": "touch ran"}, None, None, None, 1, None, None, runs_code=False)
 
 
@@ -40,7 +41,7 @@ def test_work_that_this_machine_does_not_take_reaches_no_worker(
     monkeypatch.setattr(controllers, "Pool", Pool)
     spool = Spool(tmp_path)
     spool.run.mkdir()
-    controller = PoolController(spool, "a", 1, None, tmp_path, {}, Takes(no_code=True), {}, lambda news: None)
+    controller = PoolController(spool, WHO, None, tmp_path, {}, Takes(no_code=True), lambda news: None)
     pool: Any = controller.pool
     ended = controller.run(run(COMMAND))
     assert isinstance(ended, BatchEnded) and not pool.submitted

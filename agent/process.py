@@ -64,6 +64,7 @@ from muster.agent.links.base import Link
 from muster.agent.pool import cleanup
 from muster.agent.pool.controller import PoolController, PoolNews
 from muster.agent.pool.interface import LOST_HINT, PoolKind
+from muster.agent.pool.ray_cluster import Cluster
 from muster.agent.spool.paths import Spool
 from muster.coordinator.protocol.control import Hello
 from muster.jobs.common.errors import INTERRUPTED_EXIT, MusterError
@@ -96,6 +97,7 @@ class AgentSettings:
     share: CpuShare | None = None  # what it says to other agents here of the processors that it lends
     have: Path | None = None  # a copy of the sources on this machine
     pool: PoolKind | None = None  # what starts workers; None: Ray, or plain processes where it does not start
+    cluster: Cluster | None = None  # whose nodes run what it is granted; None: this machine
 
 
 class Interrupted(BaseException):
@@ -125,7 +127,9 @@ class AgentProcess:
             settings.pythons,
             Takes(tuple(settings.who.kinds), settings.who.no_code),
             self._inbox.put,
+            settings.cluster,
         )
+        self._cores = lending.cores() if settings.cluster is None else settings.who.cpus
         self._core = self._make_desk()
         self._line = StatusLine()
         self._meter = Meter()
@@ -136,6 +140,8 @@ class AgentProcess:
         self._envs: Mapping[str, Environment] = settings.who.envs
         self._packages = tuple(settings.who.packages)
         self._looking: threading.Thread | None = None  # for packages that came
+        if settings.cluster is not None:
+            self._due["demand"] = 0.0
         self._due["packages"] = time.monotonic() + PACKAGES_SECONDS
         self._signals = 0
         self._restarts = PoolRestarts()
@@ -275,7 +281,10 @@ class AgentProcess:
             self._mind_wishes()
         if all(now < due for due in self._due.values()):
             return
-        busy = self._core.snapshot().busy
+        core = self._core.snapshot()
+        busy = core.busy
+        if "demand" in self._due and self._is_due("demand", LOOK_SECONDS, now):
+            self._pool_controller.ask(core.demand, now)
         if not busy and self._is_due("packages", PACKAGES_SECONDS, now):
             self._look_for_packages()
         if busy and self._is_due("weigh", WEIGH_SECONDS, now):
@@ -294,7 +303,7 @@ class AgentProcess:
         fresh = stamp != self._wish_stamp
         if fresh:
             self._wish, self._wish_stamp = lending.read(self._spool.path), stamp
-        lent = lending.lent(self._wish, self._settings.who.cpus, lending.cores(), lending.minute_of_day())
+        lent = lending.lent(self._wish, self._settings.who.cpus, self._cores, lending.minute_of_day())
         if lent != self._lent:
             self._lent = lent
             self._pool_controller.pool.want(lent[0])

@@ -24,6 +24,7 @@ from muster.jobs.common.locations import Folder, Host
         "agent doctor server.lab",
         "agent doctor anna@server.lab:/data/farm --accept-new-host-key",
         "agent doctor server.lab --no-ray --json",
+        "agent doctor server.lab --ray head:6379 --ray-token ~/cluster.token",
     )
 )
 @click.argument("where")
@@ -35,6 +36,16 @@ from muster.jobs.common.locations import Folder, Host
     help="Folder for its work; default on local disk.",
 )
 @ssh_options
+@click.option(
+    "--ray", default=None, metavar="HOST:PORT", help="Try the Ray cluster with this head in place of Ray here."
+)
+@click.option(
+    "--ray-token",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    default=None,
+    help="A file with that cluster's token.",
+)
 @click.option("--no-ray", is_flag=True, help="Do not try to start Ray, which takes some seconds.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
@@ -46,6 +57,8 @@ def command(
     program: str | None,
     port: int | None,
     ssh_config: Path | None,
+    ray: str | None,
+    ray_token: Path | None,
     no_ray: bool,
     as_json: bool,
 ) -> int:
@@ -60,7 +73,14 @@ def command(
     name, folder = owners.name_and_folder(name, spool)
     share = DISK_SHARE if isinstance(there, Folder) else PULL_DISK_SHARE
     options = Options(ssh, accept_new_host_key, program, ssh_config, interactive=sys.stdin.isatty())
-    sheet = _examine(there, options, name, machine_checks.SpoolPlace(folder, spool is not None, share), no_ray, as_json)
+    sheet = _examine(there, options, name, machine_checks.SpoolPlace(folder, spool is not None, share), as_json)
+    if no_ray:
+        sheet.left_out("ray", "--no-ray")
+    elif ray is not None:
+        machine_checks.try_cluster(sheet, ray, ray_token)
+    else:
+        machine_checks.try_ray(sheet)
+    sheet.close()
     if as_json:
         click.echo(render.as_json(sheet.checks, where, sheet.exit_code))
     else:
@@ -81,8 +101,10 @@ def _join_command(where: str) -> str:
 
 
 def _examine(
-    there: Folder | Host, options: Options, name: str, place: machine_checks.SpoolPlace, no_ray: bool, quiet: bool
+    there: Folder | Host, options: Options, name: str, place: machine_checks.SpoolPlace, quiet: bool
 ) -> Checklist:
+    """All but Ray."""
+
     def tell(check: Check) -> None:
         if not quiet:
             click.echo(render.line(check))
@@ -96,9 +118,4 @@ def _examine(
         visit.go(sheet)
     machine_checks.try_disk(sheet, place)
     machine_checks.try_workers(sheet)
-    if no_ray:
-        sheet.left_out("ray", "--no-ray")
-    else:
-        machine_checks.try_ray(sheet)
-    sheet.close()
     return sheet

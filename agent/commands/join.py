@@ -41,10 +41,12 @@ from muster.jobs.contract.plan import Environment
 from muster.jobs.user_code import environments
 
 if TYPE_CHECKING:
+    from muster.agent.pool.ray_cluster import Cluster
     from muster.agent.process import AgentSettings
 
 LINK_SECONDS = 15.0  # for a detached agent to have a link; then it is told why there is none
 MEMORY_SHARE = 0.8  # of the machine's, by default
+NODE_MEMORY = 4 << 30  # for each cpu, of a cluster that has no nodes yet
 DISK_SHARE = 0.9  # of what is free, by default, where it is for results alone
 HAVE_SHOWN = 64  # characters of the copy's folder that the farm is told, for people
 PULL_DISK_SHARE = 0.5  # where inputs are pulled: what is not needed of it is filled with them all the same
@@ -109,6 +111,7 @@ def _as_last_time(ctx: click.Context, given: Mapping[str, Any]) -> list[str]:
         "agent join server.lab --pool processes",
         "agent join server.lab --env nlp=/opt/conda/envs/nlp/bin/python --env vision=~/venvs/vision",
         "agent join ssh://anna@server.lab:2222/data/farm --ssh openssh",
+        "agent join server.lab --ray head:6379 --ray-token ~/cluster.token --cpus 64",
         "agent join",
     ),
 )
@@ -176,6 +179,16 @@ def _as_last_time(ctx: click.Context, given: Mapping[str, Any]) -> list[str]:
     show_envvar=True,
     help="What starts workers; default Ray, and plain processes where it does not start.",
 )
+@click.option(
+    "--ray", default=None, metavar="HOST:PORT", help="Run shards on the nodes of the Ray cluster with this head."
+)
+@click.option(
+    "--ray-token",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    default=None,
+    help="A file with that cluster's token.",
+)
 @click.option("--detach", is_flag=True, help="Return as soon as the agent works, and leave it running.")
 def command(
     where: str,
@@ -200,6 +213,8 @@ def command(
     nice: int | None,
     ionice: Literal["normal", "idle"] | None,
     pool: PoolKind | None,
+    ray: str | None,
+    ray_token: Path | None,
     detach: bool,
 ) -> int:
     """Work for the coordinator at WHERE until told to leave.
@@ -224,6 +239,7 @@ def command(
     pythons = _pythons(envs)
     takes = taken([kind.strip() for kind in kinds.split(",")] if kinds else [], no_code=no_code)
     wish = lending.checked(Courtesy(leave_cores=leave_cores, hours=hours, nice=nice, ionice=ionice))
+    cluster = _cluster(ray, ray_token, pythons, wish)
     args: list[str] = click.get_current_context().meta[ARGS]
     if detach:
         code = _detach(folder, name, args)
@@ -233,7 +249,7 @@ def command(
     options = Options(ssh, accept_new_host_key, program, ssh_config, interactive=sys.stdin.isatty())
     have_copy = _copy(have)
     limits = (cpus, memory, disk, bandwidth)
-    wishes = Wishes(name, folder, *limits, pythons, wish, _labels(gpus), takes, have_copy, pool, args)
+    wishes = Wishes(name, folder, *limits, pythons, wish, _labels(gpus), takes, have_copy, pool, cluster, args)
     return _join(there, options, wishes)
 
 
@@ -253,6 +269,7 @@ class Wishes:
     takes: Takes
     have: Path | None  # a copy of the sources
     pool: PoolKind | None  # what starts workers
+    cluster: Cluster | None  # whose nodes it uses in place of this machine
     args: list[str]  # all of it, as it was typed
 
 
@@ -272,6 +289,23 @@ def _labels(text: str) -> tuple[str, ...]:
     if len(set(labels)) < len(labels) or not all(_GPU.fullmatch(label) for label in labels):
         raise UsageError(f"--gpus {text!r}: expected different labels with commas between", "such as --gpus 0,1")
     return tuple(labels)
+
+
+def _cluster(ray: str | None, token: Path | None, pythons: dict[str, str], wish: Courtesy) -> Cluster | None:
+    from muster.agent.pool import ray_cluster
+
+    if ray is None:
+        if token is not None:
+            raise UsageError("--ray-token is of a cluster that --ray names", "name it with --ray HOST:PORT")
+        return None
+    for option, given in (("--env", pythons), ("--nice", wish.nice), ("--ionice", wish.ionice),
+                          ("--leave-cores", wish.leave_cores)):  # fmt: skip
+        if given:
+            raise UsageError(f"{option} is of this machine, and with --ray it runs nothing", f"leave {option} out")
+    found = ray_cluster.Cluster(ray_cluster.checked_address(ray), token.absolute() if token is not None else None)
+    if found.token is not None:
+        ray_cluster.read_token(found.token)
+    return found
 
 
 def _pythons(texts: tuple[str, ...]) -> dict[str, str]:
@@ -326,16 +360,51 @@ def _work(place: Folder | Host, options: Options, wishes: Wishes, spool: spools.
             raise
         click.echo(f"{wishes.name}: {joined(error.message)}; trying again", err=True)
     register.note(spool.path, wishes.name, str(place), wishes.args)  # not a host that was mistyped
-    share = CpuShare(owners.cpu_shares(), spool.uuid)
-    cores = max(1, lending.cores() - (wishes.courtesy.leave_cores or 0))
-    cpus, others = share.take(wishes.name, wishes.cpus, cores)
-    settings = _settings(place, wishes, spool, envs, share, cpus)
+    settings = _of_machine(place, wishes, spool, envs) if wishes.cluster is None else _of_cluster(place, wishes, spool)
     who = settings.who
-    if shared := cpu_shares.told(cpus, others, cores):
-        click.echo(f"{who.name}: {shared}", err=True)
     lent = f"{units.counted(who.cpus, 'cpu')}, {units.format_size(who.memory)} of memory"
     click.echo(f"{who.name}: {lent}, {units.format_size(who.disk)} of disk in {wishes.folder}", err=True)
     return AgentProcess(settings, spool, link).run()
+
+
+def _of_machine(
+    place: Folder | Host, wishes: Wishes, spool: spools.Spool, envs: Mapping[str, Environment]
+) -> AgentSettings:
+    """What this machine lends."""
+    from muster.agent.host import memory as weigh
+
+    share = CpuShare(owners.cpu_shares(), spool.uuid)
+    cores = max(1, lending.cores() - (wishes.courtesy.leave_cores or 0))
+    cpus, others = share.take(wishes.name, wishes.cpus, cores)
+    if shared := cpu_shares.told(cpus, others, cores):
+        click.echo(f"{wishes.name}: {shared}", err=True)
+    lends = Lends(cpus, wishes.memory or int(MEMORY_SHARE * weigh.total()), wishes.gpus)
+    return _settings(place, wishes, spool, envs, lends, share)
+
+
+def _of_cluster(place: Folder | Host, wishes: Wishes, spool: spools.Spool) -> AgentSettings:
+    """What a cluster has now, and as much of it as it is to lend: one that grows may have more than it has now."""
+    from muster.agent.pool import ray_cluster
+
+    assert wishes.cluster is not None
+    has = ray_cluster.look(wishes.cluster)
+    now = f"{units.counted(has.nodes, 'node')} with {units.counted(has.cpus, 'cpu')}, {units.counted(has.gpus, 'gpu')}"
+    click.echo(f"{wishes.name}: a Ray cluster, now of {now} (Ray {has.version})", err=True)
+    if wishes.cluster.token is None:
+        click.echo(f"warning: the Ray cluster at {wishes.cluster.address} obeys everybody who reaches it", err=True)
+    cpus = wishes.cpus or max(1, has.cpus)
+    memory = wishes.memory or (has.memory * cpus // has.cpus if has.cpus else cpus * NODE_MEMORY)
+    gpus = wishes.gpus or tuple(str(number) for number in range(has.gpus))
+    return _settings(place, wishes, spool, {}, Lends(cpus, memory, gpus), None)
+
+
+@dataclass(frozen=True)
+class Lends:
+    """Of a machine, or of a cluster."""
+
+    cpus: int
+    memory: int
+    gpus: tuple[str, ...]
 
 
 def _settings(
@@ -343,10 +412,9 @@ def _settings(
     wishes: Wishes,
     spool: spools.Spool,
     envs: Mapping[str, Environment],
-    share: CpuShare,
-    cpus: int,
+    lends: Lends,
+    share: CpuShare | None,
 ) -> AgentSettings:
-    from muster.agent.host import memory as weigh
     from muster.agent.process import AgentSettings
     from muster.coordinator.protocol.control import Hello
     from muster.coordinator.protocol.values import PROTOCOL
@@ -365,15 +433,15 @@ def _settings(
         process=uuid.uuid4().hex,
         host=owners.host(),
         pid=os.getpid(),
-        cpus=cpus,
-        memory=wishes.memory or int(MEMORY_SHARE * weigh.total()),
+        cpus=lends.cpus,
+        memory=lends.memory,
         disk=wishes.disk or int(disk_share * there),
         kernels=versions,
         fingerprint=fingerprint(),
         python=platform.python_version(),
         in_place=isinstance(place, Folder),
         packages=environments.installed(),
-        gpus=list(wishes.gpus),
+        gpus=list(lends.gpus),
         envs={"": environments.own(), **envs},
         kinds=list(wishes.takes.kinds),
         no_code=wishes.takes.no_code,
@@ -382,9 +450,10 @@ def _settings(
         machine=cpu_shares.machine(),
         cores=os.cpu_count() or 0,
         have=joined(str(wishes.have))[:HAVE_SHOWN] if wishes.have and not isinstance(place, Folder) else "",
+        no_rounds=wishes.cluster is not None,
     )
     packs = place.path / "code" if isinstance(place, Folder) else None
-    return AgentSettings(who, packs, wishes.bandwidth, wishes.pythons, share, wishes.have, wishes.pool)
+    return AgentSettings(who, packs, wishes.bandwidth, wishes.pythons, share, wishes.have, wishes.pool, wishes.cluster)
 
 
 def _detach(folder: Path, name: str, args: list[str]) -> int:

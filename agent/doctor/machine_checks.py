@@ -21,7 +21,7 @@ from muster.agent.spool.paths import check_usable, nearest
 from muster.jobs.common import filesystems
 from muster.jobs.common.durable import is_full
 from muster.jobs.common.errors import MusterError, RefusedError, SpaceError
-from muster.jobs.common.units import format_size
+from muster.jobs.common.units import counted, format_size
 
 TRIED_BYTES = 64 << 20  # really taken for a moment: a quota does not show in what the file system has free
 LITTLE_BYTES = 1 << 30  # of budget: a few shards of the usual size, going out and coming in
@@ -84,6 +84,21 @@ def try_ray(sheet: Checklist) -> None:
     except MusterError as error:
         return sheet.warned("ray", f"{error.message}; agents here work in plain processes", error.hint)
     return sheet.passed("ray", f"starts with one worker in {seconds:.1f} s, and ends", seconds=seconds)
+
+
+def try_cluster(sheet: Checklist, address: str, token: Path | None) -> None:
+    """Be a driver of somebody's cluster for a moment: Ray compares its version and Python's with the head's."""
+    from muster.agent.pool import ray_cluster
+
+    try:
+        has = ray_cluster.look(ray_cluster.Cluster(ray_cluster.checked_address(address), token))
+    except MusterError as error:
+        return sheet.failed("ray", error)
+    now = f"{counted(has.nodes, 'node')} with {counted(has.cpus, 'cpu')} and {counted(has.gpus, 'gpu')}"
+    text = f"the cluster at {address} has Ray {has.version} as we do, and now {now}"
+    if token is None:
+        return sheet.warned("ray", f"{text}; it obeys everybody who reaches it", "start it with RAY_AUTH_MODE=token")
+    return sheet.passed("ray", text, nodes=has.nodes, cpus=has.cpus, gpus=has.gpus)
 
 
 def _start_pool(make: Callable[[Path], Workers]) -> float:

@@ -30,12 +30,13 @@ from muster.agent.pool.demand import Demand
 from muster.agent.pool.interface import Needs, PoolKind
 from muster.agent.pool.pool import Pool
 from muster.agent.pool.processes import Processes
+from muster.agent.pool.ray_cluster import Cluster, ClusterRay
 from muster.agent.pool.ray_local import LocalRay
 from muster.agent.spool.paths import At, Spool
 from muster.coordinator.protocol.control import Hello
 from muster.jobs.common import cgroups
 from muster.jobs.common.durable import is_full
-from muster.jobs.common.errors import DamagedError, MusterError, SpaceError
+from muster.jobs.common.errors import DamagedError, MusterError, RefusedError, SpaceError
 from muster.jobs.contract.plan import Environment, ItemsWindow, MadeSource, ModelFile, Window
 from muster.jobs.contract.requirements import rest_of
 from muster.jobs.parts.part_file import read_index
@@ -68,6 +69,7 @@ class PoolController:
         pythons: Mapping[str, str],
         takes: Takes,
         put: Callable[[PoolNews], None],
+        cluster: Cluster | None = None,
     ) -> None:
         self._spool = spool
         self._name = who.name
@@ -77,17 +79,20 @@ class PoolController:
         self._envs: Mapping[str, Environment] = who.envs  # what those have, as the hello says; "" is our own
         self._put = put
         self._flying: dict[int, Run] = {}  # by ticket
+        self._takes_no_rounds = who.no_rounds
         self._demand = Demand()
         self._at: dict[int, At] = {}
         self._frozen: set[int] = set()  # slots
         self._kind: dict[int, tuple[object, ...]] = {}  # slot → worker, nice and ionice it has
         self._weights: dict[int, int] = {}  # bytes of busy slots when they were last weighed
         self._oom_kills = cgroups.OomKills()
-        self.pool: interface.Pool = self._make(who, kind)
+        self.pool: interface.Pool = self._make(who, kind, cluster)
 
-    def _make(self, who: Hello, kind: PoolKind | None) -> Pool:
+    def _make(self, who: Hello, kind: PoolKind | None, cluster: Cluster | None) -> Pool:
         """The one asked for; else Ray's, with plain processes until it is there, or for good where it never is."""
         run, log, slots = self._spool.run, self._spool.log, who.cpus
+        if cluster is not None:
+            return Pool(run, slots, self._on_event, ClusterRay(cluster, log))
         processes = Processes(log)
         if kind == "processes":
             return Pool(run, slots, self._on_event, processes)
@@ -112,6 +117,8 @@ class PoolController:
         """Submit a batch; what happened at once, if it could not be."""
         try:
             self._takes.check(run.info.work)
+            if self._takes_no_rounds and run.info.layer.delivery.in_rounds:
+                raise RefusedError("a cluster takes no jobs in rounds", "join its machines themselves")
             batch = self._batch(run)
             self._say_at(run)
         except (MusterError, OSError) as error:

@@ -1,0 +1,161 @@
+"""A whole Ray cluster as one machine of a farm: nodes die and come, see the source or not, are refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xxhash
+
+from tests.support import ray_cluster
+from tests.support.farm import Array, FarmHarness, arrays, running, until
+from tests.support.ray_cluster import RayCluster
+
+pytestmark = [pytest.mark.ray, pytest.mark.root]
+SECONDS = 120.0
+WORK = """
+import os, time
+import numpy as np
+
+def slow(rows, nap=0.0):
+    time.sleep(nap if "RAY_JOB_ID" in os.environ or "MUSTER_SEAT" in os.environ else 0.0)
+    return {"half": rows / 2, "total": rows.reshape(len(rows), -1).sum(axis=1)}
+
+def device(rows):
+    return {"seen": np.full(len(rows), int(os.environ["CUDA_VISIBLE_DEVICES"]), "i4")}
+
+def names(items):
+    return {"length": np.array([len(open(items.folder / name, "rb").read()) for name in items.names], "i8")}
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[RayCluster]:
+    (tmp_path / "cluster").mkdir()
+    with ray_cluster.running(tmp_path / "cluster") as made:
+        yield made
+
+
+def join(farm: FarmHarness, cluster: RayCluster, *options: str) -> None:
+    words = ("--ray", cluster.address, "--ray-token", str(cluster.token), *options)
+    farm.join("cluster", *words, prefix=cluster.enter)
+    until(lambda: farm.is_live("cluster"), f"the cluster to join: {said(farm)}")
+
+
+def said(farm: FarmHarness) -> str:
+    path = farm.folder / "agent-cluster.out"
+    return path.read_text() if path.exists() else ""
+
+
+def slow(farm: FarmHarness, rows: int = 60, nap: float = 0.2, seed: int = 0) -> str:
+    """A job of a shard for each row, with a large enough input to be carried by Ray's store."""
+    source = arrays(rows=rows, width=40_000, seed=seed)
+    return farm.submit(source, 1, WORK, kind="map", code="work.py:slow", params={"args": {"nap": nap}})
+
+
+def nodes(farm: FarmHarness) -> dict[str, int]:
+    found = farm.agent_status("cluster")
+    return {} if found is None else dict(found.places)
+
+
+def committed(farm: FarmHarness, job: str) -> int:
+    return farm.status(job).totals.committed
+
+
+def test_a_cluster_computes_what_a_serial_run_does_while_nodes_die_and_come(
+    farm: FarmHarness, cluster: RayCluster
+) -> None:
+    source = farm.folder / "job-1"  # of the first job
+    source.mkdir()
+    for unseen in ([], [source], [source]):
+        cluster.add(hidden=unseen)
+    join(farm, cluster, "--cpus", "4")
+    job = slow(farm)
+    until(lambda: sum(nodes(farm).values()) == 3, "a slot of each node", SECONDS)
+    shown = farm.coordinator("agents").stdout
+    assert f"{cluster.nodes[0].name}: 1 slot" in shown, shown
+    until(lambda: committed(farm, job) > 5, "some of it to be done", SECONDS)
+    cluster.nodes[1].kill()
+    cluster.add()
+    farm.wait(job, seconds=SECONDS)
+    farm.check_result(job)
+    assert not farm.failures(job), "a node's death is nobody's failure"
+
+
+def test_a_cluster_without_room_is_asked_and_waited_for(farm: FarmHarness, cluster: RayCluster) -> None:
+    join(farm, cluster, "--cpus", "2")
+    job = slow(farm, rows=8)
+    until(
+        lambda: "asked for" in (status.note if (status := farm.agent_status("cluster")) else ""),
+        "it to say so",
+        SECONDS,
+    )
+    node = cluster.add()
+    until(lambda: committed(farm, job) > 0, "the node to be used", SECONDS)
+    node.kill()
+    cluster.add(cpus=2)
+    farm.wait(job, seconds=SECONDS)
+    farm.check_result(job)
+
+
+def test_work_goes_on_once_the_head_is_back(farm: FarmHarness, cluster: RayCluster) -> None:
+    cluster.add()
+    join(farm, cluster, "--cpus", "1")
+    job = slow(farm, rows=30)
+    until(lambda: committed(farm, job) > 2, "some of it to be done", SECONDS)
+    cluster.kill()
+    until(lambda: "is gone" in said(farm) or "no Ray at" in said(farm), "the agent to say so", SECONDS)
+    assert farm.is_live("cluster")
+    cluster.restart()
+    cluster.add()
+    farm.wait(job, seconds=SECONDS)
+    farm.check_result(job)
+    assert not farm.failures(job)
+
+
+def test_files_and_gpus_are_those_of_the_node(farm: FarmHarness, cluster: RayCluster) -> None:
+    cluster.add(cpus=2, gpus=2, hidden=[])
+    join(farm, cluster)
+    job = farm.submit(arrays(rows=4), 1, WORK, kind="map", code="work.py:device", resources={"gpus": 1})
+    farm.wait(job, seconds=SECONDS)
+    [found] = farm.merged(job).values()
+    assert set(_array(found, "seen").tolist()) <= {0, 1}
+
+
+def test_a_node_that_lacks_a_package_is_refused_by_name(farm: FarmHarness, cluster: RayCluster) -> None:
+    node = cluster.add(hidden=[Path(xxhash.__file__).parent])
+    join(farm, cluster, "--cpus", "1")
+    job = slow(farm, rows=4)
+    until(lambda: f"node {node.name}: its Python" in said(farm), "it to say so", SECONDS)
+    assert "has no xxhash" in said(farm)
+    until(lambda: "has no xxhash" in farm.coordinator("agents").stdout, "others to hear of it", SECONDS)
+    cluster.add()
+    farm.wait(job, seconds=SECONDS)
+    farm.check_result(job)
+
+
+def test_what_cannot_be_joined_is_an_error_that_says_what_to_do(cluster: RayCluster, tmp_path: Path) -> None:
+    with running(tmp_path / "farm") as farm:
+        open_token, wrong = tmp_path / "open", tmp_path / "wrong"
+        for path, mode in ((open_token, 0o644), (wrong, 0o600)):
+            path.write_text("0" * 64)
+            path.chmod(mode)
+        for options, code, words in (
+            (["--ray", "ray://127.0.0.2:10001"], 2, "Ray's client server"),
+            (["--ray", "127.0.0.2:1"], 9, "no Ray at 127.0.0.2:1"),
+            (["--ray", cluster.address], 14, "wants a token"),
+            (["--ray", cluster.address, "--ray-token", str(open_token)], 2, "others may read it"),
+            (["--ray", cluster.address, "--ray-token", str(wrong)], 14, "does not take this token"),
+        ):
+            agent = farm.join("cluster", *options, prefix=cluster.enter)
+            assert agent.wait(60) == code, said(farm)
+            assert words in said(farm)
+
+
+def _array(found: dict[str, bytes], name: str) -> Array:
+    from io import BytesIO
+
+    array: Array = np.load(BytesIO(found[f"{name}.npy"]))
+    return array

@@ -1,0 +1,132 @@
+"""A Ray cluster as its owner starts one, by `ray start`: a head and nodes with addresses of their own on this machine,
+in a network namespace, as Ray listens on all interfaces there. As root on Linux.
+
+    with ray_cluster.running(folder) as cluster:
+        cluster.add(cpus=2)
+        farm.join("one", "--ray", cluster.address, "--ray-token", str(cluster.token), prefix=cluster.enter)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from muster.jobs.common import launch
+from tests.support import netns
+from tests.support.farm import until
+
+START_SECONDS = 90.0
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_process_group_cleanup_enabled": "1",
+    "RAY_memory_monitor_refresh_ms": "0",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+}
+
+
+@dataclass
+class Node:
+    """One `ray start --block` and all that it started."""
+
+    address: str
+    process: subprocess.Popen[bytes]
+
+    @property
+    def name(self) -> str:
+        """As Muster shows it."""
+        return self.address
+
+    def kill(self) -> None:
+        """SIGKILL of all of it at once, as when a machine's power goes."""
+        victims = [self.process.pid]
+        with contextlib.suppress(psutil.Error):
+            victims += [one.pid for one in psutil.Process(self.process.pid).children(recursive=True)]
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in victims:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+        self.process.wait()
+
+
+class RayCluster:
+    """A head that runs nothing itself, and its nodes."""
+
+    def __init__(self, folder: Path, machine: netns.Machine) -> None:
+        self.enter = machine.enter
+        self.address = "127.0.0.2:6379"
+        self.token = folder / "ray-token"
+        self.token.touch(mode=0o600)
+        self.token.write_text(secrets.token_hex(32))
+        self.nodes: list[Node] = []
+        self._folder = folder
+        self._temp = Path("/tmp") / f"mrc-{secrets.token_hex(3)}"
+        self._temp.mkdir(mode=0o700)
+        self.restart()
+
+    def restart(self) -> None:
+        """Its head, anew; nodes have to be added again."""
+        self.head = self._start("127.0.0.2", ["--head", "--port=6379", "--num-cpus=0", "--include-dashboard=false"])
+
+    def add(self, cpus: int = 1, gpus: int = 0, hidden: Sequence[Path] = ()) -> Node:
+        """Another node. `hidden`: folders that it does not see."""
+        words = [f"--address={self.address}", f"--num-cpus={cpus}", f"--num-gpus={gpus}"]
+        self.nodes.append(self._start(f"127.0.0.{len(self.nodes) + 3}", words, hidden))
+        return self.nodes[-1]
+
+    def kill(self) -> None:
+        """All of it at once."""
+        for node in [self.head, *self.nodes]:
+            node.kill()
+
+    def close(self) -> None:
+        self.kill()
+        shutil.rmtree(self._temp, ignore_errors=True)
+
+    def _start(self, address: str, words: Sequence[str], hidden: Sequence[Path] = ()) -> Node:
+        start = launch.python("ray.scripts.scripts", "start", f"--node-ip-address={address}", "--block", *words)
+        start += [f"--object-store-memory={300 << 20}", f"--temp-dir={self._temp}"]
+        command = [*self.enter, *_without(hidden), *start]
+        said = self._folder / f"ray-{address}.out"
+        env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        env |= {**QUIET, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token)}
+        with said.open("wb") as out:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, cwd="/", start_new_session=True
+            )
+        node = Node(address, process)
+
+        def is_up() -> bool:
+            assert process.poll() is None, said.read_text()
+            return "Ray runtime started" in said.read_text()
+
+        until(is_up, f"the Ray node {address} to be up", START_SECONDS)
+        return node
+
+
+def _without(hidden: Sequence[Path]) -> list[str]:
+    """What to put before a command for it not to see folders."""
+    if not hidden:
+        return []
+    mounts = " && ".join(f"mount -t tmpfs none {folder}" for folder in hidden)
+    return ["unshare", "--mount", "sh", "-c", f'{mounts} && exec "$@"', "sh"]
+
+
+@contextlib.contextmanager
+def running(folder: Path) -> Iterator[RayCluster]:
+    """A head without nodes; at the end nothing is left."""
+    netns.require()
+    with netns.running() as net:
+        cluster = RayCluster(folder, net.add("ray"))
+        try:
+            yield cluster
+        finally:
+            cluster.close()

@@ -129,6 +129,28 @@ BENCHMARKS = {
     "deploy": Benchmark(
         ("deploy",), "times a minute `deploy up` over five machines, nothing to change", "ansible, equal checks", 3.0
     ),
+    "start": Benchmark(
+        ("start",),
+        "times a minute `agent join` to the first committed shard",
+        "a bare ray.init and an actor's call",
+        2.0,
+    ),
+    "start-processes": Benchmark(
+        ("start", "--pool", "processes"),
+        "times a minute `agent join --pool processes` to the first committed shard",
+        "a bare ray.init and an actor's call",
+        3.0,
+    ),
+    "pool": Benchmark(("pool",), "calls/s of one worker through the agent's Ray", "calls/s of a bare Ray's actor", 0.6),
+    "ray-cluster": Benchmark(
+        ("ray_cluster",), "shards/s of 20 ms and 4 MiB on a Ray cluster, inputs sent", "plain Ray tasks there", 1.0
+    ),
+    "ray-cluster-shared": Benchmark(
+        ("ray_cluster", "--shared"),
+        "shards/s of 20 ms and 4 MiB on a Ray cluster, a shared folder",
+        "plain Ray tasks",
+        1.3,
+    ),
     "infer-agents": Benchmark(("infer", "--agents", "2"), "rows/s of two agents", "one agent with all cores", 1.0),
 }
 

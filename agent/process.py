@@ -144,7 +144,7 @@ class AgentProcess:
             self._due["demand"] = 0.0
         self._due["packages"] = time.monotonic() + PACKAGES_SECONDS
         self._signals = 0
-        self._restarts = PoolRestarts()
+        self._restarts = PoolRestarts() if settings.cluster is None else PoolRestarts(limit=None)
         self._pool_lost = False  # and not started again
         self._quit: Quit | None = None
 
@@ -199,7 +199,11 @@ class AgentProcess:
 
     def _start_pool(self) -> None:
         if self._quit is None:
-            self._line.say(f"{self._settings.who.name}: starting {self._settings.who.cpus} workers")
+            who, cluster = self._settings.who, self._settings.cluster
+            what = (
+                f"starting {who.cpus} workers" if cluster is None else f"joining the Ray cluster at {cluster.address}"
+            )
+            self._line.say(f"{who.name}: {what}")
             self._pool_lost = False
             self._pool_controller.pool.start()
 

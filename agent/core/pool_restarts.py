@@ -13,6 +13,7 @@ EQUAL_LOSSES = 6  # in a row, alike, with nothing done between them: the next on
 class PoolRestarts:
     """The losses in a row, since a batch was last done."""
 
+    limit: int | None = EQUAL_LOSSES  # of those alike; None: what was lost is somebody else's, and comes back some day
     retry: RetryDelay = field(default_factory=lambda: RetryDelay(1.0, 60.0))
     why: str = ""  # the last one
     equal: int = 0  # so many of the last ones had that reason
@@ -22,7 +23,7 @@ class PoolRestarts:
         self.equal = self.equal + 1 if why == self.why else 1
         self.why = why
         pause = self.retry.failed(now)
-        return pause if self.equal < EQUAL_LOSSES else None
+        return pause if self.limit is None or self.equal < self.limit else None
 
     def worked(self) -> None:
         """A batch came to its end."""

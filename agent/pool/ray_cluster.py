@@ -144,8 +144,10 @@ class ClusterRay:
         try:
             token = read_token(self._token) if self._token is not None else ""
             check_head(self._address, token)
+        except LinkError as error:  # it let us in when the agent joined: a head that starts refuses everybody
+            return tell(Closed(error.message))
         except MusterError as error:
-            return tell(Closed(error.message, None if isinstance(error, LinkError) else error))
+            return tell(Closed(error.message, error))
         log = str(self._log or "")
         order = words.JoinRay(self._address, str(_modules(temp)), self._bench, log, token)
         self._driver = RayDriver(order, temp, ray_environment.of_cluster(self._token), self._told)

@@ -22,3 +22,9 @@ def test_a_batch_that_was_done_between_them_begins_anew() -> None:
     for _ in range(3 * EQUAL_LOSSES):
         assert restarts.lost("Ray's raylet died", 0.0) == 1.0
         restarts.worked()
+
+
+def test_a_pool_of_somebody_elses_machines_is_asked_for_again_without_end() -> None:
+    restarts = PoolRestarts(limit=None)
+    pauses = [restarts.lost("the head is gone", 0.0) for _ in range(3 * EQUAL_LOSSES)]
+    assert None not in pauses and pauses[-1] == 60.0

@@ -17,7 +17,7 @@ PIP := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --disable-pip-version-ch
 # The oldest Python that may run users' code, where this machine has it
 OLD ?= $(firstword $(shell python3.8 -c "print('python3.8')" 2>/dev/null) $(wildcard $(HOME)/.pyenv/versions/3.8.*/bin/python))
 
-.PHONY: help setup demo test check lint types bench chaos simulate campaign arena large old wheel clean
+.PHONY: help setup demo test check lint types bench chaos simulate campaign arena large systemd unlike old wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,14 @@ arena: $(VENV)/.tested  ## Muster and its peers through the same faults; writes 
 
 large: $(VENV)/.tested  ## a result of 4 GB with 300 MB a process, a checkpoint of 500 MB with 2 GiB of disk
 	MUSTER_LARGE_MB=4000 $(BIN)/python -m pytest -q -s tests/integration/test_large_output.py tests/integration/test_tune_large.py
+
+systemd: $(VENV)/.tested  ## what deploy and service leave to a real systemd and a real cron, in two Debians that are booted; as root
+	@sh tests/prerequisites.sh mmdebstrap:mmdebstrap systemd-nspawn:systemd-container
+	$(BIN)/python -m tests.systemd
+
+unlike: $(VENV)/.tested  ## deploy to six unlike machines in namespaces, from up to down, with an upgrade in the middle; as root
+	@sh tests/prerequisites.sh
+	$(BIN)/python -m tests.unlike_machines
 
 old: $(VENV)/.tested  ## users' code in Python 3.8 with its last numpy, if there is one: make old OLD=python3.8
 ifeq ($(OLD),)

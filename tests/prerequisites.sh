@@ -1,11 +1,11 @@
 #!/bin/sh
 # The system programs some tests want. As root on a Debian-like machine the missing ones are installed; elsewhere their
-# tests skip and say so. With CI=true a missing one fails the run.
+# tests skip and say so. With CI=true a missing one fails the run. More may be asked for, as PROGRAM:PACKAGE.
 set -eu
 
 PATH="$PATH:/usr/sbin:/sbin"
 missing=""
-for pair in strace:strace ip:iproute2 sshd:openssh-server ssh:openssh-client chromium:chromium; do
+for pair in strace:strace ip:iproute2 sshd:openssh-server ssh:openssh-client chromium:chromium "$@"; do
     command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair#*:}"
 done
 [ -z "$missing" ] && exit 0

@@ -14,6 +14,7 @@ from muster.coordinator.scheduler.entities import Agent, Holding, Job, Layer, Ro
 from muster.coordinator.scheduler.events import Advanced
 from muster.coordinator.scheduler.state import State
 from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.plan import Delivery
 
 PACE_WEIGHT = 0.3  # of the newest report
 PACE_LEAST_SECONDS = 1e-6
@@ -56,7 +57,7 @@ class RoundLayer(Layer):
     def came(self, agent: Agent, job: Job, granted: float, numbers: RangeSet, now: float) -> None:
         """What waited behind other shards of the job began when the last of those came."""
         cost = agent.round_costs.setdefault(job.id, RoundCost())
-        if not numbers & self.aside:
+        if self._is_alike(numbers):
             cost.took(now - max(granted, cost.handed_in), _batches(agent, job, numbers))
         cost.handed_in = now
 
@@ -64,10 +65,16 @@ class RoundLayer(Layer):
         """Slow its pace, by what it took for nothing. That is bounded: it may have been the link, and what is far too
         slow gets nothing to be measured by."""
         agent.late = now
-        agent.round_costs.setdefault(job.id, RoundCost()).took(now - holding.granted, _batches(agent, job, numbers))
+        if self._is_alike(numbers):
+            agent.round_costs.setdefault(job.id, RoundCost()).took(now - holding.granted, _batches(agent, job, numbers))
         if known := agent.paces.get(job.id):
             seconds = (now - holding.granted) * agent.slots(job) / len(numbers)
             _pace(agent, job.id, min(seconds, LATE_FACTOR * known))
+
+    def _is_alike(self, numbers: RangeSet) -> bool:
+        """Whether these take as long to compute as any others of the layer, so that what is beyond that is the link's.
+        Those that come one by one may be of trials that have nothing in common."""
+        return self.plan.delivery is Delivery.ROUND_WHOLE and not numbers & self.aside
 
 
 def _batches(agent: Agent, job: Job, numbers: RangeSet) -> int:

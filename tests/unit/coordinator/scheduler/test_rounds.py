@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+
+import msgspec
 
 from muster.coordinator.scheduler import actions as c
 from muster.coordinator.scheduler import events as e
 from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.plan import MadeSource
 from tests.support.sched import World, every, only, ranges, seed
 
 FIRST = 1 << 32
 
 
-def world_of(*names: str, **more: int) -> World:
-    """Machines that did a first round each."""
+def world_of(*names: str, each: bool = False, **more: int) -> World:
+    """Machines that did a first round each. `each`: the parts of a round come one by one."""
     world = World()
-    world.add(seed(count=0, made=True, rounds=True, first=FIRST))
+    rounds = seed(count=0, made=True, rounds=True, first=FIRST)
+    if each:
+        plan = msgspec.structs.replace(rounds.plan, source=MadeSource("each"))
+        rounds = dataclasses.replace(rounds, plan=plan)
+    world.add(rounds)
     world.enter(*names, **more)
     make(world, len(names))
     for name in names:
@@ -101,6 +109,12 @@ def test_who_was_left_out_has_its_part_again_once_its_link_is_better() -> None:
     for _ in range(1000):
         play(world, 12, a=(0.01, 0.01), b=(0.01, 0.01))
     assert play(world, 12, a=(0.01, 0.01), b=(0.01, 0.01)) == {"a": 6, "b": 6}
+
+
+def test_where_shards_come_one_by_one_a_long_one_is_not_taken_for_a_thin_link() -> None:
+    world = world_of("a", "b", each=True)
+    for _ in range(6):
+        assert play(world, 12, a=(0.01, 0.01), b=(0.01, 1.4))["b"]
 
 
 def test_one_slow_round_leaves_nobody_out() -> None:

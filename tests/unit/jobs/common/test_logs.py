@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,3 +58,24 @@ def test_the_file_is_bounded(tmp_path: Path, log: logging.Logger, monkeypatch: p
         log.info("x" * 50)
     kept = sorted(path for path in tmp_path.iterdir() if path.name.startswith("x.log"))
     assert len(kept) == 1 + logs.LOG_FILES and all(path.stat().st_size < 2_200 for path in kept)
+
+
+WRITER = """
+import logging, sys
+from pathlib import Path
+from muster.jobs.common import logs
+logs.LOG_BYTES = int(sys.argv[3])
+logs.open_log(Path(sys.argv[1]))
+for number in range(int(sys.argv[4])):
+    logging.getLogger("muster.test").info("%s says %d", sys.argv[2], number)
+"""
+
+
+def test_processes_that_write_one_log_at_once_lose_no_line_where_it_rotates(tmp_path: Path) -> None:
+    names, lines, size = ("daemon", "helper", "driver"), 100, 8_000
+    command = [sys.executable, "-c", WRITER, str(tmp_path / "x.log")]
+    writers = [subprocess.Popen([*command, name, str(size), str(lines)]) for name in names]
+    assert [writer.wait() for writer in writers] == [0, 0, 0]
+    files = [path for path in tmp_path.iterdir() if path.name.startswith("x.log")]
+    said = [line.partition(": ")[2] for path in files for line in path.read_text().splitlines()]
+    assert len(files) > 2 and sorted(said) == sorted(f"{name} says {n}" for name in names for n in range(lines))

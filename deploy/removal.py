@@ -39,6 +39,7 @@ class Removal:
         try:
             if self.now and not self.dry:
                 self._revoke(rollout, machine, note)
+                self._hang_up(rollout, machine, note)
             with rollout.connected(machine) as connection:
                 self._take_away(rollout, connection, note)
         except MusterError as error:
@@ -65,9 +66,12 @@ class Removal:
                 parts, _, spool = kept.partition(" ")
                 hint = "`deploy up` pushes them; --force deletes them"
                 raise RefusedError(f"{parts} finished parts were not pushed and are kept in {spool}", hint)
+        self._hang_up(rollout, machine, note)
+        self._revoke(rollout, machine, note)
+
+    def _hang_up(self, rollout: Rollout, machine: Machine, note: Callable[..., None]) -> None:
         if rollout.dials.remove(machine):
             note("dialled", "changed", "this server dials in no longer")
-        self._revoke(rollout, machine, note)
 
     def _revoke(self, rollout: Rollout, machine: Machine, note: Callable[..., None]) -> None:
         if rollout.authorized.put(machine.name, None):

@@ -281,6 +281,22 @@ def test_a_machine_without_a_python_says_where_it_looked(site: Site) -> None:
     assert sys.executable  # the others' own
 
 
+def test_a_machine_that_ray_has_no_wheel_for_gets_plain_processes_and_the_table_says_so(tmp_path: Path) -> None:
+    with sites.running(tmp_path, "alpine", "named") as site:
+        site.targets["alpine"].program("getconf", "#!/bin/sh\nexit 1\n")  # as with musl: it knows no version of glibc
+        site.fields["named"]["pool"] = "processes"
+        site.write()
+        done = site.deploy("up")
+        assert done.returncode == 0, done.stderr
+        said = {line.split()[0]: line for line in done.stdout.splitlines()}
+        assert "plain processes: Ray has no wheel for Linux" in said["alpine"]
+        assert "plain processes, as the inventory says" in said["named"]
+        assert all("--pool processes" in (one.agent_folder / "join").read_text() for one in site.targets.values())
+        site.farm.wait(site.farm.submit(arrays(layers=2, rows=32)), seconds=90.0)
+        assert site.farm.processes("raylet") == []
+        assert set(states(site.told("up")).values()) == {"ok"}
+
+
 def test_systemd_keeps_an_agent_where_there_is_a_user_manager(tmp_path: Path) -> None:
     """A stand-in for it: what is shown is what we ask of it, and when."""
     with sites.running(tmp_path, "lab3") as site:
@@ -387,9 +403,15 @@ def test_a_machine_that_cannot_reach_the_server_comes_by_the_way_that_is_dialled
         (dials / "join").write_text("#!/bin/sh\nexit 1\n")
         assert site.told("status")["dmz"]["drift"] == ["dialled"]
         assert states(site.told("up")) == {"dmz": "changed"}
-        assert states(site.told("down")) == {"dmz": "changed"}
-        assert target.left() == [] and not dials.exists()
+        target.sshd.stop()  # a lock-out wants nothing of the machine
+        assert states(site.told("remove", "dmz", "--now")) == {"dmz": "failed"}
+        assert not dials.exists() and " dmz" not in site.authorized.read_text()
         assert site.farm.processes("ssh", "-N") == []
+        target.sshd.start()
+        site.know("dmz")
+        site.write()
+        assert states(site.told("down")) == {"dmz": "changed"}
+        assert target.left() == []
 
 
 def unmount(folder: Path) -> None:

@@ -136,11 +136,11 @@ class Booted:
         self.boot()
         return time.monotonic() - began
 
-    def works(self) -> bool:
-        """Whether its agent says that it has a link and takes work."""
+    def works(self, name: str = "") -> bool:
+        """Whether its agent, or another of its user's, says that it has a link and takes work."""
         done = self.ssh(".local/share/muster/current/bin/python -m muster agent status --json")
         agents = json.loads(done.stdout)["agents"] if done.returncode == 0 else []
-        return any(one.get("linked") and one.get("ready") and one.get("name") == self.name for one in agents)
+        return any(one.get("linked") and one.get("ready") and one.get("name") == (name or self.name) for one in agents)
 
     def close(self) -> None:
         if self._process is not None:
@@ -256,7 +256,8 @@ def _by_hand(machine: Booted) -> float:
     text = "name: job\nkind: map\ncode: work.py:f\nsource: {path: arrays}\nshard: {rows: 1}\n"
     machine.said(f"printf %s {quote(text)} > own-jobs/job.yaml")
     _say(machine.said(f"{run} service install --root ~/own --memory 2GiB"))
-    machine.said(f"{run} join ~/own --name own --cpus 1 --detach")
+    machine.ssh(f"{run} join ~/own --name own --cpus 1 --detach")  # on a busy machine it has no link yet
+    until(lambda: machine.works("own"), "the agent by hand", BACK_SECONDS)
     machine.said(f"{run} agent leave --name own")
     _say(machine.said(f"{run} agent service install --name own"))
     machine.said(f"{run} submit --root ~/own own-jobs/job.yaml")

@@ -36,10 +36,6 @@ def feed(state: State, agent: Agent, now: float) -> int:
     state.short.pop(agent.name, None)
     if not agent.hungry:
         return 0
-    if reason := _much_to_push(state, agent):
-        agent.idle_because = reason
-        state.short[agent.name] = agent
-        return 0
     load = agent.load()
     jobs = sorted(state.running.values(), key=lambda job: job.used - (OWED_SECONDS if load[job.id] else 0.0))
     total, reason = 0, Idle("no-job", "no job has anything to do")
@@ -63,16 +59,17 @@ def feed(state: State, agent: Agent, now: float) -> int:
     return total
 
 
-def _much_to_push(state: State, agent: Agent) -> Idle | None:
-    """Why a machine gets no more that computes faster than its link takes results away, if that is so."""
+def _push_seconds(state: State, agent: Agent, job: Job) -> float:
+    """How long its link has to do with what it has finished of the job, as far as that is known."""
     if not agent.link_out:
-        return None
-    held = (one for one in agent.holdings.values() if one.finished)
-    nbytes = sum(len(one.finished) * state.open_layers[one.layer].out_bytes for one in held)
-    seconds = nbytes / agent.link_out
-    if seconds <= PUSH_HORIZONS * state.timing.horizon:
-        return None
-    return Idle("push", f"its link takes {format_duration(seconds)} for what it has finished; it gets more after that")
+        return 0.0
+    held = (one for one in agent.holdings.values() if one.finished and one.job == job.id)
+    return sum(len(one.finished) * state.open_layers[one.layer].out_bytes for one in held) / agent.link_out
+
+
+def _has_much_to_push(state: State, agent: Agent, job: Job) -> bool:
+    """Whether it computes faster than its link takes results away: more of the job would only wait there."""
+    return _push_seconds(state, agent, job) > PUSH_HORIZONS * state.timing.horizon
 
 
 def _why_nothing(state: State, agent: Agent, job: Job) -> Idle:
@@ -84,6 +81,9 @@ def _why_nothing(state: State, agent: Agent, job: Job) -> Idle:
             return Idle("room", shortage("a shard", agent.cost(layer), agent.room, "of disk"), job.id)
     if not _room_of(job):
         return Idle("at-once", f"{job.plan.at_once} of its shards are out, as many as it may have", job.id)
+    if _has_much_to_push(state, agent, job):
+        took = format_duration(_push_seconds(state, agent, job))
+        return Idle("push", f"its link takes {took} for what it has finished; it gets more after that", job.id)
     if not (job.succeeded or job.plan.proven):
         return Idle("unproven", "none of its shards has succeeded yet", job.id)
     if agent.is_left_out(job.id):
@@ -95,7 +95,7 @@ def _why_nothing(state: State, agent: Agent, job: Job) -> Idle:
 
 def _wanted(state: State, agent: Agent, job: Job, load: Counter[str]) -> int:
     """How many more shards of `job` the agent should hold; 0: it has enough, of whatever job; -1: none of this one."""
-    if state.obstacle(agent, job):
+    if state.obstacle(agent, job) or _has_much_to_push(state, agent, job):
         return -1
     held, floor = load[job.id], agent.slots(job) + 1
     if not (room := _room_of(job)):
@@ -266,7 +266,8 @@ def _copy_tail(state: State, agent: Agent, jobs: list[Job], now: float) -> None:
     that has finished and may never hand in. What failed before, or killed what ran it, is tried at one place at a time:
     its attempts are the job's, and while one of two copies runs nobody can say that it is poison."""
     for job in jobs:
-        if not state.obstacle(agent, job) and _copy_from(state, agent, job, now):
+        wanted = not (state.obstacle(agent, job) or _has_much_to_push(state, agent, job))
+        if wanted and _copy_from(state, agent, job, now):
             return
 
 

@@ -641,7 +641,8 @@ def test_a_machine_whose_link_is_slower_than_its_processors_gets_as_much_as_it_c
     thin = world.state.agents["thin"]
     waiting = sum(len(holding.finished) for holding in thin.holdings.values())
     assert 30 < waiting < 100 and not world.open_of("thin")
-    assert str(thin.idle_because) == f"its link takes {waiting} s for what it has finished; it gets more after that"
+    told = f"j.1: its link takes {waiting} s for what it has finished; it gets more after that"
+    assert str(thin.idle_because) == told
     assert world.open_of("wide") and world.layer().fresh
     for grant in world.grants["thin"]:
         world.commit("thin", grant)

@@ -159,10 +159,10 @@ class FiguresKeeper:
             job = engine.state.jobs.get(ledger.record.job)
             if job is None or (name not in ledger.machines and job.state != "running"):
                 continue
-            works = agent is not None and engine.state.obstacle(agent, job) is None
+            works = agent is not None and agent.present and engine.state.obstacle(agent, job) is None
             if works or name in ledger.machines:
                 ledger.account(name, heard, works)
-        heard.jobs.clear()
+        heard.added_up()
 
     def _describe(self, engine: Engine, ledger: JobLedger, now: float) -> None:
         """What others know of the job, as of now."""
@@ -198,7 +198,7 @@ class FiguresKeeper:
             self._anew = False
             for ledger in self._ledgers.values():
                 ledger.not_written()
-        for number, name in enumerate([name for name, heard in self._heard.items() if heard.at]):
+        for number, name in enumerate([name for name, heard in self._heard.items() if heard.is_new]):
             begun = time.thread_time()
             self._add_up(engine, name)
             took += time.thread_time() - begun
@@ -286,7 +286,7 @@ class FiguresKeeper:
     async def figures_of(self, engine: Engine, job: str) -> Figures:
         """All that is known of a job."""
         if ledger := self._ledgers.get(job):
-            for name in [name for name, heard in self._heard.items() if heard.at]:
+            for name in [name for name, heard in self._heard.items() if heard.is_new]:
                 self._add_up(engine, name)
             self._describe(engine, ledger, time.time())
             return Figures(*ledger.all_values(time.time()), self.trouble)

@@ -44,11 +44,19 @@ class Heard:
     cpus: int
     at: float
     account: MachineAccount
-    jobs: dict[str, JobAccount] = field(default_factory=dict)
+    jobs: dict[str, JobAccount] = field(default_factory=dict)  # what it said of them since it was added up
+    is_new: bool = True  # since then
+    before: tuple[float, MachineAccount] | None = None  # when that was, and what it had said: a job that began since
+    #   then has nothing to do with what the process did earlier
 
     def more(self, account: MachineAccount, at: float) -> None:
-        self.account, self.at = account, at
+        self.account, self.at, self.is_new = account, at, True
         self.jobs.update({one.job: one for one in account.jobs})
+
+    def added_up(self) -> None:
+        """For every job."""
+        self.jobs.clear()
+        self.is_new, self.before = False, (self.at, msgspec.structs.replace(self.account, jobs=[]))
 
 
 class JobLedger:
@@ -196,8 +204,8 @@ class JobLedger:
         if machine.last is not None and machine.process == heard.process:
             since, last, last_job = machine.at, machine.last, machine.last_job or _NOTHING
         else:
-            since = max(heard.at - heard.account.seconds, machine.at)
-            last, last_job = MachineAccount(), _NOTHING
+            since, last = heard.before or (heard.at - heard.account.seconds, MachineAccount())
+            since, last_job = max(since, machine.at), _NOTHING
         if heard.at <= since:
             return
         own = heard.jobs.get(self.record.job, last_job)

@@ -381,7 +381,10 @@ async def commits(engine: Engine, question: CommitsAsk) -> Commits:
 async def figures(engine: Engine, asked: FiguresAsk) -> Figures:
     if asked.job not in engine.damaged:
         engine.job(asked.job)
-    return await engine.figures.figures_of(engine, asked.job)
+    found = await engine.figures.figures_of(engine, asked.job)
+    if found.job is not None and asked.job in engine.damaged:
+        found.job.state, found.job.why = "damaged", engine.damaged[asked.job][1].message
+    return found
 
 
 async def manifests(engine: Engine, asked: ManifestsAsk) -> Manifests:

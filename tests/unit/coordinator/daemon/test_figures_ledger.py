@@ -105,6 +105,20 @@ def test_only_the_time_in_which_the_job_ran_is_offered() -> None:
     assert ledger.record.running == pytest.approx(30) and ledger.record.held == pytest.approx(15)
 
 
+def test_what_a_machine_did_before_a_job_began_is_not_the_jobs() -> None:
+    """It was busy for hours with another one."""
+    ledger = ledger_at(1000.0)
+    heard = Heard("p", CPUS, 0.0, MachineAccount())
+    heard.more(MachineAccount(seconds=999.0, busy=CPUS * 999.0), 999.0)
+    heard.added_up()
+    assert not heard.is_new
+    heard.more(MachineAccount(seconds=1005.0, busy=CPUS * 999.0 + 4.0, no_work=CPUS * 6.0 - 4.0), 1005.0)
+    ledger.account("lab1", heard, works=True)
+    machine = ledger.machines["lab1"]
+    assert machine.lent == pytest.approx(CPUS * 5.0) and machine.elsewhere == pytest.approx(4.0 * 5 / 6)
+    assert machine.no_work == pytest.approx(CPUS * 5.0 - 4.0 * 5 / 6)
+
+
 def test_a_machine_that_may_run_nothing_of_the_job_offers_nothing() -> None:
     assert hear(ledger_at(), 10.0, account(10, 0), works=False).lent == 0
 

@@ -20,7 +20,7 @@ from muster.jobs.common.units import counted, format_duration, format_size
 from muster.jobs.contract.pictures import Histogram, TextTable
 
 ROWS_MOST = 40  # of a strip: beyond it neighbours by name share one
-TABLE_MOST = 200  # rows of a table
+TABLE_MOST = 60  # rows of a table
 EVENTS_SHOWN = 100
 BARS = 4  # of a histogram, to each doubling
 EVIDENCE_CHARS = 8_000

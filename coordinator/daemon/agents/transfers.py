@@ -348,11 +348,11 @@ def _tell_committed(engine: Engine, bundle: Bundle, stored: Stored) -> None:
         return
     with engine.changing("a commit"):
         live.commit(bundle.agent, bundle.numbers, bundle.nbytes, bundle.file.name)
-        layer, count = live.layers[bundle.layer].name, len(bundle.numbers)
-        engine.figures.committed(bundle.job, bundle.agent, layer, count, stored.figures)
         engine.shard_history.note("committed", bundle.layer, bundle.agent, bundle.numbers)
         engine.handle(bundle.event)
         live.moved.give()
+    layer, count = live.layers[bundle.layer].name, len(bundle.numbers)
+    engine.figures.committed(bundle.job, bundle.agent, layer, count, stored.figures)
 
 
 def _take(token: int, bundle: Bundle, layer: Layer) -> Take:

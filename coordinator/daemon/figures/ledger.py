@@ -78,6 +78,14 @@ class JobLedger:
         """Its first grant."""
         self.record.started = self.record.started or now
 
+    def began_at(self, started: float | None) -> None:
+        """The store knows of its first grant, whatever was written here."""
+        self.record.started = self.record.started or started
+
+    def nothing_known_until(self, now: float) -> None:
+        """The job is older than what is known of it: its time so far was neither this nor that."""
+        self.record.since = self.record.at = now
+
     def turned(self, state: JobState, why: str, now: float) -> None:
         """The job is in another state."""
         self._count_stretch(now)

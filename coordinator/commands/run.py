@@ -18,6 +18,7 @@ import click
 from muster.coordinator.api.requests import Cancel, Done, Pause, StatusAsk, Submit, Submitted
 from muster.coordinator.api.status import JobStatus, Status
 from muster.coordinator.commands.options import root_option, say, say_json
+from muster.coordinator.display.jobs import holdups, incomplete
 from muster.coordinator.farm_root import ask_daemon, local_farm
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
@@ -31,6 +32,7 @@ from muster.jobs.common.errors import (
     LinkError,
     MusterError,
     NoDaemonError,
+    RefusedError,
     SourceError,
     UsageError,
 )
@@ -123,6 +125,7 @@ def command(root: Path | None, words: tuple[str, ...], **options: Any) -> int:
 def _run(root: Path | None, wish: Wish) -> int:
     if wish.dry_run:
         return _print_commands(wish)
+    _check_places(wish)
     with ExitStack() as stack:
         work = _work(wish) if not (wish.attach or wish.retry_failed) else None
         if work is not None and not work.rows:
@@ -238,6 +241,17 @@ def _work(wish: Wish) -> Work:
         params["workdir"] = os.path.abspath(wish.workdir)  # noqa: PTH100 - links stay as they are
     more: dict[str, Any] = {"at_once": _jobs(wish.jobs) or at_once, "variables": _variables(wish.envs)}
     return Work(columns, rows, params, more)
+
+
+def _check_places(wish: Wish) -> None:
+    """Before anything runs: what is to be written can be."""
+    try:
+        if wish.results is not None:
+            Path(wish.results).mkdir(parents=True, exist_ok=True)
+        if wish.joblog is not None:
+            Path(wish.joblog).open("a").close()
+    except OSError as error:
+        raise UsageError(f"{error.filename}: {error.strerror}", "name a place that you may write to") from None
 
 
 def _joined(wish: Wish, said: arguments.Words) -> tuple[arguments.Joined, int | None]:
@@ -433,7 +447,9 @@ def _follow(root: Root, job: str, wish: Wish) -> int:
     return 0
 
 
-def _incomplete(job: str, items: int, display: Display, status: JobStatus | None) -> IncompleteError:
+def _incomplete(job: str, items: int, display: Display, status: JobStatus | None) -> MusterError:
+    if not display.failed and status is not None:
+        return incomplete(status)  # by the fault of no item
     said = [f"{len(display.failed):,} of {counted(items, 'item')} failed"] if display.failed else []
     if display.missing and status is not None:
         why = f": {status.why}" if status.why else ""
@@ -513,10 +529,14 @@ def _bring_back(root: Root, job: str, items: RunItems, display: Display) -> None
         name = items.out(number)
         assert name is not None
         source, target = root.job(job).result / "items" / "files" / name, Path(name)
-        target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(f".{target.name}.part")
-        shutil.copyfile(source, part)
-        part.replace(target)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, part)
+            part.replace(target)
+        except OSError as error:
+            where = f"`coordinator result {job} --to DIR` copies all of them"
+            raise RefusedError(f"{error.filename}: {error.strerror}", where) from None
 
 
 class Display:
@@ -566,8 +586,6 @@ class Display:
 
     def rest(self, root: Root, job: str) -> None:
         """Nothing ends for a moment: say once what holds it up."""
-        from muster.coordinator.display.jobs import holdups
-
         sys.stdout.flush()
         told = holdups(ask_daemon.ask(root, StatusAsk(job), Status))
         for line in [one for one in told if one not in self._told]:

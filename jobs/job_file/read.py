@@ -326,6 +326,8 @@ def _check_fit(job: JobFile, kind: Kind[Any]) -> None:
         raise FieldError("source", f"missing: kind `{job.kind}` computes on rows", "source: {path: weights/}")
     if job.source is not None and kind.sourceless:
         raise FieldError("source", f"kind `{job.kind}` has none: what it works on is in `params`", "leave it out")
+    if job.at_once is not None and kind.driven:
+        raise FieldError("at_once", f"kind `{job.kind}` makes its shards as results arrive", "leave it out")
     if job.code is None and kind.wants_code:
         raise FieldError("code", f"missing: kind `{job.kind}` runs code of yours", "code: work.py:function")
     if job.code is not None and not (kind.wants_code or kind.may_have_code):

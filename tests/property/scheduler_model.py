@@ -98,6 +98,7 @@ class DiskJob:
     same_kernels: bool = False
     kernels: str = ""  # of what is committed, where one fingerprint alone is wanted
     machine: str = ""  # the one agent that may run it
+    at_once: int = 0  # shards that may be out; 0: any number
 
     def added(self) -> e.JobAdded:
         first = next(iter(self.layers.values()))
@@ -106,7 +107,7 @@ class DiskJob:
             attempts=self.attempts, max_failures=self.max_failures, priority=self.priority, state=self.state,
             why=self.why, succeeded=self.succeeded, cursor=self.cursor, payloads=dict(first.payloads),
             same_kernels=self.same_kernels, kernels_fixed=self.kernels,
-            machine=self.machine,
+            machine=self.machine, at_once=self.at_once,
         )  # fmt: skip
 
 

@@ -402,10 +402,11 @@ class Farm(RuleBasedStateMachine):
         max_failures=st.sampled_from([1, 2, 4, 1000]), cpus=st.sampled_from([1, 1, 2]), made=st.booleans(),
         priority=st.sampled_from([1, 3]), again=st.booleans(), long=st.booleans(), same=st.booleans(),
         rounds=st.booleans(), every=st.sampled_from([1, 1, 2, 3]), machine=st.sampled_from(["", "", "", "a"]),
+        at_once=st.sampled_from([0, 0, 1, 3]),
     )  # fmt: skip
     def add_job(
         self, counts: list[int], attempts: int, max_failures: int, cpus: int, made: bool, priority: int, again: bool,
-        long: bool, same: bool, rounds: bool, every: int, machine: str,
+        long: bool, same: bool, rounds: bool, every: int, machine: str, at_once: int,
     ) -> None:  # fmt: skip
         self.last_job += 1
         made = made and not again
@@ -429,6 +430,7 @@ class Farm(RuleBasedStateMachine):
             priority,
             same_kernels=same,
             machine=machine if cpus == 1 else "",  # which has one
+            at_once=0 if made else at_once,
         )
         self.disk.jobs[job.id] = job
         for agent in self.agents.values():
@@ -1395,7 +1397,7 @@ def shared(farm: Farm) -> None:
     """Another job of two small layers, the same as any such job's."""
     farm.add_job(
         counts=[1, 1], attempts=1, max_failures=1000, cpus=1, made=False, priority=1, again=True, long=False,
-        same=False, rounds=False, every=1, machine="",
+        same=False, rounds=False, every=1, machine="", at_once=0,
     )  # fmt: skip
 
 

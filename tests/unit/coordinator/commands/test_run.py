@@ -68,6 +68,8 @@ def test_each_option_that_gnu_parallel_alone_has_is_refused_with_what_to_do(
         (["--halt", "soon", "echo", ":::", "a"], "--halt soon"),
         (["--header", "x", "echo", ":::", "a"], "--header :"),
         (["--results", "all.csv", "echo", ":::", "a"], "--joblog FILE is a table"),
+        (["--joblog", "no/such/log", "echo", ":::", "a"], "no/such/log: No such file"),
+        (["--results", "/dev/null/x", "echo", ":::", "a"], "/dev/null/x: "),
         (["--colsep", "(", "echo", ":::", "a"], "--colsep ("),
         (["--env", "NO_SUCH_VARIABLE", "echo", ":::", "a"], "NO_SUCH_VARIABLE"),
         (["--array", "1-3", "echo", ":::", "a"], "leave one of them out"),

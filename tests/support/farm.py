@@ -174,6 +174,7 @@ class FarmHarness:
         """Everything it started is gone."""
         for agent in self.agents:
             agent.die()
+        rays = self.processes("/gcs_server") if os.environ.get("MUSTER_POOL") == "processes" else []
         deadline = time.monotonic() + DEADLINE_SECONDS
         while pids := self.processes():
             for pid in pids:
@@ -185,6 +186,7 @@ class FarmHarness:
             if process is not None:
                 process.wait(DEADLINE_SECONDS)
         shutil.rmtree(self.temp, ignore_errors=True)
+        assert not rays, "a Ray in a test that is not marked `ray`"
 
     def processes(self, *words: str) -> list[int]:
         """Living processes of this farm whose command line has all of `words`."""

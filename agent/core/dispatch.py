@@ -387,14 +387,11 @@ def kill_unwanted(state: State, now: float) -> None:
 
 def _outstays(flight: Flight, unwanted_seconds: float) -> bool:
     """Whether a batch of which nothing counts any more is worth a kill and its worker's new start."""
-    worth = patience = WORTH_KILLING_SECONDS
-    unknown = 0.0
+    in_rounds = flight.info.layer.delivery.in_rounds
+    worth = patience = ROUND_SECONDS if in_rounds else WORTH_KILLING_SECONDS
     if flight.retired:
-        patience = RETIRED_SECONDS
-    elif flight.info.layer.delivery.in_rounds:
-        worth = patience = ROUND_SECONDS
-    else:
-        unknown = inf
+        worth, patience = WORTH_KILLING_SECONDS, RETIRED_SECONDS
+    unknown = 0.0 if in_rounds else inf
     expected = unknown if flight.expected is None else flight.expected
     return expected > worth or unwanted_seconds > patience
 

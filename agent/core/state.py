@@ -183,6 +183,8 @@ class State:
     def gone(self, layer: str) -> list[str]:
         """No job wants this layer any more. Returns the names of the parts that may go."""
         self.holdings.pop(layer, None)
+        for flight in self.slots.flights:
+            flight.retired |= flight.layer == layer
         self.reports.silent_on(layer)
         return self.finished_parts.settle(self.farm, layer, None)
 

@@ -60,10 +60,10 @@ class AgentRate(msgspec.Struct, frozen=True):
     finished: Count  # finished on it, not committed
     shards: Count  # finished by it, in total
     rows: Count
-    bytes_in: Count
-    bytes_out: Count
-    seconds: Seconds  # of compute per shard, a moving mean; 0 while unknown
-    busy: Seconds  # compute seconds in total
+    bytes_in: Count = 0  # an older coordinator has another name for it
+    bytes_out: Count = 0
+    seconds: Seconds = 0.0  # of compute per shard, a moving mean; 0 while unknown
+    busy: Seconds = 0.0  # compute seconds in total
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -141,10 +141,10 @@ class AgentStatus(msgspec.Struct, frozen=True):
     running: Count  # shards granted, unfinished
     finished: Count  # finished, not committed
     done: Count  # shards committed from it, of all jobs that are there
-    bytes_in: Count
-    bytes_out: Count
-    fingerprint: Text
-    version: Short
+    bytes_in: Count = 0  # an older coordinator has another name for it
+    bytes_out: Count = 0
+    fingerprint: Text = ""
+    version: Short = ""
     note: Text = ""
     ineligible: dict[JobId, Text] = {}  # running jobs it takes no part in, and why
     kinds: list[Name] = []  # those alone that it takes; []: all that it has

@@ -6,7 +6,7 @@ import math
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from muster.jobs.common.errors import JobFileError
 
@@ -30,8 +30,9 @@ class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     test_y: PathText | None = None
     test: Annotated[float, Meta(gt=0, lt=1)] = 0.2  # the share held out, where no test files are given
     classes: Annotated[int, Meta(ge=2, le=1 << 16)] | None = None  # labels are below it; None: as many as there are
-    name: Annotated[str, Meta(min_length=1, max_length=100)] | None = None  # in place of files
-    rows: Annotated[int, Meta(ge=2, le=1 << 31)] | None = None  # to train on, the first ones; None: all
+    # Unset where they are not said: plans and checkpoints of an older version do not have them.
+    name: Annotated[str, Meta(min_length=1, max_length=100)] | UnsetType = UNSET  # in place of files
+    rows: Annotated[int, Meta(ge=2, le=1 << 31)] | UnsetType = UNSET  # to train on, the first ones; else all
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -116,7 +117,7 @@ def check_data(data: str | DataSpec) -> None:
     """Files or a name, and of files all that belong together."""
     if isinstance(data, str):
         return
-    if data.name is not None:
+    if data.name is not UNSET:
         if data != DataSpec(name=data.name, rows=data.rows):
             raise JobFileError("params.data: a name and files", "give one of them; beside a name only `rows` counts")
         return

@@ -67,7 +67,7 @@ def test_a_live_machines_last_word_is_told_by_its_time(farm: FarmHarness) -> Non
     agent = farm.agent("lab3")
     agent.join()
     said = farm.coordinator("agents").stdout.splitlines()[1]
-    assert said.startswith("lab3") and said.endswith(" s ago")
+    assert said.startswith("lab3") and " s ago " in said
 
 
 def test_a_job_whose_source_changed_is_to_be_submitted_again(farm: FarmHarness) -> None:

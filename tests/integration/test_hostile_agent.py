@@ -157,9 +157,10 @@ def only_in_its_root(target: FarmHarness) -> Iterator[None]:
 
 
 def outside(farm: FarmHarness) -> list[str]:
-    """All files of the farm's folder beside its root, and names in its root."""
+    """All files of the farm's folder beside its root, and names in its root but for what the daemon measures."""
     found = [path for path in farm.folder.rglob("*") if farm.root.path not in path.parents]
-    return sorted(map(str, [*found, *farm.root.path.iterdir(), *farm.root.jobs.iterdir(), *farm.root.code.iterdir()]))
+    found += [path for path in farm.root.path.iterdir() if not path.name.startswith(farm.root.figures.name)]
+    return sorted(map(str, [*found, *farm.root.jobs.iterdir(), *farm.root.code.iterdir()]))
 
 
 # --- the helpers, between the two ---

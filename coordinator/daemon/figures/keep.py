@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sqlite3
 import time
 from collections.abc import Callable
@@ -53,6 +54,7 @@ class FiguresKeeper:
     def __init__(self, path: Path) -> None:
         self.trouble = ""  # why the file is not written, for people; "" while it is
         self._path = path
+        self._folder = path.parent.stat()
         self._file: FiguresFile | None = None
         self._anew = False  # whether the file was begun anew since the last round
         self._thread = ThreadPoolExecutor(1, "figures")
@@ -241,6 +243,8 @@ class FiguresKeeper:
     def _opened(self) -> FiguresFile:
         """The file; one that cannot be used is put aside, and another begun."""
         if self._file is None:
+            if not os.path.samestat(self._folder, self._path.parent.stat()):
+                raise FileNotFoundError(f"{self._path.parent} is not the folder that it was")
             try:
                 self._file = FiguresFile(self._path)
             except sqlite3.OperationalError:  # of the disk, or of who may write there

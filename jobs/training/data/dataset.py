@@ -80,8 +80,8 @@ def load(spec: str | DataSpec, base: Path, seed: int = 0) -> Data:
             raise JobFileError(f"params.data: there is no data set {one_line(spec[:80])!r}", _near(spec) or hint)
         return _digits(seed)
     check_data(spec)
-    found = _named(spec.name, base, seed) if spec.name is not None else _of_files(spec, base, seed)
-    return found if spec.rows is None else _cut(found, spec.rows)
+    found = _named(spec.name, base, seed) if spec.name is not msgspec.UNSET else _of_files(spec, base, seed)
+    return found if spec.rows is msgspec.UNSET else _cut(found, spec.rows)
 
 
 def _near(name: str) -> str | None:

@@ -561,6 +561,16 @@ def test_what_nobody_does_instead_is_killed_soon_where_an_overtaken_shard_of_a_r
         assert of(Kill, seen(world, run)) == [Kill(0, "dropped")]
 
 
+def test_what_runs_of_a_layer_that_no_job_wants_any_more_is_killed_as_soon() -> None:
+    world = World(cpus=1)
+    (run,) = of(Run, world.hear(info(rounds=True), grants=[grant(0, 1)]))
+    world.said()
+    assert not of(Kill, world.hear(gone=[A]))
+    assert not of(Kill, seen(world, run, 0))
+    world.now += 0.6
+    assert of(Kill, seen(world, run, 0)) == [Kill(0, "dropped")]
+
+
 def test_a_dropped_shard_in_a_batch_that_counts_is_let_end_and_discarded() -> None:
     world = World(cpus=1)
     (first,) = of(Run, world.hear(info(), grants=[grant(0, 7)]))

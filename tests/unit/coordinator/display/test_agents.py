@@ -19,7 +19,7 @@ def shown(*agents: AgentStatus) -> list[str]:
 
 
 def test_a_machine_of_which_nothing_was_heard_for_long_is_not_shown_as_live() -> None:
-    _, quiet, well = shown(machine("one", silent=20.4), machine("two"))
+    _, quiet, well, *_ = shown(machine("one", silent=20.4), machine("two"))
     assert "silent for 20 s" in quiet and "live" not in quiet and "live" in well
 
 

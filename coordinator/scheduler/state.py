@@ -69,7 +69,7 @@ class State:
 
     def able(self, agent: Agent, job: Job) -> bool:
         """Whether it can be expected to take a shard of this job sooner or later: it is at work, or free to be."""
-        if not self.eligible(agent, job):
+        if not self.eligible(agent, job) or agent.is_left_out(job.id):
             return False
         return bool(agent.holdings) or (agent.hungry and any(agent.cost(one) <= agent.room for one in job.opened))
 

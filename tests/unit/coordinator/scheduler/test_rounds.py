@@ -137,6 +137,17 @@ def test_who_was_left_out_does_all_where_there_is_nobody_else() -> None:
     assert play(world, 12, b=(0.01, 1.4)) == {"b": 12}
 
 
+def test_a_shard_that_failed_does_not_wait_for_a_machine_that_is_left_out() -> None:
+    world = world_of("a", "b")
+    for _ in range(40):
+        play(world, 12, a=(0.01, 0.01), b=(0.01, 1.4))
+    make(world, 1)
+    world.fail("a")
+    world.tick()
+    world.sync("a")
+    assert world.open_of("a") == 1 and not world.open_of("b")
+
+
 def test_who_is_left_out_takes_nothing_that_others_are_about_to_take() -> None:
     world = world_of("a", "b")
     for _ in range(40):

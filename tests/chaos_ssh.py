@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import psutil
 
+from muster.coordinator.connect.pipe import IDLE_SECONDS
 from tests.chaos import AGENTS, LEASE_SECONDS, WEIGHTS, Chaos
 from tests.support import sshd
 from tests.support.farm import until
@@ -22,6 +23,7 @@ from tests.support.sshd import HOST, Sshd
 
 DELAY_SECONDS = 0.2  # each way, for each piece
 DELAYED_SECONDS = 2.0
+ENDED_SECONDS = IDLE_SECONDS + 20.0  # the server's end of a link that was left half-open hears of nothing
 PENALTIES = "PerSourcePenalties no"  # sshd shuts out for minutes an address whose sessions crash; here we crash them
 
 
@@ -103,4 +105,4 @@ class ChaosOverSsh(Chaos):
 
     def _leave(self) -> None:
         super()._leave()
-        until(lambda: not self._sshd.sessions(), "sshd's sessions to end")
+        until(lambda: not self._sshd.sessions(), "sshd's sessions to end", ENDED_SECONDS)

@@ -202,8 +202,8 @@ def test_where_memory_runs_out_the_users_code_is_taken_first(make: Make) -> None
 @pytest.mark.skipif(not OOM_SCORE.exists(), reason="no such score here")
 def test_so_are_the_commands_of_a_user(make: Make) -> None:
     sandbox = make("", program=Path(spawner.__file__))
-    facts = {"cwd": "/", "commands": [["/bin/grep", "-qx", "1000", str(OOM_SCORE)]], "timeout": None, "stop": True}
-    facts |= {"capture": None, "tries": 1}
+    commands = [["/bin/grep", "-qx", "1000", str(OOM_SCORE)]]
+    facts = {"cwd": "/", "commands": commands, "timeout": None, "stop": True, "capture": None, "tries": 1}
     assert sandbox.run(facts, None, DEADLINE_SECONDS).arrays["exit"].tolist() == [0]
 
 

@@ -22,7 +22,7 @@ from muster.coordinator.farm_root.paths import Root
 from muster.jobs.common import launch
 from muster.jobs.common.errors import LinkError, MusterError, NoDaemonError
 
-POOL: tuple[str, ...] = ()  # what `agent join` is told of the pool
+POOL = ("--pool", "processes")  # a run has begun and is often over before Ray is there
 POLL_SECONDS = 0.05
 LEAVE_SECONDS = 5.0  # for the agent to hand in what is finished
 

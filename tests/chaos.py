@@ -47,7 +47,7 @@ PYTHON = r"^\S*python\S*( -\S+)* \S*"
 WHO = {  # of processes that are killed: what their command line looks like. Ray's helpers have a title once they are up
     "runner": r"jobs/user_code/runner/runner\.py",
     "connect": r"connect.* --role",  # however sshd started it
-    "worker": r"^ray::Worker|muster\.agent\.pool\.worker ",
+    "worker": r"^ray::RayWorker|muster\.agent\.pool\.worker ",
     "merger": r"muster\.coordinator\.daemon\.merge\.merge_process",
     "driver": r"muster\.coordinator\.drivers\.\w+\.main",
     "teller of an end": r"muster\.coordinator\.daemon\.notify\.sender",

@@ -139,7 +139,7 @@ class Muster(System):
         self.head = self.farm.daemon
         self.machines = [self.farm.join(name, "--cpus", str(SLOTS // len(MACHINES))) for name in MACHINES]
         until(lambda: all(self.farm.is_live(name) for name in MACHINES), "the agents to join", START_SECONDS)
-        until(lambda: len(self.farm.processes("ray::Worker")) >= SLOTS, "the agents' workers", START_SECONDS)
+        until(lambda: len(self.farm.processes("ray::RayWorker")) >= SLOTS, "the agents' workers", START_SECONDS)
 
     def submit(self) -> None:
         if self.job:

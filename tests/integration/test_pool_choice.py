@@ -103,7 +103,7 @@ def test_the_first_shards_run_in_plain_processes_and_the_others_on_ray(farm: Far
     more: dict[str, Any] = {"kind": "map", "code": "work.py:who", "params": {"args": {"log": str(log)}}}
     job = farm.submit(arrays(rows=600), shard_rows=2, work=WHO, **more)
     farm.join("one", "--cpus", "2")
-    until(lambda: len(farm.processes("ray::Worker")) == 2, "Ray's workers to be there", 120)
+    until(lambda: len(farm.processes("ray::RayWorker")) == 2, "Ray's workers to be there", 120)
     assert set(log.read_text().split()) == {"process"}
     log.with_name("who.log.go").touch()
     farm.wait(job)

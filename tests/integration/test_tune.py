@@ -380,6 +380,7 @@ def test_what_runs_is_stopped_once_the_first_has_reached_the_target(tmp_path: Pa
         found = best(farm, submit(farm, **params))
         assert (found["ended"], found["best"]["trial"]) == ("the target was reached", 1)
         both = farm.submit({}, work=WORK, kind="tune", code="work.py:train", params=SMALL, resources={"cpus": 2})
+        farm.wait(both, seconds=120)
         assert best(farm, both)["tried"] == 8
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from muster.agent.commands.join import DISK_SHARE, PULL_DISK_SHARE
-from muster.agent.commands.options import place_of, ssh_options
+from muster.agent.commands.options import place_of, ray_token_option, ssh_options
 from muster.agent.doctor import connection_checks, machine_checks, render
 from muster.agent.doctor.checklist import Check, Checklist
 from muster.agent.links import Options, Ssh
@@ -39,13 +39,7 @@ from muster.jobs.common.locations import Folder, Host
 @click.option(
     "--ray", default=None, metavar="HOST:PORT", help="Try the Ray cluster with this head in place of Ray here."
 )
-@click.option(
-    "--ray-token",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    default=None,
-    help="A file with that cluster's token.",
-)
+@ray_token_option
 @click.option("--no-ray", is_flag=True, help="Do not try to start Ray, which takes some seconds.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(

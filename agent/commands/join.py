@@ -21,7 +21,7 @@ import click
 
 from muster import VERSION
 from muster.agent.channels.bandwidth import LEAST
-from muster.agent.commands.options import place_of, ssh_options
+from muster.agent.commands.options import place_of, ray_token_option, ssh_options
 from muster.agent.host import cpu_shares, lending
 from muster.agent.host.cpu_shares import CpuShare
 from muster.agent.host.lending import Courtesy
@@ -182,13 +182,7 @@ def _as_last_time(ctx: click.Context, given: Mapping[str, Any]) -> list[str]:
 @click.option(
     "--ray", default=None, metavar="HOST:PORT", help="Run shards on the nodes of the Ray cluster with this head."
 )
-@click.option(
-    "--ray-token",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    default=None,
-    help="A file with that cluster's token.",
-)
+@ray_token_option
 @click.option("--detach", is_flag=True, help="Return as soon as the agent works, and leave it running.")
 def command(
     where: str,

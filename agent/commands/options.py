@@ -40,7 +40,14 @@ _SSH = (
         help="File to use in place of ~/.ssh/config, as with `ssh -F`.",
     ),
 )
-ANSWER_SECONDS = 15.0  # a pool that is starting takes the agent's attention
+ray_token_option = click.option(
+    "--ray-token",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    default=None,
+    help="A file with that cluster's token.",
+)
+ANSWER_SECONDS = 15.0  # on a busy machine
 POLL_SECONDS = 0.05
 
 

@@ -130,11 +130,6 @@ class HeldLayer:
         """Those of `numbers` whose run in that batch counts."""
         return [number for number in numbers if self.placed.get(number) == ticket]
 
-    def unstarted(self) -> dict[Attempt, RangeSet]:
-        """What waits, by attempt."""
-        parts = ((attempt, held & self.waiting) for attempt, held in self.attempts.items())
-        return {attempt: numbers for attempt, numbers in parts if numbers}
-
     def has_input(self, number: int, name: str) -> None:
         """The input of a waiting one is in the spool."""
         self.inputs[number] = name

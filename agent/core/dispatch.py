@@ -274,14 +274,11 @@ def died(state: State, event: WorkerDied, now: float) -> None:
 
 
 def gone(state: State, event: SlotGone, now: float) -> None:
-    """A slot has no worker: what it was given is queued anew, and nobody is to blame. After the last one what waits is
-    handed back: nobody knows whether another worker comes."""
+    """A slot has no worker: what it was given is queued anew, and nobody is to blame."""
     slot = state.slots.every[event.slot]
     slot.worker = "none"
     for flight in state.slots.clear(slot, event.tickets):
         _after(state, flight, NOTHING, False, now)
-    if not state.slots.ready:
-        state.give_back_waiting()
 
 
 def _rescue(state: State, flight: Flight, kept: dict[int, Kept], now: float) -> None:

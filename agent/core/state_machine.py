@@ -346,6 +346,8 @@ def _stay_out(state: State) -> None:
 def _act(state: State, now: float) -> None:
     if state.unfit:
         _stay_out(state)
+    if not state.slots.ready:  # nobody here will run what waits; others may
+        state.give_back_waiting()
     if not state.in_place and not state.draining:
         pull_policy.ask(state, now)
     if not state.in_place:

@@ -132,6 +132,7 @@ class DeskMachine(RuleBasedStateMachine):
         self.ended = False
         self.past_news: list[News] = []
         self.slots_up: set[int] = set()
+        self.gone: set[int] = set()  # slots with no worker, and none on its way
         self.lent = 3  # cpus
         self.frozen: set[int] = set()  # slots
 
@@ -141,6 +142,8 @@ class DeskMachine(RuleBasedStateMachine):
     # --- driving ---
 
     def tell(self, event: Event) -> None:
+        if len(self.gone) == len(self.runs):
+            self.give_back_waiting()
         for order in self.core.handle(event, self.now):
             self.obey(order)
 
@@ -548,12 +551,14 @@ class DeskMachine(RuleBasedStateMachine):
 
     def slot_comes(self, slot: int) -> None:
         self.slots_up.add(slot)
+        self.gone.discard(slot)
         self.tell(SlotUp(slot))
 
     @precondition(lambda self: not self.ended)
     @rule(data=st.data(), slot=st.integers(0, 2))
     def slot_goes(self, data: st.DataObject, slot: int) -> None:
         """With all that it was given and that is not told of, or but the last: that waits for another worker."""
+        self.gone.add(slot)
         there = len(self.runs[slot])
         count = data.draw(st.integers(max(0, there - 1), there))
         flights, self.runs[slot] = self.runs[slot][:count], self.runs[slot][count:]
@@ -597,6 +602,7 @@ class DeskMachine(RuleBasedStateMachine):
                 if self.ended:
                     return
         self.slots_up.clear()
+        self.gone = set(self.runs)
         self.tell(PoolLost("gone"))
         for slot, flights in self.runs.items():
             if flights and not self.ended:

@@ -779,11 +779,19 @@ def test_people_are_told_why_there_are_no_workers_until_there_are() -> None:
 
 def test_a_batch_goes_to_a_slot_that_is_up_alone() -> None:
     world = World(cpus=2)
-    world.tell(PoolLost("raylet died"))
-    assert not of(Run, world.hear(info(), grants=[grant(0, 2)])) and not world.core.snapshot().ready
-    assert [run.slot for run in of(Run, world.tell(SlotUp(1)))] == [1]
-    assert world.core.snapshot().ready
+    world.tell(PoolLost("raylet died"), SlotUp(1))
+    assert [run.slot for run in of(Run, world.hear(info(), grants=[grant(0, 2)]))] == [1]
     assert [run.slot for run in of(Run, world.tell(SlotUp(0)))] == [0]
+
+
+def test_without_a_worker_and_with_none_to_come_what_waits_is_handed_back() -> None:
+    world = World(cpus=1)
+    (run,) = of(Run, world.hear(info(), grants=[grant(0, 4)]))
+    world.tell(SlotGone(0, "its node went", (run.ticket,)))
+    assert not world.core.snapshot().ready and not world.core.snapshot().waiting
+    assert world.said().returned == [Returned(A, 1, 1, [(0, 4)])]
+    world.hear(grants=[grant(4, 6, attempt=2)])  # it was on its way
+    assert world.said().returned == [Returned(A, 1, 2, [(4, 6)])]
 
 
 def test_after_a_death_nothing_runs_in_a_slot_before_its_next_worker_is_there() -> None:

@@ -371,7 +371,7 @@ def test_two_searches_at_once_disturb_each_other_in_nothing(farm: FarmHarness) -
     assert both == [table(farm, submit(farm, seed=seed, **params)) for seed in (3, 4)] and both[0] != both[1]
 
 
-def test_a_search_ends_once_the_first_has_reached_the_target(tmp_path: Path) -> None:
+def test_what_runs_is_stopped_once_the_first_has_reached_the_target(tmp_path: Path) -> None:
     space = {"lr": 0.9, "stall": {"choice": [0.0, 1000.0]}}
     first = [{"stall": 1000.0}, {"stall": 0.0}]
     with running(tmp_path) as farm:
@@ -379,6 +379,9 @@ def test_a_search_ends_once_the_first_has_reached_the_target(tmp_path: Path) -> 
         params = {"space": space, "first": first, "stop": {"iterations": 5, "accuracy": 0.85}, "goal": "first"}
         found = best(farm, submit(farm, **params))
         assert (found["ended"], found["best"]["trial"]) == ("the target was reached", 1)
+        both = farm.submit({}, work=WORK, kind="tune", code="work.py:train", params=SMALL, resources={"cpus": 2})
+        farm.wait(both, seconds=120)
+        assert best(farm, both)["tried"] == 8
 
 
 def test_real_machines_are_killed_in_the_middle_of_a_rung_and_the_table_is_the_same(tmp_path: Path) -> None:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+
+import msgspec
 
 from muster.coordinator.daemon.waiting import wait_until
-from muster.coordinator.protocol.control import Committed, Drop, Grant, LayerInfo, News, Rejected, Welcome
+from muster.coordinator.protocol.control import Committed, Drop, Grant, LayerInfo, News, Ranges, Rejected, Welcome
+from muster.jobs.common.ranges import RangeSet
 
 SAID_AT_ONCE = 4_096  # drops, committed ranges and grants in one answer; the rest comes with the next
 
 
 class Outbox:
-    """Ordered: what settles or revokes is said before what is granted, so a grant is never taken back by old news."""
+    """Ordered: what settles or revokes is said before what is granted, so a grant is never taken back by old news. What
+    settles or revokes what is not granted aloud yet takes it out of its grant, which would be heard after it.
+    """
 
     def __init__(self) -> None:
         self.rejected: Rejected | None = None
@@ -40,15 +46,25 @@ class Outbox:
         if changed:
             self._something.set()
 
+    def _take_out(self, numbers: Ranges, of: Callable[[Grant], bool]) -> None:
+        """From the grants that are not said yet."""
+        less = RangeSet(numbers)
+        left = [(_without(grant, less) if of(grant) else grant, info) for grant, info in self._grants]
+        self._grants = [(grant, info) for grant, info in left if grant.numbers]
+
     def drop(self, drop: Drop) -> None:
+        run = (drop.layer, drop.boot, drop.attempt)
+        self._take_out(drop.numbers, lambda grant: (grant.layer, grant.boot, grant.attempt) == run)
         self._drops.append(drop)
         self._something.set()
 
     def committed(self, committed: Committed) -> None:
+        self._take_out(committed.numbers, lambda grant: grant.layer == committed.layer)
         self._committed.append(committed)
         self._something.set()
 
     def gone(self, layer: str) -> None:
+        self._grants = [(grant, info) for grant, info in self._grants if grant.layer != layer]
         self._gone.append(layer)
         self._told.discard(layer)
         self._something.set()
@@ -110,3 +126,11 @@ class Outbox:
             gone=gone,
             differs=differs or {},
         )
+
+
+def _without(grant: Grant, numbers: RangeSet) -> Grant:
+    left = RangeSet(grant.numbers) - numbers
+    payloads = {number: raw for number, raw in grant.payloads.items() if number in left}
+    sheets = {digest: (RangeSet(those) & left).pairs() for digest, those in grant.sheets.items()}
+    sheets = {digest: those for digest, those in sheets.items() if those}
+    return msgspec.structs.replace(grant, numbers=left.pairs(), payloads=payloads, sheets=sheets)

@@ -117,7 +117,7 @@ def _lost_too_often(state: State, layer: Layer, run: Run, number: int) -> bool:
         return False
     lost_on = {agent for agent, _, _ in losses}
     job = state.jobs[layer.job]
-    known = lost_on | {other.name for other in state.by_session.values() if state.eligible(other, job)}
+    known = lost_on | {other.name for other in state.by_session.values() if state.able(other, job)}
     enough = len(lost_on) >= min(MACHINES_TO_QUARANTINE, len(known))
     return enough and not _elsewhere(state, run[0], layer, number)
 

@@ -600,7 +600,7 @@ class Oracle:
             runs = self.losses[job.id, loss.layer, number]
             runs.add((name, loss.boot, loss.attempt))
             on = {run[0] for run in runs}
-            known = on | {one for one in self.agents if self.eligible(one, job)}
+            known = on | {one for one in self.agents if self.able(one, job)}
             if len(runs) >= 5 and len(on) >= min(3, len(known)) and not self._elsewhere(name, key, number):
                 poison.add(number)
         for number in numbers:

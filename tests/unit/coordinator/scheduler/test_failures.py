@@ -208,6 +208,16 @@ def test_five_losses_quarantine_only_on_three_machines_where_there_are_three() -
     assert len(world.layer().quarantined) == 1
 
 
+def test_a_machine_that_takes_no_work_is_not_waited_for_before_a_shard_is_given_up() -> None:
+    """Its pool may never come up, while the shard kills the others for as long as they come back."""
+    world = started("a", count=2)
+    world.join("b")
+    world.sync("b", hungry=False)
+    for _ in range(5):
+        world.lose("a")
+    assert len(world.layer().quarantined) == 1
+
+
 def test_losses_of_what_was_not_running_never_quarantine() -> None:
     world = started("a", count=2)
     for _ in range(9):

@@ -420,20 +420,19 @@ class Machine:
         tickets = tuple(run.ticket for run in runs)
         if runs or ours or up:
             self.tell(e.WorkerDied(slot, tickets, running, ours, "killed by signal 9", kept))
-        if up:
-            seconds = self.clock.between(0.05, 0.6)
-            if self.clock.chance(0.1):
-                self.tell(e.SlotGone(slot, "its node went"))
-                seconds += self.clock.between(1.0, 20.0)
-            self._comes_up(slot, seconds)
+        seconds = self.clock.between(0.05, 0.6)
+        if up and self.clock.chance(0.1):
+            self.tell(e.SlotGone(slot, "its node went"))
+            seconds += self.clock.between(1.0, 20.0)
+        self._comes_up(slot, seconds)
 
     def pool_dies(self) -> None:
         """Ray itself; it is started again."""
         if not self.up:
             return
-        for slot, worker in enumerate(self._workers):
-            if worker.runs:
-                self.worker_dies(slot)
+        while busy := [slot for slot, worker in enumerate(self._workers) if worker.runs]:
+            self.worker_dies(busy[0])
+        for worker in self._workers:
             worker.up, worker.life = False, worker.life + 1
         self.tell(e.PoolLost("raylet died"))
         self._start_pool(1.0, 4.0)

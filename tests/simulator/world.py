@@ -160,7 +160,8 @@ class World:
             raise Broken(f"{kept}, and all jobs have ended")
 
     def _deletes(self, machine: Machine, name: str) -> None:
-        """What was finished may go once it is committed, or nobody wants it."""
+        """What was finished may go once it is committed, or nobody wants it. A job that wants one machine's kernels may
+        have others' results thrown away that another job, which waits for the layer, could have had: not judged."""
         part = machine.spool.parts[name]
         others = [
             one for every in self.machines for key, one in every.spool.parts.items()
@@ -174,6 +175,13 @@ class World:
             if layer is not None and (layer.state in {"merged", "changed"} or numbers <= layer.rows):
                 return
         meant = {"job_cancelled", "job_retried", "layers_retried", "job_removed", "kicked", "bundle_damaged"}
-        wanted = [job for job in self.server.disk.jobs.values() if part.layer in job.layers and not job.same_kernels]
-        if numbers and wanted and not meant & self.faults.done.keys() and not part.layer.startswith("rounds"):
+        wanted = [job for job in self.server.disk.jobs.values() if part.layer in job.layers]
+        picky = any(job.same_kernels for job in wanted)
+        if (
+            numbers
+            and wanted
+            and not picky
+            and not meant & self.faults.done.keys()
+            and not part.layer.startswith("rounds")
+        ):
             raise Broken(f"{machine.make.name} deletes {sorted(numbers)} of {part.layer}, which nobody committed")

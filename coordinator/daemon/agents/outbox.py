@@ -8,7 +8,8 @@ from collections.abc import Callable
 import msgspec
 
 from muster.coordinator.daemon.waiting import wait_until
-from muster.coordinator.protocol.control import Committed, Drop, Grant, LayerInfo, News, Ranges, Rejected, Welcome
+from muster.coordinator.protocol.control import Committed, Drop, Grant, LayerInfo, News, Rejected, Welcome
+from muster.coordinator.protocol.values import Ranges
 from muster.jobs.common.ranges import RangeSet
 
 SAID_AT_ONCE = 4_096  # drops, committed ranges and grants in one answer; the rest comes with the next

@@ -31,13 +31,13 @@ import psutil
 
 from benchmarks.fed import Fed, clustering, kernel, open_kernel
 from benchmarks.measure import CORES, add_no_peer, alternate, machine, report, tree_seconds
-from benchmarks.served import TIMING, finish, processor_seconds
+from benchmarks.served import finish, processor_seconds, served
 from muster.coordinator.commands.submit import submit
 from muster.jobs.contract.plan import Window, decode_plan
 from muster.jobs.sources.layer_writer import LayerWriter
 from muster.jobs.sources.read_rows import new_buffer, read_window
 from tests.support import sshd
-from tests.support.farm import FarmHarness, running, until
+from tests.support.farm import FarmHarness, until
 from tests.support.sshd import HOST, Sshd
 
 FILE_BYTES = 1 << 30
@@ -217,14 +217,14 @@ def _alone(folder: Path, setting: Setting, runs: int, ssh: bool) -> None:
     with ExitStack() as stack:
         (folder / "sshd").mkdir()
         server = stack.enter_context(sshd.running(folder / "sshd")) if ssh else None
-        ours = Ours(stack.enter_context(running(folder / "farm", **TIMING)), folder / "rows.npy", setting, server)
+        ours = Ours(stack.enter_context(served(folder / "farm")), folder / "rows.npy", setting, server)
         rates = alternate(runs, ours=ours.rate)
     report(max(rates["ours"]), None, {}, min(ours.cpu))
 
 
 def _by_folder(folder: Path, setting: Setting, runs: int) -> None:
     file = folder / "rows.npy"
-    with running(folder / "farm", **TIMING) as farm:
+    with served(folder / "farm") as farm:
         ours = Ours(farm, file, setting)
         bare = Bare(ours.windows(), setting.clusters)
         rates = alternate(runs, ours=ours.rate, bare=bare.rate)
@@ -242,7 +242,7 @@ def _beside_sklearn(folder: Path, setting: Setting, runs: int) -> None:
         inertias.append(inertia)
         return rate
 
-    with running(folder / "farm", **TIMING) as farm:
+    with served(folder / "farm") as farm:
         ours = Ours(farm, file, setting)
         rates = alternate(runs, ours=ours.rate, sklearn=sklearn)
     parts = {"values": setting.values, "inertia over sklearn's": round(inertias[0], 4)}
@@ -251,7 +251,7 @@ def _beside_sklearn(folder: Path, setting: Setting, runs: int) -> None:
 
 def _over_ssh(folder: Path, setting: Setting, runs: int) -> None:
     (folder / "sshd").mkdir()
-    with sshd.running(folder / "sshd") as server, running(folder / "farm", **TIMING) as farm:
+    with sshd.running(folder / "sshd") as server, served(folder / "farm") as farm:
         ours = Ours(farm, folder / "rows.npy", setting, server)
         make = partial(clustering, setting.clusters)
         fed = Fed(server, ours.files, setting.file_rows, setting.shard_rows, setting.values, make)

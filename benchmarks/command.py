@@ -28,12 +28,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import CORES, alternate, machine, report
-from benchmarks.served import TIMING, Counted, finish
+from benchmarks.served import Counted, finish, served
 from muster.agent.links.far_command import CIPHERS
 from muster.coordinator.commands.submit import submit
 from muster.jobs.results.open_result import open_result
 from tests.support import sshd
-from tests.support.farm import FarmHarness, running, until
+from tests.support.farm import FarmHarness, until
 from tests.support.sshd import HOST, Sshd
 
 FILE_BYTES = 4096
@@ -132,7 +132,7 @@ def each(words: str) -> str:
 
 
 def local(folder: Path, count: int, runs: int) -> None:
-    with running(folder / "farm", **TIMING) as farm:
+    with served(folder / "farm") as farm:
         ours = Commands(farm, count, warm=10 * CORES)
         peers = {"peer": lambda: peer_rate(peer_command(), count), "xargs": lambda: peer_rate(XARGS, count)}
         rates = alternate(runs, ours=ours.rate, **peers)
@@ -141,7 +141,7 @@ def local(folder: Path, count: int, runs: int) -> None:
 
 
 def over_ssh(folder: Path, count: int, runs: int) -> None:
-    with sshd.running(folder / "sshd") as server, running(folder / "farm", **TIMING) as farm:
+    with sshd.running(folder / "sshd") as server, served(folder / "farm") as farm:
         ours = Files(farm, server, folder, count)
         bundled = f"xargs -0 -P {CORES} -n {PER_CALL} sha256sum"
         sides: dict[str, Callable[[], float]] = {

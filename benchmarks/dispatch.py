@@ -21,8 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.measure import CORES, add_no_peer, alternate, machine, report
-from benchmarks.served import TIMING, Counted, finish
-from tests.support.farm import running
+from benchmarks.served import Counted, finish, served
 
 BATCHED_TIMES = 10  # as many numbers for the batched peers: else they would be done before they are at speed
 WORK = "def same(rows):\n    return rows\n"
@@ -111,7 +110,7 @@ def peers_of(shards: int, batch: int) -> dict[str, Callable[[], float]]:
 
 def measure(folder: Path, runs: int, shards: int, peers: dict[str, Callable[[], float]]) -> None:
     """Each side in turn; ours waits while the others run, and its idle agent costs them a hundredth of a core."""
-    with running(folder / "farm", **TIMING) as farm:
+    with served(folder / "farm") as farm:
         ours = Ours(farm, shards, warm=4 * CORES)
         rates = alternate(runs, ours=ours.rate, **peers)
     best = {name: max(found) for name, found in rates.items()}

@@ -31,7 +31,7 @@ import threadpoolctl
 
 from benchmarks.fed import Fed
 from benchmarks.measure import CORES, add_no_peer, alternate, machine, report
-from benchmarks.served import TIMING, finish, processor_seconds
+from benchmarks.served import finish, processor_seconds, served
 from muster.coordinator.commands.submit import submit
 from muster.jobs.contract.kind import Bench, Runner
 from muster.jobs.contract.plan import Plan, Window, decode_plan
@@ -40,7 +40,7 @@ from muster.jobs.kinds.infer import Infer
 from muster.jobs.sources.layer_writer import LayerWriter
 from muster.jobs.sources.read_rows import new_buffer, read_window
 from tests.support import networks, sshd
-from tests.support.farm import FarmHarness, running, until
+from tests.support.farm import FarmHarness, until
 from tests.support.sshd import HOST, Sshd
 
 SIZES = (784, 448, 160, 10)
@@ -274,13 +274,13 @@ def alone(folder: Path, source: Source, runs: int, agents: int, ssh: bool) -> No
     with ExitStack() as stack:
         (folder / "sshd").mkdir()
         server = stack.enter_context(sshd.running(folder / "sshd")) if ssh else None
-        ours = Ours(stack.enter_context(running(folder / "farm", **TIMING)), source, agents, server)
+        ours = Ours(stack.enter_context(served(folder / "farm")), source, agents, server)
         rates = alternate(runs, ours=ours.rate)
     report(max(rates["ours"]), None, {"cpu": ours.busy()}, ours.cpu())
 
 
 def by_folder(folder: Path, source: Source, runs: int) -> None:
-    with running(folder / "farm", **TIMING) as farm:
+    with served(folder / "farm") as farm:
         ours = Ours(farm, source)
         plain = Plain(ours.plan(), folder / "plain")
         print(f"numpy's best batch is {plain.batch}", flush=True)
@@ -302,7 +302,7 @@ def over_ssh(folder: Path, source: Source, runs: int) -> None:
     import msgspec
 
     (folder / "sshd").mkdir()
-    with sshd.running(folder / "sshd") as server, running(folder / "farm", **TIMING) as farm:
+    with sshd.running(folder / "sshd") as server, served(folder / "farm") as farm:
         ours = Ours(farm, source, server=server)
         plan = ours.plan()
         make = partial(inferring, msgspec.convert(plan.work.params, InferParams), ours.job_file.parent / "net.npz")
@@ -321,7 +321,7 @@ def several(folder: Path, source: Source, runs: int, agents: int) -> None:
 
 
 def _once(folder: Path, source: Source, agents: int) -> float:
-    with tempfile.TemporaryDirectory(dir=folder) as here, running(Path(here) / "farm", **TIMING) as farm:
+    with tempfile.TemporaryDirectory(dir=folder) as here, served(Path(here) / "farm") as farm:
         return Ours(farm, source, agents).rate()
 
 

@@ -28,9 +28,9 @@ import numpy as np
 import psutil
 
 from benchmarks.measure import CORES, machine, report
-from benchmarks.served import TIMING
+from benchmarks.served import served
 from tests.support import sshd
-from tests.support.farm import FarmHarness, running, until
+from tests.support.farm import FarmHarness, until
 from tests.support.sshd import HOST, Sshd
 
 ROW_BYTES = 1 << 20
@@ -162,7 +162,7 @@ def main() -> None:
         folder = Path(made)
         write_source(folder / "source.npy", given.gib)
         server = stack.enter_context(sshd.running(folder / "sshd")) if given.ssh else None
-        farm = stack.enter_context(running(folder / "farm", **TIMING))
+        farm = stack.enter_context(served(folder / "farm"))
         sides = measure(farm, server, folder / "source.npy", given)
     if not all(those for side in sides.values() for those in side.tenths[EARLY:]):
         raise SystemExit("a tenth of the source went by without a sample: take more --gib")

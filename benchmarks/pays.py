@@ -30,10 +30,10 @@ import numpy as np
 
 from benchmarks import shaped
 from benchmarks.measure import CORES, give_up, machine, report
-from benchmarks.served import TIMING, finish
+from benchmarks.served import finish, served
 from muster.agent.commands.status import state_of
 from muster.coordinator.submission.makespan import FarmMachine, InputLeft, makespan
-from tests.support.farm import FarmHarness, running, until
+from tests.support.farm import FarmHarness, until
 from tests.support.sshd import HOST
 
 MB = 1_000_000
@@ -166,7 +166,7 @@ def measure(folder: Path, given: argparse.Namespace) -> list[Cell]:
     for link in given.links:
         with ExitStack() as stack:
             cores = [stack.enter_context(one_core(f"{link}-{core}", core)) for core in range(2)]
-            farm = stack.enter_context(running(folder / f"farm-{link}", **TIMING))
+            farm = stack.enter_context(served(folder / f"farm-{link}"))
             net = stack.enter_context(shaped.running(folder / f"sshd-{link}", link, ["far"], farm.marked))
             field = Field(farm, net, cores)
             cells += [field.cell(link, ms, given.seconds, given.runs) for ms in given.ms]

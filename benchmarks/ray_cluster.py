@@ -28,12 +28,12 @@ import numpy as np
 
 from benchmarks.fed import clustering, kernel, open_kernel
 from benchmarks.measure import add_no_peer, alternate, give_up, machine, report
-from benchmarks.served import TIMING, finish
+from benchmarks.served import finish, served
 from muster.coordinator.commands.submit import submit
 from muster.jobs.contract.plan import Window, decode_plan
 from muster.jobs.sources.read_rows import read_window
 from tests.support import netns, ray_cluster
-from tests.support.farm import FarmHarness, running, until
+from tests.support.farm import FarmHarness, until
 from tests.support.ray_cluster import RayCluster
 
 NODES = 4
@@ -186,7 +186,7 @@ def measure(folder: Path, given: argparse.Namespace) -> None:
     clusters = fitting_clusters()
     job_file = write_job(folder / "job", given.shards, clusters)
     groups = [] if given.no_peer else [int(text) for text in given.group.split(",")]
-    with running(folder / "farm", **TIMING) as farm, ray_cluster.running(folder) as cluster:
+    with served(folder / "farm") as farm, ray_cluster.running(folder) as cluster:
         for _ in range(NODES):
             cluster.add(cpus=1, hidden=[] if given.shared else [folder / "job" / "source"])
         ours = Ours(farm, cluster, job_file, given.shards)

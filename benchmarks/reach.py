@@ -35,13 +35,13 @@ import numpy as np
 from benchmarks import goal, pattern, shaped
 from benchmarks.goal import Judge, Reached
 from benchmarks.measure import CORES, machine, report
-from benchmarks.served import TIMING, finish
+from benchmarks.served import finish, served
 from benchmarks.shaped import Shaped
 from benchmarks.train import Batches, model_of
 from muster.jobs.training.data.dataset import Data
 from muster.jobs.training.params import DataSpec, TrainParams
 from tests.support import netns
-from tests.support.farm import FarmHarness, running, until
+from tests.support.farm import FarmHarness, until
 from tests.support.netns import Machine
 from tests.support.sshd import HOST
 
@@ -165,7 +165,7 @@ def over_a_link(folder: Path, given: argparse.Namespace) -> None:
     found = goal.laid(spec, folder)
     names = [f"agent{number}" for number in range(AGENTS)]
     with (
-        running(folder / "farm", **TIMING) as farm,
+        served(folder / "farm") as farm,
         shaped.running(folder / "sshd", given.link, names, farm.marked) as net,
     ):
         sides, ours = Sides(net.machines[0]), Ours(farm, spec, given.target)
@@ -195,7 +195,7 @@ def on_one_machine(folder: Path, given: argparse.Namespace) -> None:
     spec = goal.mnist()
     found = goal.laid(spec, folder)
     sides = Sides()
-    with running(folder / "farm", **TIMING) as farm:
+    with served(folder / "farm") as farm:
         ours = Ours(farm, spec, given.target)
         ours.join_near()
         for seed in range(1, given.seeds + 1):

@@ -24,9 +24,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.measure import CORES, add_no_peer, alternate, machine, report
-from benchmarks.served import TIMING, processor_seconds
+from benchmarks.served import processor_seconds, served
 from muster.jobs.common import launch
-from tests.support.farm import FarmHarness, running, until
+from tests.support.farm import FarmHarness, until
 
 FILE_BYTES = 64 << 10
 FEW = 10
@@ -90,7 +90,7 @@ def numbers(count: int) -> list[str]:
 
 
 def measure(folder: Path, commands: int, files: int, runs: int, with_peer: bool) -> None:
-    with running(folder / "farm", **TIMING) as farm:
+    with served(folder / "farm") as farm:
         made = Runs(farm, folder / "here")
         sides: dict[str, Callable[[], float]] = {"ours": lambda: commands / made.ours(commands)}
         if with_peer:

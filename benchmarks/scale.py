@@ -39,7 +39,7 @@ import numpy as np
 import xxhash
 
 from benchmarks.measure import add_no_peer, machine, report, tree_seconds
-from benchmarks.served import TIMING
+from benchmarks.served import TIMING, served
 from muster import VERSION
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
@@ -49,7 +49,7 @@ from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import Output
 from muster.jobs.parts.part_file import Index, PartEntry, encode_index, tail_of
 from muster.jobs.workbench.fingerprint import fingerprint
-from tests.support.farm import FarmHarness, running
+from tests.support.farm import FarmHarness
 
 WORK = "def same(rows):\n    return rows\n"
 OUTPUTS = (Output("out", "rows", "<f4", (1,)),)
@@ -388,7 +388,7 @@ def main() -> None:
     print(machine(), flush=True)
     folder = Path(tempfile.mkdtemp(prefix="muster-bench-"))
     try:
-        with running(folder / "farm", **TIMING) as farm:
+        with served(folder / "farm") as farm:
             curve, parts = asyncio.run(measure(farm, given))
     finally:
         shutil.rmtree(folder, ignore_errors=True)

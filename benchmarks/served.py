@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from benchmarks.measure import CORES, tree_seconds
-from tests.support.farm import FarmHarness, until
+from tests.support.farm import FarmHarness, running, until
 
 TIMING = {"heartbeat": 5.0, "lease": 60.0, "tick": 1.0}  # as served by default
 ASK_SECONDS = 0.1  # each answer takes processor time from what is measured
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[FarmHarness]:
+    """A farm served as by default. Its agents have one kind of workers from their start: left to themselves they go
+    over to Ray in the middle of what is measured, and a start of Ray takes three processor seconds."""
+    with running(folder, **TIMING, pool=os.environ.get("MUSTER_POOL", "ray")) as farm:
+        yield farm
 
 
 def finish(farm: FarmHarness, job: str) -> None:

@@ -25,7 +25,7 @@ import msgspec
 
 from benchmarks import datasets
 from benchmarks.measure import CORES, machine
-from benchmarks.served import TIMING, finish
+from benchmarks.served import finish, served
 from muster.jobs.common.errors import NotFoundError
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.training import plots, report
@@ -33,7 +33,7 @@ from muster.jobs.training.data import named_sets
 from muster.jobs.training.params import TrainParams
 from muster.jobs.training.progress import BestMark, Point
 from muster.jobs.training.report import TrainingRun
-from tests.support.farm import FarmHarness, running, until
+from tests.support.farm import FarmHarness, until
 from tests.support.simulated import SimulatedAgent
 
 LAYERS = [64]  # small, for all simulated machines share this one's cores
@@ -59,7 +59,7 @@ class SlowAgent(SimulatedAgent):
 @contextmanager
 def farm_of(folder: Path, workers: int, rows: int, row_seconds: float | None) -> Iterator[FarmHarness]:
     """A farm with so many machines: real ones, or ones whose compute time is simulated."""
-    with running(folder, **TIMING) as farm:
+    with served(folder) as farm:
         for number in range(workers):
             if row_seconds is None:
                 farm.join(f"w{number}", "--cpus", "1")

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.measure import alternate, machine, report
-from benchmarks.served import TIMING, finish
-from tests.support.farm import FarmHarness, running, until
+from benchmarks.served import finish, served
+from tests.support.farm import FarmHarness, until
 
 VARIABLE = "BENCH_SHARD_SECONDS"
 WORK = f"""import os
@@ -78,7 +78,7 @@ def main() -> None:
     options.add_argument("--runs", type=int, default=3)
     given = options.parse_args()
     print(machine(), flush=True)
-    with tempfile.TemporaryDirectory(prefix="muster-bench-") as made, running(Path(made) / "farm", **TIMING) as farm:
+    with tempfile.TemporaryDirectory(prefix="muster-bench-") as made, served(Path(made) / "farm") as farm:
         ours = Ours(farm, given.shards, given.seconds, given.slower)
         rates = alternate(given.runs, ours=ours.rate)
     gaps = {"best": round(min(ours.gaps), 2), "worst": round(max(ours.gaps), 2)}

@@ -28,13 +28,13 @@ import msgspec
 import numpy as np
 
 from benchmarks.measure import CORES, add_no_peer, alternate, machine, report
-from benchmarks.served import TIMING, finish, processor_seconds
+from benchmarks.served import finish, processor_seconds, served
 from muster.jobs.training.data import dataset
 from muster.jobs.training.data.dataset import Data, Feeder
 from muster.jobs.training.params import DataSpec, TrainParams
 from muster.jobs.training.steps.models import TrainableModel, open_model
 from tests.support import sshd
-from tests.support.farm import FarmHarness, running, until
+from tests.support.farm import FarmHarness, until
 from tests.support.sshd import HOST
 
 ROWS = 20_000
@@ -229,7 +229,7 @@ def measure_scaling(folder: Path, given: argparse.Namespace) -> None:
     with server_config(folder, given.ssh) as config:
 
         def rate(name: str, workers: int) -> float:
-            with running(folder / f"{name}{len(spent[name])}", **TIMING) as farm:
+            with served(folder / f"{name}{len(spent[name])}") as farm:
                 side = Ours(farm, folder, given, config, workers)
                 found = side.rate()
             spent[name].append(side.least())
@@ -248,7 +248,7 @@ def measure(folder: Path, given: argparse.Namespace) -> None:
     found = dataset.load(params_of(folder, given, 1).data, folder)
     dataset.write(found, folder / "data")
     params = msgspec.structs.replace(params_of(folder, given, 1), facts=found.facts, local_steps=1)
-    with server_config(folder, given.ssh) as config, running(folder / "farm", **TIMING) as farm:
+    with server_config(folder, given.ssh) as config, served(folder / "farm") as farm:
         ours = Ours(farm, folder, given, config)
         peers = {
             "ray": lambda: ray_rate(folder, params, given.rounds),

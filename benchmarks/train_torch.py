@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import CORES, alternate, give_up, machine, report
-from benchmarks.served import TIMING, finish
+from benchmarks.served import finish, served
 from tests.support import sshd
-from tests.support.farm import FarmHarness, running, until
+from tests.support.farm import FarmHarness, until
 from tests.support.proxy import Proxy
 from tests.support.sshd import HOST, Sshd
 
@@ -150,7 +150,7 @@ def main() -> None:
         write_data(folder)
         server = stack.enter_context(sshd.running(folder / "sshd"))
         relays = [stack.enter_context(contextlib.closing(Proxy(server.port))) for _ in range(AGENTS)]
-        farm = stack.enter_context(running(folder / "farm", **TIMING))
+        farm = stack.enter_context(served(folder / "farm"))
         plain, ours = Plain(folder, given), Ours(farm, server, relays, folder, given)
         rates = alternate(given.runs, ours=ours.rate, plain=plain.rate)
     parts = {

@@ -31,13 +31,13 @@ import numpy as np
 from benchmarks import trials
 from benchmarks.infer import ray_running
 from benchmarks.measure import CORES, add_no_peer, give_up, machine, report
-from benchmarks.served import TIMING, finish
+from benchmarks.served import finish, served
 from muster.jobs.common.errors import SourceError
 from muster.jobs.training.data import dataset
 from muster.jobs.training.params import DataSpec
 from muster.jobs.tuning.searchers import Configurations
 from muster.jobs.tuning.space import Space
-from tests.support.farm import FarmHarness, running, until
+from tests.support.farm import FarmHarness, until
 
 PARTS = ("short", "study", "first", "equal", "halving")
 SLOTS = 2
@@ -128,7 +128,7 @@ class Ours:
 
 @contextmanager
 def ours_running(agents: int = SLOTS, cpus: int = 1) -> Iterator[Ours]:
-    with tempfile.TemporaryDirectory(prefix="muster-tune-") as folder, running(Path(folder) / "farm", **TIMING) as farm:
+    with tempfile.TemporaryDirectory(prefix="muster-tune-") as folder, served(Path(folder) / "farm") as farm:
         yield Ours(farm, agents, cpus)
 
 

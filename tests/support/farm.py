@@ -71,11 +71,15 @@ class FarmHarness:
     """One root, its daemon and its agents. `lease`, `heartbeat` and `tick` are seconds and may be changed between
     starts, as may `env`, what its processes' environment has more than ours, and `cwd`, where they are started."""
 
-    def __init__(self, folder: Path, lease: float = 30.0, heartbeat: float = 0.5, tick: float = 0.1) -> None:
+    def __init__(
+        self, folder: Path, lease: float = 30.0, heartbeat: float = 0.5, tick: float = 0.1, pool: str = ""
+    ) -> None:
+        """`pool`: of its agents, where `join` does not say it; "": as the environment says, or as it comes."""
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.root = roots.find(folder / "root")
         self.lease, self.heartbeat, self.tick = lease, heartbeat, tick
+        self.pool = pool
         self.env: dict[str, str] = {}
         self.cwd = Path("/")
         self.daemon: subprocess.Popen[bytes] | None = None
@@ -152,7 +156,7 @@ class FarmHarness:
     def marked(self) -> dict[str, str]:
         """What it finds its processes by, for those that somebody else starts for it."""
         self.temp.mkdir(mode=0o700, exist_ok=True)
-        pool = os.environ.get("MUSTER_POOL")  # as `conftest` says
+        pool = self.pool or os.environ.get("MUSTER_POOL")  # as `conftest` says
         return {MARK: self._mark, "TMPDIR": str(self.temp), **({"MUSTER_POOL": pool} if pool else {})}
 
     def coordinator(self, *args: str) -> subprocess.CompletedProcess[str]:

@@ -62,7 +62,7 @@ from muster.agent.host.cpu_shares import CpuShare
 from muster.agent.host.taken_kinds import Takes
 from muster.agent.links.base import Link
 from muster.agent.pool import cleanup
-from muster.agent.pool.controller import PoolController, PoolNews
+from muster.agent.pool.controller import PoolController
 from muster.agent.pool.interface import LOST_HINT, PoolKind
 from muster.agent.pool.ray_cluster import Cluster
 from muster.agent.spool.paths import Spool
@@ -112,7 +112,7 @@ class AgentProcess:
         self._spool = spool
         self._link = link
         self._link.hand_over(spool.tmp)
-        self._inbox: queue.SimpleQueue[Event | PoolNews] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._control = Control(link, self._inbox.put)
         bandwidth = Bandwidth(settings.bandwidth)
         self._pushing = Pushing(link, spool, bandwidth, self._inbox.put)
@@ -221,13 +221,12 @@ class AgentProcess:
 
     def _step(self, seconds: float) -> None:
         try:
-            news = self._inbox.get(timeout=seconds)
+            event = self._inbox.get(timeout=seconds)
         except queue.Empty:
             self._handle(Ticked())
         else:
-            event = self._pool_controller.translate(news) if isinstance(news, PoolNews) else news
-            if event is not None and not (isinstance(event, PackagesCame) and not self._take_packages(event)):
-                self._handle(event)
+            if not isinstance(event, PackagesCame) or self._take_packages(event):
+                self._handle(self._pool_controller.completed(event))
         self._look_around(time.monotonic())
 
     def _handle(self, event: Event) -> None:

@@ -27,7 +27,8 @@ import msgspec
 import psutil
 
 from benchmarks.measure import CORES, add_no_peer, alternate, machine, report, tree_seconds
-from muster.agent.pool.interface import BatchDone, Needs, PoolEvent, SlotUp, Workers
+from muster.agent.core.events import BatchEnded, Needs, PoolEvent, SlotUp
+from muster.agent.pool.interface import Workers
 from muster.agent.pool.pool import Pool
 from muster.agent.pool.processes import Processes
 from muster.agent.pool.ray_local import LocalRay
@@ -81,7 +82,7 @@ class Tried:
             self.tickets += 1
             self.pool.submit(0, self.tickets, self.batch, Needs())
             event = self.events.get(timeout=60)
-            assert isinstance(event, BatchDone), event
+            assert isinstance(event, BatchEnded), event
             self.latencies.append(time.monotonic() - begun)
         seconds = time.monotonic() - began
         self.cpu.append((tree_seconds(os.getpid()) - before) / count)

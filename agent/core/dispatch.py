@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import inf
 
 import msgspec
 
 from muster.agent.core import disk_budget
 from muster.agent.core.actions import Delete, Freeze, Kill, KillReason, Run, Tell, Thaw
-from muster.agent.core.events import BatchEnded, Kept, SlotGone, SlotsSeen, WorkerDied
+from muster.agent.core.events import BatchEnded, Kept, Needs, SlotGone, SlotsSeen, WorkerDied
 from muster.agent.core.layers import HeldLayer
 from muster.agent.core.slots import Flight, Slot, Slots, given_for, needs_of
 from muster.agent.core.state import State
@@ -94,9 +94,9 @@ def _launch(state: State, slot: Slot, holding: HeldLayer, count: int, now: float
     state.emit(run)
 
 
-def demand(state: State) -> dict[tuple[int, int, int | None], int]:
+def demand(state: State) -> dict[Needs, int]:
     """What workers there is work for, the longest waiting first, within what is lent."""
-    found: dict[tuple[int, int, int | None], int] = {}
+    found: dict[Needs, int] = {}
     left = 0 if state.disk.full else state.slots.lent
     for holding in sorted(state.holdings.values(), key=lambda holding: holding.waiting_since):
         count = min(holding.count, left // holding.cpus)
@@ -281,7 +281,7 @@ def gone(state: State, event: SlotGone, now: float) -> None:
         _after(state, flight, NOTHING, False, now)
 
 
-def _rescue(state: State, flight: Flight, kept: dict[int, Kept], now: float) -> None:
+def _rescue(state: State, flight: Flight, kept: Mapping[int, Kept], now: float) -> None:
     """Results the worker had committed before it died count like any others."""
     if part := kept.get(flight.ticket):
         seconds = flight.expected or 0.0

@@ -17,12 +17,16 @@ Attempt = tuple[int, int]  # (boot, attempt) of a grant; a later grant of a shar
 Why = Literal["cut", "full", "changed", "gone", "no-session", "refused"]
 
 
-# --- events ---------------------------------------------------------------------------------------------
+# --- of the pool ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Ticked:
-    """Nothing happened but time."""
+class Needs:
+    """What a worker must be given for the batches of a job."""
+
+    cpus: int = 1
+    gpus: int = 0
+    memory: int | None = None  # bytes; None: the job does not say
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class SlotUp:
 
     slot: int
     place: str = ""  # the name of the machine it is on; "" for this one
-    given: tuple[int, int, int | None] | None = None  # cpus, gpus, memory of its worker; None: it takes any batch
+    given: Needs | None = None  # what batches must need that it runs; None: whatever they do
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,8 @@ class PlaceRefused:
 
 @dataclass(frozen=True)
 class SlotGone:
-    """A slot has no worker, and nothing of these batches was run, nor will be: they may go elsewhere."""
+    """A slot has no worker, and there may not be another; nothing of these batches was run, nor will be: they may go
+    elsewhere. A SlotUp may follow all the same."""
 
     slot: int
     why: str
@@ -72,6 +77,49 @@ class PoolLost:
 
 
 @dataclass(frozen=True)
+class BatchEnded:
+    """A batch ran to its end, whatever became of its shards."""
+
+    ticket: int
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a dead worker's batch had committed locally before it died."""
+
+    numbers: tuple[int, ...]
+    rows: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class WorkerDied:
+    """A slot's worker is gone; of its batches the first was running. Told after all that the worker said, and before
+    another runs anything in that slot. Another takes its place by itself, and a SlotUp says when it is there."""
+
+    slot: int
+    tickets: tuple[int, ...]  # of the batches it had; others may wait for its successor already
+    reason: str
+    ours: bool  # whether we killed it
+    # What the files it left say of its end:
+    running: tuple[int, int, int] | None = None  # (number, boot, attempt) of the shard it was running, by its mark
+    kept: Mapping[int, Kept] = field(default_factory=dict)  # by ticket
+    short: bool = False  # whether the kernel took it because this machine's limit of memory was reached
+
+
+PoolEvent = SlotUp | PoolOpened | PlaceRefused | SlotGone | PoolFellBack | PoolLost | BatchEnded | WorkerDied
+
+
+# --- of all else ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ticked:
+    """Nothing happened but time."""
+
+
+@dataclass(frozen=True)
 class LinkUp:
     """A control channel is open and its greeting was read."""
 
@@ -91,36 +139,6 @@ class Heard:
     """The answer to what was last said."""
 
     message: Welcome | News | Rejected | Bye
-
-
-@dataclass(frozen=True)
-class BatchEnded:
-    """A worker finished a call."""
-
-    ticket: int
-    outcome: Outcome
-
-
-@dataclass(frozen=True)
-class Kept:
-    """What a dead worker's batch had committed locally before it died."""
-
-    numbers: tuple[int, ...]
-    rows: int
-    nbytes: int
-
-
-@dataclass(frozen=True)
-class WorkerDied:
-    """A slot's worker is gone. Another takes its place by itself, and a SlotUp says when it is there."""
-
-    slot: int
-    tickets: tuple[int, ...]  # of the batches it had; others may wait for its successor already
-    running: tuple[int, int, int] | None  # (number, boot, attempt) of the shard it was running, by its mark
-    ours: bool  # whether we killed it
-    reason: str
-    kept: dict[int, Kept] = field(default_factory=dict)  # by ticket
-    short: bool = False  # whether the kernel took it because this machine's limit of memory was reached
 
 
 @dataclass(frozen=True)
@@ -247,18 +265,11 @@ class Lent:
 
 
 Event = (
-    Ticked
-    | SlotUp
-    | PoolOpened
-    | PlaceRefused
-    | SlotGone
-    | PoolFellBack
-    | PoolLost
+    PoolEvent
+    | Ticked
     | LinkUp
     | LinkDown
     | Heard
-    | BatchEnded
-    | WorkerDied
     | PackagesCame
     | SlotsSeen
     | SpaceSeen

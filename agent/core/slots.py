@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from muster.agent.core.actions import KillReason
-from muster.agent.core.events import Attempt
+from muster.agent.core.events import Attempt, Needs
 from muster.agent.core.layers import HeldLayer
 from muster.coordinator.protocol.control import LayerInfo
 from muster.jobs.common.retry_delay import RetryDelay
@@ -57,7 +57,7 @@ class Slot:
     number: int
     worker: Literal["none", "coming", "up"] = "none"  # batches are submitted to one that is up; one comes after a death
     place: str = ""  # the machine that its worker is on; "" for this one
-    given: tuple[int, int, int | None] | None = None  # what its worker has for itself; None: it takes any batch
+    given: Needs | None = None  # what its worker has for itself; None: it takes any batch
     flights: list[Flight] = field(default_factory=list)
     last_layer: str | None = None
     killing: KillReason | None = None  # why we are having its worker killed; None while we are not
@@ -112,9 +112,9 @@ def needs_of(info: LayerInfo) -> tuple[object, ...]:
     return info.job, *info.work.takes
 
 
-def given_for(info: LayerInfo) -> tuple[int, int, int | None]:
+def given_for(info: LayerInfo) -> Needs:
     """What a worker must have for a layer's shards, where it has something for itself."""
-    return info.work.cpus, info.work.gpus, info.work.memory
+    return Needs(info.work.cpus, info.work.gpus, info.work.memory)
 
 
 class Slots:
@@ -172,7 +172,7 @@ class Slots:
         self.lent = cpus
         self._reach(cpus)
 
-    def up(self, number: int, place: str, given: tuple[int, int, int | None] | None) -> None:
+    def up(self, number: int, place: str, given: Needs | None) -> None:
         """It has a worker. A pool may have more slots than we know of."""
         self._reach(number + 1)
         slot = self.every[number]

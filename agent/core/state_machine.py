@@ -18,6 +18,7 @@ from muster.agent.core.events import (
     LinkDown,
     LinkFailed,
     LinkUp,
+    Needs,
     NotPulled,
     PackagesCame,
     PartDamaged,
@@ -84,7 +85,7 @@ class Snapshot:
     lasting: bool  # whether there is none until a person does something about it
     ready: bool  # whether a slot is up
     busy: tuple[int, ...]  # slots with a batch in flight
-    demand: Mapping[tuple[int, int, int | None], int]  # what workers there is work for: cpus, gpus, memory → how many
+    demand: Mapping[Needs, int]  # what workers there is work for, and how many
     why_idle: str  # in a few words, for people; "" while it works
     running: int  # shards in a batch whose run of them counts
     waiting: int
@@ -524,11 +525,11 @@ def _why_nothing_runs(state: State) -> str:
 def _asked_for(state: State) -> str:
     """The workers that are to come."""
     texts = []
-    for (cpus, gpus, memory), count in dispatch.demand(state).items():
+    for needs, count in dispatch.demand(state).items():
         each = [
-            counted(cpus, "cpu"),
-            *([counted(gpus, "gpu")] if gpus else []),
-            *([format_size(memory)] if memory else []),
+            counted(needs.cpus, "cpu"),
+            *([counted(needs.gpus, "gpu")] if needs.gpus else []),
+            *([format_size(needs.memory)] if needs.memory else []),
         ]
         texts.append(f"{counted(count, 'worker')} with {' and '.join(each)}")
     return f"asked for {', '.join(texts)}" if texts else "nothing is asked for"

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from muster.agent.core.events import PoolEvent, PoolLost
 from muster.agent.doctor.checklist import Checklist, Rung
-from muster.agent.pool.interface import LOST_HINT, PoolEvent, PoolLost, Workers
+from muster.agent.pool.interface import LOST_HINT, Workers
 from muster.agent.spool import owner as owners
 from muster.agent.spool.paths import check_usable, nearest
 from muster.jobs.common import filesystems

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from muster.agent.core.actions import Kill, Run
@@ -12,13 +12,10 @@ from muster.agent.core.events import (
     BatchEnded,
     Event,
     Kept,
-    PlaceRefused,
-    PoolFellBack,
-    PoolLost,
-    PoolOpened,
+    Needs,
+    PoolEvent,
     SlotGone,
     SlotsSeen,
-    SlotUp,
     SlotView,
     WorkerDied,
 )
@@ -27,7 +24,7 @@ from muster.agent.host import priority
 from muster.agent.host.taken_kinds import Takes
 from muster.agent.pool import interface
 from muster.agent.pool.demand import Demand
-from muster.agent.pool.interface import Needs, PoolKind
+from muster.agent.pool.interface import PoolKind
 from muster.agent.pool.pool import Pool
 from muster.agent.pool.processes import Processes
 from muster.agent.pool.ray_cluster import Cluster, ClusterRay
@@ -49,14 +46,6 @@ NOT_WEIGHED = weigh.TreeUsage(0, 0.0)
 log = logging.getLogger("muster.pool")
 
 
-@dataclass(frozen=True)
-class PoolNews:
-    """An event of the pool, with the dead worker's mark as it was then: the next worker writes its own over it."""
-
-    event: interface.PoolEvent
-    marked: slot_marker.Marked | None = None
-
-
 class PoolController:
     """The pool, and the files its workers need. All but the pool's own callback is for the main thread."""
 
@@ -68,7 +57,7 @@ class PoolController:
         packs: Path | None,
         pythons: Mapping[str, str],
         takes: Takes,
-        put: Callable[[PoolNews], None],
+        put: Callable[[PoolEvent], None],
         cluster: Cluster | None = None,
     ) -> None:
         self._spool = spool
@@ -99,13 +88,12 @@ class PoolController:
         ray = LocalRay(slots, log, gpus=tuple(who.gpus), memory=who.memory)
         return Pool(run, slots, self._on_event, ray, None if kind == "ray" else processes)
 
-    def _on_event(self, event: interface.PoolEvent) -> None:
-        """On the pool's thread."""
-        marked = None
-        if isinstance(event, interface.WorkerDied):
-            marked = slot_marker.read(self._spool.mark(event.slot))
+    def _on_event(self, event: PoolEvent) -> None:
+        """On the pool's thread: the next worker writes its own mark over the dead one's."""
+        if isinstance(event, WorkerDied):
+            event = replace(event, running=_running(slot_marker.read(self._spool.mark(event.slot))))
             reaper.sweep(self._spool.scratch(event.slot))
-        self._put(PoolNews(event, marked))
+        self._put(event)
 
     def learn(self, envs: Mapping[str, Environment]) -> None:
         """What the environments have from now on, as the next hello says it."""
@@ -132,12 +120,12 @@ class PoolController:
             self.pool.submit(run.slot, run.ticket, batch, Needs(work.cpus, work.gpus, work.memory))
         except MusterError as error:
             del self._flying[run.ticket]
-            return WorkerDied(run.slot, (run.ticket,), None, True, error.message)
+            return WorkerDied(run.slot, (run.ticket,), error.message, ours=True)
         return None
 
-    def ask(self, demand: Mapping[tuple[int, int, int | None], int], now: float) -> None:
+    def ask(self, demand: Mapping[Needs, int], now: float) -> None:
         """Have workers where they come on demand."""
-        self.pool.ask(self._demand.now({Needs(*given): count for given, count in demand.items()}, now))
+        self.pool.ask(self._demand.now(demand, now))
 
     def kill(self, kill: Kill) -> None:
         log.info("killing the worker of slot %d: %s", kill.slot, kill.why)
@@ -237,40 +225,27 @@ class PoolController:
 
     # --- what came of it ---
 
-    def translate(self, news: PoolNews) -> Event | None:
-        """As the core knows it."""
-        match news.event:
-            case interface.BatchDone(_, ticket, outcome):
-                self._oom_kills.look()
-                run = self._flying.pop(ticket, None)
-                return BatchEnded(run.ticket, outcome) if run else None
-            case interface.WorkerDied():
-                return self._death(news.event, news.marked)
-            case interface.SlotUp(slot, place, _, given):
-                return SlotUp(slot, place, (given.cpus, given.gpus, given.memory) if given is not None else None)
-            case interface.PoolOpened():
-                return PoolOpened()
-            case interface.PlaceRefused(place, why):
-                return PlaceRefused(place, why)
-            case interface.SlotGone(slot, why, tickets):
-                for ticket in tickets:
+    def completed(self, event: Event) -> Event:
+        """An event on its way to the core, a death with what was left of its batches. Batches that are told of are
+        under way no more."""
+        match event:
+            case BatchEnded(ticket):
+                if self._flying.pop(ticket, None) is not None:
+                    self._oom_kills.look()
+            case SlotGone():
+                for ticket in event.tickets:
                     self._flying.pop(ticket, None)
-                return SlotGone(slot, why, tickets)
-            case interface.FellBack(why):
-                return PoolFellBack(why)
-            case interface.PoolLost(reason, error):
-                return PoolLost(reason, error)
+            case WorkerDied():
+                return self._death(event)
+        return event
 
-    def _death(self, died: interface.WorkerDied, marked: slot_marker.Marked | None) -> WorkerDied:
-        taken = "" if died.killed_by_us else self._oom_kills.said(self._weights.get(died.slot, 0))
+    def _death(self, died: WorkerDied) -> WorkerDied:
+        taken = "" if died.ours else self._oom_kills.said(self._weights.get(died.slot, 0))
         reason = taken or died.reason
         log.warning("the worker of slot %d died: %s", died.slot, reason)
         runs = [run for ticket in died.tickets if (run := self._flying.pop(ticket, None))]
         kept = {run.ticket: found for run in runs if (found := self._kept(run))}
-        running = _running(marked)
-        tickets = tuple(run.ticket for run in runs)
-        short = bool(taken) and cgroups.memory_limit() is not None
-        return WorkerDied(died.slot, tickets, running, died.killed_by_us, reason, kept, short)
+        return replace(died, reason=reason, kept=kept, short=bool(taken) and cgroups.memory_limit() is not None)
 
     def _kept(self, run: Run) -> Kept | None:
         """What the worker had committed of this batch, if it had."""

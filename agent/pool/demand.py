@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from muster.agent.pool.interface import Needs
+from muster.agent.core.events import Needs
 
 IDLE_SECONDS = 60.0  # without work, after which a worker ends: a cluster shrinks by what nobody holds
 

@@ -1,6 +1,7 @@
-"""A pool's two ports: `Pool`, what the agent asks and is told of slots; `Workers`, how worker processes come to be.
+"""A pool's two ports: `Pool`, what the agent asks of slots; `Workers`, how worker processes come to be.
 
-`pool` stands between them and is the one implementation of the upper; `controller` chooses one of the lower.
+`pool` stands between them and is the one implementation of the upper; `controller` chooses one of the lower. What is
+told of slots are events of the agent's core, and has no types of its own here.
 """
 
 from __future__ import annotations
@@ -10,105 +11,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias, get_args
 
+from muster.agent.core.events import Needs, PlaceRefused
 from muster.jobs.common.errors import MusterError
 from muster.jobs.common.processes import ProcessId
-from muster.jobs.workbench.batch import Batch, Outcome
+from muster.jobs.workbench.batch import Batch
 
 PoolKind = Literal["ray", "processes"]
 POOL_KINDS: tuple[PoolKind, ...] = get_args(PoolKind)
 LOST_HINT = "check free memory, /dev/shm, `ulimit -u` and /tmp; agent.log may say more"  # of a PoolLost with no error
 
 
-@dataclass(frozen=True)
-class Needs:
-    """What a worker must be given for the batches of a job."""
-
-    cpus: int = 1
-    gpus: int = 0
-    memory: int | None = None  # bytes; None: the job does not say
-
-
 # --- the upper port: slots ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class SlotUp:
-    """A slot has a worker that said its first word. Batches may be submitted to it until a WorkerDied or SlotGone of
-    that slot, or a PoolLost."""
-
-    slot: int
-    place: str = ""  # the name of the machine it is on; "" for this one
-    pid: int | None = None  # of the worker; None where it is not on this machine
-    given: Needs | None = None  # what batches must need that it runs; None: whatever they do
-
-
-@dataclass(frozen=True)
-class PoolOpened:
-    """Of a pool whose workers are started as work asks for them: `ask` may be heard now."""
-
-
-@dataclass(frozen=True)
-class PlaceRefused:
-    """Nothing is run on a machine that the pool could have used."""
-
-    place: str
-    why: str
-
-
-@dataclass(frozen=True)
-class BatchDone:
-    """A batch ran to its end, whatever became of its shards."""
-
-    slot: int
-    ticket: int
-    outcome: Outcome
-
-
-@dataclass(frozen=True)
-class WorkerDied:
-    """A slot's worker is gone; of its batches the first was running. Told after all that the worker said, and before
-    another runs anything in that slot. Another is started, and a SlotUp follows."""
-
-    slot: int
-    tickets: tuple[int, ...]
-    reason: str
-    killed_by_us: bool
-
-
-@dataclass(frozen=True)
-class SlotGone:
-    """A slot has no worker, and there may not be another; what was submitted to it and has not been told of was not
-    run, and will not be. A SlotUp may follow all the same."""
-
-    slot: int
-    why: str
-    tickets: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class PoolLost:
-    """No worker is left, and none is started; a WorkerDied for each slot that had batches came before. `stop` it;
-    `start` begins anew. With an `error`, that would fail again."""
-
-    reason: str
-    error: MusterError | None = None
-
-
-@dataclass(frozen=True)
-class FellBack:
-    """The workers that were wanted cannot be had; those of another sort have all slots from now on."""
-
-    why: str
-
-
-PoolEvent: TypeAlias = FellBack | SlotUp | PoolOpened | PlaceRefused | BatchDone | WorkerDied | SlotGone | PoolLost
-
-
 class Pool(Protocol):
-    """Slots with a worker each. What becomes of slots and batches comes as events, one at a time."""
+    """Slots with a worker each. What becomes of slots and batches comes as events of the core's, one at a time."""
 
     def start(self) -> None:
-        """Begin to start workers, and return at once. A SlotUp follows for each slot, or a PoolLost."""
+        """Begin to start workers, and return at once. A SlotUp follows for each slot, or a PoolLost: after that `stop`
+        it, and `start` begins anew."""
 
     def want(self, slots: int) -> None:
         """So many slots at least."""
@@ -121,7 +42,7 @@ class Pool(Protocol):
         slot that is not up nobody submits, but the news of that may be under way: then it waits for the next worker."""
 
     def kill(self, slot: int) -> None:
-        """SIGKILL a slot's worker and its runners. A WorkerDied with `killed_by_us` follows."""
+        """SIGKILL a slot's worker and its runners. A WorkerDied that is `ours` follows."""
 
     def worker_pid(self, slot: int) -> int | None:
         """Of a worker on this machine; None while there is none."""

@@ -22,26 +22,20 @@ from pathlib import Path
 
 import msgspec
 
-from muster.agent.pool import cleanup
-from muster.agent.pool.interface import (
-    BatchDone,
-    Closed,
-    FellBack,
+from muster.agent.core.events import (
+    BatchEnded,
     Needs,
-    Opened,
     PlaceRefused,
     PoolEvent,
+    PoolFellBack,
     PoolLost,
     PoolOpened,
     SlotGone,
     SlotUp,
-    Word,
     WorkerDied,
-    WorkerGone,
-    Workers,
-    WorkerSaid,
-    WorkerUp,
 )
+from muster.agent.pool import cleanup
+from muster.agent.pool.interface import Closed, Opened, Word, WorkerGone, Workers, WorkerSaid, WorkerUp
 from muster.jobs.common.errors import MusterError
 from muster.jobs.workbench.batch import Batch, Outcome
 
@@ -189,7 +183,7 @@ class Pool:
             self._begin(*fresh)
 
     def kill(self, slot: int) -> None:
-        """SIGKILL a slot's worker and its runners. A WorkerDied with `killed_by_us` follows."""
+        """SIGKILL a slot's worker and its runners. A WorkerDied that is `ours` follows."""
         with self._lock:
             if self._lost or slot >= len(self._slots):
                 return
@@ -264,7 +258,7 @@ class Pool:
                     worker.batches = before.batches
             self._by_seat = {seat: one for seat, one in self._by_seat.items() if one.by is not self._workers}
         threading.Thread(target=self._workers.close, name="pool close", daemon=True).start()  # this may be its thread
-        self._say(FellBack(why))
+        self._say(PoolFellBack(why))
         self._begin(*fresh)
 
     def _came_up(self, word: WorkerUp) -> None:
@@ -308,7 +302,7 @@ class Pool:
         if word.broken or (worker.dismissed and not worker.batches):
             worker.by.kill(worker.seat)
         if not word.broken:
-            self._say(BatchDone(worker.slot, word.ticket, msgspec.msgpack.decode(word.outcome, type=Outcome)))
+            self._say(BatchEnded(word.ticket, msgspec.msgpack.decode(word.outcome, type=Outcome)))
 
     def _gone(self, word: WorkerGone) -> None:
         """Put another in its slot, and tell what it had."""
@@ -448,7 +442,7 @@ class Pool:
                 return
             worker.is_open = True
             given = worker.needs if worker.by.on_demand else None
-            up = SlotUp(worker.slot, worker.up.place, self.worker_pid(worker.slot), given)
+            up = SlotUp(worker.slot, worker.up.place, given)
             self._pass_on(worker)
         self._say(up)
 

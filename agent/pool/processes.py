@@ -17,8 +17,9 @@ from pathlib import Path
 
 import psutil
 
+from muster.agent.core.events import Needs
 from muster.agent.pool import cleanup, worker_environment
-from muster.agent.pool.interface import Closed, Needs, Opened, Word
+from muster.agent.pool.interface import Closed, Opened, Word
 from muster.agent.pool.socket_workers import SILENT_DEATH, Lane, SocketWorkers
 from muster.agent.pool.worker import BENCH, SEAT_VARIABLE
 from muster.agent.pool.worker_socket import WorkerSocket

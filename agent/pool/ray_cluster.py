@@ -20,9 +20,10 @@ from pathlib import Path
 
 import msgspec
 
+from muster.agent.core.events import Needs, PlaceRefused
 from muster.agent.pool import authentication, cleanup, ray_environment
 from muster.agent.pool import ray_words as words
-from muster.agent.pool.interface import Closed, Needs, Opened, PlaceRefused, Word, WorkerGone, WorkerSaid, WorkerUp
+from muster.agent.pool.interface import Closed, Opened, Word, WorkerGone, WorkerSaid, WorkerUp
 from muster.agent.pool.ray_driver import RayDriver
 from muster.agent.pool.worker import BENCH, WorkerDone
 from muster.jobs.common.errors import AccessError, LinkError, MusterError, RefusedError, UsageError

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import msgspec
 
+from muster.agent.core.events import Needs
 from muster.agent.pool import cleanup, ray_environment
 from muster.agent.pool import ray_words as words
-from muster.agent.pool.interface import Closed, Needs, Opened, Word, WorkerGone, WorkerSaid, WorkerUp
+from muster.agent.pool.interface import Closed, Opened, Word, WorkerGone, WorkerSaid, WorkerUp
 from muster.agent.pool.ray_driver import RayDriver
 from muster.agent.pool.worker import BENCH, Ready, WorkerDone, WorkerOrder
 from muster.agent.pool.worker_socket import WorkerSocket, WorkerSockets

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import msgspec
 
+from muster.agent.core.events import Needs
 from muster.agent.pool import cleanup
-from muster.agent.pool.interface import Needs, Word, WorkerGone, WorkerSaid, WorkerUp
+from muster.agent.pool.interface import Word, WorkerGone, WorkerSaid, WorkerUp
 from muster.agent.pool.worker import Ready, WorkerDone, WorkerOrder
 from muster.agent.pool.worker_socket import WorkerSocket, WorkerSockets
 from muster.jobs.common import processes

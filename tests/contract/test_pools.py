@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from muster.agent.core.events import SlotUp, WorkerDied
 from muster.agent.pool import cleanup
-from muster.agent.pool.interface import SlotUp, WorkerDied
 from tests import stranger, traps
 from tests.support.farm import until
 from tests.support.pools import DEADLINE_SECONDS, KINDS, Rig, is_loopback
@@ -32,7 +32,7 @@ def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         patch.chdir(planted)
         rig.pool.start()
         ups = [rig.up(), rig.up()]
-        assert {up.slot for up in ups} == {0, 1} and all(up.pid == rig.pool.worker_pid(up.slot) for up in ups)
+        assert {up.slot for up in ups} == {0, 1}
         yield rig
         tree = psutil.Process().children(recursive=True)
         rig.pool.stop()
@@ -52,8 +52,9 @@ def test_batches_run_in_order_on_their_slot(rig: Rig, tmp_path: Path) -> None:
     tickets = {slot: [rig.submit(slot, "nothing", tmp_path) for _ in range(10)] for slot in (0, 1)}
     events = [rig.done() for _ in range(20)]
     for slot in (0, 1):
-        assert [event.ticket for event in events if event.slot == slot] == tickets[slot]
-        assert {event.outcome.peak for event in events if event.slot == slot} == {rig.pool.worker_pid(slot)}
+        of_slot = [event for event in events if event.ticket in tickets[slot]]
+        assert [event.ticket for event in of_slot] == tickets[slot]
+        assert {event.outcome.peak for event in of_slot} == {rig.pool.worker_pid(slot)}
 
 
 def test_a_segfault_names_its_signal_and_the_batches(rig: Rig, tmp_path: Path) -> None:
@@ -61,8 +62,8 @@ def test_a_segfault_names_its_signal_and_the_batches(rig: Rig, tmp_path: Path) -
     done = rig.submit(0, "nothing", tmp_path)
     tickets = tuple(rig.submit(0, what, tmp_path) for what in ("segfault", "second"))
     assert rig.done().ticket == done
-    assert rig.died() == WorkerDied(0, tickets, "died of SIGSEGV", killed_by_us=False)
-    assert rig.up() == SlotUp(0, "", rig.pool.worker_pid(0))
+    assert rig.died() == WorkerDied(0, tickets, "died of SIGSEGV", ours=False)
+    assert rig.up() == SlotUp(0)
     assert not (tmp_path / "ran-second").exists()
     rig.submit(0, "nothing", tmp_path)
     assert rig.done().outcome.peak == rig.pool.worker_pid(0) != before
@@ -70,7 +71,7 @@ def test_a_segfault_names_its_signal_and_the_batches(rig: Rig, tmp_path: Path) -
 
 def test_what_was_submitted_before_a_death_was_heard_of_waits_for_the_next_worker(rig: Rig, tmp_path: Path) -> None:
     rig.pool.kill(0)
-    assert rig.died() == WorkerDied(0, (), "killed by the agent", killed_by_us=True)
+    assert rig.died() == WorkerDied(0, (), "killed by the agent", ours=True)
     tickets = [rig.submit(0, "nothing", tmp_path) for _ in range(3)]
     assert rig.up().slot == 0, "a slot whose worker is not there runs nothing"
     assert [rig.done().ticket for _ in range(3)] == tickets
@@ -82,7 +83,7 @@ def test_a_kill_from_outside_takes_the_runner_along(rig: Rig, tmp_path: Path) ->
     runner = int((tmp_path / "runner").read_text())
     os.kill(rig.pid(1), signal.SIGKILL)
     death = rig.died()
-    assert (death.slot, death.tickets, death.killed_by_us) == (1, (ticket,), False)
+    assert (death.slot, death.tickets, death.ours) == (1, (ticket,), False)
     assert "ended without a word" in death.reason
     until(lambda: not is_running(runner), "the end of the runner", DEADLINE_SECONDS)
     rig.up()
@@ -93,7 +94,7 @@ def test_our_kill_takes_the_runner_along(rig: Rig, tmp_path: Path) -> None:
     until((tmp_path / "runner").exists, "the runner to be there", DEADLINE_SECONDS)
     runner = int((tmp_path / "runner").read_text())
     rig.pool.kill(1)
-    assert rig.died() == WorkerDied(1, tickets, "killed by the agent", killed_by_us=True)
+    assert rig.died() == WorkerDied(1, tickets, "killed by the agent", ours=True)
     until(lambda: not is_running(runner), "the end of the runner", DEADLINE_SECONDS)
     assert not (tmp_path / "ran-second").exists()
     rig.up()
@@ -112,21 +113,21 @@ def test_the_death_of_an_idle_worker_is_noticed(rig: Rig) -> None:
     before = rig.pid(1)
     os.kill(before, signal.SIGKILL)
     assert rig.died().tickets == ()
-    assert rig.up().pid == rig.pid(1) != before
+    assert rig.up().slot == 1 and rig.pid(1) != before
 
 
 def test_an_exit_in_a_batch_is_the_workers_death(rig: Rig, tmp_path: Path) -> None:
     ticket = rig.submit(0, "exit", tmp_path)
     death = rig.died()
-    assert (death.tickets, death.killed_by_us) == ((ticket,), False) and death.reason
+    assert (death.tickets, death.ours) == ((ticket,), False) and death.reason
     rig.up()
 
 
 def test_an_exception_of_the_bench_replaces_the_worker(rig: Rig, tmp_path: Path) -> None:
     before = rig.pid(0)
     tickets = (rig.submit(0, "raise", tmp_path), rig.submit(0, "second", tmp_path))
-    assert rig.died() == WorkerDied(0, tickets, "ValueError: the bench broke", killed_by_us=False)
-    assert rig.up().pid == rig.pid(0) != before
+    assert rig.died() == WorkerDied(0, tickets, "ValueError: the bench broke", ours=False)
+    assert rig.up().slot == 0 and rig.pid(0) != before
     assert not (tmp_path / "ran-second").exists()
     until(lambda: not is_running(before), "the end of the worker", DEADLINE_SECONDS)
     said = rig.log.read_text()
@@ -136,7 +137,8 @@ def test_an_exception_of_the_bench_replaces_the_worker(rig: Rig, tmp_path: Path)
 def test_the_record_follows_the_workers(rig: Rig) -> None:
     rig.pool.kill(0)
     rig.died()
-    pid = rig.up().pid
+    rig.up()
+    pid = rig.pid(0)
 
     def recorded() -> bool:
         record = cleanup.read(rig.folder)
@@ -202,7 +204,7 @@ def test_an_agent_prints_nothing_of_a_pools_and_keeps_its_workers_at_ctrl_c(kind
     until(lambda: (tmp_path / "ran-until-told").exists() or agent.poll() is not None, "a batch", DEADLINE_SECONDS)
     os.killpg(agent.pid, signal.SIGINT)
     (tmp_path / "go").touch()
-    assert agent.communicate(timeout=DEADLINE_SECONDS) == ("WorkerDied\nSlotUp\nBatchDone\n", "")
+    assert agent.communicate(timeout=DEADLINE_SECONDS) == ("WorkerDied\nSlotUp\nBatchEnded\n", "")
     assert agent.returncode == 0
     assert not (tmp_path / cleanup.RECORD).exists()
 

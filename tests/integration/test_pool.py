@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from muster.agent.core.events import BatchEnded, Needs, SlotUp, WorkerDied
 from muster.agent.pool import authentication, cleanup, ray_environment
-from muster.agent.pool.interface import BatchDone, Needs, SlotUp, WorkerDied
 from tests import stranger
 from tests.contract.test_pools import start_agent
 from tests.support.farm import until
@@ -58,7 +58,7 @@ def test_a_worker_that_dies_in_a_round_is_told_after_its_last_word(rig: Rig, tmp
     rig.pool.submit(0, 2000, batch("nothing", tmp_path, in_rounds=True), Needs())
     rig.pool.submit(0, 2001, batch("segfault", tmp_path, in_rounds=True), Needs())
     assert rig.done().ticket == 2000
-    assert rig.died() == WorkerDied(0, (2001,), "died of SIGSEGV", killed_by_us=False)
+    assert rig.died() == WorkerDied(0, (2001,), "died of SIGSEGV", ours=False)
     rig.up()
     rig.pool.submit(0, 2002, batch("nothing", tmp_path, in_rounds=True), Needs())
     assert rig.done().ticket == 2002
@@ -78,9 +78,9 @@ def test_workers_have_what_their_batches_need_and_the_gpus_that_ray_gives_them(t
         for ticket, (slot, gpus) in enumerate([(0, 2), (1, 1), (0, 1), (1, 0), (1, 1)]):
             rig.pool.submit(slot, ticket, batch("gpus", tmp_path, gpus=()), Needs(1, gpus))
             events = [rig.next()]
-            while not isinstance(events[-1], BatchDone):
+            while not isinstance(events[-1], BatchEnded):
                 events.append(rig.next())
-            assert all(isinstance(event, SlotUp | BatchDone) for event in events), events
+            assert all(isinstance(event, SlotUp | BatchEnded) for event in events), events
             seen.append(set(events[-1].outcome.change.split(",")) - {""})
         assert [len(gpus) for gpus in seen] == [2, 1, 1, 0, 1]
         assert seen[0] == {"4", "7"} and all(gpus <= {"4", "7"} for gpus in seen)
@@ -132,7 +132,7 @@ def test_a_dead_ray_is_said_and_started_again(tmp_path: Path) -> None:
     for process in psutil.Process(agent.pid).children(recursive=True):
         if process.name() == "raylet":
             process.kill()
-    assert agent.communicate(timeout=DEADLINE_SECONDS) == ("WorkerDied\nPoolLost\nBatchDone\n", "")
+    assert agent.communicate(timeout=DEADLINE_SECONDS) == ("WorkerDied\nPoolLost\nBatchEnded\n", "")
 
 
 def test_a_ray_that_asks_for_no_token_is_not_used(tmp_path: Path) -> None:

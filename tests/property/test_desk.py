@@ -517,7 +517,7 @@ class DeskMachine(RuleBasedStateMachine):
             if self.flying.get(shard) == run.ticket:
                 self.end(shard, "lost")
         barren = not ours and self.core.state.slots.every[slot].barren >= 2
-        event = WorkerDied(slot, tickets(flights), running, ours, "died", kept)
+        event = WorkerDied(slot, tickets(flights), "died", ours, running, kept)
         self.after_death(flights, barren and self.blames_nobody(run, running))
         self.slots_up.discard(slot)
         self.tell(event)
@@ -542,7 +542,7 @@ class DeskMachine(RuleBasedStateMachine):
         flights, self.runs[slot] = self.runs[slot], []
         self.after_death(flights, False)
         self.slots_up.discard(slot)
-        self.tell(WorkerDied(slot, tickets(flights), None, True, "killed"))
+        self.tell(WorkerDied(slot, tickets(flights), "killed", True))
 
     @precondition(lambda self: len(self.slots_up) < len(self.runs) and not self.ended)
     @rule(data=st.data())
@@ -587,7 +587,7 @@ class DeskMachine(RuleBasedStateMachine):
             self.end((run.info.layer.digest, victim[0]), "failed")
         self.after_death(flights, False)
         self.slots_up.discard(slot)
-        self.tell(WorkerDied(slot, tickets(flights), victim, True, "killed"))
+        self.tell(WorkerDied(slot, tickets(flights), "killed", True, victim))
 
     def pool_goes(self) -> None:
         """What is started in the slots that are not told of yet is lost as well, as soon as it is submitted."""
@@ -598,7 +598,7 @@ class DeskMachine(RuleBasedStateMachine):
                 self.slots_up.discard(slot)
                 barren = self.core.state.slots.every[slot].barren >= 2
                 self.after_death(flights, barren)
-                self.tell(WorkerDied(slot, tickets(flights), None, False, "gone"))
+                self.tell(WorkerDied(slot, tickets(flights), "gone", False))
                 if self.ended:
                     return
         self.slots_up.clear()
@@ -609,7 +609,7 @@ class DeskMachine(RuleBasedStateMachine):
                 self.runs[slot] = []
                 self.doomed.discard(slot)
                 self.after_death(flights, False)
-                self.tell(WorkerDied(slot, tickets(flights), None, True, "the pool is gone"))
+                self.tell(WorkerDied(slot, tickets(flights), "the pool is gone", True))
 
     # --- rules: push ---
 

@@ -13,8 +13,19 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from muster.agent.core.events import (
+    BatchEnded,
+    Needs,
+    PoolEvent,
+    PoolFellBack,
+    PoolLost,
+    PoolOpened,
+    SlotGone,
+    SlotUp,
+    WorkerDied,
+)
 from muster.agent.pool import interface
-from muster.agent.pool.interface import Needs, Word
+from muster.agent.pool.interface import Word
 from muster.agent.pool.pool import DEATHS_BEFORE_UP, Pool
 from muster.jobs.common.errors import MusterError
 from muster.jobs.common.processes import ProcessId
@@ -114,7 +125,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.flying: dict[int, list[tuple[int, Needs]]] = {slot: [] for slot in range(MORE)}
         self.ours: set[int] = set()  # slots that were killed since their last death
         self.tickets = 0
-        self.lost: interface.PoolLost | None = None
+        self.lost: PoolLost | None = None
         self.fell_back = False
         self.pool = self.make_pool()
         self.pool.start()
@@ -131,24 +142,25 @@ class PoolMachine(RuleBasedStateMachine):
         assert not list(Path(self.folder.name).iterdir())
         self.folder.cleanup()
 
-    def hear(self, event: interface.PoolEvent) -> None:
+    def hear(self, event: PoolEvent) -> None:
         assert self.lost is None, "a word after the end"
         match event:
-            case interface.SlotUp(slot, place, pid):
-                assert place == "" and pid is not None
+            case SlotUp(slot, place):
+                assert place == "" and self.pool.worker_pid(slot) is not None
                 self.up.add(slot)
-            case interface.BatchDone(slot, ticket):
-                assert ticket == self.flying[slot].pop(0)[0], "out of order"
-            case interface.WorkerDied(slot, tickets, reason, ours):
+            case BatchEnded(ticket):
+                [flying] = [each for each in self.flying.values() if ticket in {one for one, _ in each}]
+                assert ticket == flying.pop(0)[0], "out of order"
+            case WorkerDied(slot, tickets, reason, ours):
                 told, self.flying[slot] = self.flying[slot][: len(tickets)], self.flying[slot][len(tickets) :]
                 assert tuple(ticket for ticket, _ in told) == tickets, "of others than those that were first"
                 assert reason == "killed by the agent" if ours else reason
                 assert slot in self.ours or not ours
                 self.ours.discard(slot)
                 self.up.discard(slot)
-            case interface.FellBack():
+            case PoolFellBack():
                 self.fell_back = True
-            case interface.PoolLost():
+            case PoolLost():
                 self.lost = event
                 assert not any(self.flying.values()), "batches that nothing was told of"
 
@@ -286,14 +298,14 @@ TestPool = PoolMachine.TestCase
 TestHandover = HandoverMachine.TestCase
 
 
-def started(folder: Path, *more: Seats, slots: int = 1) -> tuple[Pool, list[interface.PoolEvent]]:
-    events: list[interface.PoolEvent] = []
+def started(folder: Path, *more: Seats, slots: int = 1) -> tuple[Pool, list[PoolEvent]]:
+    events: list[PoolEvent] = []
     pool = Pool(folder, slots, events.append, *more)
     pool.start()
     return pool, events
 
 
-def told(events: list[interface.PoolEvent]) -> list[tuple[type, int]]:
+def told(events: list[PoolEvent]) -> list[tuple[type, int]]:
     """What is new, of which slot."""
     found = [(type(event), getattr(event, "slot", -1)) for event in events]
     events.clear()
@@ -309,7 +321,7 @@ def test_a_pool_whose_workers_never_say_a_word_is_lost_for_good(tmp_path: Path) 
     for _ in range(DEATHS_BEFORE_UP):
         seats.dies(first(seats))
     [lost] = events
-    assert isinstance(lost, interface.PoolLost) and lost.error is not None
+    assert isinstance(lost, PoolLost) and lost.error is not None
     assert lost.reason == lost.error.message == "workers do not start: died"
     pool.stop()
 
@@ -319,11 +331,11 @@ def test_a_pool_that_worked_once_may_be_started_again(tmp_path: Path) -> None:
     seats.comes_up(first(seats))
     for _ in range(DEATHS_BEFORE_UP + 1):
         seats.dies(first(seats))
-    assert events[-1] == interface.PoolLost("workers do not start: died")
+    assert events[-1] == PoolLost("workers do not start: died")
     pool.stop()
     pool.start()
     seats.comes_up(first(seats))
-    assert isinstance(events[-1], interface.SlotUp)
+    assert isinstance(events[-1], SlotUp)
     pool.stop()
 
 
@@ -344,9 +356,9 @@ def test_the_first_batches_run_before_the_workers_that_are_wanted_are_there(tmp_
     early.says(old)
     assert early.killed == {old} and ray.sent[new] == [], "not before the other is gone"
     early.dies(old)
-    assert ray.sent[new] == [4] and isinstance(events[-1], interface.SlotUp)
+    assert ray.sent[new] == [4] and isinstance(events[-1], SlotUp)
     ray.says(new)
-    assert [event.ticket for event in events if isinstance(event, interface.BatchDone)] == [1, 2, 3, 4]
+    assert [event.ticket for event in events if isinstance(event, BatchEnded)] == [1, 2, 3, 4]
     pool.stop()
 
 
@@ -358,9 +370,9 @@ def test_a_slot_that_never_had_a_worker_gets_one_of_those_that_stay(tmp_path: Pa
     pool.want(2)
     for _ in range(DEATHS_BEFORE_UP):
         ray.dies(list(ray.sent)[-1])
-    assert events[1:] == [interface.FellBack("workers do not start: died")]
+    assert events[1:] == [PoolFellBack("workers do not start: died")]
     early.comes_up(list(early.sent)[-1])
-    assert [event.slot for event in events if isinstance(event, interface.SlotUp)] == [0, 1]
+    assert [event.slot for event in events if isinstance(event, SlotUp)] == [0, 1]
     pool.stop()
 
 
@@ -387,7 +399,7 @@ def test_where_the_workers_that_are_wanted_do_not_start_the_others_stay(tmp_path
         why = "workers do not start: died"
     else:
         ray.tell(interface.Closed(why := "no Ray here", MusterError(why, "install it")))
-    assert events[1:] == [interface.FellBack(why)]
+    assert events[1:] == [PoolFellBack(why)]
     pool.submit(0, 1, batch(), Needs())
     early.says(old)
     pool.want(2)
@@ -406,12 +418,12 @@ def test_workers_without_a_batch_make_room_for_one_that_needs_it_and_their_slots
     told(events)
     pool.submit(0, 1, batch(), Needs(2))
     assert [needs.cpus for needs in seats.alive()] == [1, 2], "room for three, where three had one and one wants two"
-    assert told(events) == [(interface.SlotUp, 2)]
+    assert told(events) == [(SlotUp, 2)]
     for seat in list(seats.killed):
         seats.dies(seat)
     assert told(events) == [], "nobody had a batch"
     seats.comes_up(next(seat for seat in seats.sent if seats.needs[seat] == Needs(2)))
-    assert told(events) == [(interface.SlotUp, 0)]
+    assert told(events) == [(SlotUp, 0)]
     pool.submit(2, 2, batch(), Needs(1))
     assert [needs.cpus for needs in seats.alive()] == [2, 1], "the other idle one rests now"
     pool.stop()
@@ -427,17 +439,17 @@ def test_what_needs_more_than_there_is_gets_all_of_it(tmp_path: Path) -> None:
 
 def test_workers_on_demand_come_as_they_are_asked_for_and_go_without_a_batch(tmp_path: Path) -> None:
     pool, events = started(tmp_path, seats := Seats(on_demand=True), slots=8)
-    assert events == [interface.PoolOpened()] and not seats.sent
+    assert events == [PoolOpened()] and not seats.sent
     one, two = Needs(1), Needs(2)
     pool.ask({one: 2})
     old, late = seats.sent
     seats.comes_up(old)
-    assert isinstance(events[-1], interface.SlotUp) and events[-1].given == one
+    assert isinstance(events[-1], SlotUp) and events[-1].given == one
     told(events)
     pool.submit(0, 1, batch(), one)
     pool.ask({two: 1})
     assert late in seats.killed and old not in seats.killed, "it has a batch"
-    assert (interface.SlotGone, 1) in told(events)
+    assert (SlotGone, 1) in told(events)
     assert sorted(needs.cpus for needs in seats.alive()) == [1, 2]
     seats.says(old)
     pool.ask({})
@@ -452,5 +464,5 @@ def test_a_batch_for_a_slot_whose_worker_is_pending_is_given_back(tmp_path: Path
     seats.dies(first(seats))
     told(events)
     pool.submit(0, 1, batch(), Needs(1))
-    assert events == [interface.SlotGone(0, "its worker has to be asked for again", (1,))]
+    assert events == [SlotGone(0, "its worker has to be asked for again", (1,))]
     pool.stop()

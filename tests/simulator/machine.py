@@ -419,7 +419,7 @@ class Machine:
                 kept[run.ticket] = e.Kept(before, len(before), len(before) * nature.out_bytes)
         tickets = tuple(run.ticket for run in runs)
         if runs or ours or up:
-            self.tell(e.WorkerDied(slot, tickets, running, ours, "killed by signal 9", kept))
+            self.tell(e.WorkerDied(slot, tickets, "killed by signal 9", ours, running, kept))
         seconds = self.clock.between(0.05, 0.6)
         if up and self.clock.chance(0.1):
             self.tell(e.SlotGone(slot, "its node went"))

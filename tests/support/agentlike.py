@@ -8,8 +8,8 @@ import signal
 import sys
 from pathlib import Path
 
+from muster.agent.core.events import BatchEnded, Needs, PoolEvent, PoolLost, SlotUp
 from muster.agent.pool import ray_environment
-from muster.agent.pool.interface import BatchDone, Needs, PoolEvent, PoolLost, SlotUp
 from muster.agent.pool.pool import Pool
 from tests.support.pools import workers
 from tests.support.standin import batch
@@ -78,8 +78,8 @@ def lose(agent: Agent) -> None:
     agent.start()
     agent.submit("nothing")
     done = agent.next()
-    assert isinstance(done, BatchDone) and done.outcome.peak != os.getpid()
-    print("BatchDone")
+    assert isinstance(done, BatchEnded) and done.outcome.peak != os.getpid()
+    print("BatchEnded")
     agent.pool.stop()
 
 

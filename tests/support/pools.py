@@ -8,8 +8,9 @@ from pathlib import Path
 
 import psutil
 
+from muster.agent.core.events import BatchEnded, Needs, PoolEvent, SlotUp, WorkerDied
 from muster.agent.pool import cleanup
-from muster.agent.pool.interface import BatchDone, Needs, PoolEvent, SlotUp, WorkerDied, Workers
+from muster.agent.pool.interface import Workers
 from muster.agent.pool.pool import Pool
 from muster.agent.pool.processes import Processes
 from muster.agent.pool.ray_local import LocalRay
@@ -50,9 +51,9 @@ class Rig:
         assert isinstance(event, SlotUp), event
         return event
 
-    def done(self) -> BatchDone:
+    def done(self) -> BatchEnded:
         event = self.next()
-        assert isinstance(event, BatchDone), event
+        assert isinstance(event, BatchEnded), event
         return event
 
     def died(self) -> WorkerDied:

@@ -68,7 +68,7 @@ RULES: dict[str, frozenset[str]] = {
     **dict.fromkeys(SAID, TALK | SAID | {"jobs.workbench.batch"}),
     **dict.fromkeys(SKIN, OF_SKIN | SAID),
     "agent.display": TALK | SAID,
-    "agent.doctor": OF_SKIN,
+    "agent.doctor": OF_SKIN | {"agent.core.events"},  # what a pool tells
     "agent.process": OF_SKIN | SAID | CORE_DOOR | {"agent.display"},
     "agent.commands": OF_SKIN | {"agent.display", "agent.doctor", "agent.process"},
     "agent.cli": frozenset({"jobs.common", "agent.commands"}),

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from muster import VERSION
-from tests.unit.house_rules import FOR_NOW, IMPURE, IMPURE_CALLS, NAMED_FOR_NOW, NO_NUMPY, PURE, RULES, USERS
+from tests.unit.house_rules import FOR_NOW, IMPURE, IMPURE_CALLS, NAMED_FOR_NOW, NO_NUMPY, PURE, RULES, SAID, USERS
 
 ROOT = Path(__file__).parents[2]
 OURS = ("jobs", "coordinator", "agent", "deploy")
@@ -154,6 +154,17 @@ def test_the_agent_process_knows_the_core_by_its_door_alone() -> None:
         if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self._core"
     }
     assert used == {"handle", "patience", "snapshot"}
+
+
+def classes(module: str) -> set[str]:
+    return {node.name for node in ast.walk(tree(module)) if isinstance(node, ast.ClassDef)}
+
+
+@pytest.mark.parametrize("said", sorted(SAID))
+def test_what_the_agents_core_is_told_and_says_has_no_second_set_of_types(said: str) -> None:
+    """Else somebody translates one into the other, and each field stands in three places."""
+    others = [module for module in modules() if module.startswith("agent.") and module != said]
+    assert {module: twice for module in others if (twice := classes(module) & classes(said))} == {}
 
 
 def test_rooms_that_start_fast_name_no_numpy() -> None:

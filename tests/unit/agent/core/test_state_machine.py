@@ -17,6 +17,7 @@ from muster.agent.core.events import (
     Lent,
     LinkDown,
     LinkUp,
+    Needs,
     PackagesCame,
     PartDamaged,
     PlaceRefused,
@@ -147,7 +148,7 @@ class World:
     def died(self, run: Run, running: int | None = None, ours: bool = False) -> list[Action]:
         """Its worker is gone, and the next one there."""
         at = None if running is None else (running, 1, 1)
-        return self.tell(WorkerDied(run.slot, (run.ticket,), at, ours, "signal 9"), SlotUp(run.slot))
+        return self.tell(WorkerDied(run.slot, (run.ticket,), "signal 9", ours, at), SlotUp(run.slot))
 
     def said(self) -> Sync:
         """All syncs since the last look, with one more said now, as one; each is answered with nothing."""
@@ -376,7 +377,7 @@ def test_a_dead_workers_shard_is_lost_and_the_others_run_again_unreported() -> N
     (first,) = of(Run, world.hear(info(), grants=[grant(0, 1000)]))
     run, behind = of(Run, world.ended(first, seconds=0.001))
     victim = run.items[3][0]
-    world.tell(WorkerDied(0, (run.ticket, behind.ticket), (victim, 1, 1), False, "signal 11"))
+    world.tell(WorkerDied(0, (run.ticket, behind.ticket), "signal 11", False, (victim, 1, 1)))
     sync = world.said()
     assert [(loss.numbers, loss.reason) for loss in sync.losses] == [([(victim, victim + 1)], "signal 11")]
     assert not sync.failures
@@ -515,14 +516,14 @@ def test_what_the_kernel_took_for_its_memory_runs_with_fewer_beside_it_and_alone
     world = World(memory=1000)
     one, two = of(Run, world.hear(info(), grants=[grant(0, 2)]))
     taken = "the kernel's out-of-memory killer took the process at 1.2 GiB or more"
-    orders = world.tell(WorkerDied(two.slot, (two.ticket,), (1, 1, 1), False, taken, short=True))
+    orders = world.tell(WorkerDied(two.slot, (two.ticket,), taken, False, (1, 1, 1), short=True))
     assert taken in of(Tell, orders)[0].line
     assert taken in _note_for_people(world.core.state), "what `coordinator agents` shows"
     said = world.said()
     assert taken in said.narrowed[info().job], "what `coordinator status JOB` shows"
     (loss,) = said.losses
     assert (loss.numbers, loss.running) == ([(1, 2)], False)
-    world.tell(WorkerDied(one.slot, (one.ticket,), (0, 1, 1), False, taken, short=True))
+    world.tell(WorkerDied(one.slot, (one.ticket,), taken, False, (0, 1, 1), short=True))
     (failure,) = world.said().failures
     assert (failure.code, failure.message) == ("memory", taken)
 
@@ -797,7 +798,7 @@ def test_without_a_worker_and_with_none_to_come_what_waits_is_handed_back() -> N
 def test_after_a_death_nothing_runs_in_a_slot_before_its_next_worker_is_there() -> None:
     world = World(cpus=1)
     (run,) = of(Run, world.hear(info(), grants=[grant(0, 1)]))
-    assert not of(Run, world.tell(WorkerDied(0, (run.ticket,), None, True, "killed")))
+    assert not of(Run, world.tell(WorkerDied(0, (run.ticket,), "killed", True)))
     assert not of(Run, world.after(5.0))
     assert world.core.snapshot().ready, "another worker comes by itself: it takes work all the while"
     assert numbers(of(Run, world.tell(SlotUp(0)))) == [0]
@@ -1177,10 +1178,10 @@ def test_work_is_taken_and_workers_are_asked_for_while_no_slot_is_up() -> None:
     world = on_demand()
     assert world.core.snapshot().ready and world.core.snapshot().demand == {}
     assert not of(Run, world.hear(info(), grants=[grant(0, 3)]))
-    assert world.core.snapshot().demand == {(1, 0, None): 3}
+    assert world.core.snapshot().demand == {Needs(1): 3}
     world.after(30.0)
     assert "the cluster has no room yet: asked for 3 workers with 1 cpu" in world.said().note
-    assert [run.slot for run in of(Run, world.tell(SlotUp(2, "node", (1, 0, None))))] == [2]
+    assert [run.slot for run in of(Run, world.tell(SlotUp(2, "node", Needs(1))))] == [2]
 
 
 def test_no_more_workers_are_asked_for_than_processors_are_lent() -> None:
@@ -1193,14 +1194,14 @@ def test_no_more_workers_are_asked_for_than_processors_are_lent() -> None:
 
 def test_a_batch_goes_to_a_worker_alone_that_was_given_what_it_needs() -> None:
     world = on_demand()
-    world.tell(SlotUp(0, "node", (2, 0, None)))
+    world.tell(SlotUp(0, "node", Needs(2)))
     assert not of(Run, world.hear(info(), grants=[grant(0, 1)]))
-    assert of(Run, world.tell(SlotUp(1, "node", (1, 0, None))))
+    assert of(Run, world.tell(SlotUp(1, "node", Needs(1))))
 
 
 def test_nodes_are_told_with_their_slots_as_these_come_and_go() -> None:
     world = on_demand()
-    world.tell(SlotUp(0, "left", (1, 0, None)), SlotUp(1, "left", (1, 0, None)), SlotUp(2, "right", (1, 0, None)))
+    world.tell(SlotUp(0, "left", Needs(1)), SlotUp(1, "left", Needs(1)), SlotUp(2, "right", Needs(1)))
     world.after(6.0)
     assert world.said().places == {"left": 2, "right": 1}
     world.tell(SlotGone(2, "its node went"))

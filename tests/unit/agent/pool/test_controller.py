@@ -9,11 +9,10 @@ import msgspec
 import pytest
 
 from muster.agent.core.actions import Run
-from muster.agent.core.events import BatchEnded
+from muster.agent.core.events import BatchEnded, Needs
 from muster.agent.host.taken_kinds import Takes
 from muster.agent.pool import controller as controllers
 from muster.agent.pool.controller import PoolController
-from muster.agent.pool.interface import Needs
 from muster.agent.spool.paths import Spool
 from muster.coordinator.protocol.control import Hello, LayerInfo
 from muster.jobs.contract.plan import Layer, MadeSource, Work

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from muster.agent.core.events import Needs
 from muster.agent.pool.demand import IDLE_SECONDS, Demand
-from muster.agent.pool.interface import Needs
 
 ONE, TWO = Needs(1), Needs(2)
 

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
+from click.core import ParameterSource
 
 from muster import VERSION
 from muster.agent.channels.bandwidth import LEAST
@@ -233,7 +234,7 @@ def command(
     pythons = _pythons(envs)
     takes = taken([kind.strip() for kind in kinds.split(",")] if kinds else [], no_code=no_code)
     wish = lending.checked(Courtesy(leave_cores=leave_cores, hours=hours, nice=nice, ionice=ionice))
-    cluster = _cluster(ray, ray_token, pythons, wish)
+    cluster = _cluster(ray, ray_token, pythons, wish, _typed("pool"))
     args: list[str] = click.get_current_context().meta[ARGS]
     if detach:
         code = _detach(folder, name, args)
@@ -285,7 +286,15 @@ def _labels(text: str) -> tuple[str, ...]:
     return tuple(labels)
 
 
-def _cluster(ray: str | None, token: Path | None, pythons: dict[str, str], wish: Courtesy) -> Cluster | None:
+def _typed(option: str) -> bool:
+    """Whether it is on the command line, and not the environment's or a default."""
+    return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
+
+
+def _cluster(
+    ray: str | None, token: Path | None, pythons: dict[str, str], wish: Courtesy, pool_typed: bool
+) -> Cluster | None:
+    """`pool_typed`: whether --pool is there as well. MUSTER_POOL is for whatever joins here, and no contradiction."""
     from muster.agent.pool import ray_cluster
 
     if ray is None:
@@ -293,7 +302,7 @@ def _cluster(ray: str | None, token: Path | None, pythons: dict[str, str], wish:
             raise UsageError("--ray-token is of a cluster that --ray names", "name it with --ray HOST:PORT")
         return None
     for option, given in (("--env", pythons), ("--nice", wish.nice), ("--ionice", wish.ionice),
-                          ("--leave-cores", wish.leave_cores)):  # fmt: skip
+                          ("--leave-cores", wish.leave_cores), ("--pool", pool_typed)):  # fmt: skip
         if given:
             raise UsageError(f"{option} is of this machine, and with --ray it runs nothing", f"leave {option} out")
     found = ray_cluster.Cluster(ray_cluster.checked_address(ray), token.absolute() if token is not None else None)

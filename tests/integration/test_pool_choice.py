@@ -136,3 +136,17 @@ def test_muster_pool_is_the_default_and_the_option_counts_more(farm: FarmHarness
     command = launch.python("muster.agent.cli", "join", where, "--name", "one", "--spool", spool)
     farm.real["one"] = farm.run([*command, "--pool", "processes"], "agent-one.out")
     until(lambda: farm.is_live("one"), "the agent to work")
+
+
+def test_a_pool_is_not_to_be_named_beside_a_cluster_but_may_be_the_default_of_all_joins(farm: FarmHarness) -> None:
+    """MUSTER_POOL is of a profile or a service; whoever types both is to know that one of them is without effect."""
+    words = ("join", str(farm.root.path), "--spool", str(farm.folder / "spool"), "--ray", "127.0.0.1:1")
+    for kind in ("processes", "ray"):
+        said = farm.agent_command(*words, "--pool", kind)
+        assert said.returncode == 2
+        what = "error: --pool is of this machine, and with --ray it runs nothing"
+        assert said.stderr.splitlines() == [what, "hint: leave --pool out"]
+    for kind in ("processes", "ray"):
+        farm.env["MUSTER_POOL"] = kind
+        said = farm.agent_command(*words)
+        assert "no Ray at 127.0.0.1:1" in said.stderr and "--pool" not in said.stderr

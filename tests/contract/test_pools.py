@@ -14,6 +14,7 @@ import pytest
 
 from muster.agent.core.events import SlotUp, WorkerDied
 from muster.agent.pool import cleanup
+from muster.jobs.common.processes import is_alive
 from tests import stranger, traps
 from tests.support.farm import until
 from tests.support.pools import DEADLINE_SECONDS, KINDS, Rig, is_loopback
@@ -36,7 +37,7 @@ def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield rig
         tree = psutil.Process().children(recursive=True)
         rig.pool.stop()
-    assert not [process for process in tree if is_running(process.pid)]
+    assert not [process for process in tree if is_alive(process)]
     assert not list(rig.folder.iterdir())
     assert traps.sprung(planted) == [], "modules of the folder that somebody stood in"
 
@@ -213,15 +214,15 @@ def test_an_agent_prints_nothing_of_a_pools_and_keeps_its_workers_at_ctrl_c(kind
 def test_a_killed_agent_leaves_nothing_after_a_sweep(kind: str, tmp_path: Path) -> None:
     agent = start_agent(kind, "wait", tmp_path)
     until(lambda: (tmp_path / "runner").exists() or agent.poll() is not None, "the runner", DEADLINE_SECONDS)
-    pids = [process.pid for process in psutil.Process(agent.pid).children(recursive=True)]
-    pids.append(int((tmp_path / "runner").read_text()))
+    left = psutil.Process(agent.pid).children(recursive=True)
+    left.append(psutil.Process(int((tmp_path / "runner").read_text())))
     record = cleanup.read(tmp_path)
     assert record is not None
     assert Path(record.temp).is_dir()
     agent.kill()
     agent.communicate(timeout=DEADLINE_SECONDS)
     assert cleanup.sweep(tmp_path)
-    until(lambda: not any(map(is_running, pids)), "their end", DEADLINE_SECONDS)
+    until(lambda: not any(map(is_alive, left)), "their end", DEADLINE_SECONDS)
     assert not list(cleanup.naming(Path(record.temp).name))
     assert not Path(record.temp).exists()
     assert cleanup.sweep(tmp_path) == []
@@ -230,11 +231,11 @@ def test_a_killed_agent_leaves_nothing_after_a_sweep(kind: str, tmp_path: Path) 
 def test_plain_processes_end_with_a_killed_agent_whatever_they_run(tmp_path: Path) -> None:
     agent = start_agent("processes", "wait", tmp_path)
     until(lambda: (tmp_path / "runner").exists() or agent.poll() is not None, "the runner", DEADLINE_SECONDS)
-    pids = [process.pid for process in psutil.Process(agent.pid).children(recursive=True)]
-    assert int((tmp_path / "runner").read_text()) in pids and len(pids) == 2
+    left = psutil.Process(agent.pid).children(recursive=True)
+    assert len(left) == 2 and psutil.Process(int((tmp_path / "runner").read_text())) in left
     agent.kill()
     agent.communicate(timeout=DEADLINE_SECONDS)
-    until(lambda: not any(map(is_running, pids)), "their end without a sweep", DEADLINE_SECONDS)
+    until(lambda: not any(map(is_alive, left)), "their end without a sweep", DEADLINE_SECONDS)
     cleanup.sweep(tmp_path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import queue
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -15,7 +16,6 @@ from muster.agent.pool.pool import Pool
 from muster.agent.pool.processes import Processes
 from muster.agent.pool.ray_local import LocalRay
 from tests.support.farm import until
-from tests.support.processes import is_running
 from tests.support.standin import batch
 
 KINDS = ("processes", "ray")
@@ -76,15 +76,17 @@ class Rig:
         return sum(one.laddr == str(self.temp / "lane") for one in ours) - 1  # that which listens
 
     def listening(self) -> list[str]:
-        """Addresses of sockets, of us and all below us, that somebody may call."""
-        us = psutil.Process()
-        return [
-            connection.laddr.ip
-            for process in [us, *us.children(recursive=True)]
-            if is_running(process.pid)
-            for connection in process.net_connections("inet")
-            if connection.status in {psutil.CONN_LISTEN, psutil.CONN_NONE}
-        ]
+        """Addresses of sockets, of us and all below us, that somebody may call: not those that call somebody, as a Ray
+        that starts does for a moment over UDP, to see which address it has."""
+        us, found = psutil.Process(), list[str]()
+        for process in [us, *us.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):  # it ended meanwhile
+                found += [
+                    connection.laddr.ip
+                    for connection in process.net_connections("inet")
+                    if connection.status in {psutil.CONN_LISTEN, psutil.CONN_NONE} and not connection.raddr
+                ]
+        return found
 
 
 def is_loopback(text: str) -> bool:

@@ -8,9 +8,10 @@ import psutil
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process of that number runs. One that has ended and was not waited for does not."""
+    """Whether a process of that number runs. One that has ended and was not waited for does not, nor does a thread of
+    another process, which may have the number of one that has ended."""
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 

@@ -45,16 +45,27 @@ class Node:
         """As Muster shows it."""
         return self.address
 
+    def stop(self) -> None:
+        """SIGSTOP of all of it: it says nothing more, and its connections stay open, as when a machine hangs."""
+        self._all_get(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """What it had to say comes now."""
+        self._all_get(signal.SIGCONT)
+
     def kill(self) -> None:
-        """SIGKILL of all of it at once, as when a machine's power goes."""
-        victims = [self.process.pid]
-        with contextlib.suppress(psutil.Error):
-            victims += [one.pid for one in psutil.Process(self.process.pid).children(recursive=True)]
-        for number in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in victims:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
-        self.process.wait()
+        """SIGKILL of all of it at once, as when a machine's power goes. One that is dead already is let be: its numbers
+        may be those of other processes by now."""
+        if self.process.poll() is None:
+            self.stop()
+            self._all_get(signal.SIGKILL)
+            self.process.wait()
+
+    def _all_get(self, number: signal.Signals) -> None:
+        main = psutil.Process(self.process.pid)
+        for process in [main, *main.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)  # psutil looks at the start time first
 
 
 class RayCluster:
@@ -97,7 +108,7 @@ class RayCluster:
         command = [*self.enter, *_without(hidden), *start]
         said = self._folder / f"ray-{address}.out"
         env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-        env |= {**QUIET, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token)}
+        env |= {**QUIET, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token), "TMPDIR": str(self._temp)}
         with said.open("wb") as out:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, cwd="/", start_new_session=True

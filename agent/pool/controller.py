@@ -69,7 +69,7 @@ class PoolController:
         self._put = put
         self._flying: dict[int, Run] = {}  # by ticket
         self._takes_no_rounds = who.no_rounds
-        self._demand = Demand()
+        self._demand = Demand() if cluster is None else Demand(cluster.idle_seconds)
         self._at: dict[int, At] = {}
         self._frozen: set[int] = set()  # slots
         self._kind: dict[int, tuple[object, ...]] = {}  # slot → worker, nice and ionice it has

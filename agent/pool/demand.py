@@ -14,6 +14,7 @@ IDLE_SECONDS = 60.0  # without work, after which a worker ends: a cluster shrink
 class Demand:
     """Grows with the work at once, and shrinks once it has been less for a while."""
 
+    idle_seconds: float = IDLE_SECONDS
     kept: dict[Needs, int] = field(default_factory=dict)
     _enough: dict[Needs, float] = field(default_factory=dict)  # since when there is work for fewer
 
@@ -23,7 +24,7 @@ class Demand:
         for needs in {*self.kept, *wanted}:
             most, count = self.kept.get(needs, 0), wanted.get(needs, 0)
             since = self._enough.setdefault(needs, now)
-            if count >= most or now - since >= IDLE_SECONDS or (wanted and not count):
+            if count >= most or now - since >= self.idle_seconds or (wanted and not count):
                 self.kept[needs] = count
                 del self._enough[needs]
         self.kept = {needs: count for needs, count in self.kept.items() if count}

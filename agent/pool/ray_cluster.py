@@ -23,6 +23,7 @@ import msgspec
 from muster.agent.core.events import Needs, PlaceRefused
 from muster.agent.pool import authentication, cleanup, ray_environment
 from muster.agent.pool import ray_words as words
+from muster.agent.pool.demand import IDLE_SECONDS
 from muster.agent.pool.interface import Closed, Opened, Word, WorkerGone, WorkerSaid, WorkerUp
 from muster.agent.pool.ray_driver import RayDriver
 from muster.agent.pool.worker import BENCH, WorkerDone
@@ -99,6 +100,7 @@ class Cluster:
 
     address: str  # host:port of its head
     token: Path | None
+    idle_seconds: float = IDLE_SECONDS  # without work, after which a worker there ends
 
 
 def look(cluster: Cluster) -> words.RayUp:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,11 +11,13 @@ import numpy as np
 import pytest
 import xxhash
 
+from muster.agent.pool import cleanup
 from tests.support import ray_cluster
 from tests.support.farm import Array, FarmHarness, arrays, running, until
 from tests.support.ray_cluster import RayCluster
 
 pytestmark = [pytest.mark.ray, pytest.mark.root]
+ROOT = Path(__file__).parents[2]
 SECONDS = 120.0
 WORK = """
 import os, time
@@ -98,6 +102,46 @@ def test_a_cluster_without_room_is_asked_and_waited_for(farm: FarmHarness, clust
     cluster.add(cpus=2)
     farm.wait(job, seconds=SECONDS)
     farm.check_result(job)
+
+
+def test_workers_without_work_end_and_come_again_with_it(cluster: RayCluster, tmp_path: Path) -> None:
+    """So that a cluster can shrink: nobody holds anything of the node meanwhile."""
+    node, spool, out = cluster.add(cpus=2), tmp_path / "spool", tmp_path / "said"
+    script = ["-m", "tests.support.clusterlike", cluster.address, str(cluster.token), str(spool), "1"]
+    with out.open("wb") as file:
+        agent = subprocess.Popen(
+            [*cluster.enter, sys.executable, *script],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=file,
+            text=True,
+            start_new_session=True,
+        )
+
+    def work_for(workers: int) -> None:
+        assert agent.poll() is None
+        agent.stdin.write(f"{workers}\n")
+        agent.stdin.flush()
+
+    def heard(line: str) -> int:
+        return out.read_text().splitlines().count(line)
+
+    try:
+        work_for(2)
+        until(lambda: heard(f"SlotUp {node.name}") == 2, "both to be up", SECONDS)
+        assert len(node.workers()) == 2
+        work_for(0)
+        until(lambda: not node.workers(), "their end", SECONDS)
+        until(lambda: heard("SlotGone there is no work for it") == 2, "that to be told", SECONDS)
+        work_for(1)
+        until(lambda: heard(f"SlotUp {node.name}") == 3, "one to be there again", SECONDS)
+        agent.stdin.close()
+        assert agent.wait(SECONDS) == 0
+        assert "WorkerDied" not in out.read_text()
+    finally:
+        agent.kill()
+        agent.wait()
+        cleanup.sweep(spool / "run")
 
 
 def test_work_goes_on_once_the_head_is_back(farm: FarmHarness, cluster: RayCluster) -> None:

@@ -45,6 +45,15 @@ class Node:
         """As Muster shows it."""
         return self.address
 
+    def workers(self) -> list[psutil.Process]:
+        """Those that run shards, or wait for some."""
+        found = []
+        for process in psutil.Process(self.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if "".join(process.cmdline()).startswith("ray::FarWorker"):
+                    found.append(process)
+        return found
+
     def stop(self) -> None:
         """SIGSTOP of all of it: it says nothing more, and its connections stay open, as when a machine hangs."""
         self._all_get(signal.SIGSTOP)

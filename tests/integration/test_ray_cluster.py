@@ -19,6 +19,12 @@ from tests.support.ray_cluster import RayCluster
 pytestmark = [pytest.mark.ray, pytest.mark.root]
 ROOT = Path(__file__).parents[2]
 SECONDS = 120.0
+MOST_ON_A_SLOT = 8  # shards: a batch that runs and one ahead of it, of 0.3 s or more each
+SOON_GIVEN_UP = {  # a node that does not answer: after half of Ray's minute
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "5000",
+    "RAY_health_check_failure_threshold": "6",
+}
 WORK = """
 import os, time
 import numpy as np
@@ -178,6 +184,29 @@ def test_a_node_that_lacks_a_package_is_refused_by_name(farm: FarmHarness, clust
     cluster.add()
     farm.wait(job, seconds=SECONDS)
     farm.check_result(job)
+
+
+def test_a_node_that_goes_silent_holds_up_what_it_has_alone_until_ray_gives_it_up(
+    farm: FarmHarness, tmp_path: Path
+) -> None:
+    """Its processes stand still, and their connections stay open: only Ray's own questions tell, after a minute if the
+    cluster's owner says nothing else. When they go on again, nobody listens."""
+    (tmp_path / "cluster").mkdir()
+    with ray_cluster.running(tmp_path / "cluster", **SOON_GIVEN_UP) as cluster:
+        works, silent = cluster.add(), cluster.add()
+        join(farm, cluster, "--cpus", "2")
+        job = slow(farm, rows=60, nap=0.3)
+        until(lambda: nodes(farm) == {works.name: 1, silent.name: 1}, "a slot of each node", SECONDS)
+        until(lambda: committed(farm, job), "some of it to be done", SECONDS)
+        silent.stop()
+        until(lambda: committed(farm, job) >= 60 - MOST_ON_A_SLOT, "the other node to do all it can", SECONDS)
+        assert committed(farm, job) < 60 and silent.name in nodes(farm), "nobody knows better yet"
+        until(lambda: silent.name not in nodes(farm), "its slot to be gone", SECONDS)
+        silent.go_on()
+        farm.wait(job, seconds=SECONDS)
+        farm.check_result(job)
+        assert not farm.failures(job), "it is nobody's failure"
+        assert nodes(farm) == {works.name: 1}
 
 
 def test_what_cannot_be_joined_is_an_error_that_says_what_to_do(cluster: RayCluster, tmp_path: Path) -> None:

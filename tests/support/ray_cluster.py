@@ -14,7 +14,7 @@ import secrets
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,7 +80,9 @@ class Node:
 class RayCluster:
     """A head that runs nothing itself, and its nodes."""
 
-    def __init__(self, folder: Path, machine: netns.Machine) -> None:
+    def __init__(self, folder: Path, machine: netns.Machine, settings: Mapping[str, str]) -> None:
+        """`settings`: what its owner set for all of it, in the environment."""
+        self._settings = settings
         self.enter = machine.enter
         self.address = "127.0.0.2:6379"
         self.token = folder / "ray-token"
@@ -118,6 +120,7 @@ class RayCluster:
         said = self._folder / f"ray-{address}.out"
         env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         env |= {**QUIET, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token), "TMPDIR": str(self._temp)}
+        env |= self._settings
         with said.open("wb") as out:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, cwd="/", start_new_session=True
@@ -141,11 +144,11 @@ def _without(hidden: Sequence[Path]) -> list[str]:
 
 
 @contextlib.contextmanager
-def running(folder: Path) -> Iterator[RayCluster]:
+def running(folder: Path, **settings: str) -> Iterator[RayCluster]:
     """A head without nodes; at the end nothing is left."""
     netns.require()
     with netns.running() as net:
-        cluster = RayCluster(folder, net.add("ray"))
+        cluster = RayCluster(folder, net.add("ray"), settings)
         try:
             yield cluster
         finally:

@@ -44,7 +44,8 @@ def facts() -> dict[str, Any]:
 
     packages = environments.own().packages
     common = [f"{name} {packages[name]}" for name in COMMON if name in packages]
-    return {"kernels": kernels(), "numerics": ", ".join([fingerprint(), *common])}
+    kinds = ", ".join(f"{kind} {kernel}" for kind, kernel in sorted(kernels().items()))
+    return {"python": platform.python_version(), "kinds": kinds, "numerics": ", ".join([fingerprint(), *common])}
 
 
 class FarWorker:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 import os
-import platform
 import queue
+import re
 import signal
 import socket
 import sys
@@ -24,7 +24,7 @@ import msgspec
 
 from muster.agent.pool import authentication, worker_environment
 from muster.agent.pool.ray_head import RayHead
-from muster.agent.pool.ray_seats import Cluster, FarSeat, Seat, Seats
+from muster.agent.pool.ray_seats import Cluster, FarSeat, Seat, Seats, minor
 from muster.agent.pool.ray_words import FirstOrder, HostWord, JoinRay, RayDown, RayUp, SeatOrder, StartRay, StartSeat
 from muster.agent.pool.worker_socket import WorkerSocket
 from muster.jobs.common.errors import LinkError, MusterError, RefusedError
@@ -33,6 +33,7 @@ from muster.jobs.contract.requirements import pip_line
 
 ASK_SECONDS = 2.0  # between two questions to a cluster's head
 SILENT_ASKS = 5  # in a row, and it is taken for dead
+_VERSIONS = re.compile(r"Ray: (\S+) Python: (\S+)")
 
 
 def main() -> int:
@@ -111,7 +112,7 @@ def _joined(order: JoinRay, agent: AgentLine) -> tuple[Callable[[StartSeat], Sea
     try:
         _connect(ray, order.address, runtime_env={"py_modules": [order.modules], "env_vars": threads})
     except (RuntimeError, ConnectionError, ValueError) as error:
-        raise _not_joined(ray, order.address, " ".join(str(error).split())) from None
+        raise not_joined(order.address, " ".join(str(error).split())) from None
     cluster = Cluster(ray, order.worker, agent.tell)
     threading.Thread(target=_watch_head, args=(order, agent), name="head", daemon=True).start()
     has, nodes = ray.cluster_resources(), [node for node in ray.nodes() if node["Alive"]]
@@ -119,16 +120,25 @@ def _joined(order: JoinRay, agent: AgentLine) -> tuple[Callable[[StartSeat], Sea
     return lambda asked: FarSeat(cluster, asked), RayUp(ray.__version__, len(nodes), *counts)
 
 
-def _not_joined(ray: Any, address: str, why: str) -> MusterError:
+def not_joined(address: str, why: str) -> MusterError:
     """As Ray said it, and what to do about the two things that are in nobody's way but a person's."""
     if "Version mismatch" in why:
-        return RefusedError(
-            why, f"here is Ray {ray.__version__}, Python {platform.python_version()}: have the same in both"
-        )
+        return _apart(address, why)
     if "IP address" in why or "No node" in why or "raylet" in why.lower():
         hint = f"join this machine to the cluster first: `ray start --address={address} --num-cpus=0`"
         return RefusedError(f"this machine is no node of the Ray cluster at {address}: {why}", hint)
     return LinkError(f"the Ray cluster at {address} cannot be joined: {why}", "agent.log may say more")
+
+
+def _apart(address: str, why: str) -> RefusedError:
+    """Ray names its own version and Python's, first the cluster's, then ours."""
+    found = _VERSIONS.findall(why)
+    if len(found) != 2:
+        return RefusedError(why, "have the same Ray and the same minor version of Python in both")
+    (ray, python), (our_ray, our_python) = found
+    has = f"the Ray cluster at {address} has Ray {ray} and Python {python}"
+    hint = f"join from an environment with Ray {ray} and Python {minor(python)}"
+    return RefusedError(f"{has}, here are Ray {our_ray} and Python {our_python}", hint)
 
 
 def _watch_head(order: JoinRay, agent: AgentLine) -> None:

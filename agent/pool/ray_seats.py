@@ -240,7 +240,7 @@ class FarSeat(Seat):
         """Until it says its first word on a node that has what our work needs."""
         while True:
             said = self._ray.get(self._actor.hello.remote())
-            why = _unlike(said, self._cluster.facts)
+            why = unlike(said, self._cluster.facts)
             if not why:
                 break
             self._cluster.refuse(said["node"], said["host"], why)
@@ -297,15 +297,22 @@ def _committed(file: BinaryIO, tmp: Path, done: Path) -> str:
     return ""
 
 
-def _unlike(said: dict[str, Any], here: dict[str, Any]) -> str:
-    """Why a node can run nothing of ours; "" where it can. Its parts are to be such as this machine's would be."""
+def unlike(said: dict[str, Any], here: dict[str, Any]) -> str:
+    """Why a node can run nothing of ours, with what it has and what we have; "" where it can. Its parts are to be such
+    as this machine's would be, and what was pickled here is to be read there."""
+    if minor(said["python"]) != minor(here["python"]):
+        return f"Python {here['python']} here, Python {said['python']} there"
     if said["missing"]:
         return f"its Python {said['python']} has no {', '.join(said['missing'])}"
-    if said["kernels"] != here["kernels"]:
-        return "its kinds are of another version"
-    return (
-        "" if said["numerics"] == here["numerics"] else f"other numerics: {apart(here['numerics'], said['numerics'])}"
-    )
+    for what in ("kinds", "numerics"):
+        if said[what] != here[what]:
+            return f"other {what}: {apart(here[what], said[what])}"
+    return ""
+
+
+def minor(python: str) -> str:
+    """`3.11` of `3.11.7`."""
+    return ".".join(python.split(".")[:2])
 
 
 def lives(order: StartSeat) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -174,13 +176,21 @@ def test_files_and_gpus_are_those_of_the_node(farm: FarmHarness, cluster: RayClu
     assert set(_array(found, "seen").tolist()) <= {0, 1}
 
 
-def test_a_node_that_lacks_a_package_is_refused_by_name(farm: FarmHarness, cluster: RayCluster) -> None:
-    node = cluster.add(hidden=[Path(xxhash.__file__).parent])
+def test_a_node_that_lacks_a_package_or_has_another_one_is_refused_by_name(
+    farm: FarmHarness, cluster: RayCluster, tmp_path: Path
+) -> None:
+    about = tmp_path / "packages" / "scipy-0.0.1.dist-info" / "METADATA"
+    about.parent.mkdir(parents=True)
+    about.write_text("Metadata-Version: 2.1\nName: scipy\nVersion: 0.0.1\n")
+    lacks = cluster.add(hidden=[Path(xxhash.__file__).parent])
+    other = cluster.add(packages=tmp_path / "packages")
     join(farm, cluster, "--cpus", "1")
     job = slow(farm, rows=4)
-    until(lambda: f"node {node.name}: its Python" in said(farm), "it to say so", SECONDS)
-    assert "has no xxhash" in said(farm)
-    until(lambda: "has no xxhash" in farm.coordinator("agents").stdout, "others to hear of it", SECONDS)
+    without = f"node {lacks.name}: its Python {platform.python_version()} has no xxhash"
+    apart = f"node {other.name}: other numerics: scipy {version('scipy')} here, scipy 0.0.1 there"
+    for line in (without, apart):
+        until(lambda line=line: line in said(farm), f"it to say {line!r}", SECONDS)  # type: ignore[misc]
+        until(lambda line=line: line in farm.coordinator("agents").stdout, "others to hear of it", SECONDS)  # type: ignore[misc]
     cluster.add()
     farm.wait(job, seconds=SECONDS)
     farm.check_result(job)

@@ -98,10 +98,11 @@ class RayCluster:
         """Its head, anew; nodes have to be added again."""
         self.head = self._start("127.0.0.2", ["--head", "--port=6379", "--num-cpus=0", "--include-dashboard=false"])
 
-    def add(self, cpus: int = 1, gpus: int = 0, hidden: Sequence[Path] = ()) -> Node:
-        """Another node. `hidden`: folders that it does not see."""
+    def add(self, cpus: int = 1, gpus: int = 0, hidden: Sequence[Path] = (), packages: Path | None = None) -> Node:
+        """Another node. `hidden`: folders that it does not see; `packages`: one that its Python looks in first."""
         words = [f"--address={self.address}", f"--num-cpus={cpus}", f"--num-gpus={gpus}"]
-        self.nodes.append(self._start(f"127.0.0.{len(self.nodes) + 3}", words, hidden))
+        more = {} if packages is None else {"PYTHONPATH": str(packages)}
+        self.nodes.append(self._start(f"127.0.0.{len(self.nodes) + 3}", words, hidden, more))
         return self.nodes[-1]
 
     def kill(self) -> None:
@@ -113,14 +114,16 @@ class RayCluster:
         self.kill()
         shutil.rmtree(self._temp, ignore_errors=True)
 
-    def _start(self, address: str, words: Sequence[str], hidden: Sequence[Path] = ()) -> Node:
+    def _start(
+        self, address: str, words: Sequence[str], hidden: Sequence[Path] = (), more: Mapping[str, str] = {}
+    ) -> Node:
         start = launch.python("ray.scripts.scripts", "start", f"--node-ip-address={address}", "--block", *words)
         start += [f"--object-store-memory={300 << 20}", f"--temp-dir={self._temp}"]
         command = [*self.enter, *_without(hidden), *start]
         said = self._folder / f"ray-{address}.out"
         env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         env |= {**QUIET, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token), "TMPDIR": str(self._temp)}
-        env |= self._settings
+        env |= {**self._settings, **more}
         with said.open("wb") as out:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, cwd="/", start_new_session=True

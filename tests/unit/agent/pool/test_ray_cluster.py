@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.agent.pool import ray_cluster
-from muster.jobs.common.errors import AccessError, LinkError, UsageError
+from muster.agent.pool import ray_cluster, ray_host
+from muster.agent.pool.ray_seats import unlike
+from muster.jobs.common.errors import AccessError, LinkError, RefusedError, UsageError
 
 
 @pytest.mark.parametrize(
@@ -97,3 +98,41 @@ def test_what_nodes_get_imports_nothing_else_of_ours(tmp_path: Path) -> None:
         [sys.executable, "-c", code, str(there.parent)], capture_output=True, text=True, cwd="/", check=False
     )
     assert (run.stdout, run.stderr) == ("True\n", "")
+
+
+HERE = {"python": "3.11.7", "kinds": "infer 1, train 1", "numerics": "numpy 2.4.6 AVX2, x86_64, torch 2.13.0"}
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({}, ""),
+        ({"python": "3.11.2"}, ""),
+        ({"python": "3.12.1", "missing": ["numpy"]}, "Python 3.11.7 here, Python 3.12.1 there"),
+        ({"missing": ["numpy", "xxhash"]}, "its Python 3.11.7 has no numpy, xxhash"),
+        ({"kinds": "infer 1, train 2"}, "other kinds: train 1 here, train 2 there"),
+        (
+            {"numerics": "numpy 2.4.5 AVX2, x86_64"},
+            "other numerics: numpy 2.4.6 AVX2, torch 2.13.0 here, numpy 2.4.5 AVX2 there",
+        ),
+    ],
+)
+def test_a_node_of_another_environment_is_told_apart_by_both_versions(said: dict[str, object], why: str) -> None:
+    there = {"host": "n", "node": "f00", "pid": 1, "missing": [], **HERE, **said}
+    if there["missing"]:  # then nothing else can be asked of it
+        there = {name: fact for name, fact in there.items() if name not in ("kinds", "numerics")}
+    assert unlike(there, HERE) == why
+
+
+def test_a_cluster_of_another_python_is_told_apart_by_both_versions() -> None:
+    """Ray compares before anything of ours runs there; these are its words."""
+    said = (
+        "Version mismatch: The cluster was started with: Ray: 2.60.0 Python: 3.12.1"
+        " This process on node 10.0.0.1 was started with: Ray: 2.60.0 Python: 3.11.7"
+    )
+    error = ray_host.not_joined("head:6379", said)
+    assert isinstance(error, RefusedError)
+    here = "here are Ray 2.60.0 and Python 3.11.7"
+    assert error.message == f"the Ray cluster at head:6379 has Ray 2.60.0 and Python 3.12.1, {here}"
+    assert error.hint == "join from an environment with Ray 2.60.0 and Python 3.12"
+    assert "as it likes" in ray_host.not_joined("head:6379", "Version mismatch: as it likes").message

@@ -34,6 +34,7 @@ COMMANDS = {
     "pause": "Grant nothing more of a job for now.",
     "resume": "Go on with a paused job.",
     "priority": "Set a job's share of the farm.",
+    "enqueue": "Have a search that runs try another configuration.",
     "set": "Change what a job's shards may use, or how often they may fail.",
     "kick": "Take a shard from its machine, and run it elsewhere.",
     "drain": "Let a machine finish and leave.",

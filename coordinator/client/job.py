@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from typing import Any
 
 from muster.coordinator.api.requests import FailuresAsk
 from muster.coordinator.api.status import FailureRecord, JobStatus
@@ -82,6 +83,11 @@ class Job:
     def search(self) -> SearchReport:
         """Of a search: how it stands, and its trials with their curves, as far as there are any."""
         return self._place.search(self.id)
+
+    @python_words()
+    def enqueue(self, config: Mapping[str, Any], name: str) -> None:
+        """Of a search that runs: have it try this configuration too. Under the same name it is tried once."""
+        self._place.enqueue(self.id, dict(config), name)
 
     def _followed(self, progress: bool, deadline: float | None) -> JobStatus | None:
         """The job as it ended; None at the deadline."""

@@ -26,6 +26,7 @@ _COMMANDS = (  # of the command line, and the method that does it
     (r"coordinator cancel \S+", "job.cancel()"),
     (r"coordinator agents", "farm.agents()"),
     (r"coordinator uploads", "farm.uploads()"),
+    (r"coordinator submit --from \S+ --set extends=.*", "study.extend(trials=N)"),
     (r"coordinator submit .*", "farm.submit(...)"),
 )
 _QUOTED = re.compile(r"`([^`]+)`")

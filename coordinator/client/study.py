@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 
@@ -39,9 +40,13 @@ class Study:
         """End the search; only its checkpoints are kept."""
         self.job.cancel()
 
-    def enqueue(self, config: Mapping[str, Any]) -> None:
-        """Have `extend` try this configuration as its next trial. Parameters that it does not name are drawn."""
-        self._queue.append(dict(config))
+    def enqueue(self, config: Mapping[str, Any], id: str | None = None) -> None:
+        """Have the search try this configuration before those that have not begun; of a search that is over, `extend`
+        does so. Parameters that it does not name are drawn. Sent again under the same `id`, it is tried once."""
+        if self.job.status().is_over:
+            self._queue.append(dict(config))
+        else:
+            self.job.enqueue(config, id or uuid4().hex)
 
     def extend(self, **changes: Any) -> Study:
         """Go on from this search once it is over, with more `trials`, another `stop` or `budget`, and with what was

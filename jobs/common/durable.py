@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -111,6 +112,28 @@ def write_durably(final: Path, data: bytes | Iterable[Buffer], tmp: Path | None 
         finally:
             os.close(fd)
         _rename(tmp, final)
+
+
+def write_once(final: Path, data: bytes, mode: int = 0o600) -> bool:
+    """`data` under the name `final`, whole and durable, where nothing has that name yet; whether it was so. Of several
+    who try one succeeds."""
+    tmp = final.with_name(f".{final.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    with naming_space(final), _removed_on_error(tmp):
+        fd = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        try:
+            write_all(fd, data)
+            fsync(fd)
+        finally:
+            os.close(fd)
+        try:
+            final.hardlink_to(tmp)
+        except FileExistsError:
+            is_new = False
+        else:
+            is_new = True
+        tmp.unlink()
+        fsync_folder(final.parent)  # of another's file as well: whoever finds it may rely on it
+    return is_new
 
 
 def write_private(final: Path, data: Buffer) -> None:

@@ -14,6 +14,7 @@ from muster.jobs.tuning.params import SAME, TuneParams, stop_of
 from muster.jobs.tuning.search import Search
 from muster.jobs.tuning.trials import Segment
 
+EARLIER = -1  # the place of what was added to a search that another goes on from
 HEAD, SEGMENTS, STATE = "search.json", ".segments", ".state"
 
 
@@ -103,7 +104,8 @@ def adopted(folder: Path, params: TuneParams) -> tuple[list[Segment], dict[str, 
         if segment.why == "iterations" and trial.iterations < most and trial.state in states:
             segment = msgspec.structs.replace(segment, why="")
         segments.append(msgspec.structs.replace(segment, score=None))
-    return [one for one in segments if one.curve or one.why], states
+    added = [msgspec.structs.replace(one, queued=EARLIER, to=0) for one in segments if one.queued is not None]
+    return [*added, *(one for one in segments if one.curve or one.why)], states
 
 
 def recalled(folder: Path) -> Search:

@@ -53,7 +53,7 @@ def study_of(name: str, space: Space, smaller: bool, trials: Iterable[tuple[Conf
     """A study in memory, of each trial's configuration, state as its summary has it, and metric by iteration."""
     optuna = _optuna()
     study = optuna.create_study(direction="minimize" if smaller else "maximize", study_name=name)
-    words = {"paused": ""}
+    words = {"paused": "", "waiting": ""}
     study.add_trials([_frozen(optuna, space, config, words.get(why, why), values) for config, why, values in trials])
     return study
 

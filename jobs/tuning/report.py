@@ -96,7 +96,7 @@ def _parallel(job: str, search: Search, ranked: Sequence[Trial]) -> Parallel:
     metric, smaller = search.params.metric, search.params.smaller
     scored = [trial for trial in ranked if isfinite(trial.curve[-1].get(metric, nan))]
     kept = scored[: max(1, len(scored) - len(scored) // WORST)][:LINES_SHOWN] if scored else []
-    configs = [search.configurations.config(trial.number) for trial in kept]
+    configs = [search.config(trial.number) for trial in kept]
     scores = [trial.curve[-1][metric] for trial in kept]
     names = list(dict.fromkeys(name for config in configs for name in config))[:AXES_SHOWN]
     axes = [_axis(name, [config.get(name) for config in configs]) for name in names]
@@ -141,7 +141,7 @@ def _table(job: str, search: Search, ranked: Sequence[Trial]) -> TextTable:
     """The best trials, with their configurations."""
     metric, rows = search.params.metric, []
     for trial in ranked[:ROWS_SHOWN]:
-        config = search.configurations.config(trial.number)
+        config = search.config(trial.number)
         score = trial.curve[-1].get(metric, nan)
         rows.append((str(trial.number), number_text(score), str(trial.iterations), config_text(config, list(config))))
     return TextTable(f"{job}: its best trials", ("trial", metric, "iterations", "configuration"), "rrr.", rows)

@@ -33,6 +33,11 @@ class Scheduler(ABC):
         self._table = table
         self.rungs = rungs(table.params)
 
+    @property
+    def entry(self) -> int:
+        """Iterations at which a trial that is added now is compared first."""
+        return self.rungs[0]
+
     @abstractmethod
     def due(self, busy: Collection[int]) -> Due:
         """What should run, the most urgent first; trials that are `busy` run already and may be named again."""
@@ -55,15 +60,23 @@ class Halving(Scheduler):
         super().__init__(table)
         self._rung = 0
         self._members = list(range(table.count))
+        self._seen = set(self._members)  # who was ever a member
         self._missing = list(self._members)  # those that are not there yet
+
+    @property
+    def entry(self) -> int:
+        """Where all are now."""
+        self._climb()
+        return self.rungs[self._rung]
 
     def due(self, busy: Collection[int]) -> Due:
         self._climb()
-        for number in self._missing:
+        for number in sorted(self._missing, key=lambda number: number not in self._table.added):
             yield number, self.rungs[self._rung]
 
     def _climb(self) -> None:
         while True:
+            self._admit()
             self._missing = [number for number in self._missing if not self._is_there(number)]
             if self._missing or self._rung + 1 == len(self.rungs):
                 return
@@ -73,6 +86,18 @@ class Halving(Scheduler):
             self._members = sorted(trial.number for trial in kept)
             self._missing = list(self._members)
             self._rung += 1
+
+    def _admit(self) -> None:
+        """Those that were added while all were at this rung."""
+        added = [
+            number
+            for number, at in self._table.added.items()
+            if number not in self._seen and at <= self.rungs[self._rung]
+        ]
+        if added:
+            self._seen.update(added)
+            self._members += added
+            self._missing += added
 
     def _is_there(self, number: int) -> bool:
         trial = self._table.trials.get(number)
@@ -85,8 +110,9 @@ class Asha(Scheduler):
 
     def due(self, busy: Collection[int]) -> Due:
         for number, trial in sorted(self._table.open.items()):
-            if trial.iterations < trial.goal:
-                yield number, trial.goal
+            goal = max(trial.goal, self.rungs[0])
+            if trial.iterations < goal:
+                yield number, goal
         waiting = False
         for rung in reversed(range(len(self.rungs) - 1)):
             for trial in self._promoted(rung):

@@ -36,6 +36,12 @@ class Search:
             return True
         return self.table.commit(segment)
 
+    def added(self, place: int, config: Config, at: float) -> Segment:
+        """What the journal has of a trial that somebody adds now."""
+        number = self.table.count
+        whole = self.configurations.filled(number, config)
+        return Segment(number, 0, self.scheduler.entry, config=whole, queued=place, at=at)
+
     def config(self, number: int) -> Config:
         """That of a trial. One that follows from results is asked for once, and then kept beside them."""
         known = self.table.trials.get(number)

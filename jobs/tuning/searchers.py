@@ -49,8 +49,15 @@ class Configurations:
 
     def config(self, number: int) -> Config:
         """That of trial `number`. What a given configuration leaves open is drawn."""
-        given = self.given.get(number, {})
-        chosen = {} if number in self.given else self._point((number - self._first) % self.points)
+        if number in self.given:
+            return self.filled(number, self.given[number])
+        return self._filled(number, {}, self._point((number - self._first) % self.points))
+
+    def filled(self, number: int, given: Mapping[str, Any]) -> Config:
+        """What trial `number` has of which somebody gave so much; the rest is drawn."""
+        return self._filled(number, given, {})
+
+    def _filled(self, number: int, given: Mapping[str, Any], chosen: Mapping[str, Any]) -> Config:
         config: Config = {}
         for domain in self._space.domains:
             if domain.name in given:

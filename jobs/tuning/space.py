@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
-from muster.jobs.common.errors import JobFileError
+from muster.jobs.common.errors import JobFileError, UsageError
 from muster.jobs.common.validation import nearest, one_line
 
 Config = dict[str, Any]  # parameter → value; one whose `when` does not hold is not in it
@@ -21,6 +21,7 @@ LOG = ("loguniform", "logint")
 BESIDE = ("step", "when")
 PARAMETERS_MOST = 256
 VALUES_MOST = 1 << 20  # of one parameter
+VALUES_SHOWN = 8
 STEP_SLACK = 1e-9  # of a step: 0.1 to 0.9 in steps of 0.1 has nine values, whatever binary fractions are
 
 
@@ -76,6 +77,29 @@ class Domain:
     def _number(self, value: float) -> float | int:
         return round(value) if self.form in WHOLE else min(value, self.high)
 
+    def allows(self, value: Any) -> bool:
+        """Whether the value could have been drawn here."""
+        if self.values:
+            return any(_is_same(value, one) for one in self.values)
+        if not _is_number(value) or (self.form in WHOLE and value != int(value)):
+            return False
+        start = 0.0 if self.form == "normal" else self.low
+        if self.form != "normal" and not self.low <= value <= self.high:
+            return False
+        steps = (value - start) / self.step if self.step is not None else 0.0
+        return bool(abs(steps - round(steps)) <= STEP_SLACK * max(1.0, abs(steps)))
+
+    def __str__(self) -> str:
+        """As a job file says it, in short."""
+        if self.values:
+            shown = ", ".join(str(value) for value in self.values[:VALUES_SHOWN])
+            return f"one of {shown}{', ...' if len(self.values) > VALUES_SHOWN else ''}"
+        if self.form == "normal":
+            text = "a number"
+        else:
+            text = f"{'a whole number' if self.form in WHOLE else 'a number'} from {self.low:g} to {self.high:g}"
+        return text if self.step is None else f"{text} in steps of {self.step:g}"
+
     def holds(self, config: Mapping[str, Any]) -> bool:
         """Whether it belongs to a configuration, by what is in it already."""
         return all(other in config and config[other] in values for other, values in self.when)
@@ -96,14 +120,32 @@ class Space:
 
     def check(self, config: Mapping[str, Any], where: str) -> None:
         """Refuse a configuration that names what is not in the space, or gives it what is no plain value."""
-        names = [domain.name for domain in self.domains]
         for name, value in config.items():
-            if name not in names:
-                near = nearest(name, names)
-                hint = f"did you mean `{near}`?" if near else f"the space has: {', '.join(names[:8])}"
-                raise JobFileError(f"{where}: there is no parameter `{one_line(name[:80])}`", hint)
+            self._named(name, where)
             if not _is_plain(value):
                 raise JobFileError(f"{where}.{name}: expected a finite number or a text", "give one value")
+
+    def check_within(self, config: Mapping[str, Any], where: str) -> None:
+        """Refuse, with a UsageError, a configuration that could never have been drawn from this space."""
+        for name, value in config.items():
+            try:
+                domain = self._named(name, where)
+            except JobFileError as error:
+                raise UsageError(error.message, error.hint) from None
+            if not domain.allows(value):
+                shown = one_line(repr(value)[:80])
+                raise UsageError(f"{where}: {name} {shown} lies outside the space", f"{name} is {domain}")
+            if not domain.holds(config):
+                others = ", ".join(f"{other}={values[0]}" for other, values in domain.when)
+                raise UsageError(f"{where}: {name} is there only beside other values", f"give {others} as well")
+
+    def _named(self, name: str, where: str) -> Domain:
+        names = {domain.name: domain for domain in self.domains}
+        if name not in names:
+            near = nearest(name, names)
+            hint = f"did you mean `{near}`?" if near else f"the space has: {', '.join(list(names)[:8])}"
+            raise JobFileError(f"{where}: there is no parameter `{one_line(name[:80])}`", hint)
+        return names[name]
 
 
 def _ordered(domains: Mapping[str, Domain]) -> tuple[Domain, ...]:
@@ -202,6 +244,13 @@ def _alternatives(value: Any) -> tuple[Any, ...]:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    """True is not 1; a list is whatever holds the same."""
+    if isinstance(value, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(value) == len(other) and all(map(_is_same, value, other))
+    return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
 
 
 def _is_plain(value: Any) -> bool:

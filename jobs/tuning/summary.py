@@ -93,7 +93,7 @@ def summarised(search: Search, cpus: int = 1) -> SearchSummary:
         enqueued=search.params.enqueued,
         scheduler=search.params.scheduler,
         trials=table.count,
-        tried=len(table.trials),
+        tried=table.begun,
         failed=table.failed,
         diverged=sum(trial.why == "diverged" for trial in table.trials.values()),
         reached=len(reached),
@@ -179,7 +179,7 @@ def curves_csv(search: Search) -> str:
 
 def state_of(trial: Trial) -> str:
     """In a word: why it ended, or that it has not."""
-    words: dict[Why, str] = {"": "paused", "iterations": "done"}
+    words: dict[Why, str] = {"": "paused" if trial.begun else "waiting", "iterations": "done"}
     return words.get(trial.why, trial.why)
 
 

@@ -33,6 +33,7 @@ class Segment(msgspec.Struct, frozen=True):
     at: float = 0.0  # seconds of the search when it was committed
     config: Config | None = None  # of a trial whose configuration follows from results
     score: Metrics | None = None  # on the test rows: the best trial's, once, at the end
+    queued: int | None = None  # nothing was done: somebody added the trial, from this place of the search's queue
 
 
 class Trial:
@@ -55,12 +56,17 @@ class Trial:
         return len(self.curve)
 
     @property
+    def begun(self) -> bool:
+        """Whether anything was done of it: one that somebody added waits at first."""
+        return bool(self.curve or self.failures)
+
+    @property
     def ended(self) -> bool:
         return self.why != ""
 
 
 class Table:
-    """Every trial that anything came of. The rest are fresh."""
+    """Every trial that anything came of, and those that people added. The rest are fresh."""
 
     def __init__(self, params: TuneParams, count: int, attempts: int) -> None:
         self.params, self.count = params, count
@@ -68,11 +74,14 @@ class Table:
         self.open: dict[int, Trial] = {}  # of those, the ones that have not ended
         self.iterations = self.failed = 0
         self.state_bytes = self.moved_bytes = 0  # of checkpoints: made, and gone on from by another machine
+        self.added: dict[int, int] = {}  # trials that people added → iterations at which it is compared first
         self._attempts = attempts
         self._fresh = 0  # below it none is
 
     def commit(self, segment: Segment) -> bool:
         """Whether it is news: what goes on from elsewhere than where its trial is has come before."""
+        if segment.queued is not None:
+            return self._add(segment)
         if not 0 <= segment.trial < self.count:
             return False
         trial = self.trials.get(segment.trial) or Trial(segment.trial)
@@ -96,6 +105,22 @@ class Table:
         if trial.why == "target":
             trial.reached_at = segment.at
         return True
+
+    def _add(self, segment: Segment) -> bool:
+        """A trial of which nothing was done; it goes before those that have not begun."""
+        if segment.trial in self.trials or segment.trial < 0:
+            return False
+        trial = Trial(segment.trial)
+        trial.config = segment.config
+        self.trials[trial.number] = self.open[trial.number] = trial
+        self.count = max(self.count, trial.number + 1)
+        self.added[trial.number] = segment.to
+        return True
+
+    @property
+    def begun(self) -> int:
+        """How many trials anything was done of."""
+        return sum(trial.begun for trial in self.trials.values())
 
     def _fail(self, trial: Trial, segment: Segment) -> None:
         """It is tried again from where it was, until that was often enough."""

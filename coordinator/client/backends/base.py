@@ -61,6 +61,9 @@ class Backend(Protocol):
     def search(self, job: str) -> SearchReport:
         """How a search stands, with its trials."""
 
+    def enqueue(self, job: str, config: dict[str, Any], name: str) -> None:
+        """Have a search that runs try this too; under the same name once only."""
+
     def partial(self, job: str) -> Layers:
         """Merge what there is of the job, in place of what was merged so before. The layers of which something is
         there, and those of which nothing is."""

@@ -14,6 +14,7 @@ from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.result_downloads import partial, shard_stream
 from muster.coordinator.result_downloads.file_server import layers_of
 from muster.coordinator.submission import client_job
+from muster.coordinator.submission.enqueue import enqueue
 from muster.jobs.tuning.journal import recalled
 from muster.jobs.tuning.summary import SearchReport, reported
 
@@ -72,6 +73,9 @@ class LocalBackend:
 
     def search(self, job: str) -> SearchReport:
         return reported(recalled(self._root.job(job).checkpoints))
+
+    def enqueue(self, job: str, config: dict[str, Any], name: str) -> None:
+        enqueue(self._root, job, config, name)
 
     def partial(self, job: str) -> Layers:
         made = partial.make(self._root, job)

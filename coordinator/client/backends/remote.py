@@ -149,6 +149,10 @@ class RemoteBackend:
         found = self._ask(Searches, "report", "--json", "--curves", "--", job)
         return SearchReport(found.jobs[0].effect.of_kind, found.curves[0])
 
+    def enqueue(self, job: str, config: dict[str, Any], name: str) -> None:
+        values = [f"{parameter}={msgspec.json.encode(value).decode()}" for parameter, value in config.items()]
+        self._ssh.run("enqueue", "--id", name, "--", job, *values)
+
     def partial(self, job: str) -> Layers:
         found = self._checked(self._ask(Listing, "result", "--partial", "--json", "--", job))
         return Layers(found.layers, found.missing)

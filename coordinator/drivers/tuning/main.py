@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from heapq import nsmallest
 
 import msgspec
@@ -20,6 +21,7 @@ from muster.jobs.common.errors import DamagedError, NotFoundError
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.tuning.journal import Journal, SearchHead, adopted
 from muster.jobs.tuning.params import TuneParams
+from muster.jobs.tuning.queue import Queue
 from muster.jobs.tuning.trial_runner import TrialOrder
 from muster.jobs.tuning.trials import Segment
 
@@ -54,8 +56,11 @@ class TuningDriver:
         self._journal = Journal(drive.place.checkpoints)
         drive.patiently(lambda: self._journal.begin(head))
         self._adopt(params)
-        for segment in self._journal.segments():
+        segments = self._journal.segments()
+        for segment in segments:
             self._search.commit(segment)
+        self._queue = Queue(drive.place.checkpoints)
+        self._queued = 1 + max((one.queued for one in segments if one.queued is not None), default=-1)  # next place
         self._out: dict[int, TrialOrder] = {}  # shard → what it is to do
         self._wrong = 0
         self._told = float("-inf")  # when people were told last
@@ -79,7 +84,7 @@ class TuningDriver:
         return {order.trial for order in self._out.values()}
 
     def run(self) -> None:
-        while self._goes_on():
+        while self._goes_on() or not self._closed():
             self._take()
             if why := self._search.hopeless:
                 self._drive.give_up(why)
@@ -90,14 +95,35 @@ class TuningDriver:
         if not self._drive.over:
             self._finish()
 
+    # --- added ---
+
+    def _add_queued(self) -> None:
+        """What people enqueued since: a trial each. The journal says when it came in, so that a driver which is started
+        again promotes the same."""
+        drive = self._drive
+        new = [one for one in self._queue.since(self._queued) if not one.closed]
+        for queued in new:
+            segment = self._search.added(self._queued, queued.config, self._seconds)
+            drive.patiently(partial(self._journal.append, [segment], {}))
+            self._search.commit(segment)
+            self._queued += 1
+        if new:
+            drive.advance(drive.cursor, durable=False, progress=self._progress(at_once=True))
+
+    def _closed(self) -> bool:
+        """Take no more from people; False where something came in meanwhile."""
+        return self._drive.over or self._drive.patiently(lambda: self._queue.close(self._queued))
+
     # --- out ---
 
     def _goes_on(self) -> bool:
         """Have more done; whether anything is under way."""
+        if not self._drive.over:
+            self._add_queued()
         if self._drive.over or self._search.ending(self._seconds):
             return False
         most = max(OUT_LEAST, SLOTS_AHEAD * self._drive.state.slots)
-        first = not (self._search.table.trials or self._out)  # one iteration, so that soon one shard has succeeded
+        first = not (self._search.table.begun or self._out)  # one iteration, so that soon one shard has succeeded
         orders = [self._order(trial, to) for trial, to in self._search.orders(self._busy, most - len(self._out))]
         if first and orders:
             orders[0] = msgspec.structs.replace(orders[0], limit=0.0)
@@ -222,10 +248,10 @@ class TuningDriver:
         if not drive.advance(to, finish=finish, retire=every, progress=self._progress(finish)):
             raise RuntimeError("the job was moved on by somebody else")
 
-    def _progress(self, finish: bool = False) -> Progress | None:
+    def _progress(self, at_once: bool = False) -> Progress | None:
         """None for a while after people were told: with thousands of trials it takes a while itself."""
         now = time.monotonic()
-        if now < self._told + TELL_SECONDS and not finish:
+        if now < self._told + TELL_SECONDS and not at_once:
             return None
         self._told = now
         return progress_of(self._search, self._busy, self._seconds)

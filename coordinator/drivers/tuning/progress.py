@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import islice
 
 from muster.coordinator.api.status import Progress
 from muster.jobs.common.units import format_duration
@@ -28,7 +29,7 @@ def progress_of(search: Search, running: Collection[int], seconds: float) -> Pro
     if ended := search.ending(seconds):
         lines.append(f"ended     {ended}{'; nobody reached the target' if _missed_all(search) else ''}")
     return Progress(
-        sum(number not in running for number in table.trials),
+        sum(trial.begun and number not in running for number, trial in table.trials.items()),
         table.count,
         TRIAL,
         took=f"{format_duration(seconds)} of search",
@@ -53,7 +54,7 @@ def _standing(search: Search, running: Collection[int], seconds: float) -> str:
     """How many trials there are of each sort, and what of the budget is spent."""
     table, budget = search.table, search.params.budget
     first = min((trial.reached_at for trial in table.reached if trial.reached_at is not None), default=0.0)
-    waiting = table.count - len(table.trials.keys() | set(running))
+    waiting = table.count - len({number for number, trial in table.trials.items() if trial.begun} | set(running))
     stands = (
         (len(table.reached), f"reached the target, the first after {format_duration(first)}"),
         (table.failed, "failed"),
@@ -68,9 +69,10 @@ def _standing(search: Search, running: Collection[int], seconds: float) -> str:
 
 
 def _ranking(search: Search, running: Collection[int]) -> list[str]:
-    """The best trials as a table, the best of all on top."""
+    """The best trials as a table, the best of all on top; below them those that people added and that wait."""
     table = search.table
-    best = table.ranked(SHOWN)
+    best = [trial for trial in table.ranked(SHOWN) if trial.begun]
+    best += list(islice((trial for trial in table.open.values() if not trial.begun), SHOWN))
     if not best:
         return []
     configs = [search.config(trial.number) for trial in best]
@@ -78,7 +80,8 @@ def _ranking(search: Search, running: Collection[int]) -> list[str]:
     rows = [("trial", "state", "iterations", search.params.metric, "time", "machine", "parameters")]
     for trial, config in zip(best, configs, strict=True):
         state = "running" if trial.number in running and not trial.ended else state_of(trial)
-        took, value = format_duration(sum(trial.seconds)), number_text(table.value(trial))
+        took = format_duration(sum(trial.seconds)) if trial.begun else ""
+        value = number_text(table.value(trial)) if trial.begun else ""
         text = config_text(config, names)[:TEXT_MOST]
         rows.append((str(trial.number), state, f"{trial.iterations:,}", value, took, trial.machine, text))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import msgspec
 import pytest
 import xxhash
 
@@ -75,3 +76,25 @@ def test_a_search_that_goes_on_has_what_was_done_and_more_iterations_for_those_t
     assert segments[0].why == "iterations"
     with pytest.raises(DamagedError, match=r"params\.seed is not that of"):
         adopted(journal.folder, TuneParams(PARAMS.space, "accuracy", seed=1))
+
+
+def test_what_was_added_to_a_search_is_in_the_one_that_goes_on_from_it(journal: Journal) -> None:
+    search = recalled(journal.folder)
+    new = search.added(0, {"lr": 0.25}, 7.0)
+    journal.append([new], {})
+    done = Segment(3, 0, 2, [{"accuracy": 0.7}], [1.0], state=ONE, state_bytes=3)
+    journal.append([done], {})
+    for params in (PARAMS, msgspec.structs.replace(PARAMS, trials=5)):
+        again = SearchHead(msgspec.structs.replace(params, extends="job.1"), 3, 20).search
+        segments, _ = adopted(journal.folder, again.params)
+        assert all(again.commit(one) for one in segments)
+        assert again.config(3) == {"lr": 0.25} and again.table.trials[3].iterations == 1
+        assert again.table.count == max(4, params.trials or 0)
+        assert (3, 2) in again.orders((), 9)
+
+
+def test_a_trial_that_waits_is_in_the_table(journal: Journal) -> None:
+    journal.append([recalled(journal.folder).added(0, {"lr": 0.25}, 7.0)], {})
+    search = recalled(journal.folder)
+    assert trials_csv(search).splitlines()[-1] == "3,waiting,0,,0.25,"
+    assert summarised(search).tried == 3 and trials_of(search)[-1].state == "waiting"

@@ -26,7 +26,7 @@ def params(**given: Any) -> TuneParams:
 
 def curve_of(search: Search, trial: int) -> list[float]:
     """As a training would go: some are worse at first and better later, some diverge."""
-    lr = search.configurations.config(trial)["lr"]
+    lr = search.config(trial)["lr"]
     if lr > 0.93:
         return [0.1, math.nan]
     return [lr * (1 - math.exp(-iteration * (1.1 - lr) / 5)) for iteration in range(1, 28)]
@@ -91,6 +91,45 @@ def test_asha_computes_no_committed_iteration_twice_and_ends_with_one_that_was_t
     assert len(done) == len(set(done)) == search.table.iterations
     assert any(trial.iterations == 27 for trial in search.table.trials.values())
     assert len(search.table.trials) == 30 and search.table.iterations < 30 * 27 * 0.7
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.integers(0, 10**9), st.integers(1, 6), st.sampled_from(["fifo", "halving", "asha"]))
+def test_what_people_add_is_tried_once_and_a_search_that_is_rebuilt_goes_on_the_same(
+    seed: int, machines: int, scheduler: str
+) -> None:
+    given, random = params(scheduler=scheduler, seed=seed % 7), Random(seed)
+    search, journal, added = Search(given, 3, 100), list[Segment](), dict[int, float]()
+    busy: dict[int, int] = {}
+    while True:
+        if len(added) < 4 and random.random() < 0.3:
+            new = search.added(len(added), {"lr": random.random()}, 0.0)
+            assert search.commit(new) and not search.commit(new) and new.config is not None
+            added[new.trial] = new.config["lr"]
+            journal.append(new)
+        again = Search(given, 3, 100)
+        assert all(again.commit(one) for one in journal)
+        assert again.orders(busy, 1000) == search.orders(busy, 1000)
+        busy.update(search.orders(busy, machines - len(busy)))
+        if not busy:
+            break
+        trial = random.choice(sorted(busy))
+        segment = trained(search, trial, busy.pop(trial), random.randint(1, 9))
+        assert search.commit(segment)
+        journal.append(segment)
+    trials = search.table.trials
+    assert sorted(trials) == list(range(9 + len(added))) and search.table.begun == len(trials)
+    assert {number: search.config(number)["lr"] for number in added} == added
+    assert all(trials[one.trial].iterations >= min(one.to, 27) or trials[one.trial].ended for one in journal)
+
+
+def test_what_is_added_while_all_are_at_a_rung_is_compared_there_first() -> None:
+    search = Search(params(scheduler="halving", trials=9), 3, 100)
+    for trial in range(9):
+        search.commit(trained(search, trial, 1, 27))
+    new = search.added(0, {"lr": 0.9}, 0.0)
+    assert (new.trial, new.to) == (9, 3) and search.commit(new)
+    assert search.orders((), 1) == [(9, 3)] and len(search.orders((), 100)) == 4
 
 
 def test_halving_promotes_a_third_at_each_rung() -> None:

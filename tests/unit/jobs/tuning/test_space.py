@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.jobs.common.errors import JobFileError
+from muster.jobs.common.errors import JobFileError, UsageError
 from muster.jobs.tuning.searchers import Configurations
 from muster.jobs.tuning.space import Space, differing
 
@@ -164,3 +164,43 @@ def test_a_parameter_whose_when_does_not_hold_is_left_out() -> None:
 
 def test_only_parameters_that_differ_are_worth_a_column() -> None:
     assert differing([{"a": 1, "b": 2}, {"a": 1, "b": 3}, {"a": 1, "b": 3, "c": 4}]) == ["b", "c"]
+
+
+WIDE = {
+    "lr": {"loguniform": [0.001, 0.1]},
+    "momentum": {"uniform": [0.1, 0.9], "step": 0.1, "when": {"optimizer": "sgd"}},
+    "hidden": {"randint": [32, 512]},
+    "layers": {"choice": [[64, 32], [128]]},
+    "optimizer": {"choice": ["sgd", "adam"]},
+    "shift": {"normal": [0, 1]},
+    "flag": {"choice": [True, False]},
+    "batch": 128,
+}
+
+
+@given(st.integers(0, 1000))
+def test_whatever_is_drawn_lies_within_the_space(number: int) -> None:
+    config = Configurations(Space(WIDE), seed=number).config(number)
+    Space(WIDE).check_within(config, "job.1")
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"lr": 0.2}, "job.1: lr 0.2 lies outside the space"),
+        ({"lr": math.nan}, "job.1: lr nan lies outside the space"),
+        ({"lr": "0.05"}, "job.1: lr '0.05' lies outside the space"),
+        ({"hidden": 512}, "job.1: hidden 512 lies outside the space"),
+        ({"hidden": 32.5}, "job.1: hidden 32.5 lies outside the space"),
+        ({"optimizer": "sgd", "momentum": 0.25}, "job.1: momentum 0.25 lies outside the space"),
+        ({"optimizer": "adam", "momentum": 0.2}, "job.1: momentum is there only beside other values"),
+        ({"layers": [64]}, "job.1: layers [64] lies outside the space"),
+        ({"flag": 1}, "job.1: flag 1 lies outside the space"),
+        ({"batch": 64}, "job.1: batch 64 lies outside the space"),
+        ({"rate": 1}, "job.1: there is no parameter `rate`"),
+    ],
+)
+def test_what_lies_outside_the_space_is_refused_in_a_line(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Space(WIDE).check_within(config, "job.1")
+    assert caught.value.message == message and caught.value.hint

@@ -1,4 +1,5 @@
-"""A multilayer perceptron: its weights out of an .npz or .safetensors, and rows through it. Knows no job, no shard."""
+"""A multilayer perceptron: its weights out of an .npz or .safetensors, and rows through it; or another network that
+such a file has. Knows no job, no shard."""
 
 from __future__ import annotations
 
@@ -11,40 +12,32 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from muster.jobs.inference import conv1
+from muster.jobs.inference.network import Array, BadWeights, Network
 
 NAMING = "name them w0, b0, w1, b1, ... (weights in x out), or as torch does 0.weight, 0.bias, 2.weight, ... (out x in)"
+UNIT = "unit"  # of a search's best: see `Network`
+TREE = "tree"  # of the state of a user's function: what lies where
 _OURS = re.compile(r"([wb])(\d{1,4})", re.ASCII)
 _TORCHS = re.compile(r"(.*?)(\d*)\.?(weight|bias)", re.ASCII)
 
 
-class BadWeights(ValueError):
-    """The arrays are not those of an MLP; the message says which."""
-
-
-class Mlp:
+class Mlp(Network):
     """Layers applied one after the other: x @ w + b, `activation` between them, `final` after the last."""
 
-    def __init__(self, layers: list[tuple[Array, Array | None]], activation: str, final: str) -> None:
+    def __init__(
+        self, layers: list[tuple[Array, Array | None]], activation: str, final: str, unit: float | None = None
+    ) -> None:
+        first, last = layers[0][0], layers[-1][0]
+        super().__init__(first.dtype, first.shape[0], last.shape[1], final, unit)
         self.layers = layers
-        self.dtype = layers[0][0].dtype
-        self.width = layers[0][0].shape[0]
         self._activation = activation
-        self._final = final
-        self._buffers: list[Array] = []
-
-    @property
-    def output(self) -> tuple[str, tuple[int, ...]]:
-        """dtype and shape of one row's output."""
-        return ("<i8", ()) if self._final == "argmax" else (self.dtype.str, self.layers[-1][0].shape[1:])
 
     @property
     def row_values(self) -> int:
-        """Numbers that one row is while it goes through: itself and what each layer makes of it."""
         return int(self.width + sum(weights.shape[1] for weights, _ in self.layers))
 
     def batch(self, rows: Array) -> Array:
-        """The logits of these rows, in memory that the next call uses again."""
         x = self._converted(rows)
         for i, (weights, bias) in enumerate(self.layers):
             out = self._buffer(i + 1, len(rows), weights.shape[1])
@@ -55,29 +48,6 @@ class Mlp:
                 activate(out, self._activation)
             x = out
         return x
-
-    def finished(self, logits: Array) -> Array:
-        """What is given for logits."""
-        if self._final == "argmax":
-            best: Array = logits.argmax(axis=1)
-            return best
-        return softmax(logits) if self._final == "softmax" else logits
-
-    def _converted(self, rows: Array) -> Array:
-        """As the weights are; rows with axes of their own lie flat."""
-        flat = rows.reshape(len(rows), -1)
-        if flat.dtype == self.dtype:
-            return flat
-        x = self._buffer(0, len(rows), self.width)
-        np.copyto(x, flat, casting="unsafe")
-        return x
-
-    def _buffer(self, i: int, rows: int, width: int) -> Array:
-        while len(self._buffers) <= i:
-            self._buffers.append(np.empty((0, 0), self.dtype))
-        if self._buffers[i].shape != (rows, width):
-            self._buffers[i] = np.empty((rows, width), self.dtype)
-        return self._buffers[i]
 
 
 def activate(x: Array, name: str) -> None:
@@ -94,20 +64,26 @@ def activate(x: Array, name: str) -> None:
         np.reciprocal(x, out=x)
 
 
-def softmax(logits: Array) -> Array:
-    """Over the last axis."""
-    with np.errstate(invalid="ignore"):  # of a row with an infinity: NaN, which is looked for later
-        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-        shares: Array = powers / powers.sum(axis=1, keepdims=True)
-    return shares
-
-
 # --- weights -------------------------------------------------------------------------------------------------
 
 
-def load(path: Path, form: str, activation: str, final: str) -> Mlp:
-    """The MLP in a file; BadWeights says what is wrong with it."""
-    return Mlp(layers_of(_npz(path) if form == "npz" else _safetensors(path)), activation, final)
+def load(path: Path, form: str, activation: str, final: str) -> Network:
+    """The network in a file; BadWeights says what is wrong with it."""
+    arrays = _npz(path) if form == "npz" else _safetensors(path)
+    if TREE in arrays:
+        raise BadWeights("the state of a function of yours, as a search kept it: say with `code` which one takes it")
+    unit = _unit(arrays.pop(UNIT, None))
+    if conv1.is_conv1(arrays):
+        return conv1.Conv1(arrays, activation, final, unit)
+    return Mlp(layers_of(arrays), activation, final, unit)
+
+
+def _unit(array: Array | None) -> float | None:
+    if array is None:
+        return None
+    if array.size != 1 or array.dtype.kind != "f" or not np.isfinite(array).all():
+        raise BadWeights(f"{UNIT} is {array.dtype} of shape {array.shape}, expected one finite float")
+    return float(array.reshape(()))
 
 
 def layers_of(arrays: Mapping[str, Array]) -> list[tuple[Array, Array | None]]:

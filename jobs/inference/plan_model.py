@@ -15,6 +15,7 @@ from muster.jobs.common.errors import JobFileError
 from muster.jobs.contract import requirements
 from muster.jobs.contract.kind import Bench, Prepared, RunnerLost, ShardFailure, Site
 from muster.jobs.inference import model_file
+from muster.jobs.inference.network import BadWeights
 from muster.jobs.inference.params import BATCH_BYTES, BATCH_LIMITS, MLP_FORMATS, NAN_ROWS, NEEDS, InferParams
 from muster.jobs.inference.sandboxed import sandbox
 from muster.jobs.results import output_declarations
@@ -105,7 +106,7 @@ def _prepared_mlp(params: InferParams, path: Path, form: str, site: Site) -> Inf
     assert params.activation and params.final, "suited"
     try:
         model = mlp.load(path, form, params.activation, params.final)
-    except mlp.BadWeights as error:
+    except BadWeights as error:
         raise JobFileError(f"params.model: {params.model}: {error}", mlp.NAMING) from None
     for shape in site.shapes:
         if prod(shape.row) != model.width:

@@ -178,21 +178,21 @@ class MlpModel:
         from muster.jobs.inference import mlp
 
         assert path is not None and params.activation and params.final and params.batch != "auto", "prepared"
-        self._mlp = mlp.load(path, form, params.activation, params.final)
+        self._network = mlp.load(path, form, params.activation, params.final)
         self._batch = params.batch
 
     def run(self, shard: Shard, rows: Array) -> Given:
         import numpy as np
 
-        dtype, shape = self._mlp.output
+        dtype, shape = self._network.output
         out = np.empty((len(rows), *shape), dtype)
         bad = np.zeros(len(rows), bool)
         with np.errstate(all="ignore"):  # NaN is looked for
             for start in range(0, len(rows), self._batch):
                 stop = min(start + self._batch, len(rows))
-                logits = self._mlp.batch(_filled_up(rows[start:stop], self._batch))[: stop - start]
+                logits = self._network.batch(_filled_up(rows[start:stop], self._batch))[: stop - start]
                 np.isnan(logits).any(axis=1, out=bad[start:stop])
-                out[start:stop] = self._mlp.finished(logits)
+                out[start:stop] = self._network.finished(logits)
         return Given({"out": out}, bad)
 
     def close(self) -> None:

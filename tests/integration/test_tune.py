@@ -238,7 +238,11 @@ def test_an_mlp_on_rows_is_scored_on_rows_that_nothing_else_saw(farm: FarmHarnes
     found = best(farm, job := farm.submit({}, kind="tune", params=params))
     assert found["test"]["accuracy"] > 0.85 and found["checkpoint_bytes"] > 0
     with np.load(result(farm, job) / "best.npz") as weights:
-        assert set(weights) == {"w0", "b0", "w1", "b1"} and weights["w0"].shape[0] == 64
+        assert (
+            set(weights) == {"w0", "b0", "w1", "b1", "unit"}
+            and weights["unit"] == 1 / 16
+            and weights["w0"].shape[0] == 64
+        )
     assert "accuracy" in farm.coordinator("report", job).stdout or farm.coordinator("report", job).returncode == 0
 
 

@@ -7,13 +7,17 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import safetensors
 import safetensors.numpy
 
 from muster.coordinator.drivers.driver import Drive
 from muster.coordinator.drivers.published import Written, publish, write_file
+from muster.coordinator.farm_root import plans
+from muster.coordinator.farm_root.paths import Root
 from muster.jobs.tuning.journal import Journal
 from muster.jobs.tuning.params import EstimatorSpec, TuneParams
 from muster.jobs.tuning.search import Search
+from muster.jobs.tuning.space import Config
 from muster.jobs.tuning.summary import (
     BEST_FILE,
     CURVES_TABLE,
@@ -39,24 +43,39 @@ def publish_search(drive: Drive, search: Search, journal: Journal, cpus: int) ->
         }
         best = search.table.best
         if best is not None and best.state:
-            name, raw = model_of(search.params, journal.state(best.state))
+            config, unit = search.config(best.number), unit_of(drive)
+            name, raw = model_of(search.params, journal.state(best.state), config, unit)
             files[name] = raw
         return (), [write_file(folder, name, raw) for name, raw in files.items()]
 
     publish(drive, written)
 
 
-def model_of(params: TuneParams, state: bytes) -> tuple[str, bytes]:
-    """The name and the bytes of the best one's file: as `kind: infer` opens it, or the state as the user's code has
-    it."""
+def unit_of(drive: Drive) -> float:
+    """What 1 of the data's rows was to the trials: rows of uint8 are scaled, others are taken as they are."""
+    root, model = Root(drive.place.path.parents[1]), plans.load(drive.place).work.model
+    if model is None:
+        return 1.0
+    with safetensors.safe_open(root.model(model.digest), "np") as data:
+        return float(data.get_tensor("unit")[0])
+
+
+def model_of(params: TuneParams, state: bytes, config: Config, unit: float) -> tuple[str, bytes]:
+    """The name and the bytes of the best one's file, as `kind: infer` opens it. Where a user's function trained it, its
+    state with the configuration."""
     if isinstance(params.trial, EstimatorSpec):
         return "best.skops", state
     if params.trial == "torch":
         module = {name: np.asarray(one) for name, one in trial.decoded(state)["module"].items()}
         return "best.safetensors", safetensors.numpy.save(module)
-    if params.trial == "code":
-        return "best.npz", state
     with np.load(io.BytesIO(state), allow_pickle=False) as arrays:
-        raw = io.BytesIO()
-        np.savez(raw, **{name: arrays[name] for name in arrays if not name.startswith(MOMENTS)})
+        found = {name: arrays[name] for name in arrays if not name.startswith(MOMENTS)}
+    if params.trial == "code":
+        found["config"] = np.frombuffer(msgspec.json.encode(config), np.uint8)
+    if params.trial == "conv1" and params.facts is not None:
+        found["shape"] = np.array(params.facts.row, np.int64)  # of a row
+    if unit != 1:
+        found["unit"] = np.array(unit, np.float32)
+    raw = io.BytesIO()
+    np.savez(raw, **found)
     return "best.npz", raw.getvalue()

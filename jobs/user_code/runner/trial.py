@@ -169,8 +169,8 @@ def _pair(found: Any) -> Any:
     return found
 
 
-def _users(folder: str, entry: str, data: Any, seed: int) -> Any:
-    """What makes trials of the user's function. It may ask for `data`, `seed` and `trial` by name."""
+def function_of(folder: str, entry: str) -> Any:
+    """The user's function."""
     file, _, name = entry.partition(":")
     path = Path(folder) / file
     sys.path[:0] = list(dict.fromkeys([folder, str(path.parent)]))
@@ -183,6 +183,12 @@ def _users(folder: str, entry: str, data: Any, seed: int) -> Any:
     function = getattr(module, name, None)
     if not callable(function):
         raise BadTrialError(f"{file} has no function called {name!r}")
+    return function
+
+
+def _users(folder: str, entry: str, data: Any, seed: int) -> Any:
+    """What makes trials of the user's function. It may ask for `data`, `seed` and `trial` by name."""
+    function = function_of(folder, entry)
     named = inspect.signature(function).parameters
     arrays = None if data is None else {one: getattr(data, one) for one in ("x", "y", "valid_x", "valid_y")}
     form = Yielding if inspect.isgeneratorfunction(function) else Called

@@ -199,7 +199,7 @@ def test_a_torch_module_learns_the_same_in_one_go_and_in_two(opened: Opened, tmp
     (tmp_path / "sheet").write_bytes(end)
     score, _ = run(one, tmp_path / "sheet", start=4, state=whole.state, config=config, score=True)
     assert score.score is not None and score.score["accuracy"] > 0.8
-    name, raw = model_of(TuneParams({"lr": 1}, "accuracy", trial="torch"), end)
+    name, raw = model_of(TuneParams({"lr": 1}, "accuracy", trial="torch"), end, {"lr": 1}, 1.0)
     (tmp_path / name).write_bytes(raw)
     from safetensors.torch import load_file
 
@@ -255,7 +255,7 @@ def test_what_a_trial_could_never_be_is_refused_at_submit(opened: Opened) -> Non
         assert said in caught.value.message
 
 
-@pytest.mark.parametrize("name", ["trial", "own_trials", "torch_trial"])
+@pytest.mark.parametrize("name", ["trial", "own_trials", "torch_trial", "searched"])
 def test_the_runner_is_for_old_interpreters_too(name: str) -> None:
     ast.parse(Path(trial.__file__).with_name(f"{name}.py").read_text(), feature_version=(3, 8))
 

@@ -31,6 +31,7 @@ from muster.agent.core.actions import (
     DropSheet,
     FollowRounds,
     Freeze,
+    KeepSheet,
     Kill,
     Pull,
     PullCode,
@@ -264,7 +265,7 @@ class AgentProcess:
                 self._pushing.order(action)
             case Pull() | PullCode():
                 self._pulling.order(action)
-            case FollowRounds() | DropSheet() | StopFollowing():
+            case FollowRounds() | KeepSheet() | DropSheet() | StopFollowing():
                 self._following.obey(action)
             case Discard(name, digest):
                 path = self._spool.half(name) if digest is None else self._spool.input(name, digest)

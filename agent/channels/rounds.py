@@ -15,7 +15,7 @@ import xxhash
 
 from muster.agent.channels.bandwidth import Bandwidth
 from muster.agent.channels.base import Dialling
-from muster.agent.core.actions import DropSheet, FollowRounds, StopFollowing
+from muster.agent.core.actions import DropSheet, FollowRounds, KeepSheet, StopFollowing
 from muster.agent.core.events import Event, SheetCame, Unfollowed
 from muster.agent.links.base import Channel, Link
 from muster.agent.spool.paths import Spool
@@ -40,7 +40,7 @@ class Following:
         self._link, self._spool, self._bandwidth, self._tell = link, spool, bandwidth, tell
         self._followers: dict[str, Follower] = {}
 
-    def obey(self, order: FollowRounds | DropSheet | StopFollowing) -> None:
+    def obey(self, order: FollowRounds | KeepSheet | DropSheet | StopFollowing) -> None:
         if isinstance(order, FollowRounds):
             layer = order.info.layer.digest
             self._end(layer, keep=True)
@@ -48,20 +48,29 @@ class Following:
             self._followers[layer].start()
         elif isinstance(order, StopFollowing):
             self._end(order.layer)
-        elif order.layer in self._followers:
-            self._followers[order.layer].drop(order.sheet)
+        elif isinstance(order, KeepSheet):
+            if follower := self._followers.get(order.layer):
+                follower.keep(order.sheet)
+        else:
+            if follower := self._followers.get(order.layer):
+                follower.drop(order.sheet)
+            self._spool.sheet(order.layer, order.sheet).unlink(missing_ok=True)
 
     def _end(self, layer: str, keep: bool = False) -> None:
+        """`keep`: its sheets stay; there may be some of a layer that nobody follows."""
         if (follower := self._followers.pop(layer, None)) is not None:
-            follower.stop(keep)
+            follower.stop()
+        if not keep:
+            shutil.rmtree(self._spool.sheets / layer, ignore_errors=True)
 
     def stop(self) -> None:
         for layer in list(self._followers):
             self._end(layer)
+        shutil.rmtree(self._spool.sheets, ignore_errors=True)
 
 
 class Follower(Dialling):
-    """One layer's. Its sheets go with it, unless it is cut off: then another finds them."""
+    """One layer's. Its sheets outlive it: another finds them."""
 
     role = "round"
 
@@ -74,21 +83,25 @@ class Follower(Dialling):
         self._folder = spool.sheets / self._layer
         self._path = partial(spool.sheet, self._layer)
         self._have: list[str] = []  # under `_lock`, too
+        self._gone = False  # the coordinator knows nothing of the layer
         self._thread = threading.Thread(target=self._run, name="round", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self, keep: bool) -> None:
+    def stop(self) -> None:
         self._abort()
         self._thread.join()
-        if not keep:
-            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def keep(self, sheet: str) -> None:
+        """It is here, and did not come by this way."""
+        with self._lock:
+            if sheet not in self._have:
+                self._have.append(sheet)
 
     def drop(self, sheet: str) -> None:
         with self._lock, suppress(ValueError):
             self._have.remove(sheet)
-        self._path(sheet).unlink(missing_ok=True)
 
     # --- the thread ---
 
@@ -107,13 +120,13 @@ class Follower(Dialling):
             self._hang_up()
         if not self._stopping.is_set():
             log.info("the rounds of %s are not followed: %s", self._layer, why)
-            self._tell(Unfollowed(self._layer, why))
+            self._tell(Unfollowed(self._layer, why, self._gone))
 
     def _look_around(self) -> None:
         """What is here from when the channel was cut: workers may be reading it."""
         self._folder.mkdir(parents=True, exist_ok=True)
         for path in sorted(self._folder.glob("*.sheet"), key=lambda path: path.stat().st_mtime_ns):
-            self._have.append(path.stem)
+            self.keep(path.stem)
             self._tell(SheetCame(self._layer, path.stem, 0))
 
     def _ask(self, channel: Channel) -> str:
@@ -126,17 +139,19 @@ class Follower(Dialling):
             return ""
         if isinstance(answer, Refused) and answer.code == "gone":
             shutil.rmtree(self._folder, ignore_errors=True)
+            self._gone = True
         if not isinstance(answer, Sheet):
             return getattr(answer, "message", "") or type(answer).__name__.lower()
-        raw = self._received(channel, answer)
+        raw = self._received(channel, answer, have)
         if self._stopping.is_set():
             return ""
         self._keep(answer.sheet, raw)
         self._tell(SheetCame(self._layer, answer.sheet, answer.nbytes))
         return ""
 
-    def _received(self, channel: Channel, sheet: Sheet) -> bytes:
-        if sheet.nbytes > SHEET_LIMIT or sheet.sheet in self._have:
+    def _received(self, channel: Channel, sheet: Sheet, have: list[str]) -> bytes:
+        """`have`: what the question said is here. More may be by now."""
+        if sheet.nbytes > SHEET_LIMIT or sheet.sheet in have:
             raise ProtocolError(f"a sheet of {sheet.nbytes} bytes that nobody asked for")
         self._bandwidth.take(sheet.nbytes, self._stopping)
         raw = b"".join(channel.pieces(sheet.nbytes, BYTE_SECONDS))
@@ -158,5 +173,4 @@ class Follower(Dialling):
 
     def _keep(self, sheet: str, raw: bytes) -> None:
         write_private(self._path(sheet), raw)
-        with self._lock:
-            self._have.append(sheet)
+        self.keep(sheet)

@@ -54,6 +54,7 @@ class Run:
     inputs: dict[int, Copy] = field(default_factory=dict)  # by number, where they were pulled
     sheets: dict[int, str] = field(default_factory=dict)  # by number, the digest of what its round laid out
     gpus: tuple[str, ...] | None = None  # for this slot alone; None: there are none here
+    keeps: int = 0  # bytes of each shard's that may be kept for later ones to read
 
 
 KillReason = Literal["timeout", "memory", "crowded", "dropped", "drain"]
@@ -139,6 +140,14 @@ class FollowRounds:
 
 
 @dataclass(frozen=True)
+class KeepSheet:
+    """A shard here made it, and later ones may read it: it need not come."""
+
+    layer: str
+    sheet: str
+
+
+@dataclass(frozen=True)
 class DropSheet:
     """Nobody here reads it any more."""
 
@@ -185,6 +194,7 @@ Action = (
     | Pull
     | PullCode
     | FollowRounds
+    | KeepSheet
     | DropSheet
     | StopFollowing
     | Delete

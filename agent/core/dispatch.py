@@ -7,7 +7,7 @@ from math import inf
 
 import msgspec
 
-from muster.agent.core import disk_budget
+from muster.agent.core import disk_budget, round_sheets
 from muster.agent.core.actions import Delete, Freeze, Kill, KillReason, Run, Tell, Thaw
 from muster.agent.core.events import BatchEnded, Kept, Needs, SlotGone, SlotsSeen, WorkerDied
 from muster.agent.core.layers import HeldLayer
@@ -89,7 +89,8 @@ def _launch(state: State, slot: Slot, holding: HeldLayer, count: int, now: float
     copies = {number: state.inputs.whole[name] for number, name in inputs.items()}
     sheets = {number: holding.sheets[number] for number in attempts if number in holding.sheets}
     gpus = slot.gpus if state.slots.gpus else None
-    run = Run(ticket, slot.number, farm, holding.info, part, tuple(items), payloads, copies, sheets, gpus)
+    keeps = round_sheets.budget(state) if holding.follows else 0
+    run = Run(ticket, slot.number, farm, holding.info, part, tuple(items), payloads, copies, sheets, gpus, keeps)
     disk_budget.make(state, 0)
     state.emit(run)
 
@@ -125,6 +126,7 @@ def ended(state: State, event: BatchEnded, now: float) -> None:
     hopeless = barren and slot.fruitless(now)
     if not barren:
         slot.fruitful()
+    round_sheets.made(state, flight.layer, outcome.sheets)
     _keep(state, flight, outcome, now)
     if outcome.full:
         disk_budget.clear(state)

@@ -240,6 +240,7 @@ class Unfollowed:
 
     layer: str
     why: str
+    gone: bool = False  # nobody knows it: its sheets were deleted
 
 
 @dataclass(frozen=True)

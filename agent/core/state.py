@@ -61,6 +61,14 @@ class FreeDisk:
 
 
 @dataclass
+class MadeSheet:
+    """What a shard that ran here made, and another may read; it lies where sheets do."""
+
+    nbytes: int
+    spared: bool = False  # whether a link did not have to bring it
+
+
+@dataclass
 class BulkState:
     """What is known of a channel for bulk, and of what the coordinator says there."""
 
@@ -134,6 +142,8 @@ class State:
         self.spoilt: set[str] = set()  # copies that were not what was pulled, once
         self.pull = PullState()
         self.followed: dict[str, list[str]] = {}  # layer of rounds → its sheets that are here, the newest last
+        self.made: dict[str, dict[str, MadeSheet]] = {}  # layer → what shards here made for later ones, the newest last
+        self.made_at: dict[str, float] = {}  # of these layers, when some of it was held here last
         self.follow_after: dict[str, float] = {}  # layer → when it may be followed again
         self.actions: list[Action] = []  # gathered by `emit` until the event is dealt with
 

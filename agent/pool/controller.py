@@ -172,6 +172,8 @@ class PoolController:
             pack=self._pack(info.work.code),
             rest=rest_of(info.work.env, self._envs.get(info.work.env or ""), info.work.rests_on),
             gpus=run.gpus,
+            sheets=str(spool.sheets / info.layer.digest) if run.keeps else "",
+            keeps=run.keeps,
         )
 
     def _window(self, run: Run, number: int) -> Window | ItemsWindow | None:

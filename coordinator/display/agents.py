@@ -124,8 +124,8 @@ def _link_said(agent: AgentStatus) -> str:
     """How fast inputs reach a machine that does not read them in place, and what a copy there saves its link."""
     came = f"inputs come at {rate(Speed(bytes_in=agent.link_in))}" if agent.link_in else ""
     spared, every = agent.bytes_spared, agent.bytes_spared + agent.bytes_pulled
-    copy = f"{agent.have} spared its link {format_size(spared)} of {format_size(every)}"
-    return ", ".join(filter(None, [came, copy if agent.have else ""]))
+    copy = f"{agent.have or 'what it made itself'} spared its link {format_size(spared)} of {format_size(every)}"
+    return ", ".join(filter(None, [came, copy if agent.have or spared else ""]))
 
 
 # --- what a machine adds ----------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 import msgspec
@@ -193,6 +194,7 @@ class Runner(ABC):
 
     peak: int = 0  # bytes of memory its own processes took for the last shard, where it has any
     printed: str = ""  # what the user's code printed for the last shard, its middle left out
+    made: Mapping[str, bytes] = MappingProxyType({})  # of the last shard: what another may read as its sheet, by digest
 
     @abstractmethod
     def run(self, shard: Shard) -> Result:

@@ -74,6 +74,7 @@ class TrialRunner(Runner):
     def run(self, shard: Shard) -> Result:
         order = msgspec.msgpack.decode(shard.payload, type=TrialOrder)
         state = b""
+        self.made = {}
         try:
             segment, state = self._trained(order, shard.sheet)
         except CannotStart:
@@ -84,6 +85,8 @@ class TrialRunner(Runner):
             segment = _failed(order, str(failure), "", final=True)
         finally:
             self.peak, self.printed = self._sandbox.peak, self._sandbox.printed
+        if segment.state and not segment.why:  # a trial that is over is not gone on with
+            self.made = {segment.state: state}
         return {TOLD: _bytes(msgspec.msgpack.encode(segment)), STATE: _bytes(state)}
 
     def close(self) -> None:

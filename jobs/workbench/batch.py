@@ -38,6 +38,8 @@ class Batch(msgspec.Struct, frozen=True):
     pack: str | None = None  # what `code` was unpacked from; None: it is not looked at again
     rest: str = ""  # of the fingerprint, as `muster.jobs.contract.requirements.rest_of` gives it
     gpus: tuple[str, ...] | None = None  # those the slot has for it; None: this machine has none to lend
+    sheets: str = ""  # folder for what its shards make that later ones may read; "" where nothing is kept
+    keeps: int = 0  # bytes of it at most, for each shard
 
 
 class Mishap(msgspec.Struct, frozen=True):
@@ -71,3 +73,4 @@ class Outcome(msgspec.Struct, frozen=True):
     full: str = ""  # the disk or quota was full: what the system said
     printed: tuple[tuple[int, str], ...] = ()  # number → what the user's code printed, where it did, cut to size
     unprinted: int = 0  # of how many more shards that is left out: it was too much
+    sheets: tuple[tuple[str, int], ...] = ()  # digest and bytes of what was kept for later shards

@@ -9,7 +9,7 @@ import resource
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import xxhash
 
-from muster.jobs.common.durable import is_full, local_commit
+from muster.jobs.common.durable import is_full, local_commit, write_private
 from muster.jobs.common.errors import DamagedError, SpaceError
 from muster.jobs.contract.failure_codes import CopyCode, MachineCode
 from muster.jobs.contract.kind import Bench, Runner, RunnerLost, Shard, ShardFailure
@@ -145,6 +145,8 @@ class Workbench:
             given.check()
             count = layer.rows_of(item.number)
             outputs, segments = settle(result, layer.outputs, count)
+            part.keep_sheets(runner.made)
+            runner.made = {}  # it may be large
         finally:
             given.close()
         layout = part.layout_of(outputs)
@@ -239,6 +241,7 @@ class _Part:
         self._printed: list[tuple[int, str]] = []
         self._printed_room = BATCH_CHARS
         self._unprinted = 0
+        self._sheets: list[tuple[str, int]] = []
 
     def layout_of(self, outputs: tuple[Output, ...]) -> Layout:
         """What `outputs` are in bytes; the first ones are the part's, and it takes no others."""
@@ -273,6 +276,18 @@ class _Part:
         if isinstance(error, SpaceError) or (isinstance(error, OSError) and is_full(error)):
             raise error
         self._mishaps.append(_mishap(item.number, error, seconds, peak))
+
+    def keep_sheets(self, made: Mapping[str, bytes]) -> None:
+        """What a later shard may read, where that is: then no link has to bring it back. One that does not fit, or that
+        the disk refuses, is none the worse for it."""
+        for digest, raw in made.items() if self._batch.sheets else ():
+            if len(raw) > self._batch.keeps:
+                continue
+            path = Path(self._batch.sheets) / f"{digest}.sheet"
+            with suppress(OSError):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_private(path, raw)
+                self._sheets.append((digest, len(raw)))
 
     def commit(self) -> None:
         """Index, tail and rename, where any shard gave a result."""
@@ -309,6 +324,7 @@ class _Part:
             full=self.full,
             printed=tuple(self._printed) if entries else (),
             unprinted=self._unprinted if entries else 0,
+            sheets=tuple(self._sheets),
         )
 
 

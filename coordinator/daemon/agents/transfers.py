@@ -118,8 +118,9 @@ def _files_of(work: Work) -> set[str | None]:
 
 class RoundChannel(Channel):
     async def _follow(self, follow: Follow) -> Message:
-        """The first sheet that its shards want and it does not have, as soon as there is one."""
-        engine, loop = self._engine, asyncio.get_running_loop()
+        """The first sheet that its shards want and it does not have, as soon as there is one. One that the agent has
+        made itself since it asked it may have kept: it is to ask again, and to say so."""
+        engine, loop, is_old = self._engine, asyncio.get_running_loop(), False
         deadline = loop.time() + engine.state.timing.heartbeat
         while True:
             agent = self.agent_of(follow.session)
@@ -131,10 +132,13 @@ class RoundChannel(Channel):
                 return Refused("gone", [], "this session was granted nothing of rounds under this name")
             live, left = engine.jobs[layer.job], deadline - loop.time()
             if sheet := live.sheet_for(agent, follow.layer, set(follow.have)):
+                if is_old and live.makers.get(sheet) == agent.name:
+                    return NotYet()
                 return _laid(engine.root.job(layer.job), sheet, live.bases.get(sheet, ""), follow.have)
             if left <= 0:
                 return NotYet()
             await wait_until(live.sheets_granted.next, left)
+            is_old = True
 
     answers: ClassVar[Answers] = {Follow: _follow, Moved: Channel.moved}
 

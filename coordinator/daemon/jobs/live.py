@@ -21,6 +21,7 @@ from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import Layer, Output, Plan, Work
 from muster.jobs.contract.states import ENDED, JobState
 
+MAKERS_KEPT = 4096
 BASES_KEPT = 16
 
 
@@ -65,6 +66,7 @@ class LiveJob:
         self.taken = 0  # bundles of rounds that came before those: drivers count by places
         self.sheets: dict[int, str] = {}  # shard of a round not committed yet → the digest of its sheet
         self.bases: dict[str, str] = {}  # sheet → base sheet of its patch; the last few
+        self.makers: dict[str, str] = {}  # sheet → the agent that made what is on it, and may have kept it
         self.given_up: dict[int, GivenUp] = {}  # shards of rounds, until they are retired
         self.sheets_granted = Signal()
 
@@ -153,6 +155,10 @@ class LiveJob:
         self.given_up = {number: one for number, one in self.given_up.items() if number not in retired}
         if asked.sheet:
             self.sheets.update(dict.fromkeys((number for number, _ in asked.create), asked.sheet))
+        if asked.sheet and asked.near:
+            self.makers[asked.sheet] = asked.near
+            while len(self.makers) > MAKERS_KEPT:
+                del self.makers[next(iter(self.makers))]
         if asked.sheet and asked.base:
             self.bases[asked.sheet] = asked.base
             while len(self.bases) > BASES_KEPT:
@@ -163,6 +169,7 @@ class LiveJob:
         self.drop_taken(self.taken + len(self.bundles))
         self.sheets.clear()
         self.bases.clear()
+        self.makers.clear()
         self.given_up.clear()
 
     def give_up(self, number: int, why: str, evidence: str = "") -> None:

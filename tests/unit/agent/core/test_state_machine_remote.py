@@ -6,7 +6,19 @@ from typing import Any
 
 import msgspec
 
-from muster.agent.core.actions import Action, Copy, Discard, FollowRounds, Pull, PullCode, Push, Run, StopFollowing
+from muster.agent.core.actions import (
+    Action,
+    Copy,
+    Discard,
+    DropSheet,
+    FollowRounds,
+    KeepSheet,
+    Pull,
+    PullCode,
+    Push,
+    Run,
+    StopFollowing,
+)
 from muster.agent.core.events import (
     BatchEnded,
     DrainAsked,
@@ -332,6 +344,57 @@ def test_what_was_pulled_is_told() -> None:
     world.ended(run)
     sync = world.said()
     assert sync.finished[0].pull == 0.5
+
+
+def made_here(world: World, number: int, made: list[tuple[str, int]], sheet: str = "") -> list[Action]:
+    """A shard of a search runs here and makes these; what follows from its end."""
+    layer = Layer("made", A, MadeSource("each"), 0, 1, 0, 0, OUT, None)
+    work = Work("tune", 1, {}, None, None, None, 1, None, None)
+    given = Grant(
+        "j.1", A, 1, number + 1, [(number, number + 1)], {number: b""}, {sheet: [(number, number + 1)]} if sheet else {}
+    )
+    run = of(Run, world.tell(Heard(News([LayerInfo("j.1", layer, work)], [given]))))[0]
+    return world.tell(BatchEnded(run.ticket, Outcome((number,), 1, 100, 0, 1.0, 0, (), sheets=tuple(made))))
+
+
+def test_what_a_shard_made_here_need_not_come_and_is_counted_once() -> None:
+    world = remote(cpus=1)
+    said = made_here(world, 0, [("1" * 32, 500)])
+    assert of(KeepSheet, said) == [KeepSheet(A, "1" * 32)]
+    made_here(world, 1, [("2" * 32, 700)], sheet="1" * 32)
+    made_here(world, 2, [], sheet="1" * 32)
+    made_here(world, 3, [], sheet="2" * 32)
+    assert not of(FollowRounds, world.orders)
+    assert world.core.state.account.job("j.1").spared == 1200
+    assert of(StopFollowing, world.tell(Heard(News(gone=[A])))) == [StopFollowing(A)] and not world.core.state.made
+
+
+def test_what_was_made_here_goes_when_it_is_too_much_but_for_what_waits() -> None:
+    world = remote(cpus=1, disk=4000)
+    assert of(Run, world.orders) == []
+    for number, sheet in enumerate("1234"):
+        made_here(world, number, [(sheet * 32, 400)])
+    assert [one.sheet for one in of(DropSheet, world.orders)] == ["1" * 32, "2" * 32]
+    assert list(world.core.state.made[A]) == ["3" * 32, "4" * 32]
+    assert 0 < of(Run, world.orders)[-1].keeps <= 1000
+
+
+def test_what_was_made_here_goes_when_nothing_of_its_layer_came_for_long() -> None:
+    world = remote(cpus=1)
+    made_here(world, 0, [("1" * 32, 500)])
+    world.after(800)
+    made_here(world, 1, [], sheet="1" * 32)
+    assert not of(DropSheet, world.after(800))
+    assert of(DropSheet, world.after(200)) == [DropSheet(A, "1" * 32)] and not world.core.state.made
+
+
+def test_sheets_that_are_gone_with_their_layer_are_not_counted_upon() -> None:
+    world = remote(cpus=1)
+    made_here(world, 0, [("1" * 32, 500)])
+    world.tell(Unfollowed(A, "cut"))
+    assert list(world.core.state.made[A]) == ["1" * 32]
+    world.tell(Unfollowed(A, "nobody knows it", gone=True))
+    assert A not in world.core.state.made and not world.core.state.holdings[A].here
 
 
 def test_rounds_are_followed_while_their_shards_wait_for_a_sheet() -> None:

@@ -183,6 +183,12 @@ MUTATIONS = (
     Mutation("a layer opened without space", "layers.py", "fits = layer.reserved <= room", "fits = True"),
     Mutation("a job that never ends", "job_states.py", "any(not layer.stuck for layer in (*job.queue, *job.opened)):\n",
              "job.queue or job.opened:\n"),
+    # jobs after jobs
+    Mutation("a job that starts before those it follows", "dependencies.py", 'before.state != "complete"', "not before.ended"),
+    Mutation("a job that waits for one that will not be complete", "dependencies.py", "job.state in STANDING and", "False and"),
+    Mutation("a job that waits for one that is gone", "dependencies.py", '"is deleted" if state.last_tick is not None else ""', '""'),
+    Mutation("one that is not read back yet taken for deleted", "dependencies.py", "state.last_tick is not None", "True"),
+    Mutation("a wait that nobody looks at again", "job_states.py", "state.work_added = state.jobs_turned = True", "state.work_added = True"),
 )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -37,6 +37,7 @@ from muster.jobs.job_file.read import JobFile
 REPR_WIDTH = 70
 SUBMIT_TRIES = 3  # an upload may go, with the last job that needed it, just when it is counted on
 OF_THE_SHARD = ("first_row", "shard")  # arguments that a function gets from the farm if it has them
+Before = str | Job | Sequence[str | Job]  # jobs that another one starts after
 JOB_FIELDS = frozenset(JobFile.__struct_fields__) - {"source", "params", "code", "kind"}
 
 
@@ -82,6 +83,7 @@ class Farm:
         kind: str | None = None,
         source: object = None,
         name: str | None = None,
+        after: Before = (),
         progress: bool = True,
         **fields: Any,
     ) -> Job:
@@ -89,13 +91,15 @@ class Farm:
 
         `source` may be an array or a dict of name → array, which are sent, each only once. It may also be a path, or
         the mapping that a job file has: a relative path names files of this machine, an absolute one of the server.
+        `after` are jobs, or their names: it starts once they are complete, and is halted if one of them will not be.
         """
+        before = _ids(after)
         if job_file is None:
-            given = {"name": name or kind, "kind": kind, **fields}
+            given = {"name": name or kind, "kind": kind, "after": before or None, **fields}
             return self._send(drafts.from_fields(given, source, self._place.here), progress)
         if fields or not (kind is None and source is None and name is None):
             raise UsageError("both a job file and fields of one are given", "give either the file or the fields")
-        return self._send(drafts.from_file(Path(job_file), self._place.here), progress)
+        return self._send(drafts.from_file(Path(job_file), self._place.here, before), progress)
 
     @python_words()
     def map(
@@ -118,7 +122,7 @@ class Farm:
         {"dtype": "float32"}}`. Those of the other keyword arguments that are fields of a job file (`shard`,
         `resources`, `env`, `timeout`, …) are the job's, and all others are the function's.
         """
-        fields = {field: more.pop(field) for field in list(more) if field in JOB_FIELDS}
+        fields = _job_fields(more)
         code = ship(function)
         _check_arguments(function, more)
         params = {"args": more, **({"outputs": outputs} if outputs else {})}
@@ -152,7 +156,7 @@ class Farm:
             return self.tune(train, space, metric=metric, **given)
 
         more_given = dict(more)
-        fields = {field: more.pop(field) for field in list(more) if field in JOB_FIELDS}
+        fields = _job_fields(more)
         code = ship(train) if callable(train) else None
         if code is not None:
             fields["code"] = code.entry
@@ -197,6 +201,18 @@ class Farm:
     def uploads(self) -> list[Upload]:
         """The arrays that were sent and that jobs still need, and those that are on their way."""
         return self._place.uploads()
+
+
+def _job_fields(more: dict[str, Any]) -> dict[str, Any]:
+    """Those of the keyword arguments that are fields of a job file, taken out of `more`."""
+    fields = {field: more.pop(field) for field in list(more) if field in JOB_FIELDS}
+    return {**fields, "after": _ids(fields["after"])} if "after" in fields else fields
+
+
+def _ids(after: Before) -> list[str]:
+    """Jobs as a job file names them."""
+    several = [after] if isinstance(after, (str, Job)) else after
+    return [one.id if isinstance(one, Job) else one for one in several]
 
 
 def _place(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,10 +46,12 @@ class JobDraft:
         return ClientJob(text, pack(self.code) if self.code else None, digests, model)
 
 
-def from_file(path: Path, here: bool) -> JobDraft:
-    """A job file of this machine. `here`: so is the farm."""
+def from_file(path: Path, here: bool, after: Sequence[str] = ()) -> JobDraft:
+    """A job file of this machine. `here`: so is the farm. `after`: jobs that it starts after, beside its own."""
     read_job_file(path)  # its errors name the line
     fields = yaml_text.load(path.read_text(encoding="utf-8"), path.name).value
+    if after:
+        fields = {**fields, "after": [*fields.get("after", []), *after]}
     return _finished(fields, path.absolute().parent, here, None)
 
 

@@ -26,11 +26,13 @@ from muster.jobs.contract.plan import Plan
         "coordinator submit job.yaml --set n_clusters=256",
         "coordinator submit --from weights.1 --layers 'conv3*' --set n_clusters=256",
         "coordinator submit job.yaml --from weights.1",
+        "coordinator submit cluster.yaml --after prepare --after clean.2",
     )
 )
 @click.argument("job_file", metavar="job.yaml", type=click.Path(path_type=Path), required=False)
 @click.option("--parcel", is_flag=True, help="Read the job, its code and the names of its uploads from stdin.")
 @reuse_options
+@click.option("--after", multiple=True, metavar="JOB", help="Start once this job is complete; may be given again.")
 @click.option("--wait", is_flag=True, help="Follow the job until it ends; Ctrl-C leaves it running.")
 @root_option
 @json_option
@@ -40,6 +42,7 @@ def command(
     old: str | None,
     layers: tuple[str, ...],
     sets: tuple[str, ...],
+    after: tuple[str, ...],
     wait: bool,
     root: Path | None,
     as_json: bool,
@@ -51,6 +54,9 @@ def command(
     `coordinator plan` with the same options says what would be reused. --set changes the params, for all layers or for
     those of --layers, with --from or without; the job file itself is not changed.
 
+    With --after, or `after` in the job file, it waits for other jobs. It is halted if one of those is cancelled,
+    halted or deleted, or ends incomplete.
+
     With --wait, the exit code is 0 when the job is complete, 11 when it ends without all of its shards, and 12 when it
     is damaged. --parcel is for muster.coordinator.client.
     """
@@ -61,9 +67,11 @@ def command(
     found = roots.existing(root)
     ask_daemon.connect(found).close()  # no daemon: said before a long plan, not after it
     if old is not None:
-        job = _submit_from(found, roots.resolve_job(found, old), job_file, layers, sets)
+        job = _submit_from(found, roots.resolve_job(found, old), job_file, layers, sets, after)
+    elif job_file is not None:
+        job = submit(found, job_file, layers, sets, after)
     else:
-        job = submit(found, job_file, layers, sets) if job_file else _submit_parcel(found)
+        job = _submit_parcel(found, after)
     if as_json and wait:
         return _await(found, job)
     if as_json:
@@ -111,13 +119,20 @@ def _tell_what_pays(root: Root, job: str) -> None:
         click.echo(line, err=True)
 
 
-def _submit_parcel(root: Root) -> str:
+def _submit_parcel(root: Root, after: tuple[str, ...]) -> str:
     from muster.coordinator.submission import client_job as parcel
 
-    return parcel.submit(root, parcel.decode(sys.stdin.buffer.read(parcel.BYTES_LIMIT + 1)))
+    return parcel.submit(root, parcel.decode(sys.stdin.buffer.read(parcel.BYTES_LIMIT + 1)), after)
 
 
-def _submit_from(root: Root, old: str, job_file: Path | None, layers: tuple[str, ...], sets: tuple[str, ...]) -> str:
+def _submit_from(
+    root: Root,
+    old: str,
+    job_file: Path | None,
+    layers: tuple[str, ...],
+    sets: tuple[str, ...],
+    after: tuple[str, ...],
+) -> str:
     from muster.coordinator.submission import reuse
     from muster.coordinator.submission.submit import submission
 
@@ -125,7 +140,7 @@ def _submit_from(root: Root, old: str, job_file: Path | None, layers: tuple[str,
     for fate in reuse.fates(root, old, planned.plan):
         click.echo(f"{fate.layer}: {'reused' if fate.reused else 'computed'}: {fate.why}", err=True)
     say_notes(planned.plan)
-    with submission(root, planned) as folder:
+    with submission(root, planned, after=after) as folder:
         return ask_daemon.ask(root, Submit(folder, old), Submitted).job
 
 
@@ -135,12 +150,14 @@ def say_notes(plan: Plan) -> None:
         click.echo(harmless(note), err=True)
 
 
-def submit(root: Root, job_file: Path, layers: tuple[str, ...] = (), sets: tuple[str, ...] = ()) -> str:
+def submit(
+    root: Root, job_file: Path, layers: tuple[str, ...] = (), sets: tuple[str, ...] = (), after: tuple[str, ...] = ()
+) -> str:
     """The id of the job."""
     from muster.coordinator.submission import reuse
     from muster.coordinator.submission.submit import submission
 
     planned = reuse.planned(job_file, reuse.Wish(layers, sets), root)
     say_notes(planned.plan)
-    with submission(root, planned) as folder:
+    with submission(root, planned, after=after) as folder:
         return ask_daemon.ask(root, Submit(folder), Submitted).job

@@ -25,6 +25,7 @@ EVENTS_SHOWN = 100
 BARS = 4  # of a histogram, to each doubling
 EVIDENCE_CHARS = 8_000
 GLYPHS = {
+    "waiting": "◷",
     "running": "▶",
     "paused": "‖",
     "halted": "!",

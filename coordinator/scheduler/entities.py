@@ -275,6 +275,13 @@ class Job:
         return self.state in ENDED
 
     @property
+    def has_begun(self) -> bool:
+        """Whether it waits for no other job any more: it runs, ended by itself, or some of it may have been granted, in
+        whatever life of the daemon."""
+        begun = self.state in {"running", "complete", "incomplete"} or self.succeeded or self.cursor > 0
+        return begun or any(layer.high_water > layer.first or layer.active for layer in self.layers)
+
+    @property
     def has_rounds(self) -> bool:
         return not self.layers[0].stored
 

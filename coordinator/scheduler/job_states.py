@@ -14,8 +14,8 @@ from muster.jobs.contract.states import JobState
 
 
 def settle_job(state: State, job: Job) -> None:
-    """A job ends when each layer is merged, or can get no further."""
-    if job.state == "cancelled" or any(not layer.stuck for layer in (*job.queue, *job.opened)):
+    """A job ends when each layer is merged, or can get no further. One that waits for others ends after them."""
+    if job.state in {"cancelled", "waiting"} or any(not layer.stuck for layer in (*job.queue, *job.opened)):
         return
     changed = [layer.name for layer in job.layers if layer.state == "changed"]
     if job.opened or job.queue or changed:
@@ -35,17 +35,20 @@ def _end(state: State, job: Job, as_state: JobState, why: str) -> None:
 
 def set_state(state: State, job: Job, as_state: JobState, why: str = "") -> None:
     job.state, job.why = as_state, why
+    state.waiting.pop(job.id, None)
     state.running.pop(job.id, None)
     if as_state == "running":  # with no credit for the time it stood still
         job.used = max(job.used, min((other.used for other in state.running.values()), default=0.0))
         state.running[job.id] = job
+    elif as_state == "waiting":
+        state.waiting[job.id] = job
     state.emit(StoreJob(job.id, as_state, why))
-    state.work_added = True
+    state.work_added = state.jobs_turned = True
 
 
 def halt(state: State, job: Job, why: str) -> None:
     """No more is granted, and what is unfinished is taken back: it must not go on failing. A retry goes on."""
-    if job.state in {"running", "paused"}:
+    if job.state in {"running", "paused", "waiting"}:
         set_state(state, job, "halted", why)
         for layer in job.opened:
             revoke(state, layer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.coordinator.scheduler import rounds
+from muster.coordinator.scheduler import dependencies, rounds
 from muster.coordinator.scheduler.actions import (
     ForgetFailures,
     LookAtSource,
@@ -40,6 +40,8 @@ def add(state: State, event: JobAdded, now: float) -> None:
     state.jobs[job.id] = job
     if job.state == "running":
         state.running[job.id] = job
+    elif job.state == "waiting":
+        state.waiting[job.id] = job
     for layer in job.layers:
         state.by_digest.setdefault(layer.digest, []).append(layer)
         if layer.active:
@@ -52,7 +54,7 @@ def add(state: State, event: JobAdded, now: float) -> None:
         else:
             settle_layer(state, layer)
     settle_job(state, job)
-    state.work_added = True
+    state.work_added = state.jobs_turned = True
 
 
 def _job(state: State, event: JobAdded) -> Job:
@@ -151,7 +153,7 @@ def retry(state: State, event: Retried) -> None:
         agent.ineligible.pop(job.id, None)
         agent.strikes.pop(job.id, None)
     state.emit(ForgetFailures(job.id, None))
-    set_state(state, job, "running")
+    dependencies.begin(state, job)
     for layer in list(job.layers):
         if layer.digest in event.layers:
             discard(state, job, layer)
@@ -170,6 +172,7 @@ def _forgive(state: State, layer: Layer) -> None:
 def damage(state: State, event: JobDamaged) -> None:
     """What agents have of it unfinished is taken back, what they finished is theirs to keep. Nothing of this is stored:
     once it is mended, the job goes on from where it was."""
+    state.jobs_turned = True
     state.damaged[event.job] = frozenset(event.layers)
     if job := state.jobs.get(event.job):
         _forget(state, job)
@@ -177,6 +180,7 @@ def damage(state: State, event: JobDamaged) -> None:
 
 def remove(state: State, job: str) -> None:
     state.damaged.pop(job, None)
+    state.jobs_turned = True
     if known := state.jobs.get(job):
         _forget(state, known)
 
@@ -191,6 +195,7 @@ def _forget(state: State, job: Job) -> None:
             del state.by_digest[layer.digest]
     del state.jobs[job.id]
     state.running.pop(job.id, None)
+    state.waiting.pop(job.id, None)
     for agent in state.agents.values():
         for by_job in (agent.rates, agent.paces, agent.strikes, agent.ineligible, agent.env_obstacles, agent.prints):
             by_job.pop(job.id, None)

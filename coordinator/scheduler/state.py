@@ -29,6 +29,7 @@ class State:
         self.timing = timing
         self.jobs: dict[str, Job] = {}
         self.running: dict[str, Job] = {}  # those of them that are running
+        self.waiting: dict[str, Job] = {}  # those of them that start after others, and have not begun
         self.damaged: dict[str, frozenset[str]] = {}  # jobs that are not among them → digests of their layers
         self.agents: dict[str, Agent] = {}
         self.by_session: dict[int, Agent] = {}
@@ -42,6 +43,7 @@ class State:
         self.last_tick: float | None = None
         self.free: int | None = None  # bytes on the root's disk
         self.layers_wanted = False  # whether more layers should be opened
+        self.jobs_turned = False  # whether those that wait for others should be looked at again
         self.work_added = False  # whether the agents in `short` should be looked at again
         self.short: dict[str, Agent] = {}  # hungry ones that got less than they should have, the longest waiting first
         self.commands: list[Action] = []
@@ -180,6 +182,7 @@ class State:
         for agent in self.agents.values():
             self._check_agent(agent)
         assert set(self.running) == {job.id for job in self.jobs.values() if job.state == "running"}
+        assert set(self.waiting) == {job.id for job in self.jobs.values() if job.state == "waiting"}
         assert not self.damaged.keys() & self.jobs.keys(), "a job is damaged, and is not"
         opened = sum(len(job.opened) for job in self.jobs.values())
         assert opened == len(self.open_layers), "a layer is open twice, or open and of no job"
@@ -194,6 +197,7 @@ class State:
             left += layer.left
             quarantined += len(layer.quarantined)
         assert len(job.opened) + len(job.queue) == unsettled, job.id
+        assert job.state != "waiting" or not job.opened, f"{job.id} waits, and has begun"
         assert job.left == left, f"{job.id} miscounts what is left"
         assert job.quarantined == quarantined, f"{job.id} miscounts"
 

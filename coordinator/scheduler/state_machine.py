@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.coordinator.scheduler import commits, failures, grants, job_states, jobs, layers, sessions
+from muster.coordinator.scheduler import commits, dependencies, failures, grants, job_states, jobs, layers, sessions
 from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.actions import Action
 from muster.coordinator.scheduler.entities import Problem, Said
@@ -27,7 +27,10 @@ class Scheduler:
     def handle(self, event: e.Event, now: float) -> list[Action]:
         state = self.state
         self._react(event, now)
-        while state.work_added or state.layers_wanted:
+        while state.jobs_turned or state.work_added or state.layers_wanted:
+            if state.jobs_turned:
+                state.jobs_turned = False
+                dependencies.look(state)
             added, state.work_added, state.layers_wanted = state.work_added, False, False
             layers.open_some(state)
             if added or state.work_added:
@@ -95,7 +98,7 @@ class Scheduler:
             case e.Paused():
                 job_states.set_state(state, state.jobs[event.job], "paused")
             case e.Resumed():
-                job_states.set_state(state, state.jobs[event.job], "running")
+                dependencies.begin(state, state.jobs[event.job])
             case e.Prioritised():
                 state.jobs[event.job].priority = event.priority
             case e.Replanned():
@@ -148,6 +151,8 @@ class Scheduler:
             late = now - state.last_tick - state.timing.tick
             if late > LATE_TICKS * state.timing.tick:
                 sessions.pardon(state, late, now)
+        else:
+            state.jobs_turned = True  # all that the store has is there by now
         state.last_tick = now
         sessions.expire(state, now)
         sessions.release_limbo_if_due(state, now)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -50,8 +50,8 @@ def decode(raw: bytes) -> ClientJob:
         raise ProtocolError(f"that is no parcel: {error}") from None
 
 
-def submit(root: Root, parcel: ClientJob) -> str:
-    """The id of the job."""
+def submit(root: Root, parcel: ClientJob, after: Sequence[str] = ()) -> str:
+    """The id of the job. `after`: jobs that it starts after, beside those that it names itself."""
     check_layers(parcel.arrays)
     uploads.check_there(root, [*parcel.arrays.values(), *([parcel.model[1]] if parcel.model else [])])
     files = {name: uploads.path_of(root, digest) for name, digest in parcel.arrays.items()}
@@ -59,7 +59,7 @@ def submit(root: Root, parcel: ClientJob) -> str:
         link_arrays(folder / ARRAYS, files)
         if parcel.model:
             _link_model(root, folder, *parcel.model)
-        with submission(root, _planned(root, parcel, folder), files) as taken:
+        with submission(root, _planned(root, parcel, folder), files, after) as taken:
             return ask_daemon.ask(root, Submit(taken), Submitted).job
 
 

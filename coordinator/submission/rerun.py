@@ -95,7 +95,7 @@ def planned(root: Root, job: str, plan: Plan, sample: Sample, machine: str, salt
     name, number = split_job_id(job)
     tail = f"-{number}-check"
     again = msgspec.structs.replace(
-        plan, name=name[: NAME_LIMIT - len(tail)] + tail, layers=layers, machine=machine, notify=""
+        plan, name=name[: NAME_LIMIT - len(tail)] + tail, layers=layers, machine=machine, notify="", after=()
     )
     if folder.items.exists():
         shutil.copyfile(folder.items, items.path)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shutil
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
 
 import msgspec
 
+from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.farm_root.submission_folders import locked_folder
 from muster.coordinator.submission.earlier_jobs import EarlierJobs
@@ -62,11 +63,15 @@ def plan_text(text: str, where: str, base: Path, root: Root | None = None, old: 
 
 
 @contextmanager
-def submission(root: Root, planned: Planned, arrays: Mapping[str, Path] | None = None) -> Iterator[str]:
+def submission(
+    root: Root, planned: Planned, arrays: Mapping[str, Path] | None = None, after: Sequence[str] = ()
+) -> Iterator[str]:
     """The name of a folder under ROOT/tmp with all that the daemon needs; gone afterwards unless the daemon took it.
 
-    `arrays`: uploads by layer, kept beside the job file as links.
+    `arrays`: uploads by layer, kept beside the job file as links. `after`: jobs that are to be complete before it
+    starts, beside those of the job file.
     """
+    planned = _after_known(root, planned, after)
     try:
         with naming_space(root.tmp), locked_folder(root.tmp) as folder:
             try:
@@ -77,6 +82,13 @@ def submission(root: Root, planned: Planned, arrays: Mapping[str, Path] | None =
                 shutil.rmtree(folder, ignore_errors=True)
     except OSError as error:
         raise RefusedError(f"{root.tmp}: {error.strerror or error}", "submit as the user the root belongs to") from None
+
+
+def _after_known(root: Root, planned: Planned, more: Sequence[str]) -> Planned:
+    """The same, where the jobs that it starts after have their full ids: a name is the latest of it at this moment."""
+    named = dict.fromkeys([*planned.plan.after, *more])
+    ids = tuple(dict.fromkeys(ask_daemon.job_named(root, name, for_good=True) for name in named))
+    return replace(planned, plan=msgspec.structs.replace(planned.plan, after=ids))
 
 
 def link_arrays(folder: Path, arrays: Mapping[str, Path]) -> None:

@@ -301,6 +301,7 @@ class Plan(msgspec.Struct, frozen=True):
     at_once: int = 0  # shards that agents may have to run, all together; 0: as many as suits
     proven: bool = False  # whether machines get more than one shard of it before the first has succeeded
     notes: tuple[str, ...] = ()  # what its user should know of its source: files that were left out
+    after: tuple[str, ...] = ()  # jobs that are to be complete before it starts; their full ids once it is submitted
 
     @property
     def driven(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-JobState = Literal["running", "paused", "halted", "damaged", "cancelled", "incomplete", "complete"]
+JobState = Literal["waiting", "running", "paused", "halted", "damaged", "cancelled", "incomplete", "complete"]
 LayerState = Literal["waiting", "open", "merging", "merged", "changed"]
 AgentState = Literal["live", "draining", "gone", "left"]
 ENDED: frozenset[JobState] = frozenset({"cancelled", "incomplete", "complete"})

@@ -106,6 +106,7 @@ def make_plan(
         at_once=job.at_once or 0,
         proven=prepared.proven,
         notes=source.notes if source is not None else (),
+        after=tuple(job.after),
     )
 
 

@@ -30,6 +30,7 @@ ERRORS_SHOWN = 20  # wrong fields of one file
 REQUIRED = {"name": "job"}  # what stands in for a field that must be there while the others are looked at
 VARIABLE_LIMIT = 64 << 10  # bytes of a variable's value, and of all
 VARIABLES_LIMIT = 256 << 10
+AFTER_LIMIT = 100  # jobs that one is to start after
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _STEP = re.compile(r"[^.\[\]]+")
 _ENTRY = re.compile(r"(?P<file>[^:]+\.py):(?P<function>[^:]+)", re.DOTALL)
@@ -102,6 +103,7 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     variables: Annotated[dict[str, str], Meta(max_length=1000)] = {}  # more environment for the user's code
     at_once: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None  # shards that run at any moment, on all machines
     flush: float | None = None  # seconds that a result may wait for others before it is sent
+    after: Annotated[list[str], Meta(max_length=AFTER_LIMIT)] = []  # jobs that are to be complete before it starts
 
 
 def read_job_file(path: Path) -> JobFile:
@@ -234,6 +236,7 @@ def _job_of(value: object) -> JobFile:
     if kind.sourceless and given:
         raise FieldError("shard", f"kind `{job.kind}` makes its shards by itself", "leave it out")
     _check_variables(job)
+    _check_after(job)
     packages = _checked_packages(job)
     return msgspec.structs.replace(job, params=_complete(kind, job.params), packages=packages)
 
@@ -351,6 +354,17 @@ def _check_variables(job: JobFile) -> None:
         raise FieldError(
             "variables", f"more than {VARIABLES_LIMIT} bytes", "put large ones into a file of the job's code"
         )
+
+
+def _check_after(job: JobFile) -> None:
+    """Names and ids of jobs, each once. Whether there are such jobs is known where it is submitted."""
+    for i, text in enumerate(job.after):
+        if not (names.is_plain(text) or names.is_job(text)):
+            raise FieldError(
+                f"after[{i}]", f"{_shown(text)} is not a job", "write `after: [prepare]`, or `[prepare.2]`"
+            )
+        if text in job.after[:i]:
+            raise FieldError(f"after[{i}]", f"{text} is there twice", "name it once")
 
 
 def _checked_packages(job: JobFile) -> list[str]:

@@ -99,6 +99,7 @@ class DiskJob:
     kernels: str = ""  # of what is committed, where one fingerprint alone is wanted
     machine: str = ""  # the one agent that may run it
     at_once: int = 0  # shards that may be out; 0: any number
+    after: tuple[str, ...] = ()  # jobs that are to be complete before it starts
 
     def added(self) -> e.JobAdded:
         first = next(iter(self.layers.values()))
@@ -107,7 +108,7 @@ class DiskJob:
             attempts=self.attempts, max_failures=self.max_failures, priority=self.priority, state=self.state,
             why=self.why, succeeded=self.succeeded, cursor=self.cursor, payloads=dict(first.payloads),
             same_kernels=self.same_kernels, kernels_fixed=self.kernels,
-            machine=self.machine, at_once=self.at_once,
+            machine=self.machine, at_once=self.at_once, after=self.after,
         )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -44,6 +44,7 @@ TICK, LEASE = 1.0, 6.0
 SILENCE = LEASE / 4  # after which what a machine has finished may be done again
 TIMING = Timing(lease=LEASE, heartbeat=0.5, tick=TICK, horizon=4.0)
 NAMES = ("a", "b", "c", "d")
+NEVER = {"incomplete", "halted", "cancelled", "gone"}  # states of a job that is not complete, and will not be
 THOROUGH = os.environ.get("MUSTER_HYPOTHESIS") == "thorough"
 PAIRS = st.sampled_from([[(0, 10_000)], [(0, 2)], [(1, 2), (3, 9)], [(4, 5)], []])
 
@@ -185,8 +186,11 @@ class Farm(RuleBasedStateMachine):
             return False
         if isinstance(command, SPOKEN):
             self._spoken(command)
+        waited = isinstance(command, c.StoreJob) and self.disk.jobs[command.job].state == "waiting" != command.state
         self.disk.write(command)
         match command:
+            case c.StoreJob(job) if waited:
+                self._began(self.disk.jobs[job])
             case c.Reject(session, code):
                 told.append(("reject", session, code))
             case c.LookAtSource(_, layer, _):
@@ -222,6 +226,20 @@ class Farm(RuleBasedStateMachine):
                 oracle.merging.add(layer)
                 self.merges.append((job, layer, generation))
         return True
+
+    def _before(self, job: DiskJob) -> list[str]:
+        """The states of those that it is to start after."""
+        return [known.state if (known := self.disk.jobs.get(name)) else "gone" for name in job.after]
+
+    def _began(self, job: DiskJob) -> None:
+        """It waited for others, and does so no more."""
+        before = set(self._before(job))
+        if job.state == "halted":
+            assert before & NEVER and job.why, f"halted though those before it are {before}"
+        elif job.state == "running":
+            assert before == {"complete"}, f"started though those before it are {before}"
+        else:
+            assert job.state == "cancelled", f"{job.id} waited, and is {job.state}"
 
     def _ended(self, job: DiskJob, state: str) -> None:
         states = {"merged" if layer.empty else layer.state for layer in job.layers.values()}
@@ -358,6 +376,8 @@ class Farm(RuleBasedStateMachine):
             kernels = (oracle.kernels.get(job.id, ""), job.id in oracle.fixed)
             assert (job.fingerprint, job.kernels_fixed) == kernels, f"{job.id}: {job.fingerprint}, not {kernels}"
             assert job.state == self.disk.jobs[job.id].state and job.succeeded == self.disk.jobs[job.id].succeeded
+            before = set(self._before(self.disk.jobs[job.id])) if job.state == "waiting" and state.last_tick else set()
+            assert not before & NEVER and before != {"complete"}, f"{job.id} waits for ever"
             for layer in job.layers:
                 shards = (job.id, layer.digest)
                 assert set(layer.committed) == oracle.committed[shards], f"{shards}: committed {layer.committed}"
@@ -402,11 +422,12 @@ class Farm(RuleBasedStateMachine):
         max_failures=st.sampled_from([1, 2, 4, 1000]), cpus=st.sampled_from([1, 1, 2]), made=st.booleans(),
         priority=st.sampled_from([1, 3]), again=st.booleans(), long=st.booleans(), same=st.booleans(),
         rounds=st.booleans(), every=st.sampled_from([1, 1, 2, 3]), machine=st.sampled_from(["", "", "", "a"]),
-        at_once=st.sampled_from([0, 0, 1, 3]),
+        at_once=st.sampled_from([0, 0, 1, 3]), after=st.sets(picks, max_size=2),
     )  # fmt: skip
     def add_job(
         self, counts: list[int], attempts: int, max_failures: int, cpus: int, made: bool, priority: int, again: bool,
         long: bool, same: bool, rounds: bool, every: int, machine: str, at_once: int,
+        after: Set[int] = frozenset(),
     ) -> None:  # fmt: skip
         self.last_job += 1
         made = made and not again
@@ -431,7 +452,9 @@ class Farm(RuleBasedStateMachine):
             same_kernels=same,
             machine=machine if cpus == 1 else "",  # which has one
             at_once=0 if made else at_once,
+            after=tuple({choose(pick, list(self.disk.jobs)): None for pick in sorted(after)} if self.disk.jobs else ()),
         )
+        job.state = "waiting" if job.after else "running"
         self.disk.jobs[job.id] = job
         for agent in self.agents.values():
             agent.cost.update({digest: layer.out_bytes for digest, layer in layers.items()})
@@ -454,10 +477,10 @@ class Farm(RuleBasedStateMachine):
     def resume(self, pick: int) -> None:
         self.handle(e.Resumed(choose(pick, self._jobs("paused")).id), [])
 
-    @precondition(lambda self: self._jobs("running", "paused", "halted"))
+    @precondition(lambda self: self._jobs("waiting", "running", "paused", "halted"))
     @rule(pick=picks)
     def cancel(self, pick: int) -> None:
-        self.handle(e.Cancelled(choose(pick, self._jobs("running", "paused", "halted")).id), [])
+        self.handle(e.Cancelled(choose(pick, self._jobs("waiting", "running", "paused", "halted")).id), [])
 
     @precondition(lambda self: self._jobs("complete", "incomplete", "cancelled"))
     @rule(pick=picks)
@@ -532,18 +555,21 @@ class Farm(RuleBasedStateMachine):
         self.handle(e.Retried(job.id, tuple(layers)), [("forgiven", job.id), *(("discard", job.id, x) for x in layers)])
         self.discarding.clear()
 
-    @precondition(lambda self: any(layer.made for job in self.disk.jobs.values() for layer in job.layers.values()))
+    def _driven(self, rounds: bool = False) -> list[DiskJob]:
+        """Those that have a driver, as one that waits for others has none."""
+        jobs = [job for job in self.disk.jobs.values() if job.state != "waiting"]
+        return [job for job in jobs if any(one.rounds if rounds else one.made for one in job.layers.values())]
+
+    @precondition(lambda self: self._driven())
     @rule(pick=picks, count=st.integers(0, 5), finish=mostly, stale=st.sets(st.integers(0, FIRST), max_size=4))
     def advance(self, pick: int, count: int, finish: bool, stale: set[int]) -> None:
-        made = [job for job in self.disk.jobs.values() if any(layer.made for layer in job.layers.values())]
-        self._advance(choose(pick, made), count, not finish, stale)
+        self._advance(choose(pick, self._driven()), count, not finish, stale)
 
-    @precondition(lambda self: any(layer.rounds for job in self.disk.jobs.values() for layer in job.layers.values()))
+    @precondition(lambda self: self._driven(rounds=True))
     @rule(pick=picks, workers=st.lists(names, min_size=1, max_size=3), count=st.integers(1, 6), whole=mostly)
     def round(self, pick: int, workers: list[str], count: int, whole: bool) -> None:
         """A driver makes one and waits for it, or begins another before it is over."""
-        rounds = [job for job in self.disk.jobs.values() if any(layer.rounds for layer in job.layers.values())]
-        job = choose(pick, rounds)
+        job = choose(pick, self._driven(rounds=True))
         (layer,) = job.layers.values()
         self._advance(job, count, False, set() if whole else set(range(FIRST)))
         for name in workers:
@@ -557,12 +583,11 @@ class Farm(RuleBasedStateMachine):
         seen = self.oracle.agents[name]
         return seen.hungry and seen.idle and seen.room >= layer.out_bytes and self.oracle.eligible(name, job)
 
-    @precondition(lambda self: any(layer.rounds for job in self.disk.jobs.values() for layer in job.layers.values()))
+    @precondition(lambda self: self._driven(rounds=True))
     @rule(pick=picks)
     def driver_opens(self, pick: int) -> None:
         """Another driver: nothing that was made for the one before counts."""
-        rounds = [job for job in self.disk.jobs.values() if any(layer.rounds for layer in job.layers.values())]
-        self._advance(choose(pick, rounds), 0, False, set(range(FIRST)))
+        self._advance(choose(pick, self._driven(rounds=True)), 0, False, set(range(FIRST)))
 
     def _advance(self, job: DiskJob, count: int, finish: bool, stale: Iterable[int] = ()) -> None:
         """`stale`: which of the shards of rounds are retired, counted from their first."""
@@ -1319,7 +1344,7 @@ class Farm(RuleBasedStateMachine):
             if any(layer.made for layer in job.layers.values()):
                 self._advance(job, 0, True)
         for _ in range(200):
-            if not self._jobs("running"):
+            if not self._jobs("running", "waiting"):
                 break
             self._round()
         self._all_ended()

@@ -11,6 +11,7 @@ class Clock:
     """The same seed gives the same order, to the last event."""
 
     def __init__(self, seed: int) -> None:
+        self.seed = seed
         self.now = 1_000.0
         self.random = Random(seed)
         self.events = 0  # that happened

@@ -185,7 +185,9 @@ class Faults:
         return bool(jobs)
 
     def job_cancelled(self) -> bool:
-        return self._person({"running", "paused", "halted"}, lambda job: self.server.handle(e.Cancelled(job)))
+        return self._person(
+            {"waiting", "running", "paused", "halted"}, lambda job: self.server.handle(e.Cancelled(job))
+        )
 
     def job_paused(self) -> bool:
         return self._person({"running"}, lambda job: self.server.handle(e.Paused(job)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 from muster.agent.core.actions import Pull, Push
@@ -35,6 +36,7 @@ from tests.simulator.work import Jobs
 
 FARM = "f" * 32
 TIMING = Timing(lease=20.0, heartbeat=2.0, tick=1.0)
+TIED_SHARE = 0.2  # of jobs: those that start after another one
 HELD = 0.2  # seconds, at most, that an answer is late for no reason
 Answer = Callable[[Any], None]
 
@@ -80,6 +82,7 @@ class Server:
         self._writes: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
         self._sessions = 0
         self._damage = 0  # bundles that are to be found damaged
+        self._ties = Random(f"ties {clock.seed}")  # of its own: what a seed's jobs compute does not hang on it
 
     # --- lives -------------------------------------------------------------------------------------------
 
@@ -223,6 +226,8 @@ class Server:
 
     def submit(self) -> None:
         job = self.jobs.next()
+        if self.disk.jobs and self._ties.random() < TIED_SHARE and not any(one.made for one in job.layers.values()):
+            job.after, job.state = (self._ties.choice(list(self.disk.jobs)),), "waiting"
         for layer in job.layers.values():
             layer.begin(self.boot)
         self.disk.jobs[job.id] = job

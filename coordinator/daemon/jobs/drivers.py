@@ -110,7 +110,7 @@ async def _run_driver(engine: Engine, job: str) -> tuple[int, str]:
 def _wants_driver(engine: Engine, job: str) -> Job | None:
     """The job, while it wants one."""
     state = engine.state.jobs.get(job)
-    wanted = state is not None and not state.ended and state.state != "halted" and not state.layers[0].closed
+    wanted = state is not None and state.state in {"running", "paused"} and not state.layers[0].closed
     return state if wanted else None
 
 

@@ -11,6 +11,7 @@ from muster.coordinator.api.status import SUBMIT_AGAIN
 from muster.coordinator.daemon.engine import Engine
 from muster.coordinator.daemon.jobs import drivers
 from muster.coordinator.scheduler import actions as c
+from muster.coordinator.scheduler import dependencies
 from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.entities import Job
 from muster.jobs.common.errors import NotFoundError, RefusedError
@@ -45,7 +46,14 @@ def resume(engine: Engine, asked: a.Resume) -> a.Done:
     if job.state != "paused":
         raise RefusedError(f"{job.id} is {job.state}", f"`coordinator retry {job.id}` goes on with a halted job")
     engine.handle(e.Resumed(job.id))
-    return a.Done(f"{job.id} runs again")
+    awaited = _awaited(engine, job)
+    return a.Done(f"{job.id} starts once {awaited} complete" if awaited else f"{job.id} runs again")
+
+
+def _awaited(engine: Engine, job: Job) -> str:
+    """Which others a job waits for before it starts, with their verb; "" where it waits for none."""
+    waits = dependencies.waits_for(engine.state, job) if job.state == "waiting" else []
+    return f"{' and '.join(waits)} {'is' if len(waits) == 1 else 'are'}" if waits else ""
 
 
 def prioritise(engine: Engine, asked: a.Priority) -> a.Done:
@@ -82,9 +90,14 @@ def retry(engine: Engine, asked: a.Retry) -> a.Done:
     plan = engine.jobs[job.id].plan
     if names and plan.driven:
         raise RefusedError(f"the shards of {job.id} were made one after the other", "submit it again to start over")
+    if not job.has_begun and (why := dependencies.hopeless(engine.state, job)):
+        hint = "`coordinator retry` that one first, or submit this one again with others in `after`"
+        raise RefusedError(f"{job.id} cannot start: {why}", hint)
     again, halted = job.quarantined, job.state == "halted"
     engine.handle(e.Retried(job.id, digests))
     drivers.start(engine, job.id)
+    if awaited := _awaited(engine, job):
+        return a.Done(f"{job.id} starts once {awaited} complete")
     if names:
         return a.Done(f"{job.id}: {counted(len(names), 'layer')} to be computed anew")
     same = _AS_SUBMITTED.format(job.id) if plan.work.code is not None else ""
@@ -151,6 +164,8 @@ def store_job(engine: Engine, action: c.StoreJob) -> None:
     log.info("%s is %s%s", job, state, f": {why}" if why else "")
     ended, untold = live.ended, live.untold
     engine.write(lambda store: store.set_job(job, state, why, ended, untold))
+    if state == "running":
+        drivers.start(engine, job)
     for listener in engine.job_listeners:
         listener(job, state, why)
 

@@ -19,6 +19,7 @@ from muster.jobs.common.durable import fsync_folder
 from muster.jobs.common.errors import RefusedError
 from muster.jobs.common.hashing import of_bytes
 from muster.jobs.contract.plan import ITEMS_LIST, ItemsSource, Layer, Plan, decode_plan, total_shards
+from muster.jobs.contract.states import JobState
 
 log = logging.getLogger("muster.daemon")
 
@@ -36,6 +37,8 @@ async def submit(engine: Engine, asked: a.Submit) -> a.Submitted:
             raise RefusedError("the submission has no list of items", "submit it again")
         engine.taking[asked.folder] = plan  # from here on no `rm` takes an upload of it away
         uploads.check_there(engine.root, uploads.needed_by(engine.root, plan))
+        for before in plan.after:  # none can come after this one, which is not there yet: there is no cycle
+            engine.job(before)
         return a.Submitted(await _add(engine, source, plan, digest, origin))
     finally:
         engine.taking.pop(asked.folder, None)
@@ -60,8 +63,9 @@ async def _add(engine: Engine, source: Path, plan: Plan, digest: str, origin: st
     _keep_model(engine.root, source / "model", plan)
     _keep_items(engine.root, source / ITEMS_LIST, plan)
     created = time.time()
+    state: JobState = "waiting" if plan.after else "running"
     digests = [(layer.digest, layer.out_bytes) for layer in plan.layers]
-    job = await engine.ask(lambda store: store.add_job(plan.name, digests, plan.priority, created, digest))
+    job = await engine.ask(lambda store: store.add_job(plan.name, digests, plan.priority, created, digest, state))
     place = engine.root.job(job)
     (source / "bundles").mkdir(exist_ok=True)
     (source / "result").mkdir(exist_ok=True)
@@ -71,9 +75,9 @@ async def _add(engine: Engine, source: Path, plan: Plan, digest: str, origin: st
     fsync_folder(engine.root.jobs)
     await engine.ask(lambda store: store.set_ready(job))
     engine.jobs[job] = LiveJob(place, plan, digest, created, outputs=adopted)
-    engine.figures.opened(job, plan.work.kind, created)
+    engine.figures.opened(job, plan.work.kind, created, state)
     engine.handle(e.SpaceMeasured(engine.free_bytes()))
-    engine.handle(added(job, plan, engine.boot, merged=adopted))
+    engine.handle(added(job, plan, engine.boot, merged=adopted, state=state))
     log.info("%s submitted: %d layers, %d shards", job, len(plan.layers), total_shards(plan))
     drivers.start(engine, job)
     return job

@@ -337,14 +337,22 @@ class Store:
 
     # --- jobs -----------------------------------------------------------------------------------------
 
-    def add_job(self, name: str, digests: Iterable[tuple[str, int]], priority: int, created: float, plan: str) -> str:
+    def add_job(
+        self,
+        name: str,
+        digests: Iterable[tuple[str, int]],
+        priority: int,
+        created: float,
+        plan: str,
+        state: JobState = "running",
+    ) -> str:
         """A new job under the next number of its name, not ready before its folder is. `plan`: its plan's digest."""
         self.db.execute("INSERT INTO names VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET last = last + 1", (name,))
         job = f"{name}.{self._value('SELECT last FROM names WHERE name = ?', name)}"
         self.db.execute(
             "INSERT INTO jobs (id, ready, state, why, priority, created, plan, serial)"
-            " VALUES (?, 0, 'running', '', ?, ?, ?, (SELECT coalesce(max(serial), 0) + 1 FROM jobs))",
-            (job, priority, created, plan),
+            " VALUES (?, 0, ?, '', ?, ?, ?, (SELECT coalesce(max(serial), 0) + 1 FROM jobs))",
+            (job, state, priority, created, plan),
         )
         rows = [(job, digest, out_bytes) for digest, out_bytes in digests]
         self.db.executemany("INSERT INTO layers (job, digest, state, out_bytes) VALUES (?, ?, 'waiting', ?)", rows)

@@ -10,7 +10,7 @@ from muster.coordinator.daemon.engine import Engine
 from muster.coordinator.daemon.store.statements import BundleRow, FailureRow
 from muster.coordinator.daemon.views.long_shards import slow_shards
 from muster.coordinator.daemon.views.shard_history import HistoryEntry
-from muster.coordinator.daemon.views.status import notes_of, obstacles_of
+from muster.coordinator.daemon.views.status import notes_of, obstacles_of, waits_line
 from muster.coordinator.scheduler import entities
 from muster.coordinator.scheduler import state as s
 from muster.coordinator.scheduler.round_shares import left_out_line
@@ -23,6 +23,7 @@ FAILURES_SHOWN = 50
 LAYERS_SHOWN = 5
 
 _STATES = {
+    "waiting": "it starts by itself once they are complete, and is halted if one of them cannot be",
     "paused": "`coordinator resume {0}` goes on",
     "halted": "`coordinator logs {0}` has the evidence; `coordinator retry {0}` goes on",
     "cancelled": "`coordinator retry {0}` would go on with it",
@@ -117,7 +118,8 @@ def explain_job(engine: Engine, asked: ExplainJob) -> Explained:
         _, error = engine.damaged[asked.job]
         return Explained(asked.job, [f"is damaged: {error.message}", error.hint])
     job = engine.job(asked.job)
-    lines = [f"is {job.state}" + (f": {job.why}" if job.why else "") + f"; {_left(engine, job)}"]
+    why = job.why or waits_line(engine.state, job)
+    lines = [f"is {job.state}" + (f": {why}" if why else "") + f"; {_left(engine, job)}"]
     if job.state in _STATES and (job.quarantined or job.state != "incomplete"):
         lines.append(_STATES[job.state].format(job.id))
     if changed := [layer.name for layer in job.layers if layer.state == "changed"]:

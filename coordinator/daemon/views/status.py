@@ -42,6 +42,7 @@ from muster.coordinator.daemon.store.statements import CommitRow, FailureRow
 from muster.coordinator.daemon.views.long_shards import misjudged, slow_shards
 from muster.coordinator.daemon.waiting import wait_until
 from muster.coordinator.scheduler import entities as s
+from muster.coordinator.scheduler.dependencies import waits_for
 from muster.coordinator.scheduler.layers import SPACE_MARGIN_BYTES
 from muster.coordinator.scheduler.round_shares import left_out_line
 from muster.coordinator.scheduler.state import State
@@ -108,7 +109,7 @@ def job_status(engine: Engine, job: s.Job, *, with_layers: bool) -> JobStatus:
         id=job.id,
         kind=job.work.kind,
         state=job.state,
-        why=job.why,
+        why=job.why or waits_line(state, job),
         priority=job.priority,
         created=live.created,
         started=live.started,
@@ -133,6 +134,11 @@ def job_status(engine: Engine, job: s.Job, *, with_layers: bool) -> JobStatus:
         plan=live.digest,
         of_submitter=live.work.of_submitter,
     )
+
+
+def waits_line(state: State, job: s.Job) -> str:
+    """Of a job that starts after others: which of them are not complete."""
+    return f"waits for {' and '.join(waits_for(state, job))}" if job.state == "waiting" else ""
 
 
 def _tally(layer: s.Layer) -> Tally:

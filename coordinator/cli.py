@@ -21,6 +21,7 @@ COMMANDS = {
     "run": "Run a command for each item, as GNU Parallel does.",
     "submit": "Plan a job and run it.",
     "watch": "Follow a job until it ends.",
+    "wait": "Wait until jobs have ended, without a word.",
     "status": "List the jobs, or show one.",
     "agents": "List the machines.",
     "explain": "Say what a machine, a job or a shard is at, and why.",
@@ -51,7 +52,7 @@ COMMANDS = {
 MODULES = {"try": "trial"}  # where the name is none for a module
 HELP = """Make one farm out of a few machines that share nothing but ssh to this server.
 
-Jobs have the id NAME.N (`weights.1`); NAME alone means the latest of this name.
+Jobs have the id NAME.N (`weights.1`); NAME alone means the latest of this name, `last` the latest of all.
 """
 
 

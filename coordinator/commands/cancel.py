@@ -6,22 +6,25 @@ from pathlib import Path
 
 import click
 
-from muster.coordinator.api.requests import Cancel, Done
-from muster.coordinator.commands.options import job_argument, json_option, root_option, say_done
-from muster.coordinator.farm_root import ask_daemon
+from muster.coordinator.api.requests import Cancel
+from muster.coordinator.commands.chosen_jobs import NOT_ENDED, ask_each, choose, jobs_arguments
+from muster.coordinator.commands.options import json_option, root_option
 from muster.coordinator.farm_root import paths as roots
 from muster.jobs.common.cli import example
 
 
-@click.command(epilog=example("coordinator cancel weights"))
-@job_argument
+@click.command(
+    epilog=example(
+        "coordinator cancel weights", "coordinator cancel weights.1 clean.2", "coordinator cancel --state halted"
+    )
+)
+@jobs_arguments
 @root_option
 @json_option
-def command(job: str, root: Path | None, as_json: bool) -> None:
-    """End a job.
+def command(jobs: tuple[str, ...], states: tuple[str, ...], root: Path | None, as_json: bool) -> None:
+    """End jobs; `all` are those that have not ended.
 
-    What is merged is kept, and `coordinator retry` can go on with the job later. What runs now is dropped.
+    What is merged is kept, and `coordinator retry` can go on with a job later. What runs now is dropped.
     """
     found = roots.existing(root)
-    name = ask_daemon.job_named(found, job)
-    say_done(ask_daemon.ask(found, Cancel(name), Done).said, as_json, job=name)
+    ask_each(found, choose(found, jobs, states, NOT_ENDED), Cancel, as_json)

@@ -6,22 +6,21 @@ from pathlib import Path
 
 import click
 
-from muster.coordinator.api.requests import Done, Pause
-from muster.coordinator.commands.options import job_argument, json_option, root_option, say_done
-from muster.coordinator.farm_root import ask_daemon
+from muster.coordinator.api.requests import Pause
+from muster.coordinator.commands.chosen_jobs import ask_each, choose, jobs_arguments
+from muster.coordinator.commands.options import json_option, root_option
 from muster.coordinator.farm_root import paths as roots
 from muster.jobs.common.cli import example
 
 
-@click.command(epilog=example("coordinator pause weights"))
-@job_argument
+@click.command(epilog=example("coordinator pause weights", "coordinator pause all"))
+@jobs_arguments
 @root_option
 @json_option
-def command(job: str, root: Path | None, as_json: bool) -> None:
-    """Grant nothing more of a job for now.
+def command(jobs: tuple[str, ...], states: tuple[str, ...], root: Path | None, as_json: bool) -> None:
+    """Grant nothing more of jobs for now; `all` are those that run.
 
-    What is running already is finished and committed.
+    What is running already is finished and committed. `agent pause` stops a machine, whatever it runs.
     """
     found = roots.existing(root)
-    name = ask_daemon.job_named(found, job)
-    say_done(ask_daemon.ask(found, Pause(name), Done).said, as_json, job=name)
+    ask_each(found, choose(found, jobs, states, {"running"}), Pause, as_json)

@@ -6,22 +6,21 @@ from pathlib import Path
 
 import click
 
-from muster.coordinator.api.requests import Done, Resume
-from muster.coordinator.commands.options import job_argument, json_option, root_option, say_done
-from muster.coordinator.farm_root import ask_daemon
+from muster.coordinator.api.requests import Resume
+from muster.coordinator.commands.chosen_jobs import ask_each, choose, jobs_arguments
+from muster.coordinator.commands.options import json_option, root_option
 from muster.coordinator.farm_root import paths as roots
 from muster.jobs.common.cli import example
 
 
-@click.command(epilog=example("coordinator resume weights"))
-@job_argument
+@click.command(epilog=example("coordinator resume weights", "coordinator resume all"))
+@jobs_arguments
 @root_option
 @json_option
-def command(job: str, root: Path | None, as_json: bool) -> None:
-    """Go on with a paused job.
+def command(jobs: tuple[str, ...], states: tuple[str, ...], root: Path | None, as_json: bool) -> None:
+    """Go on with paused jobs.
 
-    A job that was halted goes on with `coordinator retry`.
+    A job that was halted goes on with `coordinator retry`, a machine that its user paused with `agent resume`.
     """
     found = roots.existing(root)
-    name = ask_daemon.job_named(found, job)
-    say_done(ask_daemon.ask(found, Resume(name), Done).said, as_json, job=name)
+    ask_each(found, choose(found, jobs, states, {"paused"}), Resume, as_json)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
 
-from muster.coordinator.api.requests import Done, Retry
-from muster.coordinator.commands.options import job_argument, json_option, root_option, say_done
-from muster.coordinator.farm_root import ask_daemon
+from muster.coordinator.api.requests import Retry
+from muster.coordinator.commands.chosen_jobs import ask_each, choose, jobs_arguments
+from muster.coordinator.commands.options import json_option, root_option
 from muster.coordinator.farm_root import paths as roots
 from muster.jobs.common.cli import example
-from muster.jobs.common.errors import UsageError
+from muster.jobs.common.errors import NotFoundError, UsageError
 
 
-@click.command(epilog=example("coordinator retry weights", "coordinator retry weights --layers conv1 fc"))
-@job_argument
+@click.command(
+    epilog=example("coordinator retry weights", "coordinator retry all", "coordinator retry weights --layers conv1 fc")
+)
+@jobs_arguments
 @click.option(
     "--layers",
     "layers",
@@ -23,18 +26,26 @@ from muster.jobs.common.errors import UsageError
     metavar="LAYER...",
     help="Compute these layers anew, even if merged.",
 )
-@click.argument("more", nargs=-1, metavar="")
 @root_option
 @json_option
-def command(job: str, layers: tuple[str, ...], more: tuple[str, ...], root: Path | None, as_json: bool) -> None:
-    """Run again the shards of a job that were given up; their attempts are counted from 0.
+def command(
+    jobs: tuple[str, ...], states: tuple[str, ...], layers: tuple[str, ...], root: Path | None, as_json: bool
+) -> None:
+    """Run again the shards of jobs that were given up; their attempts are counted from 0.
 
-    A halted job goes on, and an incomplete one runs again until it is complete or some shards are given up again. The
-    exit code is 7 if that would change nothing, as with a source that changed.
+    A halted job goes on, and an incomplete one runs again until it is complete or some shards are given up again; `all`
+    are those two. The exit code is 7 if that would change nothing, as with a source that changed. With --layers what
+    stands behind the job are more layers.
     """
-    if more and not layers:
-        raise UsageError(f"{more[0]!r} is not expected here", "name layers after --layers")
     found = roots.existing(root)
-    named = [*layers, *more] or None
-    name = ask_daemon.job_named(found, job)
-    say_done(ask_daemon.ask(found, Retry(name, named), Done).said, as_json, job=name, layers=named)
+    if layers and (len(jobs) == 0 or states):
+        raise UsageError("--layers are of one job", "coordinator retry weights --layers conv1 fc")
+    named = [*layers, *jobs[1:]] if layers else None
+    try:
+        chosen = choose(found, jobs[:1] if layers else jobs, states, {"halted", "incomplete"})
+    except NotFoundError as error:
+        raise (error if len(jobs) < 2 else NotFoundError(error.message, "name layers after --layers")) from None
+    if layers and chosen.several:
+        raise UsageError("--layers are of one job", "coordinator retry weights --layers conv1 fc")
+    facts = {} if chosen.several else {"layers": named}
+    ask_each(found, chosen, partial(Retry, layers=named), as_json, **facts)

@@ -10,31 +10,52 @@ import msgspec
 
 from muster.coordinator.api.requests import StatusAsk
 from muster.coordinator.api.status import JobStatus, Status
+from muster.coordinator.commands.chosen_jobs import state_option
 from muster.coordinator.commands.options import json_option, plain, root_option, say, say_json
-from muster.coordinator.display import agents, jobs
+from muster.coordinator.display import agents
+from muster.coordinator.display import jobs as display
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.submission import eta
 from muster.jobs.common.cli import example
+from muster.jobs.common.names import ALL_JOBS
 from muster.jobs.common.units import counted
 
 
-@click.command(epilog=example("coordinator status", "coordinator status weights.1 --json"))
-@click.argument("job", metavar="[JOB]", required=False)
+@click.command(
+    epilog=example("coordinator status", "coordinator status --state running", "coordinator status weights.1 --json")
+)
+@click.argument("jobs", metavar="[JOB]...", nargs=-1)
+@state_option
 @root_option
 @json_option
-def command(job: str | None, root: Path | None, as_json: bool) -> None:
-    """List the jobs, or show one with its layers and machines."""
+def command(jobs: tuple[str, ...], states: tuple[str, ...], root: Path | None, as_json: bool) -> None:
+    """List the jobs, or show some with their layers and machines; `last` is the one that was submitted last.
+
+    `coordinator watch` follows one, `coordinator explain` says why nothing of it runs.
+    """
     found = roots.existing(root)
-    answer = ask_daemon.ask(found, StatusAsk(ask_daemon.job_named(found, job) if job else None), Status)
+    is_list = not jobs or ALL_JOBS in jobs
+    answer = ask_daemon.ask(found, StatusAsk(), Status) if is_list else _named(found, jobs)
+    if states:
+        answer = msgspec.structs.replace(answer, jobs=[job for job in answer.jobs if job.state in states])
     if as_json:
         say_json(as_plain(answer))
-    elif job:
-        say("\n\n".join(jobs.job_page(each, answer.now) for each in answer.jobs))
+    elif states and not answer.jobs:
+        say(f"no job is {' or '.join(states)}")
+    elif not is_list:
+        say("\n\n".join(display.job_page(each, answer.now) for each in answer.jobs))
     else:
-        say(jobs.jobs_table(answer.jobs, answer.now))
+        say(display.jobs_table(answer.jobs, answer.now))
         say(farm_line(found, answer))
+
+
+def _named(root: Root, jobs: tuple[str, ...]) -> Status:
+    """Each with its layers, in one answer."""
+    ids = dict.fromkeys(ask_daemon.job_named(root, job) for job in jobs)
+    answers = [ask_daemon.ask(root, StatusAsk(job), Status) for job in ids]
+    return msgspec.structs.replace(answers[-1], jobs=[job for answer in answers for job in answer.jobs])
 
 
 def farm_line(root: Root, answer: Status) -> str:

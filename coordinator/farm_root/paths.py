@@ -9,7 +9,7 @@ import stat
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +28,7 @@ from muster.jobs.common.errors import (
 )
 from muster.jobs.common.launch import python
 from muster.jobs.common.locations import expand
-from muster.jobs.common.names import split_job_id
+from muster.jobs.common.names import LAST_JOB, is_job, split_job_id
 from muster.jobs.common.validation import nearest
 from muster.jobs.contract.plan import ITEMS_LIST
 from muster.jobs.sources.items import SUFFIX as ITEMS_SUFFIX
@@ -332,9 +332,11 @@ def is_free(root: Root) -> bool:
 
 
 def resolve_job(root: Root, text: str) -> str:
-    """The full id of a job: `weights.2` as it is, `weights` as its latest."""
+    """The full id of a job: `weights.2` as it is, `weights` as its latest, `last` as the latest of all."""
     name, number = split_job_id(text)
     known = [entry.name for entry in _listed(root.jobs)]
+    if text == LAST_JOB:
+        return _last(root, known)
     if number is None:
         number = max((_number_of(entry, name) for entry in known), default=0)
     job = f"{name}.{number}"
@@ -342,6 +344,17 @@ def resolve_job(root: Root, text: str) -> str:
         near = nearest(text, [*known, *(entry.rpartition(".")[0] for entry in known)])
         raise NotFoundError(f"there is no job {text!r} in {root.path}", f"did you mean {near}?" if near else None)
     return job
+
+
+def _last(root: Root, known: list[str]) -> str:
+    """By when its plan was written."""
+    written: dict[str, int] = {}
+    for job in filter(is_job, known):
+        with suppress(OSError):
+            written[job] = root.job(job).plan.stat().st_mtime_ns
+    if not written:
+        raise NotFoundError(f"there is no job in {root.path}", "`coordinator submit job.yaml` starts one")
+    return max(written, key=lambda job: written[job])
 
 
 def _number_of(entry: str, name: str) -> int:

@@ -16,6 +16,10 @@ NAME_LIMIT = 64  # of a job or an agent
 LAYER_NAME_LIMIT = 512
 
 
+LAST_JOB = "last"  # where a job is named, the one that was submitted last
+ALL_JOBS = "all"  # where several may be named, all that a command is for
+
+
 def is_plain(text: str) -> bool:
     """Whether `text` may name a job or an agent."""
     return _PLAIN.fullmatch(text) is not None

@@ -227,6 +227,8 @@ def _job_of(value: object) -> JobFile:
     job = convert(_spelled_out(value), JobFile)
     if not names.is_plain(job.name):
         raise FieldError("name", f"{_shown(job.name)} is not allowed", "use 1 to 64 letters, digits, `_` and `-`")
+    if job.name in {names.LAST_JOB, names.ALL_JOBS}:
+        raise FieldError("name", f"`{job.name}` stands for other jobs on the command line", "choose another name")
     _check_source(job.source)
     given = value.get("shard") not in (None, AUTO)
     if given:

@@ -101,7 +101,8 @@ def test_a_job_from_plan_to_rm(farm: FarmHarness, tmp_path: Path) -> None:
         assert (copy / path.relative_to(folder)).read_bytes() == path.read_bytes()
     assert "whole.1" in said(farm, "du")
     assert "nothing" in said(farm, "logs", "whole")
-    assert "whole.1" in said(farm, "rm", "whole")
+    assert "name full ids, such as whole.1, or add --yes" in said(farm, "rm", "whole", code=2)
+    assert "whole.1" in said(farm, "rm", "whole", "--yes")
     assert "there is no job" in said(farm, "status", "whole", code=6)
     assert not folder.exists()
 

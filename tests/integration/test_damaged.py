@@ -198,7 +198,7 @@ def test_the_latest_job_of_a_name_is_the_damaged_one_without_a_folder_too(farm: 
     shutil.rmtree(farm.root.job(spoilt).path)
     agent.work(lambda: farm.status(sound).state == "complete")
     assert f"{spoilt}: cluster, damaged" in farm.coordinator("status", spoilt).stdout
-    assert farm.coordinator("rm", "job").stdout == f"{spoilt} is deleted\n"
+    assert farm.coordinator("rm", "job", "--yes").stdout == f"{spoilt} is deleted\n"
     assert [job.id for job in farm.jobs()] == [sound]
 
 

@@ -80,7 +80,10 @@ def test_jobs_that_ended_long_ago_are_deleted_and_no_others(farm: FarmHarness) -
     agent.work(lambda: all(farm.status(job).state == "complete" for job in done))
     held = farm.submit(arrays(seed=2))
     assert json.loads(farm.coordinator("rm", "--older-than", "1h", "--json").stdout)["jobs"] == []
-    until(lambda: farm.coordinator("rm", "--older-than", "100ms").stdout.endswith("2 jobs deleted\n"), "both to go")
+    refused = farm.coordinator("rm", "--older-than", "1ms")
+    assert refused.returncode == 2 and "or add --yes" in refused.stderr and len(farm.jobs()) == 3
+    until(lambda: farm.coordinator("rm", "--older-than", "100ms", "--yes").returncode == 0 and len(farm.jobs()) == 1,
+          "both to go")  # fmt: skip
     assert [status.id for status in farm.jobs()] == [held]
     assert farm.coordinator("rm").returncode == 2 and farm.coordinator("rm", held, "--older-than", "1d").returncode == 2
     assert farm.coordinator("rm", "--older-than", "soon").returncode == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shlex
@@ -193,7 +194,9 @@ def test_nothing_heavy_is_imported_at_start(args: list[str], root: roots.Root) -
         (["priority", "weights", "0"], "see `coordinator priority --help`"),
         (["connect", "--rôle"], "see `--help`"),
         (["connect"], "give one of control, push, pull"),
-        (["retry", "weights", "conv1"], "name layers after --layers"),
+        (["retry", "--state", "halted", "--layers", "conv1"], "--layers are of one job"),
+        (["cancel", "--state", "halting"], "see `coordinator cancel --help`"),
+        (["pause"], "name jobs: weights, weights.2, last, all; or say --state halted"),
         (["cancel", "../weights"], "use 1 to 64 letters, digits, `_` and `-`"),
         (["drop", "a/b"], "use 1 to 64 letters, digits, `_` and `-`"),
         (["drain", "a/b"], "use 1 to 64 letters, digits, `_` and `-`"),
@@ -521,6 +524,135 @@ def test_a_wish_is_passed_on(args: list[str], question: Message, daemon: FixedDa
     ran = run(*args)
     assert (ran.code, ran.out) == (0, "it is so\n")
     assert daemon.asked == [question]
+
+
+# --- several jobs -----------------------------------------------------------------------------------------
+
+
+def several(*states: str) -> status.Status:
+    """weights.1, weights.2, … in these states."""
+    made = [msgspec.structs.replace(RUNNING, id=f"weights.{i}", state=state) for i, state in enumerate(states, 1)]
+    return status_of(*made)
+
+
+@pytest.mark.parametrize(
+    ("args", "meant"),
+    [
+        (["pause", "weights.1", "weights.3", "weights.1"], ["weights.1", "weights.3"]),
+        (["pause", "all"], ["weights.1"]),
+        (["resume", "all"], ["weights.3"]),
+        (["cancel", "all"], ["weights.1", "weights.2", "weights.3", "weights.4"]),
+        (["retry", "all"], ["weights.4", "weights.5"]),
+        (["retry", "--state", "cancelled", "--state", "halted"], ["weights.4", "weights.6"]),
+        (["cancel", "weights.1", "weights.4", "--state", "halted"], ["weights.4"]),
+        (["rm", "all", "--yes"], ["weights.5", "weights.6", "weights.7"]),
+        (["rm", "weights.7", "--state", "incomplete"], []),
+    ],
+)
+def test_jobs_may_be_named_by_the_handful(
+    args: list[str], meant: list[str], daemon: FixedDaemon, run: Callable[..., Ran]
+) -> None:
+    states = ("running", "waiting", "paused", "halted", "incomplete", "cancelled", "complete")
+    daemon.answers[requests.StatusAsk] = several(*states)
+    for kind in (requests.Pause, requests.Resume, requests.Cancel, requests.Retry, requests.Remove):
+        daemon.answers[kind] = lambda asked: requests.Done(f"{asked.job} it is")
+    for name in states:
+        (roots.find(None).jobs / f"weights.{states.index(name) + 1}").mkdir(exist_ok=True)
+    ran = run(*args)
+    assert [getattr(asked, "job", "") for asked in daemon.asked if type(asked) is not requests.StatusAsk] == meant
+    lines = [f"{job} it is" for job in meant]
+    assert ran.code == 0 and (ran.out.splitlines() == lines if meant else "no job is" in ran.out)
+    told = json.loads(run(*args, "--json").out)
+    assert told["jobs"] == [{"job": job, "said": f"{job} it is"} for job in meant]
+
+
+def test_an_error_of_one_job_keeps_none_of_the_others_from_it(daemon: FixedDaemon, run: Callable[..., Ran]) -> None:
+    def cancel(asked: requests.Cancel) -> Message:
+        odd = asked.job in {"weights.1", "weights.3"}
+        return requests.Problem(f"{asked.job} is over", "rm it", 7) if odd else requests.Done(f"{asked.job} ends")
+
+    daemon.answers[requests.Cancel] = cancel
+    ran = run("cancel", "weights.1", "weights.2", "weights.3", "weights.4")
+    assert (ran.code, ran.out) == (7, "weights.2 ends\nweights.4 ends\n")
+    assert ran.err == "error: weights.1 is over\nerror: weights.3 is over\nhint: rm it\n"
+    told = json.loads(run("cancel", "weights.1", "weights.2", "--json").out)
+    assert told["code"] == 7
+    assert told["jobs"] == [
+        {"job": "weights.1", "error": "weights.1 is over"},
+        {"job": "weights.2", "said": "weights.2 ends"},
+    ]
+
+
+def test_status_shows_some_jobs_and_those_in_a_state(daemon: FixedDaemon, run: Callable[..., Ran]) -> None:
+    every = several("running", "paused")
+    daemon.answers[requests.StatusAsk] = lambda asked: msgspec.structs.replace(
+        every, jobs=[one for one in every.jobs if asked.job in (None, one.id)]
+    )
+    both = run("status", "weights.2", "weights.1").out
+    assert both.index("weights.2: cluster, paused") < both.index("weights.1: cluster, running")
+    assert [one["id"] for one in json.loads(run("status", "--state", "paused", "--json").out)["jobs"]] == ["weights.2"]
+    assert run("status", "all").out == run("status").out
+    assert run("status", "--state", "halted").out == "no job is halted\n"
+
+
+def test_last_is_the_job_whose_plan_is_the_latest(
+    daemon: FixedDaemon, root: roots.Root, run: Callable[..., Ran]
+) -> None:
+    for name, written in (("weights.1", 20), ("other.1", 30), ("weights.2", 10), ("half.1", None)):
+        (root.jobs / name).mkdir(exist_ok=True)
+        if written is not None:
+            root.job(name).plan.touch()
+            os.utime(root.job(name).plan, (written, written))
+    daemon.answers[requests.Pause] = requests.Done("it is so")
+    assert run("pause", "last").code == 0
+    assert daemon.asked == [requests.Pause("other.1")]
+
+
+@pytest.mark.parametrize(
+    ("states", "code"),
+    [(["complete", "complete"], 0), (["complete", "halted"], 11), (["cancelled", "complete"], 11), (["damaged"], 12)],
+)
+def test_wait_says_nothing_but_by_its_exit_code(
+    states: list[str], code: int, daemon: FixedDaemon, run: Callable[..., Ran]
+) -> None:
+    every = several(*states)
+    asked = 0
+
+    def answer(question: requests.StatusAsk) -> Message:
+        nonlocal asked
+        asked += 1
+        found = [one for one in every.jobs if one.id == question.job]
+        return status_of(*(msgspec.structs.replace(one, state="running") if asked < 3 else one for one in found))
+
+    daemon.answers[requests.StatusAsk] = answer
+    names = [one.id for one in every.jobs]
+    ran = run("wait", *names)
+    assert (ran.code, ran.out) == (code, "") and asked >= 3
+    wrong = [one.id for one in every.jobs if one.state != "complete"]
+    assert all(f"error: {job} is" in ran.err for job in wrong) and bool(ran.err) == bool(wrong)
+    told = json.loads(run("wait", *names, "--json").out)
+    assert [(one["job"], one["state"]) for one in told["jobs"]] == list(zip(names, states, strict=True))
+
+
+def test_rm_deletes_nothing_that_is_not_named_in_full_without_a_word(
+    daemon: FixedDaemon, run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon.answers[requests.Remove] = requests.Done("it is so")
+    daemon.answers[requests.StatusAsk] = status_of(RUNNING)  # a name alone might be a damaged job's
+    ran = run("rm", "weights")
+    assert ran.code == 2 and "name full ids, such as weights.1, or add --yes" in ran.err
+    for said, deleted in (("n\n", False), ("\n", False), ("y\n", True)):
+        daemon.asked.clear()
+        monkeypatch.setattr("sys.stdin", Terminal(said))
+        ran = run("rm", "weights")
+        assert "delete weights.1 for good, with its results? [y/N]" in ran.err
+        assert (ran.code, requests.Remove("weights.1") in daemon.asked) == (0, deleted)
+        assert ("nothing is deleted" in ran.err) != deleted
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 # --- submitting and following -----------------------------------------------------------------------------

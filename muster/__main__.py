@@ -20,12 +20,21 @@ if TYPE_CHECKING:
     import click
 
 SHORT = "Put agents onto the machines of an inventory, and keep them at work."
-COMMANDS = {"join": agent.COMMANDS["join"], "agent": agent.HELP, "deploy": SHORT, **coordinator.COMMANDS}
+SECTIONS = {
+    **coordinator.SECTIONS,
+    coordinator.MACHINES: {
+        "join": agent.COMMANDS["join"],
+        "agent": agent.HELP,
+        "deploy": SHORT,
+        **coordinator.SECTIONS[coordinator.MACHINES],
+    },
+}
+COMMANDS = {name: line for part in SECTIONS.values() for name, line in part.items()}
 
 
 def main(argv: list[str] | None = None) -> int:
     """The exit code of `muster ARGV`."""
-    return coordinator.run("muster", COMMANDS, load, argv)
+    return coordinator.run("muster", SECTIONS, load, argv)
 
 
 def load(name: str) -> click.Command:

@@ -26,7 +26,8 @@ NOW_SECONDS = 30.0  # for an agent told to stop at once
 def command(name: str | None, spool: Path | None, now: bool, as_json: bool) -> int:
     """End an agent of this machine.
 
-    The agent finishes what runs, pushes what is finished and hands back the rest. This command waits for that.
+    The agent finishes what runs, pushes what is finished and hands back the rest. This command waits for that;
+    `coordinator drain` does the same from the server. `agent pause` keeps the machine in the farm.
     """
     folder, owner = register.the_one(spool, name)
     _signal(owner, signal.SIGTERM)

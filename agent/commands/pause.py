@@ -19,6 +19,7 @@ def command(name: str | None, spool: Path | None, as_json: bool) -> int:
 
     Your code is stopped where it is, with what it has in memory, and goes on from there at `agent resume`. A built-in
     kind first finishes its current batch. What is finished is handed in, and what was not begun is handed back.
+    `coordinator pause` holds a job, on all machines.
     """
     state = wish(spool, name, lambda known: msgspec.structs.replace(known, paused=True))
     stopped = f"{counted(state.running, 'shard')} stopped"

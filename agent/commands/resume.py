@@ -15,7 +15,7 @@ from muster.jobs.common.units import counted
 @click.command(epilog=example("agent resume", "agent resume --name desk"))
 @agent_options
 def command(name: str | None, spool: Path | None, as_json: bool) -> int:
-    """Go on after `agent pause`."""
+    """Go on after `agent pause`; a job that is held goes on with `coordinator resume`."""
     state = wish(spool, name, lambda known: msgspec.structs.replace(known, paused=False))
     lent = f"{state.name} goes on with {counted(state.cpus, 'cpu')}"
     say_done(state, lent if state.cpus else f"{state.name}: {state.why_idle}", as_json)

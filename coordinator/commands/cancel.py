@@ -24,7 +24,8 @@ from muster.jobs.common.cli import example
 def command(jobs: tuple[str, ...], states: tuple[str, ...], root: Path | None, as_json: bool) -> None:
     """End jobs; `all` are those that have not ended.
 
-    What is merged is kept, and `coordinator retry` can go on with a job later. What runs now is dropped.
+    What is merged is kept, and `coordinator retry` can go on with a job later. What runs now is
+    dropped. `coordinator pause` holds a job, `coordinator rm` deletes one that has ended.
     """
     found = roots.existing(root)
     ask_each(found, choose(found, jobs, states, NOT_ENDED), Cancel, as_json)

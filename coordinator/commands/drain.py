@@ -22,6 +22,7 @@ def command(agent: str, root: Path | None, as_json: bool) -> None:
     """Let a machine finish and leave.
 
     It hands back what it has not started, finishes and pushes the rest, and exits. Nothing is computed twice.
+    Whoever sits at that machine says `agent leave`; `coordinator drop` is for one that is gone.
     """
     found = roots.existing(root)
     said = ask_daemon.ask(found, Drain(check_name(agent, "agent")), Done).said

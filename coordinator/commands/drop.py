@@ -23,7 +23,8 @@ def command(agent: str, force: bool, root: Path | None, as_json: bool) -> None:
     """Give up a machine that will not come back.
 
     Its session ends at once, and all that it had of jobs, finished or not, is computed elsewhere. If it does come back,
-    it joins anew, and what it has finished counts where nobody was sooner.
+    it joins anew, and what it has finished counts where nobody was sooner. `coordinator drain` lets one that is there
+    finish, `coordinator kick` takes one shard from it.
     """
     found = roots.existing(root)
     name = check_name(agent, "agent")

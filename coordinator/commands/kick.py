@@ -25,7 +25,7 @@ def command(shard: str, root: Path | None, as_json: bool) -> None:
 
     What it has computed so far is thrown away. This does not count as a failure, and the machine gets the shard again
     only if no other one can run it. A shard that is finished there and not sent yet is run elsewhere as well; the first
-    result to arrive counts.
+    result to arrive counts. `coordinator drop` gives up all of a machine.
     """
     found = roots.existing(root)
     job, rest = split(shard, None)

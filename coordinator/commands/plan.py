@@ -50,7 +50,8 @@ def command(
     """Check a job file and show its layers, its shards, the space and the time it needs.
 
     It starts nothing and needs no coordinator. If one runs, earlier jobs tell how long the job would take. With --from
-    it says for each layer whether it would be taken over from that job, and if not, why.
+    it says for each layer whether it would be taken over from that job, and if not, why. `coordinator try` runs a few
+    of its shards.
     """
     from muster.coordinator.submission.forecast import forecast
     from muster.coordinator.submission.reuse import Wish, planned

@@ -22,6 +22,7 @@ def command(job: str, weight: int, root: Path | None, as_json: bool) -> None:
     """Set a job's share of the farm.
 
     N is 1 to 1000. A job of priority 4 gets four times the slot-seconds of one of priority 1 while both have work.
+    `coordinator set` changes what its shards may use.
     """
     found = roots.existing(root)
     name = ask_daemon.job_named(found, job)

@@ -36,7 +36,8 @@ def command(job: str, settings: tuple[str, ...], root: Path | None, as_json: boo
 
     NAME=VALUE is memory=SIZE, timeout=DURATION, attempts=N or max_failures=N, each as in the job file. With an empty
     memory or timeout there is none, whatever the job file says. A change holds for shards that begin from now on, until
-    the job is removed. A shard that is already given up needs `coordinator retry`.
+    the job is removed. A shard that is already given up needs `coordinator retry`. `coordinator priority` sets the
+    job's share, `agent set` what a machine lends.
     """
     asked = dict(map(_parsed, settings))
     found = roots.existing(root)

@@ -25,7 +25,8 @@ POLL_SECONDS = 0.05
 def command(root: Path | None, as_json: bool) -> None:
     """Stop the coordinator of a farm.
 
-    Nothing is lost: agents go on computing, and jobs go on when it is started again.
+    Nothing is lost: agents go on computing, and jobs go on when it is started again. `coordinator drain` or
+    `agent leave` end an agent, `coordinator cancel` a job.
     """
     found = roots.existing(root)
     ask_daemon.ask(found, Stop(), Done)

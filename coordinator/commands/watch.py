@@ -45,7 +45,7 @@ def command(job: str | None, root: Path | None, as_json: bool) -> int:
 
     The exit code is 0 when the job is complete, 11 when it ends, or is halted, without all of its shards, and 12 when
     it is damaged. Ctrl-C leaves the job running. --json prints a line each second, with the job as `status` shows it,
-    without its layers; the exit code is then 0 also if the job is halted or damaged.
+    without its layers; the exit code is then 0 also if the job is halted or damaged. `coordinator wait` says nothing.
     """
     found = roots.existing(root)
     name = ask_daemon.job_named(found, job) if job else latest(found)

@@ -11,11 +11,15 @@ from muster import VERSION
 
 
 class LazyGroup(click.Group):
-    """`shorts`: every command's name and its line of help; `load` imports one of them."""
+    """`sections`: what stands above some commands → their names and lines of help. Those under "" are not listed: they
+    are run by programs. `load` imports one of them."""
 
-    def __init__(self, name: str, help: str, shorts: Mapping[str, str], load: Callable[[str], click.Command]) -> None:
+    def __init__(
+        self, name: str, help: str, sections: Mapping[str, Mapping[str, str]], load: Callable[[str], click.Command]
+    ) -> None:
         super().__init__(name, help=help, context_settings={"help_option_names": ["-h", "--help"]})
-        self._shorts = shorts
+        self._sections = sections
+        self._shorts = {name: line for part in sections.values() for name, line in part.items()}
         self._load = load
         click.version_option(VERSION, message="muster %(version)s")(self)
 
@@ -40,8 +44,11 @@ class LazyGroup(click.Group):
         raise error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(self._shorts.items()))
+        width = max(map(len, self._shorts))
+        for title, part in self._sections.items():
+            if title:
+                with formatter.section(title):
+                    formatter.write_dl([(name.ljust(width), line) for name, line in part.items()])
 
 
 def example(*lines: str) -> str:

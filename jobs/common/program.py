@@ -44,7 +44,7 @@ class Program(NamedTuple):
         """All commands in one, which may stand below another."""
         from muster.jobs.common.cli import LazyGroup
 
-        return LazyGroup(self.name, self.help, self.commands, self.load)
+        return LazyGroup(self.name, self.help, {"Commands": self.commands}, self.load)
 
     def load(self, name: str) -> click.Command:
         """The click command called `name`."""

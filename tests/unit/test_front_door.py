@@ -45,7 +45,12 @@ def muster(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, 
 def test_it_lists_the_commands_of_both_programs(muster: Callable[..., Said]) -> None:
     _, listed, _ = muster("--help")
     assert "Usage: muster [OPTIONS]" in listed
-    assert all(f"  {name} " in listed for name in (*coordinator_cli.COMMANDS, "agent", "join"))
+    hidden = coordinator_cli.SECTIONS[coordinator_cli.OF_PROGRAMS]
+    assert all((f"\n  {name} " in listed) != (name in hidden) for name in __main__.COMMANDS)
+    titles = [line for line in listed.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert titles == ["Options:", "Jobs:", "Look:", "Machines:", "The farm:"]
+    machines = listed[listed.index("Machines:") : listed.index("The farm:")]
+    assert all(f"\n  {name} " in machines for name in ("join", "agent", "deploy", "agents", "drain"))
     code, below, _ = muster("agent")
     assert code == 0 and "Usage: muster agent [OPTIONS]" in below
     assert all(f"  {name} " in below for name in agent_cli.COMMANDS)
@@ -59,6 +64,31 @@ def test_it_lists_the_commands_of_both_programs(muster: Callable[..., Said]) -> 
 def test_each_command_is_there_under_its_name(words: list[str], muster: Callable[..., Said]) -> None:
     code, said, _ = muster(*words, "--help")
     assert code == 0 and said.startswith(f"Usage: muster {' '.join(words)} [OPTIONS]")
+
+
+NEIGHBOURS = [
+    ("pause", "agent pause"),
+    ("resume", "agent resume"),
+    ("set", "agent set"),
+    ("drain", "agent leave"),
+    ("drain", "drop"),
+    ("drop", "kick"),
+    ("watch", "wait"),
+    ("cancel", "pause"),
+    ("priority", "set"),
+    ("status", "watch"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), NEIGHBOURS)
+def test_a_command_names_the_one_that_is_easily_taken_for_it(one: str, other: str, muster: Callable[..., Said]) -> None:
+    there = [other if " " in other else f"coordinator {other}", f"coordinator {one}"]
+    helps = [" ".join(muster(*words.split(), "--help")[1].split()) for words in (one, other)]
+    assert f"`{there[0]}`" in helps[0]
+    assert f"`{there[1]}`" in helps[1] or (one, other) in ONE_WAY
+
+
+ONE_WAY = {("status", "watch"), ("cancel", "pause")}  # the second says nothing of the first
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ from muster.agent.core.actions import (
     Tell,
     Thaw,
 )
+from muster.agent.core.departure import Departure
 from muster.agent.core.events import (
     BatchEnded,
     DrainAsked,
@@ -99,6 +100,8 @@ class AgentSettings:
     have: Path | None = None  # a copy of the sources on this machine
     pool: PoolKind | None = None  # what starts workers; None: Ray, or plain processes where it does not start
     cluster: Cluster | None = None  # whose nodes run what it is granted; None: this machine
+    idle_timeout: float | None = None  # seconds without work after which it leaves; None: it stays
+    time_limit: float | None = None  # seconds after which it leaves
 
 
 class Interrupted(BaseException):
@@ -144,6 +147,9 @@ class AgentProcess:
         if settings.cluster is not None:
             self._due["demand"] = 0.0
         self._due["packages"] = time.monotonic() + PACKAGES_SECONDS
+        self._departure = Departure(settings.idle_timeout, settings.time_limit, time.monotonic())
+        if settings.idle_timeout is not None or settings.time_limit is not None:
+            self._due["departure"] = 0.0
         self._signals = 0
         self._restarts = PoolRestarts() if settings.cluster is None else PoolRestarts(limit=None)
         self._pool_lost = False  # and not started again
@@ -298,6 +304,11 @@ class AgentProcess:
             self._handle(self._pool_controller.look(busy, self._weights))
         if self._is_due("space", SPACE_SECONDS, now):
             self._handle(SpaceSeen(shutil.disk_usage(self._spool.path).free))
+        if "departure" in self._due and self._is_due("departure", LOOK_SECONDS, now):
+            at_work = bool(core.running or core.waiting or core.finished)
+            may_work = (core.ready or self._settings.cluster is not None) and self._lent[0] > 0
+            if why := self._departure.look(now, may_work=may_work, at_work=at_work):
+                self._handle(DrainAsked(why))
         if self._is_due("state", STATE_SECONDS, now):
             self._show(now)
 

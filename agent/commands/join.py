@@ -55,6 +55,14 @@ ARGS = "words of join"  # among what click keeps of a call: the words after `joi
 _GPU = re.compile(r"[A-Za-z0-9_:./-]{1,64}", re.ASCII)
 
 
+def _duration(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
+    """Seconds, as people write them."""
+    try:
+        return None if value is None else units.parse_duration(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), context, option) from None
+
+
 def _size(context: click.Context, option: click.Parameter, value: str | None) -> int | None:
     """Bytes, as people write them."""
     try:
@@ -112,6 +120,7 @@ def _as_last_time(ctx: click.Context, given: Mapping[str, Any]) -> list[str]:
         "agent join server.lab --pool processes",
         "agent join server.lab --env nlp=/opt/conda/envs/nlp/bin/python --env vision=~/venvs/vision",
         "agent join ssh://anna@server.lab:2222/data/farm --ssh openssh",
+        "agent join server.lab --idle-timeout 600 --time-limit 7h30m",
         "agent join server.lab --ray head:6379 --ray-token ~/cluster.token --cpus 64",
         "agent join",
     ),
@@ -184,6 +193,16 @@ def _as_last_time(ctx: click.Context, given: Mapping[str, Any]) -> list[str]:
     "--ray", default=None, metavar="HOST:PORT", help="Run shards on the nodes of the Ray cluster with this head."
 )
 @ray_token_option
+@click.option(
+    "--idle-timeout", callback=_duration, metavar="SECONDS", default=None, help="Leave after so long without work."
+)
+@click.option(
+    "--time-limit",
+    callback=_duration,
+    metavar="DURATION",
+    default=None,
+    help="Leave after so long, such as 7h30m; what runs then is finished.",
+)
 @click.option("--detach", is_flag=True, help="Return as soon as the agent works, and leave it running.")
 def command(
     where: str,
@@ -210,6 +229,8 @@ def command(
     pool: PoolKind | None,
     ray: str | None,
     ray_token: Path | None,
+    idle_timeout: float | None,
+    time_limit: float | None,
     detach: bool,
 ) -> int:
     """Work for the coordinator at WHERE until told to leave.
@@ -220,7 +241,8 @@ def command(
     joins as last time, with all options of that time.
 
     After Ctrl-C, SIGTERM or `agent leave` it finishes what runs, pushes what is finished and hands back the rest. A
-    second Ctrl-C stops it at once; what is finished then is handed in after the next join.
+    second Ctrl-C stops it at once; what is finished then is handed in after the next join. With --idle-timeout or
+    --time-limit it leaves by itself, in the same order.
     """
     there = place_of(where, port)
     if isinstance(there, Folder):
@@ -244,7 +266,8 @@ def command(
     options = Options(ssh, accept_new_host_key, program, ssh_config, interactive=sys.stdin.isatty())
     have_copy = _copy(have)
     limits = (cpus, memory, disk, bandwidth)
-    wishes = Wishes(name, folder, *limits, pythons, wish, _labels(gpus), takes, have_copy, pool, cluster, args)
+    ends = (idle_timeout, time_limit)
+    wishes = Wishes(name, folder, *limits, pythons, wish, _labels(gpus), takes, have_copy, pool, cluster, args, *ends)
     return _join(there, options, wishes)
 
 
@@ -266,6 +289,8 @@ class Wishes:
     pool: PoolKind | None  # what starts workers
     cluster: Cluster | None  # whose nodes it uses in place of this machine
     args: list[str]  # all of it, as it was typed
+    idle_timeout: float | None  # seconds without work, after which it leaves
+    time_limit: float | None  # seconds, after which it leaves
 
 
 def _copy(folder: Path | None) -> Path | None:
@@ -456,7 +481,18 @@ def _settings(
         no_rounds=wishes.cluster is not None,
     )
     packs = place.path / "code" if isinstance(place, Folder) else None
-    return AgentSettings(who, packs, wishes.bandwidth, wishes.pythons, share, wishes.have, wishes.pool, wishes.cluster)
+    return AgentSettings(
+        who,
+        packs,
+        wishes.bandwidth,
+        wishes.pythons,
+        share,
+        wishes.have,
+        wishes.pool,
+        wishes.cluster,
+        wishes.idle_timeout,
+        wishes.time_limit,
+    )
 
 
 def _detach(folder: Path, name: str, args: list[str]) -> int:

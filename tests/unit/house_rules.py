@@ -32,7 +32,8 @@ COMMANDS = CLIENT | {
 }  # fmt: skip
 SKIN = {"agent.channels", "agent.host", "agent.links", "agent.pool", "agent.spool"}  # of the agent's core
 SAID = {"agent.core.events", "agent.core.actions"}  # to the core, and by it
-CORE_DOOR = {"agent.core.state_machine", "agent.core.pool_restarts"}  # what the process knows of it
+# What the process knows of it
+CORE_DOOR = {"agent.core.state_machine", "agent.core.pool_restarts", "agent.core.departure"}
 OF_SKIN = JOBS | SKIN | {"coordinator.protocol"}
 
 RULES: dict[str, frozenset[str]] = {

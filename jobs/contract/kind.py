@@ -65,6 +65,7 @@ class Shard:
     payload: bytes = b""
     items: Items | None = None
     sheet: Path | None = None  # of a round: what its driver laid out, here; to be read or mapped, never written
+    job: str = ""  # the first one that it was granted for here: another may have the same layer
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,7 @@ OUTPUTS = (
     Output("stdout", "ragged", "|u1"),
 )
 PRINTS = ("stdout", "stderr")
+JOB, SHARD = "MUSTER_JOB", "MUSTER_SHARD"  # variables of each command, beside MUSTER_ITEM
 
 Text = Annotated[str, Meta(min_length=1, max_length=LINE_LIMIT)]
 
@@ -284,7 +285,7 @@ class CommandRunner(Runner):
         line = self._lines.setdefault(columns, ItemLine.of(self._params, columns))
         planned = [self._planned(line, item, shard.first_row + i, i) for i, item in enumerate(items)]
         self._make_room(planned)
-        arrays = self._carry_out(planned, shard.items.folder)
+        arrays = self._carry_out(planned, shard)
         exits, seconds = arrays["exit"].tolist(), arrays["seconds"].tolist()
         ran = [replace(one, exit=code) for one, code in zip(planned, exits, strict=False)]
         ok = np.array([self._is_good(one) for one in ran], bool)
@@ -324,14 +325,17 @@ class CommandRunner(Runner):
         for parent in sorted({one.out.rpartition("/")[0] for one in planned if one.out} - {""}):
             (self._written / parent).mkdir(parents=True, exist_ok=True)
 
-    def _carry_out(self, planned: list[Ran], folder: Path) -> Mapping[str, Any]:
+    def _carry_out(self, planned: list[Ran], shard: Shard) -> Mapping[str, Any]:
         """Exit codes, seconds and prints, of all or up to the first that failed."""
+        assert shard.items is not None
         if self._workdir is not None and not self._workdir.is_dir():
             why = f"params.workdir: there is no folder {self._workdir} on {os.uname().nodename}"
             raise ShardFailure("exception", one_line(why))
         told = {
             "commands": [one.command for one in planned],
-            "cwd": str(self._workdir or folder),
+            "cwd": str(self._workdir or shard.items.folder),
+            "variables": {JOB: shard.job, SHARD: f"{shard.layer}/{shard.number}"},
+            "first": shard.first_row + 1,
             "timeout": self._params.timeout,
             "stop": self._params.on_item_error == "fail",
             "tries": 1 if self._params.tries is msgspec.UNSET else self._params.tries,

@@ -140,7 +140,7 @@ class Workbench:
         given = self._input(batch, item)
         started, begun = time.time(), time.perf_counter()
         try:
-            result = runner.run(given.shard(layer, item))
+            result = runner.run(given.shard(layer, item, batch.job))
             seconds = time.perf_counter() - begun
             given.check()
             count = layer.rows_of(item.number)
@@ -209,10 +209,11 @@ class _Given:
     rows: Array | None = None
     laid: LaidOut | None = None
 
-    def shard(self, layer: Layer, item: Item) -> Shard:
+    def shard(self, layer: Layer, item: Item, job: str) -> Shard:
         found = self.laid.items if self.laid is not None else None
         sheet = Path(item.sheet) if item.sheet is not None else None
-        return Shard(layer.name, item.number, layer.first_row(item.number), self.rows, item.payload, found, sheet)
+        first = layer.first_row(item.number)
+        return Shard(layer.name, item.number, first, self.rows, item.payload, found, sheet, job)
 
     def check(self) -> None:
         """After it was used. Rows were looked at as they were read."""

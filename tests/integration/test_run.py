@@ -295,3 +295,12 @@ def test_items_are_lines_of_json_where_that_is_asked_for(farm: FarmHarness, fold
 @pytest.mark.parametrize("code", [0, 3])
 def test_the_exit_code_says_whether_all_ended_well(code: int, farm: FarmHarness, folder: Path) -> None:
     assert run(farm, folder, "exit {}", ":::", str(code)).returncode == (11 if code else 0)
+
+
+def test_each_command_knows_its_job_its_shard_and_its_item(farm: FarmHarness, folder: Path) -> None:
+    line = 'echo "$MUSTER_ITEM" "$MUSTER_JOB/$MUSTER_SHARD" {}'
+    done = run(farm, folder, "-k", "--name", "told", line, ":::", "a", "b")
+    items = [said.split() for said in done.stdout.splitlines()]
+    assert [(number, value) for number, _, value in items] == [("1", "a"), ("2", "b")], done
+    for _, shard, _ in items:
+        assert shard.startswith("told.1/") and farm.coordinator("explain", shard).returncode == 0

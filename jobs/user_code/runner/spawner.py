@@ -191,10 +191,12 @@ def _await_end(lifeline: int, spawner: Spawner) -> None:
 def run_all(spawner: Spawner, told: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
     """Every command of a shard, up to the first that fails where that ends it: the reply's header, its arrays."""
     os.chdir(told["cwd"])
+    os.environ.update(told["variables"])
     codes, seconds = array("i"), array("d")
     prints = Prints(told["prints"], told["capture"]) if told["capture"] is not None else None
     spawner.peak = 0
-    for command in told["commands"]:
+    for number, command in enumerate(told["commands"], told["first"]):
+        os.environ["MUSTER_ITEM"] = str(number)
         begun = time.perf_counter()
         for _ in range(told["tries"]):
             code = spawner.run(command, told["timeout"], prints)

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,19 @@ def test_outputs_are_files_under_the_names_of_the_items(tmp_path: Path) -> None:
         assert written.files == [(0, "-n.up"), (1, "it's.up"), (2, "x.up")]
         assert [(written.folder / name).read_bytes() for _, name in written.files] == [b"C", b"D", b"AB"]
     assert result["exit"].tolist() == [0, 0, 0] and (np.array(result["seconds"]) > 0).all()
+
+
+def test_a_command_is_told_its_job_its_shard_and_its_item(tmp_path: Path) -> None:
+    folder = tmp_path / "scratch/items"
+    folder.mkdir(parents=True)
+    lines = [{"a": "x"}, {"a": "y"}]
+    told = Shard("table", 3, 4, None, items=Items(folder, lines=lines), job="prepare.2")
+    with running(tmp_path, run='echo "$MUSTER_JOB/$MUSTER_SHARD $MUSTER_ITEM" {a}', capture=1000) as runner:
+        said = runner.run(told)["stdout"].values.tobytes()
+        assert said == b"prepare.2/table/3 5 x\nprepare.2/table/3 6 y\n"
+        runner.run(replace(told, number=0, first_row=0))
+    with running(tmp_path, run="printenv MUSTER_ITEM", capture=1000) as runner:
+        assert runner.run(told)["stdout"].values.tobytes() == b"5\n6\n", "without a shell, too"
 
 
 def test_without_a_shell_the_same(tmp_path: Path) -> None:

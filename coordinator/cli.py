@@ -51,6 +51,7 @@ SECTIONS: Sections = {
         "service": "Let systemd keep the coordinator at work, also after a restart of this machine.",
         "stop": "Stop the coordinator; jobs go on when it is started again.",
         "du": "Show what takes the root's space.",
+        "completion": "Print what lets a shell complete commands, jobs and machines.",
         "uploads": "List the arrays that clients have sent.",
         "rebuild": "Make a new store from what lies in the root, if the old one is lost.",
     },

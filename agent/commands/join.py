@@ -75,6 +75,8 @@ class _Join(click.Command):
     """Without WHERE it joins as last time."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if ctx.resilient_parsing:  # a shell completes a word of it
+            return super().parse_args(ctx, args)
         given = dict(self.make_parser(ctx).parse_args(list(args))[0])
         if not isinstance(given.pop("where", None), str) and not {"-h", "--help"} & set(args):
             args = _as_last_time(ctx, given)

@@ -73,8 +73,14 @@ def agent_options(command: _Command) -> _Command:
     command = click.option(
         "--spool", type=click.Path(path_type=Path), default=None, help="Spool of the agent that is meant."
     )(command)
-    command = click.option("--name", default=None, help="Name of the agent, if several run.")(command)
+    named = click.option("--name", default=None, help="Name of the agent, if several run.", shell_complete=_names)
+    command = named(command)
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def _names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """Of agents that joined from here, for a shell that completes the word."""
+    return [name for name in sorted({one.name for one in register.entries()}) if name.startswith(begun)]
 
 
 def say_done(state: DisplayState, said: str, as_json: bool) -> None:

@@ -11,6 +11,7 @@ import click
 
 from muster.coordinator.api.requests import Done, StatusAsk
 from muster.coordinator.api.status import Status
+from muster.coordinator.commands import complete_names
 from muster.coordinator.commands.options import say, say_done, say_json
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root.paths import Root
@@ -38,7 +39,8 @@ def state_option(function: F) -> F:
 
 def jobs_arguments(function: F) -> F:
     """Any number of jobs, and --state."""
-    return click.argument("jobs", metavar="JOB...", nargs=-1)(state_option(function))
+    argument = click.argument("jobs", metavar="JOB...", nargs=-1, shell_complete=complete_names.jobs)
+    return argument(state_option(function))
 
 
 @dataclass(frozen=True)

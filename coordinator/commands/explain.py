@@ -8,6 +8,7 @@ import click
 
 from muster.coordinator.api.requests import AgentsAsk, ExplainAgent, ExplainJob, ExplainShard, StatusAsk
 from muster.coordinator.api.status import Agents, Explained, Status
+from muster.coordinator.commands import complete_names
 from muster.coordinator.commands.logs import split
 from muster.coordinator.commands.options import json_option, plain, root_option, say, say_json
 from muster.coordinator.display import agents as display_agents
@@ -26,7 +27,7 @@ from muster.jobs.contract.states import ENDED
 @click.command(
     epilog=example("coordinator explain", "coordinator explain lab3", "coordinator explain weights.1/conv1/17")
 )
-@click.argument("what", metavar="[AGENT|JOB|SHARD]", required=False)
+@click.argument("what", metavar="[AGENT|JOB|SHARD]", required=False, shell_complete=complete_names.agent_or_job)
 @root_option
 @json_option
 def command(what: str | None, root: Path | None, as_json: bool) -> None:

@@ -11,6 +11,7 @@ import click
 from muster.coordinator.api.requests import FailuresAsk, StatusAsk
 from muster.coordinator.api.status import Failures, Status
 from muster.coordinator.api.values import FAILURES_LIMIT
+from muster.coordinator.commands import complete_names
 from muster.coordinator.commands.options import json_option, plain, root_option, say, say_json
 from muster.coordinator.display import jobs, tables
 from muster.coordinator.farm_root import ask_daemon, printed_log
@@ -30,7 +31,7 @@ FOLLOW_SECONDS = 0.5
         "coordinator logs weights --failed", "coordinator logs weights.1/conv1/17", "coordinator logs weights -f"
     )
 )
-@click.argument("job", metavar="JOB")
+@click.argument("job", metavar="JOB", shell_complete=complete_names.job)
 @click.argument("shard", metavar="[SHARD]", required=False)
 @click.option("--failed", is_flag=True, help="Show only shards that are given up.")
 @click.option("-f", "--follow", is_flag=True, help="Show what comes as well, until the job ends.")

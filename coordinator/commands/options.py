@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from muster.coordinator.commands import complete_names
 from muster.jobs.common.json_documents import json_text
 from muster.jobs.common.printable import harmless
 
@@ -32,7 +33,7 @@ def json_option(function: F) -> F:
 
 
 def job_argument(function: F) -> F:
-    return click.argument("job", metavar="JOB")(function)
+    return click.argument("job", metavar="JOB", shell_complete=complete_names.job)(function)
 
 
 def job_file_argument(function: F) -> F:
@@ -52,6 +53,7 @@ _REUSE = (
         "old",
         metavar="JOB",
         default=None,
+        shell_complete=complete_names.job,
         help="Run this earlier job again; layers that would come out the same are taken over.",
     ),
     click.option("--layers", multiple=True, metavar="GLOB", help="The layers for which --set holds; default all."),

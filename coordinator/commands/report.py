@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from muster.coordinator.commands import complete_names
 from muster.coordinator.commands.options import json_option, root_option, say, say_json
 from muster.coordinator.farm_root import paths as roots
 from muster.jobs.common.cli import example
@@ -27,7 +28,7 @@ JOBS_MOST = 20
         "coordinator report sync async --target 0.88 --plots out",
     )
 )
-@click.argument("jobs", metavar="JOB…", nargs=-1, required=True)
+@click.argument("jobs", metavar="JOB…", nargs=-1, required=True, shell_complete=complete_names.job)
 @click.option(
     "--html", type=click.Path(path_type=Path), metavar="FILE", help="Write it as a page, one file to send; -: print it."
 )

@@ -10,6 +10,7 @@ import msgspec
 
 from muster.coordinator.api.requests import StatusAsk
 from muster.coordinator.api.status import JobStatus, Status
+from muster.coordinator.commands import complete_names
 from muster.coordinator.commands.chosen_jobs import state_option
 from muster.coordinator.commands.options import json_option, plain, root_option, say, say_json
 from muster.coordinator.display import agents
@@ -26,7 +27,7 @@ from muster.jobs.common.units import counted
 @click.command(
     epilog=example("coordinator status", "coordinator status --state running", "coordinator status weights.1 --json")
 )
-@click.argument("jobs", metavar="[JOB]...", nargs=-1)
+@click.argument("jobs", metavar="[JOB]...", nargs=-1, shell_complete=complete_names.jobs)
 @state_option
 @root_option
 @json_option

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from muster.coordinator.api.requests import Submit, Submitted
+from muster.coordinator.commands import complete_names
 from muster.coordinator.commands.options import json_option, plain, reuse_options, root_option, say, say_json
 from muster.coordinator.commands.watch import watch
 from muster.coordinator.display import jobs
@@ -32,7 +33,13 @@ from muster.jobs.contract.plan import Plan
 @click.argument("job_file", metavar="job.yaml", type=click.Path(path_type=Path), required=False)
 @click.option("--parcel", is_flag=True, help="Read the job, its code and the names of its uploads from stdin.")
 @reuse_options
-@click.option("--after", multiple=True, metavar="JOB", help="Start once this job is complete; may be given again.")
+@click.option(
+    "--after",
+    multiple=True,
+    metavar="JOB",
+    shell_complete=complete_names.job,
+    help="Start once this job is complete; may be given again.",
+)
 @click.option("--wait", is_flag=True, help="Follow the job until it ends; Ctrl-C leaves it running.")
 @root_option
 @json_option

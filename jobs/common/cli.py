@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 import click
 
 from muster import VERSION
+from muster.jobs.common.program import completion_variable
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 class LazyGroup(click.Group):
@@ -36,6 +42,8 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
+        if ctx.resilient_parsing and name not in self._shorts:
+            return None, None, args
         if name in self._shorts or name.startswith("-"):
             return super().resolve_command(ctx, args)
         error = click.UsageError(f"there is no command {name!r}", ctx)
@@ -49,6 +57,33 @@ class LazyGroup(click.Group):
             if title:
                 with formatter.section(title):
                     formatter.write_dl([(name.ljust(width), line) for name, line in part.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """As the base class has it, without importing every command for its line of help."""
+        from click.shell_completion import CompletionItem
+
+        listed = [line for title, part in self._sections.items() if title for line in part.items()]
+        found = [CompletionItem(name, help=line) for name, line in listed if name.startswith(incomplete)]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+
+
+def completion_script(program: str, shell: str) -> str:
+    """What a shell reads to complete the words of a program."""
+    from click.shell_completion import get_completion_class
+
+    found = get_completion_class(shell)
+    assert found is not None, f"click knows no {shell}"
+    return found(click.Command(program), {}, program, completion_variable(program)).source()
+
+
+def complete(group: click.Group, program: str, instruction: str) -> int:
+    """Answer a shell that completes a word, as such a script asks. Where that fails nothing is completed: a traceback
+    would stand in the middle of what somebody types."""
+    from click.shell_completion import shell_complete
+
+    with suppress(Exception):
+        shell_complete(group, {}, program, completion_variable(program), instruction)
+    return 0
 
 
 def example(*lines: str) -> str:

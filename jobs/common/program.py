@@ -109,6 +109,10 @@ def invoke(group: click.Group, args: list[str]) -> int:
 
     name = group.name or ""
     _never_fail_to_print()
+    if instruction := os.environ.get(completion_variable(name)):
+        from muster.jobs.common.cli import complete
+
+        return complete(group, name, instruction)
     try:
         with group.make_context(name, args) as context:
             made = group.invoke(context)
@@ -121,6 +125,11 @@ def invoke(group: click.Group, args: list[str]) -> int:
         hint = getattr(error, "hint", None) or f"see `{context_of.command_path if context_of else name} --help`"
         raise UsageError(error.format_message(), hint) from None
     return made if isinstance(made, int) else 0
+
+
+def completion_variable(program: str) -> str:
+    """By which a shell says what it wants to have completed; set by no one else."""
+    return f"_{program.upper()}_COMPLETE"
 
 
 def _never_fail_to_print() -> None:

@@ -451,7 +451,7 @@ class Farm(RuleBasedStateMachine):
             priority,
             same_kernels=same,
             machine=machine if cpus == 1 else "",  # which has one
-            at_once=0 if made else at_once,
+            at_once=0 if made or long else at_once,  # a hundred one after the other take more rounds than there are
             after=tuple({choose(pick, list(self.disk.jobs)): None for pick in sorted(after)} if self.disk.jobs else ()),
         )
         job.state = "waiting" if job.after else "running"

@@ -40,6 +40,7 @@ class StatusAsk(Message, frozen=True, tag="statusask"):
     """All jobs without their layers, or one job with them; the answer is `Status`."""
 
     job: JobId | None = None
+    brief: bool = False  # of ended jobs not what each machine did; an older coordinator tells it all the same
 
 
 class AgentsAsk(Message, frozen=True, tag="agentsask"):

@@ -60,7 +60,7 @@ def status_of(engine: Engine, asked: StatusAsk) -> Status:
         now=time.time(),
         version=VERSION,
         agents=sum(1 for _ in state.present_agents()),
-        jobs=[_one(engine, asked.job)] if asked.job else _all(engine),
+        jobs=[_one(engine, asked.job)] if asked.job else _all(engine, asked.brief),
         notes=_full(engine),
     )
 
@@ -69,8 +69,9 @@ def _one(engine: Engine, job: str) -> JobStatus:
     return engine.damaged[job][0] if job in engine.damaged else job_status(engine, engine.job(job), with_layers=True)
 
 
-def _all(engine: Engine) -> list[JobStatus]:
-    served = [job_status(engine, job, with_layers=False) for job in engine.state.jobs.values()]
+def _all(engine: Engine, brief: bool) -> list[JobStatus]:
+    jobs = engine.state.jobs.values()
+    served = [job_status(engine, job, with_layers=False, with_rates=not (brief and job.ended)) for job in jobs]
     damaged = [msgspec.structs.replace(status, layers=[]) for status, _ in engine.damaged.values()]
     return sorted([*served, *damaged], key=lambda job: job.created) if damaged else served
 
@@ -100,11 +101,11 @@ def _full(engine: Engine) -> list[str]:
     return notes
 
 
-def job_status(engine: Engine, job: s.Job, *, with_layers: bool) -> JobStatus:
+def job_status(engine: Engine, job: s.Job, *, with_layers: bool, with_rates: bool = True) -> JobStatus:
     live = engine.jobs[job.id]
     tallies = [_tally(layer) for layer in job.layers]
     figures = live.figures
-    state, obstacles = engine.state, obstacles_of(engine, job)
+    state, obstacles = engine.state, obstacles_of(engine, job) if with_rates else {}
     return JobStatus(
         id=job.id,
         kind=job.work.kind,
@@ -123,7 +124,7 @@ def job_status(engine: Engine, job: s.Job, *, with_layers: bool) -> JobStatus:
         ],
         layers_total=len(job.layers),
         layers_merged=sum(layer.state == "merged" for layer in job.layers),
-        agents=_rates(engine, job, live, obstacles),
+        agents=_rates(engine, job, live, obstacles) if with_rates else [],
         recent=figures.window_recent(state.timing.tick),
         whole=figures.window_whole(),
         bytes_merged=figures.bytes_merged,

@@ -74,10 +74,10 @@ def agents_table(agents: Sequence[AgentStatus], now: float) -> str:
             count(agent.cpus),
             "-" if agent.busy is None else f"{agent.busy:.0%}",
             "-" if agent.processor is None else f"{agent.processor:.1f}",
-            _compact(agent.memory_now),
-            _compact(agent.disk_now),
-            "in place" if agent.in_place else _compact(agent.in_rate),
-            _compact(agent.out_rate),
+            compact(agent.memory_now),
+            compact(agent.disk_now),
+            "in place" if agent.in_place else compact(agent.in_rate),
+            compact(agent.out_rate),
             count(agent.running),
             count(agent.done),
             ago(agent.last_seen, now),
@@ -112,7 +112,7 @@ def overlent_lines(agents: Sequence[AgentStatus]) -> list[str]:
     return lines
 
 
-def _compact(nbytes: float | None) -> str:
+def compact(nbytes: float | None) -> str:
     """ "5.9G", in as few columns as possible."""
     if nbytes is None:
         return "-"

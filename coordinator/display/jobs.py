@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from muster.coordinator.api.status import SUBMIT_AGAIN, FailureRecord, JobStatus, LayerStatus, Progress, Status, Tally
 from muster.coordinator.display.agents import machines_table
@@ -33,20 +34,23 @@ LAYERS_SHOWN = 30
 def jobs_table(jobs: Sequence[JobStatus], now: float) -> str:
     if not jobs:
         return "no jobs; `coordinator submit job.yaml` starts one"
-    rows = [
-        (
-            short(job.id),
-            job.kind,
-            job.state,
-            _counts(_kept(job)),
-            _percent(job, _kept(job)),
-            _job_rate(job, now, rate),
-            _when(job, now),
-        )
-        for job in jobs
-    ]
+    rows = [(short(job.id), job.kind, job.state, *job_row(job, now)) for job in jobs]
     lines = [table(("JOB", "KIND", "STATE", "SHARDS", "DONE", "RATE", "TIME"), rows, "   rrr")]
     return "\n".join(lines + [f"{job.id}: {line}" for job in jobs for line in remarks(job)])
+
+
+class JobRow(NamedTuple):
+    """A job in a table of jobs."""
+
+    counts: str
+    percent: str
+    rate: str
+    time: str  # left, or taken
+
+
+def job_row(job: JobStatus, now: float) -> JobRow:
+    counts = _kept(job)
+    return JobRow(_counts(counts), _percent(job, counts), _job_rate(job, now, rate), _when(job, now))
 
 
 def _kept(job: JobStatus) -> tuple[int, int]:
@@ -109,8 +113,14 @@ def slow_lines(job: JobStatus) -> list[str]:
 
 def job_page(job: JobStatus, now: float) -> str:
     """All about one job."""
-    totals = job.totals
-    lines = [f"{job.id}: {job.kind}, {job.state}" + (f" ({job.why})" if job.why else "")]
+    lines = [f"{job.id}: {job.kind}, {job.state}" + (f" ({job.why})" if job.why else ""), *job_lines(job, now)]
+    blocks = ["\n".join(lines), "" if job.progress else layers_table(job.layers), machines_table(job)]
+    return "\n\n".join(block for block in blocks if block)
+
+
+def job_lines(job: JobStatus, now: float) -> list[str]:
+    """What there is to say of a job beside its tables, each line with its label."""
+    totals, lines = job.totals, list[str]()
     if job.progress is None:
         lines.append(f"  shards    {_counts(_kept(job))} committed ({_percent(job, _kept(job))}), {_rest(totals)}")
         lines.append(f"  layers    {job.layers_merged:,}/{job.layers_total:,} merged")
@@ -125,9 +135,7 @@ def job_page(job: JobStatus, now: float) -> str:
         lines.append(f"  failures  {counted(job.failures, 'attempt')} failed; see `coordinator logs {job.id}{only}`")
     if job.priority != 1:
         lines.append(f"  priority  {job.priority}")
-    lines += [f"  note      {note}" for note in [*job.notes, *slow_lines(job)]]
-    blocks = ["\n".join(lines), "" if job.progress else layers_table(job.layers), machines_table(job)]
-    return "\n\n".join(block for block in blocks if block)
+    return lines + [f"  note      {note}" for note in [*job.notes, *slow_lines(job)]]
 
 
 def _rest(tally: Tally) -> str:

@@ -274,6 +274,40 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
     return (0.0, high) if 0 <= low < high * 0.5 else (low, high)
 
 
+# --- small ones, for a place in a table -------------------------------------------------------------------------
+
+
+def spark(values: Sequence[float | None], width: int = 90, height: int = 16) -> Markup:
+    """A line without axes, from 0 to its own highest; None is a gap. The number beside it says what it is."""
+    most = max((one for one in values if one is not None), default=0.0) or 1.0
+    step = width / max(1, len(values) - 1)
+    runs: list[list[str]] = [[]]
+    for i, value in enumerate(values):
+        if value is None:
+            runs.append([])
+        else:
+            runs[-1].append(f"{round(i * step)},{round((height - 2) * (1 - value / most)) + 1}")
+    lines = [
+        tag("polyline", points=" ".join(run if len(run) > 1 else [*run, *run]), fill="none", stroke=BLUE)
+        for run in runs
+        if run
+    ]
+    return tag("svg", *lines, viewBox=f"0 0 {width} {height}", width=width, height=height, class_="spark")
+
+
+def meter(parts: Sequence[tuple[float, str]], title: str, width: int = 140, height: int = 12) -> Markup:
+    """A bar in parts of all of it, each with its fill; what is left is empty."""
+    whole, left, drawn = sum(part for part, _ in parts) or 1.0, 0.0, list[Markup]()
+    for part, fill in parts:
+        wide = width * part / whole
+        if wide > 0:
+            drawn.append(tag("rect", x=left, y=0, width=wide, height=height, fill=fill))
+        left += wide
+    edge = tag("rect", x=0.5, y=0.5, width=width - 1, height=height - 1, fill="none", stroke=FAINT)
+    return tag("svg", tag("title", title), *drawn, edge, viewBox=f"0 0 {width} {height}", width=width, height=height,
+               role="img", class_="meter")  # fmt: skip
+
+
 # --- machines over time ---------------------------------------------------------------------------------------
 
 ROW = 17  # pixels of a machine

@@ -81,14 +81,14 @@ def page(gathered: Gathered) -> str:
     body = [
         tag("h1", title),
         tag("p", _made_when(reports), class_="faint"),
-        *(_summary(one) for one in reports),
+        *(summary(one) for one in reports),
         *([_compared(reports)] if len(reports) > 1 else []),
         tag("h2", "1 When it ran"),
-        *(_when(one, len(reports) > 1) for one in reports),
+        *(when(one, len(reports) > 1) for one in reports),
         tag("h2", "2 Where the time went"),
-        *(_where(one) for one in reports),
+        *(where(one) for one in reports),
         tag("h2", "3 How long a shard took"),
-        _how_long(reports),
+        how_long(reports),
         tag("h2", "4 Memory"),
         *(_memory(one) for one in reports),
         tag("h2", "5 Links and disks"),
@@ -132,7 +132,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Content]], right: str =
 # --- the head -------------------------------------------------------------------------------------------------
 
 
-def _summary(report: JobReport) -> Markup:
+def summary(report: JobReport) -> Markup:
     response, fairness = report.response, report.fairness
     shards = f"{report.shards.committed:,} of {report.shards.shards:,} shards" if report.shards else "no shards yet"
     peak = max((one.peak or 0 for one in report.memory.machines), default=0)
@@ -172,7 +172,7 @@ def _compared(reports: Sequence[JobReport]) -> Markup:
 # --- 1 and 2: machines ----------------------------------------------------------------------------------------
 
 
-def _when(report: JobReport, named: bool) -> Markup:
+def when(report: JobReport, named: bool) -> Markup:
     timeline = report.timeline
     if timeline is None or not timeline.columns:
         return tag("p", f"{report.job}: nothing has run yet", class_="faint")
@@ -224,7 +224,7 @@ def _strip_row(report: JobReport, timeline: Timeline, group: Sequence[TimelineRo
     )
 
 
-def _where(report: JobReport) -> Markup:
+def where(report: JobReport) -> Markup:
     shown, _ = terminal.shown_machines(report)
     bars = []
     for one in shown:
@@ -259,7 +259,7 @@ def _core_seconds(value: float | None) -> str:
 # --- 3: shards ------------------------------------------------------------------------------------------------
 
 
-def _how_long(reports: Sequence[JobReport]) -> Markup:
+def how_long(reports: Sequence[JobReport]) -> Markup:
     shard = reports[0].response.shard
     marks = [(name, value) for name, value in (("p50", shard.p50), ("p95", shard.p95), ("p99", shard.p99)) if value]
     picture = drawing.histogram(

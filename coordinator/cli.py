@@ -35,6 +35,7 @@ SECTIONS: Sections = {
     LOOK: {
         "status": "List the jobs, or show some.",
         "watch": "Follow a job until it ends.",
+        "page": "Show the farm live, in a browser.",
         "explain": "Say what a machine, a job or a shard is at, and why.",
         "logs": "Show what failed, with its evidence, and what users' code printed.",
         "report": "Show how jobs went, and draw them.",

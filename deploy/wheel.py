@@ -22,7 +22,7 @@ NAME = f"muster_farm-{VERSION}-py3-none-any.whl"
 _INFO = f"muster_farm-{VERSION}.dist-info"
 _WHEEL = "Wheel-Version: 1.0\nGenerator: muster\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 _DATE = (1980, 1, 1, 0, 0, 0)  # the same files are the same wheel
-_PARTS = (".py", "py.typed")
+_PARTS = (".py", "py.typed", ".html", ".css", ".js", ".svg")
 
 
 def files() -> Iterator[tuple[str, Path]]:

@@ -67,6 +67,11 @@ class Root:
         return self.path / "figures.sqlite"
 
     @property
+    def page_secret(self) -> Path:
+        """What the running `coordinator page` asks of its readers, for programs that scrape it."""
+        return self.path / "page.secret"
+
+    @property
     def log(self) -> Path:
         return self.path / "daemon.log"
 

@@ -28,7 +28,8 @@ TALK = VALUES | {"coordinator.protocol"}  # what both ends know
 LIBRARY = JOBS | {"coordinator.protocol", "coordinator.api", "coordinator.farm_root"}
 CLIENT = LIBRARY | {"coordinator.submission", "coordinator.result_downloads", "coordinator.display"}
 COMMANDS = CLIENT | {
-    "coordinator.report", "coordinator.runs", "coordinator.client", "coordinator.connect", "coordinator.drivers"
+    "coordinator.page", "coordinator.page.far", "coordinator.report", "coordinator.runs", "coordinator.client",
+    "coordinator.connect", "coordinator.drivers"
 }  # fmt: skip
 SKIN = {"agent.channels", "agent.host", "agent.links", "agent.pool", "agent.spool"}  # of the agent's core
 SAID = {"agent.core.events", "agent.core.actions"}  # to the core, and by it
@@ -60,6 +61,8 @@ RULES: dict[str, frozenset[str]] = {
     | {f"coordinator.submission.{one}" for one in ("eta", "forecast", "makespan")},
     "coordinator.report": CLIENT | {"coordinator.figures"},
     "coordinator.client": CLIENT | {"coordinator.report"},
+    "coordinator.page": CLIENT | {"coordinator.report", "coordinator.figures"},
+    "coordinator.page.far": CLIENT | {"coordinator.page", "coordinator.client.backends.ssh"},
     "coordinator.commands": COMMANDS,
     "coordinator.commands.serve": COMMANDS | {"coordinator.commands", "coordinator.daemon", "coordinator.scheduler"},
     "coordinator.commands.rebuild": COMMANDS | {"coordinator.commands", "coordinator.daemon"},
@@ -112,6 +115,7 @@ NO_NUMPY = (
     "coordinator.connect",
     "coordinator.daemon",
     "coordinator.report",
+    "coordinator.page",
     "coordinator.commands",
     "agent",
     "muster",
@@ -122,6 +126,9 @@ USERS = {
     "ray": {f"agent.pool.ray_{one}" for one in ("actor", "far_worker", "head", "host")},
     "paramiko": {"agent.links.paramiko_ssh", "agent.links.ssh_config"},
     "matplotlib": {"jobs.training.plots"},
+    "starlette": {"coordinator.page.server"},
+    "uvicorn": {"coordinator.page.server"},
+    "jinja2": {"coordinator.page.markup"},
     "click": {
         "jobs.common.cli",
         "jobs.common.program",

@@ -98,9 +98,10 @@ class Ssh:
         return self._once(self._programs[0], self._rooted(args), data)
 
     @contextlib.contextmanager
-    def talk(self, *args: str) -> Iterator[SshTalk]:
-        """`coordinator ARGS` while it runs. Left without an error, it is waited for, and its own error raised."""
-        talk = SshTalk(self, self._line(self._programs[0], self._rooted(args)))
+    def talk(self, *args: str, options: Sequence[str] = ()) -> Iterator[SshTalk]:
+        """`coordinator ARGS` while it runs, by an ssh with more `options`. Left without an error, it is waited for, and
+        its own error raised."""
+        talk = SshTalk(self, self._line(self._programs[0], self._rooted(args), options))
         try:
             yield talk
             talk.finish()
@@ -122,8 +123,8 @@ class Ssh:
     def _rooted(self, args: Sequence[str]) -> list[str]:
         return [args[0], *(["--root", self._host.root] if self._host.root else []), *args[1:]]
 
-    def _line(self, program: str, args: Sequence[str]) -> list[str]:
-        options = ssh.as_arguments(_OPTIONS)
+    def _line(self, program: str, args: Sequence[str], more: Sequence[str] = ()) -> list[str]:
+        options = [*more, *ssh.as_arguments(_OPTIONS)]  # of each, ssh takes the first
         far = " ".join(map(quote, [program, *args]))
         return ["ssh", *self._config, "-T", "-a", "-x", *options, *ssh.where(self._host), far]
 

@@ -21,7 +21,7 @@ def test_it_has_every_module_and_is_the_same_each_time(tmp_path: Path) -> None:
         str(Path(at, file).relative_to(ROOT))
         for at, _, files in os.walk(ROOT / "muster", followlinks=True)
         for file in files
-        if file.endswith((".py", "py.typed"))
+        if file.endswith((".py", "py.typed", ".html", ".css", ".js", ".svg"))
     }
     (tmp_path / "again").mkdir()
     first, second = wheel.make(tmp_path), wheel.make(tmp_path / "again")

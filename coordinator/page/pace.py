@@ -1,0 +1,43 @@
+"""How often the page asks the daemon and speaks to browsers, so that neither can be made to cost much. Pure: no clock.
+
+The daemon's part: whatever an answer took, nothing is asked for a hundred times as long. However many look, and however
+large the farm is, looking takes at most a hundredth of the daemon's time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+SHARE = 0.01  # of the daemon's time
+SAMPLES = 4  # of one kind of question; the least of them is what it costs: the others also waited
+HASTY_SECONDS = 10.0  # the longest wait before there are as many: the first answer may have waited for anything
+BYTES_PER_SECOND = 16_000  # to one browser, on average
+FIRST_BYTES = 32_000  # that the first view counts at most
+
+
+class AskPace:
+    """When the next question may be put."""
+
+    def __init__(self) -> None:
+        self._took: dict[str, deque[float]] = {}
+        self.not_before = 0.0
+
+    def answered(self, kind: str, took: float, now: float) -> None:
+        """A question of this kind was answered after `took` seconds."""
+        samples = self._took.setdefault(kind, deque(maxlen=SAMPLES))
+        samples.append(took)
+        wait = min(samples) / SHARE
+        self.not_before = now + (wait if len(samples) == SAMPLES else min(wait, HASTY_SECONDS))
+
+
+class SendPace:
+    """When more may be sent to one browser."""
+
+    def __init__(self) -> None:
+        self.not_before = 0.0
+        self._began = False
+
+    def sent(self, nbytes: int, now: float) -> None:
+        counted = nbytes if self._began else min(nbytes, FIRST_BYTES)
+        self._began = True
+        self.not_before = max(self.not_before, now) + counted / BYTES_PER_SECOND

@@ -1,0 +1,243 @@
+"""What each view shows, and how much of it travels."""
+
+from __future__ import annotations
+
+import html
+import random
+import re
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+
+from muster.coordinator.api.figures import Figures, JobFiguresKept, MachineFigures, Trouble
+from muster.coordinator.api.requests import ExplainJob, ExplainShard, FailuresAsk, FiguresAsk, StatusAsk
+from muster.coordinator.api.status import (
+    AgentRate,
+    Agents,
+    AgentStatus,
+    Explained,
+    FailureRecord,
+    Failures,
+    Happening,
+    JobStatus,
+    LayerStatus,
+    Status,
+    Tally,
+)
+from muster.coordinator.farm_root.printed_log import Saying
+from muster.coordinator.page import metrics
+from muster.coordinator.page.blocks import Block, changes, event
+from muster.coordinator.page.history import SAMPLE_SECONDS, History
+from muster.coordinator.page.pace import BYTES_PER_SECOND
+from muster.coordinator.page.seen import FARM, Answer, Printed, Question, Sayings, Seen
+from muster.coordinator.page.views import FAILURES_MOST, ROWS_MOST, View, blocks, view_of
+
+HOSTILE = "<script>alert(1)</script>\"'&\x1b[31m"
+NOW = 1_800_000_000.0
+VIEWS = [View("farm"), View("jobs"), View("job", job="weights.1"), View("machine", machine="lab0001"),
+         View("shard", job="weights.1", layer="fc", number=3)]  # fmt: skip
+
+
+def machine(number: int, chance: random.Random, **more: object) -> AgentStatus:
+    found = AgentStatus(
+        f"lab{number:04}", f"lab{number:04}", "live", NOW, 8, 9, 1, 1204, version="0.1.0", busy=chance.random(),
+        processor=8 * chance.random(), in_rate=chance.random() * 1e8, out_rate=chance.random() * 1e7,
+        memory_now=chance.randrange(1 << 33), memory_budget=1 << 33, disk_now=chance.randrange(1 << 36), in_place=False,
+    )  # fmt: skip
+    return msgspec.structs.replace(found, **more)
+
+
+def job(name: str = "weights.1", agents: int = 3, **more: object) -> JobStatus:
+    rates = [AgentRate(f"lab{i:04}", True, 8, 8, 1, 100 + i, 400, 1 << 20, 1 << 10, 0.5, 50.0) for i in range(agents)]
+    tally = Tally(12_000, 8_211, 3, 20, 3_700, 66, 120_000, 82_110)
+    status = JobStatus(name, "cluster", "running", "", 1, NOW - 900, NOW - 800, None, tally, 70,
+                       [LayerStatus("fc", "open", tally)], 1, 0, rates)  # fmt: skip
+    return msgspec.structs.replace(status, **more)
+
+
+def seen(agents: list[AgentStatus], jobs: list[JobStatus], version: int = 1) -> Seen:
+    answers: dict[Question, Answer] = {
+        FARM[0]: Answer(Status(NOW, "0.1.0", len(agents), jobs), "", 0.0),
+        FARM[1]: Answer(Agents(NOW, agents), "", 0.0),
+    }
+    return Seen(version, answers, History().added(agents, NOW), heard=NOW)
+
+
+def adding(to: Seen, question: Question, value: msgspec.Struct) -> Seen:
+    return replace(to, answers={**to.answers, question: Answer(value, "", 0.0)})
+
+
+def whole(of: Seen, hostile: str = "x") -> Seen:
+    """With an answer to all that any view asks."""
+    found = adding(of, StatusAsk("weights.1"), Status(NOW, "0.1.0", 1, [job()]))
+    failure = FailureRecord("fc", 3, 1, 2, hostile, NOW, "exception", hostile, hostile, 1.0, 1, True)
+    found = adding(found, FailuresAsk("weights.1", limit=FAILURES_MOST), Failures(70, [failure] * FAILURES_MOST))
+    found = adding(found, ExplainJob("weights.1"), Explained("weights.1", [hostile]))
+    found = adding(found, Printed("weights.1"), Sayings([Saying(NOW, hostile, "fc", 3, 1, 1, hostile)]))
+    trouble = Trouble("exception", hostile, 70, NOW, NOW, [hostile], "fc", 3, hostile)
+    kept = JobFiguresKept("weights.1", "cluster", created=NOW - 900, started=NOW - 800, at=NOW, troubles=[trouble])
+    found = adding(found, FiguresAsk("weights.1"), Figures(kept, [MachineFigures(hostile, 8, accounted=True)]))
+    story = Explained(hostile, [hostile], [Happening(NOW, hostile, hostile)], NOW)
+    return adding(found, ExplainShard("weights.1", "fc", 3), story)
+
+
+def shown(view: View, of: Seen) -> str:
+    """All that a browser would have of it, as markup."""
+    parts = []
+    for block in blocks(view, of, "server:/data"):
+        ids = re.findall(rf'id="{block.name}\.(\d+)"', block.skeleton)
+        assert [int(one) for one in ids] == list(range(len(block.cells)))
+        parts += [block.skeleton, *block.cells]
+    return "\n".join(parts)
+
+
+def text(view: View, of: Seen) -> str:
+    return html.unescape(re.sub("<[^>]+>", " ", shown(view, of)))
+
+
+# --- addresses -------------------------------------------------------------------------------------------------
+
+
+def test_an_address_is_a_view() -> None:
+    assert view_of("") == View("farm") and view_of("jobs") == View("jobs")
+    assert view_of("", "lab", "busy") == View("farm", find="lab", sort="busy")
+    assert view_of("job/weights.1") == View("job", job="weights.1")
+    assert view_of("machine/lab-3") == View("machine", machine="lab-3")
+    assert view_of("shard/weights.1/conv/1/17") == View("shard", job="weights.1", layer="conv/1", number=17)
+    assert view_of("", "x" * 1000, "; drop") == View("farm", find="x" * 80)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["nothing", "job/../x", "job/weights", "job/weights.1/x", "machine/a b", "machine/" + "x" * 65, "shard/weights.1",
+     "shard/weights.1/fc", "shard/weights.1/fc/-1", "shard/weights.1/fc/1e3", "shard/weights.1/../1/2", "shard/x/fc/1",
+     "shard/weights.1/fc/" + "9" * 17, "shard/weights.1/fc/" + "9" * 400, "shard/weights.1/fc/²"],
+)  # fmt: skip
+def test_what_is_none_leads_nowhere(path: str) -> None:
+    assert view_of(path) is None
+
+
+# --- what is shown ---------------------------------------------------------------------------------------------
+
+
+def test_numbers_of_a_job_are_those_of_its_status() -> None:
+    of = whole(seen([machine(1, random.Random(1))], [job()]))
+    assert "8,211/12,000" in text(View("farm"), of) and "68%" in text(View("farm"), of)
+    page = text(View("job", job="weights.1"), of)
+    assert "8,211/12,000 committed (68%)" in page and "3 finished, 20 running, 3,700 pending, 66 given up" in page
+
+
+def test_what_is_wrong_stands_at_the_top() -> None:
+    chance = random.Random(1)
+    halted = job("bad.1", state="halted", why="20 shards given up")
+    agents = [machine(1, chance), machine(2, chance, silent=30.0), machine(3, chance, state="gone")]
+    of = seen(agents, [job(), halted])
+    for view in VIEWS:
+        trouble = blocks(view, of, "")[1]
+        said = " ".join([trouble.skeleton, *trouble.cells])
+        assert trouble.name == "trouble" and "bad.1 is halted: 20 shards given up" in said
+        assert "coordinator logs bad.1 --failed" in said and "coordinator drop lab0002" in said
+        assert "lab0003 is gone" in said
+
+
+def test_a_dead_coordinator_is_said_and_the_last_numbers_stay() -> None:
+    of = replace(seen([], [job()]), gone="no coordinator serves /data", gone_since=NOW, age=60.0)
+    assert "no coordinator since" in text(View("farm"), of) and "8,211/12,000" in text(View("farm"), of)
+    assert "heard 60 s ago" in text(View("farm"), of) or "heard 1 min" in text(View("farm"), of)
+    never = Seen(1, {}, History(), gone="no coordinator serves /data", gone_since=NOW)
+    assert "coordinator serve --detach" in text(View("farm"), never)
+    kept = adding(never, FiguresAsk("weights.1"), Figures(JobFiguresKept("weights.1", "cluster", at=NOW), []))
+    assert "weights.1 · cluster" in text(View("job", job="weights.1"), kept)
+
+
+def test_an_idle_machine_says_why() -> None:
+    of = seen([machine(1, random.Random(1), running=0, note="it waits for room on its disk")], [job()])
+    assert "it waits for room on its disk" in text(View("farm"), of)
+    assert "it waits for room on its disk" in text(View("machine", machine="lab0001"), of)
+
+
+def test_an_empty_farm_says_what_to_do() -> None:
+    said = text(View("farm"), seen([], []))
+    assert "coordinator submit job.yaml" in said and "agent join" in said
+
+
+def test_find_and_sort() -> None:
+    chance = random.Random(2)
+    of = seen([machine(i, chance) for i in range(9)], [job(), job("other.1")])
+    found = text(View("farm", find="LAB0003"), of)
+    assert "lab0003" in found and "lab0004" not in found
+    names = re.findall(r'data-open="/machine/(\w+)"', shown(View("farm", sort="busy"), of))
+    busy = {one.name: one.busy or 0.0 for one in of.agents.agents}
+    assert names == sorted(busy, key=lambda name: -busy[name])
+    assert "no machine is called so" in text(View("farm", find="nobody"), of)
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.kind)
+def test_what_others_wrote_is_text(view: View) -> None:
+    agent = machine(1, random.Random(1), note=HOSTILE, host=HOSTILE, fingerprint=HOSTILE, version=HOSTILE)
+    agent = msgspec.structs.replace(agent, ineligible={"weights.1": HOSTILE}, places={HOSTILE: 1})
+    bad = job(why=HOSTILE, notes=[HOSTILE], kind=HOSTILE)
+    page = shown(view, whole(seen([agent], [bad, job("halted.1", state="halted", why=HOSTILE)]), HOSTILE))
+    assert "<script" not in page and "\x1b" not in page and "style=" not in page
+    assert "alert(1)" in page
+    ElementTree.fromstring(f"<r>{re.sub('<(br|meta)>', '', html_of_xml(page))}</r>")  # every element is closed
+
+
+def html_of_xml(page: str) -> str:
+    return re.sub(r"<details open>", "<details>", page)
+
+
+# --- how much travels ------------------------------------------------------------------------------------------
+
+
+def test_a_thousand_machines_stay_below_twenty_kilobytes_a_second() -> None:
+    """Though every number of every machine changes with each answer."""
+    jobs = [job(f"weights.{i}", agents=1000) for i in range(1, 11)]
+    sizes, known, history = list[int](), dict[str, Block](), History()
+    for second in range(60):
+        chance = random.Random(second)
+        agents = [machine(i, chance) for i in range(1000)]
+        history = history.added(agents, NOW + second)
+        of = replace(seen(agents, jobs, second), history=history)
+        made = blocks(View("farm"), of, "server:/data")
+        sizes.append(len(event(changes(known, made))))
+        known = {block.name: block for block in made}
+    assert sizes[0] < 120_000
+    assert sum(sizes[1:]) / len(sizes[1:]) < BYTES_PER_SECOND
+    assert second > 3 * SAMPLE_SECONDS, "new samples of the small lines are in it"
+    rows = next(block for block in made if block.name == "machines").skeleton.count("data-open")
+    assert rows == ROWS_MOST and "950 more machines" in text(View("farm"), of)
+
+
+def test_a_million_shards_make_no_view_larger() -> None:
+    many = Tally(1_000_000, 400_000, 100, 900, 599_000, 0)
+    layers = [LayerStatus(f"layer{i}", "open", many) for i in range(500)]
+    big = job(agents=1000, totals=many, layers=layers, layers_total=500)
+    of = adding(seen([machine(1, random.Random(1))], [big]), StatusAsk("weights.1"), Status(NOW, "", 1, [big]))
+    page = shown(View("job", job="weights.1"), of)
+    assert len(page) < 60_000 and "450 more layers" in page and "950 more machines" in page
+
+
+# --- metrics ---------------------------------------------------------------------------------------------------
+
+
+def test_metrics_are_openmetrics() -> None:
+    agent = machine(1, random.Random(1), busy=None)
+    said = metrics.text(seen([agent], [job(kind='odd"\\\nkind')]))
+    lines = said.splitlines()
+    assert lines[-1] == "# EOF" and said.endswith("\n") and "muster_up 1" in lines
+    label = r'[a-z_]+="(?:[^"\\\n]|\\["\\n])*"'
+    sample = re.compile(rf"[a-z_]+(?:\{{{label}(?:,{label})*\}})? [-+0-9.e]+")
+    assert [one for one in lines if not one.startswith("# ") and not sample.fullmatch(one)] == []
+    assert 'muster_job_shards{job="weights.1",kind="odd\\"\\\\\\nkind",state="committed"} 8211' in lines
+    assert 'muster_agent_lent_cores{agent="lab0001"} 8' in lines
+    assert not [one for one in lines if one.startswith("muster_agent_busy_ratio")], "what is not told is left out"
+    families = [one.split()[2] for one in lines if one.startswith("# TYPE")]
+    assert len(families) == len(set(families))
+
+
+def test_metrics_of_a_dead_coordinator_say_only_that() -> None:
+    of = replace(seen([machine(1, random.Random(1))], [job()]), gone="it went")
+    assert [one for one in metrics.text(of).splitlines() if not one.startswith("#")] == ["muster_up 0"]

@@ -1,0 +1,105 @@
+"""The live page in a real browser: every view, with no error in its console and no request to anywhere else."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support.chromium import Tab, tab
+from tests.support.farm import FarmHarness, arrays, running, until
+from tests.support.page import PageReader, page_of
+
+SHARDS, ROWS = 48, 4
+ARTEFACTS = "MUSTER_SCREENSHOTS"  # a folder in which they are kept to be looked at
+NAP = "import time\n\ndef nap(rows):\n    print('napping')\n    time.sleep(0.4)\n    return rows\n"
+BAD = "def work(rows):\n    raise ValueError('<script>alert(7)</script> row 7')\n"
+
+
+@pytest.fixture
+def farm(tmp_path: Path) -> Iterator[FarmHarness]:
+    with running(tmp_path / "farm") as made:
+        yield made
+
+
+def picture(browser: Tab, name: str, folder: Path) -> None:
+    """In light and in dark, to be looked at."""
+    kept = Path(os.environ.get(ARTEFACTS) or folder)
+    for mode in ("dark", "light"):
+        browser.dark(mode == "dark")
+        shown = f"document.documentElement.dataset.theme === '{mode}'"
+        until(partial(browser.run, shown), f"the page in {mode}")
+        file = kept / f"page-{name}-{mode}.png"
+        browser.picture(file)
+        assert file.stat().st_size > 10_000
+
+
+def check(browser: Tab, page: PageReader) -> None:
+    assert browser.errors == []
+    assert {urlsplit(url).netloc for url in browser.asked if url.startswith("http")} == {f"127.0.0.1:{page.port}"}
+    wide = browser.run("document.documentElement.scrollWidth")
+    assert wide <= 1280, f"the page is {wide} wide"
+
+
+def test_every_view_in_a_browser(farm: FarmHarness, tmp_path: Path) -> None:
+    with page_of(farm) as page, tab(tmp_path) as browser:
+        browser.open(page.url)
+        browser.until("no jobs yet", "no machines yet")
+        assert page.secret not in browser.run("location.href")
+        picture(browser, "empty", tmp_path)
+        check(browser, page)
+
+        farm.join("lab1", "--cpus", "2")
+        browser.until("lab1", "● live")
+        fields = {"kind": "map", "code": "work.py:nap"}
+        job = farm.submit(arrays(rows=SHARDS * ROWS), shard_rows=ROWS, work=NAP, name="naps", **fields)
+        browser.until(job, "▶ running", f"/{SHARDS}")
+        until(lambda: farm.status(job).totals.committed, "a commit")
+        picture(browser, "farm", tmp_path)
+        check(browser, page)
+
+        browser.key("j")
+        browser.key("Enter")
+        until(lambda: browser.run("location.pathname") == f"/job/{job}", "the job's page")
+        browser.until("When it ran", "Layers", "lab1", "napping")
+        farm.wait(job)
+        (said,) = json.loads(farm.coordinator("status", job, "--json").stdout)["jobs"]
+        browser.until(f"{said['totals']['committed']}/{said['totals']['shards']} committed (100%)", "✓ complete")
+        browser.size(1280, 1700)
+        picture(browser, "job", tmp_path)
+        browser.size(1280, 800)
+        check(browser, page)
+
+        bad = {"kind": "map", "code": "work.py:work", "max_failures": 1, "attempts": 1}
+        halted = farm.submit(arrays(rows=8 * ROWS), shard_rows=ROWS, work=BAD, name="bad", **bad)
+        farm.wait(halted, "halted")
+        browser.key("u")
+        browser.until(f"{halted} is halted", f"coordinator logs {halted}", "! halted")
+        picture(browser, "halted", tmp_path)
+        browser.open(f"http://127.0.0.1:{page.port}/job/{halted}")
+        browser.until("<script>alert(7)</script> row 7", "Traceback")
+        for path, words in ((f"/shard/{halted}/a/0", "its job"), ("/machine/lab1", "memory, of its budget")):
+            browser.open(f"http://127.0.0.1:{page.port}{path}")
+            browser.until(words)
+            check(browser, page)
+        picture(browser, "machine", tmp_path)
+
+        browser.open(f"http://127.0.0.1:{page.port}/?find=naps&sort=busy")
+        browser.until(job, "no machine is called so: naps")
+        assert f"{halted} map" not in browser.text
+
+        browser.open(f"http://127.0.0.1:{page.port}/")
+        browser.until(job, "lab1")
+        farm.kill()
+        browser.until("no coordinator since", job)
+        assert "old" in browser.run("document.body.className")
+        picture(browser, "gone", tmp_path)
+        farm.start()
+        until(lambda: "no coordinator" not in browser.text, "the coordinator to be back on the page")
+        until(lambda: "old" not in browser.run("document.body.className"), "its numbers to count again")
+        check(browser, page)

@@ -218,7 +218,7 @@ class Asker:
             known.version += 1
             if kept is not None and kept.job is not None:
                 known.answers[question] = Answer(kept, "", now)
-            self._pace.not_before = now + RETRY_SECONDS / max(1, len(self._wanted))
+            self._pace.not_before = max(self._pace.not_before, now + RETRY_SECONDS / max(1, len(self._wanted)))
 
 
 def _kept(root: Root, question: FiguresAsk) -> Figures | None:

@@ -7,10 +7,13 @@ large the farm is, looking takes at most a hundredth of the daemon's time.
 from __future__ import annotations
 
 from collections import deque
+from math import inf
+from statistics import median
 
 SHARE = 0.01  # of the daemon's time
-SAMPLES = 4  # of one kind of question; the least of them is what it costs: the others also waited
-HASTY_SECONDS = 10.0  # the longest wait before there are as many: the first answer may have waited for anything
+SAMPLES = 5  # of one kind of question; their median is what it costs: one of them may have waited for anything
+HASTY_SECONDS = 10.0  # the longest wait before there are as many
+CREDIT_SECONDS = 10.0  # of asking nothing, which the next questions may use up: who opens a page sees it at once
 BYTES_PER_SECOND = 16_000  # to one browser, on average
 FIRST_BYTES = 32_000  # that the first view counts at most
 
@@ -20,14 +23,15 @@ class AskPace:
 
     def __init__(self) -> None:
         self._took: dict[str, deque[float]] = {}
-        self.not_before = 0.0
+        self.not_before = -inf
 
     def answered(self, kind: str, took: float, now: float) -> None:
         """A question of this kind was answered after `took` seconds."""
         samples = self._took.setdefault(kind, deque(maxlen=SAMPLES))
         samples.append(took)
-        wait = min(samples) / SHARE
-        self.not_before = now + (wait if len(samples) == SAMPLES else min(wait, HASTY_SECONDS))
+        wait = median(samples) / SHARE
+        wait = wait if len(samples) == SAMPLES else min(wait, HASTY_SECONDS)
+        self.not_before = max(self.not_before, now - CREDIT_SECONDS) + wait
 
 
 class SendPace:

@@ -20,6 +20,26 @@ def test_asking_takes_a_hundredth_of_the_daemons_time() -> None:
     assert asked / now < 0.0101
 
 
+def test_whoever_comes_first_sees_the_farm_at_once() -> None:
+    pace = AskPace()
+    for kind in ("Status", "Agents"):
+        assert pace.not_before <= 100.0
+        pace.answered(kind, 0.03, 100.0)
+    for _ in range(3):
+        pace.answered("Status", 0.03, 100.0)
+    assert pace.not_before > 100.0, "and then what that took is waited for"
+
+
+def test_a_daemon_that_is_sometimes_slow_is_asked_for_no_more() -> None:
+    pace, now, asked, chance = AskPace(), 0.0, 0.0, random.Random(3)
+    for _ in range(2000):
+        took = chance.choice((0.01, 0.02, 0.03))
+        now = max(now, pace.not_before) + took
+        asked += took
+        pace.answered("Status", took, now)
+    assert asked / now < 0.0105
+
+
 def test_one_answer_that_had_to_wait_holds_up_nothing_for_long() -> None:
     pace = AskPace()
     pace.answered("Status", 30.0, 0.0)

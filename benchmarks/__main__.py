@@ -65,6 +65,12 @@ BENCHMARKS = {
         less_is_better=True,
         page=("--plot", str(DOCS / "scale.png")),
     ),
+    "page": Benchmark(
+        ("page",),
+        "% of a core that looking leaves the coordinator, 10⁶ shards and 1,000 agents",
+        "all of it",
+        0.99,
+    ),
     "hostile": Benchmark(("hostile",), "ms that a frame may take the coordinator", "ms of an agent's worst", 1.0),
     "tail": Benchmark(("tail",), "shards/s of two agents, one four times slower", "both busy from first to last", 0.9),
     "kills": Benchmark(("kills",), "shards/s while a process is killed each minute", "the same job in peace", 0.9),

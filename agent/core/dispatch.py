@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from math import inf
 
 import msgspec
@@ -267,6 +268,8 @@ def died(state: State, event: WorkerDied, now: float) -> None:
         _waste(state, flights[0], at_work)
     for flight in flights:
         _rescue(state, flight, event.kept, now)
+    if flights and slot.place and event.running is None and not event.ours:
+        event = _narrow_down(state, flights[0], event)
     blamed = flights and _blame(state, slot, flights[0], event, why, victim)
     hopeless = not event.ours and not blamed and slot.fruitless(now)
     for flight in flights:
@@ -288,6 +291,16 @@ def _rescue(state: State, flight: Flight, kept: Mapping[int, Kept], now: float) 
     if part := kept.get(flight.ticket):
         seconds = flight.expected or 0.0
         _keep(state, flight, Outcome(part.numbers, part.rows, part.nbytes, 0, seconds, 0, ()), now)
+
+
+def _narrow_down(state: State, flight: Flight, event: WorkerDied) -> WorkerDied:
+    """On another machine no mark says which shard the worker was at: it was the only one, or each runs alone next."""
+    if len(flight.items) == 1:
+        ((number, attempt),) = flight.items.items()
+        return replace(event, running=(number, *attempt))
+    if holding := state.holdings.get(flight.layer):
+        holding.suspects.update(RangeSet.of(sorted(holding.counting(flight.ticket, flight.items))))
+    return event
 
 
 def _blame(

@@ -31,6 +31,7 @@ class HeldLayer:
         self.placed: dict[int, int] = {}  # number → ticket of the one batch whose run of it counts
         self.payloads: dict[int, bytes] = {}  # of made shards that are held
         self.sheets: dict[int, str] = {}  # of shards of rounds that are held, what theirs laid out
+        self.suspects = RangeSet()  # held ones of which one may have ended its worker: each runs in a batch of its own
         self.seconds: float | None = None  # of compute per shard, as measured here
         self.largest = 0  # bytes of output per shard, the most seen
 
@@ -102,7 +103,9 @@ class HeldLayer:
         return new
 
     def take(self, count: int, ticket: int, now: float) -> list[tuple[int, int, int]]:
-        """Place the lowest `count` that are ready: (number, boot, attempt), by number."""
+        """Place the lowest `count` that are ready, or fewer: (number, boot, attempt), by number."""
+        if suspects := self.ready & self.suspects:
+            count = min(count, max(1, len(self.ready & RangeSet([(0, suspects.bottom)]))))
         taken = self.ready.take(count)
         self.waiting.remove(taken)
         self.waiting_since = now
@@ -180,6 +183,7 @@ class HeldLayer:
             del self.attempts[attempt]
         self.waiting.remove(numbers)
         self._ready.remove(numbers)
+        self.suspects.remove(numbers)
         for kept in (self.placed, self.payloads, self.inputs, self.sheets):
             _forget(kept, numbers)
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,6 +38,12 @@ def slow(rows, nap=0.0):
 
 def device(rows):
     return {"seen": np.full(len(rows), int(os.environ["CUDA_VISIBLE_DEVICES"]), "i4")}
+
+def deadly(rows):
+    if "MUSTER_SEAT" in os.environ or "RAY_JOB_ID" in os.environ:
+        if rows[0, 0] == 5:
+            os.kill(os.getppid(), 9)
+    return {"half": rows / 2}
 
 def names(items):
     return {"length": np.array([len(open(items.folder / name, "rb").read()) for name in items.names], "i8")}
@@ -150,6 +157,20 @@ def test_workers_without_work_end_and_come_again_with_it(cluster: RayCluster, tm
         agent.kill()
         agent.wait()
         cleanup.sweep(spool / "run")
+
+
+def test_a_shard_that_kills_its_worker_is_given_up_and_the_others_are_done(
+    farm: FarmHarness, cluster: RayCluster
+) -> None:
+    cluster.add()
+    join(farm, cluster, "--cpus", "1")
+    rows = np.repeat(np.arange(12, dtype="f4")[:, None], 4, axis=1)
+    options: dict[str, Any] = {"kind": "map", "code": "work.py:deadly", "max_failures": 2}
+    job = farm.submit({"a": rows}, 1, WORK, **options)
+    farm.wait(job, "incomplete", seconds=SECONDS)
+    totals = farm.status(job).totals
+    assert (totals.committed, totals.quarantined) == (11, 1)
+    assert "lost 5 times while running" in farm.coordinator("logs", job).stdout
 
 
 def test_work_goes_on_once_the_head_is_back(farm: FarmHarness, cluster: RayCluster) -> None:

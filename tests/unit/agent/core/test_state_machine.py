@@ -795,6 +795,24 @@ def test_without_a_worker_and_with_none_to_come_what_waits_is_handed_back() -> N
     assert world.said().returned == [Returned(A, 1, 2, [(4, 6)])]
 
 
+def test_what_may_have_ended_a_worker_on_another_machine_runs_alone_and_is_told_when_it_does_so_again() -> None:
+    """No mark of it can be read: without a batch of its own a shard that kills its worker would never be given up."""
+    world = World(cpus=1)
+    world.tell(SlotGone(0, "another node"), SlotUp(0, "node2"))
+    (first,) = of(Run, world.hear(info(), grants=[grant(0, 1)]))
+    world.ended(first, seconds=0.01)  # so that batches are of many
+    (batch,) = of(Run, world.hear(grants=[grant(1, 4, attempt=2)]))
+    assert len(batch.items) > 1
+    world.tell(WorkerDied(0, (batch.ticket,), "exit code 1", False))
+    assert not world.said().losses, "nobody knows which of them it was"
+    good, bad = of(Run, world.tell(SlotUp(0, "node2")))
+    (other,) = of(Run, world.ended(good))
+    assert [[item[0] for item in run.items] for run in (good, bad, other)] == [[1], [2], [3]]
+    world.tell(WorkerDied(0, (bad.ticket, other.ticket), "exit code 1", False))
+    (loss,) = world.said().losses
+    assert (loss.numbers, loss.running) == ([(2, 3)], True)
+
+
 def test_after_a_death_nothing_runs_in_a_slot_before_its_next_worker_is_there() -> None:
     world = World(cpus=1)
     (run,) = of(Run, world.hear(info(), grants=[grant(0, 1)]))

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -203,14 +204,15 @@ def test_where_memory_runs_out_the_users_code_is_taken_first(make: Make) -> None
 def test_so_are_the_commands_of_a_user(make: Make) -> None:
     sandbox = make("", program=Path(spawner.__file__))
     commands = [["/bin/grep", "-qx", "1000", str(OOM_SCORE)]]
-    facts = {
+    facts: dict[str, Any] = {
         "cwd": "/",
+        "variables": {},
         "commands": commands,
+        "first": 0,
         "timeout": None,
         "stop": True,
         "capture": None,
         "tries": 1,
-        "variables": {},
     }
     assert sandbox.run(facts, None, DEADLINE_SECONDS).arrays["exit"].tolist() == [0]
 

@@ -40,14 +40,16 @@ def main() -> int:
 
 
 def look_through(sdist: Path, wheel: Path) -> None:
-    """Fail unless the wheel has every module of the tree and nothing else, and the sdist what the wheel is made of."""
+    """Fail unless the wheel has every module of the tree and what its page is made of and nothing else, and the sdist
+    what the wheel is made of."""
     tree = {
         str(Path(at, file).relative_to(ROOT))
         for at, _, files in os.walk(ROOT / "muster", followlinks=True)
         for file in files
-        if file.endswith((".py", "py.typed"))
+        if file.endswith((".py", "py.typed")) or Path(at).name in {"static", "templates"}
     }
-    assert {"muster/py.typed", "muster/jobs/user_code/runner/runner.py"} <= tree
+    page = "muster/coordinator/page/static/page.js"
+    assert {"muster/py.typed", "muster/jobs/user_code/runner/runner.py", page} <= tree
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if not name.startswith(f"muster_farm-{VERSION}.dist-info/")}
     assert names == tree, f"the wheel: {sorted(names ^ tree)}"

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from muster.agent.commands.join import DISK_SHARE, PULL_DISK_SHARE
-from muster.agent.commands.options import place_of, ray_token_option, ssh_options
+from muster.agent.commands.options import is_typed, place_of, ray_token_option, ssh_options
 from muster.agent.doctor import connection_checks, machine_checks, render
 from muster.agent.doctor.checklist import Check, Checklist
 from muster.agent.links import Options, Ssh
@@ -88,8 +88,7 @@ def _join_command(where: str) -> str:
     words = ["agent", "join", where]
     for option in context.command.params:
         name, given = option.name or "", context.params.get(option.name or "")
-        typed = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-        if isinstance(option, click.Option) and typed and name not in ("no_ray", "as_json"):
+        if isinstance(option, click.Option) and is_typed(name) and name not in ("no_ray", "as_json"):
             words += [option.opts[0]] if option.is_flag else [option.opts[0], str(given)]
     return shlex.join(words)
 

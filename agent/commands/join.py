@@ -11,18 +11,17 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
-from click.core import ParameterSource
 
 from muster import VERSION
 from muster.agent.channels.bandwidth import LEAST
-from muster.agent.commands.options import place_of, ray_token_option, ssh_options
+from muster.agent.commands.options import is_typed, place_of, ray_token_option, ssh_options
 from muster.agent.host import cpu_shares, lending
 from muster.agent.host.cpu_shares import CpuShare
 from muster.agent.host.lending import Courtesy
@@ -52,23 +51,23 @@ DISK_SHARE = 0.9  # of what is free, by default, where it is for results alone
 HAVE_SHOWN = 64  # characters of the copy's folder that the farm is told, for people
 PULL_DISK_SHARE = 0.5  # where inputs are pulled: what is not needed of it is filled with them all the same
 ARGS = "words of join"  # among what click keeps of a call: the words after `join`
+_T = TypeVar("_T")
 _GPU = re.compile(r"[A-Za-z0-9_:./-]{1,64}", re.ASCII)
 
 
-def _duration(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
-    """Seconds, as people write them."""
-    try:
-        return None if value is None else units.parse_duration(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error), context, option) from None
+def _as_written(parse: Callable[[str], _T]) -> Callable[[click.Context, click.Parameter, str | None], _T | None]:
+    """A callback that reads a value as people write it."""
+
+    def read(context: click.Context, option: click.Parameter, value: str | None) -> _T | None:
+        try:
+            return None if value is None else parse(value)
+        except ValueError as error:
+            raise click.BadParameter(str(error), context, option) from None
+
+    return read
 
 
-def _size(context: click.Context, option: click.Parameter, value: str | None) -> int | None:
-    """Bytes, as people write them."""
-    try:
-        return None if value is None else units.parse_size(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error), context, option) from None
+_duration, _size = _as_written(units.parse_duration), _as_written(units.parse_size)
 
 
 class _Join(click.Command):
@@ -258,7 +257,7 @@ def command(
     pythons = _pythons(envs)
     takes = taken([kind.strip() for kind in kinds.split(",")] if kinds else [], no_code=no_code)
     wish = lending.checked(Courtesy(leave_cores=leave_cores, hours=hours, nice=nice, ionice=ionice))
-    cluster = _cluster(ray, ray_token, pythons, wish, _typed("pool"))
+    cluster = _cluster(ray, ray_token, pythons, wish, is_typed("pool"))
     args: list[str] = click.get_current_context().meta[ARGS]
     if detach:
         code = _detach(folder, name, args)
@@ -311,11 +310,6 @@ def _labels(text: str) -> tuple[str, ...]:
     if len(set(labels)) < len(labels) or not all(_GPU.fullmatch(label) for label in labels):
         raise UsageError(f"--gpus {text!r}: expected different labels with commas between", "such as --gpus 0,1")
     return tuple(labels)
-
-
-def _typed(option: str) -> bool:
-    """Whether it is on the command line, and not the environment's or a default."""
-    return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
 def _cluster(

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from muster.agent.commands.status import state_of
 from muster.agent.display import DisplayState
@@ -66,6 +67,11 @@ def place_of(where: str, port: int | None) -> Folder | Host:
     if port and found.port not in (None, port):
         raise UsageError(f"{where} and --port {port} name two ports", "leave one of them out")
     return replace(found, port=port or found.port)
+
+
+def is_typed(option: str) -> bool:
+    """Whether this command's option is on the command line, and not the environment's or a default."""
+    return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
 def agent_options(command: _Command) -> _Command:

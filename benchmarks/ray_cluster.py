@@ -33,7 +33,7 @@ from muster.coordinator.commands.submit import submit
 from muster.jobs.contract.plan import Window, decode_plan
 from muster.jobs.sources.read_rows import read_window
 from tests.support import netns, ray_cluster
-from tests.support.farm import FarmHarness, until
+from tests.support.farm import FarmHarness
 from tests.support.ray_cluster import RayCluster
 
 NODES = 4
@@ -41,25 +41,34 @@ VALUES = 2048
 ROWS = 512  # of a shard: 4 MiB
 SHARD_SECONDS = 0.020
 AHEAD = 2  # tasks for each slot
+WARM = 8 * NODES  # shards that bring every node's worker up
 
 
 class Ours:
-    """A farm whose one agent is the cluster."""
+    """A farm whose one agent is the cluster. It joins for each run and leaves after it: workers of its own, idle for
+    less than the minute that they are kept, would hold the slots that the peer needs."""
 
-    def __init__(self, farm: FarmHarness, cluster: RayCluster, job_file: Path, shards: int) -> None:
-        self.farm, self.job_file, self.shards = farm, job_file, shards
-        options = ["--ray", cluster.address, "--ray-token", str(cluster.token), "--cpus", str(NODES)]
-        farm.join("bench", *options, prefix=cluster.enter)
-        until(lambda: farm.agent_status("bench"), "the agent to join", 60)
-        self.rate()  # every node has a worker once a first job has run
+    def __init__(self, farm: FarmHarness, cluster: RayCluster, job_file: Path, warm: Path, shards: int) -> None:
+        self.farm, self.job_file, self.warm, self.shards = farm, job_file, warm, shards
+        self.options = ["--ray", cluster.address, "--ray-token", str(cluster.token), "--cpus", str(NODES)]
+        self.enter = cluster.enter
 
     def rate(self) -> float:
+        agent = self.farm.join("bench", *self.options, prefix=self.enter)
+        self._run(self.warm)  # each node's worker is up once it has run
+        rate = self.shards / self._run(self.job_file)
+        agent.terminate()
+        agent.wait()
+        return rate
+
+    def _run(self, job_file: Path) -> float:
+        """Seconds from submit to merged result."""
         began = time.monotonic()
-        job = submit(self.farm.root, self.job_file)
+        job = submit(self.farm.root, job_file)
         finish(self.farm, job)
         seconds = time.monotonic() - began
         self.farm.coordinator("rm", job)
-        return self.shards / seconds
+        return seconds
 
 
 def write_job(folder: Path, shards: int, clusters: int) -> Path:
@@ -185,11 +194,12 @@ def main() -> None:
 def measure(folder: Path, given: argparse.Namespace) -> None:
     clusters = fitting_clusters()
     job_file = write_job(folder / "job", given.shards, clusters)
+    warm = write_job(folder / "warm", WARM, clusters)
     groups = [] if given.no_peer else [int(text) for text in given.group.split(",")]
     with served(folder / "farm") as farm, ray_cluster.running(folder) as cluster:
         for _ in range(NODES):
-            cluster.add(cpus=1, hidden=[] if given.shared else [folder / "job" / "source"])
-        ours = Ours(farm, cluster, job_file, given.shards)
+            cluster.add(cpus=1, hidden=[] if given.shared else [folder / "job" / "source", folder / "warm" / "source"])
+        ours = Ours(farm, cluster, job_file, warm, given.shards)
         windows = folder / "windows.json"
         windows.write_text(json.dumps(_windows(farm, job_file)))
         peer = Peer(cluster, windows, clusters)

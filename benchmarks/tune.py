@@ -162,7 +162,8 @@ class RayTune:
         wall = time.monotonic() - began
         if found.errors:
             give_up(f"Ray Tune: {found.errors[0]}")
-        last = [found[number].metrics or {} for number in range(len(found))]
+        every = (found[number].metrics or {} for number in range(len(found)))
+        last = [one for one in every if METRIC in one]  # not of who was ended before a first iteration
         best = max(last, key=lambda one: one[METRIC])
         reached = sorted(one["training_iteration"] for one in last if one[METRIC] >= asked.target)
         return Searched(

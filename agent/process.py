@@ -318,7 +318,7 @@ class AgentProcess:
         fresh = stamp != self._wish_stamp
         if fresh:
             self._wish, self._wish_stamp = lending.read(self._spool.path), stamp
-        lent = lending.lent(self._wish, self._settings.who.cpus, self._cores, lending.minute_of_day())
+        lent = lending.lent(self._wish, self._settings.who.cpus, self._cores, lending.minute_of_week())
         if lent != self._lent:
             self._lent = lent
             self._pool_controller.pool.want(lent[0])

@@ -22,10 +22,10 @@ import click
 from muster import VERSION
 from muster.agent.channels.bandwidth import LEAST
 from muster.agent.commands.options import is_typed, place_of, ray_token_option, ssh_options
-from muster.agent.host import cpu_shares, lending
+from muster.agent.host import cpu_shares, lending, taken_kinds
 from muster.agent.host.cpu_shares import CpuShare
 from muster.agent.host.lending import Courtesy
-from muster.agent.host.taken_kinds import Takes, taken
+from muster.agent.host.taken_kinds import Takes
 from muster.agent.links import Options, Ssh, open_link
 from muster.agent.pool.interface import POOL_KINDS, PoolKind
 from muster.agent.spool import owner as owners
@@ -65,6 +65,25 @@ def _as_written(parse: Callable[[str], _T]) -> Callable[[click.Context, click.Pa
             raise click.BadParameter(str(error), context, option) from None
 
     return read
+
+
+def _rate(text: str) -> int:
+    found = units.parse_size(text)
+    if found < LEAST:
+        raise ValueError(f"{text} is too little: allow at least {units.format_size(LEAST)} a second")
+    return found
+
+
+def _labels(text: str) -> tuple[str, ...]:
+    """Of GPUs: numbers, or such as GPU-1a2b."""
+    labels = [part.strip() for part in text.split(",")] if text else []
+    if len(set(labels)) < len(labels) or not all(_GPU.fullmatch(label) for label in labels):
+        raise UsageError(f"--gpus {text!r}: expected different labels with commas between", "such as --gpus 0,1")
+    return tuple(labels)
+
+
+def _hours(text: str) -> str | None:
+    return lending.checked(Courtesy(hours=text)).hours
 
 
 _duration, _size = _as_written(units.parse_duration), _as_written(units.parse_size)
@@ -156,7 +175,11 @@ def _as_last_time(ctx: click.Context, given: Mapping[str, Any]) -> list[str]:
 )
 @ssh_options
 @click.option(
-    "--bandwidth", callback=_size, metavar="SIZE", default=None, help="Bytes per second at most, both ways together."
+    "--bandwidth",
+    callback=_as_written(_rate),
+    metavar="SIZE",
+    default=None,
+    help="Bytes per second at most, both ways together.",
 )
 @click.option(
     "--have",
@@ -168,11 +191,29 @@ def _as_last_time(ctx: click.Context, given: Mapping[str, Any]) -> list[str]:
 @click.option(
     "--env", "envs", multiple=True, metavar="NAME=PYTHON", help="An environment for jobs that ask for it; repeatable."
 )
-@click.option("--gpus", default="", metavar="0,1", help="GPUs to lend, as CUDA_VISIBLE_DEVICES names them.")
-@click.option("--kinds", default="", metavar="cluster,infer", help="Kinds of jobs to take; default all.")
+@click.option(
+    "--gpus",
+    callback=_as_written(_labels),
+    default="",
+    metavar="0,1",
+    help="GPUs to lend, as CUDA_VISIBLE_DEVICES names them.",
+)
+@click.option(
+    "--kinds",
+    callback=_as_written(taken_kinds.listed),
+    default="",
+    metavar="cluster,infer",
+    help="Kinds of jobs to take; default all.",
+)
 @click.option("--no-code", is_flag=True, help="Run no code that others wrote: no commands, functions or pickles.")
 @click.option("--leave-cores", type=click.IntRange(0, 4095), default=None, help="Processors to leave free.")
-@click.option("--hours", default=None, metavar="SPAN", help="When to work, such as 20:00-08:00; else it pauses.")
+@click.option(
+    "--hours",
+    callback=_as_written(_hours),
+    default=None,
+    metavar="SPAN",
+    help="When to work, such as 20:00-08:00 or 'Mon-Fri 20:00-08:00'; else it pauses.",
+)
 @click.option(
     "--nice",
     type=click.IntRange(0, 19),
@@ -220,8 +261,8 @@ def command(
     bandwidth: int | None,
     have: Path | None,
     envs: tuple[str, ...],
-    gpus: str,
-    kinds: str,
+    gpus: tuple[str, ...],
+    kinds: tuple[str, ...],
     no_code: bool,
     leave_cores: int | None,
     hours: str | None,
@@ -248,14 +289,10 @@ def command(
     there = place_of(where, port)
     if isinstance(there, Folder):
         check_root(there)
-    if bandwidth is not None and bandwidth < LEAST:
-        raise UsageError(
-            f"--bandwidth {bandwidth} is too little", f"allow at least {units.format_size(LEAST)} a second"
-        )
     name, folder = owners.name_and_folder(name, spool)
     _check_spool(folder, spool is not None)
     pythons = _pythons(envs)
-    takes = taken([kind.strip() for kind in kinds.split(",")] if kinds else [], no_code=no_code)
+    takes = Takes(kinds, no_code)
     wish = lending.checked(Courtesy(leave_cores=leave_cores, hours=hours, nice=nice, ionice=ionice))
     cluster = _cluster(ray, ray_token, pythons, wish, is_typed("pool"))
     args: list[str] = click.get_current_context().meta[ARGS]
@@ -268,7 +305,7 @@ def command(
     have_copy = _copy(have)
     limits = (cpus, memory, disk, bandwidth)
     ends = (idle_timeout, time_limit)
-    wishes = Wishes(name, folder, *limits, pythons, wish, _labels(gpus), takes, have_copy, pool, cluster, args, *ends)
+    wishes = Wishes(name, folder, *limits, pythons, wish, gpus, takes, have_copy, pool, cluster, args, *ends)
     return _join(there, options, wishes)
 
 
@@ -302,14 +339,6 @@ def _copy(folder: Path | None) -> Path | None:
     if not found.is_dir():
         click.echo(f"warning: --have {found}: no such folder; inputs are pulled while there is none", err=True)
     return found
-
-
-def _labels(text: str) -> tuple[str, ...]:
-    """Of GPUs: numbers, or such as GPU-1a2b."""
-    labels = [part.strip() for part in text.split(",")] if text else []
-    if len(set(labels)) < len(labels) or not all(_GPU.fullmatch(label) for label in labels):
-        raise UsageError(f"--gpus {text!r}: expected different labels with commas between", "such as --gpus 0,1")
-    return tuple(labels)
 
 
 def _cluster(

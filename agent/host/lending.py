@@ -16,8 +16,12 @@ from muster.jobs.common.errors import UsageError
 from muster.jobs.common.validation import did_you_mean
 
 FILE = "courtesy.json"
-_HOURS = re.compile(r"([01]?\d|2[0-4]):([0-5]\d)-([01]?\d|2[0-4]):([0-5]\d)", re.ASCII)
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_HOURS = re.compile(
+    r"(?:(?P<first>{0})(?:-(?P<last>{0}))? +)?(\d\d?):([0-5]\d)-(\d\d?):([0-5]\d)".format("|".join(_DAYS)), re.ASCII
+)
 _DAY = 24 * 60
+_WEEK = 7 * _DAY
 
 
 class Courtesy(msgspec.Struct, frozen=True):
@@ -26,7 +30,7 @@ class Courtesy(msgspec.Struct, frozen=True):
     paused: bool = False
     cpus: int | None = None  # processors to lend; None: as many as it joined with
     leave_cores: int | None = None  # of the machine's, that it never uses
-    hours: str | None = None  # when it works, `20:00-08:00`, several with commas between
+    hours: str | None = None  # when it works, `20:00-08:00` or `Mon-Fri 20:00-08:00`, several with commas between
     nice: int | None = None  # of what computes, 0 to 19
     ionice: Literal["normal", "idle"] | None = None
 
@@ -37,7 +41,7 @@ def cores() -> int:
 
 
 def lent(wish: Courtesy, joined: int, every: int, minute: int) -> tuple[int, str]:
-    """How many processors the agent may use at this minute of the day; of 0, why."""
+    """How many processors the agent may use at this minute of the week; of 0, why."""
     if wish.paused:
         return 0, "paused; `agent resume` goes on"
     if wish.hours and not _is_within(wish.hours, minute):
@@ -48,9 +52,10 @@ def lent(wish: Courtesy, joined: int, every: int, minute: int) -> tuple[int, str
     return max(1, cpus), ""
 
 
-def minute_of_day() -> int:
+def minute_of_week() -> int:
+    """From Monday's first on."""
     now = time.localtime()
-    return now.tm_hour * 60 + now.tm_min
+    return now.tm_wday * _DAY + now.tm_hour * 60 + now.tm_min
 
 
 def checked(wish: Courtesy) -> Courtesy:
@@ -105,18 +110,26 @@ def stamp(spool: Path) -> int:
 
 
 def _is_within(hours: str, minute: int) -> bool:
-    spans = (_span(span) for span in hours.split(","))
-    return any((minute - start) % _DAY < (end - start) % _DAY for start, end in spans)
+    begun = [(minute - start, length) for starts, length in map(_span, hours.split(",")) for start in starts]
+    return any(since % _WEEK < length for since, length in begun)
 
 
-def _span(text: str) -> tuple[int, int]:
-    """Minutes of the day; it may go over midnight."""
+def _span(text: str) -> tuple[list[int], int]:
+    """The minutes of the week at which it begins, and how many it has; it may go over midnight."""
     match = _HOURS.fullmatch(text.strip())
-    found = [int(part) for part in match.groups()] if match else [0, 0, 0, 0]
-    start, end = found[0] * 60 + found[1], found[2] * 60 + found[3]
-    if match is None or start % _DAY == end % _DAY or max(start, end) > _DAY:
-        raise UsageError(
-            f"hours={text!r}: expected something like 20:00-08:00",
-            "write several with commas between: 20:00-08:00,12:00-13:00",
-        )
-    return start, end
+    if match is None:
+        raise _bad_span(text)
+    first, last, *numbers = match.groups()
+    from_hour, from_minute, to_hour, to_minute = map(int, numbers)
+    start, end = from_hour * 60 + from_minute, to_hour * 60 + to_minute
+    length = (end - start) % _DAY or (_DAY if first and end > start else 0)
+    if max(start, end) > _DAY or not length:
+        raise _bad_span(text)
+    begins = _DAYS.index(first or _DAYS[0])
+    days = (_DAYS.index(last or first or _DAYS[-1]) - begins) % 7 + 1
+    return [(begins + day) % 7 * _DAY + start for day in range(days)], length
+
+
+def _bad_span(text: str) -> UsageError:
+    hint = "write several with commas between: Mon-Fri 20:00-08:00,Sat-Sun 00:00-24:00"
+    return UsageError(f"hours={text!r}: expected something like 20:00-08:00", hint)

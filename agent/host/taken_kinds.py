@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from muster.jobs.common.errors import RefusedError, UsageError
@@ -28,10 +27,10 @@ class Takes(NamedTuple):
 ALL = Takes()
 
 
-def taken(kinds: Sequence[str], *, no_code: bool) -> Takes:
-    """A UsageError for a kind that is not here."""
-    here = registry.names()
+def listed(text: str) -> tuple[str, ...]:
+    """Kinds with commas between; a UsageError for one that is not here."""
+    kinds, here = [kind.strip() for kind in text.split(",")] if text else [], registry.names()
     for kind in kinds:
         if kind not in here:
             raise UsageError(f"--kinds: there is no kind {kind!r} here", f"kinds here: {', '.join(sorted(here))}")
-    return Takes(tuple(sorted(set(kinds))), no_code)
+    return tuple(sorted(set(kinds)))

@@ -15,7 +15,8 @@ from muster.agent.host.lending import Courtesy, changed, checked, lent
 from muster.jobs.common import processes
 from muster.jobs.common.errors import UsageError
 
-NOON, NIGHT = 12 * 60, 23 * 60 + 30
+NOON, NIGHT = 12 * 60, 23 * 60 + 30  # of a Monday
+DAY = 24 * 60
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,15 @@ NOON, NIGHT = 12 * 60, 23 * 60 + 30
         (Courtesy(hours="20:00-8:00,12:00-13:00"), NOON, 6),
         (Courtesy(hours="18:00-24:00"), NIGHT, 6),
         (Courtesy(hours="18:00-24:00"), 0, 0),
+        (Courtesy(hours="20:00-08:00"), 6 * DAY + NIGHT, 6),
+        (Courtesy(hours="Mon-Fri 20:00-08:00"), 4 * DAY + NIGHT, 6),
+        (Courtesy(hours="Mon-Fri 20:00-08:00"), 5 * DAY + 7 * 60, 6),  # begun on a Friday
+        (Courtesy(hours="Mon-Fri 20:00-08:00"), 5 * DAY + NIGHT, 0),
+        (Courtesy(hours="Mon-Fri 20:00-08:00"), 7 * 60, 0),  # Sunday's night is not lent
+        (Courtesy(hours="Sun 20:00-08:00"), 7 * 60, 6),
+        (Courtesy(hours="Mon-Fri 20:00-08:00, Sat-Sun 00:00-24:00"), 5 * DAY + NOON, 6),
+        (Courtesy(hours="Fri-Mon 12:00-13:00"), 6 * DAY + NOON, 6),
+        (Courtesy(hours="Fri-Mon 12:00-13:00"), 1 * DAY + NOON, 0),
     ],
 )
 def test_how_many_processors_are_lent(wish: Courtesy, minute: int, cpus: int) -> None:
@@ -54,6 +64,7 @@ def test_settings_are_changed_one_by_one_and_taken_back() -> None:
     [
         {"cpus": "0"}, {"cpus": "many"}, {"nice": "20"}, {"nice": "-1"}, {"leave-cores": "100000"}, {"ionice": "best"},
         {"hours": "20-8"}, {"hours": "25:00-08:00"}, {"hours": "08:00-08:00"}, {"hours": "20:00-24:30"}, {"disk": "1"},
+        {"hours": "00:00-24:00"}, {"hours": "Mo 20:00-08:00"}, {"hours": "Mon-Fri"}, {"hours": "Sat 24:00-00:00"},
         {"paused": "true"},
     ],
 )  # fmt: skip

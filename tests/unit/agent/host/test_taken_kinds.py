@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from muster.agent.host.taken_kinds import Takes, taken
+from muster.agent.host.taken_kinds import Takes, listed
 from muster.jobs.common.errors import RefusedError, UsageError
 from muster.jobs.contract.plan import Work
 
@@ -56,10 +56,10 @@ def test_what_runs_none_is_taken(asked: Work) -> None:
 
 
 def test_only_the_kinds_it_was_told_to_take_are_taken() -> None:
-    picky = taken(["infer", "cluster", "infer"], no_code=False)
-    assert picky == Takes(("cluster", "infer"))
+    picky = Takes(listed("infer, cluster,infer"))
+    assert picky == Takes(("cluster", "infer")) and Takes(listed("")) == Takes()
     picky.check(work("cluster"))
     with pytest.raises(RefusedError, match="takes only the kinds cluster, infer, and not map"):
         picky.check(work("map", "c0de"))
     with pytest.raises(UsageError, match="there is no kind 'clutser' here"):
-        taken(["clutser"], no_code=False)
+        listed("clutser")

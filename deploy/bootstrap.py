@@ -144,6 +144,16 @@ rm -f "$at/doctor.log"
 say doctor "$found"
 """
 _STOP = r"""
+no_unit() {
+  [ -e "$units/$unit" ] || return 0
+  systemctl --user disable --quiet "$unit" 2>/dev/null || :
+  rm -f "$units/$unit"
+  systemctl --user daemon-reload 2>/dev/null || :
+}
+no_cron() {
+  command -v crontab >/dev/null && crontab -l 2>/dev/null | grep -qF "$at/keep" || return 0
+  if rest=$(crontab -l | grep -vF "$at/keep"); then echo "$rest" | crontab -; else crontab -r; fi
+}
 stop() {
   if systemctl --user is-active --quiet "$unit" 2>/dev/null; then systemctl --user stop "$unit"; fi
   keeper || return 0
@@ -169,11 +179,14 @@ if [ "$how" = unit ]; then
   systemctl --user enable --quiet "$unit"
   systemctl --user start "$unit"
 else
+  no_unit
   nohup "$at/keep" >/dev/null 2>&1 &
   for round in 1 2 3 4 5 6 7 8 9; do keeper && break; sleep 1; done
 fi
 if [ -n "$cron" ]; then
   { crontab -l 2>/dev/null | grep -vF "$at/keep" || :; echo "$cron"; } | crontab -
+else
+  no_cron
 fi
 rm -f "$at/restart"
 """
@@ -185,14 +198,8 @@ REMOVE = (
     + r"""
 folder=$(spool 2>/dev/null) || folder=
 stop
-if [ -e "$units/$unit" ]; then
-  systemctl --user disable --quiet "$unit" 2>/dev/null
-  rm -f "$units/$unit"
-  systemctl --user daemon-reload 2>/dev/null
-fi
-if command -v crontab >/dev/null && crontab -l 2>/dev/null | grep -qF "$at/keep"; then
-  if rest=$(crontab -l | grep -vF "$at/keep"); then echo "$rest" | crontab -; else crontab -r; fi
-fi
+no_unit
+no_cron
 if [ -n "$folder" ] && [ -d "$folder" ]; then
   parts=$(find "$folder/done" -name '*.part' 2>/dev/null | wc -l)
   if [ "$parts" -gt 0 ] && [ -z "$force" ]; then

@@ -11,11 +11,10 @@ from typing import Any, Literal
 import msgspec
 import yaml
 
-from muster.agent.host import lending
 from muster.deploy import join_options
 from muster.jobs.common import names, units
 from muster.jobs.common.errors import JobFileError, MusterError, RefusedError, UsageError
-from muster.jobs.common.locations import Host, parse
+from muster.jobs.common.locations import Host, expand, parse
 from muster.jobs.common.validation import FieldError, convert, did_you_mean, nearest
 from muster.jobs.job_file import yaml_text
 
@@ -24,6 +23,7 @@ SSH_PORT = 22
 _JUMP = re.compile(r"[A-Za-z0-9_\[][A-Za-z0-9_.@:\[\]%/-]*(,[A-Za-z0-9_\[][A-Za-z0-9_.@:\[\]%/-]*)*", re.ASCII)
 _PLACE = re.compile(r"([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}", re.ASCII)
 _SECTIONS = ("server", "defaults", "groups", "machines")
+Service = Literal["user", "cron", "none"]  # systemd's user manager, the crontab, nothing
 
 
 class InventoryError(JobFileError):
@@ -37,9 +37,11 @@ class InventoryError(JobFileError):
 
 
 class ServerAddress(msgspec.Struct, frozen=True):
-    """How the machines reach this one."""
+    """How the machines reach this one, and what it serves."""
 
     address: str  # host, user@host or ssh://user@host:port
+    root: str = ""  # the farm's; where none is said, as commands find it
+    service: Service = "none"  # what brings its coordinator back after a restart; none: its user does as he likes
     authorized_keys: str = "~/.ssh/authorized_keys"  # where its sshd looks for this account's keys
     host_keys: str = "/etc/ssh/ssh_host_*_key.pub"  # the public ones of its sshd
     sshd: str = ""  # host:port by which this machine reaches it itself; what is dialled in leads there
@@ -47,6 +49,10 @@ class ServerAddress(msgspec.Struct, frozen=True):
     @property
     def own_sshd(self) -> str:
         return self.sshd or f"localhost:{self.host.port or SSH_PORT}"
+
+    @property
+    def farm(self) -> Path | None:
+        return expand(self.root).absolute() if self.root else None
 
     @property
     def host(self) -> Host:
@@ -60,7 +66,7 @@ class MachineWish(msgspec.Struct, frozen=True):
 
     jump: str | None = None  # as `ssh -J` takes it
     python: str = "auto"  # an interpreter there; one that has muster already is used as it is
-    service: Literal["user", "cron", "none"] = "user"  # what brings the agent back after the machine was restarted
+    service: Service = "user"  # what brings the agent back after the machine was restarted
     reach: Literal["out", "in"] = "out"  # in: it cannot reach the server, which keeps a way open by dialling in
 
 
@@ -187,12 +193,14 @@ class _InventoryReader:
         try:
             server = convert({} if value is None else value, _StrictAddress, "server")
             _check_host(server.address, "server.address")
+            if server.root and not (server.root.isprintable() and server.root[:1] in {"/", "~"}):
+                raise FieldError("server.root", f"expected a path from / or ~ on, got {server.root!r:.80}")
             if server.sshd and not _PLACE.fullmatch(server.sshd):
                 raise FieldError("server.sshd", f"{server.sshd!r:.80} is no host with a port", "sshd: localhost:22")
         except FieldError as error:
             self.wrong.append(error)
             return None
-        return ServerAddress(server.address, server.authorized_keys, server.host_keys, server.sshd)
+        return ServerAddress(**msgspec.structs.asdict(server))
 
     def _machine(
         self, name: str, value: Any, common: dict[str, Any], groups: Mapping[str, dict[str, Any]]
@@ -230,7 +238,8 @@ class _InventoryReader:
             if name in self._own:
                 found |= self._try(_own, name, value, at) or {}
             elif name in self._options:
-                found |= self._try(lambda n, v, p: {n: _words(self._options[n], n, v, p)}, name, value, path) or {}
+                words = self._try(join_options.words, self._options[name], value, path)
+                found |= {} if words is None else {name: words}
             else:
                 self._unknown(name, path, (*more, *self._own, *self._options))
         return found
@@ -270,16 +279,6 @@ def _own(name: str, value: Any, at: str) -> dict[str, Any]:
     if name == "python" and found != "auto" and not (found.isprintable() and found[:1] in {"/", "~"}):
         raise FieldError(f"{at}.python", f"expected `auto` or the path of an interpreter there, got {found!r:.80}")
     return {name: found}
-
-
-def _words(option: Any, name: str, value: Any, path: str) -> tuple[str, ...]:
-    words = join_options.words(option, value, path)
-    try:
-        if name == "hours":
-            lending.checked(lending.Courtesy(hours=words[-1]))
-    except UsageError as error:
-        raise FieldError(path, error.message, error.hint) from None
-    return words
 
 
 def _check_host(text: str, path: str) -> None:

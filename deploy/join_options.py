@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from muster.agent.commands.join import command
+from muster.jobs.common.errors import UsageError
 from muster.jobs.common.validation import FieldError
 
 # What a deployment says itself, and what makes no sense where nobody sits
@@ -38,6 +39,8 @@ def words(option: click.Option, value: Any, path: str) -> tuple[str, ...]:
         option.process_value(click.Context(command), tuple(texts) if option.multiple else texts[0])
     except click.BadParameter as error:
         raise FieldError(path, error.message) from None
+    except UsageError as error:
+        raise FieldError(path, error.message, error.hint) from None
     return tuple(word for text in texts for word in (flag, text))
 
 

@@ -289,8 +289,8 @@ class _DoctorReport(msgspec.Struct, frozen=True):
 def service(wanted: WantedMachine, facts: MachineFacts) -> Look:
     how = _how(wanted, facts)
     cron = _cron(wanted, facts)
-    good = how in facts.runs and not facts.restart and facts.cron == cron and (how == "keep" or facts.enabled)
-    if good:
+    as_wanted = facts.enabled if how == "unit" else "unit" not in facts.files  # which would start another with it
+    if how in facts.runs and not facts.restart and facts.cron == cron and as_wanted:
         return _ok(survives(wanted, facts))
     given = {"name": wanted.machine.name, "how": how, "cron": cron, "patience": str(RESTART_SECONDS)}
     said = "start the agent" if not facts.runs else "start the agent anew"
@@ -395,6 +395,8 @@ def logs(wanted: WantedMachine, facts: MachineFacts, lines: int, follow: bool) -
 def workers(wanted: WantedMachine, facts: MachineFacts) -> str:
     """Why the machine's workers are plain processes; "" where Ray starts them."""
     named = wanted.machine.option("--pool")
+    if wanted.machine.option("--ray") is not None:
+        return ""  # a cluster's nodes, whatever this machine is
     if named is not None:
         return "" if named == "ray" else "plain processes, as the inventory says"
     if not RAY_PLATFORM.fullmatch(facts.platform):

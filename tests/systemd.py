@@ -38,6 +38,7 @@ CACHE = Path("/var/tmp/muster-systemd")
 BOOT_SECONDS, BACK_SECONDS = 300.0, 300.0
 REBOOT = 133  # how systemd-nspawn ends where its machine is to be started again
 SHARDS = 400
+OWN = f"server: {{address: {USER}@localhost, root: ~/own, service: user}}\nmachines: {{}}\n"
 SLOW = "import time\ndef f(rows):\n    time.sleep(0.3)\n    return rows * 2\n"
 
 
@@ -209,7 +210,8 @@ def _walk(lab: Debians) -> dict[str, Any]:
         assert done < SHARDS
     lab.farm.wait(job, seconds=600.0)
     lab.farm.check_result(job)
-    assert {one["drift"] == [] for one in lab.told("status").values()} == {True}
+    drift = {name: (one["drift"], one["error"]) for name, one in lab.told("status").items()}
+    assert drift == dict.fromkeys(drift, ([], "")), drift
     by_hand = _by_hand(lab1)
     lab.good("down")
     for machine in (lab1, lab2):
@@ -256,6 +258,9 @@ def _by_hand(machine: Booted) -> float:
     text = "name: job\nkind: map\ncode: work.py:f\nsource: {path: arrays}\nshard: {rows: 1}\n"
     machine.said(f"printf %s {quote(text)} > own-jobs/job.yaml")
     _say(machine.said(f"{run} service install --root ~/own --memory 2GiB"))
+    machine.said(f"printf %s {quote(OWN)} > own.yaml")
+    up = f"{run} deploy up --inventory own.yaml"
+    assert "(server)  ok" in machine.said(up), "what an inventory wants kept, and is"
     machine.ssh(f"{run} join ~/own --name own --cpus 1 --detach")  # on a busy machine it has no link yet
     until(lambda: machine.works("own"), "the agent by hand", BACK_SECONDS)
     machine.said(f"{run} agent leave --name own")
@@ -278,7 +283,10 @@ def _by_hand(machine: Booted) -> float:
     machine.said(f"{run} verify --root ~/own job")
     _say(machine.said(f"{run} agent service remove --name own"))
     _say(machine.said(f"{run} service remove --root ~/own"))
-    machine.said("rm -rf own own-jobs .local/state/muster/lab1/own .local/state/muster/lab1.agents/*own*")
+    assert "(server)  changed" in machine.said(up)
+    assert "active" in machine.said(f"{run} service show --root ~/own")
+    machine.said(f"{run} service remove --root ~/own")
+    machine.said("rm -rf own own.yaml own-jobs .local/state/muster/lab1/own .local/state/muster/lab1.agents/*own*")
     return round(seconds, 1)
 
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import click
 
-from muster.coordinator.farm_root import paths as roots
 from muster.deploy import inventory
 from muster.deploy.commands import up
 from muster.deploy.commands.options import (
     Asked,
     check_option,
     deploy_options,
+    farm_of,
+    file_of,
     fingerprints_option,
     site,
     wheelhouse_option,
@@ -40,9 +41,8 @@ def command(asked: Asked, dry: bool, fingerprints: Path | None, wheelhouse: Path
     if len(asked.names) < 2:
         raise UsageError("add wants a name and how to reach it", "deploy add lab9 ssh=cy@10.0.0.19")
     name, *words = asked.names
-    root = roots.existing(asked.root)
-    path = (asked.file or root.path / "inventory.yaml").resolve()
-    with alone(root):
+    path = file_of(asked).resolve()
+    with alone(farm_of(asked, inventory.read(path))):
         text = inventory.text_of(path)
         made = inventory.with_machine(text, path, name, dict(map(_field, words)))
         if not dry:

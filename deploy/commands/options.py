@@ -16,13 +16,16 @@ import click
 from muster.coordinator.commands.options import json_option, root_option, say, say_json
 from muster.coordinator.display.tables import table
 from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.farm_root.paths import Root
 from muster.deploy import inventory
 from muster.deploy.connection import Connections
 from muster.deploy.inventory import Inventory, Machine
 from muster.deploy.rollout import KNOWN_HOSTS, MachineOutcome, Rollout, StepResult
+from muster.jobs.common.errors import UsageError
 from muster.jobs.common.validation import one_line
 
 AT_ONCE = 16
+INVENTORY = "inventory.yaml"  # in a root
 _OPTIONS = (
     click.argument("names", nargs=-1, metavar="[NAME]..."),
     root_option,
@@ -95,11 +98,33 @@ class DeploySite:
     rollout: Rollout
 
 
+def file_of(asked: Asked) -> Path:
+    """Where the inventory is."""
+    return asked.file or roots.existing(asked.root).path / INVENTORY
+
+
+def farm_of(asked: Asked, found: Inventory, makes: bool = False) -> Root:
+    """The farm that is meant: the command line, the inventory and where that lies may each say so, and not two things.
+    `makes`: it is made where there is none, if the inventory wants its coordinator kept at work."""
+    said = found.server.farm
+    lies_in = None if asked.file else roots.find(asked.root).path
+    for other in (roots.find(asked.root).path if asked.root else None, lies_in):
+        if said is not None and other is not None and said.resolve() != other.resolve():
+            hint = "leave --root out, or correct `root:` below `server:`"
+            raise UsageError(f"{found.path} is of the farm in {said}, and not of the one in {other}", hint)
+    root = roots.find(asked.root or said)
+    if makes and found.server.service != "none" and not root.path.exists():
+        return roots.prepare(root.path)
+    return roots.existing(root.path)
+
+
 @contextmanager
-def site(asked: Asked, wheelhouse: Path | None = None, given: Inventory | None = None) -> Iterator[DeploySite]:
-    """The inventory read, unless it is given, and nothing connected yet."""
-    farm = roots.existing(asked.root)
-    found = given or inventory.read(asked.file or farm.path / "inventory.yaml")
+def site(
+    asked: Asked, wheelhouse: Path | None = None, given: Inventory | None = None, makes: bool = False
+) -> Iterator[DeploySite]:
+    """The inventory read, unless it is given, and nothing connected yet. `makes`: as of `farm_of`."""
+    found = given or inventory.read(file_of(asked))
+    farm = farm_of(asked, found, makes)
     machines = found.named(asked.names)
     with tempfile.TemporaryDirectory(prefix="muster-") as folder:  # 0700, and short: it has sockets
         connections = Connections(Path(folder), farm.path / KNOWN_HOSTS, asked.ssh_config)

@@ -23,8 +23,9 @@ from muster.deploy.connection import UnknownHostError
 from muster.deploy.host_keys import ShownKeys
 from muster.deploy.inventory import Machine
 from muster.deploy.rollout import MachineOutcome, StepResult, alone, on_all
+from muster.deploy.server import SERVER, KeptCoordinator
 from muster.jobs.common.cli import example
-from muster.jobs.common.errors import AccessError
+from muster.jobs.common.errors import AccessError, RefusedError
 
 
 @click.command(epilog=example("deploy up", "deploy up lab3 gpu1 --check", "deploy up --inventory lab.yaml -j 4"))
@@ -43,14 +44,31 @@ def command(
 
     What is right already is left alone: a second run changes nothing. A failure stops only its own machine.
     """
-    with site(asked, wheelhouse) as found, alone(found.rollout.root):
+    with site(asked, wheelhouse, makes=not dry) as found, alone(found.rollout.root):
         return bring(found, asked, dry, fingerprints)
 
 
 def bring(found: DeploySite, asked: Asked, dry: bool, fingerprints: Path | None) -> int:
     """The exit code, once all is done and told."""
+    kept = _keep_coordinator(found, asked, dry)
     ask_daemon.connect(found.rollout.root).close()  # before any machine is blamed for it
-    return finish(_bring(found, asked, dry, fingerprints), asked.as_json)
+    return finish([*kept, *_bring(found, asked, dry, fingerprints)], asked.as_json)
+
+
+def _keep_coordinator(found: DeploySite, asked: Asked, dry: bool) -> list[MachineOutcome]:
+    """What came of the coordinator here, if the inventory says what keeps it; an error where it cannot be kept so."""
+    coordinator = KeptCoordinator(found.rollout.root, found.inventory.server.service)
+    if not coordinator.by:
+        return []
+    wrong = coordinator.wrong()
+    if wrong and not dry:
+        coordinator.put_right()
+        if coordinator.wrong():
+            raise RefusedError(f"{wrong}: it was done, and is as before", f"see {found.rollout.root.log}")
+    state = ("would change" if dry else "changed") if wrong else "ok"
+    done = StepResult("coordinator", state, wrong or f"{coordinator.by} keeps it at work")
+    teller(asked.as_json)(SERVER, done)
+    return [MachineOutcome(SERVER, state, [done])]
 
 
 def _bring(found: DeploySite, asked: Asked, dry: bool, fingerprints: Path | None) -> list[MachineOutcome]:

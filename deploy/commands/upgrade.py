@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
 import click
-import msgspec
 
 from muster import VERSION
 from muster.coordinator.api.requests import StatusAsk
 from muster.coordinator.api.status import JobStatus, Status
 from muster.coordinator.farm_root import ask_daemon
-from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
 from muster.deploy import steps
 from muster.deploy.commands.options import Asked, check_option, deploy_options, finish, site, teller, wheelhouse_option
 from muster.deploy.rollout import alone, on_all
+from muster.deploy.server import KeptCoordinator
 from muster.jobs.common.cli import example
-from muster.jobs.common.errors import LinkError, RefusedError
+from muster.jobs.common.errors import RefusedError
 from muster.jobs.contract.plan import decode_plan
 from muster.jobs.kinds.registry import kernels
-
-RESTART_SECONDS = 180.0
 
 
 @click.command(epilog=example("deploy upgrade --check", "deploy upgrade"))
@@ -61,7 +57,8 @@ def command(
             if any(one.state == "failed" for one in there):
                 click.echo("no machine was switched: all must have the new version first", err=True)
                 return finish(there, asked.as_json)
-            _restart(root)
+            if KeptCoordinator(root, found.inventory.server.service).restart():
+                click.echo(f"the coordinator runs {VERSION}", err=True)
         return finish(on_all(found.machines, lambda one: bring(one, dry, tell, True), asked.at_once), asked.as_json)
 
 
@@ -77,27 +74,3 @@ def obstacles_of(root: Root, jobs: Iterable[JobStatus]) -> list[str]:
             ours = f"of kind {work.kind}, this version has {known[work.kind]}"
             found.append(f"{job.id} would stand still: it was planned with version {work.kernel} {ours}")
     return found
-
-
-def _restart(root: Root) -> None:
-    """The coordinator as this version, if it is another; by systemd, where that keeps it at work."""
-    if ask_daemon.ask(root, StatusAsk(), Status).version == VERSION:
-        return
-    shown = _run([*roots.command("service", root.path), "show", "--json"])
-    if shown.returncode == 0:
-        memory = str(msgspec.json.decode(shown.stdout)["unit"]["memory_max"])
-        limit = ["--memory", memory] if memory.isdecimal() else []
-        orders = [[*roots.command("service", root.path), "install", *limit]]
-    else:
-        orders = [roots.command("stop", root.path), [*roots.command("serve", root.path), "--detach"]]
-    for order in orders:
-        done = _run(order)
-        if done.returncode:
-            raise LinkError(f"the coordinator cannot be started anew: {done.stderr.strip()}", f"see {root.log}")
-    click.echo(f"the coordinator runs {VERSION}", err=True)
-
-
-def _run(command_: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command_, capture_output=True, text=True, timeout=RESTART_SECONDS, check=False, stdin=subprocess.DEVNULL
-    )

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from muster import VERSION
 from muster.deploy.rollout import alone
 from muster.jobs.common.processes import ProcessId, identify
 from tests.support import site as sites
@@ -22,6 +23,12 @@ from tests.support.farm import arrays, until
 from tests.support.site import Site
 
 NAMES = ("lab3", "gpu1", "dmz")
+SEARCH = """
+import time
+def train(config, state, budget):
+    time.sleep(0.5)
+    return {"accuracy": config["lr"]}, 0
+"""
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +128,9 @@ def test_a_job_runs_over_all_of_them(ready: Site) -> None:
 
 
 def test_status_shows_what_has_drifted(ready: Site) -> None:
-    assert all(one["drift"] == [] and one["link"] == "live" for one in ready.told("status").values())
+    for one in ready.told("status").values():
+        assert one["drift"] == [] and one["link"] == "live" and one["room"]
+        assert one["version"] == VERSION and one["fingerprint"].startswith("numpy ")
     (ready.targets["gpu1"].agent_folder / "join").chmod(0o600)
     (ready.targets["gpu1"].agent_folder / "join").write_text("#!/bin/sh\n")
     ready.authorized.write_text(ready.authorized.read_text().replace("--as dmz", "--as root"))
@@ -317,9 +326,87 @@ def test_systemd_keeps_an_agent_where_there_is_a_user_manager(tmp_path: Path) ->
         site.write()
         assert states(site.told("up")) == {"lab3": "changed"}
         assert (target.programs / "pid-muster-lab3.service").read_text() != first
+
+        table = target.home / ".crontab"
+        for service, has in (("cron", [False, True]), ("none", [False, False]), ("user", [True, False])):
+            site.fields["lab3"]["service"] = service
+            site.write()
+            assert states(site.told("up")) == {"lab3": "changed"}
+            assert [unit.exists(), table.exists()] == has
+            assert (target.programs / "enabled-muster-lab3.service").exists() == has[0]
+            assert len(site.farm.processes("muster.agent join")) == 1 and states(site.told("up")) == {"lab3": "ok"}
         assert states(site.told("down")) == {"lab3": "changed"}
         assert target.left() == [] and not (target.programs / "enabled-muster-lab3.service").exists()
         assert site.farm.processes("muster.agent join") == []
+
+
+def test_the_coordinator_is_kept_as_the_inventory_says(tmp_path: Path) -> None:
+    """With stand-ins for cron and for systemd, as on the machines."""
+    with sites.running(tmp_path) as site:
+        farm, home, programs = site.farm, site.farm.folder / "home", tmp_path / "bin"
+        unit, table = home / ".config/systemd/user", home / ".crontab"
+        for folder in (home, programs):
+            folder.mkdir(exist_ok=True)
+        sites.put_cron(programs)
+        farm.env |= {"PATH": f"{programs}:{os.environ['PATH']}", "XDG_CONFIG_HOME": ""}
+        site.server_fields = {"service": "cron", "root": str(farm.root.path)}
+        site.write()
+        assert states(site.told("up", "--check")) == {"(server)": "would change"} and not table.exists()
+        table.write_text("0 3 * * * mine\n")
+        assert states(site.told("up")) == {"(server)": "changed"}
+        own, line = table.read_text().splitlines()
+        assert own == "0 3 * * * mine" and line.startswith("@reboot ")
+        assert states(site.told("up")) == {"(server)": "ok"}
+
+        assert farm.stop() == 0
+        assert site.deploy("status").returncode == 5
+        done = subprocess.run(["sh", "-c", line.removeprefix("@reboot ")], env=farm.environment(), check=False)
+        assert done.returncode == 0  # as cron does when the server starts
+        assert site.told("status")["(server)"]["drift"] == []
+        table.write_text(own + "\n")
+        assert site.told("status")["(server)"]["drift"] == ["coordinator"]
+
+        sites.put_systemd(programs)
+        site.server_fields["service"] = "user"
+        site.write()
+        refused = site.deploy("up")
+        assert refused.returncode == 7 and "`coordinator stop`, then this" in refused.stderr
+        assert farm.coordinator("stop").returncode == 0
+        assert states(site.told("up")) == {"(server)": "changed"}
+        assert len(list(unit.iterdir())) == 1 and table.read_text() == own + "\n"
+        assert states(site.told("up")) == {"(server)": "ok"}
+        site.server_fields["service"] = "cron"
+        site.write()
+        assert states(site.told("up")) == {"(server)": "changed"}
+        assert list(unit.iterdir()) == [] and table.read_text().splitlines() == [own, line]
+        assert farm.coordinator("stop").returncode == 0
+
+
+def test_wheels_that_cannot_be_fetched_are_named_by_their_machines(tmp_path: Path) -> None:
+    with sites.running(tmp_path, "lab3", "gone") as site:
+        site.targets["gone"].sshd.stop()
+        site.farm.env["PIP_NO_INDEX"] = "1"
+        done = site.deploy("wheels", "--to", str(tmp_path / "wheels"))
+        python = "{}.{}".format(*sys.version_info)
+        assert done.returncode == 9 and f"pip cannot fetch for Python {python} on {os.uname().machine}" in done.stderr
+        assert "nothing listens" in done.stderr
+        nowhere = site.deploy("up", "--wheelhouse", str(tmp_path / "none"))
+        assert nowhere.returncode == 2 and "does not exist" in nowhere.stderr
+
+
+def test_the_inventory_and_the_command_line_name_one_root(tmp_path: Path) -> None:
+    with sites.running(tmp_path) as site:
+        site.server_fields = {"root": str(site.farm.root.path)}
+        site.write()
+        command = site.command("status")
+        at = command.index("--root")
+        done = subprocess.run([*command[:at], *command[at + 2 :]], env=site.farm.environment(), check=False, timeout=60)
+        assert done.returncode == 0
+        site.server_fields = {"root": str(tmp_path / "other")}
+        site.write()
+        refused = site.deploy("up")
+        assert refused.returncode == 2 and "is of the farm in" in refused.stderr
+        assert not (tmp_path / "other").exists()
 
 
 def test_an_upgrade_switches_no_machine_before_all_have_it(tmp_path: Path) -> None:
@@ -337,6 +424,14 @@ def test_an_upgrade_switches_no_machine_before_all_have_it(tmp_path: Path) -> No
             (target.base / "current").symlink_to("0.0.9")
         job = site.farm.submit(arrays(layers=3, rows=96), shard_rows=4)
         before = agents(site)
+
+        params = {"space": {"lr": {"uniform": [0, 1]}}, "metric": "accuracy", "trials": 2, "stop": {"iterations": 99}}
+        search = site.farm.submit({}, work=SEARCH, kind="tune", code="work.py:train", params=params)
+        refused = site.deploy("upgrade")
+        assert refused.returncode == 7 and f"{search} would go back to its last checkpoint" in refused.stderr
+        assert f"note: {search} would go back" in site.deploy("upgrade", "--check").stderr
+        assert (lab3.base / "current").readlink() == Path("0.0.9") and agents(site) == before
+        assert site.farm.coordinator("cancel", search).returncode == 0
 
         gpu1.sshd.stop()
         told = site.told("upgrade")

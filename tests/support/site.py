@@ -70,8 +70,17 @@ esac
 def put_systemd(programs: Path) -> None:
     """The stand-ins for it, in a folder of a PATH."""
     for name, text in (("systemctl", SYSTEMCTL), ("loginctl", LOGINCTL)):
-        (programs / name).write_text(text)
-        (programs / name).chmod(0o755)
+        _put(programs / name, text)
+
+
+def put_cron(programs: Path) -> None:
+    """The same for a crontab."""
+    _put(programs / "crontab", CRONTAB)
+
+
+def _put(program: Path, text: str) -> None:
+    program.write_text(text)
+    program.chmod(0o755)
 
 
 def _stamp() -> str:
@@ -91,13 +100,12 @@ class Target:
         self.home.mkdir(parents=True)
         programs.mkdir()
         self.programs = programs
-        self.program("crontab", CRONTAB)
+        put_cron(programs)
         self.sshd = Sshd(folder / name / "sshd", path=f"{programs}:/usr/bin:/bin", env={**env, "HOME": str(self.home)})
 
     def program(self, name: str, text: str) -> None:
         """One that comes first on its PATH."""
-        (self.programs / name).write_text(text)
-        (self.programs / name).chmod(0o755)
+        _put(self.programs / name, text)
 
     def has_venv(self, name: str = "", python: Path = Path(sys.executable), stamp: str = "") -> str:
         """One called so, as `up` makes it, with this interpreter; by default of this build. Its name."""

@@ -28,9 +28,9 @@ def fill(folder: Path, pythons: list[str], *more: str) -> Path:
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:"]
     with tempfile.TemporaryDirectory(prefix="muster-wheel-") as made:
         for python in pythons:
-            for wanted in (str(wheel.make(Path(made))), *more):
+            for one in (str(wheel.make(Path(made))), *more):
                 which = ["--implementation", "cp", "--python-version", python, *fits, "--find-links", str(folder)]
-                command = [*pip, *which, "--dest", str(folder), wanted]
+                command = [*pip, *which, "--dest", str(folder), one]
                 subprocess.run(command, check=True, timeout=DOWNLOAD_SECONDS)
     done.write_text(wanted)
     return folder

@@ -79,7 +79,7 @@ RULES: dict[str, frozenset[str]] = {
     "agent.__main__": frozenset({"agent.cli", "muster.forget_current_folder"}),
     "deploy": JOBS
     | {"coordinator.farm_root", "coordinator.api", "agent.links"}
-    | {"agent.host.lending", "agent.host.memory", "agent.commands.join"},
+    | {"agent.host.memory", "agent.commands.join"},
     "deploy.commands": JOBS
     | {
         "deploy",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
 
 from muster.agent.commands.join import command as join
 from muster.deploy import cli, inventory, join_options
-from muster.deploy.inventory import Inventory, InventoryError, parse_inventory
+from muster.deploy.inventory import Inventory, InventoryError, MachineWish, ServerAddress, parse_inventory
 from muster.jobs.common.errors import MusterError, UsageError
 
 GOOD = """
@@ -48,9 +50,50 @@ def test_a_machine_has_defaults_then_its_groups_then_its_own() -> None:
     assert gpu1.option("--nice") == "10" and gpu1.option("--spool") is None
 
 
+# Every option of `agent join` that is a field, with what may stand there, and what the command makes of it
+FIELDS: dict[str, tuple[object, object]] = {
+    "cpus": (4, 4),
+    "memory": ("8GiB", 8 << 30),
+    "spool": ("/big/spool", Path("/big/spool")),
+    "disk": ("1GiB", 1 << 30),
+    "link": ("openssh", "openssh"),
+    "bandwidth": ("10MiB", 10 << 20),
+    "have": ("/data/weights", Path("/data/weights")),
+    "env": ({"nlp": "/opt/nlp"}, ("nlp=/opt/nlp",)),
+    "gpus": ("0,1", ("0", "1")),
+    "kinds": ("cluster,infer", ("cluster", "infer")),
+    "no_code": (True, True),
+    "leave_cores": (1, 1),
+    "hours": ("Mon-Fri 20:00-08:00", "Mon-Fri 20:00-08:00"),
+    "nice": (10, 10),
+    "ionice": ("idle", "idle"),
+    "pool": ("processes", "processes"),
+    "ray": ("head:6379", "head:6379"),
+    "ray_token": ("/etc/token", Path("/etc/token")),
+    "idle_timeout": (600, 600.0),
+    "time_limit": ("7h30m", 27000.0),
+}
+
+
 def test_every_option_of_join_is_a_field_or_is_ours_to_say() -> None:
     known = {join_options.RENAMED.get(str(one.name), str(one.name)) for one in join.params}
-    assert set(join_options.options()) | join_options.OURS == known
+    assert known == FIELDS.keys() | join_options.OURS
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_field_is_what_the_option_of_join_is(field: str) -> None:
+    given, meant = FIELDS[field]
+    [machine] = parsed(of_machine(f"{field}: {json.dumps(given)}")).machines
+    made = join.make_context("join", ["server.lab", *machine.join]).params
+    names = {renamed: name for name, renamed in join_options.RENAMED.items()}
+    assert made[names.get(field, field)] == meant
+
+
+def test_the_page_names_every_field() -> None:
+    page = (Path(__file__).parents[3] / "docs/deploy.md").read_text()
+    rows = "".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| `"))
+    own = {*MachineWish.__struct_fields__, "ssh", *(f"server.{name}" for name in ServerAddress.__struct_fields__)}
+    assert set(re.findall(r"`([^`]+)`", rows)) == FIELDS.keys() | own - {"server.address"} | {"groups"}
 
 
 def test_its_machines_parse_as_the_command_line_of_join() -> None:
@@ -82,6 +125,14 @@ def test_all_that_is_wrong_is_said_at_once_with_its_line() -> None:
         ("service: [user]", "expected text"),
         ("reach: both", "expected one of in, out"),
         ("hours: 25:00-26:00", "expected something like 20:00-08:00"),
+        ("hours: Fri-Mo 20:00-08:00", "expected something like 20:00-08:00"),
+        ("idle_timeout: soon", "expected a duration"),
+        ("time_limit: true", "expected a text or a number"),
+        ("bandwidth: 1KiB", "too little: allow at least"),
+        ("gpus: '0,0'", "expected different labels"),
+        ("kinds: clutser", "there is no kind 'clutser' here"),
+        ("no_code: please", "expected true or false"),
+        ("detach: true", "unknown field"),
         ("memory: lots", "expected a size"),
         ("cpus: four", "not a valid integer"),
         ("cpus:", "expected a text or a number"),
@@ -108,6 +159,9 @@ def test_a_wrong_field_is_named(fields: str, what: str) -> None:
         ("server: {address: s}\nmachines: {lab3: {ssh: -oX=y}}", "is not a place"),
         ("server: {address: s}\nmachines: {lab3: {ssh: 'x:/root'}}", "is no host"),
         ("server: {address: s, sshd: localhost}\nmachines: {}", "is no host with a port"),
+        ("server: {address: s, service: systemd}\nmachines: {}", "expected one of cron, none, user"),
+        ("server: {address: s, root: farm}\nmachines: {}", "expected a path from / or ~ on"),
+        ("server: {address: s, rot: /farm}\nmachines: {}", "unknown field"),
         ("server: {address: /data/farm}\nmachines: {}", "is no host"),
         ("machines: {}", "server.address: missing"),
         ("server: [", "not YAML"),

@@ -71,6 +71,7 @@ def test_a_bare_machine_wants_every_step_in_order() -> None:
         ({"cron": ""}, ["service"]),
         ({"cron": "", "crontab": False}, []),
         ({"restart": True}, ["doctor", "service"]),
+        ({"files": {**steps.files_of(WANTED, MachineFacts(home="/home/cy")), "unit": "[Unit]"}}, ["files", "service"]),
         ({"agent": "gone"}, ["doctor", "joined"]),
         ({"manager": True}, ["files", "service"]),
         ({"home": "/home/c y"}, ["login", "files", "service"]),
@@ -158,13 +159,15 @@ def test_the_wheels_that_fit_a_machine_are_named_as_pip_does() -> None:
         ("Linux armv7l glibc 2.31", 8 << 30, "", "Ray has no wheel for Linux armv7l glibc 2.31"),
         ("Linux x86_64 glibc 2.36", 1 << 30, "", "with 1 GiB of memory there is no room for Ray"),
         ("Linux x86_64", 1 << 30, "ray", ""),
+        ("Linux x86_64", 1 << 30, "cluster", ""),  # whose nodes compute
         ("Linux x86_64 glibc 2.36", 8 << 30, "processes", "as the inventory says"),
     ],
 )
 def test_where_ray_has_no_wheel_or_no_room_workers_are_plain_processes(
     platform: str, memory: int, named: str, why: str
 ) -> None:
-    join = (*LAB3.join, "--pool", named) if named else LAB3.join
+    pool = ("--ray", "head:6379") if named == "cluster" else ("--pool", named)
+    join = (*LAB3.join, *pool) if named else LAB3.join
     machine = replace(WANTED, machine=msgspec.structs.replace(LAB3, join=join), without_ray="numpy\nclick")
     facts = MachineFacts(home="/h", platform=platform, memory=memory, pythons=(("3.12", "/opt/py/bin/python3"),))
     said = steps.pool(machine, facts).said
@@ -172,7 +175,8 @@ def test_where_ray_has_no_wheel_or_no_room_workers_are_plain_processes(
     order = steps.install(machine, facts).order
     assert isinstance(order, RunScript) and ("needs='numpy\nclick'" in order.script) == bool(why)
     words = steps.files_of(machine, facts)["join"]
-    assert ("--pool processes" in words) == bool(why) and words.count("--pool") == bool(why or named)
+    assert ("--pool processes" in words) == bool(why)
+    assert words.count("--pool") + words.count("--ray") == bool(why or named)
 
 
 def test_the_table_says_so() -> None:

@@ -137,6 +137,7 @@ class Prepared(Generic[P]):
     model: str | None = None  # a file that every machine gets a copy of, relative to the job file's folder
     needs: tuple[str, ...] = ()  # packages that a machine must have, as `muster.jobs.contract.requirements` knows them
     proven: bool = False  # whether a shard fails by the machine's fault alone, so that no first one need be awaited
+    row_seconds: float | None = None  # roughly, where planning could tell and the parameters do not; see `row_cost`
     same_kernels: bool = False  # whether machines of other kernels are left out, as if the job file said so
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from muster.jobs.inference.network import Array, BadWeights, Network
+from muster.jobs.inference.network import BYTE_SECONDS, Array, BadWeights, Network
 
 NAMES = ("conv.weight", "conv.bias", "dense.weight", "dense.bias")
+VALUE_SECONDS = 2e-9  # of each number that a row is while it goes through
 SHAPE = "shape"  # of a row: height, width and perhaps channels
 
 
@@ -47,6 +48,12 @@ class Conv1(Network):
     def row_values(self) -> int:
         spots = 4 * prod(self._pooled)
         return self.width + spots * (len(self._conv) + self._bias.size) + len(self._dense)
+
+    @property
+    def row_seconds(self) -> float:
+        """Its neighbourhoods are copied, each value of them nine times; then each is multiplied with all filters."""
+        spots = 4 * prod(self._pooled)
+        return (spots * self._conv.nbytes + self._dense.nbytes) * BYTE_SECONDS + self.row_values * VALUE_SECONDS
 
     def batch(self, rows: Array) -> Array:
         x = self._converted(rows).reshape(len(rows), *self._image)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from muster.jobs.inference import conv1
-from muster.jobs.inference.network import Array, BadWeights, Network
+from muster.jobs.inference.network import BYTE_SECONDS, Array, BadWeights, Network
 
 NAMING = "name them w0, b0, w1, b1, ... (weights in x out), or as torch does 0.weight, 0.bias, 2.weight, ... (out x in)"
 UNIT = "unit"  # of a search's best: see `Network`
@@ -36,6 +36,10 @@ class Mlp(Network):
     @property
     def row_values(self) -> int:
         return int(self.width + sum(weights.shape[1] for weights, _ in self.layers))
+
+    @property
+    def row_seconds(self) -> float:
+        return sum(weights.nbytes for weights, _ in self.layers) * BYTE_SECONDS
 
     def batch(self, rows: Array) -> Array:
         x = self._converted(rows)

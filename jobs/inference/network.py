@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+BYTE_SECONDS = 5e-12  # of a row, for each byte of weights that it is multiplied with
 
 
 class BadWeights(ValueError):
@@ -34,6 +35,11 @@ class Network(ABC):
     @abstractmethod
     def row_values(self) -> int:
         """Numbers that one row is while it goes through: itself and what each layer makes of it."""
+
+    @property
+    @abstractmethod
+    def row_seconds(self) -> float:
+        """Roughly what a row takes on one processor, where batches are large."""
 
     @abstractmethod
     def batch(self, rows: Array) -> Array:

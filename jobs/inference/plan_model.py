@@ -15,7 +15,7 @@ from muster.jobs.common.errors import JobFileError
 from muster.jobs.contract import requirements
 from muster.jobs.contract.kind import Bench, Prepared, RunnerLost, ShardFailure, Site
 from muster.jobs.inference import model_file
-from muster.jobs.inference.network import BadWeights
+from muster.jobs.inference.network import BadWeights, Network
 from muster.jobs.inference.params import BATCH_BYTES, BATCH_LIMITS, MLP_FORMATS, NAN_ROWS, NEEDS, InferParams
 from muster.jobs.inference.sandboxed import sandbox
 from muster.jobs.results import output_declarations
@@ -41,7 +41,8 @@ def prepare(params: InferParams, site: Site) -> Prepared[InferParams]:
     form = model_file.format_of(path)
     params = msgspec.structs.replace(_suited(params, form), trust_torchscript=msgspec.UNSET)
     if form in MLP_FORMATS:
-        return Prepared(_prepared_mlp(params, path, form, site), params.model)
+        network = _network(params, path, form, site)
+        return Prepared(_prepared_network(params, network), params.model, row_seconds=network.row_seconds)
     needs = NEEDS.get(form, ()) if site.python is None else ()
     params = msgspec.structs.replace(params, batch=_batch(params, _widest_row(site)))
     return Prepared(_tried(params, path, form, site), params.model, needs)
@@ -100,7 +101,8 @@ def _batch(params: InferParams, row_bytes: int) -> int:
     return min(most, max(least, 1 << (fitting.bit_length() - 1)))
 
 
-def _prepared_mlp(params: InferParams, path: Path, form: str, site: Site) -> InferParams:
+def _network(params: InferParams, path: Path, form: str, site: Site) -> Network:
+    """What the file holds, and takes the rows of the source."""
     from muster.jobs.inference import mlp
 
     assert params.activation and params.final, "suited"
@@ -113,6 +115,10 @@ def _prepared_mlp(params: InferParams, path: Path, form: str, site: Site) -> Inf
             told = f"takes rows of {model.width} values, the source has rows of {prod(shape.row)}, shape {shape.row}"
             hint = "choose the `layers` that fit, or another model"
             raise JobFileError(f"params.model: {params.model}: {told}", hint)
+    return model
+
+
+def _prepared_network(params: InferParams, model: Network) -> InferParams:
     dtype, row = model.output
     return msgspec.structs.replace(
         params,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ from muster.jobs.contract.plan import (
     Work,
 )
 from muster.jobs.contract.requirements import canonical, named
-from muster.jobs.contract.shard_size import SHARD_BYTES
+from muster.jobs.contract.shard_size import SHARD_BYTES, RowCost
 from muster.jobs.job_file import read
 from muster.jobs.job_file.cut_layers import Cutter, Precedents, SameLayer
 from muster.jobs.job_file.digest import layer_digest
@@ -76,7 +77,8 @@ def make_plan(
     work = _work_of(job, kind, code, prepared, site)
     cut = ""
     if found is not None:
-        layers, cut = _array_layers(_chosen(given, job, prepared, kind, site, found), work, kind, found, precedents)
+        jobs = _chosen(given, job, prepared, kind, site, found)
+        layers, cut = _array_layers(jobs, work, kind, found, precedents, prepared.row_seconds)
     elif job.source is not None:
         layer, cut = _items_layer(job, job.source, work, kind, base, listed_at, precedents)
         layers = (layer,)
@@ -177,7 +179,12 @@ def _chosen(
 
 
 def _array_layers(
-    jobs: list[JobFile], work: Work, kind: Kind[Any], found: list[FoundLayer], precedents: Precedents
+    jobs: list[JobFile],
+    work: Work,
+    kind: Kind[Any],
+    found: list[FoundLayer],
+    precedents: Precedents,
+    row_seconds: float | None,
 ) -> tuple[tuple[Layer, ...], str]:
     """Each layer by the job as it is for it, which says nothing of parameters that are the work's own; and how all were
     cut, where that is open."""
@@ -185,7 +192,7 @@ def _array_layers(
     layers = []
     cutter = Cutter(precedents, sum(one.source.shape[0] for one in found), sum(_nbytes(one.source) for one in found))
     for job, one in zip(jobs, found, strict=True):
-        declared[id(job)] = declared.get(id(job)) or _Declared(kind, job.params)
+        declared[id(job)] = declared.get(id(job)) or _Declared(kind, job.params, row_seconds)
         own = job.params if job.params != work.params else None
         of_layer = work if own is None else msgspec.structs.replace(work, params=own)
         layer = _array_layer(job, of_layer, declared[id(job)], one, cutter)
@@ -200,12 +207,16 @@ def _nbytes(source: ArraySource) -> int:
 class _Declared:
     """What a kind says of each distinct shape: asked once, as thousands of layers often share one."""
 
-    def __init__(self, kind: Kind[Any], params: dict[str, Any]) -> None:
+    def __init__(self, kind: Kind[Any], params: dict[str, Any], row_seconds: float | None = None) -> None:
         self._kind = kind
         self._params = _typed(kind, params)
+        self._row_seconds = row_seconds
         self.grain = kind.grain(self._params)
-        self.row_cost = partial(kind.row_cost, self._params)
         self.outputs = lru_cache(maxsize=None)(self._ask)
+
+    def row_cost(self, shape: Shape, work: Work) -> RowCost:
+        cost = self._kind.row_cost(self._params, shape, work)
+        return cost if self._row_seconds is None else replace(cost, seconds=self._row_seconds)
 
     def _ask(self, shape: Shape | None) -> tuple[Output, ...] | None:
         self._kind.check(self._params, shape)

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 SHOWN_ROWS = 5
-BYTE_SECONDS = 5e-12  # of a row, for each byte of an MLP's weights
 
 
 class Infer(Kind[InferParams]):
@@ -82,12 +81,11 @@ class Infer(Kind[InferParams]):
         return params.batch
 
     def row_cost(self, params: InferParams, shape: Shape, work: Work) -> RowCost:
-        """Batches are filled up, but for a class of the user's. Of an MLP the size of its weights tells the rest."""
+        """Batches are filled up, but for a class of the user's. What a row of a network takes planning has found."""
         assert params.batch != "auto", "prepared"
         if work.code is not None or work.model is None:
             return RowCost()
-        is_mlp = format_named(params.model) in MLP_FORMATS
-        return RowCost(work.model.nbytes * BYTE_SECONDS if is_mlp else None, least=params.batch)
+        return RowCost(least=params.batch)
 
     def declare(self, params: InferParams, shape: Shape | None) -> tuple[Output, ...] | None:
         outputs = output_declarations.as_outputs(params.outputs)

@@ -9,8 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from muster.jobs.contract.shard_size import WORTH_SECONDS
 from muster.jobs.inference import mlp
+from muster.jobs.inference.conv1 import VALUE_SECONDS
 from muster.jobs.inference.network import BadWeights
+from muster.jobs.job_file.make_plan import make_plan
+from muster.jobs.job_file.read import parse_job
 from muster.jobs.user_code.runner import own_trials
 
 DRAW = np.random.default_rng(0)
@@ -36,6 +40,31 @@ def test_logits_are_those_of_the_training(tmp_path: Path, shape: tuple[int, ...]
     for given in (rows, net._data.x, rows.reshape(len(rows), -1)):
         assert np.allclose(found.batch(given), wanted, rtol=0, atol=1e-5)
     assert np.array_equal(found.batch(rows), found.batch(net._data.x))
+
+
+def test_a_row_takes_what_its_neighbourhoods_do_and_not_what_a_file_so_large_would(tmp_path: Path) -> None:
+    _, arrays = trained((28, 28))
+    del arrays["rows"]
+    np.savez(tmp_path / "best.npz", **arrays)
+    found = mlp.load(tmp_path / "best.npz", "npz", "relu", "none")
+    flat = mlp.Mlp([(np.zeros((28 * 28, 6), "f4"), None)], "relu", "none")
+    assert found.row_seconds > found.row_values * VALUE_SECONDS > 20 * flat.row_seconds
+    wider, _ = trained((28, 28, 3))
+    np.savez(tmp_path / "wide.npz", **wider.arrays, shape=np.array((28, 28, 3)))
+    assert mlp.load(tmp_path / "wide.npz", "npz", "relu", "none").row_seconds > 2 * found.row_seconds
+
+
+def test_its_rows_are_cut_by_what_they_take(tmp_path: Path) -> None:
+    _, arrays = trained((28, 28))
+    del arrays["rows"]
+    np.savez(tmp_path / "best.npz", **arrays)
+    (tmp_path / "w").mkdir()
+    np.lib.format.open_memmap(tmp_path / "w" / "x.npy", "w+", np.uint8, (20_000, 28, 28))
+    job = parse_job("name: a\nkind: infer\nsource: w\nparams: {model: best.npz}\n", "job.yaml")
+    plan = make_plan(job, tmp_path, None)
+    seconds = mlp.load(tmp_path / "best.npz", "npz", "relu", "none").row_seconds
+    assert "as the kind reckons" in plan.cut
+    assert WORTH_SECONDS / 2 < plan.layers[0].shard_rows * seconds < WORTH_SECONDS * 2
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,6 @@ if __name__ == "__main__":  # before any other import: our folder has a code.py,
 
 import faulthandler
 import fcntl
-import importlib
-import importlib.util
 import inspect
 import json
 import re
@@ -27,10 +25,17 @@ import struct
 import threading
 import time
 import traceback
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Callable, Dict, NoReturn  # noqa: UP035
 
 import numpy as np
+
+# By its path: a user's module may have the same name
+loading = ModuleType("loading")
+loading.__file__ = str(Path(__file__).with_name("loading.py"))
+SourceFileLoader("loading", loading.__file__).exec_module(loading)
 
 LENGTH = struct.Struct("<Q")
 HEADER_LIMIT = 1 << 20  # bytes of JSON in one frame
@@ -158,10 +163,11 @@ class User:
         self._forms = forms or {}
         self._plain = model is not None
         self._enter()
-        file, _, name = entry.partition(":")
-        function = getattr(_load(Path(folder), file), name, None)
-        if not callable(function):
-            raise Refusal("exception", f"{file} has no {'class' if model else 'function'} called {name!r}")
+        name = entry.rpartition(":")[2]
+        try:
+            _, function = loading.named(folder, entry, "class" if model else "function")
+        except loading.NoFunctionError as error:
+            raise Refusal("exception", str(error)) from None
         if model is not None:
             function, args = Model(_made(function, name, model, args), model["batch"], model["pad"]), {}
         self._function: Callable[..., Any] = function
@@ -219,28 +225,6 @@ def _remove(path: Path) -> None:
             path.unlink()
     except OSError:
         pass
-
-
-def _load(folder: Path, file: str) -> Any:
-    """The entry file under its own module name: `pkg.work` inside a package, else `work`, its own folder importable."""
-    path = folder / file
-    root, parts = path.parent, [path.stem]
-    while root != folder and (root / "__init__.py").exists():
-        parts.insert(0, root.name)
-        root = root.parent
-    sys.path[:0] = list(dict.fromkeys([str(folder), str(root)]))
-    sys.argv = [str(path)]
-    importlib.invalidate_caches()
-    if len(parts) > 1:
-        return importlib.import_module(".".join(parts))
-    # By its path: a file called like a module that is loaded already would otherwise never be found.
-    spec = importlib.util.spec_from_file_location(path.stem, str(path))
-    if spec is None or spec.loader is None:
-        raise Refusal("exception", f"{file} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)
-    spec.loader.exec_module(module)
-    return module
 
 
 def _wanted(function: Callable[..., Any], name: str, args: dict[str, Any]) -> list[str]:
@@ -449,7 +433,8 @@ def clip(text: str, limit: int) -> str:
 
 
 def _is_ours(filename: str) -> bool:
-    return filename == __file__ or filename.startswith("<frozen importlib") or os.sep + "importlib" + os.sep in filename
+    ours = filename in (__file__, loading.__file__)
+    return ours or filename.startswith("<frozen importlib") or os.sep + "importlib" + os.sep in filename
 
 
 # --- memory -----------------------------------------------------------------------------------------------

@@ -3,22 +3,19 @@ Python 3.8 or later; nothing of ours."""
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import json
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-
-def _sibling(name: str) -> Any:
-    """A file beside this one, whatever packages there are here."""
-    spec = importlib.util.spec_from_file_location(name, str(Path(__file__).with_name(name + ".py")))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+# By its path: a user's module may have the same name
+loading = ModuleType("loading")
+loading.__file__ = str(Path(__file__).with_name("loading.py"))
+SourceFileLoader("loading", loading.__file__).exec_module(loading)
 
 
 class Searched:
@@ -26,8 +23,7 @@ class Searched:
     other file."""
 
     def __init__(self, path: str, device: str, folder: str, code: str, args: dict[str, Any]) -> None:
-        trial = _sibling("trial")
-        function = trial.function_of(folder, code)
+        _, function = loading.named(folder, code)
         self._call = function
         self._first: tuple[Any, ...] = ()
         self._unit: Any = None
@@ -40,7 +36,7 @@ class Searched:
         with np.load(path, allow_pickle=False) as arrays:
             config = json.loads(arrays["config"].tobytes())
             self._unit = np.float32(arrays["unit"]) if "unit" in arrays else None
-        self._first = (config, trial.decoded(raw))
+        self._first = (config, loading.sibling("trial").decoded(raw))
 
     def __call__(self, batch: Any) -> Any:
         """Rows of uint8 are scaled as those were that the search trained on."""

@@ -7,7 +7,6 @@ up is what numpy's models give, see `muster.jobs.training.steps.trainer`.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import json
 import math
@@ -15,10 +14,17 @@ import os
 import random
 import socket
 import sys
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Callable, Dict  # noqa: UP035 (3.8)
 
 import numpy as np
+
+# By its path: a user's module may have the same name
+loading = ModuleType("loading")
+loading.__file__ = str(Path(__file__).with_name("loading.py"))
+SourceFileLoader("loading", loading.__file__).exec_module(loading)
 
 Arrays = Dict[str, Any]  # noqa: UP006 (3.8)
 HEAD_BYTES = 8
@@ -217,18 +223,8 @@ def _tensors(path: str) -> Arrays:
 
 def _users(folder: str, entry: str) -> tuple[Callable[..., Any], dict[str, Callable[..., Any]]]:
     """The user's factory, and the functions of known names beside it."""
-    file, _, name = entry.partition(":")
-    path = Path(folder) / file
-    sys.path[:0] = list(dict.fromkeys([folder, str(path.parent)]))
-    spec = importlib.util.spec_from_file_location(path.stem, str(path))
-    if spec is None or spec.loader is None:
-        raise BadModelError(f"{file} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)
-    spec.loader.exec_module(module)
-    factory = getattr(module, name, None)
-    if not callable(factory):
-        raise BadModelError(f"{file} has no function called {name!r}")
+    name = entry.rpartition(":")[2]
+    module, factory = loading.named(folder, entry)
     hooks = {hook: getattr(module, hook) for hook in HOOKS if hook != name and callable(getattr(module, hook, None))}
     return factory, hooks
 

@@ -5,13 +5,19 @@ The user's factory makes it of a configuration; the optimizer's parameters are t
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import os
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Callable  # noqa: UP035 (3.8)
 
 import numpy as np
+
+# By its path: a user's module may have the same name
+loading = ModuleType("loading")
+loading.__file__ = str(Path(__file__).with_name("loading.py"))
+SourceFileLoader("loading", loading.__file__).exec_module(loading)
 
 OURS = ("lr", "momentum", "weight_decay", "batch", "optimizer")  # parameters that no factory gets
 JUDGED_ROWS = 512
@@ -20,11 +26,7 @@ SEED_LIMIT = 1 << 32
 
 def maker(folder: str, entry: str, data: Any, seed: int, codec: Any) -> Callable[[Any], Any]:
     """What makes a trial of a configuration. `codec`: a state as bytes, and back."""
-    path = Path(__file__).with_name("torch_training.py")
-    spec = importlib.util.spec_from_file_location(path.stem, str(path))
-    assert spec is not None and spec.loader is not None
-    training = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(training)
+    training = loading.sibling("torch_training")
     factory, hooks = training._users(folder, entry)
     return lambda config: TorchTrial(training, factory, hooks, config, data, seed, codec)
 

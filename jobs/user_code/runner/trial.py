@@ -6,28 +6,22 @@ memory by its number and the digest of its state, so that where it goes on here 
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import io
 import json
-import sys
 from functools import partial
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Callable, Dict, Iterator  # noqa: UP035 (3.8)
 
 import numpy as np
 
-
-def _sibling(name: str) -> Any:
-    """A file beside this one, whatever packages there are here."""
-    spec = importlib.util.spec_from_file_location(name, str(Path(__file__).with_name(name + ".py")))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-own = _sibling("own_trials")
+# By its path: a user's module may have the same name
+loading = ModuleType("loading")
+loading.__file__ = str(Path(__file__).with_name("loading.py"))
+SourceFileLoader("loading", loading.__file__).exec_module(loading)
+own = loading.sibling("own_trials")
 
 Arrays = Dict[str, Any]  # noqa: UP006 (3.8)
 HEAD_BYTES = 8
@@ -117,7 +111,9 @@ def _maker(settings: dict[str, Any], data: Any) -> Callable[[Any, int], Any]:
     if trial == "code":
         return _users(settings["folder"], settings["code"], data, seed)  # type: ignore[no-any-return]
     if trial == "torch":
-        make = _sibling("torch_trial").maker(settings["folder"], settings["code"], data, seed, (encoded, decoded))
+        make = loading.sibling("torch_trial").maker(
+            settings["folder"], settings["code"], data, seed, (encoded, decoded)
+        )
     elif isinstance(trial, str):
         make = partial(own.Mlp if trial == "mlp" else own.Conv1, data=data, seed=seed)
     else:
@@ -169,26 +165,9 @@ def _pair(found: Any) -> Any:
     return found
 
 
-def function_of(folder: str, entry: str) -> Any:
-    """The user's function."""
-    file, _, name = entry.partition(":")
-    path = Path(folder) / file
-    sys.path[:0] = list(dict.fromkeys([folder, str(path.parent)]))
-    spec = importlib.util.spec_from_file_location(path.stem, str(path))
-    if spec is None or spec.loader is None:
-        raise BadTrialError(file + " is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)
-    spec.loader.exec_module(module)
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise BadTrialError(f"{file} has no function called {name!r}")
-    return function
-
-
 def _users(folder: str, entry: str, data: Any, seed: int) -> Any:
     """What makes trials of the user's function. It may ask for `data`, `seed` and `trial` by name."""
-    function = function_of(folder, entry)
+    _, function = loading.named(folder, entry)
     named = inspect.signature(function).parameters
     arrays = None if data is None else {one: getattr(data, one) for one in ("x", "y", "valid_x", "valid_y")}
     form = Yielding if inspect.isgeneratorfunction(function) else Called

@@ -149,6 +149,17 @@ def test_a_trial_that_fails_is_a_result_with_its_evidence(opened: Opened) -> Non
     assert "a object cannot be kept" in segment.message
 
 
+def test_a_function_in_a_package_finds_its_neighbours(opened: Opened, tmp_path: Path) -> None:
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net/__init__.py").touch()
+    (tmp_path / "net/scale.py").write_text("BY = 3\n")
+    (tmp_path / "net/work.py").write_text(
+        "from .scale import BY\ndef train(config, state, budget):\n    return {'accuracy': 0.1 * BY}, 0\n"
+    )
+    segment, _ = run(opened("net/work.py:train"))
+    assert not segment.why and float(segment.curve[0]["accuracy"]) == pytest.approx(0.3)
+
+
 def test_code_without_the_function_says_so(opened: Opened) -> None:
     segment, _ = run(opened("work.py:nothing"))
     assert "no function called 'nothing'" in segment.message
@@ -255,7 +266,7 @@ def test_what_a_trial_could_never_be_is_refused_at_submit(opened: Opened) -> Non
         assert said in caught.value.message
 
 
-@pytest.mark.parametrize("name", ["trial", "own_trials", "torch_trial", "searched"])
+@pytest.mark.parametrize("name", ["trial", "own_trials", "torch_trial", "searched", "loading"])
 def test_the_runner_is_for_old_interpreters_too(name: str) -> None:
     ast.parse(Path(trial.__file__).with_name(f"{name}.py").read_text(), feature_version=(3, 8))
 

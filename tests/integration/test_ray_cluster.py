@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -119,44 +121,80 @@ def test_a_cluster_without_room_is_asked_and_waited_for(farm: FarmHarness, clust
     farm.check_result(job)
 
 
-def test_workers_without_work_end_and_come_again_with_it(cluster: RayCluster, tmp_path: Path) -> None:
-    """So that a cluster can shrink: nobody holds anything of the node meanwhile."""
-    node, spool, out = cluster.add(cpus=2), tmp_path / "spool", tmp_path / "said"
-    script = ["-m", "tests.support.clusterlike", cluster.address, str(cluster.token), str(spool), "1"]
-    with out.open("wb") as file:
-        agent = subprocess.Popen(
-            [*cluster.enter, sys.executable, *script],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=file,
-            text=True,
-            start_new_session=True,
-        )
+class Pool:
+    """The workers that an agent has on a cluster, as there is work for them; idle ones end after a second."""
 
-    def work_for(workers: int) -> None:
-        assert agent.poll() is None
-        agent.stdin.write(f"{workers}\n")
-        agent.stdin.flush()
+    def __init__(self, cluster: RayCluster, folder: Path) -> None:
+        self._spool, self._said = folder / "spool", folder / "said"
+        script = ["-m", "tests.support.clusterlike", cluster.address, str(cluster.token), str(self._spool), "1"]
+        with self._said.open("wb") as file:
+            self._process = subprocess.Popen(
+                [*cluster.enter, sys.executable, *script],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=file,
+                text=True,
+                start_new_session=True,
+            )
 
-    def heard(line: str) -> int:
-        return out.read_text().splitlines().count(line)
+    def work_for(self, workers: int) -> None:
+        assert self._process.poll() is None and self._process.stdin
+        self._process.stdin.write(f"{workers}\n")
+        self._process.stdin.flush()
 
-    try:
-        work_for(2)
-        until(lambda: heard(f"SlotUp {node.name}") == 2, "both to be up", SECONDS)
-        assert len(node.workers()) == 2
-        work_for(0)
-        until(lambda: not node.workers(), "their end", SECONDS)
-        until(lambda: heard("SlotGone there is no work for it") == 2, "that to be told", SECONDS)
-        work_for(1)
-        until(lambda: heard(f"SlotUp {node.name}") == 3, "one to be there again", SECONDS)
-        agent.stdin.close()
-        assert agent.wait(SECONDS) == 0
-        assert "WorkerDied" not in out.read_text()
-    finally:
-        agent.kill()
-        agent.wait()
-        cleanup.sweep(spool / "run")
+    def heard(self, line: str) -> int:
+        """How often, or of lines that begin so."""
+        return sum(one.startswith(line) for one in self._said.read_text().splitlines())
+
+    def leave(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()
+        assert self._process.wait(SECONDS) == 0
+        assert not self.heard("WorkerDied")
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        cleanup.sweep(self._spool / "run")
+
+
+@pytest.fixture
+def pool(cluster: RayCluster, tmp_path: Path) -> Iterator[Pool]:
+    made = Pool(cluster, tmp_path)
+    yield made
+    made.close()
+
+
+def test_workers_without_work_end_and_come_again_with_it(cluster: RayCluster, pool: Pool) -> None:
+    """So that a cluster can shrink: nobody holds anything of the node meanwhile, and it may be gone by then."""
+    node = cluster.add(cpus=2)
+    pool.work_for(2)
+    until(lambda: pool.heard(f"SlotUp {node.name}") == 2, "both to be up", SECONDS)
+    assert len(node.workers()) == 2
+    pool.work_for(0)
+    until(lambda: not node.workers(), "their end", SECONDS)
+    until(lambda: pool.heard("SlotGone there is no work for it") == 2, "that to be told", SECONDS)
+    node.kill()
+    other = cluster.add()
+    pool.work_for(1)
+    until(lambda: pool.heard(f"SlotUp {other.name}") == 1, "one to be there again", SECONDS)
+    pool.leave()
+
+
+@pytest.mark.skipif("MUSTER_LONG" not in os.environ, reason="takes minutes: MUSTER_LONG=1")
+def test_a_cluster_that_scales_itself_grows_shrinks_to_nothing_and_grows_again(tmp_path: Path) -> None:
+    """By Ray's own autoscaler, with nodes that are raylets of this machine. (`AutoscalingCluster` of ray.cluster_utils
+    does the same by a file that Ray's wheel does not have, and ends every other Ray of the machine first.)"""
+    (tmp_path / "cluster").mkdir()
+    with ray_cluster.running(tmp_path / "cluster", most=2) as cluster, closing(Pool(cluster, tmp_path)) as pool:
+        for times in (1, 2):
+            assert cluster.grown() == 0
+            pool.work_for(2)
+            until(lambda: pool.heard("SlotUp") == 2 * times, "a worker on each of two nodes", SECONDS)  # noqa: B023
+            assert cluster.grown() == 2
+            pool.work_for(0)
+            until(lambda: cluster.grown() == 0, "the nodes to be given back", SECONDS)
+        pool.leave()
 
 
 def test_a_shard_that_kills_its_worker_is_given_up_and_the_others_are_done(
@@ -223,7 +261,7 @@ def test_a_node_that_goes_silent_holds_up_what_it_has_alone_until_ray_gives_it_u
     """Its processes stand still, and their connections stay open: only Ray's own questions tell, after a minute if the
     cluster's owner says nothing else. When they go on again, nobody listens."""
     (tmp_path / "cluster").mkdir()
-    with ray_cluster.running(tmp_path / "cluster", **SOON_GIVEN_UP) as cluster:
+    with ray_cluster.running(tmp_path / "cluster", 0, **SOON_GIVEN_UP) as cluster:
         works, silent = cluster.add(), cluster.add()
         join(farm, cluster, "--cpus", "2")
         job = slow(farm, rows=60, nap=0.3)

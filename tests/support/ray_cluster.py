@@ -9,6 +9,7 @@ in a network namespace, as Ray listens on all interfaces there. As root on Linux
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import shutil
@@ -17,6 +18,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -25,12 +27,17 @@ from tests.support import netns
 from tests.support.farm import until
 
 START_SECONDS = 90.0
+FAKE = {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}  # nodes that are no machines; how often it looks
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_process_group_cleanup_enabled": "1",
     "RAY_memory_monitor_refresh_ms": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
 }
+COMMANDS = (  # and lists that Ray wants named, though nothing of the kind is done
+    "initialization_commands", "setup_commands", "head_setup_commands", "worker_setup_commands",
+    "head_start_ray_commands", "worker_start_ray_commands", "cluster_synced_files", "rsync_exclude", "rsync_filter",
+)  # fmt: skip
 
 
 @dataclass
@@ -80,9 +87,10 @@ class Node:
 class RayCluster:
     """A head that runs nothing itself, and its nodes."""
 
-    def __init__(self, folder: Path, machine: netns.Machine, settings: Mapping[str, str]) -> None:
-        """`settings`: what its owner set for all of it, in the environment."""
-        self._settings = settings
+    def __init__(self, folder: Path, machine: netns.Machine, settings: Mapping[str, str], most: int) -> None:
+        """`settings`: what its owner set for all of it, in the environment. `most`: nodes that it starts by itself."""
+        self._settings = {**settings, **(FAKE if most else {})}
+        self._most = most
         self.enter = machine.enter
         self.address = "127.0.0.2:6379"
         self.token = folder / "ray-token"
@@ -96,7 +104,20 @@ class RayCluster:
 
     def restart(self) -> None:
         """Its head, anew; nodes have to be added again."""
-        self.head = self._start("127.0.0.2", ["--head", "--port=6379", "--num-cpus=0", "--include-dashboard=false"])
+        words = ["--head", "--port=6379", "--num-cpus=0", "--include-dashboard=false"]
+        if self._most:
+            file = self._folder / "autoscaling.json"
+            file.write_text(json.dumps(_autoscaling(self.address, self._most)))
+            words.append(f"--autoscaling-config={file}")
+        self.head = self._start("127.0.0.2", words)
+
+    def grown(self) -> int:
+        """Nodes that its autoscaler has started and not ended."""
+        found = 0
+        for process in psutil.Process(self.head.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):  # it may end meanwhile
+                found += process.name() == "raylet"
+        return found - 1
 
     def add(self, cpus: int = 1, gpus: int = 0, hidden: Sequence[Path] = (), packages: Path | None = None) -> Node:
         """Another node. `hidden`: folders that it does not see; `packages`: one that its Python looks in first."""
@@ -146,12 +167,28 @@ def _without(hidden: Sequence[Path]) -> list[str]:
     return ["unshare", "--mount", "sh", "-c", f'{mounts} && exec "$@"', "sh"]
 
 
+def _autoscaling(head: str, most: int) -> dict[str, Any]:
+    """For Ray's autoscaler: nodes of one processor, each a raylet on this machine, given back when idle for long."""
+    provider = {
+        "type": "fake_multinode", "gcs_address": head, "use_node_id_as_ip": True, "disable_node_updaters": True,
+        "disable_launch_config_check": True,
+    }  # fmt: skip
+    one = {"resources": {"CPU": 1, "object_store_memory": 100 << 20}, "min_workers": 0, "max_workers": most}
+    types = {"ray.head.default": {"resources": {"CPU": 0}, "max_workers": 0}, "one": one}
+    return {
+        "cluster_name": "grows", "max_workers": most, "provider": provider, "head_node_type": "ray.head.default",
+        "available_node_types": {name: {"node_config": {}, **rest} for name, rest in types.items()},
+        "idle_timeout_minutes": 0.1, "upscaling_speed": 1.0, "auth": {}, "docker": {}, "file_mounts": {},
+        **{name: [] for name in COMMANDS}, "file_mounts_sync_continuously": False,
+    }  # fmt: skip
+
+
 @contextlib.contextmanager
-def running(folder: Path, **settings: str) -> Iterator[RayCluster]:
-    """A head without nodes; at the end nothing is left."""
+def running(folder: Path, most: int = 0, **settings: str) -> Iterator[RayCluster]:
+    """A head without nodes; at the end nothing is left. `most`: nodes that its own autoscaler may start."""
     netns.require()
     with netns.running() as net:
-        cluster = RayCluster(folder, net.add("ray"), settings)
+        cluster = RayCluster(folder, net.add("ray"), settings, most)
         try:
             yield cluster
         finally:

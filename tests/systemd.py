@@ -215,7 +215,8 @@ def _walk(lab: Debians) -> dict[str, Any]:
     by_hand = _by_hand(lab1)
     lab.good("down")
     for machine in (lab1, lab2):
-        assert machine.said("find . -path ./.ssh -prune -o -newer .ssh -print | grep -i muster || :") == ""
+        left = machine.said("find . -path ./.ssh -prune -o -newer .ssh -print | grep -i muster || :")
+        assert left == "", f"{machine.name} keeps {left}"
         assert machine.said("crontab -l 2>/dev/null | grep muster || :") == ""
     return {"up_seconds": round(first, 1), "restart_seconds": restarted, "by_hand_back_seconds": by_hand}
 

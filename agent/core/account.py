@@ -6,12 +6,12 @@ Between two events nothing changes, so each event first adds the time since the 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from muster.coordinator.protocol.control import JobAccount, MachineAccount
+from muster.coordinator.protocol.control import IDLE_STATES, JobAccount, MachineAccount
 
 JOBS_TOLD = 64  # in one message; the others of those that changed are told with the next
 JOBS_KEPT = 256  # an agent may live through any number of jobs
-IDLE_STATES = ("cut_off", "starting", "memory", "input", "room", "no_work")  # the first that fits counts
 SECONDS_MOST, COUNT_MOST = 1e10, 1 << 53  # as the protocol has them
 
 
@@ -31,19 +31,9 @@ class JobTotals:
     peak: int = 0
 
     def told(self, job: str) -> JobAccount:
-        return JobAccount(
-            job=job,
-            busy=min(self.busy, SECONDS_MOST),
-            wasted=min(self.wasted, self.busy, SECONDS_MOST),
-            processor=min(self.processor, SECONDS_MOST),
-            in_bytes=min(self.in_bytes, COUNT_MOST),
-            spared=min(self.spared, COUNT_MOST),
-            in_seconds=min(self.in_seconds, SECONDS_MOST),
-            out_bytes=min(self.out_bytes, COUNT_MOST),
-            out_seconds=min(self.out_seconds, SECONDS_MOST),
-            disk_bytes=min(self.disk_bytes, COUNT_MOST),
-            peak=min(self.peak, COUNT_MOST),
-        )
+        said: dict[str, Any] = dict(vars(self), wasted=min(self.wasted, self.busy))
+        most = {name: COUNT_MOST if isinstance(value, int) else SECONDS_MOST for name, value in said.items()}
+        return JobAccount(job, **{name: min(value, most[name]) for name, value in said.items()})
 
 
 @dataclass(frozen=True)

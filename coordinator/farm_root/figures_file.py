@@ -82,9 +82,6 @@ class FiguresFile:
         self._db.execute("COMMIT")
         self._db.execute("PRAGMA incremental_vacuum")
 
-    def jobs(self) -> list[str]:
-        return [job for (job,) in self._db.execute("SELECT job FROM jobs")]
-
     def close(self) -> None:
         self._db.close()
 

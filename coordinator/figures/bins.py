@@ -8,19 +8,11 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from math import floor
 
-SUMS = (
-    "lent",
-    "busy",
-    "waiting",
-    "paused",
-    "in_bytes",
-    "out_bytes",
-    "committed",
-    "failed",
-)  # of what happened in a bin
+# Of what happened in a bin.
+SUMS = ("lent", "busy", "waiting", "paused", "in_bytes", "out_bytes", "committed", "failed")
 LARGEST = ("memory",)  # of which the most that was seen counts
 COLUMNS_MOST, COLUMNS_LEAST = 240, 32
 CELLS = 90_000  # columns of all machines' rows together: with four bytes a cell of nine kinds, some 3.3 MB
@@ -113,17 +105,6 @@ class Axis:
 
     def raise_to(self, machine: str, name: str, at: float, amount: float) -> None:
         self.row(machine, at).raise_to(name, max(0.0, at) / self.width, amount)
-
-
-def total(rows: Iterable[Row], name: str) -> list[float]:
-    """Column by column over all rows."""
-    found: list[float] = []
-    for row in rows:
-        values = row.values.get(name, ())
-        found.extend([0.0] * (len(values) - len(found)))
-        for column, value in enumerate(values):
-            found[column] += value
-    return found
 
 
 def _packed(values: array[float]) -> bytes:

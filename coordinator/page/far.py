@@ -33,17 +33,10 @@ def page_of(ssh: Ssh, port: int | None) -> Iterator[tuple[Place, SshTalk]]:
     ssh.find()
     for left in reversed(range(TRIES)):
         here, there = _free(port), PORTS[0] + secrets.randbelow(PORTS[1] - PORTS[0])
-        tunnel = (
-            "-o",
-            "ClearAllForwardings=no",
-            "-o",
-            "ExitOnForwardFailure=yes",
-            "-L",
-            f"{LOOPBACK}:{here}:{LOOPBACK}:{there}",
-        )
+        ways = f"-o ClearAllForwardings=no -o ExitOnForwardFailure=yes -L {LOOPBACK}:{here}:{LOOPBACK}:{there}"
         words = ("page", "--json", "--until-eof", "--port", str(there))
         try:
-            with ssh.talk(*words, options=tunnel) as talk:
+            with ssh.talk(*words, options=ways.split()) as talk:
                 yield Place(here, _told(talk, ssh).secret), talk
                 return
         except RefusedError:  # its port is another's

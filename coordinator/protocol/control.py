@@ -203,6 +203,10 @@ class JobAccount(msgspec.Struct, frozen=True, omit_defaults=True):
     peak: Count = 0  # bytes of memory, the most that its shards took here together
 
 
+# Of cores that are lent and run nothing; the first that fits counts.
+IDLE_STATES = ("cut_off", "starting", "memory", "input", "room", "no_work")
+
+
 class MachineAccount(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where the core-seconds of a machine went since the agent's process began. Each core that is lent is in one state,
     the first that fits; those that are not lent are paused."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from muster.coordinator.figures import histogram
-from muster.coordinator.report.values import JobReport, MachineShare
+from muster.coordinator.report.values import JobReport
 from muster.jobs.common.units import format_duration, format_size
 
 LINES_MOST = 3
 WORTH = 0.05  # of what was offered: less is not worth a line
 TAIL_TIMES = 8.0  # p95 over p50, from which the shards are too unlike
 SHORT_SECONDS = 0.05  # of a shard: below it, what it takes to hand one out counts
+WAITS = (("room", "had no room on its disk"), ("cut_off", "was cut off"), ("memory", "held cores back for memory"))
 MEMORY_TIMES = 2.0  # asked for, over the largest that was seen
 
 
@@ -35,16 +36,9 @@ def _machines(report: JobReport) -> Iterator[tuple[float, str]]:
                 pulled and one.busy
             ) else ""  # fmt: skip
             yield waited / whole, f"{one.name} waited for inputs {waited / one.offered:.0%} of its time{more}"
-        yield one.idle.room / whole, f"{one.name} had no room on its disk {_part(one.idle.room, one)} of its time"
-        yield one.idle.cut_off / whole, f"{one.name} was cut off {_part(one.idle.cut_off, one)} of its time"
-        yield (
-            one.idle.memory / whole,
-            f"{one.name} held cores back for memory {_part(one.idle.memory, one)} of its time",
-        )
-
-
-def _part(seconds: float, machine: MachineShare) -> str:
-    return f"{seconds / machine.offered:.0%}" if machine.offered else "0%"
+        for name, said in WAITS:
+            seconds = getattr(one.idle, name)
+            yield seconds / whole, f"{one.name} {said} {seconds / one.offered:.0%} of its time"
 
 
 def _memory(report: JobReport) -> Iterator[tuple[float, str]]:

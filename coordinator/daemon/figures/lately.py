@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from muster.coordinator.protocol.control import MachineAccount
+from muster.coordinator.protocol.control import IDLE_STATES, MachineAccount
 
 WINDOW_SECONDS = 60.0
 APART_SECONDS = 5.0  # between two totals that are kept
-STATES = ("busy", "cut_off", "starting", "memory", "input", "room", "no_work")  # of cores that are lent
+STATES = ("busy", *IDLE_STATES)  # of cores that are lent
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.agent.core.account import IDLE_STATES, JOBS_KEPT, JOBS_TOLD, Account, Cores
+from muster.agent.core.account import JOBS_KEPT, JOBS_TOLD, Account, Cores
+from muster.coordinator.protocol.control import IDLE_STATES
 
 states = st.sampled_from(IDLE_STATES)
 cores = st.builds(

@@ -40,11 +40,14 @@ class StatusAsk(Message, frozen=True, tag="statusask"):
     """All jobs without their layers, or one job with them; the answer is `Status`."""
 
     job: JobId | None = None
-    brief: bool = False  # of ended jobs not what each machine did; an older coordinator tells it all the same
+    brief: bool = False  # of ended jobs the newest alone, without what each machine did; an older coordinator tells all
 
 
 class AgentsAsk(Message, frozen=True, tag="agentsask"):
-    """The answer is `Agents`."""
+    """All machines, or one; the answer is `Agents`."""
+
+    agent: Name | None = None
+    brief: bool = False  # without what they compute as, which is most of it; an older coordinator tells all
 
 
 class Cancel(Message, frozen=True, tag="cancel"):

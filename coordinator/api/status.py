@@ -130,6 +130,7 @@ class Status(Message, frozen=True, tag="status"):
     jobs: list[JobStatus]  # oldest first
     notes: list[Text] = msgspec.field(default_factory=list)  # of the farm: the root is full, say
     silent: Seconds = 0.0  # for so long the daemon has not answered whoever repeats this
+    left_out: Count = 0  # older ended jobs, of a brief answer
 
 
 class AgentStatus(msgspec.Struct, frozen=True):

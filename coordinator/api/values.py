@@ -26,8 +26,13 @@ _S = TypeVar("_S", bound=msgspec.Struct)
 
 def bounded(value: _S) -> _S:
     """The same, no number of it beyond what the wire takes: machines report what they like, and it is added up."""
-    if not any(n > LONGEST for n in msgspec.structs.astuple(value) if isinstance(n, _NUMBERS)):
-        return value
+    for number in msgspec.structs.astuple(value):  # a plain loop, as all machines of a farm may be told of at once
+        if type(number) in _NUMBERS and number > LONGEST:
+            return _cut(value)
+    return value
+
+
+def _cut(value: _S) -> _S:
     fields = {name: getattr(value, name) for name in value.__struct_fields__}
     large: dict[str, float] = {name: LARGEST for name, n in fields.items() if isinstance(n, int) and n > LARGEST}
     large |= {name: LONGEST for name, n in fields.items() if isinstance(n, float) and n > LONGEST}

@@ -1,7 +1,8 @@
 """How often the page asks the daemon and speaks to browsers, so that neither can be made to cost much. Pure: no clock.
 
-The daemon's part: whatever an answer took, nothing is asked for a hundred times as long. However many look, and however
-large the farm is, looking takes at most a hundredth of the daemon's time.
+The daemon's part: whatever an answer took, nothing is asked for two hundred times as long. However many look, and
+however large the farm is, looking takes at most a hundredth of the daemon's time, with what goes beside an answer, and
+with what may be asked at once for who has just come.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from collections import deque
 from math import inf
 from statistics import median
 
-SHARE = 0.01  # of the daemon's time
+SHARE = 0.005  # of the daemon's time, for answers
 SAMPLES = 5  # of one kind of question; their median is what it costs: one of them may have waited for anything
 HASTY_SECONDS = 10.0  # the longest wait before there are as many
-CREDIT_SECONDS = 10.0  # of asking nothing, which the next questions may use up: who opens a page sees it at once
+CREDIT_SECONDS = 6.0  # of asking nothing, which the next questions may use up: who opens a page sees it at once
 BYTES_PER_SECOND = 16_000  # to one browser, on average
 FIRST_BYTES = 32_000  # that the first view counts at most
 

@@ -176,7 +176,7 @@ class FiguresKeeper:
         if job not in engine.jobs:
             return
         live = engine.jobs[job]
-        ledger.describe(job_status(engine, engine.state.jobs[job], with_layers=True))
+        ledger.describe(job_status(engine, engine.state.jobs[job], with_layers=False, with_rates=False))
         for name, done in live.figures.by_agent.items():
             ledger.known_committed(name, done.committed, done.committed_bytes)
         for name in ledger.machines:

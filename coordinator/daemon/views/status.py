@@ -52,16 +52,19 @@ from muster.jobs.common.units import counted, format_duration, format_size
 Obstacles = dict[str, s.Obstacle | None]  # by agent
 PAGE = 64  # commits in one answer: each may name thousands of ranges
 WAIT_LIMIT_SECONDS = 30.0
+ENDED_MOST = 200  # jobs, of a brief answer
 
 
 def status_of(engine: Engine, asked: StatusAsk) -> Status:
     state = engine.state
+    older = _older(engine) if asked.brief else set()
     return Status(
         now=time.time(),
         version=VERSION,
         agents=sum(1 for _ in state.present_agents()),
-        jobs=[_one(engine, asked.job)] if asked.job else _all(engine, asked.brief),
+        jobs=[_one(engine, asked.job)] if asked.job else _all(engine, asked.brief, older),
         notes=_full(engine),
+        left_out=len(older),
     )
 
 
@@ -69,8 +72,14 @@ def _one(engine: Engine, job: str) -> JobStatus:
     return engine.damaged[job][0] if job in engine.damaged else job_status(engine, engine.job(job), with_layers=True)
 
 
-def _all(engine: Engine, brief: bool) -> list[JobStatus]:
-    jobs = engine.state.jobs.values()
+def _older(engine: Engine) -> set[str]:
+    """Ended jobs, but for the newest: a farm may have had any number of them."""
+    ended = [job.id for job in engine.state.jobs.values() if job.ended]
+    return set(sorted(ended, key=lambda job: -engine.jobs[job].created)[ENDED_MOST:])
+
+
+def _all(engine: Engine, brief: bool, older: set[str]) -> list[JobStatus]:
+    jobs = [job for job in engine.state.jobs.values() if job.id not in older]
     served = [job_status(engine, job, with_layers=False, with_rates=not (brief and job.ended)) for job in jobs]
     damaged = [msgspec.structs.replace(status, layers=[]) for status, _ in engine.damaged.values()]
     return sorted([*served, *damaged], key=lambda job: job.created) if damaged else served
@@ -105,7 +114,7 @@ def job_status(engine: Engine, job: s.Job, *, with_layers: bool, with_rates: boo
     live = engine.jobs[job.id]
     tallies = [_tally(layer) for layer in job.layers]
     figures = live.figures
-    state, obstacles = engine.state, obstacles_of(engine, job) if with_rates else {}
+    state, obstacles = engine.state, obstacles_of(engine, job) if with_rates or job.state == "running" else {}
     return JobStatus(
         id=job.id,
         kind=job.work.kind,
@@ -288,16 +297,19 @@ def _unmerged(engine: Engine, job: s.Job) -> list[str]:
     return [f"layer {layer.name} is not merged yet: {why}; it is tried again" for layer, why in troubles if why]
 
 
-def agents_of(engine: Engine, _: AgentsAsk) -> Agents:
-    names = sorted(engine.sessions.agents)
-    return Agents(now=time.time(), agents=[_agent_status(engine, name) for name in names])
+def agents_of(engine: Engine, asked: AgentsAsk) -> Agents:
+    known = engine.sessions.agents
+    names = sorted(known) if asked.agent is None else [asked.agent] if asked.agent in known else []
+    return Agents(now=time.time(), agents=[_agent_status(engine, name, asked.brief) for name in names])
 
 
-def _agent_status(engine: Engine, name: str) -> AgentStatus:
+def _agent_status(engine: Engine, name: str, brief: bool) -> AgentStatus:
     state = engine.state
     info = engine.sessions.agents[name]
     agent = state.agents.get(name)
     done = [live.figures.by_agent[name] for live in engine.jobs.values() if name in live.figures.by_agent]
+    lately = engine.figures.lately(name) if agent and agent.present else None
+    rates, last = (lately.rates(), lately.last) if lately else (None, None)
     idles = agent is not None and agent.present and agent.open_of() == 0 and bool(state.running)
     idle = str(agent.idle_because or "") if agent and idles else ""
     status = AgentStatus(
@@ -311,10 +323,10 @@ def _agent_status(engine: Engine, name: str) -> AgentStatus:
         done=sum(one.committed for one in done),
         bytes_in=sum(one.bytes_in for one in done),
         bytes_out=sum(one.bytes_out for one in done),
-        fingerprint=info.fingerprint,
+        fingerprint="" if brief else info.fingerprint,
         version=info.version,
         note=info.note or idle,
-        ineligible=_obstacles(engine, agent) if agent and agent.present else {},
+        ineligible=_obstacles(state, agent) if agent and agent.present else {},
         kinds=info.kinds,
         no_code=info.no_code,
         in_place=info.in_place,
@@ -326,28 +338,20 @@ def _agent_status(engine: Engine, name: str) -> AgentStatus:
         machine=info.machine,
         cores=info.cores,
         silent=time.monotonic() - agent.heard if agent and agent.present and state.is_silent(agent) else 0.0,
+        busy=rates.busy if rates else None,
+        processor=rates.processor if rates else None,
+        in_rate=rates.input if rates else None,
+        out_rate=rates.output if rates else None,
+        memory_now=last.memory_now if last else None,
         memory_budget=agent.hello.memory if agent else 0,
-        places=info.places if agent is not None and agent.present else {},
+        disk_now=last.disk_now if last else None,
+        places=info.places if agent is not None and agent.present and not brief else {},
     )
-    return bounded(_with_rates(engine, status, agent))
+    return bounded(status)
 
 
-def _with_rates(engine: Engine, status: AgentStatus, agent: s.Agent | None) -> AgentStatus:
-    """What a machine that is here did during the last minute."""
-    lately = engine.figures.lately(status.name) if agent and agent.present else None
-    rates, last = (lately.rates(), lately.last) if lately else (None, None)
-    if last is not None:
-        status = msgspec.structs.replace(status, memory_now=last.memory_now, disk_now=last.disk_now)
-    if rates is None:
-        return status
-    shown = {"busy": rates.busy, "processor": rates.processor, "in_rate": rates.input, "out_rate": rates.output}
-    return msgspec.structs.replace(status, **shown)
-
-
-def _obstacles(engine: Engine, agent: s.Agent) -> dict[str, str]:
-    state = engine.state
-    running = [job for job in state.jobs.values() if job.state == "running"]
-    return {job.id: why.text for job in running if (why := state.obstacle(agent, job))}
+def _obstacles(state: State, agent: s.Agent) -> dict[str, str]:
+    return {job.id: why.text for job in state.running.values() if (why := state.obstacle(agent, job))}
 
 
 def usage(engine: Engine, _: Usage) -> Used:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import msgspec
 
-from muster.coordinator.api.status import LayerStatus, Progress, Tally
+from muster.coordinator.api.status import Tally
 from muster.coordinator.protocol.control import JobAccount, MachineAccount
 from muster.coordinator.protocol.values import Message
 
 SLOWEST_KEPT = 10
 TROUBLES_KEPT = 50
 EVENTS_KEPT = 400
-LAYERS_KEPT = 200
 
 
 class JobEvent(msgspec.Struct):
@@ -85,6 +84,7 @@ class MachineFigures(msgspec.Struct):
     rows: int = 0
     read_bytes: int = 0  # of input, by committed shards
     compute: float = 0.0  # seconds, of committed shards
+    later: dict[int, int] = {}  # attempt of a shard → committed by that one; of the second and all after it
     failed: int = 0
     lost: int = 0
     kills: int = 0  # for memory
@@ -118,6 +118,7 @@ class JobFiguresKept(msgspec.Struct):
     measured: int = 0  # shards that are in `spread`: what was committed since the last word before a kill is not
     compute: float = 0.0
     spread: dict[int, int] = {}
+    waits: dict[int, int] = {}  # of shards that a driver made: seconds from then to their commit
     peaks: dict[int, int] = {}
     slowest: list[Slowest] = []
     troubles: list[Trouble] = []
@@ -125,11 +126,9 @@ class JobFiguresKept(msgspec.Struct):
     events_left_out: int = 0
     width: float = 1.0  # seconds of a bin
     totals: Tally = Tally()
-    layers: list[LayerStatus] = []  # the first LAYERS_KEPT of them
     layers_total: int = 0
     layers_merged: int = 0
     failures: int = 0
-    progress: Progress | None = None
     notes: list[str] = []
 
 

@@ -86,7 +86,7 @@ def _print_page(found: Gathered) -> None:
 def _write(file: Path, found: Gathered) -> None:
     """The page, whole or not at all: an older one stays where there is no room."""
     from muster.coordinator.report.html import page
-    from muster.jobs.common.durable import is_full, write_durably
+    from muster.jobs.common.durable import write_durably
 
     if file.is_dir():
         raise UsageError(f"{file} is a folder", f"name a file in it: --html {file / 'report.html'}")
@@ -94,8 +94,8 @@ def _write(file: Path, found: Gathered) -> None:
         raise UsageError(f"there is no folder {file.parent}", "make it first")
     try:
         write_durably(file, page(found).encode())
+    except SpaceError:
+        raise SpaceError(f"{file} does not fit on its disk", "make room there, or name another folder") from None
     except OSError as error:
-        if is_full(error):
-            raise SpaceError(f"{file} does not fit on its disk", "make room there, or name another folder") from None
         raise RefusedError(f"{file}: {error.strerror}", "name another file") from None
     click.echo(f"wrote {file}", err=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -41,6 +42,8 @@ DEFINITIONS = {  # of each measure, as the report explains it
     "first result": "from submit to the first committed shard",
     "makespan": "from submit to the end; of a job that goes on, until now",
     "p50, p95, p99": "of the compute seconds of committed shards; right to 2.2%",
+    "made to done": "from when the job's driver made a shard to its commit, where a driver makes them as results come",
+    "attempt": "which one at a shard it was, after failures and losses at work; failed and lost ones are beside it",
     "memory": "the most that a machine's shards took together, weighed once a second; or the largest shard, if more",
     "bandwidth": "bytes over the link; moving: over the seconds in which some moved; mean: over the time it was there",
     "offered": "core-seconds that a machine lent while the job ran, less those that other jobs had",
@@ -57,35 +60,28 @@ def report_of(
 ) -> JobReport:
     """All that is measured of the job."""
     running = running_seconds(record)
-    return JobReport(
-        job=record.job,
-        kind=record.kind,
-        state=record.state,
-        why=record.why,
-        created=record.created,
-        started=record.started,
-        ended=record.ended,
-        as_of=record.at,
-        version=record.version or None,
-        running_seconds=running,
-        held_seconds=record.held + _open_stretch(record) * (record.state != "running"),
-        away_seconds=record.away,
-        restarts=record.restarts,
-        shards=record.totals,
-        layers_total=record.layers_total,
-        layers_merged=record.layers_merged,
-        failures=record.failures,
-        response=response(record),
-        memory=memory(record, machines, asked_memory),
-        bandwidth=bandwidth(record, machines),
-        fairness=fairness_of(machines),
-        effect=effect(record, machines, running),
-        troubles=sorted(record.troubles, key=lambda one: -one.count),
-        events=record.events,
-        events_left_out=record.events_left_out,
-        notes=list(record.notes),
-        timeline=timeline_of(record, machines) if timeline else None,
-    )
+    measured = {
+        "as_of": record.at,
+        "version": record.version or None,
+        "running_seconds": running,
+        "held_seconds": record.held + _open_stretch(record) * (record.state != "running"),
+        "away_seconds": record.away,
+        "shards": record.totals,
+        "response": response(record),
+        "memory": memory(record, machines, asked_memory),
+        "bandwidth": bandwidth(record, machines),
+        "fairness": fairness_of(machines),
+        "effect": effect(record, machines, running),
+        "troubles": sorted(record.troubles, key=lambda one: -one.count),
+        "notes": list(record.notes),
+        "timeline": timeline_of(record, machines) if timeline else None,
+    }
+    return JobReport(**{**_same(record, JobReport), **measured})
+
+
+def _same(kept: msgspec.Struct, wanted: type[msgspec.Struct]) -> dict[str, Any]:
+    """What goes by one name in both is the same."""
+    return {name: getattr(kept, name) for name in wanted.__struct_fields__ if name in kept.__struct_fields__}
 
 
 def _open_stretch(record: JobFiguresKept) -> float:
@@ -105,20 +101,26 @@ def response(record: JobFiguresKept) -> Response:
     def since_submit(when: float | None) -> float | None:
         return None if when is None else max(0.0, when - record.created)
 
-    seconds = ShardSeconds(record.measured)
+    seconds = _seconds(record.spread, record.slowest[0].seconds if record.slowest else None)
     if record.measured:
         seconds.mean = record.compute / record.measured
-        seconds.max = record.slowest[0].seconds if record.slowest else histogram.quantile(record.spread, 1.0)
-        seconds.p50, seconds.p95, seconds.p99 = (_quantile(record.spread, q, seconds.max) for q in (0.5, 0.95, 0.99))
     return Response(
         queue=since_submit(record.started),
         first_result=since_submit(record.first_commit),
         first_layer=since_submit(record.first_layer),
         makespan=since_submit(record.ended or record.at),
         shard=seconds,
+        done=_seconds(record.waits, None) if record.waits else None,
         slowest=record.slowest,
         spread=_spread(record.spread),
     )
+
+
+def _seconds(counts: Mapping[int, int], most: float | None) -> ShardSeconds:
+    """`most`: the largest, where it is known exactly."""
+    most = histogram.quantile(counts, 1.0) if most is None else most
+    p50, p95, p99 = (_quantile(counts, share, most) for share in (0.5, 0.95, 0.99))
+    return ShardSeconds(sum(counts.values()), None, p50, p95, p99, most)
 
 
 def _spread(buckets: Mapping[int, int]) -> list[tuple[float, int]]:
@@ -195,28 +197,14 @@ def fairness_of(machines: Sequence[MachineFigures]) -> Fairness:
 
 
 def _share(one: MachineFigures) -> MachineShare:
+    first = max(0, one.committed - sum(one.later.values()))
+    attempts = [(1, first), *sorted(one.later.items())] if one.committed else []
     if not one.accounted:
-        nothing = dict.fromkeys(
-            ("cores", "lent", "offered", "busy", "wasted", "elsewhere", "paused", "present", "share", "idle")
-        )
-        return MachineShare(name=one.agent, committed=one.committed, failed=one.failed, lost=one.lost, **nothing)
+        return MachineShare(one.agent, one.committed, attempts, one.failed, one.lost)
     offered = max(0.0, one.lent - one.elsewhere)
-    return MachineShare(
-        name=one.agent,
-        cores=one.cpus,
-        lent=one.lent,
-        offered=offered,
-        busy=one.busy,
-        wasted=one.wasted,
-        elsewhere=one.elsewhere,
-        paused=one.paused,
-        present=one.present,
-        share=fairness.share(one.busy, offered),
-        idle=IdleSeconds(one.input, one.room, one.memory, one.cut_off, one.starting, one.no_work),
-        committed=one.committed,
-        failed=one.failed,
-        lost=one.lost,
-    )
+    measured: dict[str, Any] = {"cores": one.cpus, "offered": offered, "share": fairness.share(one.busy, offered)}
+    idle = IdleSeconds(**_same(one, IdleSeconds))
+    return MachineShare(one.agent, attempts=attempts, idle=idle, **measured, **_same(one, MachineShare))
 
 
 def _why_idle(row: MachineShare) -> str:

@@ -63,12 +63,19 @@ def _measures(report: JobReport) -> list[tuple[str, str]]:
         ("response", f"makespan {seconds(response.makespan)}, {first}, queued {seconds(response.queue)}{held}{away}"),
         ("", f"a shard: p50 {seconds(shard.p50)}, p95 {seconds(shard.p95)}, p99 {seconds(shard.p99)}, "
          f"max {seconds(shard.max)} of {shard.count:,}"),
+        *([("", f"made to done: p50 {seconds(response.done.p50)}, p95 {seconds(response.done.p95)}, "
+            f"p99 {seconds(response.done.p99)}")] if response.done else []),
         ("memory", f"{most} (a shard {size(memory.max)}); asked for: {asked}"),
         ("bandwidth", f"in {size(report.bandwidth.in_bytes)}, out {size(report.bandwidth.out_bytes)}; "
-         f"committed {size(report.bandwidth.committed_bytes)}"),
+         f"committed {size(report.bandwidth.committed_bytes)}; written to disks there {size(_on_disks(report))}"),
         ("fairness", f"{_fair(report)}{said}"),
         ("effect", _effect(report)),
     ]  # fmt: skip
+
+
+def _on_disks(report: JobReport) -> int | None:
+    told = [one.disk for one in report.bandwidth.machines if one.disk is not None]
+    return sum(told) if told else None
 
 
 def _fair(report: JobReport) -> str:
@@ -168,6 +175,7 @@ COMPARED: Sequence[Shown] = (
     ("shard p50", lambda one: one.response.shard.p50, seconds),
     ("shard p95", lambda one: one.response.shard.p95, seconds),
     ("shard p99", lambda one: one.response.shard.p99, seconds),
+    ("made to done p95", lambda one: one.response.done.p95 if one.response.done else None, seconds),
     ("peak memory", lambda one: max((m.peak or 0 for m in one.memory.machines), default=0) or None, size),
     ("in", lambda one: float(one.bandwidth.in_bytes), size),
     ("out", lambda one: float(one.bandwidth.out_bytes), size),

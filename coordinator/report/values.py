@@ -14,7 +14,7 @@ from muster.coordinator.api.status import Tally
 
 
 class ShardSeconds(msgspec.Struct):
-    """Of compute, of committed shards."""
+    """Of committed shards: of compute, or from when their driver made them."""
 
     count: int = 0
     mean: float | None = None
@@ -30,6 +30,7 @@ class Response(msgspec.Struct):
     first_layer: float | None = None
     makespan: float | None = None
     shard: ShardSeconds = msgspec.field(default_factory=ShardSeconds)
+    done: ShardSeconds | None = None  # from when a driver made them to their commit; None where none makes any
     slowest: list[Slowest] = []
     spread: list[tuple[float, int]] = []  # seconds, and how many shards took about so long: to 4.4%
 
@@ -91,19 +92,20 @@ class IdleSeconds(msgspec.Struct):
 
 class MachineShare(msgspec.Struct):
     name: str
-    cores: int | None
-    lent: float | None
-    offered: float | None  # of what was lent, what no other job had
-    busy: float | None
-    wasted: float | None
-    elsewhere: float | None
-    paused: float | None
-    present: float | None  # seconds
-    share: float | None  # busy of offered
-    idle: IdleSeconds | None
     committed: int
+    attempts: list[tuple[int, int]]  # which attempt at a shard, and how many were committed by it
     failed: int
     lost: int
+    cores: int | None = None
+    lent: float | None = None
+    offered: float | None = None  # of what was lent, what no other job had
+    busy: float | None = None
+    wasted: float | None = None
+    elsewhere: float | None = None
+    paused: float | None = None
+    present: float | None = None  # seconds
+    share: float | None = None  # busy of offered
+    idle: IdleSeconds | None = None
 
 
 class Least(msgspec.Struct):

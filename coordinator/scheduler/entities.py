@@ -111,6 +111,9 @@ class Trouble:
         return {agent for agent, _, _ in self.failures | self.losses} | self.kicked
 
 
+UNTRIED = Trouble()
+
+
 @dataclass(eq=False)
 class Layer:
     """One layer. Every number below `count` is in exactly one of fresh, again, limbo, committed, quarantined, or
@@ -218,6 +221,11 @@ class Layer:
             for number in numbers:
                 self.troubles.pop(number, None)
                 self.payloads.pop(number, None)
+
+    def attempts(self, numbers: RangeSet) -> list[int]:
+        """Of those that failed, or were lost at work, before: which attempt at each this one is."""
+        tried = (self.troubles.get(number, UNTRIED) for number in (numbers if self.troubles else ()))
+        return [1 + spent for one in tried if (spent := len(one.failures) + len(one.losses))]
 
     def trouble(self, number: int) -> Trouble:
         return self.troubles.setdefault(number, Trouble())

@@ -133,3 +133,16 @@ def test_an_agent_that_starts_on_a_full_disk_says_what_to_free(tmp_path: Path, w
     assert done.returncode == 8, done.stderr
     assert f"error: {disk / 'one'}: No space left on device" in done.stderr
     assert "make room" in done.stderr
+
+
+def test_a_report_without_room_leaves_the_one_before(tmp_path: Path) -> None:
+    disks.require("mount")
+    with disks.small(tmp_path / "small", 1) as disk, running(tmp_path / "farm") as farm:
+        job, page, ballast = submit(farm), disk / "one.html", Ballast(disk)
+        assert farm.coordinator("report", job, "--html", str(page)).returncode == 0
+        before = page.read_text()
+        ballast.fill()
+        said = farm.coordinator("report", job, "--html", str(page))
+        assert said.returncode == 8 and f"{page} does not fit on its disk" in said.stderr
+        ballast.drop()
+        assert page.read_text() == before and list(disk.iterdir()) == [page]

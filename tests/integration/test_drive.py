@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -95,6 +96,9 @@ def test_a_chain_runs_to_its_end(chains: FarmHarness) -> None:
     chains.wait(job)
     check(chains, job)
     until(lambda: not drivers(chains, job), "the driver to end")
+    (said,) = json.loads(chains.coordinator("report", job, "--json").stdout)["jobs"]
+    done = said["response"]["done"]
+    assert done["count"] == LENGTH and 0 < done["p50"] <= done["p95"] <= done["p99"] <= said["response"]["makespan"]
 
 
 def test_a_driver_killed_at_any_moment_is_started_again_and_does_nothing_twice(chains: FarmHarness) -> None:

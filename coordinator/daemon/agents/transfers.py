@@ -350,13 +350,16 @@ def _tell_committed(engine: Engine, bundle: Bundle, stored: Stored) -> None:
     live = engine.jobs.get(bundle.job)
     if live is None:  # removed meanwhile, and what was committed of it with it
         return
+    layer = engine.state.open_layers.get(bundle.layer)
+    attempts = layer.attempts(bundle.numbers) if layer is not None else []
     with engine.changing("a commit"):
-        live.commit(bundle.agent, bundle.numbers, bundle.nbytes, bundle.file.name)
+        made = live.commit(bundle.agent, bundle.numbers, bundle.nbytes, bundle.file.name)
         engine.shard_history.note("committed", bundle.layer, bundle.agent, bundle.numbers)
         engine.handle(bundle.event)
         live.moved.give()
-    layer, count = live.layers[bundle.layer].name, len(bundle.numbers)
-    engine.figures.committed(bundle.job, bundle.agent, layer, count, stored.figures)
+    name, count = live.layers[bundle.layer].name, len(bundle.numbers)
+    engine.figures.committed(bundle.job, bundle.agent, name, count, stored.figures)
+    engine.figures.waited(bundle.job, bundle.agent, made, attempts)
 
 
 def _take(token: int, bundle: Bundle, layer: Layer) -> Take:

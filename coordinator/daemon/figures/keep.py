@@ -12,7 +12,7 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -113,6 +113,10 @@ class FiguresKeeper:
             if ledger.record.first_commit is None:
                 self._hurry.set()
             ledger.committed(agent, layer, count, told, time.time())
+
+    def waited(self, job: str, agent: str, made: Sequence[float], attempts: Sequence[int]) -> None:
+        if (made or attempts) and (ledger := self._ledgers.get(job)):
+            ledger.waited(agent, made, attempts, time.time())
 
     def failed(self, job: str, agent: str, layer: str, failure: Failure) -> None:
         if ledger := self._ledgers.get(job):

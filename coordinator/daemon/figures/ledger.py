@@ -10,7 +10,6 @@ import msgspec
 
 from muster.coordinator.api.figures import (
     EVENTS_KEPT,
-    LAYERS_KEPT,
     SLOWEST_KEPT,
     TROUBLES_KEPT,
     JobEvent,
@@ -22,12 +21,11 @@ from muster.coordinator.api.figures import (
 from muster.coordinator.api.status import JobStatus
 from muster.coordinator.figures import histogram
 from muster.coordinator.figures.bins import Axis, Row
-from muster.coordinator.protocol.control import Failure, JobAccount, MachineAccount
+from muster.coordinator.protocol.control import IDLE_STATES, Failure, JobAccount, MachineAccount
 from muster.coordinator.protocol.transfer import BundleFigures
 from muster.jobs.contract.states import ENDED, JobState
 from muster.jobs.contract.text_limits import EVIDENCE_BYTES, kept
 
-IDLE_STATES = ("cut_off", "starting", "memory", "input", "room", "no_work")
 SLACK_SECONDS = 10.0  # between two accounts an agent's clock may have gone so much faster than ours
 SHARED_EVIDENCE_BYTES = EVIDENCE_BYTES // 4  # of the one example of a group: fifty of them are written at a time
 AT_ONCE = 8  # times as fast as the clock: what shards use beyond their cores, and inputs that come side by side
@@ -157,6 +155,11 @@ class JobLedger:
             record.slowest += [Slowest(seconds, layer, number, agent) for number, seconds in told.slowest]
             record.slowest = sorted(record.slowest, key=lambda one: -one.seconds)[:SLOWEST_KEPT]
 
+    def waited(self, agent: str, made: Iterable[float], attempts: Iterable[int], now: float) -> None:
+        """Of committed shards: when their driver had made them, and which attempts those beyond a first were."""
+        histogram.add(self.record.waits, histogram.counted(histogram.bucket_of_seconds(now - at) for at in made))
+        histogram.add(self.machine(agent).later, histogram.counted(attempts))
+
     def known_committed(self, agent: str, shards: int, nbytes: int) -> None:
         """What the store has from a machine, which is exact whatever was lost of this."""
         machine = self.machines.get(agent)
@@ -173,8 +176,8 @@ class JobLedger:
         record = self.record
         record.kind, record.why, record.started = status.kind, status.why, record.started or status.started
         record.totals, record.failures = status.totals, status.failures
-        record.layers, record.layers_total = status.layers[:LAYERS_KEPT], status.layers_total
-        record.layers_merged, record.progress, record.notes = status.layers_merged, status.progress, status.notes
+        record.layers_total, record.layers_merged = status.layers_total, status.layers_merged
+        record.notes = status.notes
 
     def failed(self, agent: str, layer: str, failure: Failure, now: float) -> None:
         machine = self.machine(agent)

@@ -190,6 +190,7 @@ async def advance(engine: Engine, asked: Advance, connection: object) -> Advance
         raise RefusedError(f"{q.job} has no rounds: what it makes is stored", "say durable")
     moved = await engine.ask(lambda s: s.advance(q.job, q.from_seq, q.to_seq, list(q.create), q.finish))
     if moved and q.job in engine.jobs:  # it may have been removed meanwhile
+        engine.jobs[q.job].made(numbers)
         engine.handle(e.Advanced(q.job, q.to_seq, tuple(q.create), q.finish))
     return Advanced(job.cursor, moved)
 
@@ -210,6 +211,7 @@ async def _advance_rounds(engine: Engine, job: Job, q: Advance) -> Advanced:
     if q.job not in engine.jobs:
         return Advanced(q.from_seq, False)
     live.advance(q, retire)
+    live.made(number for number, _ in q.create)
     engine.handle(e.Advanced(q.job, q.to_seq, tuple(q.create), q.finish, retire, q.aside, q.near))
     return Advanced(job.cursor, True)
 

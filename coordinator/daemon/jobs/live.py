@@ -69,6 +69,7 @@ class LiveJob:
         self.makers: dict[str, str] = {}  # sheet → the agent that made what is on it, and may have kept it
         self.given_up: dict[int, GivenUp] = {}  # shards of rounds, until they are retired
         self.sheets_granted = Signal()
+        self._made: dict[int, float] = {}  # shard that its driver made, until it is committed or retired → when
 
     @property
     def work(self) -> Work:
@@ -127,11 +128,20 @@ class LiveJob:
 
     # --- what a driver is told ----------------------------------------------------------------------------
 
-    def commit(self, agent: str, numbers: RangeSet, nbytes: int, file: str) -> None:
+    def commit(self, agent: str, numbers: RangeSet, nbytes: int, file: str) -> list[float]:
+        """When those of them were made that a driver made in this life of the daemon."""
         self.figures.committed(agent, len(numbers), nbytes)
         if self.plan.driven:
             self.bundles.append(file)
         self._forget_sheets(numbers)
+        return self._forget_made(numbers)
+
+    def made(self, numbers: Iterable[int]) -> None:
+        """By its driver, now."""
+        self._made.update(dict.fromkeys(numbers, time.time()))
+
+    def _forget_made(self, numbers: RangeSet) -> list[float]:
+        return [self._made.pop(number) for number in numbers if number in self._made] if self._made else []
 
     def bundle_damaged(self, file: str) -> None:
         """Its place stays: drivers count by places."""
@@ -152,6 +162,7 @@ class LiveJob:
         """Keep what a driver of rounds says of the shards that it makes."""
         self.progress = asked.progress or self.progress
         self._forget_sheets(retired)
+        self._forget_made(retired)
         self.given_up = {number: one for number, one in self.given_up.items() if number not in retired}
         if asked.sheet:
             self.sheets.update(dict.fromkeys((number for number, _ in asked.create), asked.sheet))
@@ -171,6 +182,7 @@ class LiveJob:
         self.bases.clear()
         self.makers.clear()
         self.given_up.clear()
+        self._made.clear()
 
     def give_up(self, number: int, why: str, evidence: str = "") -> None:
         """Nobody is going to run that shard of a round again, and the driver goes on without it: it is told."""

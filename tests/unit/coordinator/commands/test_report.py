@@ -13,6 +13,7 @@ from muster.coordinator import cli
 from muster.coordinator.commands.result import nothing_merged
 from muster.coordinator.farm_root import paths as roots
 from muster.jobs.contract.plan import FORMAT, Plan, Work, encode_plan
+from muster.jobs.kinds import registry
 from muster.jobs.training import checkpoint
 from muster.jobs.training.aggregation.synchronous import SynchronousRounds
 from muster.jobs.training.params import TrainParams, settled
@@ -68,6 +69,20 @@ def test_the_same_as_json(root: roots.Root, capsys: pytest.CaptureFixture[str]) 
     assert (said["seconds_to_target"], said["iterations_to_target"], said["target"]) == (10.0, 20, 0.5)
     _, out, _ = run(root, capsys, "one", "--json", "--target", "0.99")
     assert json.loads(out)["jobs"][0]["effect"]["of_kind"]["seconds_to_target"] is None
+
+
+@pytest.mark.parametrize("kind", sorted(registry.names()))
+def test_of_every_kind_the_five_measures_are_there(
+    root: roots.Root, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root.job("any.1").path.mkdir()
+    keep_plan(root, "any.1", kind)
+    code, out, err = run(root, capsys, "any", "--json")
+    assert code == 0, err
+    (job,) = json.loads(out)["jobs"]
+    assert job["kind"] == kind and job["effect"]["succeeded"] is None
+    assert job["response"].keys() >= {"makespan", "first_result", "done"} and "p95" in job["response"]["shard"]
+    assert job["memory"]["machines"] == job["bandwidth"]["machines"] == job["fairness"]["machines"] == []
 
 
 def test_pictures_and_their_numbers(root: roots.Root, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

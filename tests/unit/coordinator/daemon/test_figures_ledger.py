@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from muster.coordinator.api.figures import TROUBLES_KEPT, MachineFigures
 from muster.coordinator.daemon.figures.ledger import Heard, JobLedger
 from muster.coordinator.farm_root import figures_file
+from muster.coordinator.figures import histogram
 from muster.coordinator.figures.bins import Row
 from muster.coordinator.protocol.control import Failure, JobAccount, MachineAccount
 from muster.coordinator.protocol.transfer import BundleFigures
@@ -145,6 +146,16 @@ def test_bundles_add_up_to_quantiles_and_the_slowest_ten() -> None:
     assert (machine.rows, machine.read_bytes, machine.shard_peak) == (240, 2400, 1 << 20)
     (told_of,) = ledger.all_values(40.0)[1]
     assert sum(list(Row(told_of.bins).values["committed"])) == 60
+
+
+def test_what_a_bundle_waited_for_is_kept_through_a_restart() -> None:
+    ledger = ledger_at()
+    ledger.waited("lab1", [10.0, 12.0, 14.0], [2, 2, 3], 14.0)
+    again = restarted(ledger, 20.0)
+    again.waited("lab1", [], [2], 21.0)
+    assert again.machines["lab1"].later == {2: 3, 3: 1}
+    assert sum(again.record.waits.values()) == 3
+    assert histogram.quantile(again.record.waits, 0.9) == pytest.approx(4.0, rel=0.03)
 
 
 def test_failures_that_differ_in_their_numbers_are_one_group_and_a_million_kinds_are_few() -> None:

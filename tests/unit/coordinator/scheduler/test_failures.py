@@ -57,6 +57,18 @@ def test_with_a_shard_quarantined_the_job_ends_incomplete_and_says_why() -> None
     assert (job.state, job.why) == ("incomplete", "1 shard given up")
 
 
+def test_an_attempt_counts_what_failed_and_what_was_lost_at_work_before_it() -> None:
+    world = started("a", count=2, attempts=3)
+    left = world.last("a").numbers
+    assert world.layer().attempts(left) == [], "nothing was tried before"
+    world.fail("a")
+    assert world.layer().attempts(left) == [2]
+    world.lose("a")
+    assert world.layer().attempts(left) == [3]
+    world.commit("a", world.last("a"))
+    assert world.layer().attempts(left) == []
+
+
 def test_losses_use_up_no_attempt() -> None:
     world = started("a", count=2, attempts=1)
     said = world.lose("a", running=False)

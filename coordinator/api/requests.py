@@ -21,7 +21,7 @@ from muster.coordinator.api.driver import (
     DriveWait,
 )
 from muster.coordinator.api.figures import Figures
-from muster.coordinator.api.status import Agents, Commits, Explained, Failures, Status, Used
+from muster.coordinator.api.status import Agents, Commits, Explained, Failures, ShardMap, Status, Used
 from muster.coordinator.api.values import FAILURES_LIMIT, JobId, LayerName, LayerNames, Submission, Weight
 from muster.coordinator.protocol.values import Count, Message, Name, Seconds, Short, Text
 from muster.jobs.common.errors import MusterError
@@ -168,6 +168,12 @@ class FiguresAsk(Message, frozen=True, tag="figuresask"):
     job: JobId
 
 
+class MapAsk(Message, frozen=True, tag="mapask"):
+    """What shards of a job are, from the first to the last; the answer is `ShardMap`."""
+
+    job: JobId
+
+
 # --- answers ----------------------------------------------------------------------------------------------
 
 
@@ -217,6 +223,7 @@ FromCommand = (
     | CommitsAsk
     | ManifestsAsk
     | FiguresAsk
+    | MapAsk
     | Stop
     | DriveOpen
     | DriveWait
@@ -236,6 +243,7 @@ ToCommand = (
     | Commits
     | Manifests
     | Figures
+    | ShardMap
     | DriveState
     | Advanced
 )

@@ -225,6 +225,24 @@ class Failures(Message, frozen=True, tag="failures"):
     items: list[FailureRecord]
 
 
+class MapRow(msgspec.Struct, frozen=True):
+    """A layer, or some neighbours, in cells of as many shards each, but for the last. A cell's other shards wait."""
+
+    name: Text
+    shards: Count
+    cell: Count  # shards of a cell
+    committed: list[Count]  # by cell, as the next three
+    finished: list[Count]
+    running: list[Count]
+    given_up: list[Count]
+
+
+class ShardMap(Message, frozen=True, tag="shardmap"):
+    """What the shards of a job are now, in their order. No larger for a million of them than for a thousand."""
+
+    rows: list[MapRow]  # none where shards come in rounds
+
+
 class Used(Message, frozen=True, tag="used"):
     free: Count  # bytes, of the root's file system
     reserved: Count  # bytes promised to open layers and not written yet

@@ -15,7 +15,7 @@ from muster.coordinator.daemon.engine import Engine
 from muster.coordinator.daemon.jobs import drivers, lifecycle
 from muster.coordinator.daemon.jobs.remove import remove
 from muster.coordinator.daemon.jobs.submit import submit
-from muster.coordinator.daemon.views import explain, status
+from muster.coordinator.daemon.views import explain, shard_map, status
 from muster.coordinator.protocol.values import Message
 from muster.jobs.common.durable import is_full
 from muster.jobs.common.errors import INTERNAL_EXIT, MusterError, RefusedError, SpaceError
@@ -37,6 +37,7 @@ QUESTIONS: Mapping[type[Message], Callable[[Engine, Any], Answer]] = {  # that c
     a.ManifestsAsk: status.manifests,
     a.Usage: status.usage,
     a.FiguresAsk: status.figures,
+    a.MapAsk: shard_map.shard_map,
     a.ExplainAgent: explain.explain_agent,
     a.ExplainJob: explain.explain_job,
     a.ExplainShard: explain.explain_shard,

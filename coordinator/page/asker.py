@@ -10,7 +10,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import replace
+from typing import Any
 
 import msgspec
 
@@ -22,9 +23,10 @@ from muster.coordinator.api.requests import (
     ExplainShard,
     FailuresAsk,
     FiguresAsk,
+    MapAsk,
     StatusAsk,
 )
-from muster.coordinator.api.status import Agents, Explained, Failures, Status
+from muster.coordinator.api.status import Agents, Explained, Failures, ShardMap, Status
 from muster.coordinator.farm_root import ask_daemon, figures_file, printed_log
 from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.page.history import History
@@ -41,30 +43,15 @@ ANSWERS: dict[type[Message], type[Message]] = {  # all that the daemon is ever a
     ExplainShard: Explained,
     FailuresAsk: Failures,
     FiguresAsk: Figures,
+    MapAsk: ShardMap,
 }
-SECONDS: dict[type[Question], float] = {
-    StatusAsk: 1.0,
-    AgentsAsk: 1.0,
-}  # between two of one kind, where the pace allows it
+# Between two of one kind, where the pace allows it: no oftener than what they tell is new.
+SECONDS: dict[type[Question], float] = {StatusAsk: 1.0, AgentsAsk: 2.0, FiguresAsk: 10.0}
 OTHER_SECONDS = 5.0
 RETRY_SECONDS = 2.0  # while the daemon is gone
 LISTEN_SECONDS = 0.5  # at a time, for an answer
 ANSWER_SECONDS = 60.0
 PRINTED_BYTES, PRINTED_SHOWN = 16 << 10, 30
-
-
-@dataclass
-class _Known:
-    """What the thread changes under its lock."""
-
-    version: int = 0
-    answers: dict[Question, Answer] = field(default_factory=dict)
-    asked: dict[Question, float] = field(default_factory=dict)
-    heard: float | None = None
-    gone: str = ""
-    gone_since: float = 0.0
-    waiting: float | None = None  # monotonic, since a question was put
-    pace: float = 0.0
 
 
 class Asker:
@@ -73,8 +60,9 @@ class Asker:
     def __init__(self, root: Root) -> None:
         self._root = root
         self._wanted: Counter[Question] = Counter()
-        self._known = _Known()
-        self._history = History()
+        self._asked: dict[Question, float] = {}  # when, monotonic
+        self._waiting: float | None = None  # monotonic, since a question was put
+        self._seen = Seen(0, {}, History())
         self._pace = AskPace()
         self._line: ask_daemon.DaemonConnection | None = None
         self._changed = threading.Condition()
@@ -96,7 +84,7 @@ class Asker:
         with self._changed:
             for question in questions:
                 if question not in self._wanted:  # how long ago it was asked for somebody else is no pace
-                    self._known.asked.pop(question, None)
+                    self._asked.pop(question, None)
             self._wanted.update(questions)
             self._changed.notify_all()
         try:
@@ -105,24 +93,18 @@ class Asker:
             with self._changed:
                 self._wanted.subtract(questions)
                 self._wanted += Counter()  # without those that nobody wants any more
-                for question in [one for one in self._known.answers if one not in self._wanted and one not in FARM]:
-                    del self._known.answers[question]
+                kept = {one: said for one, said in self._seen.answers.items() if one in self._wanted or one in FARM}
+                self._seen = replace(self._seen, answers=kept)
 
     def seen(self) -> Seen:
         with self._changed:
-            known, now = self._known, time.monotonic()
-            waited = now - known.waiting if known.waiting is not None else 0.0
-            return Seen(
-                version=known.version,
-                answers=dict(known.answers),
-                history=self._history,
-                heard=known.heard,
-                age=max(0.0, time.time() - known.heard) if known.heard else 0.0,
-                gone=known.gone,
-                gone_since=known.gone_since,
-                silent=waited if waited >= ask_daemon.SILENCE_SECONDS else 0.0,
-                pace=known.pace,
-            )
+            waited = time.monotonic() - self._waiting if self._waiting is not None else 0.0
+            age = max(0.0, time.time() - self._seen.heard) if self._seen.heard else 0.0
+            return replace(self._seen, age=age, silent=waited if waited >= ask_daemon.SILENCE_SECONDS else 0.0)
+
+    def _note(self, **news: Any) -> None:
+        """Called with the lock: what is known now."""
+        self._seen = replace(self._seen, version=self._seen.version + 1, **news)
 
     # --- the thread --------------------------------------------------------------------------------------------
 
@@ -132,8 +114,7 @@ class Asker:
                 self._put(question)
         finally:
             with self._changed:  # if it is by a bug of ours, nothing may look live
-                self._known.gone = self._known.gone or "the page asks no more: end it, and start it again"
-                self._known.version += 1
+                self._note(gone=self._seen.gone or "the page asks no more: end it, and start it again")
             if self._line is not None:
                 self._line.close()
 
@@ -151,14 +132,14 @@ class Asker:
 
     def _due(self, question: Question) -> float:
         """As for itself; what waits longest goes first, so that none starves where the pace is slow."""
-        asked = self._known.asked.get(question)
+        asked = self._asked.get(question)
         return 0.0 if asked is None else asked + SECONDS.get(type(question), OTHER_SECONDS)
 
     def _put(self, question: Question) -> None:
         began = time.monotonic()
         with self._changed:
-            before, self._known.asked[question] = self._known.asked.get(question), began
-            self._known.asked = {one: at for one, at in self._known.asked.items() if one in self._wanted}
+            before, self._asked[question] = self._asked.get(question), began
+            self._asked = {one: at for one, at in self._asked.items() if one in self._wanted}
         try:
             value: msgspec.Struct | None
             value, error = self._answer(question), ""
@@ -171,17 +152,26 @@ class Asker:
             value, error = None, refused.message
         now = time.monotonic()
         with self._changed:
-            known = self._known
-            known.answers[question] = Answer(value, error, now)
-            known.version += 1
-            if isinstance(question, Printed):  # which tells nothing of the daemon
-                return
-            self._pace.answered(type(question).__name__, now - began, now)
-            known.heard, known.gone, known.waiting = time.time(), "", None
+            news: dict[str, Any] = {"answers": {**self._seen.answers, question: Answer(value, error)}}
+            if not isinstance(question, Printed):  # which tells nothing of the daemon
+                kind = f"{type(question).__name__} {question in FARM}"  # all machines take longer than one
+                self._pace.answered(kind, now - began, now)
+                self._waiting = None
+                news |= {"heard": time.time(), "gone": ""}
             if question == FARM[0] and before is not None:
-                known.pace = began - before
-            if isinstance(value, Agents):
-                self._history = self._history.added(value.agents, value.now)
+                news["pace"] = began - before
+            if question == FARM[1] and isinstance(value, Agents):
+                news["history"] = self._seen.history.added(value.agents, value.now)
+            if isinstance(question, StatusAsk) and question.job and self._turned(question, value):
+                for other in [one for one in self._asked if getattr(one, "job", None) == question.job]:
+                    del self._asked[other]  # all else that is shown of it is of the state before
+            self._note(**news)
+
+    def _turned(self, question: StatusAsk, value: msgspec.Struct | None) -> bool:
+        """Whether the job is in another state than when it was asked about last."""
+        before = self._seen.get(question)
+        both = [one.jobs[0].state for one in (before, value) if isinstance(one, Status) and one.jobs]
+        return len(set(both)) > 1
 
     def _answer(self, question: Question) -> msgspec.Struct:
         if isinstance(question, Printed):
@@ -189,16 +179,16 @@ class Asker:
         if self._line is None:
             self._line = ask_daemon.DaemonConnection(ask_daemon.connect(self._root))
         try:
-            return self._asked(self._line, question)
+            return self._listen(self._line, question)
         except LinkError:
             self._line.close()
             self._line = None
             raise
 
-    def _asked(self, line: ask_daemon.DaemonConnection, question: Message) -> msgspec.Struct:
+    def _listen(self, line: ask_daemon.DaemonConnection, question: Message) -> msgspec.Struct:
         line.begin(question)
         with self._changed:
-            self._known.waiting = time.monotonic()
+            self._waiting = time.monotonic()
         for _ in range(int(ANSWER_SECONDS / LISTEN_SECONDS)):
             found: Message | None = line.answered(ANSWERS[type(question)], LISTEN_SECONDS)
             if found is not None:
@@ -211,14 +201,15 @@ class Asker:
         """Nobody answers; what the file of figures has is read in the daemon's place."""
         kept = _kept(self._root, question) if isinstance(question, FiguresAsk) else None
         with self._changed:
-            known, now = self._known, time.monotonic()
-            if not known.gone:
-                known.gone_since = time.time()
-            known.gone, known.waiting = why.message, None
-            known.version += 1
+            news: dict[str, Any] = {"gone": why.message}
+            if not self._seen.gone:
+                news["gone_since"] = time.time()
             if kept is not None and kept.job is not None:
-                known.answers[question] = Answer(kept, "", now)
-            self._pace.not_before = max(self._pace.not_before, now + RETRY_SECONDS / max(1, len(self._wanted)))
+                news["answers"] = {**self._seen.answers, question: Answer(kept, "")}
+            self._waiting = None
+            self._note(**news)
+            wait = RETRY_SECONDS / max(1, len(self._wanted))
+            self._pace.not_before = max(self._pace.not_before, time.monotonic() + wait)
 
 
 def _kept(root: Root, question: FiguresAsk) -> Figures | None:

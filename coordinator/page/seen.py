@@ -24,14 +24,13 @@ class Sayings(msgspec.Struct, frozen=True):
 
 
 Question = Message | Printed
-FARM: tuple[Question, ...] = (StatusAsk(brief=True), AgentsAsk())  # what every view wants
+FARM: tuple[Question, ...] = (StatusAsk(brief=True), AgentsAsk(brief=True))  # what every view wants
 
 
 @dataclass(frozen=True)
 class Answer:
     value: msgspec.Struct | None  # None: refused, or not known
     error: str
-    at: float  # monotonic
 
 
 @dataclass(frozen=True)

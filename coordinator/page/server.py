@@ -10,7 +10,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlencode
@@ -22,17 +22,20 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response, S
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from muster.coordinator.api.figures import Figures
+from muster.coordinator.api.requests import FiguresAsk
 from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.page import metrics
 from muster.coordinator.page.asker import Asker
 from muster.coordinator.page.blocks import Block, changes, event
-from muster.coordinator.page.guard import HEADERS, Head, cookie_name, refusal
+from muster.coordinator.page.guard import HEADERS, Head, cookie_name, policy_of, refusal
 from muster.coordinator.page.markup import HERE, shell
 from muster.coordinator.page.pace import SendPace
-from muster.coordinator.page.seen import FARM, Seen
+from muster.coordinator.page.seen import FARM, Question, Seen
 from muster.coordinator.page.views import View, blocks, is_old, view_of
 from muster.jobs.common.durable import write_private
-from muster.jobs.common.errors import RefusedError
+from muster.jobs.common.errors import MusterError, RefusedError
+from muster.jobs.common.names import is_job
 
 PORT, PORTS = 8470, 10  # the first that is tried, and how many
 LOOPBACK = "127.0.0.1"
@@ -43,6 +46,7 @@ LOOK_SECONDS = 0.25  # between two looks at what the daemon said last
 AGAIN_SECONDS = 1.0  # between two drawings of a view, at least
 COMMENT_SECONDS = 10.0  # a word into a silent stream, so that who left is noticed
 SCRAPE_SECONDS = 5.0  # for what a scrape wants to know
+REPORT_SECONDS = 30.0  # for what was measured of a job
 FRESH_SECONDS = 1.0
 STATIC = {"page.js": "text/javascript", "page.css": "text/css", "icon.svg": "image/svg+xml"}
 TITLES = {"farm": "farm", "jobs": "jobs"}
@@ -62,7 +66,9 @@ class Guard:
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", []), *self._headers]
+                own = list(message.get("headers", []))
+                known = {name for name, _ in own}
+                message["headers"] = own + [one for one in self._headers if one[0] not in known]
             await send(message)
 
         if (refused := refusal(head, self._secret)) is not None:
@@ -109,7 +115,7 @@ class Pages:
 
     def __init__(self, root: Root, asker: Asker, stopping: threading.Event) -> None:
         self._farm = f"{socket.gethostname()}:{root.path}"
-        self._asker, self._stopping = asker, stopping
+        self._root, self._asker, self._stopping = root, asker, stopping
         self._streams = 0
         self._static = {name: (HERE / "static" / name).read_bytes() for name in STATIC}
 
@@ -117,6 +123,7 @@ class Pages:
         routes = [
             Route("/static/{name}", self.static),
             Route("/metrics", self.metrics),
+            Route("/job/{job}/report", self.report),
             Route("/events/{path:path}", self.events),
             Route("/{path:path}", self.page),
         ]
@@ -180,17 +187,44 @@ class Pages:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def metrics(self, _: Request) -> Response:
-        seen = await self._fresh()
+        def is_fresh(seen: Seen) -> bool:
+            return seen.status is not None and seen.agents is not None and seen.age <= FRESH_SECONDS
+
+        seen = await self._heard(FARM, SCRAPE_SECONDS, is_fresh)
         return Response(metrics.text(seen), media_type=metrics.MEDIA_TYPE)
 
-    async def _fresh(self) -> Seen:
+    async def report(self, request: Request) -> Response:
+        """What `coordinator report --html` writes, of figures that are asked for at the page's own pace."""
+        from muster.coordinator.report import gather, html
+
+        job = request.path_params["job"]
+        if not is_job(job):
+            return _nothing()
+        asked = FiguresAsk(job)
+        seen = await self._heard([asked], REPORT_SECONDS, lambda seen: asked in seen.answers)
+        figures = seen.get(asked)
+
+        def found(root: Root, job: str) -> tuple[Figures, str]:
+            if isinstance(figures, Figures) and not seen.gone:
+                return figures, ""
+            return gather.kept_figures(root, job)
+
+        def made() -> str:
+            return html.page(gather.gather(self._root, [job], None, timeline=True, figures=found))
+
+        try:
+            page = await asyncio.to_thread(made)
+        except MusterError as error:
+            return PlainTextResponse(f"{error.message}\n", 404)
+        return Response(page, media_type="text/html", headers=policy_of(html.STYLE))
+
+    async def _heard(self, questions: Sequence[Question], within: float, is_enough: Callable[[Seen], bool]) -> Seen:
         """What the daemon says now, or what it said last if it may not be asked so soon."""
-        deadline = time.monotonic() + SCRAPE_SECONDS
-        with self._asker.wanting(FARM):
+        deadline = time.monotonic() + within
+        with self._asker.wanting(questions):
             while True:
                 seen = self._asker.seen()
-                whole = seen.status is not None and seen.agents is not None and seen.age <= FRESH_SECONDS
-                if whole or seen.gone or time.monotonic() >= deadline or self._stopping.is_set():
+                if is_enough(seen) or seen.gone or time.monotonic() >= deadline or self._stopping.is_set():
                     return seen
                 await asyncio.sleep(LOOK_SECONDS / 5)
 

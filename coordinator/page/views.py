@@ -7,11 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from muster.coordinator.api.figures import Figures
-from muster.coordinator.api.requests import ExplainAgent, ExplainJob, ExplainShard, FailuresAsk, FiguresAsk, StatusAsk
-from muster.coordinator.api.status import Agents, AgentStatus, Explained, Failures, JobStatus, Status
+from muster.coordinator.api.requests import (
+    AgentsAsk,
+    ExplainAgent,
+    ExplainJob,
+    ExplainShard,
+    FailuresAsk,
+    FiguresAsk,
+    MapAsk,
+    StatusAsk,
+)
+from muster.coordinator.api.status import (
+    Agents,
+    AgentStatus,
+    Explained,
+    Failures,
+    JobStatus,
+    MapRow,
+    ShardMap,
+    Status,
+)
 from muster.coordinator.display import agents as display_agents
 from muster.coordinator.display import jobs as display_jobs
 from muster.coordinator.display.agents import compact
@@ -21,7 +40,7 @@ from muster.coordinator.page.history import MEASURES
 from muster.coordinator.page.markup import block
 from muster.coordinator.page.seen import FARM, Printed, Question, Sayings, Seen
 from muster.coordinator.report import drawing, html
-from muster.coordinator.report.markup import Markup, joined, tag
+from muster.coordinator.report.markup import Markup
 from muster.coordinator.report.measures import report_of
 from muster.coordinator.submission import eta
 from muster.jobs.common.names import is_job, is_layer, is_plain
@@ -50,6 +69,9 @@ SORTS: dict[str, Callable[[AgentStatus], Any]] = {  # of machines; the largest f
 }
 
 
+_spark = lru_cache(4096)(drawing.spark)  # its values are new less often than the numbers beside it
+
+
 @dataclass(frozen=True)
 class View:
     """What one address shows."""
@@ -67,9 +89,9 @@ class View:
         job, more = self.job, list[Question]()
         if self.kind == "job":
             more = [StatusAsk(job), FiguresAsk(job), ExplainJob(job), FailuresAsk(job, limit=FAILURES_MOST)]
-            more.append(Printed(job))
+            more += [MapAsk(job), Printed(job)]
         elif self.kind == "machine":
-            more = [ExplainAgent(self.machine)]
+            more = [ExplainAgent(self.machine), AgentsAsk(self.machine)]
         elif self.kind == "shard":
             more = [ExplainShard(job, self.layer, self.number)]
         return [*FARM, *more]
@@ -95,10 +117,10 @@ def view_of(path: str, find: str = "", sort: str = "") -> View | None:
 
 def blocks(view: View, seen: Seen, farm: str) -> list[Block]:
     """All of a view, in the order in which it is read: what is wrong before all else."""
-    made = [_top(seen, farm), _trouble(seen)]
-    if seen.status is None:
-        return [*made, block("waiting", gone=bool(seen.gone))] if view.kind != "job" else [*made, *_job(view, seen)]
-    return made + OF_KIND[view.kind](view, seen)
+    known = seen.status is not None or view.kind == "job"  # of a job the file of figures knows something, too
+    found = OF_KIND[view.kind](view, seen) if known else []
+    waiting = [] if any(one.skeleton for one in found) else [block("waiting", gone=bool(seen.gone))]
+    return [_top(seen, farm), _trouble(seen), *found, *waiting]
 
 
 def is_old(seen: Seen) -> bool:
@@ -187,7 +209,8 @@ def _jobs_table(status: Status, find: str, most: int) -> Block:
     order = sorted(status.jobs, key=lambda one: (one.state in ENDED, -one.created))
     kept = [one for one in order if find.lower() in f"{one.id} {one.kind} {one.state}".lower()]
     rows = [_job_row(one, status.now) for one in kept[:most]]
-    return block("jobs", rows=rows, more=len(kept) - most, there=len(status.jobs), find=find)
+    more = max(0, len(kept) - most) + status.left_out
+    return block("jobs", rows=rows, more=more, there=len(status.jobs), find=find)
 
 
 def _job_row(job: JobStatus, now: float) -> dict[str, Any]:
@@ -243,7 +266,7 @@ def _machine_row(seen: Seen, one: AgentStatus, now: float) -> dict[str, Any]:
         "cores": count(one.cpus),
         "busy": "-" if one.busy is None else f"{one.busy:.0%}",
         "numbers": _numbers(one),
-        "lines": [drawing.spark(seen.history.line(one.name, measure)) for measure in MEASURES],
+        "lines": [_spark(tuple(seen.history.line(one.name, measure))) for measure in MEASURES],
         "running": count(one.running),
         "done": count(one.done),
         "seen": ago(one.last_seen, now) if one.silent or one.state != "live" else "now",
@@ -274,6 +297,9 @@ def _job(view: View, seen: Seen) -> list[Block]:
         found.append(_job_facts(answer.jobs[0], answer.now))
     elif error := seen.error(StatusAsk(view.job)):
         found.append(block("missing", said=error))
+    shards = seen.get(MapAsk(view.job))
+    if isinstance(shards, ShardMap) and shards.rows:
+        found.append(_map(shards))
     measured = seen.get(FiguresAsk(view.job))
     if isinstance(measured, Figures) and measured.job is not None:
         found.append(_measured(measured))
@@ -302,8 +328,27 @@ def _measured(measured: Figures) -> Block:
     report = report_of(measured.job, measured.machines, None, timeline=True)
     parts = (("When it ran", html.when(report, False)), ("Where the time went", html.where(report)),
              ("How long a shard took", html.how_long([report])))  # fmt: skip
-    drawn = joined(html.summary(report), *(joined(tag("h2", name), part) for name, part in parts))
-    return block("measured", drawn=drawn)
+    return block("measured", id=report.job, head=html.summary(report), parts=parts)
+
+
+def _map(shards: ShardMap) -> Block:
+    """From the first shard to the last: one layer with the numbers of its shards, several with shares of each."""
+    rows = [_map_row(one) for one in shards.rows]
+    alone = shards.rows[0].shards if len(rows) == 1 else 0
+    ticks = [(i / 4, f"{alone * i // 4:,}" if alone else f"{i / 4:.0%}") for i in range(5)]
+    return block("map", drawn=drawing.strip(rows, ticks, (), "all shards of a cell are committed", "Shards"))
+
+
+def _map_row(row: MapRow) -> drawing.StripRow:
+    there = [min(row.cell, row.shards - i * row.cell) for i in range(len(row.committed))]
+    shares = [done / count for done, count in zip(row.committed, there, strict=True)]
+    return drawing.StripRow(
+        row.name,
+        [share if share == 1 else min(share, 0.89) for share in shares],  # the last shade is for all of them
+        orange=[count > 0 for count in row.running],
+        green=[count > 0 for count in row.finished],
+        failed=[count > 0 for count in row.given_up],
+    )
 
 
 def _layers(job: JobStatus) -> Block:
@@ -341,15 +386,20 @@ def _machine(view: View, seen: Seen) -> list[Block]:
     if found is None or seen.agents is None:
         return [block("missing", said=f"there is no machine {view.machine}")] if seen.agents else []
     row = _machine_row(seen, found, seen.agents.now)
+    answer = seen.get(AgentsAsk(view.machine))
+    told = answer.agents[0] if isinstance(answer, Agents) and answer.agents else found
     names = ("processor, cores in use", "memory, of its budget", "disk, its spool", "link, in", "link, out")
-    lines = [drawing.spark(seen.history.line(found.name, measure), 600, 60) for measure in MEASURES]
+    history = [seen.history.line(found.name, measure) for measure in MEASURES]
+    lines = [drawing.spark(line, 600, 60) for line in history]
     facts = [
         ("host", found.host),
         ("version", found.version),
-        ("computes as", found.fingerprint),
-        ("nodes", ", ".join(f"{name} {slots}" for name, slots in sorted(found.places.items())[:ROWS_MOST])),
+        ("computes as", told.fingerprint),
+        ("nodes", ", ".join(f"{name} {slots}" for name, slots in sorted(told.places.items())[:ROWS_MOST])),
     ]
-    made = block("machine", one=row, drawn=list(zip(names, row["numbers"], lines, strict=True)),
+    most = [max((one for one in line if one is not None), default=None) for line in history]
+    tops = ["-" if most[0] is None else f"{most[0]:.1f}", *(compact(one) for one in most[1:])]
+    made = block("machine", one=row, drawn=list(zip(names, row["numbers"], tops, lines, strict=True)),
                  facts=[(name, said) for name, said in facts if said])  # fmt: skip
     assert seen.status is not None
     jobs = [(job.id, job.state, rate) for job in seen.status.jobs for rate in job.agents

@@ -8,8 +8,11 @@ reads where style sheets are blocked; the classes `ink`, `faint` and `shade0` �
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import ceil, floor, isfinite, log10
+from typing import Any
 
+from muster.coordinator.display.tables import short
 from muster.coordinator.report.markup import Markup, joined, number, tag
 from muster.jobs.common.units import format_duration, format_size
 from muster.jobs.contract.pictures import Bars, Curves, Histogram, Parallel, Picture, Points
@@ -31,15 +34,10 @@ Scale = Callable[[float], float]
 
 def picture(what: Picture) -> Markup | None:
     """A kind's picture; None for what is a table."""
-    if isinstance(what, Curves):
-        return curves(what)
-    if isinstance(what, Histogram):
-        return histogram(what)
-    if isinstance(what, Bars):
-        return bars(what)
-    if isinstance(what, Parallel):
-        return parallel(what)
-    return None
+    drawers: dict[type, Callable[[Any], Markup]]
+    drawers = {Curves: curves, Histogram: histogram, Bars: bars, Parallel: parallel}
+    draw = drawers.get(type(what))
+    return draw(what) if draw else None
 
 
 def drawing(width: float, height: float, title: str, *content: object) -> Markup:
@@ -53,10 +51,6 @@ def drawing(width: float, height: float, title: str, *content: object) -> Markup
 def label(x: float, y: float, text: str, anchor: str = "start", colour: str = INK, **more: object) -> Markup:
     kind = "ink" if colour == INK else "faint" if colour == FAINT else None
     return tag("text", text, x=x, y=y, text_anchor=anchor, fill=colour, class_=kind, **more)
-
-
-def short(text: str, width: int = LABEL_CHARS) -> str:
-    return text if len(text) <= width else "…" + text[1 - width :]
 
 
 def line(x1: float, y1: float, x2: float, y2: float, colour: str = FAINT, **more: object) -> Markup:
@@ -173,7 +167,7 @@ def _legend(names: Sequence[str]) -> tuple[Markup, int]:
         left, top = LEFT + (i % 4) * 196, HEIGHT + 10 + 16 * (i // 4)
         drawn += [
             tag("line", x1=left, y1=top, x2=left + 24, y2=top, **_look(i)),
-            label(left + 29, top + 4, short(name)),
+            label(left + 29, top + 4, short(name, LABEL_CHARS)),
         ]
     return joined(*drawn), 8 + 16 * ceil(len(names) / 4)
 
@@ -192,7 +186,8 @@ def histogram(what: Histogram) -> Markup:
         low, high = low - 0.5, high + 0.5
     shares = len(kept) > 1
     tops = [max(count for *_, count in bars) / (sum(c for *_, c in bars) if shares else 1) for _, bars in kept]
-    x, y = _scale(low, high, LEFT, WIDTH - RIGHT, log), _scale(0, max(tops), HEIGHT - BOTTOM, TOP)
+    most = max(tops) * (1.1 if what.marks else 1.0)  # names of marks stand above all bars
+    x, y = _scale(low, high, LEFT, WIDTH - RIGHT, log), _scale(0, most, HEIGHT - BOTTOM, TOP)
     drawn = []
     for i, (_, bars_) in enumerate(kept):
         whole = sum(count for *_, count in bars_) if shares else 1
@@ -202,7 +197,8 @@ def histogram(what: Histogram) -> Markup:
     for name, value in what.marks:
         if low <= value <= high:
             drawn.append(line(x(value), TOP, x(value), HEIGHT - BOTTOM, VERMILION, stroke_dasharray="4 3"))
-            drawn.append(label(x(value) + 3, TOP + 9, name))
+            is_last = x(value) > WIDTH - RIGHT - 24
+            drawn.append(label(x(value) + (-3 if is_last else 3), TOP + 9, name, "end" if is_last else "start"))
     ticks = decades(low, high) if log else round_ticks(low, high, 8)
     counts = round_ticks(0, max(tops), 4)
     frame = _frame(x, y, ticks, counts, what.x, "share" if shares else "count", UNITS[what.unit])
@@ -308,7 +304,7 @@ def meter(parts: Sequence[tuple[float, str]], title: str, width: int = 140, heig
                role="img", class_="meter")  # fmt: skip
 
 
-# --- machines over time ---------------------------------------------------------------------------------------
+# --- machines over time, shards in their order ----------------------------------------------------------------------
 
 ROW = 17  # pixels of a machine
 STRIP_LEFT = 150
@@ -320,57 +316,70 @@ HATCH = Markup(
 )
 
 
+@dataclass(frozen=True)
 class StripRow:
-    """One machine, or a group of some, bin by bin."""
+    """One machine, or layer, or a group of some, cell by cell."""
 
-    def __init__(
-        self, name: str, levels: Sequence[float | None], paused: Sequence[bool], pulls: Sequence[bool],
-        pushes: Sequence[bool], failed: Sequence[bool], signs: Sequence[tuple[float, str]] = (),
-    ) -> None:  # fmt: skip
-        self.name = name
-        self.levels = levels  # busy of lent, 0 to 1; None where it lent nothing
-        self.paused, self.pulls, self.pushes, self.failed = paused, pulls, pushes, failed
-        self.signs = signs  # moments, in bins, of what happened to it, each with its sign
+    name: str
+    levels: Sequence[float | None]  # 0 to 1: how much of what there is; None where there is nothing
+    dotted: Sequence[bool] = ()  # of what has no level, whether it is there all the same
+    orange: Sequence[bool] = ()
+    green: Sequence[bool] = ()
+    failed: Sequence[bool] = ()
+    signs: Sequence[tuple[float, str]] = ()  # places, in cells, each with its sign
 
 
-def strip(rows: Sequence[StripRow], columns: int, seconds: float, restarts: Sequence[float], title: str) -> Markup:
-    """When each machine did what. `seconds` are those of all columns; `restarts` are in bins."""
-    if not rows or not columns:
+def strip(
+    rows: Sequence[StripRow], ticks: Sequence[tuple[float, str]], lines: Sequence[float], scale: str, title: str
+) -> Markup:
+    """Rows of cells, each shaded by its level. `ticks` and dashed `lines` stand at shares of the width; `scale` says
+    what the darkest or, in the dark, the lightest shade is."""
+    if not rows:
         return _empty(title)
-    wide = (WIDTH - STRIP_LEFT - RIGHT) / columns
-    height = ROW * len(rows)
+    space, height = WIDTH - STRIP_LEFT - RIGHT, ROW * len(rows)
     drawn: list[Markup] = [HATCH]
     runs: dict[str, list[str]] = {}
     for i, row in enumerate(rows):
-        drawn.append(label(STRIP_LEFT - 6, i * ROW + 11, short(row.name, 22), "end"))
-        _add_runs(runs, [_fill(row, column) for column in range(columns)], i * ROW + 1.0, ROW - 7.0, wide)
-        _add_runs(runs, [ORANGE if one else None for one in row.pulls], i * ROW + ROW - 5.5, 1.8, wide)
-        _add_runs(runs, [GREEN if one else None for one in row.pushes], i * ROW + ROW - 3.2, 1.8, wide)
+        top, wide = i * ROW, space / len(row.levels)
+        drawn.append(label(STRIP_LEFT - 6, top + 11, short(row.name, 22), "end"))
+        _add_runs(runs, [_fill(row, cell) for cell in range(len(row.levels))], top + 1.0, ROW - 7.0, wide)
+        _add_runs(runs, [ORANGE if one else None for one in row.orange], top + ROW - 5.5, 1.8, wide)
+        _add_runs(runs, [GREEN if one else None for one in row.green], top + ROW - 3.2, 1.8, wide)
     for fill, paths in runs.items():
-        kind = f"shade{SHADES.index(fill)}" if fill in SHADES else None
-        drawn.append(tag("path", d="".join(paths), fill=fill, class_=kind))
+        drawn.append(tag("path", d="".join(paths), fill=fill, class_=_shade(fill)))
     for i, row in enumerate(rows):
-        for column in [column for column, one in enumerate(row.failed) if one]:
-            drawn.append(label(STRIP_LEFT + (column + 0.5) * wide, i * ROW + 10, "▲", "middle", VERMILION, font_size=8))
-        for at, sign in row.signs:
-            drawn.append(label(STRIP_LEFT + at * wide, i * ROW + 10, sign, "middle", font_weight="bold"))
-    for at in restarts:
-        place = STRIP_LEFT + at * wide
+        wide = space / len(row.levels)
+        for at, sign in [*((cell + 0.5, "▲") for cell, one in enumerate(row.failed) if one), *row.signs]:
+            small: dict[str, object] = {"font_size": 8} if sign == "▲" else {"font_weight": "bold"}
+            colour = VERMILION if sign == "▲" else INK
+            drawn.append(label(STRIP_LEFT + at * wide, i * ROW + 10, sign, "middle", colour, **small))
+    for share in lines:
+        place = STRIP_LEFT + share * space
         drawn.append(line(place, 0, place, height, INK, stroke_dasharray="2 3"))
-    for tick in round_ticks(0, seconds, 6):
-        place = STRIP_LEFT + tick / seconds * wide * columns
-        drawn += [line(place, height, place, height + 4, INK), label(place, height + 16, _clock(tick), "middle")]
-    return drawing(WIDTH, height + 22, title, *drawn)
+    for share, name in ticks:
+        place = STRIP_LEFT + share * space
+        drawn += [line(place, height, place, height + 4, INK), label(place, height + 16, name, "middle")]
+    return drawing(WIDTH, height + 40, title, *drawn, _scale_of_shades(scale, height + 26))
 
 
-def _clock(seconds: float) -> str:
-    return format_duration(seconds) if seconds else "0"
+def _scale_of_shades(name: str, top: float) -> Markup:
+    boxes = [
+        tag("rect", x=STRIP_LEFT + 34 + 18 * i, y=top, width=18, height=10, fill=fill, class_=_shade(fill))
+        for i, fill in enumerate(SHADES)
+    ]
+    left = STRIP_LEFT + 40 + 18 * len(SHADES)
+    return joined(label(STRIP_LEFT, top + 9, "none"), *boxes, label(left, top + 9, name))
 
 
-def _fill(row: StripRow, column: int) -> str | None:
-    level = row.levels[column]
+def _shade(fill: str) -> str | None:
+    """What a dark page turns round."""
+    return f"shade{SHADES.index(fill)}" if fill in SHADES else None
+
+
+def _fill(row: StripRow, cell: int) -> str:
+    level = row.levels[cell]
     if level is None:
-        return "url(#paused)" if row.paused[column] else "url(#absent)"
+        return "url(#paused)" if row.dotted and row.dotted[cell] else "url(#absent)"
     return SHADES[min(len(SHADES) - 1, round(level * (len(SHADES) - 1)))]
 
 
@@ -398,10 +407,7 @@ def stacked(rows: Sequence[tuple[str, Sequence[float]]], kinds: Sequence[tuple[s
         for part, (_, fill) in zip(parts, kinds, strict=True):
             width = wide * part / whole if whole else 0.0
             if width >= 0.3:
-                drawn.append(
-                    tag("rect", x=left, y=i * ROW + 2, width=width, height=ROW - 4, fill=fill, stroke=INK,
-                        stroke_width=0.4)
-                )  # fmt: skip
+                drawn.append(_box(left, i * ROW + 2, width, ROW - 4, fill))
             if width > 34:
                 drawn.append(label(left + 3, i * ROW + 12, f"{part / whole:.0%}", colour=ink_on(fill)))
             left += width
@@ -409,15 +415,21 @@ def stacked(rows: Sequence[tuple[str, Sequence[float]]], kinds: Sequence[tuple[s
     for i, (name, fill) in enumerate(kinds):
         left, top = STRIP_LEFT + (i % 4) * 172, below + 16 * (i // 4)
         drawn += [
-            tag("rect", x=left, y=top, width=12, height=10, fill=fill, stroke=INK, stroke_width=0.4),
+            _box(left, top, 12, 10, fill),
             label(left + 17, top + 9, name),
         ]
     return drawing(WIDTH, below + 16 * ceil(len(kinds) / 4) + 4, title, *drawn)
 
 
+def _box(x: float, y: float, width: float, height: float, fill: str) -> Markup:
+    """The lightest shade is turned round in the dark, and what stands on it."""
+    kind = _shade(fill) if fill == SHADES[0] else None
+    return tag("rect", x=x, y=y, width=width, height=height, fill=fill, stroke=FAINT, stroke_width=0.5, class_=kind)
+
+
 def ink_on(fill: str) -> str:
     """Black or white, whichever can be read there."""
-    if not fill.startswith("#"):
+    if not fill.startswith("#") or fill == SHADES[0]:
         return INK
     parts = [int(fill[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]

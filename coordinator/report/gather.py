@@ -6,7 +6,8 @@ Reads only. Imports numpy no sooner than a kind asks for it.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,14 @@ from muster.coordinator.report.measures import report_of
 from muster.coordinator.report.values import JobReport
 from muster.coordinator.submission.reuse import stored_plan
 from muster.jobs.common.errors import LinkError, MusterError, NoDaemonError, NotFoundError, UsageError
+from muster.jobs.common.hashing import of_bytes
 from muster.jobs.contract.kind import JobPlace, KindReport
 from muster.jobs.contract.plan import Plan, total_shards
 from muster.jobs.kinds import registry
 
 NO_FIGURES = "nothing was measured of it: it ran before figures were kept, or figures.sqlite was deleted"
 SERVED_ELSEWHERE = "no coordinator serves the root: this is what its figures.sqlite had last"
+FindFigures = Callable[[Root, str], tuple[Figures, str]]  # of a job, with a note on them
 LAYERS_SHOWN = 40
 TEXT_BYTES = 64 << 10  # of a job file
 
@@ -70,14 +73,16 @@ class Gathered:
     why_not: str = ""  # why there is not
 
 
-def gather(root: Root, named: Sequence[str], target: float | None, timeline: bool) -> Gathered:
-    """A UsageError where jobs are of different kinds."""
+def gather(
+    root: Root, named: Sequence[str], target: float | None, timeline: bool, figures: FindFigures | None = None
+) -> Gathered:
+    """A UsageError where jobs are of different kinds. `figures`: who knows what was measured, where not as ever."""
     jobs = list(dict.fromkeys(roots.resolve_job(root, job) for job in named))
     plans = {job: stored_plan(root, job) for job in jobs}
     kinds = sorted({plan.work.kind for plan in plans.values()})
     if len(kinds) > 1:
         raise UsageError(f"jobs of different kinds: {', '.join(kinds)}", "name jobs of one kind")
-    reports = [_measured(root, job, plans[job], timeline) for job in jobs]
+    reports = [_measured(root, job, plans[job], timeline, figures or figures_of) for job in jobs]
     own, why_not = _own(root, kinds[0], jobs, target)
     if own is not None:
         for report, value in zip(reports, own.values, strict=True):
@@ -106,8 +111,8 @@ def _own(root: Root, kind: str, jobs: Sequence[str], target: float | None) -> tu
 # --- what was measured ----------------------------------------------------------------------------------------
 
 
-def _measured(root: Root, job: str, plan: Plan, timeline: bool) -> JobReport:
-    figures, note = figures_of(root, job)
+def _measured(root: Root, job: str, plan: Plan, timeline: bool, find: FindFigures) -> JobReport:
+    figures, note = find(root, job)
     notes = [note] if note else []
     record = figures.job or JobFiguresKept(job, plan.work.kind, state="unknown", created=_created(root, job))
     if figures.job is None:
@@ -125,7 +130,11 @@ def figures_of(root: Root, job: str) -> tuple[Figures, str]:
     try:
         return ask_daemon.ask(root, FiguresAsk(job), Figures), ""
     except (NoDaemonError, LinkError):
-        pass
+        return kept_figures(root, job)
+
+
+def kept_figures(root: Root, job: str) -> tuple[Figures, str]:
+    """What the daemon wrote last, and that this is so."""
     found = figures_file.read(root.figures, job)
     machines: list[MachineFigures] = found[1] if found else []
     return Figures(found[0] if found else None, machines), SERVED_ELSEWHERE
@@ -144,8 +153,8 @@ def _created(root: Root, job: str) -> float:
 def _made(root: Root, job: str, plan: Plan) -> Made:
     layers = [LayerMade(layer.name, layer.digest, layer.count, layer.rows) for layer in plan.layers[:LAYERS_SHOWN]]
     return Made(
-        job_file=_text(root.job(job).job_file),
-        plan=_digest(root.job(job).plan),
+        job_file=_bytes(root.job(job).job_file, TEXT_BYTES).decode(errors="replace"),
+        plan=of_bytes(written) if (written := _bytes(root.job(job).plan)) else "",
         kind=plan.work.kind,
         kernel=plan.work.kernel,
         params=msgspec.json.encode(plan.work.params).decode(),
@@ -156,21 +165,11 @@ def _made(root: Root, job: str, plan: Plan) -> Made:
     )
 
 
-def _text(path: Path) -> str:
-    try:
-        with path.open(errors="replace") as file:
-            return file.read(TEXT_BYTES)
-    except OSError:
-        return ""
-
-
-def _digest(path: Path) -> str:
-    from muster.jobs.common.hashing import of_bytes
-
-    try:
-        return of_bytes(path.read_bytes())
-    except OSError:
-        return ""
+def _bytes(path: Path, most: int = -1) -> bytes:
+    """Nothing of a file that cannot be read."""
+    with suppress(OSError), path.open("rb") as file:
+        return file.read(most)
+    return b""
 
 
 def _fingerprints(result: Path, layers: Sequence[str]) -> list[str]:

@@ -22,6 +22,7 @@ from muster.jobs.contract.pictures import Histogram, TextTable
 ROWS_MOST = 40  # of a strip: beyond it neighbours by name share one
 TABLE_MOST = 60  # rows of a table
 EVENTS_SHOWN = 100
+ATTEMPTS_MOST = 6  # columns
 BARS = 4  # of a histogram, to each doubling
 EVIDENCE_CHARS = 8_000
 GLYPHS = {
@@ -37,7 +38,7 @@ GLYPHS = {
 SIGNS = {"joined": "▸", "left": "◂", "gone": "✕"}
 KINDS = (
     ("busy", "#3182bd"), ("wasted", VERMILION), ("waiting for inputs", ORANGE), ("no room on its disk", PINK),
-    ("held back for memory", GREEN), ("cut off", "url(#absent)"), ("starting", SKY), ("no work", "#eef3f8"),
+    ("held back for memory", GREEN), ("cut off", "url(#absent)"), ("starting", SKY), ("no work", drawing.SHADES[0]),
 )  # fmt: skip
 STYLE = """
 :root { color-scheme: light dark }
@@ -89,6 +90,7 @@ def page(gathered: Gathered) -> str:
         *(where(one) for one in reports),
         tag("h2", "3 How long a shard took"),
         how_long(reports),
+        *(_attempts(one) for one in reports),
         tag("h2", "4 Memory"),
         *(_memory(one) for one in reports),
         tag("h2", "5 Links and disks"),
@@ -176,18 +178,18 @@ def when(report: JobReport, named: bool) -> Markup:
     timeline = report.timeline
     if timeline is None or not timeline.columns:
         return tag("p", f"{report.job}: nothing has run yet", class_="faint")
-    rows = _strip_rows(report, timeline)
-    restarts = [
-        (event.at - timeline.begin) / timeline.width
-        for event in report.events
-        if event.what == "restart" and event.at >= timeline.begin
-    ]
+    seconds = timeline.columns * timeline.width
+    restarts = [event.at - timeline.begin for event in report.events if event.what == "restart"]
     picture = drawing.strip(
-        rows, timeline.columns, timeline.columns * timeline.width, restarts, f"{report.job}: when its machines ran"
+        _strip_rows(report, timeline),
+        [(tick / seconds, format_duration(tick) if tick else "0") for tick in drawing.round_ticks(0, seconds, 6)],
+        [at / seconds for at in restarts if 0 <= at <= seconds],
+        "all lent cores ran shards",
+        f"{report.job}: when its machines ran",
     )
     legend = (
-        "the darker, the more of the cores that were lent ran shards; orange below: inputs came, green: results went; "
-        "dotted: paused, hatched: away; ▲ failures, ▸ joined, ◂ left, ✕ lost; dashed: the coordinator started again"
+        "orange below: inputs came, green: results went; dotted: paused, hatched: away; "
+        "▲ failures, ▸ joined, ◂ left, ✕ lost; dashed: the coordinator started again"
     )
     head = [tag("h3", report.job)] if named else []
     return joined(*head, picture, tag("p", legend, class_="faint"))
@@ -240,16 +242,11 @@ def where(report: JobReport) -> Markup:
             "-" if one.cores is None else str(one.cores),
             terminal.share(one.share),
             *(_core_seconds(value) for value in (one.offered, one.busy, one.wasted, one.elsewhere, one.paused)),
-            f"{one.committed:,}",
-            f"{one.failed:,}",
-            f"{one.lost:,}",
         )
         for one in sorted(report.fairness.machines, key=lambda one: one.name)
     ]
-    header = (
-        "machine", "cores", "share", "offered", "busy", "wasted", "elsewhere", "paused", "shards", "failed", "lost",
-    )  # fmt: skip
-    return joined(picture, table(header, rows, ".rrrrrrrrrr"))
+    header = ("machine", "cores", "share", "offered", "busy", "wasted", "elsewhere", "paused")
+    return joined(picture, table(header, rows, ".rrrrrrr"))
 
 
 def _core_seconds(value: float | None) -> str:
@@ -261,6 +258,7 @@ def _core_seconds(value: float | None) -> str:
 
 def how_long(reports: Sequence[JobReport]) -> Markup:
     shard = reports[0].response.shard
+    done = [(one.job, one.response.done) for one in reports if one.response.done]
     marks = [(name, value) for name, value in (("p50", shard.p50), ("p95", shard.p95), ("p99", shard.p99)) if value]
     picture = drawing.histogram(
         Histogram(
@@ -277,15 +275,29 @@ def how_long(reports: Sequence[JobReport]) -> Markup:
         for report in reports
         for one in report.response.slowest
     ]
+    took = [(one.job, one.response.shard) for one in reports] + [(f"{job}, made to done", one) for job, one in done]
     rows = [
-        (one.job, f"{one.response.shard.count:,}",
-         *(terminal.seconds(getattr(one.response.shard, name)) for name in ("mean", "p50", "p95", "p99", "max")))
-        for one in reports
-    ]  # fmt: skip
+        (name, f"{one.count:,}", *(terminal.seconds(value) for value in (one.mean, one.p50, one.p95, one.p99, one.max)))
+        for name, one in took
+    ]
     tables = [table(("job", "shards", "mean", "p50", "p95", "p99", "max"), rows, ".rrrrrr")]
     if slowest:
         tables += [tag("h3", "The slowest"), table(("shard", "machine", "took"), slowest, "..r")]
     return joined(picture, *tables)
+
+
+def _attempts(report: JobReport) -> Markup:
+    """Shards by attempt and machine."""
+    machines = sorted(report.fairness.machines, key=lambda one: one.name)
+    seen = sorted({attempt for one in machines for attempt, _ in one.attempts})[:ATTEMPTS_MOST]
+    kills = {one.name: one.kills for one in report.memory.machines}
+    rows = [
+        (one.name, f"{one.committed:,}", *(f"{dict(one.attempts).get(attempt, 0):,}" for attempt in seen),
+         f"{one.failed:,}", f"{one.lost:,}", f"{kills[one.name]:,}")
+        for one in machines
+    ]  # fmt: skip
+    header = ("machine", "committed", *(f"by attempt {one}" for one in seen), "failed", "lost", "ended for memory")
+    return joined(tag("h3", f"{report.job}: by attempt and machine"), table(header, rows, "." + "r" * len(header)))
 
 
 def _bars(spread: Sequence[tuple[float, int]]) -> list[tuple[float, float, int]]:
@@ -310,15 +322,15 @@ def _memory(report: JobReport) -> Markup:
     asked = report.memory.asked
     picture = drawing.budgets(bars, float(asked) if asked else None, f"{report.job}: memory against its budget")
     rows = [
-        (one.name, terminal.size(one.peak), terminal.size(one.budget), terminal.size(one.shard_peak), f"{one.kills:,}")
+        (one.name, terminal.size(one.peak), terminal.size(one.budget), terminal.size(one.shard_peak))
         for one in machines
     ]
     said = f"a shard: p50 {terminal.size(report.memory.p50)}, p95 {terminal.size(report.memory.p95)}, at most "
     said += f"{terminal.size(report.memory.max)}; the job file asks for {terminal.size(asked) if asked else 'nothing'}"
-    header = ("machine", "at most", "budget", "largest shard", "ended for memory")
+    header = ("machine", "at most", "budget", "largest shard")
     spread = [(report.job, _bars(report.memory.spread))]
     shards = Histogram("Memory of a shard", "bytes, on a logarithmic axis", spread, True, (), "bytes")
-    return joined(picture, tag("p", said), drawing.histogram(shards), table(header, rows, ".rrrr"))
+    return joined(picture, tag("p", said), drawing.histogram(shards), table(header, rows, ".rrr"))
 
 
 def _links(report: JobReport) -> Markup:

@@ -15,7 +15,7 @@ from tests.support.chromium import Tab, tab
 from tests.support.farm import FarmHarness, arrays, running, until
 from tests.support.page import PageReader, page_of
 
-SHARDS, ROWS = 48, 4
+SHARDS, ROWS = 72, 4
 ARTEFACTS = "MUSTER_SCREENSHOTS"  # a folder in which they are kept to be looked at
 NAP = "import time\n\ndef nap(rows):\n    print('napping')\n    time.sleep(0.4)\n    return rows\n"
 BAD = "def work(rows):\n    raise ValueError('<script>alert(7)</script> row 7')\n"
@@ -46,13 +46,23 @@ def check(browser: Tab, page: PageReader) -> None:
     assert wide <= 1280, f"the page is {wide} wide"
 
 
+def each_view(browser: Tab, page: PageReader, job: str, *words: str) -> None:
+    """All of them open, whatever state the farm is in; the job's has these words, its shard's the first of them."""
+    of_job = {f"/job/{job}": words, f"/shard/{job}/a/0": words[:1]}
+    for path, said in {**of_job, "/": ("Jobs",), "/jobs": ("Jobs",), "/machine/lab1": ("lab1",)}.items():
+        browser.open(f"http://127.0.0.1:{page.port}{path}")
+        browser.until(*said)
+        check(browser, page)
+
+
 def test_every_view_in_a_browser(farm: FarmHarness, tmp_path: Path) -> None:
     with page_of(farm) as page, tab(tmp_path) as browser:
         browser.open(page.url)
         browser.until("no jobs yet", "no machines yet")
         assert page.secret not in browser.run("location.href")
         picture(browser, "empty", tmp_path)
-        check(browser, page)
+        each_view(browser, page, "none.1", "there is no job none.1")
+        browser.open(page.url)
 
         farm.join("lab1", "--cpus", "2")
         browser.until("lab1", "● live")
@@ -61,7 +71,9 @@ def test_every_view_in_a_browser(farm: FarmHarness, tmp_path: Path) -> None:
         browser.until(job, "▶ running", f"/{SHARDS}")
         until(lambda: farm.status(job).totals.committed, "a commit")
         picture(browser, "farm", tmp_path)
-        check(browser, page)
+        each_view(browser, page, job, job, "running", "Shards in their order", "When it ran")
+        browser.open(f"http://127.0.0.1:{page.port}/")
+        browser.until(job)
 
         browser.key("j")
         browser.key("Enter")
@@ -81,13 +93,17 @@ def test_every_view_in_a_browser(farm: FarmHarness, tmp_path: Path) -> None:
         browser.key("u")
         browser.until(f"{halted} is halted", f"coordinator logs {halted}", "! halted")
         picture(browser, "halted", tmp_path)
-        browser.open(f"http://127.0.0.1:{page.port}/job/{halted}")
-        browser.until("<script>alert(7)</script> row 7", "Traceback")
-        for path, words in ((f"/shard/{halted}/a/0", "its job"), ("/machine/lab1", "memory, of its budget")):
-            browser.open(f"http://127.0.0.1:{page.port}{path}")
-            browser.until(words)
-            check(browser, page)
+        each_view(browser, page, halted, halted, "! halted", "<script>alert(7)</script> row 7", "Traceback")
+        browser.open(f"http://127.0.0.1:{page.port}/shard/{halted}/a/0")
+        browser.until("its job")
+        picture(browser, "shard", tmp_path)
+        browser.open(f"http://127.0.0.1:{page.port}/machine/lab1")
+        browser.until("memory, of its budget")
         picture(browser, "machine", tmp_path)
+        browser.open(f"http://127.0.0.1:{page.port}/job/{job}/report")
+        browser.until("1 When it ran", f"{SHARDS} of {SHARDS} shards", "by attempt and machine")
+        assert browser.run("getComputedStyle(document.querySelector('.tile')).borderTopWidth") == "1px"
+        check(browser, page)
 
         browser.open(f"http://127.0.0.1:{page.port}/?find=naps&sort=busy")
         browser.until(job, "no machine is called so: naps")
@@ -99,6 +115,9 @@ def test_every_view_in_a_browser(farm: FarmHarness, tmp_path: Path) -> None:
         browser.until("no coordinator since", job)
         assert "old" in browser.run("document.body.className")
         picture(browser, "gone", tmp_path)
+        each_view(browser, page, job, "no coordinator since", f"{SHARDS} of {SHARDS} shards")
+        browser.open(f"http://127.0.0.1:{page.port}/")
+        browser.until("no coordinator since", job)
         farm.start()
         until(lambda: "no coordinator" not in browser.text, "the coordinator to be back on the page")
         until(lambda: "old" not in browser.run("document.body.className"), "its numbers to count again")

@@ -13,6 +13,7 @@ import pytest
 
 from muster.coordinator.api.requests import StatusAsk
 from muster.coordinator.api.status import Status
+from muster.jobs.common.units import format_size
 from tests.support.farm import FarmHarness, arrays, command_line, running, until
 from tests.support.page import PageReader, page_of
 from tests.support.sshd import HOST, Sshd
@@ -60,7 +61,7 @@ def test_each_view_has_the_numbers_of_status(farm: FarmHarness, page: PageReader
     for stream in (farms, jobs):
         stream.until(counts, "100%", "✓ complete")
     one.until(f"{counts} committed (100%)", "✓ complete", f"{said['layers_merged']}/{said['layers_total']} merged")
-    one.until(f"{SHARDS} of {SHARDS} shards", "When it ran")  # of the measures, which come by themselves
+    one.until(f"{SHARDS} of {SHARDS} shards", "When it ran", "in their order")  # what comes by itself
     assert "lab1" in farms.until("lab1") and farms.old is False
     for stream in (farms, jobs, one):
         stream.close()
@@ -71,6 +72,29 @@ def test_each_view_has_the_numbers_of_status(farm: FarmHarness, page: PageReader
     shard.until(f"{job}/a/3", "committed, computed by lab1")
     machine.close()
     shard.close()
+
+
+def test_a_jobs_report_is_served_as_it_is_written_to_a_file(farm: FarmHarness, page: PageReader) -> None:
+    job = farm.submit(arrays(rows=SHARDS * ROWS), shard_rows=ROWS, name="told")
+    farm.wait(job)
+    (said,) = json.loads(farm.coordinator("report", job, "--json").stdout)["jobs"]
+    code, headers, shown = page.get(f"/job/{job}/report")
+    assert code == 200 and "8 How it was made" in shown and f"{SHARDS} of {SHARDS} shards" in shown
+    assert format_size(said["bandwidth"]["committed_bytes"]) in shown
+    assert "sha256-" in headers["content-security-policy"]
+    assert page.get("/job/none.1/report")[0] == 404 and page.get("/job/x/report")[0] == 404
+    assert page.get(f"/job/{job}/report", Host=f"127.0.0.1:{page.port}")[0] == 403
+
+
+def test_a_job_that_is_removed_meanwhile_is_said_to_be_gone(farm: FarmHarness, page: PageReader) -> None:
+    job = farm.submit(arrays(rows=ROWS), shard_rows=ROWS, name="short")
+    stream = page.stream(f"/job/{job}")
+    stream.until(job, f"coordinator report {job}")
+    farm.wait(job)
+    assert farm.coordinator("rm", job).returncode == 0
+    stream.until("all of the farm", f"there is no job {job}")
+    assert page.get(f"/job/{job}/report")[0] == 404
+    stream.close()
 
 
 def test_a_stream_stays_small(farm: FarmHarness, page: PageReader) -> None:
@@ -186,6 +210,7 @@ def test_it_outlives_the_coordinator(tmp_path: Path) -> None:
         assert stream.old is True
         details.until("no coordinator since", f"{SHARDS} of {SHARDS} shards")
         assert "muster_up 0" in page.get("/metrics")[2]
+        assert f"{SHARDS} of {SHARDS} shards" in page.get(f"/job/{job}/report")[2]
         fresh = page.stream(f"/job/{job}")
         fresh.until("no coordinator since", f"{SHARDS} of {SHARDS} shards")  # of figures.sqlite, or of what was heard
         farm.start()

@@ -82,6 +82,8 @@ TAGS = {
     "CommitsAsk": "commitsask",
     "ManifestsAsk": "manifestsask",
     "FiguresAsk": "figuresask",
+    "MapAsk": "mapask",
+    "ShardMap": "shardmap",
     "Figures": "figures",
     "DriveOpen": "driveopen",
     "DriveWait": "drivewait",

@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.responses import PlainTextResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from muster.coordinator.api.requests import StatusAsk
+from muster.coordinator.api.status import JobStatus, Status, Tally
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.page.asker import Asker
-from muster.coordinator.page.guard import cookie_name
-from muster.coordinator.page.seen import FARM, Printed
+from muster.coordinator.page.guard import cookie_name, policy_of
+from muster.coordinator.page.seen import FARM, Answer, Printed
 from muster.coordinator.page.server import LOOPBACK, PORT, Guard, head_of, listen
 from muster.jobs.common.errors import RefusedError
+from muster.jobs.contract.states import JobState
 from tests.support.farm import until
 
 SECRET = "s" * 32
@@ -82,6 +87,24 @@ def test_what_is_refused_reaches_nothing(asked: dict[str, Any], status: int) -> 
     assert headers["x-content-type-options"] == "nosniff" and "default-src 'none'" in headers["content-security-policy"]
 
 
+def test_a_report_has_a_policy_for_its_own_style_alone() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await PlainTextResponse("x", headers=policy_of("p { }"))(scope, receive, send)
+
+    said: list[Message] = []
+
+    async def send(message: Message) -> None:
+        said.append(message)
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    asyncio.run(Guard(app, SECRET)(scope(authorization=f"Bearer {SECRET}"), receive, send))
+    (policy,) = [value.decode() for name, value in said[0]["headers"] if name == b"content-security-policy"]
+    assert "default-src 'none'" in policy and "style-src 'sha256-" in policy and "script" not in policy
+    assert b"nosniff" in [value for _, value in said[0]["headers"]]
+
+
 def test_a_header_that_comes_twice_counts_as_none() -> None:
     asked = scope()
     asked["headers"] += [(b"host", b"127.0.0.1")]
@@ -118,6 +141,17 @@ def test_an_absent_daemon_is_gone_until_it_answers(tmp_path: Path) -> None:
         assert asker.seen().get(Printed("a.1")) is None, "nobody wants it any more"
     finally:
         asker.close()
+
+
+def test_a_job_that_is_in_another_state_is_told_from_one_that_goes_on(tmp_path: Path) -> None:
+    def status(state: JobState) -> Status:
+        return Status(0.0, "", 0, [JobStatus("a.1", "map", state, "", 1, 0.0, None, None, Tally(), 0)])
+
+    asker, asked = Asker(roots.prepare(tmp_path / "root")), StatusAsk("a.1")
+    assert not asker._turned(asked, status("running")), "nothing was known before"
+    asker._seen = replace(asker._seen, answers={asked: Answer(status("running"), "")})
+    assert not asker._turned(asked, status("running")) and not asker._turned(asked, None)
+    assert asker._turned(asked, status("complete"))
 
 
 def test_nobody_looks_and_nothing_is_asked(tmp_path: Path) -> None:

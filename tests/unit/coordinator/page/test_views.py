@@ -12,7 +12,15 @@ import msgspec
 import pytest
 
 from muster.coordinator.api.figures import Figures, JobFiguresKept, MachineFigures, Trouble
-from muster.coordinator.api.requests import ExplainJob, ExplainShard, FailuresAsk, FiguresAsk, StatusAsk
+from muster.coordinator.api.requests import (
+    AgentsAsk,
+    ExplainJob,
+    ExplainShard,
+    FailuresAsk,
+    FiguresAsk,
+    MapAsk,
+    StatusAsk,
+)
 from muster.coordinator.api.status import (
     AgentRate,
     Agents,
@@ -23,6 +31,8 @@ from muster.coordinator.api.status import (
     Happening,
     JobStatus,
     LayerStatus,
+    MapRow,
+    ShardMap,
     Status,
     Tally,
 )
@@ -59,14 +69,14 @@ def job(name: str = "weights.1", agents: int = 3, **more: object) -> JobStatus:
 
 def seen(agents: list[AgentStatus], jobs: list[JobStatus], version: int = 1) -> Seen:
     answers: dict[Question, Answer] = {
-        FARM[0]: Answer(Status(NOW, "0.1.0", len(agents), jobs), "", 0.0),
-        FARM[1]: Answer(Agents(NOW, agents), "", 0.0),
+        FARM[0]: Answer(Status(NOW, "0.1.0", len(agents), jobs), ""),
+        FARM[1]: Answer(Agents(NOW, agents), ""),
     }
     return Seen(version, answers, History().added(agents, NOW), heard=NOW)
 
 
 def adding(to: Seen, question: Question, value: msgspec.Struct) -> Seen:
-    return replace(to, answers={**to.answers, question: Answer(value, "", 0.0)})
+    return replace(to, answers={**to.answers, question: Answer(value, "")})
 
 
 def whole(of: Seen, hostile: str = "x") -> Seen:
@@ -74,6 +84,8 @@ def whole(of: Seen, hostile: str = "x") -> Seen:
     found = adding(of, StatusAsk("weights.1"), Status(NOW, "0.1.0", 1, [job()]))
     failure = FailureRecord("fc", 3, 1, 2, hostile, NOW, "exception", hostile, hostile, 1.0, 1, True)
     found = adding(found, FailuresAsk("weights.1", limit=FAILURES_MOST), Failures(70, [failure] * FAILURES_MOST))
+    layer = MapRow(hostile, 12_000, 6_000, [6_000, 2_211], [0, 3], [0, 20], [0, 66])
+    found = adding(found, MapAsk("weights.1"), ShardMap([layer]))
     found = adding(found, ExplainJob("weights.1"), Explained("weights.1", [hostile]))
     found = adding(found, Printed("weights.1"), Sayings([Saying(NOW, hostile, "fc", 3, 1, 1, hostile)]))
     trouble = Trouble("exception", hostile, 70, NOW, NOW, [hostile], "fc", 3, hostile)
@@ -127,6 +139,39 @@ def test_numbers_of_a_job_are_those_of_its_status() -> None:
     assert "8,211/12,000" in text(View("farm"), of) and "68%" in text(View("farm"), of)
     page = text(View("job", job="weights.1"), of)
     assert "8,211/12,000 committed (68%)" in page and "3 finished, 20 running, 3,700 pending, 66 given up" in page
+
+
+def test_a_jobs_page_has_its_map_and_leads_to_its_report() -> None:
+    of = whole(seen([machine(1, random.Random(1))], [job()]))
+    page = shown(View("job", job="weights.1"), of)
+    assert 'href="/job/weights.1/report"' in page
+    (drawn,) = [block for block in blocks(View("job", job="weights.1"), of, "") if block.name == "map"]
+    (picture,) = drawn.cells
+    assert picture.count("▲") == 1 and ">6,000<" in picture
+    several = ShardMap([MapRow(f"L{i}", 10, 1, [1] * 10, [0] * 10, [0] * 10, [0] * 10) for i in range(3)])
+    page = text(View("job", job="weights.1"), adding(of, MapAsk("weights.1"), several))
+    assert "L0" in page and "L2" in page and "75%" in page
+
+
+def test_only_a_cell_of_which_all_is_committed_has_the_last_shade() -> None:
+    for committed, is_full in (([999, 1], False), ([1000, 1], True)):
+        row = MapRow("fc", 2_000, 1_000, committed, [0, 0], [0, 0], [0, 0])
+        page = shown(View("job", job="weights.1"), adding(seen([], [job()]), MapAsk("weights.1"), ShardMap([row])))
+        assert bool(re.search('<path [^>]*class="shade5"', page)) is is_full
+
+
+def test_older_jobs_are_counted_though_they_were_not_told() -> None:
+    of = adding(seen([], [job()]), FARM[0], Status(NOW, "0.1.0", 0, [job()], left_out=4_000))
+    assert "and 4,000 more jobs" in text(View("farm"), of)
+
+
+def test_a_machines_page_asks_for_all_of_that_one() -> None:
+    brief = machine(1, random.Random(1))
+    full = msgspec.structs.replace(brief, fingerprint="AVX-512", places={"node7": 3})
+    of = adding(seen([brief], []), AgentsAsk("lab0001"), Agents(NOW, [full]))
+    assert AgentsAsk("lab0001") in View("machine", machine="lab0001").questions()
+    page = text(View("machine", machine="lab0001"), of)
+    assert "AVX-512" in page and "node7 3" in page
 
 
 def test_what_is_wrong_stands_at_the_top() -> None:

@@ -73,6 +73,33 @@ def test_the_measures_of_a_ledger_made_by_hand() -> None:
     assert found.timeline is not None and sum(found.timeline.machines[0].busy) == pytest.approx(90)
 
 
+def test_shards_by_attempt_and_machine_add_up() -> None:
+    found = report_of(record(), [machine("lab1", later={2: 3, 4: 1}, failed=5), machine("lab2")], None, False)
+    assert [one.attempts for one in found.fairness.machines] == [[(1, 46), (2, 3), (4, 1)], [(1, 50)]]
+    page = html.page(gathered(found))
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", page[page.index("by attempt and machine") :])
+    assert cells[:8] == ["lab1", "50", "46", "3", "1", "5", "0", "0"]
+
+
+def test_of_shards_that_a_driver_made_it_is_said_how_long_they_took_to_be_done() -> None:
+    found = report_of(record(waits={0: 50, 16: 49, 64: 1}), [machine("lab1")], None, False)
+    done = found.response.done
+    assert done is not None and (done.count, done.p50, done.p95, done.max) == (100, 1.0, 2.0, 16.0)
+    assert "made to done: p50 1.0 s, p95 2.0 s" in terminal.text(gathered(found))
+    assert "weights.1, made to done" in html.page(gathered(found))
+    assert report_of(record(), [], None, False).response.done is None
+
+
+def test_a_strip_is_as_wide_for_few_cells_as_for_many() -> None:
+    few = drawing.StripRow("few", [0.0, None, 1.0], failed=[False, False, True])
+    rows = [few, drawing.StripRow("many", [0.5] * 240)]
+    drawn = drawing.strip(rows, [(0.0, "0"), (1.0, "all")], [0.5], "all of it", "t")
+    ElementTree.fromstring(drawn)
+    ends = [float(left) + float(wide) for left, wide in re.findall(r"M([\d.]+) [\d.]+h([\d.]+)v", drawn)]
+    assert max(ends) == pytest.approx(drawing.WIDTH - drawing.RIGHT, abs=0.1)
+    assert drawn.count("▲") == 1 and "all of it" in drawn
+
+
 def test_of_an_older_agent_nothing_is_made_up() -> None:
     found = report_of(record(), [MachineFigures("old", committed=100)], None, False)
     assert found.fairness.jain is None and found.fairness.machines[0].busy is None

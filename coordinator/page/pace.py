@@ -13,8 +13,8 @@ from statistics import median
 
 SHARE = 0.005  # of the daemon's time, for answers
 SAMPLES = 5  # of one kind of question; their median is what it costs: one of them may have waited for anything
-HASTY_SECONDS = 10.0  # the longest wait before there are as many
 CREDIT_SECONDS = 6.0  # of asking nothing, which the next questions may use up: who opens a page sees it at once
+HASTY_SECONDS = CREDIT_SECONDS  # the longest wait before there are as many samples: the second question is put at once
 BYTES_PER_SECOND = 16_000  # to one browser, on average
 FIRST_BYTES = 32_000  # that the first view counts at most
 

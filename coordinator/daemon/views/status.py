@@ -197,13 +197,16 @@ def _rates(engine: Engine, job: s.Job, live: LiveJob, obstacles: Obstacles) -> l
 
 def _rate(engine: Engine, job: s.Job, name: str, done: ShardsDone, obstacle: s.Obstacle | None) -> AgentRate:
     agent = engine.state.agents.get(name)
-    mine = [h for h in agent.holdings.values() if h.job == job.id] if agent else []
+    running = finished = 0
+    for holding in agent.holdings.values() if agent else ():
+        if holding.job == job.id:
+            running, finished = running + len(holding.open), finished + len(holding.finished)
     rate = AgentRate(
         name=name,
         live=agent is not None and agent.takes_work and obstacle is None,
         slots=agent.slots(job) if agent and agent.present else 0,
-        running=sum(len(holding.open) for holding in mine),
-        finished=sum(len(holding.finished) for holding in mine),
+        running=running,
+        finished=finished,
         shards=done.shards,
         rows=done.rows,
         bytes_in=done.bytes_in,
@@ -241,19 +244,19 @@ def notes_of(engine: Engine, job: s.Job, obstacles: Obstacles, machines: bool = 
 
 def _machine_notes(engine: Engine, job: s.Job, obstacles: Obstacles, machines: bool) -> list[str]:
     """Of those that are here: why nothing of the job runs on them, or not all that could."""
-    state = engine.state
-    silent = (agent for agent in state.present_agents() if state.is_silent(agent))
+    state, present = engine.state, list(engine.state.present_agents())
+    silent = (agent for agent in present if state.is_silent(agent))
     notes = [_silent_line(agent, held) for agent in silent if (held := _held(agent, job))][:5]
-    told = ((agent.name, engine.sessions.agents[agent.name].narrowed.get(job.id)) for agent in state.present_agents())
+    told = ((agent.name, engine.sessions.agents[agent.name].narrowed.get(job.id)) for agent in present)
     notes += [f"{name}: {why}" for name, why in told if why][:5]
-    slow = sorted((agent for agent in state.present_agents() if agent.is_left_out(job.id)), key=lambda one: one.name)
+    slow = sorted((agent for agent in present if agent.is_left_out(job.id)), key=lambda one: one.name)
     notes += [f"{agent.name} is {left_out_line(agent, job)}" for agent in slow if machines][:5]
     if all(obstacles.values()):
         notes += [f"{name} {why}" for name, why in sorted(obstacles.items()) if machines][:5]
-    elif all(agent.paused for agent in state.present_agents()):
-        notes += [f"{agent.name} is {engine.sessions.agents[agent.name].note}" for agent in state.present_agents()][:5]
+    elif all(agent.paused for agent in present):
+        notes += [f"{agent.name} is {engine.sessions.agents[agent.name].note}" for agent in present][:5]
     elif not any(layer.holdings for layer in job.opened):
-        idle = ((agent.name, agent.idle_because) for agent in state.present_agents())
+        idle = ((agent.name, agent.idle_because) for agent in present)
         short = [(name, str(why)) for name, why in idle if why and (why.code, why.job) == ("room", job.id)]
         notes += [f"{name} is idle: {why}" for name, why in sorted(short)][:5]
     return notes

@@ -68,6 +68,16 @@ class Result(Mapping[str, Mapping[str, Values]]):
             raise UsageError("files are not an array", "result[LAYER][OUTPUT][NAME] is the path of one")
         return found
 
+    def dataframe(self, layer: str | None = None) -> Any:
+        """A `pandas.DataFrame` of what each row is of and of the outputs that have an entry for it: of one layer, or of
+        all, whose index then has the layer before the row. An output of several numbers in a row has a column for each,
+        `centers.0`, `centers.1`. All of it is in memory."""
+        from muster.jobs.results import tables
+
+        names = list(self) if layer is None else [_only(self, layer, "layer")]
+        frames = {name: tables.Table(self.folder / name, self.layer(name)).dataframe() for name in names}
+        return frames[names[0]] if len(names) == 1 else tables.joined(frames)
+
 
 def _described(value: Values) -> tuple[str, str]:
     if isinstance(value, RaggedRows):

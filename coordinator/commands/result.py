@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import click
@@ -15,7 +16,7 @@ from muster.coordinator.result_downloads.partial import PartialResult
 from muster.coordinator.result_downloads.partial import make as make_partial
 from muster.jobs.common.cli import example
 from muster.jobs.common.durable import fsync_folder, naming_space, publish, sync_tree
-from muster.jobs.common.errors import IncompleteError, RefusedError
+from muster.jobs.common.errors import IncompleteError, RefusedError, UsageError
 from muster.jobs.common.units import counted
 from muster.jobs.parts.manifest import MANIFEST, folders_of_files
 
@@ -26,19 +27,30 @@ NAMES_SHOWN = 5
     epilog=example(
         "coordinator result weights",
         "coordinator result weights --to /data/out",
+        "coordinator result sweep --as csv > sweep.csv",
         "coordinator result weights --partial",
     )
 )
 @job_argument
 @click.option("--to", "target", type=click.Path(path_type=Path), metavar="DIR", help="Copy the merged layers to DIR.")
+@click.option(
+    "--as",
+    "form",
+    type=click.Choice(["npz", "csv", "parquet"]),
+    help="Make a file of each layer that is complete, DIR/LAYER.csv.",
+)
 @click.option("--partial", is_flag=True, help="Merge layers that lack shards too, with holes, into a folder apart.")
 @root_option
 @json_option
-def command(job: str, target: Path | None, partial: bool, root: Path | None, as_json: bool) -> None:
+def command(job: str, target: Path | None, form: str | None, partial: bool, root: Path | None, as_json: bool) -> None:
     """Print the folder with the merged arrays, which are LAYER/OUTPUT.npy below it.
 
     This works while the job runs, for the layers that are complete, and without a coordinator.
     A copy that was interrupted goes on if the command is typed again.
+
+    With --as, each layer is one file for other programs: all of its arrays (npz), or a table of its rows (csv,
+    parquet), with the columns of the items before those of the outputs. Without --to the csv of a single layer is
+    printed. A --to that ends in .npz, .csv or .parquet is the file of a single layer.
 
     With --partial, what is committed by now of all other layers is merged as well, into `partial` in the job's folder
     or into DIR, in place of what an earlier call put there. Rows that are missing have NaN, or 0 in integers; ok.npy
@@ -46,6 +58,8 @@ def command(job: str, target: Path | None, partial: bool, root: Path | None, as_
     """
     found = roots.existing(root)
     name = roots.resolve_job(found, job)
+    if partial and form:
+        raise UsageError("--as is of layers that are complete", "leave --partial or --as out")
     if partial:
         _say_partial(make_partial(found, name, target, _copy_layer if target else None), as_json)
         return
@@ -53,6 +67,10 @@ def command(job: str, target: Path | None, partial: bool, root: Path | None, as_
     merged, missing = layers_of(folder)
     if not merged:
         raise nothing_merged(name, folder)
+    if form:
+        _export(found.farm, name, folder, form, target, merged, as_json)
+        _note(merged, missing)
+        return
     if target:
         copy(folder.result, target, merged)
     where = (target or folder.result).absolute()
@@ -60,8 +78,36 @@ def command(job: str, target: Path | None, partial: bool, root: Path | None, as_
         say_json({"job": name, "farm": found.farm, "path": str(where), "layers": merged, "missing": missing})
         return
     say(str(where))
+    _note(merged, missing)
+
+
+def _note(merged: list[str], missing: list[str]) -> None:
     if missing:
         click.echo(f"note: {unfinished(merged, missing)}", err=True)
+
+
+def _export(
+    farm: str, job: str, folder: JobFolder, form: str, target: Path | None, layers: list[str], as_json: bool
+) -> None:
+    from muster.jobs.results.export import export, print_csv
+
+    if target is None:
+        if form != "csv" or len(layers) != 1 or as_json:
+            hint = "name a folder by `--to DIR`; what is printed is the csv of one layer alone"
+            raise UsageError(f"--as {form}: where to?", hint)
+        left_out = {layers[0]: print_csv(folder.result / layers[0], sys.stdout)}
+    else:
+        _check_elsewhere(folder.result, target)
+        made = dict(zip(layers, export(folder.result, layers, form, target), strict=True))
+        paths = {layer: str(one.path.absolute()) for layer, one in made.items()}
+        left_out = {layer: one.left_out for layer, one in made.items()}
+        if as_json:
+            say_json({"job": job, "farm": farm, "files": paths, "left_out": left_out})
+        else:
+            say("\n".join(paths.values()))
+    for layer, names in left_out.items():
+        if names:
+            click.echo(f"note: {layer}: {_listed(names)} cannot be in such a file and is left out", err=True)
 
 
 def _say_partial(made: PartialResult, as_json: bool) -> None:
@@ -99,8 +145,7 @@ def _listed(names: list[str]) -> str:
 
 def copy(result: Path, target: Path, layers: list[str]) -> None:
     """Each layer's files, its manifest last, so that a copy shows the same promise as the original."""
-    if target.absolute().is_relative_to(result):
-        raise RefusedError(f"{target} is inside the result itself", "name a folder elsewhere")
+    _check_elsewhere(result, target)
     try:
         for layer in layers:
             with naming_space(target):
@@ -108,6 +153,11 @@ def copy(result: Path, target: Path, layers: list[str]) -> None:
     except OSError as error:
         why = f"the result cannot be copied: {error.filename or target}: {error.strerror}"
         raise RefusedError(why, "name a folder you may write to") from None
+
+
+def _check_elsewhere(result: Path, target: Path) -> None:
+    if target.absolute().is_relative_to(result):
+        raise RefusedError(f"{target} is inside the result itself", "name a folder elsewhere")
 
 
 def _copy_layer(source: Path, target: Path) -> None:

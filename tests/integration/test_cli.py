@@ -99,6 +99,13 @@ def test_a_job_from_plan_to_rm(farm: FarmHarness, tmp_path: Path) -> None:
     said(farm, "result", "whole", "--to", str(copy))
     for path in folder.rglob("*.npy"):
         assert (copy / path.relative_to(folder)).read_bytes() == path.read_bytes()
+    assert "one file, and there are 2 layers" in said(farm, "result", "whole", "--as", "npz", "--to", "x.npz", code=2)
+    assert "where to?" in said(farm, "result", "whole", "--as", "csv", code=2)
+    files: Any = value(farm, "result", "whole", "--as", "npz", "--to", str(tmp_path / "as"))
+    with np.load(files["files"]["b"]) as found:
+        assert np.array_equal(found["centers"], np.load(folder / "b" / "centers.npy"))
+    assert said(farm, "result", "whole", "--as", "csv", "--to", str(tmp_path)).endswith("b.csv\n")
+    assert (tmp_path / "a.csv").read_text().startswith("centers.0,centers.1,")
     assert "whole.1" in said(farm, "du")
     assert "nothing" in said(farm, "logs", "whole")
     assert "name full ids, such as whole.1, or add --yes" in said(farm, "rm", "whole", code=2)

@@ -17,7 +17,8 @@ from muster.coordinator.client.bars import byte_bar
 from muster.coordinator.farm_root.uploads import Upload
 from muster.jobs.common.errors import LinkError, MusterError, NoDaemonError, RefusedError, SourceError
 from muster.jobs.contract.plan import ArraySource
-from muster.jobs.sources.formats.npy import DTYPES_HINT, canonical_dtype, make_header
+from muster.jobs.sources.formats.npy import DTYPES_HINT, canonical_dtype, itemsize, make_header
+from muster.jobs.sources.read_rows import STORED, widened
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -60,15 +61,16 @@ class OutgoingFile:
 class Outgoing:
     """One array. It must not change until it is sent: the digest is of what it was."""
 
-    def __init__(self, array: Array, what: str) -> None:
-        dtype = canonical_dtype(array.dtype.str)
+    def __init__(self, array: Array, what: str, widen: bool = False) -> None:
+        """`widen`: it has the upper halves of float32, as bf16 is, and is sent as float32."""
+        dtype = "<f4" if widen else canonical_dtype(array.dtype.str)
         if dtype is None:
             raise SourceError(f"{what} holds {array.dtype}", DTYPES_HINT)
         if array.ndim == 0 or array.size == 0:
             raise SourceError(f"{what} has no rows: its shape is {array.shape}", "its first axis counts the rows")
-        self._array = array
+        self._array, self._widen = array, widen
         self._header = make_header(dtype, array.shape)
-        self.nbytes = len(self._header) + array.nbytes
+        self.nbytes = len(self._header) + array.size * itemsize(dtype)
 
     @cached_property
     def digest(self) -> str:
@@ -86,7 +88,8 @@ class Outgoing:
         yield memoryview(self._header)
         rows = max(1, CHUNK // max(1, prod(self._array.shape[1:]) * self._array.itemsize))
         for first in range(0, len(self._array), rows):
-            block = np.ascontiguousarray(self._array[first : first + rows])
+            block = self._array[first : first + rows]
+            block = widened(block) if self._widen else np.ascontiguousarray(block)
             whole = block.reshape(-1).view(np.uint8).data
             yield from (whole[at : at + CHUNK] for at in range(0, len(whole), CHUNK))
 
@@ -113,8 +116,9 @@ def outgoing(arrays: Mapping[str, object]) -> dict[str, Outgoing]:
 
 
 def mapped(source: ArraySource) -> Array:
-    """An array in a file of this machine."""
-    return np.memmap(Path(source.path), np.dtype(source.dtype), "r", source.offset, source.shape)
+    """An array in a file of this machine, as it is stored."""
+    dtype = np.dtype(STORED[source.stored] if source.stored else source.dtype)
+    return np.memmap(Path(source.path), dtype, "r", source.offset, source.shape)
 
 
 def send(place: Backend, arrays: Iterable[Sendable], progress: bool) -> None:

@@ -103,7 +103,8 @@ def _found(source: SourceSpec, base: Path) -> dict[str, Outgoing]:
     found = discover(source, base)
     for note in found.notes:
         warnings.warn(note, stacklevel=2)
-    return {layer.name: Outgoing(mapped(layer.source), layer.source.path) for layer in found.layers}
+    arrays = ((name, mapped(source), source) for name, source in found.layers)
+    return {name: Outgoing(array, source.path, bool(source.stored)) for name, array, source in arrays}
 
 
 def _checked(

@@ -14,7 +14,7 @@ from muster.coordinator.protocol.values import Message
 from muster.jobs.common.errors import ProtocolError
 from muster.jobs.common.names import is_digest, is_job, is_layer, is_plain
 from muster.jobs.common.ranges import RangeSet
-from muster.jobs.contract.plan import CUT, ArraySource, ItemsSource, Layer, Work
+from muster.jobs.contract.plan import BF16, CUT, ArraySource, ItemsSource, Layer, Work
 
 GRANT_LIMIT = 1 << 22  # shards in one grant; the coordinator's are some seconds of work
 CPUS_LIMIT = 4096
@@ -89,6 +89,8 @@ def _wrong_cut(layer: Layer) -> str:
         return ""
     if source.offset < 0 or min(source.shape, default=-1) < 0 or source.shape[0] != layer.rows:
         return f"its source of shape {source.shape!r:.80}"
+    if source.stored not in ("", BF16):
+        return f"values stored as {source.stored!r:.80}"
     if layer.count != -(-layer.rows // layer.shard_rows) or layer.in_bytes % layer.shard_rows:
         return f"{layer.count} shards of {layer.shard_rows} rows and {layer.in_bytes} bytes"
     return ""

@@ -16,6 +16,8 @@ from muster.jobs.common.ranges import RangeSet
 FORMAT = 1  # of a plan as it is stored
 ITEMS_LIST = "items.list"  # the file beside a plan whose source is a list of items
 
+BF16 = "<bf2"  # the upper halves of float32's values, in numpy's manner of naming, which has no name for them
+
 Distribution = Annotated[str, Meta(max_length=256)]
 Version = Annotated[str, Meta(max_length=256)]
 
@@ -39,6 +41,7 @@ class Window(msgspec.Struct, frozen=True, tag="rows"):
     nbytes: int
     stamp: Stamp | None  # None: a copy in the spool
     digest: bytes = b""  # xxh3_128 of the copy as it was pulled; b"" where there is none
+    stored: str = ""  # as what the file has the values, where that is not `dtype`: BF16
 
     @property
     def is_copy(self) -> bool:
@@ -89,7 +92,7 @@ class Output(msgspec.Struct, frozen=True):
     narrow: bool = False
 
 
-class ArraySource(msgspec.Struct, frozen=True, tag="array"):
+class ArraySource(msgspec.Struct, frozen=True, tag="array", omit_defaults=True):
     """The rows of one array in one file on the server."""
 
     path: str
@@ -97,6 +100,7 @@ class ArraySource(msgspec.Struct, frozen=True, tag="array"):
     dtype: str
     shape: tuple[int, ...]
     stamp: Stamp
+    stored: str = ""  # as what the file has the values, where that is not `dtype`: BF16, which is read as float32
 
 
 class Delivery(Enum):
@@ -278,6 +282,7 @@ class Layer(msgspec.Struct, frozen=True):
             dtype=source.dtype,
             nbytes=count * row_bytes,
             stamp=source.stamp,
+            stored=source.stored,
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import zipfile
 from collections.abc import Mapping
@@ -12,16 +11,16 @@ from typing import BinaryIO
 import xxhash
 
 from muster.jobs.common import hashing
-from muster.jobs.common.errors import DamagedError, JobFileError, RefusedError
+from muster.jobs.common.errors import DamagedError, JobFileError, RefusedError, SourceError
 from muster.jobs.common.locations import located
 from muster.jobs.common.units import format_size
 from muster.jobs.common.validation import nearest, one_line
 from muster.jobs.contract.plan import ModelFile
 from muster.jobs.inference.params import SUFFIXES
+from muster.jobs.sources.formats import safetensors
 
 CHUNK_BYTES = 4 << 20
 UNPACKED_ANYWAY, UNPACKED_FACTOR = 256 << 20, 16  # an archive's bytes, unpacked: so many, and of each so many more
-HEADER_LIMIT = 100 << 20  # of a .safetensors, as its own library has it
 
 NAMES = {
     "npz": "an .npz of arrays",
@@ -116,19 +115,12 @@ def _kind_of_archive(file: BinaryIO, size: int, path: Path) -> str | None:
 
 
 def _checked_safetensors(file: BinaryIO, size: int, path: Path) -> str:
-    """8 bytes of length, that much JSON, then exactly the bytes it tells of."""
+    """Its header agrees with its size."""
     file.seek(0)
-    length = int.from_bytes(file.read(8), "little")
-    if length > min(HEADER_LIMIT, size - 8):
-        raise _truncated(path, f"its header is said to have {length} bytes, the file has {size}")
     try:
-        header = json.loads(file.read(length))
-        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-        wanted = 8 + length + max(map(int, ends), default=0)
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
-        raise _truncated(path, "its header cannot be read") from None
-    if wanted != size:
-        raise _truncated(path, f"its header tells of {wanted} bytes, the file has {size}")
+        safetensors.read_header(file, size, path.name)
+    except SourceError as error:
+        raise JobFileError(one_line(f"params.model: {error.message}"), error.hint) from None
     return "safetensors"
 
 

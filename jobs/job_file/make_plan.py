@@ -201,7 +201,7 @@ def _array_layers(
 
 
 def _nbytes(source: ArraySource) -> int:
-    return math.prod(source.shape) * npy.itemsize(source.dtype)
+    return math.prod(source.shape) * npy.itemsize(source.stored or source.dtype)
 
 
 class _Declared:

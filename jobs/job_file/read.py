@@ -282,8 +282,8 @@ def _check_source(source: SourceSpec | None) -> None:
         wrong = "expected only one of `path` (arrays), `files` (a pattern), `names` (a list of files) and `table` (csv)"
         raise FieldError("source", wrong)
     _check_printable(source)
-    if source.has_items and (source.layers or source.dtype or source.shape):
-        raise FieldError("source", "`layers`, `dtype` and `shape` are of arrays", "leave them out")
+    if source.has_items and (source.layers or source.dtype or source.shape or source.pattern):
+        raise FieldError("source", "`layers`, `pattern`, `dtype` and `shape` are of arrays", "leave them out")
     if (source.dtype is None) != (source.shape is None):
         missing = "source.shape" if source.shape is None else "source.dtype"
         raise FieldError(
@@ -299,6 +299,7 @@ def _check_source(source: SourceSpec | None) -> None:
 
 def _check_printable(source: SourceSpec) -> None:
     named = {"path": source.path, "files": source.files, "names": source.names, "table": source.table}
+    named["pattern"] = source.pattern
     named |= {f"layers[{i}]": text for i, text in enumerate(source.layers or [])}
     for name, text in named.items():
         if text is not None and not text.isprintable():

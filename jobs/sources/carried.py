@@ -12,7 +12,7 @@ from muster.jobs.contract.plan import ItemsWindow, Window
 from muster.jobs.sources import items
 from muster.jobs.sources.discover import stamp_of
 from muster.jobs.sources.items import FileItem
-from muster.jobs.sources.read_rows import SourceChanged, new_buffer, read_window
+from muster.jobs.sources.read_rows import SourceChanged, new_buffer, read_bytes
 
 Array = np.ndarray[Any, Any]
 
@@ -38,8 +38,7 @@ def carried(window: Window | ItemsWindow, buffer: Array | None = None) -> Array:
     """The input's bytes, as a copy of it has them; SourceChanged where the source is not what was planned. With a
     `buffer` from `new_buffer` that is large enough, they lie in it and live until it is used again."""
     if isinstance(window, Window):
-        rows, _ = read_window(window, buffer)
-        return rows.reshape(-1).view(np.uint8)
+        return read_bytes(window, buffer)[0]
     target = (
         buffer[: window.nbytes] if buffer is not None and buffer.nbytes >= window.nbytes else new_buffer(window.nbytes)
     )

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from muster.jobs.contract.plan import Stamp, Window
+from muster.jobs.contract.plan import BF16, Stamp, Window
 from muster.jobs.sources.discover import stamp_of
 
 CHUNK = 1 << 20  # small enough that the digest finds the bytes in the cache
 ALIGN = 64
+STORED = {BF16: "<u2"}  # as what numpy has the values that it has no dtype for
 
 Array = np.ndarray[Any, Any]
 
@@ -30,29 +31,45 @@ def new_buffer(nbytes: int) -> Array:
 
 
 def read_window(window: Window, buffer: Array | None = None) -> tuple[Array, bytes]:
-    """The window's rows and the xxh3_128 of their bytes.
+    """The window's rows and the xxh3_128 of their bytes in the file.
 
     With a `buffer` from `new_buffer` that is large enough, the rows lie in it and live until it is used again.
     """
-    if buffer is None or buffer.nbytes < window.nbytes:
-        buffer = new_buffer(window.nbytes)
-    dtype = np.dtype(window.dtype)
+    dtype = np.dtype(STORED[window.stored] if window.stored else window.dtype)
     if math.prod(window.shape) * dtype.itemsize != window.nbytes:
         raise ValueError(f"a window of {window.nbytes} bytes cannot have the shape {window.shape} of {dtype.str}")
-    rows = buffer[: window.nbytes]
+    raw, digest = read_bytes(window, buffer)
+    rows = raw.view(dtype).reshape(window.shape)
+    return widened(rows) if window.stored else rows, digest
+
+
+def read_bytes(window: Window, buffer: Array | None = None) -> tuple[Array, bytes]:
+    """The window's bytes as the file has them, and their xxh3_128. Of `buffer` as `read_window` has it."""
+    if buffer is None or buffer.nbytes < window.nbytes:
+        buffer = new_buffer(window.nbytes)
+    raw = buffer[: window.nbytes]
     try:
         fd = os.open(window.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise SourceChanged(f"{window.path} is gone") from None
     try:
         _check_stamp(fd, window)
-        digest = _fill(fd, window, rows.data)
+        digest = _fill(fd, window, raw.data)
         _check_stamp(fd, window)
     finally:
         os.close(fd)
     if window.digest and digest != window.digest:
         raise SourceChanged(f"{window.path} is not what was pulled")
-    return rows.view(dtype).reshape(window.shape), digest
+    return raw, digest
+
+
+def widened(halves: Array) -> Array:
+    """Float32 of which only the upper halves are given, as bf16 has them."""
+    wide = new_buffer(4 * halves.size).view("<u4")
+    np.copyto(wide, halves.reshape(-1))
+    wide <<= 16
+    floats: Array = wide.view("<f4").reshape(halves.shape)
+    return floats
 
 
 def _check_stamp(fd: int, window: Window) -> None:

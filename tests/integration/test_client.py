@@ -31,6 +31,7 @@ from muster.jobs.common.errors import (
 from tests.support import proxy, sshd
 from tests.support.farm import Array, running, until
 from tests.support.farm import FarmHarness as Processes
+from tests.support.halves import floats_of, halves_of, safetensors_of
 
 DOUBLE = 2.0
 OFFSETS = np.arange(6, dtype="f4")
@@ -145,6 +146,15 @@ def test_arrays_by_name_become_layers_and_a_glob_chooses_some(farm: Farm) -> Non
     assert result.layer("deep/b").shards["agent"].tolist() == ["one", "one"]
     with pytest.raises(NotFoundError, match="no layer"):
         job.result(["shallow"], progress=False)
+
+
+def test_tensors_of_this_machine_are_layers(farm: Farm, tmp_path: Path, monkeypatch: Any) -> None:
+    """Those of bfloat16 too, which are sent as float32."""
+    halves = halves_of(rows(8))
+    (tmp_path / "net.safetensors").write_bytes(safetensors_of("w", halves))
+    monkeypatch.chdir(tmp_path)
+    job = farm.map(twice, "net.safetensors", shard={"rows": 3}, progress=False)
+    np.testing.assert_array_equal(job.result(progress=False).array(layer="w"), floats_of(halves) * 2)
 
 
 def test_a_job_file_and_a_path_of_this_machine(farm: Farm, processes: Processes, monkeypatch: Any) -> None:

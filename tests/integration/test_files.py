@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from muster.jobs.results.open_result import WrittenFiles, open_result, verify_la
 from tests.integration.test_remote import Remote
 from tests.support import proxy as proxies
 from tests.support.farm import FarmHarness, running, until
+from tests.support.halves import floats_of, halves_of, safetensors_of
 from tests.support.odd_names import ODD_NAMES, fill
 from tests.support.sshd import HOST, Sshd
 
@@ -41,6 +43,10 @@ def look(paths, nap=0.0):
         name = os.fsencode(path)
         row[:len(name)] = np.frombuffer(name, "u1")
     return {"size": [len(one) for one in raw], "sum": [sum(one) for one in raw], "name": names}
+
+def twice(rows):
+    time.sleep(0.05)
+    return rows * 2
 
 def copies(paths, out, nap=0.0):
     time.sleep(nap)
@@ -107,6 +113,30 @@ def test_odd_names_by_both_ways_give_the_bytes_of_a_serial_run(field: Field, tmp
     assert set(open_result(folder).shards["agent"].tolist()) == {"near", "far"}
     assert field.farm.coordinator("verify", job, "--inputs").returncode == 0
     assert not list((field.far.spool / "run").glob("slot-*/items"))
+
+
+def test_arrays_of_other_formats_are_read_in_place_and_afar(field: Field, tmp_path: Path) -> None:
+    """Of each format a layer with rows at odd offsets: a bfloat16 tensor, a member of an archive, a dataset."""
+    wide = np.arange(400, dtype="<f4").reshape(40, 10)
+    halves = halves_of(wide)
+    (tmp_path / "net.safetensors").write_bytes(safetensors_of("t", halves))
+    np.savez(tmp_path / "x.npz", a=np.zeros(1, "u1"), t=wide)
+    wanted = {"net.safetensors": (floats_of(halves), "t"), "x.npz": (wide, "t")}
+    if find_spec("h5py"):
+        import h5py
+
+        with h5py.File(tmp_path / "x.h5", "w") as file:
+            file["in/t"] = wide.astype(">f8")
+        wanted["x.h5"] = (wide, "in/t")
+    for name, (rows, layer) in wanted.items():
+        source = {"path": str(tmp_path / name), "layers": [layer]}
+        job = field.submit(code="work.py:twice", source=source, shard={"rows": 1})
+        field.farm.wait(job)
+        field.farm.check_result(job)
+        found = open_result(field.farm.root.job(job).result / layer)
+        assert set(found.shards["agent"].tolist()) == {"near", "far"}
+        assert np.array_equal(np.asarray(found.outputs["out"]), rows * 2)
+        assert field.farm.coordinator("verify", job, "--inputs").returncode == 0
 
 
 def test_the_items_are_in_the_result(field: Field) -> None:

@@ -35,14 +35,25 @@ from muster.coordinator.protocol.checks import AnswerChecks
 from muster.coordinator.protocol.frames import frame
 from muster.jobs.common.errors import MusterError, ProtocolError
 from muster.jobs.common.ranges import RangeSet
-from muster.jobs.contract.plan import CUT, ArraySource, ItemsSource, Layer, MadeSource, ModelFile, Output, Stamp, Work
+from muster.jobs.contract.plan import (
+    BF16,
+    CUT,
+    ArraySource,
+    ItemsSource,
+    Layer,
+    MadeSource,
+    ModelFile,
+    Output,
+    Stamp,
+    Work,
+)
 from muster.jobs.workbench.batch import Outcome
 from tests.support import hostile
 from tests.unit.agent.core.test_state_machine import who
 
 SPOOL = Spool(Path("/spool"))
 FARM, A, B, C, D = "f" * 32, "0123456789abcdef" * 2, "0" * 32, "c" * 32, "d" * 32
-SOURCE = ArraySource("/data/x.npy", 128, "<f4", (100, 25), Stamp(1, 2, 3, 4))
+SOURCE = ArraySource("/data/x.npy", 128, "<f4", (100, 25), Stamp(1, 2, 3, 4), BF16)
 OUTPUTS = (Output("centers", "rows", "<f4", (4,)),)
 MODEL = ModelFile("net.npz", "d" * 32, 10)
 WORK = Work("map", 1, {"a": 1}, C, "work.py:f", "python3", 1, None, None, MODEL, ("torch",))
@@ -253,6 +264,11 @@ def cut_otherwise(*cuts: tuple[int, int, int]) -> talk.LayerInfo:
     return msgspec.structs.replace(ITEMS, layer=msgspec.structs.replace(ITEMS.layer, source=source))
 
 
+def stored_otherwise() -> talk.LayerInfo:
+    source = msgspec.structs.replace(SOURCE, stored="<f8")
+    return msgspec.structs.replace(ARRAY, layer=msgspec.structs.replace(ARRAY.layer, source=source))
+
+
 @pytest.mark.parametrize(
     "news",
     [
@@ -265,6 +281,7 @@ def cut_otherwise(*cuts: tuple[int, int, int]) -> talk.LayerInfo:
         talk.News([msgspec.structs.replace(ARRAY, work=msgspec.structs.replace(WORK, cpus=0))]),
         talk.News([msgspec.structs.replace(ARRAY, layer=msgspec.structs.replace(ARRAY.layer, shard_rows=0))]),
         *(talk.News([cut_otherwise(*cuts)]) for cuts in WRONG_CUTS),
+        talk.News([stored_otherwise()]),
         talk.Welcome(FARM, 1, 7, 60.0, 5.0),
     ],
 )

@@ -6,14 +6,15 @@ import ast
 import math
 import re
 import sys
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from muster.jobs.common.errors import SourceError
+from muster.jobs.sources.formats.header import AXES_LIMIT, Header, check_rows
 
+SUFFIX = ".npy"
 MAGIC = b"\x93NUMPY"
 ARCHIVE_MAGIC = b"PK\x03\x04"
 HEADER_LIMIT = 10_000  # numpy's own; longer ones are structured types or an attack on the parser
-AXES_LIMIT = 32
 ALIGN = 64
 
 _DTYPE = re.compile(r"([<>=|]?)([biuf])([1248])")
@@ -31,14 +32,6 @@ _REFUSED = {
     "a": "text",
 }
 DTYPES_HINT = "use integers, bool, float16, float32 or float64, either byte order, and save with `allow_pickle=False`"
-
-
-class NpyHeader(NamedTuple):
-    """What a .npy says of its data, once checked against the file's size."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
 
 
 def canonical_dtype(text: str) -> str | None:
@@ -67,12 +60,12 @@ def itemsize(dtype: str) -> int:
     return int(dtype[-1])
 
 
-def read_header(file: BinaryIO, size: int, where: str) -> NpyHeader:
+def read_header(file: BinaryIO, size: int, where: str) -> Header:
     """The header of a .npy of `size` bytes; a SourceError that starts with `where` unless header and size agree."""
     text, offset = _header_text(file, size, where)
     dtype, shape = _checked(_literal(text, where), where)
     check_length(size - offset, dtype, shape, where)
-    return NpyHeader(dtype, shape, offset)
+    return Header(dtype, shape, offset)
 
 
 def check_length(actual: int, dtype: str, shape: tuple[int, ...], where: str) -> None:
@@ -142,10 +135,7 @@ def _checked(header: dict[str, Any], where: str) -> tuple[str, tuple[int, ...]]:
     shape = header["shape"]
     if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape) or len(shape) > AXES_LIMIT:
         raise SourceError(f"{where}: its .npy header has the shape {str(shape)[:80]}", "save it again with numpy")
-    if not shape:
-        raise SourceError(f"{where}: a single value, without rows", "save `array.reshape(1)` or an array of rows")
-    if 0 in shape:
-        raise SourceError(f"{where}: empty: its shape is {shape}", "leave the file out, or save an array that has rows")
+    check_rows(shape, where)
     fortran = header["fortran_order"]
     if not isinstance(fortran, bool):
         raise SourceError(

@@ -12,6 +12,7 @@ import numpy as np
 
 from muster.jobs.common.errors import SourceError
 from muster.jobs.sources.formats import npy
+from muster.jobs.sources.formats.header import AXES_LIMIT, Header
 
 Array = np.ndarray[Any, Any]
 
@@ -49,14 +50,14 @@ def _read(file: BinaryIO, size: int, where: str) -> Array:
     return found.astype(found.dtype.newbyteorder("="), copy=False)
 
 
-def _idx_header(file: BinaryIO, size: int, where: str) -> npy.NpyHeader:
+def _idx_header(file: BinaryIO, size: int, where: str) -> Header:
     start = file.read(4)
     axes = file.read(4 * start[3])
-    if len(axes) < 4 * start[3] or not 1 <= start[3] <= npy.AXES_LIMIT:
+    if len(axes) < 4 * start[3] or not 1 <= start[3] <= AXES_LIMIT:
         raise SourceError(f"{where}: an idx file without its whole header", HINT)
     shape, offset = tuple(np.frombuffer(axes, ">u4").tolist()), 4 + len(axes)
     npy.check_length(size - offset, TYPES[start[2]], shape, where)
-    return npy.NpyHeader(TYPES[start[2]], shape, offset)
+    return Header(TYPES[start[2]], shape, offset)
 
 
 def _unzipped(file: BinaryIO, where: str) -> bytearray:

@@ -14,6 +14,8 @@ from muster.jobs.common import durable
 from muster.jobs.common.errors import DamagedError, JobFileError, SourceError
 from muster.jobs.common.locations import located
 from muster.jobs.common.validation import nearest, one_line
+from muster.jobs.sources.formats import safetensors
+from muster.jobs.sources.formats.header import Header
 from muster.jobs.training.data import array_files, named_sets, sampling
 from muster.jobs.training.params import DATA_FORMS, DataSpec, Facts, check_data
 
@@ -25,8 +27,6 @@ DIGITS_TEST = 360 / 1797
 PIXEL = 1 / 255
 ROWS_LIMIT = 1 << 31
 CLASSES_LIMIT = 1 << 16
-HEADER_LIMIT = 1 << 16  # bytes
-DTYPES = {"U8": "u1", "F32": "<f4", "F64": "<f8", "I64": "<i8"}  # as safetensors names them
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def read(path: Path) -> Data:
         arrays = _mapped(path)
         rows = arrays["x"], arrays["y"], arrays["test_x"], arrays["test_y"]
         data = Data(*rows, float(arrays["unit"][0]), _born(arrays), int(arrays["least"][0]))
-    except (msgspec.MsgspecError, OSError, KeyError, IndexError, ValueError, TypeError) as error:
+    except (SourceError, msgspec.MsgspecError, OSError, KeyError, IndexError, ValueError, TypeError) as error:
         raise DamagedError(f"{path.name}: no data set: {error}", "submit the job again") from None
     fits = len(data.x) == len(data.y) and len(data.test_x) == len(data.test_y) and data.x.dtype in ("u1", "<f4")
     if not fits or min(len(data.x), len(data.test_x)) < 1:
@@ -152,25 +152,11 @@ def read(path: Path) -> Data:
 
 def _mapped(path: Path) -> dict[str, Array]:
     """A safetensors file's arrays where they lie, so that all workers of a machine share them."""
-    size = path.stat().st_size
     with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        listed = msgspec.json.decode(file.read(min(length, HEADER_LIMIT)), type=dict[str, _Tensor])
-    whole, found = np.memmap(path, np.uint8, "r"), {}
-    for name, tensor in listed.items():
-        first, last = (8 + length + offset for offset in tensor.data_offsets)
-        if not 8 + length <= first <= last <= size:
-            raise ValueError(f"{name} lies outside the file")
-        found[name] = np.asarray(whole[first:last]).view(DTYPES[tensor.dtype]).reshape(tensor.shape)
-    return found
-
-
-class _Tensor(msgspec.Struct):
-    """A line of a safetensors file's header."""
-
-    dtype: str
-    shape: list[int]
-    data_offsets: tuple[int, int]
+        listed = safetensors.members(file, path.stat().st_size, path.name)
+    whole = np.asarray(np.memmap(path, np.uint8, "r"))
+    headers = [(one.name, one.header) for one in listed if isinstance(one.header, Header)]
+    return {name: whole[at.offset : at.offset + at.nbytes].view(at.dtype).reshape(at.shape) for name, at in headers}
 
 
 def _born(arrays: dict[str, Array]) -> Born | None:

@@ -96,6 +96,14 @@ def test_everything() -> None:
     assert (job.env, job.attempts, job.timeout, job.max_failures, job.priority) == ("torch", 5, 5400.0, 7, 9)
 
 
+def test_a_pattern_is_of_arrays() -> None:
+    job = parse('source: {path: w, pattern: "**/*.f32"}\n', "name: a\nkind: tiny\n")
+    assert job.source is not None and job.source.pattern == "**/*.f32"
+    head = "name: a\nkind: tiny\n"
+    assert "are of arrays" in refused('source: {files: "*.f32", pattern: "*"}\n', head=head).message
+    assert "cannot be printed" in refused('source: {path: w, pattern: "a\\x01"}\n', head=head).message
+
+
 def test_code_is_short_or_long() -> None:
     head = "name: a\nkind: coded\nsource: w\n"
     assert parse("code: work.py:embed\n", head).code == CodeSpec("work.py:embed")

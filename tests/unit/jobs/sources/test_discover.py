@@ -190,8 +190,8 @@ def _no_name(folder: Path) -> None:
 
 
 BAD_FOLDERS: list[tuple[Callable[[Path], None], str]] = [
-    (_empty, "no .npy below this folder"),
-    (_only_text, "no .npy below this folder"),
+    (_empty, "no array below this folder"),
+    (_only_text, "no array below this folder"),
     (_missing, "No such file or directory"),
     (_folder_named_like_an_array, "a folder, named like an array"),
     (_pipe, "not a regular file"),
@@ -397,22 +397,16 @@ def test_a_bad_name_that_a_glob_asks_for_is_refused(tmp_path: Path, make: Callab
     assert "cannot be a layer's name" in error.message and "leave it out" in error.hint
 
 
-def test_archives_beside_arrays_are_named_with_what_to_do(tmp_path: Path) -> None:
-    save(tmp_path / "w" / "a.npy")
-    assert discover(SourceSpec("w"), tmp_path).notes == ()
-    for name in ["x", "y", "deep/z"]:
-        (tmp_path / "w" / "deep").mkdir(exist_ok=True)
-        np.savez(tmp_path / "w" / f"{name}.npz", a=np.zeros(3))
-    (note,) = discover(SourceSpec("w"), tmp_path).notes
-    assert note.startswith("skipped: 3 .npz files, archives of several arrays") and "`np.save`" in note
-    save(tmp_path / "w" / "deep" / "b.npy")
-    (note,) = discover(SourceSpec("w", ["a", "deep/**"]), tmp_path).notes
-    assert note.startswith("skipped: 1 .npz file, ")
-
-
-def test_archives_alone_say_how_to_make_arrays_of_them(tmp_path: Path) -> None:
-    (tmp_path / "w").mkdir()
-    np.savez(tmp_path / "w" / "x.npz", a=np.zeros(3))
-    error = refused(tmp_path)
-    assert "no .npy below this folder but 1 of .npz" in error.message and "`np.save`" in error.hint
-    assert "but an archive" in refused(tmp_path, SourceSpec("w/x.npz")).message
+def test_a_pattern_says_which_files_of_a_folder_are_looked_at(tmp_path: Path) -> None:
+    for name in ["a.f32", "b.f32", "deep/c.f32"]:
+        raw(tmp_path, name)
+    raw(tmp_path, "README.txt", extra=1)
+    assert "README.txt: 49 bytes are not a whole number" in refused(tmp_path, RAW).message
+    for pattern, names in [("*.f32", ["a", "b"]), ("**/*.f32", ["a", "b", "deep/c"]), ("deep/*", ["deep/c"])]:
+        assert found(tmp_path, SourceSpec("w", None, "<f4", [-1, 4], pattern=pattern)) == names
+    chosen = SourceSpec("w", ["b"], "<f4", [-1, 4], pattern="*.f32")
+    assert found(tmp_path, chosen) == ["b"]
+    none = refused(tmp_path, SourceSpec("w", None, "<f4", [-1, 4], pattern="*.f64"))
+    assert "no file below this folder" in none.message and "`source.pattern`" in none.hint
+    one = refused(tmp_path, SourceSpec("w/a.f32", None, "<f4", [-1, 4], pattern="*"))
+    assert "source.pattern: " in one.message and "is no folder" in one.message

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from muster.jobs.common.errors import SourceError
 from muster.jobs.sources.formats import npy
+from muster.jobs.sources.formats.header import Header
 
 DTYPES = ["<f2", "<f4", "<f8", ">f2", ">f4", ">f8", "|i1", "<i2", ">i4", "<i8", "|u1", ">u2", "<u4", ">u8", "|b1"]
 
@@ -24,7 +25,7 @@ def saved(array: Any, version: tuple[int, int] | None = None) -> bytes:
     return file.getvalue()
 
 
-def read(raw: bytes) -> npy.NpyHeader:
+def read(raw: bytes) -> Header:
     return npy.read_header(io.BytesIO(raw), len(raw), "x.npy")
 
 

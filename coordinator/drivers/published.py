@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors
 import xxhash
 
 from muster.coordinator.drivers.driver import Drive
+from muster.coordinator.farm_root import plans
+from muster.coordinator.farm_root.paths import Root
 from muster.jobs.common.durable import fsync_folder, naming_space, write_durably
 from muster.jobs.parts.manifest import FORMAT, MANIFEST, SHARDS, File, Merged, Product, encode_manifest
 
@@ -33,6 +36,16 @@ def publish(drive: Drive, write: Callable[[Path], Written], kernels: Mapping[str
         shutil.rmtree(folder, ignore_errors=True)  # of a life that ended before it could say so
         tmp.rename(folder)
         fsync_folder(folder.parent)
+
+
+def unit_of(drive: Drive, by_itself: float = 1.0) -> float:
+    """What 1 of the data's rows was to what was trained: rows of uint8 are scaled, others are taken as they are.
+    `by_itself`: of data that each machine has by itself, where the job has none."""
+    root, data = Root(drive.place.path.parents[1]), plans.load(drive.place).work.model
+    if data is None:
+        return by_itself
+    with safetensors.safe_open(root.model(data.digest), "np") as opened:
+        return float(opened.get_tensor("unit")[0])
 
 
 def _manifest(

@@ -16,7 +16,7 @@ from muster.jobs.inference import conv1
 from muster.jobs.inference.network import BYTE_SECONDS, Array, BadWeights, Network
 
 NAMING = "name them w0, b0, w1, b1, ... (weights in x out), or as torch does 0.weight, 0.bias, 2.weight, ... (out x in)"
-UNIT = "unit"  # of a search's best: see `Network`
+UNIT = "unit"  # of what was trained here, an array or a text beside them: see `Network`
 TREE = "tree"  # of the state of a user's function: what lies where
 _OURS = re.compile(r"([wb])(\d{1,4})", re.ASCII)
 _TORCHS = re.compile(r"(.*?)(\d*)\.?(weight|bias)", re.ASCII)
@@ -80,6 +80,13 @@ def load(path: Path, form: str, activation: str, final: str) -> Network:
     if conv1.is_conv1(arrays):
         return conv1.Conv1(arrays, activation, final, unit)
     return Mlp(layers_of(arrays), activation, final, unit)
+
+
+def _told_unit(text: str) -> Array:
+    try:
+        return np.array(float(text))
+    except ValueError:
+        raise BadWeights(f"{UNIT} is {text[:80]!r}, expected a number") from None
 
 
 def _unit(array: Array | None) -> float | None:
@@ -154,11 +161,13 @@ def _npz(path: Path) -> dict[str, Array]:
 
 
 def _safetensors(path: Path) -> dict[str, Array]:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
+    from safetensors import SafetensorError, safe_open
 
     try:
-        return dict(load_file(path))
+        with safe_open(path, "np") as file:
+            told = (file.metadata() or {}).get(UNIT)
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 it is no mapping
+        return arrays if told is None else {**arrays, UNIT: _told_unit(told)}
     except (SafetensorError, OSError) as error:
         raise BadWeights(f"truncated or damaged: {error}") from None
     except (KeyError, TypeError) as error:

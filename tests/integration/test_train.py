@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from muster.coordinator.api.requests import Done as Answered
@@ -152,6 +153,8 @@ def test_a_training_ends_at_its_target_with_the_weights_that_reached_it(farm: Fa
     pieces = load_file(folder / "weights.safetensors")
     flat = np.concatenate([pieces[name].ravel() for name in ("w0", "b0", "w1", "b1")])
     assert np.array_equal(flat, np.load(folder / "weights.npy"))
+    with safe_open(folder / "weights.safetensors", "np") as file:
+        assert float(file.metadata()["unit"]) == 1 / 16  # what 1 of these images is, for `kind: infer`
     assert (folder / "curve.csv").read_text().count("\n") == len(found["points"]) + 1
     assert farm.coordinator("verify", job).returncode == 0 and farm.coordinator("result", job).returncode == 0
 

@@ -23,6 +23,12 @@ TRIALS: dict[str, dict[str, Any]] = {
     "conv1": {"space": {"lr": {"loguniform": [0.01, 0.1]}, "filters": {"randint": [4, 17]}, "momentum": 0.9}},
 }
 SEARCH: dict[str, Any] = {"data": "digits", "metric": "accuracy", "trials": 3, "stop": {"iterations": 5}}
+NET = """
+import torch
+
+def net():
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
+"""
 OWN = """
 import numpy as np
 
@@ -61,8 +67,8 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FarmHarness]:
 def inferred(farm: FarmHarness, job: str, rows: Array, work: str = "", **fields: Any) -> Array:
     """What `kind: infer` gives for these rows with the best of that search."""
     params = {"model": "best.npz", **fields.pop("params", {})}
-    raw = (result(farm, job) / "best.npz").read_bytes()
-    file = farm.job_file({"new": rows}, 50, work, kind="infer", params=params, files={"best.npz": raw}, **fields)
+    raw = (result(farm, job) / params["model"]).read_bytes()
+    file = farm.job_file({"new": rows}, 50, work, kind="infer", params=params, files={params["model"]: raw}, **fields)
     made = submit(farm.root, file)
     farm.wait(made)
     return np.load(farm.root.job(made).result / "new" / "out.npy")
@@ -77,6 +83,36 @@ def test_the_best_network_is_as_good_on_new_rows_as_the_search_said(farm: FarmHa
         assert (labels == DIGITS.test_y).mean() == found["test"]["accuracy"]
     flat = inferred(farm, job, DIGITS.test_x.reshape(len(DIGITS.test_x), -1), params={"final": "argmax"})
     assert np.array_equal(flat, labels)
+
+
+SCALED = DIGITS.test_x.astype("f4") / 16
+
+
+def test_the_best_estimator_scales_rows_as_the_search_did(farm: FarmHarness) -> None:
+    trial = {"estimator": "sklearn.naive_bayes.GaussianNB"}
+    space = {"var_smoothing": {"loguniform": [0.001, 0.1]}}
+    params = {**SEARCH, "trial": trial, "space": space, "trials": 2, "stop": {"iterations": 1}}
+    found = best(farm, job := farm.submit({}, kind="tune", params=params))
+    raw, scaled = (inferred(farm, job, rows, params={"model": "best.skops"}) for rows in (DIGITS.test_x, SCALED))
+    assert (raw == DIGITS.test_y).mean() == found["test"]["accuracy"] and np.array_equal(raw, scaled)
+    import skops.io
+
+    file = (result(farm, job) / "best.skops").read_bytes()
+    alone = skops.io.loads(file, trusted=skops.io.get_untrusted_types(data=file))
+    assert np.array_equal(alone.predict(SCALED.reshape(len(SCALED), -1)), raw)
+
+
+def test_the_best_module_scales_rows_as_the_search_did(farm: FarmHarness) -> None:
+    pytest.importorskip("torch")
+    space = {"lr": {"loguniform": [0.01, 0.1]}, "momentum": 0.9}
+    params = {**SEARCH, "trial": "torch", "space": space, "trials": 2}
+    found = best(farm, job := farm.submit({}, work=NET, kind="tune", code="work.py:net", params=params))
+    asked = {"model": "best.safetensors", "final": "argmax"}
+    raw, scaled = (inferred(farm, job, rows, params=asked) for rows in (DIGITS.test_x, SCALED))
+    assert (raw == DIGITS.test_y).mean() == found["test"]["accuracy"] and np.array_equal(raw, scaled)
+    from safetensors.torch import load_file
+
+    assert all(name.endswith(("weight", "bias")) for name in load_file(str(result(farm, job) / "best.safetensors")))
 
 
 def test_the_best_state_of_an_own_function_is_as_good_on_new_rows_as_the_search_said(farm: FarmHarness) -> None:

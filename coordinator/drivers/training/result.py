@@ -12,10 +12,12 @@ from safetensors.numpy import save
 from muster.coordinator.drivers import published
 from muster.coordinator.drivers.driver import Drive
 from muster.coordinator.drivers.published import Written, npy_bytes, write_file
+from muster.jobs.inference.mlp import UNIT
 from muster.jobs.parts.manifest import Product
 from muster.jobs.training.aggregation.asynchronous import AsynchronousPushes
 from muster.jobs.training.aggregation.synchronous import SynchronousRounds
 from muster.jobs.training.checkpoint import model_text
+from muster.jobs.training.data import dataset
 from muster.jobs.training.params import TrainParams
 from muster.jobs.training.progress import TrainingCourse
 from muster.jobs.training.steps.learner import digest_of
@@ -58,10 +60,11 @@ def publish(
     weights = course.reached_weights if course.reached_weights is not None else outer.weights
     flat = np.ascontiguousarray(weights, "<f4")
     summary = _summary(params, outer, course, weights, seconds)
+    unit = published.unit_of(drive, dataset.DIGITS_UNIT)  # no other data is had by each machine
 
     def written(tmp: Path) -> Written:
         kept = write_file(tmp, WEIGHTS, npy_bytes(flat), flat)
-        told = {"digest": summary.digest, "model": summary.model}
+        told = {"digest": summary.digest, "model": summary.model, **({UNIT: repr(unit)} if unit != 1 else {})}
         tensors = {name: np.ascontiguousarray(one) for name, one in model.arrays(flat).items()}
         more = (
             write_file(tmp, TENSORS, save(tensors, told)),

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import io
+import zipfile
 from pathlib import Path
 
 import msgspec
 import numpy as np
-import safetensors
 import safetensors.numpy
 
 from muster.coordinator.drivers.driver import Drive
-from muster.coordinator.drivers.published import Written, publish, write_file
-from muster.coordinator.farm_root import plans
-from muster.coordinator.farm_root.paths import Root
+from muster.coordinator.drivers.published import Written, publish, unit_of, write_file
+from muster.jobs.inference.mlp import UNIT
 from muster.jobs.tuning.journal import Journal
 from muster.jobs.tuning.params import EstimatorSpec, TuneParams
 from muster.jobs.tuning.search import Search
@@ -51,23 +50,14 @@ def publish_search(drive: Drive, search: Search, journal: Journal, cpus: int) ->
     publish(drive, written)
 
 
-def unit_of(drive: Drive) -> float:
-    """What 1 of the data's rows was to the trials: rows of uint8 are scaled, others are taken as they are."""
-    root, model = Root(drive.place.path.parents[1]), plans.load(drive.place).work.model
-    if model is None:
-        return 1.0
-    with safetensors.safe_open(root.model(model.digest), "np") as data:
-        return float(data.get_tensor("unit")[0])
-
-
 def model_of(params: TuneParams, state: bytes, config: Config, unit: float) -> tuple[str, bytes]:
     """The name and the bytes of the best one's file, as `kind: infer` opens it. Where a user's function trained it, its
-    state with the configuration."""
+    state with the configuration. Each says what a `unit` of uint8 is to it, where others look for nothing."""
     if isinstance(params.trial, EstimatorSpec):
-        return "best.skops", state
+        return "best.skops", state if unit == 1 else _with_member(state, UNIT, repr(unit))
     if params.trial == "torch":
         module = {name: np.asarray(one) for name, one in trial.decoded(state)["module"].items()}
-        return "best.safetensors", safetensors.numpy.save(module)
+        return "best.safetensors", safetensors.numpy.save(module, None if unit == 1 else {UNIT: repr(unit)})
     with np.load(io.BytesIO(state), allow_pickle=False) as arrays:
         found = {name: arrays[name] for name in arrays if not name.startswith(MOMENTS)}
     if params.trial == "code":
@@ -75,7 +65,15 @@ def model_of(params: TuneParams, state: bytes, config: Config, unit: float) -> t
     if params.trial == "conv1" and params.facts is not None:
         found["shape"] = np.array(params.facts.row, np.int64)  # of a row
     if unit != 1:
-        found["unit"] = np.array(unit, np.float32)
+        found[UNIT] = np.array(unit, np.float32)
     raw = io.BytesIO()
     np.savez(raw, **found)
     return "best.npz", raw.getvalue()
+
+
+def _with_member(archive: bytes, name: str, text: str) -> bytes:
+    """A zip archive with one member more."""
+    raw = io.BytesIO(archive)
+    with zipfile.ZipFile(raw, "a") as opened:
+        opened.writestr(zipfile.ZipInfo(name), text)
+    return raw.getvalue()

@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 DIGITS = "digits"
 NAMED = (DIGITS, *named_sets.DATASETS)
 DIGITS_TEST = 360 / 1797
-PIXEL = 1 / 255
+PIXEL, DIGITS_UNIT = 1 / 255, 1 / 16
 ROWS_LIMIT = 1 << 31
 CLASSES_LIMIT = 1 << 16
 
@@ -177,7 +177,7 @@ def _digits(seed: int) -> Data:
     from sklearn.datasets import load_digits
 
     found = load_digits()
-    return _split(found.images.astype(np.uint8), found.target.astype(np.int64), DIGITS_TEST, 1 / 16, seed)
+    return _split(found.images.astype(np.uint8), found.target.astype(np.int64), DIGITS_TEST, DIGITS_UNIT, seed)
 
 
 def _split(x: Array, y: Array, share: float, unit: float, seed: int) -> Data:

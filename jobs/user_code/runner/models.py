@@ -11,12 +11,14 @@ import os
 import re
 import socket
 import sys
+import zipfile
 from typing import Any, Dict  # noqa: UP035 (3.8)
 
 import numpy as np
 
 Arrays = Dict[str, Any]  # noqa: UP006 (3.8)
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]", re.ASCII)
+_UNIT, _UNIT_BYTES = "unit", 32  # a member of a skops file, and what is read of it
 _LEAST_SKOPS = (0, 13)  # what is older makes some types that it was not told to trust
 _DTYPES = {"float": "f4", "double": "f8", "float16": "f2", "bool": "?"}  # ONNX's names; its integers are numpy's
 
@@ -51,9 +53,11 @@ def _flat(batch: Any) -> Any:
 class _Estimator:
     """A fitted scikit-learn estimator, and which of its methods gives the output."""
 
-    def __init__(self, model: Any, method: str) -> None:
+    def __init__(self, model: Any, method: str, unit: Any = None) -> None:
+        """`unit`: what 1 of a row of uint8 is to it; other rows are taken as they are."""
         if not hasattr(model, method):
             raise BadModelError(f"a {type(model).__name__} has no {method}; choose another `params.method`")
+        self._unit = unit
         self._width = getattr(model, "n_features_in_", None)
         self._call = getattr(model, method)
 
@@ -61,6 +65,8 @@ class _Estimator:
         rows = _flat(batch)
         if self._width is not None and rows.shape[1] != self._width:
             raise BadModelError(f"the model takes rows of {self._width} values, these have {rows.shape[1]}")
+        if self._unit is not None and rows.dtype == np.uint8:
+            rows = rows.astype(np.float32) * self._unit
         found = self._call(rows)
         return found.toarray() if hasattr(found, "toarray") else found  # a sparse matrix, as some transform to
 
@@ -77,7 +83,20 @@ class Skops(_Estimator):
         unknown = sorted(set(io.get_untrusted_types(file=path)) - set(trusted))
         if unknown:
             raise BadModelError(f"holds types that are not trusted: {', '.join(unknown)}")
-        super().__init__(io.load(path, trusted=list(trusted)), method)
+        super().__init__(io.load(path, trusted=list(trusted)), method, _unit_in(path))
+
+
+def _unit_in(path: str) -> Any:
+    """What a search says in its best estimator's file of the scale of its rows; None where there is nothing."""
+    with zipfile.ZipFile(path) as archive:
+        if _UNIT not in archive.namelist():
+            return None
+        with archive.open(_UNIT) as member:
+            text = member.read(_UNIT_BYTES).decode("ascii", "replace")
+    try:
+        return np.float32(text)
+    except ValueError:
+        raise BadModelError(f"{_UNIT} is {text!r}, expected a number") from None
 
 
 class Pickle(_Estimator):

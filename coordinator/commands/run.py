@@ -17,6 +17,7 @@ import click
 
 from muster.coordinator.api.requests import Cancel, Done, Pause, StatusAsk, Submit, Submitted
 from muster.coordinator.api.status import JobStatus, Status
+from muster.coordinator.commands import complete_names
 from muster.coordinator.commands.options import root_option, say, say_json
 from muster.coordinator.display.jobs import holdups, incomplete
 from muster.coordinator.farm_root import ask_daemon, local_farm
@@ -98,6 +99,13 @@ class _Run(click.Command):
     "--max-output", metavar="SIZE", default=OUTPUT_LIMIT, show_default=True, help="Of an item's stdout, or stderr."
 )
 @click.option("--name", metavar="NAME", default=NAME, show_default=True, help="Of the job, for --resume too.")
+@click.option(
+    "--after",
+    multiple=True,
+    metavar="JOB",
+    shell_complete=complete_names.job,
+    help="Start once this job is complete; may be given again.",
+)
 @click.option("--attach", metavar="JOB", help="Print all of an earlier run, and follow it to its end.")
 @click.option("--local", is_flag=True, help="Where no coordinator serves, start one with this machine, for this run.")
 @root_option
@@ -167,6 +175,7 @@ class Wish:
     workdir: str | None
     max_output: str
     name: str
+    after: tuple[str, ...]
     attach: str | None
     local: bool
     as_json: bool
@@ -175,6 +184,8 @@ class Wish:
         if (self.retry_failed or self.attach) and self.words:
             which = "--attach" if self.attach else "--retry-failed"
             raise UsageError(f"{which} takes the commands of the earlier run", "leave the command and the items out")
+        if self.attach and self.after:
+            raise UsageError(f"--attach follows {self.attach}, which has begun", "--after is for what is to be run")
         if self.header not in (None, ":"):
             raise UsageError(f"--header {self.header}: only `:` is known", "--header :")
         if self.results is not None and Path(self.results).suffix in (".csv", ".tsv", ".json"):
@@ -377,7 +388,7 @@ def _job(root: Root, wish: Wish, work: Work | None) -> str | None:
         if earlier := run_job.runs_named(root, wish.name):
             run_job.check_over(root, earlier[0])
         work = _rest(root, wish.name, work)
-    return _submitted(root, wish.name, work) if work.rows else None
+    return _submitted(root, wish.name, work, wish.after) if work.rows else None
 
 
 def _again(root: Root, old: str, numbers: Sequence[int]) -> Work:
@@ -407,7 +418,7 @@ def _rest(root: Root, name: str, work: Work) -> Work:
     return Work(work.columns, left, work.params, work.more)
 
 
-def _submitted(root: Root, name: str, work: Work) -> str:
+def _submitted(root: Root, name: str, work: Work, after: Sequence[str]) -> str:
     import yaml
 
     from muster.coordinator.submission.run_job import job_fields, write_items
@@ -419,7 +430,7 @@ def _submitted(root: Root, name: str, work: Work) -> str:
         fields = job_fields(name, source, len(work.rows), work.params, **more)
         text = yaml.safe_dump(fields, sort_keys=False, allow_unicode=True)
         planned = plan_text(text, "run", work.base)
-        with submission(root, planned) as taken:
+        with submission(root, planned, after=after) as taken:
             return ask_daemon.ask(root, Submit(taken), Submitted).job
 
 

@@ -185,6 +185,18 @@ def test_numbers_come_of_an_array_and_only_so_many_run_at_once(farm: FarmHarness
     assert (done.returncode, done.stdout) == (0, "1\n3\n5\n7\n9\n")
 
 
+def test_a_run_begins_once_the_jobs_it_comes_after_are_complete(farm: FarmHarness, folder: Path) -> None:
+    assert run(farm, folder, "--name", "prepare", f"sleep 0.5; touch {folder}/{{}}", ":::", "made").returncode == 0
+    done = run(farm, folder, "--name", "second", "--after", "prepare", f"ls {folder}/{{}}", ":::", "made")
+    assert (done.returncode, done.stdout) == (0, f"{folder}/made\n"), done.stderr
+    [first] = farm.plan("second.1").after
+    assert first == "prepare.1"
+    missing = run(farm, folder, "--after", "nothing", "echo {}", ":::", "1")
+    assert missing.returncode == 6 and "nothing" in missing.stderr
+    begun = run(farm, folder, "--after", "prepare", "--attach", "second")
+    assert begun.returncode == 2 and "--attach follows second, which has begun" in begun.stderr
+
+
 def test_a_run_ends_early_where_its_rule_is_met(farm: FarmHarness, folder: Path) -> None:
     for rule in ("now,fail=1", "soon,fail=1"):
         done = run(farm, folder, "-j", "1", "--halt", rule, "sleep 0.3; exit {}", ":::", "1", *["0"] * 200)

@@ -16,5 +16,5 @@ COMMANDS = {
 }
 HELP = "Lend this machine's processors to a farm."
 
-PROGRAM = Program("agent", HELP, COMMANDS, "muster.agent.commands")
+PROGRAM = Program("agent", HELP, COMMANDS, "muster.agent.commands", ("agent",))
 main, group, load = PROGRAM.main, PROGRAM.group, PROGRAM.load

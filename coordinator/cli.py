@@ -64,6 +64,7 @@ SECTIONS: Sections = {
     },
 }
 COMMANDS = {name: line for part in SECTIONS.values() for name, line in part.items()}
+BESIDE = ("farm", "agent", "deploy")  # what a configuration has beside our commands
 MODULES = {"try": "trial"}  # where the name is none for a module
 HELP = """Make one farm out of a few machines that share nothing but ssh to this server.
 
@@ -76,13 +77,20 @@ def main(argv: list[str] | None = None) -> int:
     return run("coordinator", SECTIONS, load, argv)
 
 
-def run(name: str, sections: Sections, load: Callable[[str], click.Command], argv: list[str] | None) -> int:
-    """The exit code of `NAME ARGV`, a program with these commands; `argv` is None for what it was started with."""
+def run(
+    name: str,
+    sections: Sections,
+    load: Callable[[str], click.Command],
+    argv: list[str] | None,
+    elsewhere: Mapping[str, tuple[str, ...]] | None = None,
+) -> int:
+    """The exit code of `NAME ARGV`, a program with these commands; `argv` is None for what it was started with.
+    `elsewhere`: where in a configuration the options of some stand, if not under their names."""
     args = sys.argv[1:] if argv is None else argv
     if args[:1] == ["connect"]:
         return exit_code(lambda: _connect(args[1:]))
     as_json = args[:1] != ["run"] and wants_json(args)  # what stands there is of the command that is run
-    return exit_code(lambda: _call(name, sections, load, args), as_json)
+    return exit_code(lambda: _call(name, sections, load, args, elsewhere or {}), as_json)
 
 
 def _connect(args: list[str]) -> int:
@@ -92,10 +100,16 @@ def _connect(args: list[str]) -> int:
     return connect.run(args)
 
 
-def _call(name: str, sections: Sections, load: Callable[[str], click.Command], args: list[str]) -> int:
+def _call(
+    name: str,
+    sections: Sections,
+    load: Callable[[str], click.Command],
+    args: list[str],
+    elsewhere: Mapping[str, tuple[str, ...]],
+) -> int:
     from muster.jobs.common.cli import LazyGroup
 
-    return invoke(LazyGroup(name, HELP, sections, load), args)
+    return invoke(LazyGroup(name, HELP, sections, load, elsewhere=elsewhere, others=BESIDE), args)
 
 
 def load(name: str) -> click.Command:

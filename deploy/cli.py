@@ -19,5 +19,5 @@ HELP = """Put agents onto the machines of an inventory over ssh, from the server
 The inventory is one yaml file, inventory.yaml in the farm's root by default.
 """
 
-PROGRAM = Program("deploy", HELP, COMMANDS, "muster.deploy.commands")
+PROGRAM = Program("deploy", HELP, COMMANDS, "muster.deploy.commands", ("deploy",))
 main, group, load = PROGRAM.main, PROGRAM.group, PROGRAM.load

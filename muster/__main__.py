@@ -30,11 +30,12 @@ SECTIONS = {
     },
 }
 COMMANDS = {name: line for part in SECTIONS.values() for name, line in part.items()}
+ELSEWHERE = {"join": ("agent", "join")}  # in a configuration: `muster join` is `agent join`
 
 
 def main(argv: list[str] | None = None) -> int:
     """The exit code of `muster ARGV`."""
-    return coordinator.run("muster", SECTIONS, load, argv)
+    return coordinator.run("muster", SECTIONS, load, argv, ELSEWHERE)
 
 
 def load(name: str) -> click.Command:

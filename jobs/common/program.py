@@ -34,6 +34,7 @@ class Program(NamedTuple):
     help: str
     commands: Mapping[str, str]  # name → its line of help
     package: str  # of the commands' modules
+    place: tuple[str, ...]  # of the commands' options in a configuration
 
     def main(self, argv: list[str] | None = None) -> int:
         """The exit code of `NAME ARGV`; `argv` is None for what it was started with."""
@@ -44,7 +45,7 @@ class Program(NamedTuple):
         """All commands in one, which may stand below another."""
         from muster.jobs.common.cli import LazyGroup
 
-        return LazyGroup(self.name, self.help, {"Commands": self.commands}, self.load)
+        return LazyGroup(self.name, self.help, {"Commands": self.commands}, self.load, self.place)
 
     def load(self, name: str) -> click.Command:
         """The click command called `name`."""
@@ -123,6 +124,10 @@ def invoke(group: click.Group, args: list[str]) -> int:
     except click.ClickException as error:
         context_of = getattr(error, "ctx", None)
         hint = getattr(error, "hint", None) or f"see `{context_of.command_path if context_of else name} --help`"
+        if isinstance(error, click.BadParameter):
+            from muster.jobs.common.cli import where_it_stands
+
+            hint = where_it_stands(error) or hint
         raise UsageError(error.format_message(), hint) from None
     return made if isinstance(made, int) else 0
 

@@ -22,7 +22,7 @@ from muster.jobs.contract.requirements import OPTIONAL, canonical
 PROBE_SECONDS = 120.0  # a conda environment on a cold disk takes long to import numpy
 LEAST_PYTHON = (3, 8)
 # How variables begin that are the pool's, our own interpreter's, or say where our sockets are
-OURS = ("RAY_", "SPT_", "PYTHONBREAKPOINT", "PYTHONHOME", "__PYVENV", "MUSTER_ROOT")
+OURS = ("RAY_", "SPT_", "PYTHONBREAKPOINT", "PYTHONHOME", "__PYVENV", "MUSTER_ROOT", "MUSTER_FARM", "MUSTER_CONFIG")
 LOGIN = ("SSH_", "GPG_AGENT_INFO", "DBUS_SESSION_BUS_ADDRESS", "XAUTHORITY")  # of who started us: the way to his keys
 OTHERS = ("PYTHONPATH", "VIRTUAL_ENV")  # of the environment we run in: nothing to another one
 _SAID_LIMIT = 300  # characters of what it printed

@@ -503,6 +503,7 @@ def _settings(
         machine=cpu_shares.machine(),
         cores=os.cpu_count() or 0,
         have=joined(str(wishes.have))[:HAVE_SHOWN] if wishes.have and not isinstance(place, Folder) else "",
+        sets_variables=True,
         no_rounds=wishes.cluster is not None,
     )
     packs = place.path / "code" if isinstance(place, Folder) else None

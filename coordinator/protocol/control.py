@@ -184,6 +184,7 @@ class Hello(Message, frozen=True, tag="hello"):
     have: Short = ""  # the folder there with a copy of sources, for people
     machine: Short = ""  # the same of all agents on one machine, whichever users they are of; "": not told
     cores: Count = 0  # processors that this machine has, lent or not
+    sets_variables: bool = False  # it gives users' code the `variables` of a job; an older agent leaves them out
     no_rounds: bool = False  # it is a cluster whose workers take calls alone, and so no jobs in rounds
 
 

@@ -89,6 +89,8 @@ class State:
             return Obstacle("not-taken", f"takes the kinds {kinds} alone: leave, and join it with other `--kinds`")
         if has.no_code and work.runs_code:
             return Obstacle("not-taken", "runs no code of others: leave, and join it without `--no-code`")
+        if work.variables and not has.sets_variables:
+            return Obstacle("environment", "is of a version that leaves out `variables`: upgrade muster there")
         if has.no_rounds and job.has_rounds:
             return Obstacle(
                 "rounds", "is a Ray cluster, where calls would take a tenth of each round: join its machines"

@@ -238,6 +238,16 @@ def test_an_agent_gets_only_the_kinds_and_the_code_that_its_user_lets_it_take() 
     assert world.state.obstacle(world.state.agents["safe"], job) is None, "it joined without"
 
 
+def test_a_machine_that_would_leave_out_a_jobs_variables_gets_nothing_of_it() -> None:
+    world = World()
+    job = world.add(variables={"LANG": "C"})
+    world.enter("older")
+    assert not world.grants
+    assert "leaves out `variables`" in str(world.state.obstacle(world.state.agents["older"], job))
+    world.enter("newer", sets_variables=True)
+    assert world.grants["newer"]
+
+
 def test_gpus_limit_the_slots_and_who_lends_none_gets_nothing() -> None:
     world = World()
     job = world.add(gpus=2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,12 +12,13 @@ import numpy as np
 
 from muster.coordinator.api.status import AgentStatus
 from muster.coordinator.client import job_draft as drafts
-from muster.coordinator.client.arrays import is_array, send
+from muster.coordinator.client.arrays import is_array
 from muster.coordinator.client.backends.base import Backend
 from muster.coordinator.client.backends.local import LocalBackend
 from muster.coordinator.client.backends.remote import RemoteBackend
 from muster.coordinator.client.backends.ssh import Ssh
 from muster.coordinator.client.function_source import ship
+from muster.coordinator.client.hand_in import hand_in
 from muster.coordinator.client.job import Job
 from muster.coordinator.client.job_draft import JobDraft
 from muster.coordinator.client.notebook import page
@@ -27,7 +27,7 @@ from muster.coordinator.client.study import Study
 from muster.coordinator.display.tables import short
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.uploads import Upload
-from muster.jobs.common.errors import MusterError, SourceError, UsageError
+from muster.jobs.common.errors import MusterError, UsageError
 from muster.jobs.common.locations import Folder, expand, parse
 from muster.jobs.common.names import NAME_LIMIT
 from muster.jobs.common.units import counted
@@ -35,7 +35,6 @@ from muster.jobs.common.validation import did_you_mean
 from muster.jobs.job_file.read import JobFile
 
 REPR_WIDTH = 70
-SUBMIT_TRIES = 3  # an upload may go, with the last job that needed it, just when it is counted on
 OF_THE_SHARD = ("first_row", "shard")  # arguments that a function gets from the farm if it has them
 Before = str | Job | Sequence[str | Job]  # jobs that another one starts after
 JOB_FIELDS = frozenset(JobFile.__struct_fields__) - {"source", "params", "code", "kind"}
@@ -171,15 +170,7 @@ class Farm:
             return Study(self._send(drafts.from_fields(given, None, self._place.here, code), progress), again)
 
     def _send(self, draft: JobDraft, progress: bool) -> Job:
-        for tries in range(1, SUBMIT_TRIES + 1):
-            send(self._place, draft.files, progress)
-            try:
-                return Job(self._place, self._place.submit(draft.parcel()))
-            except SourceError:
-                there = {one.digest for one in self._place.uploads() if one.complete}
-                if tries == SUBMIT_TRIES or all(file.digest in there for file in draft.files):
-                    raise
-        raise AssertionError("the last try raises or returns")
+        return Job(self._place, hand_in(self._place, draft, progress))
 
     # --- looking -----------------------------------------------------------------------------------------
 
@@ -223,17 +214,12 @@ def _place(
         return LocalBackend(roots.existing(Path(where) if where is not None else None))
     ssh = Ssh(found, Path(config) if config else None, command)
     ssh.find()
-    return RemoteBackend(ssh, expand(cache).absolute() if cache else _cache())
+    return RemoteBackend(ssh, expand(cache).absolute() if cache else None)
 
 
 def _is_root(where: str) -> bool:
     """Whether the name of a host happens to be that of a root in the current folder."""
     return (Path(where) / "farm.json").is_file()
-
-
-def _cache() -> Path:
-    named = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(named) if Path(named).is_absolute() else Path.home() / ".cache") / "muster"
 
 
 def _data_files(data: str | Mapping[str, Any], folder: Path, here: bool) -> Any:

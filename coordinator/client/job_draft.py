@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ import numpy as np
 import yaml
 
 from muster.coordinator.client.arrays import Outgoing, OutgoingFile, Sendable, is_array, is_arrays, mapped, outgoing
-from muster.coordinator.submission.client_job import ARRAYS, ClientJob, check_layers, is_model_name
-from muster.jobs.common.errors import JobFileError, UsageError
+from muster.coordinator.submission.client_job import ARRAYS, TABLE_LIMIT, ClientJob, check_layers, is_file_name
+from muster.coordinator.submission.reuse import Wish, changed
+from muster.jobs.common.errors import JobFileError, SourceError, UsageError
 from muster.jobs.inference.model_file import find
 from muster.jobs.job_file import yaml_text
 from muster.jobs.job_file.read import JobFile, check_job, read_job_file
@@ -22,6 +23,7 @@ from muster.jobs.sources.discover import SourceSpec, discover
 from muster.jobs.user_code.code_pack import CodeBundle, collect, pack
 
 ITEMS = ("files", "table")  # sources that are lists
+NO_WISH = Wish()
 ONE_LAYER = "array"  # what the only layer of a job over one array is called
 
 
@@ -33,23 +35,29 @@ class JobDraft:
     code: CodeBundle | None = None
     arrays: Mapping[str, Outgoing] = field(default_factory=dict)
     model: tuple[str, OutgoingFile] | None = None
+    table: tuple[str, bytes] | None = None
 
     @property
     def files(self) -> list[Sendable]:
         """All that has to be there before the job is."""
         return [*self.arrays.values(), *([self.model[1]] if self.model else [])]
 
+    @property
+    def text(self) -> str:
+        """As a job file."""
+        return yaml.safe_dump(self.fields, sort_keys=False, allow_unicode=True)
+
     def parcel(self) -> ClientJob:
         model = (self.model[0], self.model[1].digest) if self.model else None
         digests = {name: array.digest for name, array in self.arrays.items()}
-        text = yaml.safe_dump(self.fields, sort_keys=False, allow_unicode=True)
-        return ClientJob(text, pack(self.code) if self.code else None, digests, model)
+        return ClientJob(self.text, pack(self.code) if self.code else None, digests, model, self.table)
 
 
-def from_file(path: Path, here: bool, after: Sequence[str] = ()) -> JobDraft:
-    """A job file of this machine. `here`: so is the farm. `after`: jobs that it starts after, beside its own."""
+def from_file(path: Path, here: bool, after: Sequence[str] = (), wish: Wish = NO_WISH) -> JobDraft:
+    """A job file of this machine. `here`: so is the farm. `after`: jobs that it starts after, beside its own; `wish`:
+    what is to be changed of its params."""
     read_job_file(path)  # its errors name the line
-    fields = yaml_text.load(path.read_text(encoding="utf-8"), path.name).value
+    fields = changed(yaml_text.load(path.read_text(encoding="utf-8"), path.name).value, wish)
     if after:
         fields = {**fields, "after": [*fields.get("after", []), *after]}
     return _finished(fields, path.absolute().parent, here, None)
@@ -76,7 +84,7 @@ def _finished(fields: dict[str, Any], base: Path, here: bool, code: CodeBundle |
     if isinstance(spec, dict) and spec.get("names") is not None:
         raise UsageError("source.names is for jobs submitted on the server", 'use a pattern: source: {files: "*.jpg"}')
     if isinstance(spec, dict) and (listed := next((key for key in ITEMS if isinstance(spec.get(key), str)), None)):
-        return _checked({**fields, "source": _placed(spec, listed, base, here)}, base, here, code, {})
+        return _listed(fields, spec, listed, base, here, code)
     if not isinstance(spec, dict) or not isinstance(path := spec.get("path"), str) or path.startswith("~"):
         return _checked(fields, base, here, code, {})
     if here:
@@ -88,15 +96,31 @@ def _finished(fields: dict[str, Any], base: Path, here: bool, code: CodeBundle |
     return _checked({**fields, "source": {"path": ARRAYS}}, base, here, code, _found(source, base))
 
 
-def _placed(spec: dict[str, Any], key: str, base: Path, here: bool) -> dict[str, Any]:
-    """Files and tables stay where they are: on this machine, or named as the server knows them."""
+def _listed(
+    fields: dict[str, Any], spec: dict[str, Any], key: str, base: Path, here: bool, code: CodeBundle | None
+) -> JobDraft:
+    """Files stay where they are: on this machine, or named as the server knows them. A table goes with the job."""
     text = spec[key]
     if text.startswith(("~", "/")):
-        return spec
-    if not here:
-        hint = "name files of the server, by an absolute path or ~/…; arrays alone are sent"
+        return _checked(fields, base, here, code, {})
+    if here:
+        return _checked({**fields, "source": {**spec, key: str(base / text)}}, base, here, code, {})
+    if key != "table":
+        hint = "name files of the server, by an absolute path or ~/…; arrays and tables alone are sent"
         raise UsageError(f"source.{key}: {text[:80]!r} is of this machine, but the farm is elsewhere", hint)
-    return {**spec, key: str(base / text)}
+    table = _read_table(base / text)
+    return replace(_checked({**fields, "source": {**spec, key: table[0]}}, base, here, code, {}), table=table)
+
+
+def _read_table(path: Path) -> tuple[str, bytes]:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(TABLE_LIMIT + 1)
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror}", "correct `source.table`; it is relative to the job") from None
+    if len(raw) > TABLE_LIMIT:
+        raise SourceError(f"{path} has more than {TABLE_LIMIT} bytes", "copy it to the server, and name it there")
+    return (path.name if is_file_name(path.name) else f"table{path.suffix}"), raw
 
 
 def _found(source: SourceSpec, base: Path) -> dict[str, Outgoing]:
@@ -120,7 +144,7 @@ def _checked(
     path = find(named, base)
     if here:
         return JobDraft(_with_model(fields, str(path)), code, arrays)
-    name = path.name if is_model_name(path.name) else f"model{path.suffix}"
+    name = path.name if is_file_name(path.name) else f"model{path.suffix}"
     return JobDraft(_with_model(fields, name), code, arrays, (name, OutgoingFile(path)))
 
 

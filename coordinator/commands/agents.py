@@ -8,7 +8,7 @@ import click
 
 from muster.coordinator.api.requests import AgentsAsk, StatusAsk
 from muster.coordinator.api.status import Agents, Status
-from muster.coordinator.commands.options import json_option, plain, root_option, say, say_json
+from muster.coordinator.commands.options import farm_option, json_option, plain, say, say_json
 from muster.coordinator.display import agents
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
@@ -17,7 +17,7 @@ from muster.jobs.common.cli import example
 
 
 @click.command(epilog=example("coordinator agents"))
-@root_option
+@farm_option
 @json_option
 def command(root: Path | None, as_json: bool) -> None:
     """List the machines: their state, their work, what they cannot run and why.

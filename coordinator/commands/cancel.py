@@ -8,7 +8,7 @@ import click
 
 from muster.coordinator.api.requests import Cancel
 from muster.coordinator.commands.chosen_jobs import NOT_ENDED, ask_each, choose, jobs_arguments
-from muster.coordinator.commands.options import json_option, root_option
+from muster.coordinator.commands.options import farm_option, json_option
 from muster.coordinator.farm_root import paths as roots
 from muster.jobs.common.cli import example
 
@@ -19,7 +19,7 @@ from muster.jobs.common.cli import example
     )
 )
 @jobs_arguments
-@root_option
+@farm_option
 @json_option
 def command(jobs: tuple[str, ...], states: tuple[str, ...], root: Path | None, as_json: bool) -> None:
     """End jobs; `all` are those that have not ended.

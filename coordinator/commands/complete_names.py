@@ -9,11 +9,13 @@ import click
 
 from muster.coordinator.api.requests import AgentsAsk
 from muster.coordinator.api.status import Agents
+from muster.coordinator.commands.farm_meant import farm_meant
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.ask_daemon import DaemonConnection
 from muster.coordinator.farm_root.paths import Root
-from muster.jobs.common.errors import MusterError
+from muster.jobs.common.errors import MusterError, NotFoundError
+from muster.jobs.common.locations import Host
 from muster.jobs.common.names import ALL_JOBS, LAST_JOB, is_job, split_job_id
 
 ANSWER_SECONDS = 0.3  # somebody waits with a finger on the key
@@ -54,4 +56,8 @@ def agent_or_job(context: click.Context, parameter: click.Parameter, begun: str)
 
 
 def _root(context: click.Context) -> Root:
-    return roots.find(context.params.get("root"))
+    """A farm elsewhere is not asked: that takes longer than a finger waits."""
+    place = farm_meant(context.params.get("at"), context.params.get("root"))
+    if isinstance(place, Host):
+        raise NotFoundError(f"{place} is not asked for names")
+    return roots.find(place)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from muster.coordinator.commands import complete_names
-from muster.coordinator.commands.options import json_option, root_option, say, say_json
+from muster.coordinator.commands.options import farm_option, json_option, say, say_json
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
 from muster.jobs.common.cli import example
@@ -23,7 +23,7 @@ _ENVIRONMENT = [name for name in Work.__struct_fields__ if name not in {"params"
 @click.command(epilog=example("coordinator diff weights.1 weights.2"))
 @click.argument("one", metavar="JOB", shell_complete=complete_names.job)
 @click.argument("other", metavar="JOB", shell_complete=complete_names.job)
-@root_option
+@farm_option
 @json_option
 def command(one: str, other: str, root: Path | None, as_json: bool) -> None:
     """Show how two jobs differ: their parameters, code, environment and sources, and whether their results differ.

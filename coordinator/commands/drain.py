@@ -8,7 +8,7 @@ import click
 
 from muster.coordinator.api.requests import Done, Drain
 from muster.coordinator.commands import complete_names
-from muster.coordinator.commands.options import json_option, root_option, say_done
+from muster.coordinator.commands.options import farm_option, json_option, say_done
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.jobs.common.cli import example
@@ -17,7 +17,7 @@ from muster.jobs.common.names import check_name
 
 @click.command(epilog=example("coordinator drain lab3"))
 @click.argument("agent", metavar="AGENT", shell_complete=complete_names.agent)
-@root_option
+@farm_option
 @json_option
 def command(agent: str, root: Path | None, as_json: bool) -> None:
     """Let a machine finish and leave.

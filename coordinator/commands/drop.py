@@ -8,7 +8,7 @@ import click
 
 from muster.coordinator.api.requests import Done, DropAgent
 from muster.coordinator.commands import complete_names
-from muster.coordinator.commands.options import json_option, root_option, say_done
+from muster.coordinator.commands.options import farm_option, json_option, say_done
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.jobs.common.cli import example
@@ -18,7 +18,7 @@ from muster.jobs.common.names import check_name
 @click.command(epilog=example("coordinator drop lab3"))
 @click.argument("agent", metavar="AGENT", shell_complete=complete_names.agent)
 @click.option("--force", is_flag=True, help="End its session although it is connected.")
-@root_option
+@farm_option
 @json_option
 def command(agent: str, force: bool, root: Path | None, as_json: bool) -> None:
     """Give up a machine that will not come back.

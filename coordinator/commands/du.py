@@ -11,7 +11,7 @@ import click
 
 from muster.coordinator.api.requests import Usage
 from muster.coordinator.api.status import Used
-from muster.coordinator.commands.options import json_option, root_option, say, say_json
+from muster.coordinator.commands.options import farm_option, json_option, say, say_json
 from muster.coordinator.display import tables
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
@@ -31,7 +31,7 @@ class JobSize(NamedTuple):
 
 
 @click.command(epilog=example("coordinator du"))
-@root_option
+@farm_option
 @json_option
 def command(root: Path | None, as_json: bool) -> None:
     """Show what takes the root's space: bundles to be merged, results, uploads, the rest."""

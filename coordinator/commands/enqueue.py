@@ -10,7 +10,7 @@ from uuid import uuid4
 import click
 import msgspec
 
-from muster.coordinator.commands.options import job_argument, json_option, root_option, say_done
+from muster.coordinator.commands.options import farm_option, job_argument, json_option, say_done
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.jobs.common.cli import example
@@ -23,7 +23,7 @@ from muster.jobs.common.errors import UsageError
 @job_argument
 @click.argument("values", nargs=-1, metavar="NAME=VALUE...")
 @click.option("--id", "name", metavar="ID", help="Sent again under the same id, it is tried once.")
-@root_option
+@farm_option
 @json_option
 def command(job: str, values: tuple[str, ...], name: str | None, root: Path | None, as_json: bool) -> None:
     """Have a search that runs try another configuration.

@@ -10,7 +10,7 @@ from muster.coordinator.api.requests import AgentsAsk, ExplainAgent, ExplainJob,
 from muster.coordinator.api.status import Agents, Explained, Status
 from muster.coordinator.commands import complete_names
 from muster.coordinator.commands.logs import split
-from muster.coordinator.commands.options import json_option, plain, root_option, say, say_json
+from muster.coordinator.commands.options import farm_option, json_option, plain, say, say_json
 from muster.coordinator.display import agents as display_agents
 from muster.coordinator.display import tables
 from muster.coordinator.farm_root import ask_daemon
@@ -28,7 +28,7 @@ from muster.jobs.contract.states import ENDED
     epilog=example("coordinator explain", "coordinator explain lab3", "coordinator explain weights.1/conv1/17")
 )
 @click.argument("what", metavar="[AGENT|JOB|SHARD]", required=False, shell_complete=complete_names.agent_or_job)
-@root_option
+@farm_option
 @json_option
 def command(what: str | None, root: Path | None, as_json: bool) -> None:
     """Say what a machine is doing, or why it is idle; why nothing of a job runs; or the whole story of a shard.

@@ -8,7 +8,7 @@ import click
 
 from muster.coordinator.api.requests import Done, Kick
 from muster.coordinator.commands.logs import split
-from muster.coordinator.commands.options import json_option, root_option, say_done
+from muster.coordinator.commands.options import farm_option, json_option, say_done
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.jobs.common.cli import example
@@ -18,7 +18,7 @@ from muster.jobs.common.names import parse_shard
 
 @click.command(epilog=example("coordinator kick weights.1/conv1/17"))
 @click.argument("shard", metavar="JOB/LAYER/N")
-@root_option
+@farm_option
 @json_option
 def command(shard: str, root: Path | None, as_json: bool) -> None:
     """Take a shard from the machine where it runs, and run it elsewhere.

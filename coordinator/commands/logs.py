@@ -12,7 +12,7 @@ from muster.coordinator.api.requests import FailuresAsk, StatusAsk
 from muster.coordinator.api.status import Failures, Status
 from muster.coordinator.api.values import FAILURES_LIMIT
 from muster.coordinator.commands import complete_names
-from muster.coordinator.commands.options import json_option, plain, root_option, say, say_json
+from muster.coordinator.commands.options import farm_option, json_option, plain, say, say_json
 from muster.coordinator.display import jobs, tables
 from muster.coordinator.farm_root import ask_daemon, printed_log
 from muster.coordinator.farm_root import paths as roots
@@ -36,7 +36,7 @@ FOLLOW_SECONDS = 0.5
 @click.option("--failed", is_flag=True, help="Show only shards that are given up.")
 @click.option("-f", "--follow", is_flag=True, help="Show what comes as well, until the job ends.")
 @click.option("--limit", type=click.IntRange(1, FAILURES_LIMIT), default=50, show_default=True, help="The newest N.")
-@root_option
+@farm_option
 @json_option
 def command(
     job: str, shard: str | None, failed: bool, follow: bool, limit: int, root: Path | None, as_json: bool

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,10 +12,36 @@ import click
 import msgspec
 
 from muster.coordinator.commands import complete_names
+from muster.coordinator.commands.farm_meant import farm_meant, handed_over
 from muster.jobs.common.json_documents import json_text
+from muster.jobs.common.locations import Host
 from muster.jobs.common.printable import harmless
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def farm_option(function: F) -> F:
+    """--at and --root of a command that runs where the farm is: there, if that is behind ssh. The function gets `root`
+    as `root_option` gives it."""
+
+    @wraps(function)
+    def called(*, place: Host | Path | None, **given: Any) -> Any:
+        return handed_over(place) if isinstance(place, Host) else function(root=place, **given)
+
+    return place_options(called)  # type: ignore[return-value]
+
+
+def place_options(function: F) -> F:
+    """--at and --root of a command that knows what to do with a farm elsewhere: `place`, as `farm_meant` has it."""
+
+    @wraps(function)
+    def called(*, at: str | None, root: Path | None, **given: Any) -> Any:
+        return function(place=farm_meant(at, root), **given)
+
+    named = click.option(
+        "--at", metavar="WHERE", default=None, help="A farm elsewhere, as me@server; default $MUSTER_FARM."
+    )
+    return named(root_option(called))  # type: ignore[return-value]
 
 
 def root_option(function: F) -> F:

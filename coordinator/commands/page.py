@@ -8,11 +8,12 @@ from pathlib import Path
 
 import click
 
-from muster.coordinator.commands.options import json_option, root_option, say
+from muster.coordinator.commands.farm_meant import farm_meant
+from muster.coordinator.commands.options import json_option, place_options, say
 from muster.coordinator.farm_root import paths as roots
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import UsageError
-from muster.jobs.common.locations import Host, parse
+from muster.jobs.common.locations import Host
 
 
 @click.command(epilog=example("coordinator page", "coordinator page me@server", "coordinator page --port 9000"))
@@ -20,26 +21,30 @@ from muster.jobs.common.locations import Host, parse
 @click.option("--port", type=click.IntRange(1, 65_535), help="Where it listens; default the first free from 8470 on.")
 @click.option("--ssh-config", type=click.Path(path_type=Path), metavar="FILE", help="Of WHERE: as `ssh -F` takes it.")
 @click.option("--until-eof", is_flag=True, hidden=True)
-@root_option
+@place_options
 @json_option
 def command(
-    where: str | None, port: int | None, ssh_config: Path | None, until_eof: bool, root: Path | None, as_json: bool
+    where: str | None,
+    port: int | None,
+    ssh_config: Path | None,
+    until_eof: bool,
+    place: Host | Path | None,
+    as_json: bool,
 ) -> int:
     """Serve a page that shows the farm live: machines, jobs, one job, one machine, one shard. Until Ctrl-C.
 
     It listens on this machine alone, and only who has the address with its secret may read it; nothing can be changed
-    there. With WHERE, such as me@server, the page of a farm there is shown here, by the system's ssh.
+    there. With WHERE (or --at), such as me@server, the page of a farm there is shown here, by the system's ssh.
     """
-    place = parse(where) if where is not None else None
+    context = click.get_current_context()
+    if where is not None:
+        if context.params["root"] is not None or context.params["at"] is not None:
+            wrong = "WHERE names a farm, and --root or --at another"
+            raise UsageError(wrong, "give one of them; a root elsewhere is named so: me@server:/root")
+        place = farm_meant(where, None)
     if isinstance(place, Host):
-        if root is not None:
-            raise UsageError(
-                "--root is a folder here, WHERE a farm elsewhere", "name its root in WHERE: me@server:/root"
-            )
         return _far(place, port, ssh_config, as_json)
-    if place is not None and root is not None:
-        raise UsageError("WHERE and --root name a root each", "give one of the two")
-    return _here(roots.existing(place.path if place is not None else root), port, until_eof, as_json)
+    return _here(roots.existing(place), port, until_eof, as_json)
 
 
 def _here(root: roots.Root, port: int | None, until_eof: bool, as_json: bool) -> int:

@@ -8,14 +8,14 @@ import click
 
 from muster.coordinator.api.requests import Pause
 from muster.coordinator.commands.chosen_jobs import ask_each, choose, jobs_arguments
-from muster.coordinator.commands.options import json_option, root_option
+from muster.coordinator.commands.options import farm_option, json_option
 from muster.coordinator.farm_root import paths as roots
 from muster.jobs.common.cli import example
 
 
 @click.command(epilog=example("coordinator pause weights", "coordinator pause all"))
 @jobs_arguments
-@root_option
+@farm_option
 @json_option
 def command(jobs: tuple[str, ...], states: tuple[str, ...], root: Path | None, as_json: bool) -> None:
     """Grant nothing more of jobs for now; `all` are those that run.

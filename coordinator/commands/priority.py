@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from muster.coordinator.api.requests import Done, Priority
-from muster.coordinator.commands.options import job_argument, json_option, root_option, say_done
+from muster.coordinator.commands.options import farm_option, job_argument, json_option, say_done
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.jobs.common.cli import example
@@ -16,7 +16,7 @@ from muster.jobs.common.cli import example
 @click.command(epilog=example("coordinator priority weights 4"))
 @job_argument
 @click.argument("weight", type=click.IntRange(1, 1000), metavar="N")
-@root_option
+@farm_option
 @json_option
 def command(job: str, weight: int, root: Path | None, as_json: bool) -> None:
     """Set a job's share of the farm.

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from muster.coordinator.commands import complete_names
-from muster.coordinator.commands.options import json_option, root_option, say, say_json
+from muster.coordinator.commands.farm_meant import handed_over, reached
+from muster.coordinator.commands.options import json_option, place_options, say, say_json
 from muster.coordinator.farm_root import paths as roots
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import NotFoundError, RefusedError, SpaceError, UsageError
+from muster.jobs.common.locations import Host
 from muster.jobs.common.units import counted
-
-if TYPE_CHECKING:
-    from muster.coordinator.report.gather import Gathered
 
 JOBS_MOST = 20
 
@@ -38,7 +36,7 @@ JOBS_MOST = 20
 @click.option("--target", type=click.FloatRange(0, 1), help="Accuracy to compare by; default the first job's own.")
 @click.option("--timeline", is_flag=True, help="With --json: what each machine did over time, too.")
 @click.option("--curves", is_flag=True, help="With --json: of a search also every trial with its curve.")
-@root_option
+@place_options
 @json_option
 def command(
     jobs: tuple[str, ...],
@@ -47,45 +45,57 @@ def command(
     target: float | None,
     timeline: bool,
     curves: bool,
-    root: Path | None,
+    place: Host | Path | None,
     as_json: bool,
-) -> None:
+) -> int:
     """Show how jobs went: response time, memory, bandwidth, fairness and effect, and what is their kind's own.
 
     This works while they run, afterwards, and without a coordinator.
     """
     from muster.coordinator.report import gather, terminal
+    from muster.coordinator.report.html import page
 
     if (timeline or curves) and not as_json:
         raise UsageError(f"--{'timeline' if timeline else 'curves'} is for --json alone", "`--html FILE` draws them")
+    if isinstance(place, Host):
+        return _far(place, jobs, html, plots, target, as_json)
     if len(dict.fromkeys(jobs)) > JOBS_MOST:
         raise UsageError(f"{len(jobs)} jobs do not stand side by side", f"name at most {JOBS_MOST}")
-    found = gather.gather(roots.existing(root), jobs, target, timeline or html is not None)
+    found = gather.gather(roots.existing(place), jobs, target, timeline or html is not None)
     if (plots is not None or target is not None) and found.own is None:
         raise NotFoundError(found.why_not, "`coordinator report JOB` shows what there is")
     if html == Path("-"):
-        _print_page(found)
-        return
+        sys.stdout.write(page(found))
+        sys.stdout.flush()
+        return 0
     if html is not None:
-        _write(html, found)
+        _write(html, page(found))
     if as_json:
         say_json(gather.document(found, curves))
     elif html is None:
         say(terminal.text(found))
     if plots is not None and found.own is not None:
         click.echo(f"wrote {counted(len(found.own.draw(plots)), 'file')} to {plots}", err=True)
+    return 0
 
 
-def _print_page(found: Gathered) -> None:
-    from muster.coordinator.report.html import page
+def _far(
+    host: Host, jobs: tuple[str, ...], html: Path | None, plots: Path | None, target: float | None, as_json: bool
+) -> int:
+    """Made there, and written here."""
+    if plots is not None:
+        raise UsageError("--plots draws where the farm is", f"--html {plots}.html is a page with all pictures, here")
+    if html is None or html == Path("-"):
+        return handed_over(host)
+    if as_json:
+        raise UsageError("of a farm elsewhere, --html and --json are two reports", "ask for one after the other")
+    aims = ["--target", str(target)] if target is not None else []
+    _write(html, reached(host).run("report", "--html", "-", *aims, "--", *jobs).decode(errors="replace"))
+    return 0
 
-    sys.stdout.write(page(found))
-    sys.stdout.flush()
 
-
-def _write(file: Path, found: Gathered) -> None:
-    """The page, whole or not at all: an older one stays where there is no room."""
-    from muster.coordinator.report.html import page
+def _write(file: Path, page: str) -> None:
+    """Whole or not at all: an older one stays where there is no room."""
     from muster.jobs.common.durable import write_durably
 
     if file.is_dir():
@@ -93,7 +103,7 @@ def _write(file: Path, found: Gathered) -> None:
     if not file.parent.is_dir():
         raise UsageError(f"there is no folder {file.parent}", "make it first")
     try:
-        write_durably(file, page(found).encode())
+        write_durably(file, page.encode())
     except SpaceError:
         raise SpaceError(f"{file} does not fit on its disk", "make room there, or name another folder") from None
     except OSError as error:

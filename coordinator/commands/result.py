@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import click
 
-from muster.coordinator.commands.options import job_argument, json_option, root_option, say, say_json
+from muster.coordinator.commands.farm_meant import handed_over, reached
+from muster.coordinator.commands.options import job_argument, json_option, place_options, say, say_json
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import JobFolder
 from muster.coordinator.result_downloads.file_server import layers_of
@@ -17,6 +19,7 @@ from muster.coordinator.result_downloads.partial import make as make_partial
 from muster.jobs.common.cli import example
 from muster.jobs.common.durable import fsync_folder, naming_space, publish, sync_tree
 from muster.jobs.common.errors import IncompleteError, RefusedError, UsageError
+from muster.jobs.common.locations import Host
 from muster.jobs.common.units import counted
 from muster.jobs.parts.manifest import MANIFEST, folders_of_files
 
@@ -40,9 +43,11 @@ NAMES_SHOWN = 5
     help="Make a file of each layer that is complete, DIR/LAYER.csv.",
 )
 @click.option("--partial", is_flag=True, help="Merge layers that lack shards too, with holes, into a folder apart.")
-@root_option
+@place_options
 @json_option
-def command(job: str, target: Path | None, form: str | None, partial: bool, root: Path | None, as_json: bool) -> None:
+def command(
+    job: str, target: Path | None, form: str | None, partial: bool, place: Host | Path | None, as_json: bool
+) -> int:
     """Print the folder with the merged arrays, which are LAYER/OUTPUT.npy below it.
 
     This works while the job runs, for the layers that are complete, and without a coordinator.
@@ -55,29 +60,37 @@ def command(job: str, target: Path | None, form: str | None, partial: bool, root
     With --partial, what is committed by now of all other layers is merged as well, into `partial` in the job's folder
     or into DIR, in place of what an earlier call put there. Rows that are missing have NaN, or 0 in integers; ok.npy
     and the manifest say which these are. Merged layers are there as well, as hard links, or as copies in DIR.
+
+    Of a farm elsewhere the folder is one there; with --to the layers are fetched from it.
     """
-    found = roots.existing(root)
-    name = roots.resolve_job(found, job)
     if partial and form:
         raise UsageError("--as is of layers that are complete", "leave --partial or --as out")
+    if isinstance(place, Host):
+        return handed_over(place) if target is None else _fetched(place, job, target, form, partial, as_json)
+    found = roots.existing(place)
+    name = roots.resolve_job(found, job)
     if partial:
         _say_partial(make_partial(found, name, target, _copy_layer if target else None), as_json)
-        return
+        return 0
     folder = found.job(name)
     merged, missing = layers_of(folder)
     if not merged:
         raise nothing_merged(name, folder)
     if form:
-        _export(found.farm, name, folder, form, target, merged, as_json)
+        _export(found.farm, name, folder.result, form, target, merged, as_json)
         _note(merged, missing)
-        return
+        return 0
     if target:
         copy(folder.result, target, merged)
-    where = (target or folder.result).absolute()
+    _say_merged(name, found.farm, target or folder.result, merged, missing, as_json)
+    return 0
+
+
+def _say_merged(job: str, farm: str, folder: Path, merged: list[str], missing: list[str], as_json: bool) -> None:
     if as_json:
-        say_json({"job": name, "farm": found.farm, "path": str(where), "layers": merged, "missing": missing})
+        say_json({"job": job, "farm": farm, "path": str(folder.absolute()), "layers": merged, "missing": missing})
         return
-    say(str(where))
+    say(str(folder.absolute()))
     _note(merged, missing)
 
 
@@ -87,7 +100,7 @@ def _note(merged: list[str], missing: list[str]) -> None:
 
 
 def _export(
-    farm: str, job: str, folder: JobFolder, form: str, target: Path | None, layers: list[str], as_json: bool
+    farm: str, job: str, result: Path, form: str, target: Path | None, layers: list[str], as_json: bool
 ) -> None:
     from muster.jobs.results.export import export, print_csv
 
@@ -95,10 +108,10 @@ def _export(
         if form != "csv" or len(layers) != 1 or as_json:
             hint = "name a folder by `--to DIR`; what is printed is the csv of one layer alone"
             raise UsageError(f"--as {form}: where to?", hint)
-        left_out = {layers[0]: print_csv(folder.result / layers[0], sys.stdout)}
+        left_out = {layers[0]: print_csv(result / layers[0], sys.stdout)}
     else:
-        _check_elsewhere(folder.result, target)
-        made = dict(zip(layers, export(folder.result, layers, form, target), strict=True))
+        _check_elsewhere(result, target)
+        made = dict(zip(layers, export(result, layers, form, target), strict=True))
         paths = {layer: str(one.path.absolute()) for layer, one in made.items()}
         left_out = {layer: one.left_out for layer, one in made.items()}
         if as_json:
@@ -108,6 +121,30 @@ def _export(
     for layer, names in left_out.items():
         if names:
             click.echo(f"note: {layer}: {_listed(names)} cannot be in such a file and is left out", err=True)
+
+
+def _fetched(host: Host, job: str, target: Path, form: str | None, partial: bool, as_json: bool) -> int:
+    """From a farm elsewhere into a folder here; the exit code."""
+    from muster.coordinator.client.backends.remote import RemoteBackend
+
+    place = RemoteBackend(reached(host), target)
+    name = place.status(job).jobs[0].id
+    merged, missing = place.partial(name) if partial else place.layers(name)
+    if not merged:
+        raise IncompleteError(f"no layer of {name} is merged yet", f"`coordinator status {name}` says how far it is")
+    try:
+        if form is None:
+            place.fetch(name, merged, target, sys.stderr.isatty(), partial)
+            _say_merged(name, place.farm, target, merged, missing, as_json)
+            return 0
+        target.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".layers-", dir=target) as layers:
+            place.fetch(name, merged, Path(layers), sys.stderr.isatty(), partial)
+            _export(place.farm, name, Path(layers), form, target, merged, as_json)
+    except OSError as error:
+        raise _not_written(error, target) from None
+    _note(merged, missing)
+    return 0
 
 
 def _say_partial(made: PartialResult, as_json: bool) -> None:
@@ -151,8 +188,12 @@ def copy(result: Path, target: Path, layers: list[str]) -> None:
             with naming_space(target):
                 _copy_layer(result / layer, target / layer)
     except OSError as error:
-        why = f"the result cannot be copied: {error.filename or target}: {error.strerror}"
-        raise RefusedError(why, "name a folder you may write to") from None
+        raise _not_written(error, target) from None
+
+
+def _not_written(error: OSError, target: Path) -> RefusedError:
+    why = f"the result cannot be copied: {error.filename or target}: {error.strerror}"
+    return RefusedError(why, "name a folder you may write to")
 
 
 def _check_elsewhere(result: Path, target: Path) -> None:

@@ -9,7 +9,7 @@ import click
 
 from muster.coordinator.api.requests import Retry
 from muster.coordinator.commands.chosen_jobs import ask_each, choose, jobs_arguments
-from muster.coordinator.commands.options import json_option, root_option
+from muster.coordinator.commands.options import farm_option, json_option
 from muster.coordinator.farm_root import paths as roots
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import NotFoundError, UsageError
@@ -26,7 +26,7 @@ from muster.jobs.common.errors import NotFoundError, UsageError
     metavar="LAYER...",
     help="Compute these layers anew, even if merged.",
 )
-@root_option
+@farm_option
 @json_option
 def command(
     jobs: tuple[str, ...], states: tuple[str, ...], layers: tuple[str, ...], root: Path | None, as_json: bool

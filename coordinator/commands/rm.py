@@ -11,7 +11,7 @@ import click
 from muster.coordinator.api.requests import Remove, StatusAsk
 from muster.coordinator.api.status import Status
 from muster.coordinator.commands.chosen_jobs import Chosen, ask_each, choose, jobs_arguments
-from muster.coordinator.commands.options import json_option, root_option
+from muster.coordinator.commands.options import farm_option, json_option
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
@@ -31,7 +31,7 @@ JOBS_SHOWN = 10
 @jobs_arguments
 @click.option("--older-than", "age", metavar="AGE", help="All jobs that ended so long ago, such as 30d.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@root_option
+@farm_option
 @json_option
 def command(
     jobs: tuple[str, ...], states: tuple[str, ...], age: str | None, yes: bool, root: Path | None, as_json: bool

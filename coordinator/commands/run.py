@@ -18,7 +18,8 @@ import click
 from muster.coordinator.api.requests import Cancel, Done, Pause, StatusAsk, Submit, Submitted
 from muster.coordinator.api.status import JobStatus, Status
 from muster.coordinator.commands import complete_names
-from muster.coordinator.commands.options import root_option, say, say_json
+from muster.coordinator.commands.farm_meant import handed_over
+from muster.coordinator.commands.options import place_options, say, say_json
 from muster.coordinator.display.jobs import holdups, incomplete
 from muster.coordinator.farm_root import ask_daemon, local_farm
 from muster.coordinator.farm_root import paths as roots
@@ -37,6 +38,7 @@ from muster.jobs.common.errors import (
     SourceError,
     UsageError,
 )
+from muster.jobs.common.locations import Host
 from muster.jobs.common.printable import harmless
 from muster.jobs.common.units import counted
 
@@ -108,10 +110,10 @@ class _Run(click.Command):
 )
 @click.option("--attach", metavar="JOB", help="Print all of an earlier run, and follow it to its end.")
 @click.option("--local", is_flag=True, help="Where no coordinator serves, start one with this machine, for this run.")
-@root_option
+@place_options
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each item, in place of its output.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND] [::: ITEM…] [:::: FILE…]")
-def command(root: Path | None, words: tuple[str, ...], **options: Any) -> int:
+def command(place: Host | Path | None, words: tuple[str, ...], **options: Any) -> int:
     """Run a command for each item, on the machines of the farm.
 
     Items are words behind `:::`, lines of files behind `::::`, or lines of stdin. Several sources make all
@@ -120,14 +122,45 @@ def command(root: Path | None, words: tuple[str, ...], **options: Any) -> int:
     current folder are given to each machine under their names. Each command starts in a folder that is deleted: what
     is to stay goes to stdout or {out}, or --workdir names where.
 
+    With --at me@server all of this is as if it were typed there, with stdin from here.
+
     A run is a job: Ctrl-C leaves it running. The exit code is 0 when all items ended with 0, and 11 when not.
     """
     try:
-        return _run(root, Wish(**{**options, "words": words}))
+        wish = Wish(**{**options, "words": words})
+        if not isinstance(place, Host):
+            return _run(place, wish)
+        is_typed = click.get_current_context().params["at"] is not None
+        is_local = wish.dry_run or (wish.local and not is_typed)
+        return _run(None, wish) if is_local else _run_far(place, wish)
     except MusterError as error:
         if options["as_json"]:
             say_json({"error": error.message, "hint": error.hint, "code": error.exit_code}, indent=0)
         raise
+
+
+def _run_far(host: Host, wish: Wish) -> int:
+    """Handed over to where the farm is, unless it names what is here."""
+    from muster.coordinator.submission.run_job import are_files
+
+    said = arguments.split(wish.words)
+    read = [*wish.files, *(group.words[0] for group in said.groups if group.is_files)]
+    named = {
+        "a file of items": [name for name in read if name != arguments.STDIN],
+        "--joblog": wish.joblog,
+        "--results": wish.results,
+        "--return": wish.returned or said.returned,
+        "--env": wish.envs,
+        "--local": wish.local,
+    }
+    if odd := next((option for option, value in named.items() if value), None):
+        raise UsageError(f"{odd} is of this machine, and --at is not", "give items as words or on stdin, or ssh there")
+    for group in said.groups:
+        if not group.is_files and are_files(group.words):
+            wrong = f"{group.words[0]} is a file of this machine, and --at sends none"
+            raise UsageError(wrong, "copy the files to the server and run it there; `farm.map` sends arrays")
+    is_given = said.groups or wish.array or wish.attach or wish.retry_failed
+    return handed_over(host, reads=arguments.STDIN in read or not is_given, last=len(wish.words))
 
 
 def _run(root: Path | None, wish: Wish) -> int:

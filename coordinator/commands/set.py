@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from muster.coordinator.api.requests import Done, SetJob
-from muster.coordinator.commands.options import job_argument, json_option, root_option, say_done
+from muster.coordinator.commands.options import farm_option, job_argument, json_option, say_done
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.jobs.common import units
@@ -29,7 +29,7 @@ TAKEN_BACK = ("memory", "timeout")  # which an empty value takes away
 @click.command(epilog=example("coordinator set weights memory=4GiB timeout=1h", "coordinator set weights timeout="))
 @job_argument
 @click.argument("settings", nargs=-1, required=True, metavar="NAME=VALUE...")
-@root_option
+@farm_option
 @json_option
 def command(job: str, settings: tuple[str, ...], root: Path | None, as_json: bool) -> None:
     """Change what a job's shards may use, or how often they may fail, while it runs.

@@ -12,7 +12,7 @@ from muster.coordinator.api.requests import StatusAsk
 from muster.coordinator.api.status import JobStatus, Status
 from muster.coordinator.commands import complete_names
 from muster.coordinator.commands.chosen_jobs import state_option
-from muster.coordinator.commands.options import json_option, plain, root_option, say, say_json
+from muster.coordinator.commands.options import farm_option, json_option, plain, say, say_json
 from muster.coordinator.display import agents
 from muster.coordinator.display import jobs as display
 from muster.coordinator.farm_root import ask_daemon
@@ -29,7 +29,7 @@ from muster.jobs.common.units import counted
 )
 @click.argument("jobs", metavar="[JOB]...", nargs=-1, shell_complete=complete_names.jobs)
 @state_option
-@root_option
+@farm_option
 @json_option
 def command(jobs: tuple[str, ...], states: tuple[str, ...], root: Path | None, as_json: bool) -> None:
     """List the jobs, or show some with their layers and machines; `last` is the one that was submitted last.

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from muster.coordinator.api.requests import Done, Stop
-from muster.coordinator.commands.options import json_option, root_option, say_done
+from muster.coordinator.commands.options import farm_option, json_option, say_done
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
@@ -20,7 +20,7 @@ POLL_SECONDS = 0.05
 
 
 @click.command(epilog=example("coordinator stop"))
-@root_option
+@farm_option
 @json_option
 def command(root: Path | None, as_json: bool) -> None:
     """Stop the coordinator of a farm.

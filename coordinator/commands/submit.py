@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from muster.coordinator.api.requests import Submit, Submitted
+from muster.coordinator.api.status import Status
 from muster.coordinator.commands import complete_names
-from muster.coordinator.commands.options import json_option, plain, reuse_options, root_option, say, say_json
+from muster.coordinator.commands.farm_meant import handed_over, reached, run_there
+from muster.coordinator.commands.options import json_option, place_options, plain, reuse_options, say, say_json
 from muster.coordinator.commands.watch import watch
 from muster.coordinator.display import jobs
 from muster.coordinator.farm_root import ask_daemon
@@ -17,8 +21,13 @@ from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import INTERRUPTED_EXIT, MusterError, UsageError
+from muster.jobs.common.locations import Host
 from muster.jobs.common.printable import harmless
 from muster.jobs.contract.plan import Plan
+
+if TYPE_CHECKING:
+    from muster.coordinator.client.backends.remote import RemoteBackend
+    from muster.coordinator.client.backends.ssh import Ssh
 
 
 @click.command(
@@ -41,7 +50,7 @@ from muster.jobs.contract.plan import Plan
     help="Start once this job is complete; may be given again.",
 )
 @click.option("--wait", is_flag=True, help="Follow the job until it ends; Ctrl-C leaves it running.")
-@root_option
+@place_options
 @json_option
 def command(
     job_file: Path | None,
@@ -51,7 +60,7 @@ def command(
     sets: tuple[str, ...],
     after: tuple[str, ...],
     wait: bool,
-    root: Path | None,
+    place: Host | Path | None,
     as_json: bool,
 ) -> int:
     """Plan a job and run it; print its id.
@@ -64,23 +73,32 @@ def command(
     With --after, or `after` in the job file, it waits for other jobs. It is halted if one of those is cancelled,
     halted or deleted, or ends incomplete.
 
+    To a farm elsewhere (--at me@server) the job's code and table go with it, its arrays and model once. What is named
+    by an absolute path, or ~/…, is of the server.
+
     With --wait, the exit code is 0 when the job is complete, 11 when it ends without all of its shards, and 12 when it
     is damaged. --parcel is for muster.coordinator.client.
     """
     if (sets or layers) and parcel:
         raise UsageError("--set and --layers change a job file", "coordinator submit job.yaml --set n_clusters=256")
-    if (job_file is None) != (parcel or old is not None) and not (job_file and old):
+    if (parcel and job_file) or not (parcel or job_file or old):
         raise UsageError("submit wants either a job file, --from or --parcel", "coordinator submit job.yaml")
-    found = roots.existing(root)
+    if isinstance(place, Host):
+        if job_file is None:
+            return handed_over(place, reads=parcel)
+        ssh = reached(place)
+        return _told(ssh, *_sent(ssh, job_file, old, layers, sets, after), wait, as_json)
+    found = roots.existing(place)
     ask_daemon.connect(found).close()  # no daemon: said before a long plan, not after it
-    if old is not None:
+    if parcel:
+        job = _submit_parcel(found, after, old)
+    elif old is not None:
         job = _submit_from(found, roots.resolve_job(found, old), job_file, layers, sets, after)
-    elif job_file is not None:
-        job = submit(found, job_file, layers, sets, after)
     else:
-        job = _submit_parcel(found, after)
+        assert job_file is not None
+        job = submit(found, job_file, layers, sets, after)
     if as_json and wait:
-        return _await(found, job)
+        return _await(ask_daemon.statuses(found, job), job)
     if as_json:
         say_json({"job": job})
     else:
@@ -90,12 +108,48 @@ def command(
     return watch(found, job) if wait else 0
 
 
-def _await(root: Root, job: str) -> int:
+def _sent(
+    ssh: Ssh,
+    job_file: Path,
+    old: str | None,
+    layers: tuple[str, ...],
+    sets: tuple[str, ...],
+    after: tuple[str, ...],
+) -> tuple[RemoteBackend, str]:
+    """A job file of this machine to a farm elsewhere: that farm, and the job's id."""
+    from muster.coordinator.client import job_draft
+    from muster.coordinator.client.backends.remote import RemoteBackend
+    from muster.coordinator.client.hand_in import hand_in
+    from muster.coordinator.submission.reuse import Wish
+
+    farm = RemoteBackend(ssh)
+    draft = job_draft.from_file(job_file, False, after, Wish(layers, sets))
+    return farm, hand_in(farm, draft, sys.stderr.isatty(), old)
+
+
+def _told(ssh: Ssh, farm: RemoteBackend, job: str, wait: bool, as_json: bool) -> int:
+    """Say what was submitted elsewhere, and follow it if that is wanted; the exit code."""
+    if as_json and wait:
+        return _await(_followed(farm, job), job)
+    if as_json:
+        say_json({"job": job})
+    else:
+        say(job)
+    return run_there(ssh, ["--", job], "watch") if wait else 0
+
+
+def _followed(farm: RemoteBackend, job: str) -> Iterator[Status]:
+    """In the end with its layers, which are not told while it goes on."""
+    yield from farm.follow(job)
+    yield farm.status(job)
+
+
+def _await(statuses: Iterator[Status], job: str) -> int:
     """Follow it without a word to its end, which is one document: the job as `status` has it, and perhaps why it is
     not complete."""
     document: dict[str, object] = {"job": job}
     try:
-        for answer in ask_daemon.statuses(root, job):
+        for answer in statuses:
             document["status"] = plain(answer.jobs[0])
             status = answer.jobs[0]
         if status.state != "complete":
@@ -126,10 +180,10 @@ def _tell_what_pays(root: Root, job: str) -> None:
         click.echo(line, err=True)
 
 
-def _submit_parcel(root: Root, after: tuple[str, ...]) -> str:
+def _submit_parcel(root: Root, after: tuple[str, ...], old: str | None) -> str:
     from muster.coordinator.submission import client_job as parcel
 
-    return parcel.submit(root, parcel.decode(sys.stdin.buffer.read(parcel.BYTES_LIMIT + 1)), after)
+    return parcel.submit(root, parcel.decode(sys.stdin.buffer.read(parcel.BYTES_LIMIT + 1)), after, old)
 
 
 def _submit_from(

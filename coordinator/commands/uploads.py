@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from muster.coordinator.commands.options import json_option, root_option, say, say_json
+from muster.coordinator.commands.options import farm_option, json_option, say, say_json
 from muster.coordinator.display import tables
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root import uploads as there
@@ -15,7 +15,7 @@ from muster.jobs.common.units import format_size
 
 
 @click.command(epilog=example("coordinator uploads"))
-@root_option
+@farm_option
 @json_option
 def command(root: Path | None, as_json: bool) -> None:
     """List the arrays that clients have sent, and how much of each is here.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from muster.coordinator.commands.options import job_argument, json_option, plain, root_option, say, say_json
+from muster.coordinator.commands.options import farm_option, job_argument, json_option, plain, say, say_json
 from muster.coordinator.commands.result import nothing_merged, unfinished
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root import plans
@@ -58,7 +58,7 @@ class VerifyReport(msgspec.Struct):
 @click.option("--on", "machine", metavar="AGENT", help="Let this machine compute all of them; default any.")
 @click.option("--seed", type=int, metavar="S", help="Seed of the choice of shards; default random, and printed.")
 @click.option("--keep", is_flag=True, help="Keep the job that computed them, with its arrays.")
-@root_option
+@farm_option
 @json_option
 def command(
     job: str,

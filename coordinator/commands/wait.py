@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import select
 from pathlib import Path
 
 import click
 
 from muster.coordinator.api.status import JobStatus
 from muster.coordinator.commands.chosen_jobs import NOT_OVER, choose, jobs_arguments
-from muster.coordinator.commands.options import json_option, root_option, say_json
+from muster.coordinator.commands.options import farm_option, json_option, say_json
 from muster.coordinator.display import jobs as display
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
@@ -16,10 +17,12 @@ from muster.coordinator.farm_root.paths import Root
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import INTERRUPTED_EXIT
 
+STDOUT = 1
+
 
 @click.command(epilog=example("coordinator wait weights && next-step", "coordinator wait all"))
 @jobs_arguments
-@root_option
+@farm_option
 @json_option
 def command(jobs: tuple[str, ...], states: tuple[str, ...], root: Path | None, as_json: bool) -> int:
     """Wait until jobs do not go on by themselves, and print nothing; `coordinator watch` shows how one goes on.
@@ -44,6 +47,12 @@ def command(jobs: tuple[str, ...], states: tuple[str, ...], root: Path | None, a
 
 
 def _ended(root: Root, job: str) -> JobStatus:
-    """The last that is said of a job, once it is over."""
-    *_, last = ask_daemon.statuses(root, job)
-    return last.jobs[0]
+    """The last that is said of a job, once it is over. A BrokenPipeError once nobody waits for us: who hung up an ssh
+    would not be told by a word that cannot be printed."""
+    stdout = select.poll()
+    stdout.register(STDOUT, 0)  # errors and hang-ups are told unasked
+    for answer in ask_daemon.statuses(root, job):
+        last = answer.jobs[0]
+        if stdout.poll(0):
+            raise BrokenPipeError
+    return last

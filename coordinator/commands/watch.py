@@ -14,7 +14,7 @@ import msgspec
 
 from muster.coordinator.api.requests import StatusAsk
 from muster.coordinator.api.status import JobStatus, Status
-from muster.coordinator.commands.options import json_option, root_option, say, say_json
+from muster.coordinator.commands.options import farm_option, json_option, say, say_json
 from muster.coordinator.display import agents, jobs, tables
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
@@ -37,7 +37,7 @@ BAR = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix}"
 
 @click.command(epilog=example("coordinator watch weights", "coordinator watch"))
 @click.argument("job", metavar="[JOB]", required=False)
-@root_option
+@farm_option
 @json_option
 def command(job: str | None, root: Path | None, as_json: bool) -> int:
     """Follow a job, or the latest one, until it ends: its shards, its rate, the time left, each machine, and why

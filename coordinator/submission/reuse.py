@@ -45,15 +45,20 @@ class Fate:
 
 def planned(job_file: Path, wish: Wish, root: Root | None = None, old: str | None = None) -> Planned:
     """The plan of a job file with what is to be changed of its params; `root` and `old` as `plan_file` takes them."""
-    if wish.layers and not wish.sets:
-        raise UsageError("--layers says what --set is for", "--layers 'conv3*' --set n_clusters=256")
-    if not wish.sets:
+    if not (wish.sets or wish.layers):
         return plan_file(job_file, root, old)
     document = yaml_text.load(read_text(job_file), job_file.name).value
     if not isinstance(document, dict):
         return plan_file(job_file, root, old)  # whose error says what it is not
-    text = yaml.safe_dump(_changed(document, document.get("params") or {}, wish), sort_keys=False, allow_unicode=True)
+    text = yaml.safe_dump(changed(document, wish), sort_keys=False, allow_unicode=True)
     return plan_text(text, f"{job_file.name} with --set", job_file.absolute().parent, root, old)
+
+
+def changed(document: dict[str, Any], wish: Wish) -> dict[str, Any]:
+    """A job file's fields, with what is to be changed of its params."""
+    if wish.layers and not wish.sets:
+        raise UsageError("--layers says what --set is for", "--layers 'conv3*' --set n_clusters=256")
+    return _changed(document, document.get("params") or {}, wish) if wish.sets else document
 
 
 def planned_from(root: Root, old: str, job_file: Path | None, wish: Wish) -> Planned:

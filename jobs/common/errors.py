@@ -164,6 +164,17 @@ class FencedError(MusterError):
     default_hint = "let one process own a name and a spool; give this one another `--name`"
 
 
+def error_class(exit_code: int) -> type[MusterError]:
+    """Of a program of ours that ended so."""
+    waiting: list[type[MusterError]] = [MusterError]
+    while waiting:
+        kind = waiting.pop(0)
+        if kind.exit_code == exit_code:
+            return kind
+        waiting += kind.__subclasses__()
+    return MusterError
+
+
 def report(error: MusterError, as_json: bool = False) -> int:
     """Show `error` as its two lines on stderr, and on stdout as JSON where that is asked for; its exit code."""
     for line in error.earlier:

@@ -123,6 +123,9 @@ def invoke(group: click.Group, args: list[str]) -> int:
         return INTERRUPTED_EXIT
     except click.ClickException as error:
         context_of = getattr(error, "ctx", None)
+        if isinstance(error, click.NoSuchOption) and error.option_name == "--at":
+            here = context_of.command_path if context_of else name
+            raise UsageError(f"`{here}` is of this machine alone", "type it there, without --at") from None
         hint = getattr(error, "hint", None) or f"see `{context_of.command_path if context_of else name} --help`"
         if isinstance(error, click.BadParameter):
             from muster.jobs.common.cli import where_it_stands

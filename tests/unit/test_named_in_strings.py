@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import unwrap
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -202,7 +203,7 @@ def _lines(section: configparser.SectionProxy) -> str:
 def test_every_command_is_a_module_and_every_module_a_command(program: Any) -> None:
     renamed = getattr(program, "MODULES", {})
     names = set(program.COMMANDS) - {"connect"}  # which is started without click
-    files = {program.load(name).callback.__code__.co_filename for name in names}
+    files = {unwrap(program.load(name).callback).__code__.co_filename for name in names}
     assert {Path(file).stem for file in files} == {renamed.get(name, name) for name in names}
     beside = {
         str(path)

@@ -50,8 +50,8 @@ class Backend(Protocol):
 
     def upload(self, digest: str, nbytes: int, start: int, pieces: Iterable[memoryview]) -> None: ...
 
-    def submit(self, parcel: ClientJob) -> str:
-        """The job's id."""
+    def submit(self, parcel: ClientJob, old: str | None = None) -> str:
+        """The job's id. `old`: an earlier job, of which layers that would come out the same are taken over."""
 
     def records(self, job: str, after: Cursor) -> Items:
         """Shards as they are committed; closed, it leaves nothing open."""

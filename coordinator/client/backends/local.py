@@ -61,9 +61,9 @@ class LocalBackend:
         uploads.check_room(nbytes - start, ask_daemon.room(self._root))
         uploads.receive(self._root, digest, nbytes, start, _Reader(pieces).read)
 
-    def submit(self, sent: client_job.ClientJob) -> str:
+    def submit(self, sent: client_job.ClientJob, old: str | None = None) -> str:
         ask_daemon.connect(self._root).close()
-        return client_job.submit(self._root, sent)
+        return client_job.submit(self._root, sent, old=old)
 
     def records(self, job: str, after: shard_stream.Cursor) -> shard_stream.Items:
         return shard_stream.read(self._root, job, after)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -65,14 +66,14 @@ class Searches(msgspec.Struct, frozen=True):
 
 
 class RemoteBackend:
-    """The farm of one server's root. `cache`: where results are kept on this machine."""
+    """The farm of one server's root. `cache`: where results are kept on this machine; None: where they all are."""
 
     here = False
 
-    def __init__(self, ssh: Ssh, cache: Path) -> None:
+    def __init__(self, ssh: Ssh, cache: Path | None = None) -> None:
         self._ssh = ssh
-        self._cache = cache
-        self._farm = ""  # its uuid, once it was told with layers
+        self._cache = cache or _default_cache()
+        self.farm = ""  # its uuid, once it was told with layers
 
     def __str__(self) -> str:
         return str(self._ssh)
@@ -131,8 +132,9 @@ class RemoteBackend:
         with self._ssh.talk("upload", "--json", "--size", str(nbytes), "--from", str(start), "--", digest) as talk:
             talk.send(pieces)
 
-    def submit(self, sent: client_job.ClientJob) -> str:
-        job = self._ask(Submitted, "submit", "--parcel", "--json", data=client_job.encode(sent)).job
+    def submit(self, sent: client_job.ClientJob, old: str | None = None) -> str:
+        taken = ["--from", old] if old else []
+        job = self._ask(Submitted, "submit", "--parcel", "--json", *taken, data=client_job.encode(sent)).job
         if not is_job(job):
             raise ProtocolError(f"{self} calls a job {job[:80]!r}")
         return job
@@ -161,7 +163,7 @@ class RemoteBackend:
         try:
             found = self._checked(self._ask(Listing, "result", "--json", "--", job))
         except IncompleteError:
-            return self._farm, [], [layer.name for layer in self.status(job).jobs[0].layers]
+            return self.farm, [], [layer.name for layer in self.status(job).jobs[0].layers]
         return found.farm, found.layers, found.missing
 
     def _checked(self, found: Listing) -> Listing:
@@ -169,14 +171,18 @@ class RemoteBackend:
             raise ProtocolError(f"{self} calls its farm {found.farm[:80]!r}")
         if (odd := next((name for name in found.layers + found.missing if not is_layer(name)), None)) is not None:
             raise ProtocolError(f"{self} calls a layer {odd[:80]!r}")
-        self._farm = found.farm
+        self.farm = found.farm
         return found
 
     def result(self, job: str, layers: list[str], progress: bool, partial: bool = False) -> Path:
-        farm = self._farm if partial else self._listed(job)[0]
-        download = Download(self._ssh, job, self._cache / farm / (f"{job}.partial" if partial else job), partial)
-        download.run(layers, progress)
-        return download.folder
+        farm = self.farm if partial else self._listed(job)[0]
+        folder = self._cache / farm / (f"{job}.partial" if partial else job)
+        self.fetch(job, layers, folder, progress, partial)
+        return folder
+
+    def fetch(self, job: str, layers: list[str], folder: Path, progress: bool, partial: bool) -> None:
+        """Have these layers in a folder of this machine."""
+        Download(self._ssh, job, folder, partial).run(layers, progress)
 
     def _ask(self, answer: type[_T], *args: str, data: bytes = b"") -> _T:
         return self._decoded(self._ssh.run(*args, data=data), answer)
@@ -189,3 +195,8 @@ class RemoteBackend:
             raise ProtocolError(
                 f"{self} printed {first!r} where JSON should be: {one_line(str(error))[:200]}"
             ) from None
+
+
+def _default_cache() -> Path:
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(named) if Path(named).is_absolute() else Path.home() / ".cache") / "muster"

@@ -9,14 +9,24 @@ import contextlib
 import os
 import re
 import select
+import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from muster.jobs.common import ssh
-from muster.jobs.common.errors import AccessError, LinkError, MusterError, NoCommandError, ProtocolError, UsageError
+from muster.jobs.common import configuration, ssh
+from muster.jobs.common.errors import (
+    AccessError,
+    LinkError,
+    MusterError,
+    NoCommandError,
+    ProtocolError,
+    UsageError,
+    error_class,
+)
 from muster.jobs.common.locations import Host
 from muster.jobs.common.ssh import quote
 
@@ -27,6 +37,10 @@ END_SECONDS = 10.0  # for a command whose stream has ended
 WORDS_BYTES = 16 << 10
 CHUNK = 1 << 16  # bytes read at once of what is printed line by line
 _OPTIONS = {**ssh.QUIET, "BatchMode": "yes", "ConnectTimeout": "20"}
+# What a user there has configured for commands of their own is not for ours. `env` is the same to every shell.
+ALONE = ("env", f"{configuration.VARIABLE}=")
+KEPT_SECONDS = 60  # that a shared connection outlives its last command
+SOCKET_LIMIT = 60  # bytes of the folder of such connections' sockets: ssh appends as many again
 _FAILURES: list[tuple[str, type[LinkError], str, str]] = [  # what ssh says, and what that is
     (
         "HOST IDENTIFICATION HAS CHANGED",
@@ -68,10 +82,14 @@ _FAILURES: list[tuple[str, type[LinkError], str, str]] = [  # what ssh says, and
 
 
 class Ssh:
-    """One server. `config`: what `ssh -F` takes; `command`: what `coordinator` is called there."""
+    """One server. `config`: what `ssh -F` takes; `command`: what `coordinator` is called there; `shared`: this and the
+    next commands share a connection, unless the user's own configuration has something to say of that."""
 
-    def __init__(self, host: Host, config: Path | None = None, command: str | None = None) -> None:
+    def __init__(
+        self, host: Host, config: Path | None = None, command: str | None = None, shared: bool = False
+    ) -> None:
         self._host = host
+        self._sharing = _sharing(host, config) if shared else []
         self._config = ["-F", str(config)] if config else []
         here = f"{(host.root or DEFAULT_ROOT).rstrip('/')}/{COMMAND}"  # `coordinator serve` writes one into its root
         self._programs = [command] if command else [COMMAND, here]
@@ -113,6 +131,22 @@ class Ssh:
         finally:
             talk.close()
 
+    def hand_over(self, *args: str, reads: bool = False) -> int:
+        """The exit code of `coordinator ARGS`, with our standard streams: at a terminal it has that terminal, elsewhere
+        stdin only if it `reads` it."""
+        at_terminal = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+        options = ["-o", "RequestTTY=force"] if at_terminal else []
+        line = self._line(self._programs[0], self._rooted(args), options)
+        with _started(line, stdin=None if at_terminal or reads else subprocess.DEVNULL) as process:
+            try:
+                status = process.wait()
+            except KeyboardInterrupt:  # without a terminal there: ssh has had it too
+                process.terminate()
+                raise
+        if status in (SSH_FAILED, *ssh.NO_COMMAND_STATUSES) or status < 0:
+            raise LinkError(f"the connection to {self} broke", "type it again; what was asked for may have been done")
+        return status
+
     def _once(self, program: str, args: Sequence[str], data: bytes = b"") -> bytes:
         talk = SshTalk(self, self._line(program, args))
         try:
@@ -124,15 +158,15 @@ class Ssh:
         return [args[0], *(["--root", self._host.root] if self._host.root else []), *args[1:]]
 
     def _line(self, program: str, args: Sequence[str], more: Sequence[str] = ()) -> list[str]:
-        options = [*more, *ssh.as_arguments(_OPTIONS)]  # of each, ssh takes the first
-        far = " ".join(map(quote, [program, *args]))
-        return ["ssh", *self._config, "-T", "-a", "-x", *options, *ssh.where(self._host), far]
+        options = [*more, *self._sharing, *ssh.as_arguments(_OPTIONS)]  # of each, ssh takes the first
+        far = " ".join(map(quote, [*ALONE, program, *args]))
+        return ["ssh", *self._config, "-a", "-x", *options, *ssh.where(self._host), far]
 
     def failure(self, status: int, words: str) -> MusterError:
         """Why a command there ended so."""
         ours, last = ssh.our_error(words), ssh.last_line(words)
         if ours and status != SSH_FAILED:
-            return _class_of(status)(*ours)
+            return error_class(status)(*ours)
         if status in ssh.NO_COMMAND_STATUSES:
             return NoCommandError(f"{self} has no {COMMAND!r} ({last})", "install muster there, or name it: `command=`")
         if status != SSH_FAILED:
@@ -151,10 +185,10 @@ class SshTalk:
         self._words = tempfile.TemporaryFile()  # noqa: SIM115 it is closed with the process
         pipe = subprocess.PIPE
         try:  # a session of its own: Ctrl-C is for us, not for ssh
-            self._process = subprocess.Popen(line, stdin=pipe, stdout=pipe, stderr=self._words, start_new_session=True)
-        except OSError as error:
+            self._process = _started(line, stdin=pipe, stdout=pipe, stderr=self._words, start_new_session=True)
+        except UsageError:
             self._words.close()
-            raise UsageError(f"ssh cannot be started: {error.strerror}", "install OpenSSH's client") from None
+            raise
 
     @property
     def _in(self) -> IO[bytes]:
@@ -240,11 +274,35 @@ class SshTalk:
         self._words.close()
 
 
-def _class_of(exit_code: int) -> type[MusterError]:
-    waiting: list[type[MusterError]] = [MusterError]
-    while waiting:
-        kind = waiting.pop(0)
-        if kind.exit_code == exit_code:
-            return kind
-        waiting += kind.__subclasses__()
-    return MusterError
+def _started(line: list[str], **streams: Any) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(line, **streams)
+    except OSError as error:
+        raise UsageError(f"ssh cannot be started: {error.strerror}", "install OpenSSH's client") from None
+
+
+def _sharing(host: Host, config: Path | str | None) -> list[str]:
+    """Options by which the commands of a minute share a connection; none where the user's configuration has its own, or
+    there is no private folder for its socket."""
+    said = ssh.ask_effective(host, Path(config) if config else None).stdout.splitlines()
+    own = {name: value for name, _, value in (line.partition(" ") for line in said)}
+    if own.get("controlmaster", "false") != "false" or own.get("controlpath", "none") != "none":
+        return []
+    if (folder := _socket_folder()) is None:
+        return []
+    wishes = {"ControlMaster": "auto", "ControlPath": f"{folder}/%C", "ControlPersist": str(KEPT_SECONDS)}
+    return ssh.as_arguments(wishes)
+
+
+def _socket_folder() -> Path | None:
+    """Ours alone: who may write there could sit in between."""
+    run = os.environ.get("XDG_RUNTIME_DIR", "")
+    folder = Path(run) / "muster" if Path(run).is_absolute() else Path(tempfile.gettempdir()) / f"muster-{os.geteuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return None
+    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+    fits = len(os.fsencode(folder)) <= SOCKET_LIMIT and "%" not in str(folder) and " " not in str(folder)
+    return folder if is_ours and fits else None

@@ -234,7 +234,7 @@ def test_how_a_command_there_failed(status: int, words: str, error: type[MusterE
 
 def test_nothing_that_ssh_or_a_shell_takes_for_something_else() -> None:
     line = Ssh(Host("x", "me", 22, "/a root"))._line("coordinator", ["status", "--", "$(reboot)"])
-    assert line[-3:] == ["--", "x", "coordinator status -- '$(reboot)'"]
+    assert line[-3:] == ["--", "x", "env MUSTER_CONFIG= coordinator status -- '$(reboot)'"]
 
 
 # --- jobs before they are sent ----------------------------------------------------------------------------
@@ -284,7 +284,7 @@ def test_a_model_goes_along_where_the_kind_says_that_it_is_a_file(tmp_path: Path
     assert from_fields({**fields, "params": {}}, "/data/a.npy", here=False).model is None
 
 
-def test_files_and_tables_are_not_sent(tmp_path: Path, monkeypatch: Any) -> None:
+def test_files_are_not_sent_and_a_table_goes_with_its_job(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "work.py").write_text("def f(lines): return lines")
     fields = {"name": "a", "kind": "map", "code": "work.py:f"}
@@ -293,8 +293,14 @@ def test_files_and_tables_are_not_sent(tmp_path: Path, monkeypatch: Any) -> None
         assert here.fields["source"] == {key: f"{tmp_path}/img/*.jpg"}
         far = from_fields(fields, {key: "~/img/*.jpg"}, here=False)
         assert far.fields["source"] == {key: "~/img/*.jpg"}
-        with pytest.raises(UsageError, match="of this machine"):
-            from_fields(fields, {key: "img/*.jpg"}, here=False)
+    with pytest.raises(UsageError, match="of this machine"):
+        from_fields(fields, {"files": "img/*.jpg"}, here=False)
+    (tmp_path / "t.csv").write_bytes(b"name\none\n")
+    sent = from_fields(fields, {"table": "t.csv"}, here=False).parcel()
+    assert sent.table == ("t.csv", b"name\none\n") and "table: t.csv" in sent.job
+    assert from_fields(fields, {"table": "t.csv"}, here=True).parcel().table is None
+    with pytest.raises(SourceError, match="No such file"):
+        from_fields(fields, {"table": "none.csv"}, here=False)
 
 
 def test_parcels_and_packs_that_cannot_be() -> None:

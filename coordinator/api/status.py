@@ -110,6 +110,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     slow: list[SlowShard] = []  # at most one a machine, the longest at work first
     notes: list[Text] = []  # lines for people: nobody is eligible and why, the root is full, a source changed
     plan: Short = ""  # the digest of its plan
+    owner: Short = ""  # the second person whose job it is; "": whose farm it is
     of_submitter: Short = ""  # which function or command of its submitter it runs, as `Work` has it; "" for none
 
     def __repr__(self) -> str:

@@ -21,13 +21,19 @@ Options:
                on this machine.
   --as NAME    Accept this agent's name only. As sshd's forced command, the
                role is taken from what the client asked for, and nothing else.
+  --submit-as NAME
+               Of another person's key: let it submit jobs as NAME, watch them
+               and fetch their results, and nothing else.
 
 Example:
   coordinator connect --role control --as lab3
 
 A line of ~/.ssh/authorized_keys that confines a machine's key:
-  restrict,command="coordinator connect --as lab3" ssh-ed25519 AAAA... lab3"""
-_VALUES = {"--role": "role", "--root": "root", "--as": "pinned", "--files": "files"}
+  restrict,command="coordinator connect --as lab3" ssh-ed25519 AAAA... lab3
+
+One that lets ann have her own jobs run here:
+  restrict,command="coordinator connect --submit-as ann" ssh-ed25519 AAAA..."""
+_VALUES = {"--role": "role", "--root": "root", "--as": "pinned", "--files": "files", "--submit-as": "person"}
 
 
 def run(args: list[str]) -> int:
@@ -36,6 +42,10 @@ def run(args: list[str]) -> int:
         print(HELP)
         return 0
     given = parse(args)
+    if given["person"]:
+        from muster.coordinator.commands import second_person
+
+        return second_person.run(find(_root(given)), given["person"], os.environ.get("SSH_ORIGINAL_COMMAND"))
     if given["pinned"]:
         given = _confined(given, os.environ.get("SSH_ORIGINAL_COMMAND"))
     if given["role"] not in ROLES:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     shell_complete=complete_names.job,
     help="Start once this job is complete; may be given again.",
 )
+@click.option("--owner", hidden=True, help="Of a parcel: the second person whose job it is.")
 @click.option("--wait", is_flag=True, help="Follow the job until it ends; Ctrl-C leaves it running.")
 @place_options
 @json_option
@@ -59,6 +60,7 @@ def command(
     layers: tuple[str, ...],
     sets: tuple[str, ...],
     after: tuple[str, ...],
+    owner: str | None,
     wait: bool,
     place: Host | Path | None,
     as_json: bool,
@@ -81,6 +83,8 @@ def command(
     """
     if (sets or layers) and parcel:
         raise UsageError("--set and --layers change a job file", "coordinator submit job.yaml --set n_clusters=256")
+    if owner is not None and not parcel:
+        raise UsageError("--owner is for --parcel", "coordinator submit job.yaml")
     if (parcel and job_file) or not (parcel or job_file or old):
         raise UsageError("submit wants either a job file, --from or --parcel", "coordinator submit job.yaml")
     if isinstance(place, Host):
@@ -91,7 +95,7 @@ def command(
     found = roots.existing(place)
     ask_daemon.connect(found).close()  # no daemon: said before a long plan, not after it
     if parcel:
-        job = _submit_parcel(found, after, old)
+        job = _submit_parcel(found, after, old, owner or "")
     elif old is not None:
         job = _submit_from(found, roots.resolve_job(found, old), job_file, layers, sets, after)
     else:
@@ -180,10 +184,10 @@ def _tell_what_pays(root: Root, job: str) -> None:
         click.echo(line, err=True)
 
 
-def _submit_parcel(root: Root, after: tuple[str, ...], old: str | None) -> str:
+def _submit_parcel(root: Root, after: tuple[str, ...], old: str | None, owner: str) -> str:
     from muster.coordinator.submission import client_job as parcel
 
-    return parcel.submit(root, parcel.decode(sys.stdin.buffer.read(parcel.BYTES_LIMIT + 1)), after, old)
+    return parcel.submit(root, parcel.decode(sys.stdin.buffer.read(parcel.BYTES_LIMIT + 1)), after, old, owner)
 
 
 def _submit_from(

@@ -1,7 +1,9 @@
-"""A key confined by `command="coordinator connect --as NAME"`: what it asked for is read as data, never run by a shell.
+"""A key confined by `command="coordinator connect --as NAME"`, a machine's, or `--submit-as NAME`, a second person's:
+what it asked for is read as data, never run by a shell.
 
-sshd puts what the client asked for into SSH_ORIGINAL_COMMAND. Of that the role is honoured; a root only if it is the
-one the key is for. Everything else is refused and logged.
+sshd puts what the client asked for into SSH_ORIGINAL_COMMAND. Of a machine's the role is honoured; a root only if it is
+the one the key is for. What is honoured of a person's is decided by whoever calls us. Everything else is refused and
+logged.
 """
 
 from __future__ import annotations
@@ -33,6 +35,23 @@ def words_of(original: str) -> list[str]:
     except ValueError:
         raise RefusedError("this key may run `coordinator connect` and nothing else", _HINT) from None
     return rest
+
+
+def command_of(original: str | None) -> tuple[str, list[str]]:
+    """The `coordinator` command that a person's key asked for, and its arguments; a RefusedError for anything else."""
+    try:
+        if original is None or len(original) > ASKED_LIMIT:
+            raise ValueError("a shell, or too long")
+        words = shlex.split(original)
+        if words[:1] == ["env"]:  # our own client says so that no configuration there is for it
+            words = [word for word in words[1:] if word != "MUSTER_CONFIG="]
+        program, name, *rest = words
+        if program.rpartition("/")[2] != "coordinator":
+            raise ValueError("another program")
+    except ValueError:
+        why = "this key may run some `coordinator` commands and nothing else"
+        raise RefusedError(why, "use it by `muster … --at me@server`, or `Farm` in Python") from None
+    return name, rest
 
 
 def check(name: str, role: str, root: Path, asked: Mapping[str, str], same_root: bool) -> None:

@@ -102,6 +102,11 @@ class Root:
         return self.path / "uploads"
 
     @property
+    def people(self) -> Path:
+        """Which of them each second person sent."""
+        return self.path / "people"
+
+    @property
     def tried(self) -> Path:
         """What `coordinator try` measured."""
         return self.path / "tried"

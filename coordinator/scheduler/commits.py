@@ -133,6 +133,7 @@ def finish(state: State, agent: Agent, report: Finished, now: float) -> None:
     job = state.jobs[layer.job]
     seconds = _bill(agent, job, report.compute, min(len(told), agent.slots(job)) * (now - granted))
     job.used += seconds * job.work.cpus / job.priority
+    state.used_by[job.plan.owner] = state.used_by.get(job.plan.owner, 0.0) + seconds * job.work.cpus
     layer.took(agent, told, seconds)
     if holding is not None:
         if new := told & holding.open:

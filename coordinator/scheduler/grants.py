@@ -37,7 +37,7 @@ def feed(state: State, agent: Agent, now: float) -> int:
     if not agent.hungry:
         return 0
     load = agent.load()
-    jobs = sorted(state.running.values(), key=lambda job: job.used - (OWED_SECONDS if load[job.id] else 0.0))
+    jobs = _in_turn(state, load)
     total, reason = 0, Idle("no-job", "no job has anything to do")
     for job in jobs:
         wanted = _wanted(state, agent, job, load)
@@ -57,6 +57,17 @@ def feed(state: State, agent: Agent, now: float) -> int:
     if not any(load.values()):
         _copy_tail(state, agent, jobs, now)
     return total
+
+
+def _in_turn(state: State, load: Counter[str]) -> list[Job]:
+    """Whose turn it is first. What an agent has work of must be ahead by something until it changes to another."""
+    at_work = {job.plan.owner for job in state.running.values() if load[job.id]}
+
+    def turn(job: Job) -> tuple[float, float]:
+        stays = OWED_SECONDS if job.plan.owner in at_work else 0.0
+        return state.turn(job, stays, OWED_SECONDS if load[job.id] else 0.0)
+
+    return sorted(state.running.values(), key=turn)
 
 
 def _push_seconds(state: State, agent: Agent, job: Job) -> float:
@@ -180,15 +191,20 @@ def _backlog_seconds(agent: Agent, load: Counter[str]) -> float:
 
 
 def refresh(state: State) -> None:
-    """Once a tick: add up the rates of the agents that are present; a job with nothing to grant saves up no credit."""
+    """Once a tick: add up the rates of the agents that are present; who has nothing to grant saves up no credit."""
     for job in state.running.values():
         rates = [rate for agent in state.by_session.values() if (rate := agent.rate(job.id))]
         job.speed, job.measured = sum(rates), len(rates)
     busy = [job for job in state.running.values() if job.queue or any(layer.pending for layer in job.supply.values())]
-    least = min((job.used for job in busy), default=0.0)
+    least: dict[str, float] = {}  # of each person's jobs
+    for job in busy:
+        least[job.plan.owner] = min(job.used, least.get(job.plan.owner, inf))
     for job in state.running.values():
         if job not in busy:
-            job.used = max(job.used, least)
+            job.used = max(job.used, least.get(job.plan.owner, 0.0))
+    behind = min((state.used_by.get(person, 0.0) for person in least), default=0.0)
+    for person in state.used_by.keys() - least.keys():
+        state.used_by[person] = max(state.used_by[person], behind)
 
 
 def _grant_from(state: State, agent: Agent, job: Job, wanted: int, now: float) -> int:

@@ -37,8 +37,8 @@ def set_state(state: State, job: Job, as_state: JobState, why: str = "") -> None
     job.state, job.why = as_state, why
     state.waiting.pop(job.id, None)
     state.running.pop(job.id, None)
-    if as_state == "running":  # with no credit for the time it stood still
-        job.used = max(job.used, min((other.used for other in state.running.values()), default=0.0))
+    if as_state == "running":
+        state.start_even(job)
         state.running[job.id] = job
     elif as_state == "waiting":
         state.waiting[job.id] = job

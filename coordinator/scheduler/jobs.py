@@ -69,8 +69,8 @@ def _job(state: State, event: JobAdded) -> Job:
         layers=[seeded(event.job, seed) for seed in event.layers],
         fingerprint=event.kernels_fixed,
         kernels_fixed=bool(event.kernels_fixed),
-        used=min((job.used for job in state.running.values()), default=0.0),
     )
+    state.start_even(job)
     job.left = sum(layer.left for layer in job.layers)
     job.quarantined = sum(len(layer.quarantined) for layer in job.layers)
     job.out_bytes = max((layer.out_bytes for layer in job.layers), default=0)

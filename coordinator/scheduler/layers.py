@@ -41,7 +41,7 @@ def open_again(state: State, job: Job, layer: Layer, now: float) -> None:
 
 def open_some(state: State) -> None:
     """Open as many layers as keep the machines fed, where the root has room for what they will give."""
-    for job in sorted(state.running.values(), key=lambda job: job.used):
+    for job in sorted(state.running.values(), key=state.turn):
         while job.state == "running" and job.queue and not _supplied(job) and _open_next(state, job):
             pass
 

@@ -29,6 +29,7 @@ class State:
         self.timing = timing
         self.jobs: dict[str, Job] = {}
         self.running: dict[str, Job] = {}  # those of them that are running
+        self.used_by: dict[str, float] = {}  # of each person's jobs: slot-seconds; who has least is served first
         self.waiting: dict[str, Job] = {}  # those of them that start after others, and have not begun
         self.damaged: dict[str, frozenset[str]] = {}  # jobs that are not among them → digests of their layers
         self.agents: dict[str, Agent] = {}
@@ -47,6 +48,17 @@ class State:
         self.work_added = False  # whether the agents in `short` should be looked at again
         self.short: dict[str, Agent] = {}  # hungry ones that got less than they should have, the longest waiting first
         self.commands: list[Action] = []
+
+    def turn(self, job: Job, owed_by_person: float = 0.0, owed_by_job: float = 0.0) -> tuple[float, float]:
+        """Of two jobs the one with less comes first: people share alike, and the jobs of each by their priorities."""
+        return self.used_by.get(job.plan.owner, 0.0) - owed_by_person, job.used - owed_by_job
+
+    def start_even(self, job: Job) -> None:
+        """No credit for the time in which it did not run, neither to the job nor to whose it is."""
+        mine = [other.used for other in self.running.values() if other.plan.owner == job.plan.owner]
+        job.used = max(job.used, min(mine, default=0.0))
+        everybodys = [self.used_by.get(other.plan.owner, 0.0) for other in self.running.values()]
+        self.used_by[job.plan.owner] = max(self.used_by.get(job.plan.owner, 0.0), min(everybodys, default=0.0))
 
     def emit(self, command: Action) -> None:
         self.commands.append(command)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -55,9 +56,9 @@ def decode(raw: bytes) -> ClientJob:
         raise ProtocolError(f"that is no parcel: {error}") from None
 
 
-def submit(root: Root, parcel: ClientJob, after: Sequence[str] = (), old: str | None = None) -> str:
+def submit(root: Root, parcel: ClientJob, after: Sequence[str] = (), old: str | None = None, owner: str = "") -> str:
     """The id of the job. `after`: jobs that it starts after, beside those that it names itself; `old`: one whose merged
-    layers it takes over where they would come out the same."""
+    layers it takes over where they would come out the same; `owner`: the second person whose it is."""
     origin = roots.resolve_job(root, old) if old is not None else None
     check_layers(parcel.arrays)
     uploads.check_there(root, [*parcel.arrays.values(), *([parcel.model[1]] if parcel.model else [])])
@@ -68,7 +69,7 @@ def submit(root: Root, parcel: ClientJob, after: Sequence[str] = (), old: str | 
             _link_model(root, folder, *parcel.model)
         if parcel.table:
             _write_table(folder, *parcel.table)
-        with submission(root, _planned(root, parcel, folder, origin), files, after) as taken:
+        with submission(root, _planned(root, parcel, folder, origin, owner), files, after) as taken:
             return ask_daemon.ask(root, Submit(taken, origin), Submitted).job
 
 
@@ -100,9 +101,13 @@ def _write_table(folder: Path, name: str, raw: bytes) -> None:
     (folder / name).write_bytes(raw)
 
 
-def _planned(root: Root, parcel: ClientJob, folder: Path, old: str | None) -> Planned:
+def _planned(root: Root, parcel: ClientJob, folder: Path, old: str | None, owner: str) -> Planned:
+    from muster.coordinator.submission import foreign_job
+
+    before = foreign_job.check(root, owner, parcel) if owner else ()
     code = opened(parcel.code) if parcel.code is not None else None
-    return plan_in(folder, parcel.job, code, EarlierJobs(root, old))
+    made = plan_in(folder, parcel.job, code, EarlierJobs(root, old))
+    return replace(made, plan=foreign_job.owned(made.plan, owner, before)) if owner else made
 
 
 def plan_in(folder: Path, text: str, code: CodeBundle | None, precedents: Precedents | None = None) -> Planned:

@@ -307,6 +307,7 @@ class Plan(msgspec.Struct, frozen=True):
     proven: bool = False  # whether machines get more than one shard of it before the first has succeeded
     notes: tuple[str, ...] = ()  # what its user should know of its source: files that were left out
     after: tuple[str, ...] = ()  # jobs that are to be complete before it starts; their full ids once it is submitted
+    owner: str = ""  # the second person who submitted it, as the farm's keys have that name; "": whose farm it is
 
     @property
     def driven(self) -> bool:

@@ -142,6 +142,7 @@ def job_status(engine: Engine, job: s.Job, *, with_layers: bool, with_rates: boo
         slow=[] if live.work.timeout else slow_shards(state, job, figures.median(), time.monotonic()),
         notes=[*(_full(engine) if with_layers and not job.ended else []), *notes_of(engine, job, obstacles)],
         plan=live.digest,
+        owner=job.plan.owner,
         of_submitter=live.work.of_submitter,
     )
 

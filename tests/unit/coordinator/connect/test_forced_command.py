@@ -96,4 +96,5 @@ def test_a_launcher_may_be_called_with_the_whole_command() -> None:
         "role": "pull",
         "pinned": "",
         "files": "",
+        "person": "",
     }

@@ -616,6 +616,27 @@ def test_jobs_share_by_priority() -> None:
     assert 2.2 < done["high.1"] / done["low.1"] < 3.8, done
 
 
+def test_people_share_alike_whatever_jobs_they_have() -> None:
+    world = World()
+    world.add(seed("L", 100_000), job="mine.1")
+    for number in range(1, 4):
+        world.add(seed(f"M{number}", 100_000), job=f"ann-much.{number}", owner="ann", priority=1000)
+    done = work_through(world, 600)
+    hers = [done[f"ann-much.{number}"] for number in range(1, 4)]
+    assert 0.6 < done["mine.1"] / sum(hers) < 1.6, done
+    assert max(hers) < 2 * min(hers), done
+
+
+def test_a_person_who_had_nothing_to_run_has_saved_up_nothing() -> None:
+    world = World()
+    world.add(seed("L", 100_000), job="mine.1")
+    world.add(seed("M", 8), job="ann-little.1", owner="ann")
+    work_through(world, 200)
+    world.add(seed("N", 100_000), job="ann-much.1", owner="ann")
+    done = work_through(world, 200)
+    assert 0.5 < done["mine.1"] / done["ann-much.1"] < 2.0, done
+
+
 def test_a_job_that_stood_still_has_saved_up_nothing() -> None:
     world = World()
     world.add(seed("L", 100_000), job="one.1")

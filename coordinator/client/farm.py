@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from muster.coordinator.api.status import AgentStatus
+from muster.coordinator.api.status import AgentStatus, Explained
 from muster.coordinator.client import job_draft as drafts
 from muster.coordinator.client.arrays import is_array
 from muster.coordinator.client.backends.base import Backend
@@ -18,8 +18,8 @@ from muster.coordinator.client.backends.local import LocalBackend
 from muster.coordinator.client.backends.remote import RemoteBackend
 from muster.coordinator.client.backends.ssh import Ssh
 from muster.coordinator.client.function_source import ship
-from muster.coordinator.client.hand_in import hand_in
-from muster.coordinator.client.job import Job
+from muster.coordinator.client.hand_in import hand_in, planned_here
+from muster.coordinator.client.job import Job, explained
 from muster.coordinator.client.job_draft import JobDraft
 from muster.coordinator.client.notebook import page
 from muster.coordinator.client.python_words import python_words
@@ -27,6 +27,9 @@ from muster.coordinator.client.study import Study
 from muster.coordinator.display.tables import short
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.uploads import Upload
+from muster.coordinator.submission import try_shards
+from muster.coordinator.submission.forecast import Forecast, forecast
+from muster.coordinator.submission.try_shards import Tried
 from muster.jobs.common.errors import MusterError, UsageError
 from muster.jobs.common.locations import Folder, expand, parse
 from muster.jobs.common.names import NAME_LIMIT
@@ -61,6 +64,14 @@ class Farm:
     def __repr__(self) -> str:
         return f"<Farm {short(str(self._place), REPR_WIDTH)}>"
 
+    def __enter__(self) -> Farm:
+        """From elsewhere, one connection for all that is asked within the block."""
+        self._place.share()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._place.end_sharing()
+
     def _repr_html_(self) -> str:
         try:
             jobs, machines = self._place.status(None).jobs, self._place.agents()
@@ -92,13 +103,25 @@ class Farm:
         the mapping that a job file has: a relative path names files of this machine, an absolute one of the server.
         `after` are jobs, or their names: it starts once they are complete, and is halted if one of them will not be.
         """
-        before = _ids(after)
-        if job_file is None:
-            given = {"name": name or kind, "kind": kind, "after": before or None, **fields}
-            return self._send(drafts.from_fields(given, source, self._place.here), progress)
-        if fields or not (kind is None and source is None and name is None):
-            raise UsageError("both a job file and fields of one are given", "give either the file or the fields")
-        return self._send(drafts.from_file(Path(job_file), self._place.here, before), progress)
+        given = {"kind": kind, "source": source, "name": name, **fields}
+        return self._send(_draft(job_file, given, _ids(after), self._place.here), progress)
+
+    @python_words()
+    def plan(self, job_file: str | Path | None = None, /, **fields: Any) -> Forecast:
+        """What a job would be, and take: its layers, shards, bytes and seconds. Takes what `submit` takes, and starts
+        and sends nothing: its source is read on this machine."""
+        with planned_here(_draft(job_file, fields, [], True)) as made:
+            return forecast(made.plan, self._place.agents(), self._place.status(None).jobs, None)
+
+    @python_words()
+    def try_shards(
+        self, job_file: str | Path | None = None, /, *, shards: int = 2, python: str | None = None, **fields: Any
+    ) -> list[Tried]:
+        """Run so many shards of a job on this machine, one after the other: what each put out and printed, its seconds
+        and its memory, or what went wrong. Takes what `submit` takes, and starts nothing in the farm. `python` is the
+        interpreter of the job's `env`."""
+        with planned_here(_draft(job_file, fields, [], True)) as made:
+            return list(try_shards.run(made, shards, python))
 
     @python_words()
     def map(
@@ -189,9 +212,35 @@ class Farm:
         """The machines that have joined, sorted by name."""
         return self._place.agents()
 
+    @python_words()
+    def explain(self, agent: str | None = None) -> list[Explained]:
+        """What a machine does, or why it is idle; of all machines, and jobs that have not ended, if none is named."""
+        return explained(self._place, *([agent] if agent else []))
+
+    @python_words()
+    def drain(self, agent: str) -> None:
+        """Let a machine finish what it has, and leave."""
+        self._place.do("drain", "--", agent)
+
+    @python_words()
+    def drop(self, agent: str) -> None:
+        """Give up a machine that will not come back."""
+        self._place.do("drop", "--", agent)
+
     def uploads(self) -> list[Upload]:
         """The arrays that were sent and that jobs still need, and those that are on their way."""
         return self._place.uploads()
+
+
+def _draft(job_file: str | Path | None, given: Mapping[str, Any], after: list[str], here: bool) -> JobDraft:
+    """Of a job file, or of its fields, and not of both."""
+    said = {name: value for name, value in given.items() if value is not None}
+    if job_file is None:
+        source = said.pop("source", None)
+        return drafts.from_fields({"name": said.get("kind"), **said, "after": after or None}, source, here)
+    if said:
+        raise UsageError("both a job file and fields of one are given", "give either the file or the fields")
+    return drafts.from_file(Path(job_file), here, after)
 
 
 def _job_fields(more: dict[str, Any]) -> dict[str, Any]:

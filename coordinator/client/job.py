@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Any
 
+import msgspec
+
 from muster.coordinator.api.requests import FailuresAsk
-from muster.coordinator.api.status import FailureRecord, JobStatus
+from muster.coordinator.api.status import Explained, FailureRecord, JobStatus
 from muster.coordinator.api.values import FAILURES_LIMIT
 from muster.coordinator.client import bars
 from muster.coordinator.client.backends.base import Backend
@@ -180,9 +182,73 @@ class Job:
         self._place.cancel(self.id)
 
     @python_words()
-    def retry(self) -> None:
-        """Run its failed shards again; a job that was cancelled goes on."""
-        self._place.retry(self.id)
+    def retry(self, layers: Sequence[str] = ()) -> None:
+        """Run its failed shards again, or all of these layers; a job that was cancelled goes on."""
+        self._place.do("retry", *_repeated("--layers", layers), "--", self.id)
+
+    @python_words()
+    def pause(self) -> None:
+        """Grant nothing more of it until `resume`."""
+        self._place.do("pause", "--", self.id)
+
+    @python_words()
+    def resume(self) -> None:
+        self._place.do("resume", "--", self.id)
+
+    @python_words()
+    def priority(self, share: int) -> None:
+        """Let it have so many shares of the farm, where another job has one."""
+        self._place.do("priority", "--", self.id, str(share))
+
+    @python_words()
+    def set(self, **settings: object) -> None:
+        """Change what its shards may use from now on, and how often they may fail: `memory="4GiB"`, `timeout="1h"`,
+        `attempts`, `max_failures`."""
+        self._place.do("set", "--", self.id, *(f"{name}={value}" for name, value in settings.items()))
+
+    @python_words()
+    def kick(self, shard: str) -> None:
+        """Take a shard, LAYER/NUMBER, from the machine where it runs, and have it run elsewhere."""
+        self._place.do("kick", "--", f"{self.id}/{shard}")
+
+    @python_words()
+    def rm(self) -> None:
+        """Delete it with its result, once it has ended."""
+        self._place.do("rm", "--", self.id)
+
+    @python_words()
+    def explain(self, shard: str | None = None) -> Explained:
+        """Why nothing of it runs, or the whole story of a shard, LAYER/NUMBER: `.lines` says it."""
+        return explained(self._place, f"{self.id}/{shard}" if shard else self.id)[0]
+
+    @python_words()
+    def verify(
+        self, inputs: bool = False, rerun: int | None = None, on: str | None = None, seed: int | None = None
+    ) -> dict[str, Any]:
+        """Read its result again, or its inputs too, and compare all digests; or have `rerun` shards computed again, by
+        the machine `on` if it is given. Raises a DamagedError, or a DifferenceError, where something is wrong."""
+        words = ["--inputs"] if inputs else []
+        for option, value in (("--rerun", rerun), ("--on", on), ("--seed", seed)):
+            words += [f"{option}={value}"] if value is not None else []
+        return self._place.do("verify", *words, "--", self.id)
+
+    @python_words()
+    def diff(self, other: Job | str) -> dict[str, Any]:
+        """How the parameters, code, environment, sources and results of another job differ from this one's."""
+        return self._place.do("diff", "--", self.id, other.id if isinstance(other, Job) else other)
+
+    # --- as a block ---
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Left in good order, it is waited for. After an exception, or Ctrl-C, it is cancelled."""
+        if error is None:
+            self.wait()
+            return
+        with suppress(MusterError):  # it may have ended; and the block's own error is to be seen
+            self.cancel()
 
     @python_words()
     def logs(self, shard: str | None = None, failed: bool = False, limit: int = 50) -> list[FailureRecord]:
@@ -193,6 +259,15 @@ class Job:
         """
         layer, number = parse_shard(shard) if shard else (None, None)
         return self._place.failures(FailuresAsk(self.id, layer, number, failed, max(1, min(limit, FAILURES_LIMIT))))
+
+
+def explained(place: Backend, *what: str) -> list[Explained]:
+    """What the farm says of a machine, a job or a shard, or of everything."""
+    return msgspec.convert(place.do("explain", "--", *what)["explained"], list[Explained])
+
+
+def _repeated(option: str, values: Sequence[str]) -> list[str]:
+    return [f"{option}={value}" for value in ([values] if isinstance(values, str) else values)]
 
 
 def _chosen(names: list[str], globs: Sequence[str] | None) -> list[str]:

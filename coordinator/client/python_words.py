@@ -24,6 +24,11 @@ _COMMANDS = (  # of the command line, and the method that does it
     (r"coordinator status \S+", "job.status()"),
     (r"coordinator (status|watch)", "farm.jobs()"),
     (r"coordinator cancel \S+", "job.cancel()"),
+    (r"coordinator kick \S+", "job.kick(shard)"),
+    (r"coordinator explain .*", "job.explain()"),
+    (r"coordinator verify \S+.*", "job.verify()"),
+    (r"coordinator (pause|resume|rm) \S+", r"job.\1()"),
+    (r"coordinator plan .*", "farm.plan(...)"),
     (r"coordinator agents", "farm.agents()"),
     (r"coordinator uploads", "farm.uploads()"),
     (r"coordinator submit --from \S+ --set extends=.*", "study.extend(trials=N)"),
@@ -53,8 +58,8 @@ def _hint(text: str) -> str:
 def _said(text: str) -> str:
     """A command as the method that does the same, a field as an argument; all else as it is."""
     for command, method in _COMMANDS:
-        if re.fullmatch(command, text):
-            return method
+        if found := re.fullmatch(command, text):
+            return found.expand(method)
     return _argument(text) if _FIELD.fullmatch(text) else text
 
 

@@ -207,11 +207,11 @@ def test_an_upload_that_goes_just_then_is_sent_again(here: Farm, processes: Proc
     array, really = rows(seed=77), type(here._place).submit
     times: list[int] = []
 
-    def once_too_late(place: Any, parcel: Any) -> str:
+    def once_too_late(place: Any, parcel: Any, old: str | None) -> str:
         if not times:
             (processes.root.uploads / f"{parcel.arrays['array']}.npy").unlink()
         times.append(1)
-        return really(place, parcel)
+        return really(place, parcel, old)
 
     monkeypatch.setattr(type(here._place), "submit", once_too_late)
     job = here.map(twice, array, progress=False)
@@ -286,6 +286,52 @@ def test_a_job_that_ends_without_all_its_shards(farm: Farm) -> None:
     assert "thirteen" in failure.message + failure.evidence
     assert job.logs(f"{failure.layer}/{failure.number}") == [failure]
     assert job.logs(f"{failure.layer}/0") == []
+
+
+def test_whatever_the_command_line_can_python_can(here: Farm, tmp_path: Path) -> None:
+    farm, array, gate = here, rows(8), tmp_path / "gate"
+    planned = farm.plan(kind="cluster", source=array, params={"n_clusters": 2}, shard={"rows": 4})
+    assert (planned.shards, planned.rows) == (2, 8)
+    tried = farm.try_shards(kind="cluster", source=array, params={"n_clusters": 2}, shard={"rows": 4}, shards=1)
+    assert [(one.number, one.mishap) for one in tried] == [(0, None)] and not [
+        job for job in farm.jobs() if job.id.startswith("cluster")
+    ]
+    held = farm.map(scaled, array, by=1.0, gate=str(gate), shard={"rows": 4})
+    with farm, pytest.raises(ZeroDivisionError), held as job:
+        job.pause()
+        assert job.status().state == "paused"
+        job.priority(3)
+        job.set(attempts=2)
+        assert job.status().priority == 3
+        job.resume()
+        assert job.status().state == "running" and job.explain().about.startswith(job.id)
+        until(lambda: (now := job.status().totals).committed and now.running, "its second shard to run")
+        job.kick("array/1")
+        raise ZeroDivisionError
+    assert job.status().state == "cancelled"
+    gate.touch()
+    with farm.map(scaled, array, by=2.0, shard={"rows": 4}) as again:
+        pass
+    assert again.status().state == "complete" and job.diff(again)["params"]
+    assert again.verify()["problems"] == [] and again.verify(rerun=1)["compared"] == 1
+    assert again.explain("array/1").merged
+    assert "one" in " ".join(one.about for one in farm.explain()) and farm.explain("one")[0].lines
+    with pytest.raises(RefusedError):
+        again.kick("array/1")
+    job.rm()
+    assert job.id not in [one.id for one in farm.jobs()]
+    with pytest.raises(NotFoundError):
+        farm.drain("nobody")
+
+
+def test_what_python_does_by_a_command_it_does_from_elsewhere(there: Farm) -> None:
+    with there as farm:
+        job = farm.map(twice, rows(8), resources={"gpus": 1}, progress=False)  # which nobody lends
+        job.pause()
+        assert job.status().state == "paused" and job.explain().about.startswith(job.id)
+        with pytest.raises(RefusedError):
+            job.rm()
+        job.cancel()
 
 
 def test_a_job_is_cancelled(farm: Farm, tmp_path: Path) -> None:

@@ -6,11 +6,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
+
 from muster.coordinator.api.requests import FailuresAsk
 from muster.coordinator.api.status import AgentStatus, FailureRecord, Status
 from muster.coordinator.farm_root.uploads import Upload
 from muster.coordinator.result_downloads.shard_stream import Cursor, Items
 from muster.coordinator.submission.client_job import ClientJob
+from muster.jobs.common.errors import ProtocolError
 from muster.jobs.tuning.summary import SearchReport
 
 
@@ -19,6 +22,17 @@ class Layers(NamedTuple):
 
     merged: list[str]
     missing: list[str]
+
+
+def document(raw: bytes, where: str) -> dict[str, Any]:
+    """What a command printed under --json, without the number of the schema."""
+    try:
+        found = msgspec.json.decode(raw, type=dict[str, Any])
+    except (msgspec.DecodeError, ValueError):
+        first = raw.decode(errors="replace").strip().partition("\n")[0][:80]
+        raise ProtocolError(f"{where} printed {first!r} where JSON should be") from None
+    found.pop("schema", None)
+    return found
 
 
 class Backend(Protocol):
@@ -39,9 +53,15 @@ class Backend(Protocol):
     def report(self, job: str) -> tuple[dict[str, Any], str]:
         """How the job went, as `coordinator report` says it: the values of `--json`, and the page."""
 
-    def cancel(self, job: str) -> None: ...
+    def do(self, name: str, *words: str) -> dict[str, Any]:
+        """What `coordinator NAME --json WORDS` prints: of commands that report or change something, and no more."""
 
-    def retry(self, job: str) -> None: ...
+    def share(self) -> None:
+        """Keep what is needed to ask open until `end_sharing`, if that is dear."""
+
+    def end_sharing(self) -> None: ...
+
+    def cancel(self, job: str) -> None: ...
 
     def follow(self, job: str) -> Iterator[Status]:
         """The job's status again and again, without its layers perhaps, until one says that it is over."""

@@ -1,4 +1,5 @@
-"""A farm whose root is on this machine: its daemon is asked, its files are read in place. Starts no process."""
+"""A farm whose root is on this machine: its daemon is asked, its files are read in place. What only a command of ours
+does is done by that command."""
 
 from __future__ import annotations
 
@@ -6,9 +7,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from muster.coordinator.api.requests import AgentsAsk, Cancel, Done, FailuresAsk, Retry, StatusAsk
+from muster.coordinator.api.requests import AgentsAsk, Cancel, Done, FailuresAsk, StatusAsk
 from muster.coordinator.api.status import Agents, AgentStatus, FailureRecord, Status
-from muster.coordinator.client.backends.base import Layers
+from muster.coordinator.client.backends import command
+from muster.coordinator.client.backends.base import Layers, document
 from muster.coordinator.farm_root import ask_daemon, uploads
 from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.result_downloads import partial, shard_stream
@@ -48,8 +50,13 @@ class LocalBackend:
     def cancel(self, job: str) -> None:
         ask_daemon.ask(self._root, Cancel(job), Done)
 
-    def retry(self, job: str) -> None:
-        ask_daemon.ask(self._root, Retry(job), Done)
+    def do(self, name: str, *words: str) -> dict[str, Any]:
+        return document(command.run(self._root, name, ["--json", *words]), str(self))
+
+    def share(self) -> None:
+        """A question is a connection to a socket beside us."""
+
+    def end_sharing(self) -> None: ...
 
     def follow(self, job: str) -> Iterator[Status]:
         return ask_daemon.statuses(self._root, job)

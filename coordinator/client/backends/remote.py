@@ -12,7 +12,7 @@ import msgspec
 
 from muster.coordinator.api.requests import FailuresAsk, Submitted
 from muster.coordinator.api.status import Agents, AgentStatus, FailureRecord, Failures, Status
-from muster.coordinator.client.backends.base import Layers
+from muster.coordinator.client.backends.base import Layers, document
 from muster.coordinator.client.backends.download import Download
 from muster.coordinator.client.backends.retry import Patience
 from muster.coordinator.client.backends.ssh import Ssh
@@ -98,8 +98,14 @@ class RemoteBackend:
     def cancel(self, job: str) -> None:
         self._ssh.run("cancel", "--", job)
 
-    def retry(self, job: str) -> None:
-        self._ssh.run("retry", "--", job)
+    def do(self, name: str, *words: str) -> dict[str, Any]:
+        return document(self._ssh.run(name, "--json", *words), str(self))
+
+    def share(self) -> None:
+        self._ssh.share()
+
+    def end_sharing(self) -> None:
+        self._ssh.end_sharing()
 
     def follow(self, job: str) -> Iterator[Status]:
         patience, last, heard = Patience(), None, time.monotonic()

@@ -97,6 +97,17 @@ class Ssh:
     def __str__(self) -> str:
         return str(self._host)
 
+    def share(self) -> None:
+        """One connection for all that is asked from now on, until `end_sharing`."""
+        self._sharing = _sharing(self._host, self._config[1] if self._config else None)
+
+    def end_sharing(self) -> None:
+        """What runs over it goes on to its end; no other command begins there."""
+        if self._sharing:
+            stop = ["ssh", *self._config, *self._sharing, "-O", "stop", *ssh.where(self._host)]
+            ssh.run(stop)
+        self._sharing = []
+
     def find(self) -> None:
         """Connect, and find the program: PATH need not have it."""
         first: MusterError | None = None

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.coordinator.commands import connect
+from muster.coordinator import cli
+from muster.coordinator.commands import connect, second_person
 from muster.coordinator.connect import forced_command
+from muster.coordinator.farm_root.paths import Root
 from muster.jobs.common.errors import RefusedError, UsageError
 
 
@@ -98,3 +101,35 @@ def test_a_launcher_may_be_called_with_the_whole_command() -> None:
         "files": "",
         "person": "",
     }
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        None, "", "sh -c id", "env sh", "env PATH=/tmp coordinator status", "python3 -c 1", "coordinator", "scp -t x",
+        *(f"coordinator {name}" for name in sorted(set(cli.COMMANDS) - set(second_person.COMMANDS))),
+        "coordinator submit --parcel --owner bob", "coordinator submit job.yaml",
+        "coordinator submit --parcel --set a=1", "coordinator submit --parcel --at elsewhere",
+        "coordinator submit --parcel=1", "coordinator result a.1 --to=/tmp", "coordinator report a --html /tmp/page",
+        "coordinator report a --plots /tmp", "coordinator status --root=/", "coordinator status --at elsewhere",
+        "coordinator status; id", "coordinator 'status", "coordinator upload --size", "coordinator -h",
+    ],
+)  # fmt: skip
+def test_a_second_persons_key_runs_nothing_else(words: str | None, root: Path) -> None:
+    with pytest.raises((RefusedError, UsageError)):
+        second_person.run(Root(root), "ann", words)
+    assert "key of ann" in (root / forced_command.LOG).read_text()
+
+
+@given(st.text(max_size=200))
+def test_whatever_it_asks_it_is_one_of_its_commands(text: str) -> None:
+    try:
+        name, _ = forced_command.command_of(f"coordinator {text}")
+    except RefusedError:
+        return
+    assert name == shlex.split(text)[0]
+
+
+def test_a_person_whose_name_would_be_a_path_is_refused(root: Path) -> None:
+    with pytest.raises(RefusedError, match="cannot name a person"):
+        second_person.run(Root(root), "../ann", "coordinator status")

@@ -60,6 +60,7 @@ SECTIONS: Sections = {
         "upload": "Take an array in; run by clients.",
         "fetch": "Send files of a result; run by clients.",
         "stream": "Send shards as they are committed; run by clients.",
+        "session": "Carry a session of calls; run by clients.",
         "connect": "Run by sshd for an agent, not by people.",
     },
 }

@@ -8,6 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from muster.coordinator.client.calls.errors import CallFailed, RemoteError
+    from muster.coordinator.client.calls.executor import Executor
     from muster.coordinator.client.farm import Farm
     from muster.coordinator.client.job import Job
     from muster.coordinator.client.study import Study
@@ -16,13 +18,16 @@ if TYPE_CHECKING:
 VERSION = "0.1.0"  # setup.cfg has the same; a test compares them
 
 _DOORS = {
+    "CallFailed": "muster.coordinator.client.calls.errors",
+    "Executor": "muster.coordinator.client.calls.executor",
     "Farm": "muster.coordinator.client.farm",
     "Job": "muster.coordinator.client.job",
+    "RemoteError": "muster.coordinator.client.calls.errors",
     "LayerWriter": "muster.jobs.sources.layer_writer",
     "Study": "muster.coordinator.client.study",
 }
 
-__all__ = ["VERSION", "Farm", "Job", "LayerWriter", "Study"]
+__all__ = ["VERSION", "CallFailed", "Executor", "Farm", "Job", "LayerWriter", "RemoteError", "Study"]
 
 
 def __getattr__(name: str) -> object:

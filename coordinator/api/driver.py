@@ -66,6 +66,8 @@ class GivenUp(msgspec.Struct, frozen=True):
     number: Count
     why: Text
     evidence: Text = ""
+    code: Short = "lost"  # of its last failure, where it failed
+    agent: Short = ""  # that failed there
 
 
 class DriveState(Message, frozen=True, tag="drivestate"):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal, TypeGuard, TypeVar, overload
 
 import numpy as np
 
@@ -17,7 +17,12 @@ from muster.coordinator.client.backends.base import Backend
 from muster.coordinator.client.backends.local import LocalBackend
 from muster.coordinator.client.backends.remote import RemoteBackend
 from muster.coordinator.client.backends.ssh import Ssh
-from muster.coordinator.client.function_source import ship
+from muster.coordinator.client.calls.executor import Executor
+from muster.coordinator.client.calls.opening import check, no_agent
+from muster.coordinator.client.calls.opening import fields as opening_fields
+from muster.coordinator.client.calls.session import Session
+from muster.coordinator.client.calls.shipping import shipper_of
+from muster.coordinator.client.function_source import ship as shipped
 from muster.coordinator.client.hand_in import hand_in, planned_here
 from muster.coordinator.client.job import Job, explained
 from muster.coordinator.client.job_draft import JobDraft
@@ -36,10 +41,15 @@ from muster.jobs.common.names import NAME_LIMIT
 from muster.jobs.common.units import counted
 from muster.jobs.common.validation import did_you_mean
 from muster.jobs.job_file.read import JobFile
+from muster.jobs.user_code.code_pack import collect
 
 REPR_WIDTH = 70
 OF_THE_SHARD = ("first_row", "shard")  # arguments that a function gets from the farm if it has them
 Before = str | Job | Sequence[str | Job]  # jobs that another one starts after
+OBJECTS_AHEAD = 10_000  # of an iterable, before the results of the first are taken
+SESSION_FIELDS = frozenset({"ship", "results", "name", "packages", "include", "linger", "wait_for_agents"})
+Objects = list[Any] | tuple[Any, ...] | set[Any] | frozenset[Any] | range | Iterator[Any]
+_T = TypeVar("_T")
 JOB_FIELDS = frozenset(JobFile.__struct_fields__) - {"source", "params", "code", "kind"}
 
 
@@ -123,8 +133,29 @@ class Farm:
         with planned_here(_draft(job_file, fields, [], True)) as made:
             return list(try_shards.run(made, shards, python))
 
+    @overload
+    def map(self, function: Callable[..., _T], source: Objects, /, **more: Any) -> Iterator[_T]: ...
+    @overload
+    def map(self, function: Callable[..., Any], source: object, /, **more: Any) -> Job: ...
+    def map(self, function: Callable[..., Any], source: object, /, **more: Any) -> Job | Iterator[Any]:
+        """Call `function` with one block of rows after another, as `map_blocks`, or with each object of an iterable.
+
+        A list, a range, a generator gives the results one by one, in their order, from a session that lasts for so long
+        (`executor`). Keyword arguments are the function's, but for those of `executor`.
+        """
+        if not is_objects(source):
+            return self.map_blocks(function, source, **more)
+        session = {field: more.pop(field) for field in list(more) if field in SESSION_FIELDS | JOB_FIELDS}
+        executor = self.executor(**{"name": _named(function), **session})
+
+        def results(calls: Iterator[Any]) -> Iterator[Any]:
+            with executor:
+                yield from calls
+
+        return results(executor.each(function, source, more, OBJECTS_AHEAD))
+
     @python_words()
-    def map(
+    def map_blocks(
         self,
         function: Callable[..., Any],
         source: object,
@@ -145,11 +176,45 @@ class Farm:
         `resources`, `env`, `timeout`, …) are the job's, and all others are the function's.
         """
         fields = _job_fields(more)
-        code = ship(function)
+        code = shipped(function)
         _check_arguments(function, more)
         params = {"args": more, **({"outputs": outputs} if outputs else {})}
         given = {"name": name or _named(function), "kind": "map", "code": code.entry, "params": params, **fields}
         return self._send(drafts.from_fields(given, source, self._place.here, code), progress)
+
+    @python_words()
+    def executor(
+        self,
+        *,
+        ship: Literal["text", "pickle"] = "text",
+        results: Literal["known", "any"] = "known",
+        name: str = "calls",
+        packages: Sequence[str] = (),
+        include: Sequence[str] = (),
+        linger: float = 60.0,
+        wait_for_agents: float = 10.0,
+        **fields: Any,
+    ) -> Executor:
+        """A session of calls: a `concurrent.futures.Executor` whose calls run on this farm's machines.
+
+        Functions travel as source text, arguments and results as plain values and arrays. `ship="pickle"` pickles them:
+        then machines need this minor version of Python, and each of `packages` in the version that is here. Results may
+        then be builtin values and errors, dates, numbers and arrays; `results="any"` opens all that comes, which may
+        run code here, as if you called what those machines like. `include` are files of yours that functions import.
+        The other arguments are fields of a job file (`resources`, `env`, `timeout`, `attempts`, …); `timeout` is that
+        of a batch.
+        """
+        check(ship, results)
+        code = collect("", include, Path.cwd()) if include else None
+        given = {"name": name, **opening_fields(ship, packages, linger, fields)}
+        given |= {"code": {"include": list(include)}} if include else {}
+        draft, shipper = drafts.from_fields(given, None, self._place.here, code), shipper_of(ship, results)
+        session = Session(self._place, lambda: self._place.submit(draft.parcel()), shipper)
+        if not session.wait_for_slots(wait_for_agents):
+            why = no_agent(self._place, session.job, wait_for_agents)
+            session.close()
+            raise why
+        return Executor(session, shipper)
 
     @python_words()
     def tune(
@@ -179,7 +244,7 @@ class Farm:
 
         more_given = dict(more)
         fields = _job_fields(more)
-        code = ship(train) if callable(train) else None
+        code = shipped(train) if callable(train) else None
         if code is not None:
             fields["code"] = code.entry
         else:
@@ -241,6 +306,11 @@ def _draft(job_file: str | Path | None, given: Mapping[str, Any], after: list[st
     if said:
         raise UsageError("both a job file and fields of one are given", "give either the file or the fields")
     return drafts.from_file(Path(job_file), here, after)
+
+
+def is_objects(source: object) -> TypeGuard[Iterable[Any]]:
+    """Whether it has objects one after the other, and is no array, mapping or path."""
+    return isinstance(source, Iterable) and not (isinstance(source, (str, bytes, Path, Mapping)) or is_array(source))
 
 
 def _job_fields(more: dict[str, Any]) -> dict[str, Any]:

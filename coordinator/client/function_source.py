@@ -47,6 +47,20 @@ def ship(function: Callable[..., Any]) -> CodeBundle:
         name = function.__name__
         called = f"{HEAD}{line}\n\n\ndef {name}(rows, **more):\n    return {LIBRARY}(rows, **more)\n"
         return CodeBundle(f"{FILE}:{name}", {FILE: called.encode()})
+    return _own_text(function)
+
+
+def call_text(function: Callable[..., Any]) -> CodeBundle:
+    """The same for a function that is called with arguments of any number, perhaps a builtin one."""
+    line = _library_import(function)
+    if line is None and getattr(builtins, getattr(function, "__name__", ""), None) is function:
+        line = f"from builtins import {function.__name__} as {LIBRARY}"
+    if line is None:
+        return _own_text(function)
+    return CodeBundle(f"{FILE}:{LIBRARY}", {FILE: f"{HEAD}{line}\n".encode()})
+
+
+def _own_text(function: Callable[..., Any]) -> CodeBundle:
     made = _plain_function(inspect.unwrap(function))
     text = _Text(made)
     text.define(made.__name__, function, made)
@@ -62,7 +76,8 @@ def _library_import(function: Callable[..., Any]) -> str | None:
         top = sys.modules.get(module.partition(".")[0])
         place = getattr(top, "__file__", None)
         is_it = "." not in attribute and _attribute(module, attribute) is function
-        if is_it and place and _is_library(module.partition(".")[0], place):
+        theirs = module in sys.builtin_module_names or (place and _is_library(module.partition(".")[0], place))
+        if is_it and theirs:
             return f"from {module} import {attribute} as {LIBRARY}"
     return None
 
@@ -307,6 +322,21 @@ def _check_installed(module: str, user: str, name: str) -> None:
         f"submit(kind='map', code={{'entry': 'work.py:{user}', 'include': [...]}}) takes files along, "
         "or define it beside the function",
     )
+
+
+def is_own(name: str, module: ModuleType) -> bool:
+    """Whether a module is a file of the user's own, which no other machine has."""
+    top, place = name.partition(".")[0], getattr(module, "__file__", None)
+    if not isinstance(place, str) or getattr(module, "__name__", "") != name or name == "__main__":
+        return False
+    return top not in sys.stdlib_module_names and not _package_is_installed(top)
+
+
+@cache
+def _package_is_installed(top: str) -> bool:
+    """All modules below one name come from where that does."""
+    place = getattr(sys.modules.get(top), "__file__", None)
+    return top in _distributed() if place is None else _is_installed(top, place)
 
 
 def _is_installed(top: str, origin: str) -> bool:

@@ -8,6 +8,7 @@ import time
 from datetime import datetime
 from pathlib import Path
 
+from muster.coordinator.api.driver import GivenUp
 from muster.coordinator.daemon.engine import Engine
 from muster.coordinator.protocol.control import Failure
 from muster.coordinator.scheduler import actions as c
@@ -25,7 +26,8 @@ def store_failure(engine: Engine, action: c.StoreFailure) -> None:
     failure = action.failure
     _store(engine, action.job, action.agent, host, failure, action.quarantine)
     if action.quarantine:
-        _tell_driver(engine, action.job, failure.number, f"{failure.code}: {failure.message}", failure.evidence)
+        why = f"{failure.code}: {failure.message}"
+        _tell_driver(engine, action.job, GivenUp(failure.number, why, failure.evidence, failure.code, action.agent))
 
 
 def store_own_failure(
@@ -53,12 +55,12 @@ def store_quarantine(engine: Engine, action: c.StoreQuarantine) -> None:
     engine.write(lambda store: store.add_quarantine(job, layer, number, why))
     shard = f"{job}/{engine.jobs[job].name_of(layer, number)}"
     _append(engine.root.job(job).failures, [f"{_now()} {shard} given up: {joined(why)}"])
-    _tell_driver(engine, job, number, why)
+    _tell_driver(engine, job, GivenUp(number, why))
 
 
-def _tell_driver(engine: Engine, job: str, number: int, why: str, evidence: str = "") -> None:
+def _tell_driver(engine: Engine, job: str, shard: GivenUp) -> None:
     if engine.state.jobs[job].goes_on:
-        engine.jobs[job].give_up(number, why, evidence)
+        engine.jobs[job].give_up(shard)
 
 
 def forget_failures(engine: Engine, action: c.ForgetFailures) -> None:

@@ -114,6 +114,12 @@ class Drive:
         names, self._named = self._named, []
         return [landed for name in names if (landed := self._read(name)) is not None]
 
+    def heard(self, state: DriveState) -> list[Landed]:
+        """The bundles of a state that came by `states`. Whoever listens there neither waits nor takes here."""
+        self._take_in(state)
+        names, self._named = self._named, []
+        return [landed for name in names if (landed := self._read(name)) is not None]
+
     def take_given_up(self) -> list[GivenUp]:
         """Every shard of a round that was given up and not taken before. It is retired."""
         found = self.state.given_up
@@ -200,6 +206,17 @@ class Drive:
     def take_away(self, sheet: str) -> None:
         for path in (self.place.sheet(sheet), self.place.patch(sheet)):
             path.unlink(missing_ok=True)
+
+
+def states(root: Root, job: str, seconds: float) -> Iterator[DriveState]:
+    """How the job stands, each time that something came of it, and after so many seconds without; by a line of its own,
+    beside the driver's."""
+    seen = 0
+    with ask_daemon.line(root) as line:
+        while True:
+            state = line.ask(DriveWait(job, seen, seconds), DriveState, wait=seconds)
+            seen = state.seen
+            yield state
 
 
 @contextmanager

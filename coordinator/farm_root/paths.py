@@ -182,6 +182,11 @@ class JobFolder:
         return self.path / "rounds"
 
     @property
+    def calls(self) -> Path:
+        """The socket at which the driver of a session waits for its client."""
+        return self.path / "calls.sock"
+
+    @property
     def checkpoints(self) -> Path:
         """Where a driver keeps what another one goes on from."""
         return self.path / "checkpoints"

@@ -14,7 +14,7 @@ from muster.coordinator.scheduler.events import Run
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.common.units import counted, format_size
 from muster.jobs.contract import plan as p
-from muster.jobs.contract.requirements import lacking, rest_of
+from muster.jobs.contract.requirements import PYTHON, lacking, named, rest_of
 from muster.jobs.contract.states import ENDED, SETTLED, AgentState, JobState, LayerState
 
 FINGERPRINTS_KEPT = 64  # of each agent
@@ -293,6 +293,12 @@ class Job:
     def has_rounds(self) -> bool:
         return not self.layers[0].stored
 
+    @property
+    def judged_elsewhere(self) -> bool:
+        """Whether a failure of a shard is its driver's affair alone, as each does something else: it says nothing of
+        the machine, nor of the shards to come."""
+        return self.goes_on and self.plan.proven
+
     def suits(self, fingerprint: str) -> bool:
         """Whether what is computed under this one may be part of its result, as far as is known."""
         return self.fingerprint in {"", fingerprint}
@@ -497,5 +503,8 @@ def _lacks(envs: dict[str, p.Environment], work: p.Work) -> Obstacle | None:
         return None
     wanted = ", ".join(f"{text} (it has {version})" if version else text for text, version in missing.items())
     where = f"in its environment {work.env} " if work.env else ""
-    text = f"has no {wanted}: {where}`python -m pip install {' '.join(map(repr, missing))}`, then join again"
+    packages = [text for text in missing if named(text) != PYTHON]
+    if not packages:
+        return Obstacle("environment", f"has no {wanted}: join it with `--env NAME=PYTHON`, and name that")
+    text = f"has no {wanted}: {where}`python -m pip install {' '.join(map(repr, packages))}`, then join again"
     return Obstacle("environment", text)

@@ -53,7 +53,7 @@ def fail(state: State, agent: Agent, failure: Failure) -> None:
     poison = spent and not _elsewhere(state, agent.name, layer, failure.number)
     state.emit(StoreFailure(job.id, layer.digest, agent.name, failure, poison))
     _let_go(state, agent, layer, run, one, one if poison else RangeSet())
-    if not final:
+    if not (final or job.judged_elsewhere):
         _blame(state, agent, job, layer, failure)
     _after_quarantine(state, job, layer, poison)
 

@@ -9,6 +9,7 @@ from muster.jobs.contract.plan import Environment
 
 COMMON = ("jax", "numba", "onnxruntime", "scipy", "tensorflow", "torch")  # what users' numerics often rest on
 OPTIONAL = ("onnxruntime", "torch")  # packages that some jobs need, not every machine has
+PYTHON = "python"  # among packages: the version of the interpreter itself
 
 
 def canonical(name: str) -> str:
@@ -37,7 +38,8 @@ def lacking(there: Environment, wanted: Iterable[str]) -> dict[str, str]:
     found = {}
     for text in wanted:
         requirement = Requirement(text)
-        version = there.packages.get(canonical(requirement.name))
+        name = canonical(requirement.name)
+        version = there.python if name == PYTHON else there.packages.get(name)
         if version is None or not _is_in(version, text):
             found[text] = version or ""
     return found

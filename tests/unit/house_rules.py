@@ -52,6 +52,7 @@ RULES: dict[str, frozenset[str]] = {
     | {"jobs.sources.as_planned"},
     "coordinator.daemon.merge.merge_process": TALK | {"coordinator.api", "jobs.sources", "jobs.parts", "jobs.results"},
     "coordinator.runs": frozenset({"jobs.common"}),
+    "coordinator.calls": frozenset(),
     "coordinator.submission": LIBRARY
     | {"coordinator.runs", "coordinator.result_downloads.ended_items"},  # what became of earlier runs
     "coordinator.result_downloads": LIBRARY | {"coordinator.runs"},
@@ -60,7 +61,7 @@ RULES: dict[str, frozenset[str]] = {
     | VALUES
     | {f"coordinator.submission.{one}" for one in ("eta", "forecast", "makespan")},
     "coordinator.report": CLIENT | {"coordinator.figures"},
-    "coordinator.client": CLIENT | {"coordinator.report"},
+    "coordinator.client": CLIENT | {"coordinator.report", "coordinator.calls"},
     "coordinator.page": CLIENT | {"coordinator.report", "coordinator.figures"},
     "coordinator.page.far": CLIENT | {"coordinator.page", "coordinator.client.backends.ssh"},
     "coordinator.commands": COMMANDS,
@@ -98,8 +99,8 @@ RULES: dict[str, frozenset[str]] = {
 
 # What stands in these does no I/O, reads no clock and needs no numpy: a closed list.
 PURE = (
-    "coordinator.scheduler", "coordinator.runs", "coordinator.protocol", "coordinator.figures", "agent.core",
-    "jobs.contract",
+    "coordinator.scheduler", "coordinator.runs", "coordinator.calls", "coordinator.protocol", "coordinator.figures",
+    "agent.core", "jobs.contract",
 )  # fmt: skip
 IMPURE = re.compile(
     r"(asyncio|fcntl|glob|importlib|io|logging|multiprocessing|numpy|os|pathlib(?!\.Pure)|psutil|random|select|shutil|signal"
@@ -129,6 +130,8 @@ USERS = {
     "h5py": {"jobs.sources.formats.hdf5"},
     "pandas": {"jobs.results.tables"},
     "pyarrow": {"jobs.results.export"},
+    "pickle": {"jobs.user_code.runner.calls", "coordinator.client.calls"},
+    "cloudpickle": {"jobs.user_code.runner.calls", "coordinator.client.calls"},
     "starlette": {"coordinator.page.server"},
     "uvicorn": {"coordinator.page.server"},
     "jinja2": {"coordinator.page.markup"},

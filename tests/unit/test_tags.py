@@ -12,14 +12,14 @@ from pathlib import Path
 import msgspec
 
 from muster.agent.pool import ray_words
-from muster.coordinator.api import driver, figures, requests, status
+from muster.coordinator.api import calls, driver, figures, requests, status
 from muster.coordinator.protocol import control, transfer, values
 from muster.coordinator.result_downloads import shard_stream
 from muster.jobs.contract import plan
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("jobs", "coordinator", "agent", "deploy")
-MODULES = (values, control, transfer, requests, status, figures, driver, shard_stream, plan, ray_words)
+MODULES = (values, control, transfer, requests, status, figures, driver, calls, shard_stream, plan, ray_words)
 
 TAGS = {
     "Message": "message",
@@ -102,6 +102,17 @@ TAGS = {
     "Manifests": "manifests",
     "DriveState": "drivestate",
     "Advanced": "advanced",
+    "OpenCalls": "opencalls",
+    "Blob": "blob",
+    "CallBatch": "callbatch",
+    "Withdraw": "withdraw",
+    "ForgetBlobs": "forgetblobs",
+    "EndCalls": "endcalls",
+    "CallsOpened": "callsopened",
+    "SlotsNow": "slotsnow",
+    "Answered": "answered",
+    "BatchFailed": "batchfailed",
+    "CallsOver": "callsover",
     "Record": "shard",
     "Beat": "beat",
     "Window": "rows",

@@ -10,6 +10,7 @@ import msgspec
 
 from muster.coordinator.api.requests import FailuresAsk
 from muster.coordinator.api.status import AgentStatus, FailureRecord, Status
+from muster.coordinator.farm_root.calls_line import CallsLine
 from muster.coordinator.farm_root.uploads import Upload
 from muster.coordinator.result_downloads.shard_stream import Cursor, Items
 from muster.coordinator.submission.client_job import ClientJob
@@ -72,6 +73,9 @@ class Backend(Protocol):
 
     def submit(self, parcel: ClientJob, old: str | None = None) -> str:
         """The job's id. `old`: an earlier job, of which layers that would come out the same are taken over."""
+
+    def session(self, job: str) -> CallsLine:
+        """A line to the driver of a session; a retryable error while there is none to be had."""
 
     def records(self, job: str, after: Cursor) -> Items:
         """Shards as they are committed; closed, it leaves nothing open."""

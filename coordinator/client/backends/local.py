@@ -11,7 +11,7 @@ from muster.coordinator.api.requests import AgentsAsk, Cancel, Done, FailuresAsk
 from muster.coordinator.api.status import Agents, AgentStatus, FailureRecord, Status
 from muster.coordinator.client.backends import command
 from muster.coordinator.client.backends.base import Layers, document
-from muster.coordinator.farm_root import ask_daemon, uploads
+from muster.coordinator.farm_root import ask_daemon, calls_line, uploads
 from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.result_downloads import partial, shard_stream
 from muster.coordinator.result_downloads.file_server import layers_of
@@ -71,6 +71,9 @@ class LocalBackend:
     def submit(self, sent: client_job.ClientJob, old: str | None = None) -> str:
         ask_daemon.connect(self._root).close()
         return client_job.submit(self._root, sent, old=old)
+
+    def session(self, job: str) -> calls_line.CallsLine:
+        return calls_line.of_socket(calls_line.connect(self._root, job))
 
     def records(self, job: str, after: shard_stream.Cursor) -> shard_stream.Items:
         return shard_stream.read(self._root, job, after)

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ from muster.coordinator.client.backends.download import Download
 from muster.coordinator.client.backends.retry import Patience
 from muster.coordinator.client.backends.ssh import Ssh
 from muster.coordinator.farm_root.ask_daemon import SILENCE_SECONDS
+from muster.coordinator.farm_root.calls_line import CallsLine
 from muster.coordinator.farm_root.uploads import Upload
 from muster.coordinator.result_downloads import shard_stream
 from muster.coordinator.submission import client_job
@@ -24,6 +25,9 @@ from muster.jobs.common.errors import IncompleteError, MusterError, ProtocolErro
 from muster.jobs.common.names import is_digest, is_job, is_layer
 from muster.jobs.common.validation import one_line
 from muster.jobs.tuning.summary import SearchReport, SearchSummary, TrialSummary
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer  # the type checker's; nothing to install
 
 LINE_LIMIT = 1 << 20  # bytes of a status without its layers
 
@@ -144,6 +148,15 @@ class RemoteBackend:
         if not is_job(job):
             raise ProtocolError(f"{self} calls a job {job[:80]!r}")
         return job
+
+    def session(self, job: str) -> CallsLine:
+        talk = self._ssh.begin("session", "--", job)
+
+        def send(data: Buffer) -> None:
+            talk.write(data)
+            talk.flush()
+
+        return CallsLine(talk.reader, send, talk.close)
 
     def records(self, job: str, after: shard_stream.Cursor) -> shard_stream.Items:
         where = ["--after", str(after.seq), "--shard", str(after.number)]

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from muster.jobs.common import configuration, ssh
 from muster.jobs.common.errors import (
@@ -29,6 +29,9 @@ from muster.jobs.common.errors import (
 )
 from muster.jobs.common.locations import Host
 from muster.jobs.common.ssh import quote
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer  # the type checker's; nothing to install
 
 COMMAND = "coordinator"
 DEFAULT_ROOT = ".muster"  # relative to the home folder, where a command starts
@@ -130,7 +133,7 @@ class Ssh:
     def talk(self, *args: str, options: Sequence[str] = ()) -> Iterator[SshTalk]:
         """`coordinator ARGS` while it runs, by an ssh with more `options`. Left without an error, it is waited for, and
         its own error raised."""
-        talk = SshTalk(self, self._line(self._programs[0], self._rooted(args), options))
+        talk = self.begin(*args, options=options)
         try:
             yield talk
             talk.finish()
@@ -157,6 +160,10 @@ class Ssh:
         if status in (SSH_FAILED, *ssh.NO_COMMAND_STATUSES) or status < 0:
             raise LinkError(f"the connection to {self} broke", "type it again; what was asked for may have been done")
         return status
+
+    def begin(self, *args: str, options: Sequence[str] = ()) -> SshTalk:
+        """The same, to be closed by who began it."""
+        return SshTalk(self, self._line(self._programs[0], self._rooted(args), options))
 
     def _once(self, program: str, args: Sequence[str], data: bytes = b"") -> bytes:
         talk = SshTalk(self, self._line(program, args))
@@ -202,28 +209,28 @@ class SshTalk:
             raise
 
     @property
-    def _in(self) -> IO[bytes]:
+    def writer(self) -> IO[bytes]:
         assert self._process.stdin is not None
         return self._process.stdin
 
     @property
-    def _out(self) -> IO[bytes]:
+    def reader(self) -> IO[bytes]:
         assert self._process.stdout is not None
         return self._process.stdout
 
     def read(self, count: int) -> bytes:
         """`count` bytes, fewer only at the end."""
-        return self._out.read(count)
+        return self.reader.read(count)
 
     def lines(self, limit: int, within: float) -> Iterator[bytes | None]:
         """Each line as it comes, of at most `limit` bytes; None each time that nothing came `within` so many seconds.
         Nothing else may read beside it."""
         held = b""
         while True:
-            if not select.select([self._out], [], [], within)[0]:
+            if not select.select([self.reader], [], [], within)[0]:
                 yield None
                 continue
-            if not (said := os.read(self._out.fileno(), CHUNK)):
+            if not (said := os.read(self.reader.fileno(), CHUNK)):
                 break
             *whole, held = (held + said).split(b"\n")
             if len(held) > limit:
@@ -232,11 +239,11 @@ class SshTalk:
         if held:
             yield held
 
-    def write(self, data: bytes | memoryview) -> None:
-        self._in.write(data)
+    def write(self, data: Buffer) -> None:
+        self.writer.write(data)
 
     def flush(self) -> None:
-        self._in.flush()
+        self.writer.flush()
 
     def send(self, pieces: Iterable[memoryview]) -> None:
         """All of them, then the end. Who has enough before may close its end."""
@@ -246,7 +253,7 @@ class SshTalk:
         except BrokenPipeError:
             pass
         with contextlib.suppress(BrokenPipeError):
-            self._in.close()
+            self.writer.close()
 
     def exchange(self, data: bytes) -> bytes:
         said, _ = self._process.communicate(data)
@@ -257,7 +264,7 @@ class SshTalk:
     def finish(self) -> None:
         """To its end; an error if that was not a good one."""
         with contextlib.suppress(BrokenPipeError):
-            self._in.close()
+            self.writer.close()
         if (cause := self.why()) is not None:
             raise cause
 

@@ -184,9 +184,9 @@ class LiveJob:
         self.given_up.clear()
         self._made.clear()
 
-    def give_up(self, number: int, why: str, evidence: str = "") -> None:
+    def give_up(self, shard: GivenUp) -> None:
         """Nobody is going to run that shard of a round again, and the driver goes on without it: it is told."""
-        self.given_up[number] = GivenUp(number, why, evidence)
+        self.given_up[shard.number] = shard
         self.moved.give()
 
     def sheets_of(self, numbers: RangeSet) -> dict[str, list[tuple[int, int]]]:

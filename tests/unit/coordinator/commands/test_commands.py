@@ -348,7 +348,7 @@ def test_nothing_is_imported_from_where_a_command_is_typed(package: str, tmp_pat
 
 # --- for programs -------------------------------------------------------------------------------------------
 
-FOR_MACHINES = {"serve", "connect", "fetch", "stream", "completion"}  # whose output is bytes, or that go on
+FOR_MACHINES = {"serve", "connect", "fetch", "session", "stream", "completion"}  # whose output is bytes, or that go on
 
 
 @pytest.mark.parametrize("name", sorted(cli.COMMANDS.keys() - FOR_MACHINES))

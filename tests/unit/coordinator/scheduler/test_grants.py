@@ -280,6 +280,18 @@ def test_packages_without_an_environment_are_the_agents_own() -> None:
     assert world.open_of("b") == 1
 
 
+def test_a_job_may_want_a_version_of_the_interpreter_itself() -> None:
+    world = World()
+    world.add(packages=("python==3.11.*", "cloudpickle"))
+    world.enter("old", envs={"": Environment("3.10.4", {"cloudpickle": "3.0"})})
+    said = str(world.state.agents["old"].idle_because)
+    assert "has no python==3.11.* (it has 3.10.4): join it with `--env NAME=PYTHON`" in said and "pip" not in said
+    world.enter("bare", envs={"": Environment("3.10.4", {})})
+    assert "pip install 'cloudpickle'`" in str(world.state.agents["bare"].idle_because) and not world.grants
+    world.enter("a", envs={"": Environment("3.11.2", {"cloudpickle": "3.0"})})
+    assert world.open_of("a") == 1
+
+
 def test_an_agent_whose_disk_cannot_hold_the_model_gets_nothing_unless_it_reads_in_place() -> None:
     world = World()
     world.add(model=ModelFile("m.npz", "d" * 32, ROOM + 1))

@@ -299,6 +299,23 @@ def test_a_shard_given_up_halts_the_job_unless_its_driver_goes_on_without_it() -
         assert not world.layer().quarantined and world.state.jobs["j.1"].state == state
 
 
+def test_failures_that_a_driver_judges_halt_nothing_and_bar_no_machine() -> None:
+    """As each shard of such a job does something else."""
+    for proven, state in ((False, "halted"), (True, "running")):
+        world = World()
+        rounds = seed(count=0, made=True, rounds=True, first=FIRST)
+        job = world.add(rounds, attempts=1, proven=proven)
+        world.handle(e.DriverOpened("j.1", True))
+        world.enter("a", "b")
+        for _ in range(5):
+            make(world, 2)
+            for name in "ab":
+                if world.open_of(name):
+                    world.fail(name)
+        assert job.state == state
+        assert not (proven and any(agent.ineligible for agent in world.state.agents.values()))
+
+
 def test_what_a_machine_has_made_goes_there_first_and_elsewhere_where_it_has_enough() -> None:
     for near in "abc":
         world = world_of("a", "b", "c")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from muster.coordinator.client.calls.errors import CallFailed, RemoteError
     from muster.coordinator.client.calls.executor import Executor
+    from muster.coordinator.client.calls.joblib_backend import joblib
     from muster.coordinator.client.farm import Farm
     from muster.coordinator.client.job import Job
     from muster.coordinator.client.study import Study
@@ -23,11 +24,12 @@ _DOORS = {
     "Farm": "muster.coordinator.client.farm",
     "Job": "muster.coordinator.client.job",
     "RemoteError": "muster.coordinator.client.calls.errors",
+    "joblib": "muster.coordinator.client.calls.joblib_backend",
     "LayerWriter": "muster.jobs.sources.layer_writer",
     "Study": "muster.coordinator.client.study",
 }
 
-__all__ = ["VERSION", "CallFailed", "Executor", "Farm", "Job", "LayerWriter", "RemoteError", "Study"]
+__all__ = ["VERSION", "CallFailed", "Executor", "Farm", "Job", "LayerWriter", "RemoteError", "Study", "joblib"]
 
 
 def __getattr__(name: str) -> object:

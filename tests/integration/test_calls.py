@@ -3,11 +3,13 @@ runners, drivers, agents and the daemon are killed."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent import futures
 from concurrent.futures import BrokenExecutor, CancelledError, as_completed, wait
@@ -18,6 +20,7 @@ import numpy as np
 import psutil
 import pytest
 
+import muster
 from muster.coordinator.api.calls import CallsOpened, OpenCalls
 from muster.coordinator.api.requests import Problem
 from muster.coordinator.client import Farm
@@ -466,7 +469,7 @@ def test_an_interpreter_that_ends_waits_for_its_calls(processes: FarmHarness, tm
     until(lambda: processes.status("script.1").state == "complete", "its job to end")
 
 
-# --- farm.map -----------------------------------------------------------------------------------------
+# --- farm.map, joblib -----------------------------------------------------------------------------------------
 
 
 def test_map_takes_any_iterable_of_objects(processes: FarmHarness, place: Farm) -> None:
@@ -476,3 +479,41 @@ def test_map_takes_any_iterable_of_objects(processes: FarmHarness, place: Farm) 
     until(lambda: processes.status("objects.1").state == "complete", "its job to end")
     blocks = place.map_blocks(times, np.arange(8.0), progress=False)
     np.testing.assert_array_equal(blocks.result(progress=False).array(), 2 * np.arange(8.0))
+
+
+def test_joblib_runs_on_the_farm_with_errors_generators_and_nested_calls(place: Farm) -> None:
+    from joblib import Parallel, delayed
+
+    with muster.joblib(place) as executor:
+        assert Parallel()(delayed(times)(number) for number in range(50)) == list(range(0, 100, 2))
+        assert list(Parallel(return_as="generator")(delayed(times)(number) for number in range(20)))[-1] == 38
+        assert Parallel(n_jobs=2)(delayed(nesting)(number) for number in range(3)) == [0, 2, 4]
+        with pytest.raises(ValueError, match="1 is odd") as raised:
+            Parallel()(delayed(halved)(number) for number in range(4))
+        assert isinstance(raised.value.__cause__, FarTraceback)
+        with pytest.raises(multiprocessing.TimeoutError):
+            Parallel(timeout=0.3)(delayed(time.sleep)(100) for _ in range(4))
+        assert Parallel()(delayed(times)(number) for number in range(4)) == [0, 2, 4, 6], "after an abort"
+        assert executor.slots == 2
+        with pytest.raises(ValueError, match="n_jobs == 0"):
+            Parallel(n_jobs=0)(delayed(times)(number) for number in range(2))
+
+
+def nesting(number: int) -> int:
+    from joblib import Parallel, delayed
+
+    return sum(Parallel(n_jobs=2)(delayed(abs)(one) for one in [number, number]))
+
+
+def test_a_grid_search_finds_what_it_finds_alone(place: Farm) -> None:
+    from sklearn.datasets import load_iris
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.svm import SVC
+
+    x, y = load_iris(return_X_y=True)
+    grid = {"C": [0.1, 1, 10]}
+    with muster.joblib(place):
+        ours = GridSearchCV(SVC(), grid, n_jobs=-1).fit(x, y)
+    alone = GridSearchCV(SVC(), grid).fit(x, y)
+    np.testing.assert_array_equal(ours.cv_results_["mean_test_score"], alone.cv_results_["mean_test_score"])
+    assert ours.best_params_ == alone.best_params_

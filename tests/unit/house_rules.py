@@ -132,6 +132,7 @@ USERS = {
     "pyarrow": {"jobs.results.export"},
     "pickle": {"jobs.user_code.runner.calls", "coordinator.client.calls"},
     "cloudpickle": {"jobs.user_code.runner.calls", "coordinator.client.calls"},
+    "joblib": {"coordinator.client.calls"},
     "starlette": {"coordinator.page.server"},
     "uvicorn": {"coordinator.page.server"},
     "jinja2": {"coordinator.page.markup"},

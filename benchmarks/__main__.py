@@ -120,6 +120,8 @@ BENCHMARKS = {
         ("infer", "--ssh"), "rows/s over loopback ssh", "the same computation fed by `ssh cat` of the same bytes", 0.9
     ),
     "command": Benchmark(("command",), "`true` commands/s, exit codes kept", "GNU Parallel", 1.0),
+    "executor": Benchmark(("executor",), "calls/s of 1 ms through `Executor.map`", "Dask's `get_executor`", 2.5),
+    "joblib": Benchmark(("joblib",), "fits/s of an SVC on digits, 75 a search", "loky on the same cores", 0.9),
     "run": Benchmark(("run",), "items/s of `muster run`, output kept", "GNU Parallel with its log and results", 1.8),
     "command-ssh": Benchmark(
         ("command", "--ssh"), "files/s of 4 KiB through map over loopback ssh", "`tar | ssh` plus GNU Parallel", 1.0

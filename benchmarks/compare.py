@@ -53,6 +53,7 @@ SIZES = {  # by module, the option that says how long a run is: seconds, or how 
     "cluster": IN_SECONDS,
     "command": "--commands",
     "dispatch": "--shards",
+    "executor": "--calls",
     "infer": "--rows",
     "lockstep": "--rounds",
     "pull": "--mib",

@@ -63,7 +63,8 @@ class TrainParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rounds: Count = 1000
     local_steps: Literal["auto"] | Annotated[int, Meta(ge=1, le=1 << 20)] | None = None  # None: 1, or auto in `local`
     bits: Literal[8, 16, 32] = 32
-    staleness: Annotated[int, Meta(ge=0, le=1000)] = 2  # in rounds' worth of pushes; of `async`
+    staleness: Literal["none"] | Annotated[int, Meta(ge=0, le=1000)] = 2  # in rounds' worth of pushes; of `async`
+    damped: bool | UnsetType = UNSET  # of `async`: whether a stale contribution counts less; unset: it does
 
     optimizer: Literal["sgd", "adamw"] = "sgd"
     lr: Rate = 0.1
@@ -93,6 +94,11 @@ class TrainParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def limit(self) -> int:
         """The largest number one virtual worker may send, so that all of them fit into as many bits."""
         return LIMITS[self.bits] // self.workers
+
+    @property
+    def stalest(self) -> float:
+        """How stale a contribution may be; infinite where nothing bounds it."""
+        return math.inf if self.staleness == "none" else self.staleness
 
     @property
     def samples(self) -> int:
@@ -141,6 +147,8 @@ def _check_steps(params: TrainParams) -> None:
         raise JobFileError(f"params.local_steps: sync takes one step a round, got {steps}", "write `mode: local`")
     if params.mode == "async" and steps == "auto":
         raise JobFileError("params.local_steps: async has no rounds to fit steps to", "give a number")
+    if params.mode != "async" and params.damped is not UNSET:
+        raise JobFileError(f"params.damped: nothing is stale in {params.mode}", "leave it out, or write `mode: async`")
     if params.warmup >= params.rounds > 1:
         wrong = f"params.warmup: {params.warmup} of {params.rounds} rounds leaves nothing to train"
         raise JobFileError(wrong, "give fewer rounds to `warmup`")

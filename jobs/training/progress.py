@@ -14,8 +14,6 @@ from muster.jobs.training.steps.learner import Score
 
 Array = np.ndarray[Any, Any]
 
-PENDING_MOST = 2  # evaluations under way: with more, training waits for the oldest
-
 
 class Point(msgspec.Struct, frozen=True, array_like=True):
     """An iteration: a round, or in `async` a push."""
@@ -89,11 +87,6 @@ class TrainingCourse:
             return False
         self.best, self.best_weights = mark, weights
         return True
-
-    @property
-    def must_wait(self) -> bool:
-        """Whether training is far enough ahead of its scores."""
-        return len(self.waiting) >= PENDING_MOST
 
     @property
     def at_target(self) -> bool:

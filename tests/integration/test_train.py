@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from safetensors.numpy import load_file
 from muster.coordinator.api.requests import Done as Answered
 from muster.coordinator.api.requests import Drain, ExplainJob, ExplainShard
 from muster.coordinator.api.status import Explained
+from muster.jobs.common.ranges import RangeSet
+from muster.jobs.kinds.train import RoundOrder
 from muster.jobs.parts.manifest import Merged, read_manifest
 from muster.jobs.training import checkpoint
 from muster.jobs.training.aggregation.asynchronous import WorkerPush
@@ -28,6 +31,7 @@ from muster.jobs.training.progress import TrainingCourse
 from muster.jobs.training.serial import Serial, replay, run_serially
 from muster.jobs.training.steps.torch_trainer import TrainerPlace
 from tests.support.farm import FarmHarness, until
+from tests.support.simulated import SimulatedAgent
 
 SMALL = {"layers": [16], "workers": 6, "microbatch": 16, "rounds": 80, "eval_every": 20, "checkpoint_rounds": 10}
 
@@ -141,6 +145,32 @@ def test_an_async_training_is_replayed_from_its_journal(farm: FarmHarness, kills
     journal = msgspec.convert(found["journal"], list[WorkerPush])
     assert sum(len(push.workers) for push in journal) >= params.rounds * params.workers
     assert replay(params, dataset.load("digits", Path("/"), params.seed), journal) == found["digest"]
+
+
+class SlowJudge(SimulatedAgent):
+    """Takes its time over each evaluation."""
+
+    judging = 0.0  # seconds so far
+
+    def _compute_part(self, key: Any, numbers: RangeSet) -> None:
+        orders = [msgspec.msgpack.decode(self.payloads[key[1], n], type=RoundOrder) for n in numbers]
+        began = time.monotonic()
+        if any(order.header is None for order in orders):
+            time.sleep(0.3)
+        super()._compute_part(key, numbers)
+        self.judging += (time.monotonic() - began) * all(order.header is None for order in orders)
+
+
+def test_an_async_training_evaluates_off_its_clock(farm: FarmHarness) -> None:
+    agent = SlowJudge(farm.root, farm.folder / "spools" / "slow", "slow", env=farm.environment())
+    farm.agents.append(agent)
+    agent.go()
+    job = submit(farm, mode="async", lr=0.05)
+    status = farm.wait(job)
+    found = summary(farm, job)
+    assert len(found["marks"]) == 4 and agent.judging > 1
+    assert status.ended and status.started
+    assert found["points"][-1][1] < status.ended - status.started - agent.judging
 
 
 def test_a_training_ends_at_its_target_with_the_weights_that_reached_it(farm: FarmHarness) -> None:

@@ -100,7 +100,10 @@ class RoundTraining:
 
 
 class AsyncTraining:
-    """Each contribution moves the weights as it comes; how stale it may be is bounded, and all of it journalled."""
+    """Each contribution moves the weights as it comes; how stale it may be is bounded, and all of it journalled.
+
+    Where weights are to be evaluated, what is out comes in first, and the clock stands still as it does in rounds.
+    """
 
     def __init__(self, book: TrainingState, participants: Participants) -> None:
         assert isinstance(book.outer, AsynchronousPushes)
@@ -108,24 +111,31 @@ class AsyncTraining:
         self._parts: set[tuple[str, str]] = set()  # likewise of those whose contributions made no step yet
 
     def run(self) -> None:
-        with self._book.on_the_clock():
-            while not (self._pushes.is_over or self._book.course.at_target):
+        self._evaluate()
+        while not (self._pushes.is_over or self._book.course.at_target):
+            with self._book.on_the_clock():
+                self._train()
+            self._evaluate()
+
+    def _train(self) -> None:
+        """To the end, or until weights wait for their score and no machine is at work."""
+        course = self._book.course
+        while not self._pushes.is_over and (self._participants.busy or not course.waiting):
+            if not course.waiting:
                 self._issue()
-                self._take()
-                self._book.keep_if_due()
-        while self._book.course.waiting and not self._book.course.at_target:
-            _ask_for_scores(self._book, self._participants)
             self._take()
+            self._book.keep_if_due()
 
     def _issue(self) -> None:
-        """Work for whoever is free, unless the test set is too far behind."""
-        _ask_for_scores(self._book, self._participants)
-        if self._book.course.must_wait:
-            return
+        """Work for whoever is free."""
         if issued := self._pushes.issue(self._book.params.workers):
             header, workers = issued
             orders = [RoundOrder(worker, header) for worker in workers]
             self._participants.issue(orders, self._pushes.weights, self._pushes.digest, self._book.progress)
+
+    def _evaluate(self) -> None:
+        while _ask_for_scores(self._book, self._participants) or self._participants.judging:
+            self._take()
 
     def _take(self) -> None:
         arrived = self._participants.take()

@@ -61,8 +61,8 @@ class AsynchronousPushes(WeightsState):
         """
         free = [v for v in range(self.params.workers) if v not in self.out]
         oldest = min([issued.pushed for issued in self.out.values()], default=self.pushed)
-        room = oldest + (self.params.staleness + 1) * self.params.workers - self.pushed - len(self.out)
-        workers = tuple(free[: max(min(count, room), 0)])
+        room = oldest + (self.params.stalest + 1) * self.params.workers - self.pushed - len(self.out)
+        workers = tuple(free[: int(max(min(count, room), 0))])
         if not workers or self.is_over:
             return None
         header = self._header()
@@ -120,7 +120,7 @@ class AsynchronousPushes(WeightsState):
     def _take(self, issued: Issued, workers: tuple[int, ...], total: Contribution | ContributionSum) -> Stepped:
         header = issued.header
         stale = (self.pushed - issued.pushed) // self.params.workers
-        share = len(workers) / self.params.workers / (1 + stale)
+        share = len(workers) / self.params.workers / (1 if self.params.damped is False else 1 + stale)
         update = self._master.advance(total, header, self.version + 1, self._master.rate_at(self.round), share)
         self.journal.append(WorkerPush(header.round, workers, header.scale, header.buffer_scale))
         self.version += 1

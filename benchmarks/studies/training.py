@@ -85,12 +85,14 @@ class Setting(msgspec.Struct, frozen=True):
 def points(short: bool) -> list[Asked]:
     if short:
         small = Setting(rounds=8, every=2, data="digits", rate=0.1)
-        again = [("replayed", mode, machines) for mode in ("sync", "async") for machines in (1, 5)]
         return [
-            *(_asked("costs", small, mode=mode) for mode in ("sync", "async")),
-            *(_asked("server", small, mode=mode, machines=n) for mode in ("sync", "async") for n in (1, 5)),
             _asked("real", small),
-            *(_asked(what, small, mode=mode, machines=machines) for what, mode, machines in again),
+            *(_asked("costs", small, mode=mode) for mode in ("sync", "async")),
+            *(
+                _asked(what, small, mode=mode, machines=5)
+                for what in ("server", "replayed")
+                for mode in ("sync", "async")
+            ),
         ]
     modes: tuple[Mode, ...] = ("sync", "async")
     scalings: tuple[Scaling, ...] = ("weak", "strong")

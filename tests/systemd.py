@@ -287,7 +287,8 @@ def _by_hand(machine: Booted) -> float:
     assert "(server)  changed" in machine.said(up)
     assert "active" in machine.said(f"{run} service show --root ~/own")
     machine.said(f"{run} service remove --root ~/own")
-    machine.said("rm -rf own own.yaml own-jobs .local/state/muster/lab1/own .local/state/muster/lab1.agents/*own*")
+    machine.said("rm -rf own own.yaml own-jobs .local/state/muster/lab1/own")
+    machine.said("grep -l lab1/own .local/state/muster/lab1.agents/*.json | xargs rm")  # known by its spool's digest
     return round(seconds, 1)
 
 

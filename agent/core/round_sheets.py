@@ -1,8 +1,7 @@
 """Which layers of rounds are followed, and which of their sheets may go. No I/O, no clock.
 
 For an agent that does not read in place: a layer is followed from the first shard that wants a sheet which is not here.
-What its own shards make for later ones stays here, within a budget: it went up the link, and need not come down. Such a
-layer is followed too, as nobody else says to a machine without any shard that the job has ended.
+What its own shards make for later ones stays here, within a budget: it went up the link, and need not come down.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ KEPT = 2  # sheets nobody here wants: the next may come as what makes it of one 
 MADE_BYTES = 1 << 30  # of what shards here made, of all layers together
 MADE_SHARE = 4  # and at most one in so many bytes of the disk budget
 MADE_MOST = 64  # sheets of one layer: a question names what is here
+MADE_SECONDS = 900.0  # without a shard of the layer; nobody says to a machine that has none that its job has ended
 
 
 def follow(state: State, now: float) -> None:
     """Begin to follow what is wanted, stop what is not, and delete what nobody reads."""
-    for layer in dict.fromkeys([*state.followed, *state.made]):
+    for layer, sheets in list(state.followed.items()):
         holding = state.holdings.get(layer)
         if holding is None:
-            state.followed.pop(layer, None)
-            state.made.pop(layer, None)
+            del state.followed[layer]
             state.emit(StopFollowing(layer))
-        elif layer in state.followed:
-            _spare(state, layer, holding, state.followed[layer])
-    _spare_made(state)
+        else:
+            _spare(state, layer, holding, sheets)
+    _spare_made(state, now)
     for layer, holding in state.holdings.items():
         if state.talk.session and _wants(state, layer, holding, now):
             state.followed[layer] = []
@@ -41,9 +40,9 @@ def follow(state: State, now: float) -> None:
 
 
 def _wants(state: State, layer: str, holding: HeldLayer, now: float) -> bool:
-    if not holding.follows or layer in state.followed or now < state.follow_after.get(layer, now):
+    if not (holding.follows and holding.waiting) or layer in state.followed:
         return False
-    return layer in state.made or bool(holding.waiting - holding.ready)
+    return now >= state.follow_after.get(layer, now) and bool(holding.waiting - holding.ready)
 
 
 def _spare(state: State, layer: str, holding: HeldLayer, sheets: list[str]) -> None:
@@ -94,10 +93,11 @@ def budget(state: State) -> int:
     return max(0, min(MADE_BYTES, state.disk.budget // MADE_SHARE, disk_budget.room(state)))
 
 
-def _spare_made(state: State) -> None:
+def _spare_made(state: State, now: float) -> None:
     """Count what is read here and did not come, and delete the oldest that nobody waits for where it is too much."""
     if not state.made:
         return
+    _forget_made(state, now)
     over = sum(one.nbytes for there in state.made.values() for one in there.values()) - budget(state)
     for layer, there in state.made.items():
         holding = state.holdings[layer]
@@ -110,6 +110,24 @@ def _spare_made(state: State) -> None:
             over -= there.pop(sheet).nbytes
             if sheet in state.followed.get(layer, ()):
                 state.followed[layer].remove(sheet)
+            holding.lacks_sheet(sheet)
+            state.emit(DropSheet(layer, sheet))
+
+
+def _forget_made(state: State, now: float) -> None:
+    """Of layers that nobody wants, or that nothing was held of for long."""
+    for layer, there in list(state.made.items()):
+        holding = state.holdings.get(layer)
+        if holding is not None and (holding.count or now < state.made_at.setdefault(layer, now) + MADE_SECONDS):
+            if holding.count:
+                state.made_at[layer] = now
+            continue
+        del state.made[layer]
+        state.made_at.pop(layer, None)
+        if holding is None:
+            state.emit(StopFollowing(layer))
+            continue
+        for sheet in there:
             holding.lacks_sheet(sheet)
             state.emit(DropSheet(layer, sheet))
 

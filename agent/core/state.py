@@ -143,6 +143,7 @@ class State:
         self.pull = PullState()
         self.followed: dict[str, list[str]] = {}  # layer of rounds → its sheets that are here, the newest last
         self.made: dict[str, dict[str, MadeSheet]] = {}  # layer → what shards here made for later ones, the newest last
+        self.made_at: dict[str, float] = {}  # of these layers, when some of it was held here last
         self.follow_after: dict[str, float] = {}  # layer → when it may be followed again
         self.actions: list[Action] = []  # gathered by `emit` until the event is dealt with
 

@@ -364,7 +364,7 @@ def test_what_a_shard_made_here_need_not_come_and_is_counted_once() -> None:
     made_here(world, 1, [("2" * 32, 700)], sheet="1" * 32)
     made_here(world, 2, [], sheet="1" * 32)
     made_here(world, 3, [], sheet="2" * 32)
-    assert len(of(FollowRounds, world.orders)) == 1, "to hear of its end"
+    assert not of(FollowRounds, world.orders)
     assert world.core.state.account.job("j.1").spared == 1200
     assert of(StopFollowing, world.tell(Heard(News(gone=[A])))) == [StopFollowing(A)] and not world.core.state.made
 
@@ -379,15 +379,22 @@ def test_what_was_made_here_goes_when_it_is_too_much_but_for_what_waits() -> Non
     assert 0 < of(Run, world.orders)[-1].keeps <= 1000
 
 
-def test_a_layer_of_which_something_is_kept_is_followed_until_it_is_gone() -> None:
+def test_what_was_made_here_goes_when_nothing_of_its_layer_came_for_long() -> None:
     world = remote(cpus=1)
-    assert [one.info.layer.digest for one in of(FollowRounds, made_here(world, 0, [("1" * 32, 500)]))] == [A]
-    assert not of(FollowRounds, world.tell(Unfollowed(A, "cut")))
+    made_here(world, 0, [("1" * 32, 500)])
+    world.after(800)
+    made_here(world, 1, [], sheet="1" * 32)
+    assert not of(DropSheet, world.after(800))
+    assert of(DropSheet, world.after(200)) == [DropSheet(A, "1" * 32)] and not world.core.state.made
+
+
+def test_sheets_that_are_gone_with_their_layer_are_not_counted_upon() -> None:
+    world = remote(cpus=1)
+    made_here(world, 0, [("1" * 32, 500)])
+    world.tell(Unfollowed(A, "cut"))
     assert list(world.core.state.made[A]) == ["1" * 32]
-    assert of(FollowRounds, world.after(2.0)), "whoever follows it anew is told of its end as well"
     world.tell(Unfollowed(A, "nobody knows it", gone=True))
     assert A not in world.core.state.made and not world.core.state.holdings[A].here
-    assert not of(FollowRounds, world.after(2.0))
 
 
 def test_rounds_are_followed_while_their_shards_wait_for_a_sheet() -> None:

@@ -362,6 +362,17 @@ def test_calls_of_whatever_was_killed_are_sent_again_and_delivered_once(
     until(lambda: processes.is_live("one"), "the agent to be back")
 
 
+def test_a_session_in_which_calls_failed_goes_on_after_a_restart(processes: FarmHarness, place: Farm) -> None:
+    with place.executor(name="hurt") as executor:
+        with pytest.raises(CallFailed):
+            executor.submit(dying, 3).result(SECONDS)
+        until(lambda: processes.failures(executor.job), "its failure to be stored")
+        processes.restart()
+        assert executor.submit(times, 2).result(SECONDS) == 4
+        assert processes.status(executor.job).state == "running"
+    until(lambda: processes.is_live("one"), "the agent to be back")
+
+
 def paused(number: int, folder: str) -> int:
     import time
 
@@ -397,6 +408,7 @@ def test_a_client_that_was_away_for_long_goes_on_in_another_job(
 
 
 def test_a_session_has_one_client(processes: FarmHarness, place: Farm, text: Executor) -> None:
+    assert text.submit(times, 1).result(SECONDS) == 2  # by its driver, which may have been killed just now
     line = calls_line.of_socket(calls_line.connect(processes.root, text.job))
     line.say(OpenCalls("another", []))
     said = line.hear(Decoder(CallsOpened | Problem))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import shutil
 import sqlite3
-from typing import get_args
+from dataclasses import replace
+from typing import Any, get_args
 
 import msgspec
 
@@ -24,6 +25,7 @@ from muster.coordinator.scheduler import events as e
 from muster.coordinator.scheduler.state_machine import Scheduler
 from muster.jobs.common.durable import is_full
 from muster.jobs.common.errors import DamagedError, MusterError
+from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.plan import Layer, Plan
 from muster.jobs.contract.states import ENDED, JobState, LayerState
 
@@ -105,12 +107,19 @@ def _fault(stored: StoredJob, plan: Plan) -> str:
     ):
         if not _is_a(value, kind):
             return f"the {what} {value!r}"
-    known = {row.digest: row for row in stored.layers}
+    known = _rows(stored, plan)
     for layer in plan.layers:
         row = known.get(layer.digest)
         if wrong := "no row" if row is None else _layer_fault(row, _count(layer, row)):
             return f"{wrong} of layer {layer.name}"
     return ""
+
+
+def _rows(stored: StoredJob, plan: Plan) -> dict[str, StoredLayer]:
+    """By digest. Shards of rounds went with the life of the daemon that had them, and so did what failed of them."""
+    gone = {layer.digest for layer in plan.layers if layer.delivery.in_rounds}
+    nothing: dict[str, Any] = {"failures": {}, "quarantined": RangeSet()}
+    return {row.digest: replace(row, **nothing) if row.digest in gone else row for row in stored.layers}
 
 
 def _layer_fault(row: StoredLayer, count: int) -> str:
@@ -172,7 +181,7 @@ def _event(engine: Engine, stored: StoredJob, plan: Plan) -> e.JobAdded:
         stored.id,
         plan,
         engine.boot,
-        layers=_seeds(plan, {layer.digest: layer for layer in stored.layers}, engine.boot),
+        layers=_seeds(plan, _rows(stored, plan), engine.boot),
         state=stored.state,
         why=stored.why,
         priority=stored.priority,

@@ -85,7 +85,7 @@ def test_a_plan_runs_nothing_and_cuts_by_what_was_tried(farm: FarmHarness, tmp_p
 def test_archives_beside_arrays_are_named_at_plan_and_at_submit(farm: FarmHarness) -> None:
     file = farm.job_file({"a": np.zeros((8, 4), "f4")}, kind="cluster", params={"n_clusters": 2}, shard="auto")
     np.savez(file.parent / "arrays" / "x.npz", x=np.zeros(3))
-    assert "  note     skipped: 1 .npz file, archives" in farm.coordinator("plan", str(file)).stdout
+    assert "  note     skipped: 1 .npz file, as there are others" in farm.coordinator("plan", str(file)).stdout
     done = farm.coordinator("submit", str(file), "--wait")
     assert done.returncode == 0 and "skipped: 1 .npz file" in done.stderr
 

@@ -198,8 +198,8 @@ class Farm:
         """A session of calls: a `concurrent.futures.Executor` whose calls run on this farm's machines.
 
         Functions travel as source text, arguments and results as plain values and arrays. `ship="pickle"` pickles them:
-        then machines need this minor version of Python, and each of `packages` in the version that is here. Results may
-        then be builtin values and errors, dates, numbers and arrays; `results="any"` opens all that comes, which may
+        then machines need this minor version of Python, and each of `packages` in the version that is here. Results are
+        builtin values and errors, dates, numbers and arrays; `results="any"` opens pickles of machines, which may
         run code here, as if you called what those machines like. `include` are files of yours that functions import.
         The other arguments are fields of a job file (`resources`, `env`, `timeout`, `attempts`, …); `timeout` is that
         of a batch.

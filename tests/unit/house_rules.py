@@ -130,7 +130,7 @@ USERS = {
     "h5py": {"jobs.sources.formats.hdf5"},
     "pandas": {"jobs.results.tables"},
     "pyarrow": {"jobs.results.export"},
-    "pickle": {"jobs.user_code.runner.calls", "coordinator.client.calls"},
+    "pickle": {"jobs.user_code.runner.calls"},
     "cloudpickle": {"jobs.user_code.runner.calls", "coordinator.client.calls"},
     "joblib": {"coordinator.client.calls"},
     "starlette": {"coordinator.page.server"},

@@ -254,6 +254,7 @@ class Session:
                 "key": first.key,
                 "function": first.places(offsets),
                 "calls": [one.packed.places(offsets) for one in calls],
+                "pickles": self._shipper.answers_are_pickles,
             }
             inline = [*first.inline, *(piece for one in calls for piece in one.packed.inline)]
             payload = far.written(head, inline)

@@ -1,5 +1,5 @@
-"""Functions, arguments and results of a session on their way: as text, or as pickles where the user wishes. Opens what
-a machine sent by a closed list of names, unless the user lifts it."""
+"""Functions, arguments and results of a session on their way: as text, or as pickles where the user wishes. What a
+machine sent is opened as text, of a closed list of classes, unless the user asks for pickles of it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from weakref import WeakKeyDictionary
 import msgspec
 import xxhash
 
-from muster.coordinator.client.calls import known
 from muster.coordinator.client.calls.errors import CallFailed, FarTraceback, RemoteError
 from muster.coordinator.client.function_source import call_text, is_own
 from muster.jobs.user_code.runner import calls as far
+from muster.jobs.user_code.runner import values
 
 BLOB_BYTES = 256 << 10  # of a piece: from then on it goes up once, under its digest
 SMALL_BYTES = 64 << 10  # the same, where all pieces together would be too much
@@ -76,6 +76,9 @@ def pack(pieces: Sequence[Any]) -> Packed:
 class Shipper(Protocol):
     """How a session writes things down."""
 
+    answers_are_pickles: bool  # results, and what calls raised
+    hint: str  # where a result cannot travel
+
     def function(self, function: Callable[..., Any]) -> Packed: ...
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Packed: ...
@@ -85,7 +88,10 @@ class Shipper(Protocol):
 
 
 class TextShipper:
-    """The source of functions, plain values, arrays. Nothing that is opened here can do anything."""
+    """The source of functions, plain values, arrays."""
+
+    answers_are_pickles = False
+    hint = "return plain values and arrays, or open the session with ship='pickle', results='any'"
 
     def __init__(self) -> None:
         self._known: WeakKeyDictionary[Callable[..., Any], Packed] = WeakKeyDictionary()
@@ -107,12 +113,12 @@ class TextShipper:
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Packed:
         try:
-            return pack(far.to_text((args, kwargs)))
+            return pack(values.to_text((args, kwargs)))
         except TypeError as error:
             raise TypeError(f"{error}: give plain values and arrays, or open the session with ship='pickle'") from None
 
     def opened(self, pieces: Sequence[Any]) -> Any:
-        return far.from_text(list(pieces))
+        return values.from_text(list(pieces))
 
 
 class OwnModules:
@@ -150,7 +156,9 @@ class PickleShipper:
     """Pickles by cloudpickle, between the user's own client and the user's own runners."""
 
     def __init__(self, results: Results) -> None:
-        self._results, self._own = results, OwnModules()
+        self.answers_are_pickles = results == "any"
+        self.hint = _HINTS[results]
+        self._own = OwnModules()
 
     def function(self, function: Callable[..., Any]) -> Packed:
         return self._packed(function, "the function")
@@ -168,7 +176,13 @@ class PickleShipper:
             raise TypeError(f"{what} cannot be pickled: {error}") from error
 
     def opened(self, pieces: Sequence[Any]) -> Any:
-        return far.from_pickle(list(pieces)) if self._results == "any" else known.opened(pieces)
+        return far.from_pickle(list(pieces)) if self.answers_are_pickles else values.from_text(list(pieces))
+
+
+_HINTS: dict[Results, str] = {
+    "known": "return plain values and arrays; results='any' opens all, if you trust these machines as this one",
+    "any": "return what can be pickled",
+}
 
 
 # --- what came back -----------------------------------------------------------------------------------------
@@ -218,20 +232,11 @@ def outcome(shipper: Shipper, said: Said, machine: str) -> tuple[Any, BaseExcept
         error.__cause__ = FarTraceback(reply.trace)
         return None, error
     if reply.code:
-        return None, CallFailed("output", reply.message or reply.code, machine, hint=_HINTS["output"])
+        return None, CallFailed("output", reply.message or reply.code, machine, hint=shipper.hint)
     try:
         return shipper.opened(said.pieces), None
-    except known.UnknownNameError as error:
-        message = f"the result, a {reply.type}, names {error.what}, which is not opened here"
-        return None, CallFailed("output", message, machine, hint=_HINTS["known"])
     except Exception as error:  # bytes of a machine may be anything
         return None, CallFailed("output", f"the result cannot be opened: {type(error).__name__}: {error}", machine)
-
-
-_HINTS = {
-    "output": "return plain values and arrays, or open the session with ship='pickle'",
-    "known": "return plain values and arrays; results='any' opens all, if you trust these machines as this one",
-}
 
 
 def _raised(shipper: Shipper, said: Said, machine: str) -> BaseException:

@@ -1,6 +1,6 @@
 """Calls of a session, a batch at a time, for a runner: numpy, Python 3.8 or later; nothing of ours.
 
-How calls and results are written down is decided here, for both ends. A batch is `written`: the length of a JSON
+How batches are written down is decided here, for both ends. A batch is `written`: the length of a JSON
 (8 bytes), the JSON, then pieces of bytes. A function, a call, a result are each some pieces: a body, and the buffers
 that it refers to. In a batch a piece is a number of bytes that follow, or a place in its sheet, which is mapped.
 """
@@ -15,10 +15,18 @@ import struct
 import sys
 import time
 import traceback
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Callable, Dict, List, Tuple  # noqa: UP035 (3.8)
 
 import numpy as np
+
+# By its path: a user's module may have the same name
+loading = ModuleType("loading")
+loading.__file__ = str(Path(__file__).with_name("loading.py"))
+SourceFileLoader("loading", loading.__file__).exec_module(loading)
+values = loading.sibling("values")
 
 LENGTH = struct.Struct("<Q")
 APART_BYTES = 64 << 10  # of an array: then it is a buffer of its own, and not copied into the body
@@ -29,12 +37,10 @@ RAISED, OUTPUT = (
     "raised",
     "output",
 )  # how a call ended that gave nothing: its function raised; what it gave cannot travel
-MARK = "\0is"  # the key by which a JSON object stands for something that JSON has not
-PLAIN = (type(None), bool, int, float, str)
-ARRAYS = "biufcSUmM"  # kinds of dtypes that are their bytes
 
 Pieces = List[Any]  # noqa: UP006 (3.8)   bytes, or whatever is like them
 Where = Any  # of a piece: how many bytes follow, or [offset, bytes] in the sheet
+Writer = Callable[[Any], Pieces]
 
 
 # --- frames -----------------------------------------------------------------------------------------------
@@ -76,74 +82,6 @@ class PieceReader:
             raise ValueError("a piece that was cut")
         piece, self._view = self._view[:place], self._view[place:]
         return piece
-
-
-# --- values as text ---------------------------------------------------------------------------------------
-
-
-def to_text(value: Any) -> Pieces:
-    """Plain values and arrays; a TypeError that names what is neither."""
-    buffers: Pieces = []
-    try:
-        return [json.dumps(_plain(value, buffers), separators=(",", ":")).encode(), *buffers]
-    except RecursionError:
-        raise TypeError("a value too deep to travel, or within itself") from None
-
-
-def _plain(value: Any, buffers: Pieces) -> Any:
-    kind = type(value)
-    if kind in PLAIN:
-        return value
-    if kind is list:
-        return [_plain(one, buffers) for one in value]
-    if kind is dict and MARK not in value and all(type(key) is str for key in value):
-        return {key: _plain(one, buffers) for key, one in value.items()}
-    if kind is dict:
-        return {MARK: "dict", "of": [[_plain(key, buffers), _plain(one, buffers)] for key, one in value.items()]}
-    if kind is tuple:
-        return {MARK: "tuple", "of": [_plain(one, buffers) for one in value]}
-    if kind is bytes:
-        buffers.append(value)
-        return {MARK: "bytes", "of": len(buffers)}
-    if isinstance(value, np.generic) or kind in (np.ndarray, np.memmap):
-        return _as_array(value, buffers)
-    raise TypeError(f"a {kind.__name__} cannot travel as text")
-
-
-def _as_array(value: Any, buffers: Pieces) -> Any:
-    if value.dtype.kind not in ARRAYS:
-        raise TypeError(f"an array of {value.dtype} cannot travel as text")
-    array = np.ascontiguousarray(value)
-    buffers.append(array.reshape(-1).view(np.uint8).data if array.size else b"")
-    which = "scalar" if isinstance(value, np.generic) else "array"
-    return {MARK: which, "of": len(buffers), "dtype": array.dtype.str, "shape": list(value.shape)}
-
-
-def from_text(pieces: Pieces) -> Any:
-    """A ValueError, TypeError, LookupError or RecursionError for what was not written so."""
-    return _value(json.loads(bytes(pieces[0])), pieces)
-
-
-def _value(plain: Any, pieces: Pieces) -> Any:
-    if isinstance(plain, list):
-        return [_value(one, pieces) for one in plain]
-    if not isinstance(plain, dict):
-        return plain
-    which = plain.get(MARK)
-    if which is None:
-        return {key: _value(one, pieces) for key, one in plain.items()}
-    of = plain["of"]
-    if which == "dict":
-        return {_value(key, pieces): _value(one, pieces) for key, one in of}
-    if which == "tuple":
-        return tuple(_value(one, pieces) for one in of)
-    if which == "bytes":
-        return bytes(pieces[of])
-    dtype = np.dtype(plain["dtype"])
-    if dtype.kind not in ARRAYS:
-        raise ValueError(f"an array of {dtype}")
-    array = np.frombuffer(pieces[of], dtype).reshape(plain["shape"])
-    return array[()] if which == "scalar" else array
 
 
 # --- values as pickles ------------------------------------------------------------------------------------
@@ -208,9 +146,10 @@ class Calls:
         pieces = PieceReader(rest, self._mapped(outer["sheet"]))
         made = pieces.take(head["function"])
         calls = [pieces.take(places) for places in head["calls"]]
+        write = _far_pickle if head["pickles"] else values.to_text
         heads, results = [], []
         for call in calls:
-            found, parts = self._called(head["key"], made, call)
+            found, parts = self._called(head["key"], made, call, write)
             heads.append({**found, "sizes": [memoryview(part).nbytes for part in parts]})
             results += parts
         return written({"calls": heads}, results)
@@ -221,27 +160,26 @@ class Calls:
                 self._sheet = path, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return self._sheet[1] if path else None
 
-    def _called(self, key: str, made: Pieces, call: Pieces) -> tuple[dict[str, Any], Pieces]:
+    def _called(self, key: str, made: Pieces, call: Pieces, write: Writer) -> tuple[dict[str, Any], Pieces]:
         begun = time.perf_counter()
         try:
             function = self._function(key, made)
-            args, kwargs = from_text(call) if self._is_text else from_pickle(call)
+            args, kwargs = values.from_text(call) if self._is_text else from_pickle(call)
             value = function(*args, **kwargs)
         except MemoryError:
             raise
         except Exception as error:
-            return self._raised(error, time.perf_counter() - begun)
+            return self._raised(error, time.perf_counter() - begun, write)
         seconds = time.perf_counter() - begun
         try:
-            told = {"seconds": seconds, "type": type(value).__name__}
-            return told, to_text(value) if self._is_text else _far_pickle(value)
+            return {"seconds": seconds, "type": type(value).__name__}, write(value)
         except MemoryError:
             raise
         except Exception as error:
             message = f"the result, a {type(value).__name__}, cannot travel: {_line(error)}"
             return {"seconds": seconds, "code": OUTPUT, "message": message[:LINE_LIMIT]}, []
 
-    def _raised(self, error: BaseException, seconds: float) -> tuple[dict[str, Any], Pieces]:
+    def _raised(self, error: BaseException, seconds: float, write: Writer) -> tuple[dict[str, Any], Pieces]:
         told = {
             "seconds": seconds,
             "code": RAISED,
@@ -252,7 +190,7 @@ class Calls:
         if self._is_text:
             return told, []
         try:
-            return told, _far_pickle(error)
+            return told, write(error)
         except Exception:
             return told, []
 

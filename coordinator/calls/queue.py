@@ -12,7 +12,7 @@ BATCH_CALLS = 1_000
 BATCH_BYTES = 1 << 20
 AHEAD = 4  # batches out for each slot
 MEAN_WEIGHT = 0.25  # of the newest batch, in what a call takes
-LEAST_SECONDS = 1e-6
+LEAST_SECONDS, MOST_SECONDS = 1e-6, 1e6  # that a call takes, whatever a machine says
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class CallQueue:
 
     def took(self, function: str, seconds: float, calls: int) -> None:
         """So long so many calls of a function took."""
-        mean = max(LEAST_SECONDS, seconds / max(1, calls))
+        mean = max(LEAST_SECONDS, min(seconds / max(1, calls), MOST_SECONDS))
         before = self._means.get(function)
         self._means[function] = mean if before is None else before + MEAN_WEIGHT * (mean - before)
 

@@ -38,7 +38,7 @@ class Sessions(RuleBasedStateMachine):
     def machines_come_and_go(self, slots: int) -> None:
         self.queue.slots = slots
 
-    @rule(seconds=st.sampled_from([0.0, 0.001, 0.01, 1.0]))
+    @rule(seconds=st.sampled_from([0.0, 0.001, 0.01, 1.0, -1.0, float("inf"), float("nan")]))
     def measured(self, seconds: float) -> None:
         self.queue.took("f", seconds, 1)
 

@@ -26,6 +26,7 @@ from muster.coordinator.api.requests import Problem
 from muster.coordinator.client import Farm
 from muster.coordinator.client.calls.errors import CallFailed, FarTraceback, NoAgentError, RemoteError
 from muster.coordinator.client.calls.executor import Executor
+from muster.coordinator.client.calls.joblib_backend import FarmBackend
 from muster.coordinator.farm_root import calls_line
 from muster.coordinator.protocol.values import Decoder
 from muster.jobs.common.errors import NoDaemonError, UsageError
@@ -510,6 +511,57 @@ def test_joblib_runs_on_the_farm_with_errors_generators_and_nested_calls(place: 
         assert executor.slots == 2
         with pytest.raises(ValueError, match="n_jobs == 0"):
             Parallel(n_jobs=0)(delayed(times)(number) for number in range(2))
+        with pytest.raises(UsageError, match="initializer"):
+            Parallel(initializer=print)(delayed(times)(number) for number in range(2))
+        assert Parallel(n_jobs=1)(delayed(os.getpid)() for _ in range(2)) == [os.getpid()] * 2
+        assert os.getpid() not in Parallel(backend="muster")(delayed(os.getpid)() for _ in range(2))
+
+
+def test_an_abort_is_of_one_parallel_alone(place: Farm, tmp_path: Path) -> None:
+    from joblib import Parallel, delayed
+
+    ran_by, gates, never = tmp_path / "ran", [tmp_path / "early", tmp_path / "late"], "/nowhere/at/all"
+    ran_by.mkdir()
+    with muster.joblib(place):
+        first = Parallel(return_as="generator", batch_size=1, pre_dispatch=4)
+        results = first(delayed(logged)(number, str(ran_by), str(gates[number > 1])) for number in range(8))
+        second = Parallel(return_as="generator", batch_size=1)
+        other = second(delayed(logged)(100 + number, str(ran_by), never) for number in range(4))
+        gates[0].touch()
+        until(lambda: first.n_dispatched_tasks == 6, "calls that follow, while the other is under way")
+        with pytest.warns(UserWarning, match="cancelled"):
+            other.close()
+        assert second.n_dispatched_tasks == 4 and not second._backend._begun, "all of its own is withdrawn"
+        gates[1].touch()
+        assert list(results) == list(range(8))
+        assert not first._backend._begun, "what has ended is not kept"
+
+
+def test_threads_within_a_job_of_joblib_are_processors_that_it_has(place: Farm) -> None:
+    from joblib import Parallel, delayed, parallel_config
+
+    threads = delayed(os.getenv)("OMP_NUM_THREADS")
+    with muster.joblib(place, inner_max_num_threads=2) as executor:
+        assert executor.slots == 1 and Parallel()([threads]) == ["2"]
+    with parallel_config("muster", farm=place, inner_max_num_threads=2):
+        assert Parallel()([threads]) == ["2"]
+    assert Parallel(backend=FarmBackend(place))([threads]) == ["1"]
+    with pytest.raises(UsageError, match="as many threads as processors"):
+        muster.joblib(place, inner_max_num_threads=2, resources={"cpus": 1}).__enter__()
+
+
+def test_a_session_of_joblib_by_name_is_kept_until_it_ends(processes: FarmHarness, place: Farm) -> None:
+    from joblib import Parallel, delayed, parallel_config
+
+    backends = [FarmBackend(place, name="kept") for _ in range(3)]
+    assert Parallel(backend=backends[0])(delayed(times)(number) for number in range(3)) == [0, 2, 4]
+    job = backends[0].executor.job
+    assert backends[1].executor.job == job
+    with parallel_config(backends[1]):
+        assert FarmBackend().executor.job == job, "which joblib uses now"
+    place.job(job).cancel()
+    until(lambda: not backends[2].executor.is_open or backends[2].executor.job != job, "another session")
+    assert Parallel(backend=backends[2])(delayed(times)(number) for number in range(3)) == [0, 2, 4]
 
 
 def nesting(number: int) -> int:

@@ -43,6 +43,11 @@ class Executor(futures.Executor):
         """How many batches of calls run at once, on the machines that are here."""
         return self._session.slots
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes calls: it was not shut down, and its job was not ended."""
+        return self._session.is_open
+
     def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
         """Have `fn(*args, **kwargs)` called. A TypeError names an argument that cannot travel."""
         return self._add(self._shipper.function(fn), args, kwargs)

@@ -139,6 +139,10 @@ class Session:
     def slots(self) -> int:
         return self._queue.slots
 
+    @property
+    def is_open(self) -> bool:
+        return not self._closing and self._broken is None
+
     # --- for callers ---
 
     def add(self, function: Packed, packed: Packed, most: int | None = None) -> Future[Any]:

@@ -41,8 +41,10 @@ def place(state: State, now: float) -> None:
 def _next(state: State, now: float) -> bool:
     """Launch the batch whose turn it is. False where there is none."""
     queue = [holding for holding in state.holdings.values() if holding.ready and _has_files(state, holding)]
-    if not queue or (state.disk.full and state.slots.busy):
+    if state.disk.full and state.slots.busy:
         return False
+    if not queue:
+        return _unblock(state, now)
     for holding in in_turn(queue, state.slots, now):
         slot = state.slots.free_for(holding, now)
         if slot is not None and not disk_budget.must_wait(state, holding, slot):
@@ -52,6 +54,20 @@ def _next(state: State, now: float) -> bool:
             if count:
                 _launch(state, slot, holding, count, now)
             return bool(count)
+    return False
+
+
+def _unblock(state: State, now: float) -> bool:
+    """Queue anew what waits behind a shard that takes longer than was expected, where another slot is idle. It is not
+    called back from where it waits: if that comes to it as well, the second run is for nothing."""
+    for slot in state.slots.every:
+        for flight in slot.flights[1:] if slot.is_late(now) else ():
+            holding = state.holdings.get(flight.layer)
+            left = holding.counting(flight.ticket, flight.items) if holding is not None and not flight.inputs else []
+            other = state.slots.free_for(holding, now) if holding is not None and left else None
+            if holding is not None and other is not None and not other.flights:
+                holding.put_back(left, now)
+                return True
     return False
 
 

@@ -92,6 +92,10 @@ class Slot:
         grace = BACKSTOP_SECONDS if work.code is not None else 0.0
         return work.timeout is not None and now - self.running_since > work.timeout + grace
 
+    def is_late(self, now: float) -> bool:
+        """Whether the shard in hand runs longer than one may behind which another batch waits."""
+        return self.running is not None and self.frozen_since is None and now - self.running_since > AHEAD_SECONDS
+
     def thaw(self, now: float) -> None:
         """The time it stood still counts for nothing."""
         if self.frozen_since is not None:

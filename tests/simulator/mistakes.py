@@ -116,7 +116,7 @@ MISTAKES = (
              "and not self.session and now >= self._hello_at", "and not self.session and self._hello_at < 0"),
     # what runs, and when it is tried again
     Mutation("the rest of a batch that nobody runs again", f"{CORE}/dispatch.py",
-             "        holding.put_back(left, now)\n", "        pass\n"),
+             "    elif left:\n        holding.put_back(left, now)\n", ""),
     Mutation("a shard that kills its worker is nobody's to blame", f"{CORE}/dispatch.py",
              "    state.fail(holding, mishap, running)\n", ""),
     Mutation("a push refused once and never tried again", f"{CORE}/push_policy.py",

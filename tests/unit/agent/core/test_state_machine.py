@@ -35,6 +35,7 @@ from muster.agent.core.events import (
     WorkerDied,
 )
 from muster.agent.core.reports import PRINTED_KEPT
+from muster.agent.core.slots import AHEAD_SECONDS
 from muster.agent.core.state_machine import AgentCore, Left, _note_for_people, may_leave, room
 from muster.coordinator.protocol.control import (
     Bye,
@@ -250,6 +251,25 @@ def test_slow_shards_wait_here_and_not_behind_another() -> None:
     first, _ = of(Run, world.hear(info(), grants=[grant(0, 10)]))
     (run,) = of(Run, world.ended(first, seconds=30.0))
     assert len(run.items) == 1
+
+
+def test_what_waits_behind_a_shard_that_takes_long_goes_to_an_idle_slot() -> None:
+    world = World()
+    first, second = of(Run, world.hear(info(rounds=True), grants=[grant(0, 2)]))
+    world.ended(first, seconds=0.01)
+    world.ended(second, seconds=0.01)
+    one, two, behind = of(Run, world.hear(grants=[grant(2, 5)]))
+    assert behind.slot == one.slot
+    slow = one.items[0]
+    world.tell(SlotsSeen((SlotView(one.slot, slow, 0),)))
+    assert not of(Run, world.ended(two, seconds=0.01)), "it will be its turn in a moment"
+    assert not of(Run, world.after(AHEAD_SECONDS))
+    (again,) = of(Run, world.after(0.1))
+    assert (again.slot, again.items) == (two.slot, behind.items)
+    assert not of(Run, world.after(1.0)), "once"
+    assert not of(Run, world.ended(again, seconds=0.01))
+    world.ended(one, seconds=2.0)
+    assert len(of(Delete, world.ended(behind, seconds=0.01))) == 1, "the second run is for nothing"
 
 
 def test_few_shards_left_are_shared_out() -> None:

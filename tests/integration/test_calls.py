@@ -3,6 +3,7 @@ runners, drivers, agents and the daemon are killed."""
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from concurrent import futures
 from concurrent.futures import BrokenExecutor, CancelledError, as_completed, wait
@@ -231,6 +233,21 @@ def test_what_nobody_waits_for_any_more_is_withdrawn(place: Farm, tmp_path: Path
         for future in endless:
             with pytest.raises(CancelledError):
                 future.result(SECONDS)
+
+
+def test_nothing_of_a_call_is_kept_once_its_result_was_taken(place: Farm) -> None:
+    with place.executor(ship="pickle", results="any") as executor:
+        for result in executor.map(owned, range(10)):
+            found = weakref.ref(result)
+            del result
+            gc.collect()
+            assert found() is None
+        argument = Own(3)
+        found = weakref.ref(argument)
+        executor.submit(getattr, argument, "value").result(SECONDS)
+        del argument
+        gc.collect()
+        assert found() is None
 
 
 # --- what travels ---------------------------------------------------------------------------------------------

@@ -199,17 +199,25 @@ class Session:
 
     def _say(self) -> None:
         try:
-            while (work := self._work()) is not None:
-                line, send = work
-                try:
-                    send(line)
-                except LinkError:
-                    line.close()  # who hears is told, and finds another
-                    with self._changed:
-                        self._line = None if self._line is line else self._line
+            while self._say_next():
+                pass
         except Exception as error:  # a bug of ours: nobody is to wait for ever
             self._break(error)
             raise
+
+    def _say_next(self) -> bool:
+        """Wait for it, and keep nothing of it while the next is awaited. False when all is over."""
+        work = self._work()
+        if work is None:
+            return False
+        line, send = work
+        try:
+            send(line)
+        except LinkError:
+            line.close()  # who hears is told, and finds another
+            with self._changed:
+                self._line = None if self._line is line else self._line
+        return True
 
     def _work(self) -> tuple[CallsLine, Callable[[CallsLine], None]] | None:
         """What to say next, once there is something; None when all is over."""

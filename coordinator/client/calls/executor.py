@@ -52,6 +52,10 @@ class Executor(futures.Executor):
         """Have `fn(*args, **kwargs)` called. A TypeError names an argument that cannot travel."""
         return self._add(self._shipper.function(fn), args, kwargs)
 
+    def submit_alone(self, fn: Callable[..., _T], /, *args: Any) -> Future[_T]:
+        """The same for a caller that makes batches itself: no other call goes along, to wait for this one's end."""
+        return self._add(self._shipper.function(fn), args, {}, 1)
+
     def map(
         self,
         fn: Callable[..., _T],

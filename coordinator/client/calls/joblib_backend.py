@@ -150,7 +150,7 @@ class FarmBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
         return one
 
     def submit(self, func: BatchedCalls, callback: Callable[[Future[Any]], None] | None = None) -> Future[Any]:
-        future = self.executor.submit(BatchedCalls.__call__, func)
+        future = self.executor.submit_alone(BatchedCalls.__call__, func)
         self._begun.add(future)
         future.add_done_callback(self._begun.discard)
         if callback is not None:

@@ -18,7 +18,10 @@ PIP := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --disable-pip-version-ch
 # The oldest Python that may run users' code, where this machine has it
 OLD ?= $(firstword $(shell python3.8 -c "print('python3.8')" 2>/dev/null) $(wildcard $(HOME)/.pyenv/versions/3.8.*/bin/python))
 
-.PHONY: help setup demo test check lint types bench study chaos simulate campaign arena large systemd unlike old wheel clean
+# Pythons that came with the tests of their own library, where this machine has them
+SUITES ?= $(wildcard $(HOME)/.pyenv/versions/3.10.*/bin/python $(HOME)/.pyenv/versions/3.13.*/bin/python)
+
+.PHONY: help setup demo test check lint types bench study chaos simulate campaign arena large systemd unlike old suites wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -95,6 +98,15 @@ else
 	@PYTHONWARNINGS=ignore $(VENV)/old/bin/pip install --quiet --disable-pip-version-check numpy
 	MUSTER_TEST_RUNNER=$(CURDIR)/$(VENV)/old/bin/python $(BIN)/python -m pytest -q tests/contract/test_runner.py
 endif
+
+suites: $(VENV)/.tested  ## joblib's own tests of backends, and CPython's of executors: make suites SUITES="python3.10 python3.13"
+	@for python in $(SUITES); do \
+		folder=$(VENV)/suites/$$($$python -c 'import platform; print(platform.python_version())') && \
+		$$python -m venv $$folder && \
+		PYTHONWARNINGS=ignore $$folder/bin/pip install --quiet --disable-pip-version-check --editable '.[pickle]' || exit 1; \
+	done
+	MUSTER_ALL_SUITES=1 MUSTER_SUITE_PYTHONS="$$(ls -d $(VENV)/suites/*/bin/python 2>/dev/null)" \
+		$(BIN)/python -m pytest -q tests/integration/test_joblib_suite.py tests/integration/test_stdlib_suite.py
 
 wheel: $(VENV)/.tested  ## sdist and wheel into dist, tried in an empty environment
 	@$(BIN)/python -m tests.wheel

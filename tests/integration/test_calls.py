@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -31,9 +32,11 @@ from muster.coordinator.client.calls.executor import Executor
 from muster.coordinator.client.calls.joblib_backend import FarmBackend
 from muster.coordinator.farm_root import calls_line
 from muster.coordinator.protocol.values import Decoder
+from muster.jobs.common import launch
 from muster.jobs.common.errors import NoDaemonError, UsageError
 from tests.support import sshd
 from tests.support.farm import FarmHarness, command_line, running, until
+from tests.support.without import environment_without
 
 SECONDS = 60.0
 FACTOR = 3
@@ -313,6 +316,35 @@ def helped(number: int) -> Any:
 def test_no_machine_that_suits_is_an_error_that_says_what_each_lacks(place: Farm) -> None:
     with pytest.raises(NoAgentError, match=r"one: .*no-such-package"):
         place.executor(packages=["no-such-package"], wait_for_agents=0.5)
+
+
+def test_a_machine_that_cannot_open_the_pickles_takes_no_part_and_says_why(
+    processes: FarmHarness, place: Farm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python, spool = environment_without("cloudpickle", tmp_path / "environment"), tmp_path / "spool"
+    join = ["join", str(processes.root.path), "--name", "bare", "--spool", str(spool), "--cpus", "1"]
+    bare = processes.run([python, *launch.python("muster.agent.cli", *join)[1:]], "bare.out")
+    until(lambda: processes.is_live("bare"), "the other agent to join")
+    with place.executor(name="apart", ship="pickle") as executor:
+        assert executor.slots == 2, "of one machine alone"
+        assert list(executor.map(times, range(20))) == list(range(0, 40, 2))
+        said = processes.coordinator("agents").stdout
+        assert f"bare: takes nothing of {executor.job}: " in said and "cloudpickle" in said.partition("bare: takes")[2]
+        processes.real["one"].terminate()
+        processes.real["one"].wait(SECONDS)
+        until(lambda: executor.slots == 0, "the machine that suits to be missed")
+        waiting = executor.submit(times, 4)
+        with pytest.raises(NoAgentError, match=r"bare: .*cloudpickle"):
+            place.executor(ship="pickle", wait_for_agents=0.5)
+        with place.executor() as text:
+            assert text.submit(times, 3).result(SECONDS) == 6, "as text it takes part"
+        processes.join("one", "--cpus", "2")
+        assert waiting.result(SECONDS) == 8
+    bare.terminate()
+    bare.wait(SECONDS)
+    monkeypatch.setattr(platform, "python_version_tuple", lambda: ("3", "9", "1"))
+    with pytest.raises(NoAgentError, match=r"one: .*python==3\.9"):
+        place.executor(ship="pickle", wait_for_agents=0.5)
 
 
 def test_a_call_opens_no_session(processes: FarmHarness, pickled: Executor) -> None:

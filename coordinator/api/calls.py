@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from muster.coordinator.api.values import Histogram
 from muster.coordinator.protocol.values import Count, Digest, Message, Name, Short, Text
 
 BATCH_BYTES = 8 << 20  # of a batch at most, as it is one message to the daemon; what is larger is laid out apart
@@ -51,6 +52,12 @@ class ForgetBlobs(Message, frozen=True, tag="forgetblobs"):
     digests: Digests
 
 
+class CallsTook(Message, frozen=True, tag="callstook"):
+    """So long calls took that are done since the last word of it, from when they were submitted."""
+
+    seconds: Histogram
+
+
 class EndCalls(Message, frozen=True, tag="endcalls"):
     """There will be no more: the job ends, and with it the line, after `CallsOver`."""
 
@@ -92,5 +99,5 @@ class CallsOver(Message, frozen=True, tag="callsover"):
     """The job has ended, or ends now."""
 
 
-FromClient = OpenCalls | Blob | CallBatch | Withdraw | ForgetBlobs | EndCalls
+FromClient = OpenCalls | Blob | CallBatch | Withdraw | ForgetBlobs | CallsTook | EndCalls
 FromDriver = CallsOpened | SlotsNow | Answered | BatchFailed | CallsOver

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from muster.coordinator.api.status import Progress
-from muster.coordinator.api.values import BundleFile, Created, JobId, LayerName, Sheet
+from muster.coordinator.api.values import BundleFile, Created, Histogram, JobId, LayerName, Sheet
 from muster.coordinator.protocol.values import Count, Message, Ranges, Seconds, Short, Text
 
 # --- questions of drivers ---------------------------------------------------------------------------------
@@ -58,6 +58,9 @@ class Advance(Message, frozen=True, tag="advance"):
     progress: Progress | None = None  # for people
     aside: bool = False  # these are beside the rounds: how long they take tells nothing of what a round's shards do
     near: Short = ""  # the machine that has what these read already: it gets them first
+    took: Histogram | None = (
+        None  # of what the driver's own clients had done since; None: how long shards take is measured
+    )
 
 
 class GivenUp(msgspec.Struct, frozen=True):

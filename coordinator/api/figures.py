@@ -118,7 +118,7 @@ class JobFiguresKept(msgspec.Struct):
     measured: int = 0  # shards that are in `spread`: what was committed since the last word before a kill is not
     compute: float = 0.0
     spread: dict[int, int] = {}
-    waits: dict[int, int] = {}  # of shards that a driver made: seconds from then to their commit
+    waits: dict[int, int] = {}  # of shards that a driver made, from then to their commit; of calls, from submit to done
     peaks: dict[int, int] = {}
     slowest: list[Slowest] = []
     troubles: list[Trouble] = []

@@ -17,6 +17,8 @@ Submission = Annotated[str, Meta(pattern=r"^submit-[0-9a-f]{8,64}$")]
 BundleFile = Annotated[str, Meta(pattern=r"^[0-9]{1,12}-[0-9]{1,12}\.part$")]
 Weight = Annotated[int, Meta(ge=1, le=1000)]
 Sheet = Annotated[str, Meta(pattern=r"\A([0-9a-f]{32})?\Z")]
+# How many there are in each bucket of `muster.coordinator.figures.histogram`
+Histogram = Annotated[dict[Annotated[int, Meta(ge=-1024, le=1024)], Count], Meta(max_length=2049)]
 FAILURES_LIMIT = 500  # in one answer: with the evidence's own limit it stays below a frame's
 LARGEST = 1 << 53  # of a Count
 LONGEST = 1e10  # of Seconds

@@ -160,18 +160,19 @@ class Drive:
     def advance(
         self, to_seq: int, create: Sequence[tuple[int, bytes]] = (), finish: bool = False, durable: bool = True,
         sheet: str = "", base: str = "", retire: RangeSet | None = None, progress: Progress | None = None,
-        aside: bool = False, near: str = "",
+        aside: bool = False, near: str = "", took: dict[int, int] | None = None,
     ) -> bool:  # fmt: skip
         """Make shards and move the cursor, at once, from where this driver knows it to be. False: it is elsewhere.
 
         Of a job of rounds: `sheet` is what `lay_out` gave, for each of these shards, `base` that of which there is a
         patch; `retire`: nobody wants those any more; `aside`: these shards are beside the rounds; `near`: the machine
-        that gets them first, as it has what they read; and where it is `durable`, the cursor alone is stored; it moves
-        then only."""
+        that gets them first, as it has what they read; `took`: see `Advance`; and where it is `durable`, the cursor
+        alone is stored; it moves then only."""
         retired = retire.pairs() if retire is not None else []
         asked = Advance(
-            self.job, self.cursor, to_seq, list(create), finish, durable, sheet, base, retired, progress, aside, near
-        )
+            self.job, self.cursor, to_seq, list(create), finish, durable, sheet, base, retired, progress, aside, near,
+            took,
+        )  # fmt: skip
         answer = self._line.ask(asked, Advanced)
         self.cursor = answer.seq
         if answer.accepted:

@@ -14,7 +14,7 @@ from muster.coordinator.report import drawing, terminal
 from muster.coordinator.report.drawing import GREEN, ORANGE, PINK, SKY, VERMILION, StripRow
 from muster.coordinator.report.gather import Gathered, Made
 from muster.coordinator.report.markup import Content, Markup, joined, tag
-from muster.coordinator.report.measures import DEFINITIONS
+from muster.coordinator.report.measures import DEFINITIONS, to_done
 from muster.coordinator.report.values import JobReport, Timeline, TimelineRow
 from muster.jobs.common.units import counted, format_duration, format_size
 from muster.jobs.contract.pictures import Histogram, TextTable
@@ -258,7 +258,7 @@ def _core_seconds(value: float | None) -> str:
 
 def how_long(reports: Sequence[JobReport]) -> Markup:
     shard = reports[0].response.shard
-    done = [(one.job, one.response.done) for one in reports if one.response.done]
+    done = [(f"{one.job}, {to_done(one)}", one.response.done) for one in reports if one.response.done]
     marks = [(name, value) for name, value in (("p50", shard.p50), ("p95", shard.p95), ("p99", shard.p99)) if value]
     picture = drawing.histogram(
         Histogram(
@@ -275,7 +275,7 @@ def how_long(reports: Sequence[JobReport]) -> Markup:
         for report in reports
         for one in report.response.slowest
     ]
-    took = [(one.job, one.response.shard) for one in reports] + [(f"{job}, made to done", one) for job, one in done]
+    took = [(one.job, one.response.shard) for one in reports] + done
     rows = [
         (name, f"{one.count:,}", *(terminal.seconds(value) for value in (one.mean, one.p50, one.p95, one.p99, one.max)))
         for name, one in took

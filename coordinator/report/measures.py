@@ -37,12 +37,14 @@ WHY_IDLE = {  # a core that runs nothing: its state → in words
     "starting": "starting its workers",
     "no_work": "no work",
 }
+TO_DONE = {"calls": "a call, submit to done"}  # by kind: what its `done` is of
 DEFINITIONS = {  # of each measure, as the report explains it
     "queue": "from submit to the first shard that a machine was given",
     "first result": "from submit to the first committed shard",
     "makespan": "from submit to the end; of a job that goes on, until now",
     "p50, p95, p99": "of the compute seconds of committed shards; right to 2.2%",
     "made to done": "from when the job's driver made a shard to its commit, where a driver makes them as results come",
+    "submit to done": "of a session's calls: from when the client submitted one to when it had what came of it",
     "attempt": "which one at a shard it was, after failures and losses at work; failed and lost ones are beside it",
     "memory": "the most that a machine's shards took together, weighed once a second; or the largest shard, if more",
     "bandwidth": "bytes over the link; moving: over the seconds in which some moved; mean: over the time it was there",
@@ -53,6 +55,11 @@ DEFINITIONS = {  # of each measure, as the report explains it
     "useful": "of busy core-seconds, those whose shards counted",
     "computing": "processor seconds ÷ busy core-seconds; at least, as short-lived processes are missed",
 }
+
+
+def to_done(report: JobReport) -> str:
+    """What its `done` is called."""
+    return TO_DONE.get(report.kind, "made to done")
 
 
 def report_of(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from muster.coordinator.display.tables import moment, short, table
 from muster.coordinator.report.gather import Gathered
+from muster.coordinator.report.measures import to_done
 from muster.coordinator.report.values import JobReport, MachineBandwidth, MachineShare
 from muster.jobs.common.units import counted, format_duration, format_size
 
@@ -63,8 +64,8 @@ def _measures(report: JobReport) -> list[tuple[str, str]]:
         ("response", f"makespan {seconds(response.makespan)}, {first}, queued {seconds(response.queue)}{held}{away}"),
         ("", f"a shard: p50 {seconds(shard.p50)}, p95 {seconds(shard.p95)}, p99 {seconds(shard.p99)}, "
          f"max {seconds(shard.max)} of {shard.count:,}"),
-        *([("", f"made to done: p50 {seconds(response.done.p50)}, p95 {seconds(response.done.p95)}, "
-            f"p99 {seconds(response.done.p99)}")] if response.done else []),
+        *([("", f"{to_done(report)}: p50 {seconds(response.done.p50)}, p95 {seconds(response.done.p95)}, "
+            f"p99 {seconds(response.done.p99)} of {response.done.count:,}")] if response.done else []),
         ("memory", f"{most} (a shard {size(memory.max)}); asked for: {asked}"),
         ("bandwidth", f"in {size(report.bandwidth.in_bytes)}, out {size(report.bandwidth.out_bytes)}; "
          f"committed {size(report.bandwidth.committed_bytes)}; written to disks there {size(_on_disks(report))}"),
@@ -175,7 +176,7 @@ COMPARED: Sequence[Shown] = (
     ("shard p50", lambda one: one.response.shard.p50, seconds),
     ("shard p95", lambda one: one.response.shard.p95, seconds),
     ("shard p99", lambda one: one.response.shard.p99, seconds),
-    ("made to done p95", lambda one: one.response.done.p95 if one.response.done else None, seconds),
+    ("to done p95", lambda one: one.response.done.p95 if one.response.done else None, seconds),
     ("peak memory", lambda one: max((m.peak or 0 for m in one.memory.machines), default=0) or None, size),
     ("in", lambda one: float(one.bandwidth.in_bytes), size),
     ("out", lambda one: float(one.bandwidth.out_bytes), size),

@@ -30,7 +30,7 @@ class Response(msgspec.Struct):
     first_layer: float | None = None
     makespan: float | None = None
     shard: ShardSeconds = msgspec.field(default_factory=ShardSeconds)
-    done: ShardSeconds | None = None  # from when a driver made them to their commit; None where none makes any
+    done: ShardSeconds | None = None  # from when a driver made them to their commit, or of calls from submit to done
     slowest: list[Slowest] = []
     spread: list[tuple[float, int]] = []  # seconds, and how many shards took about so long: to 4.4%
 

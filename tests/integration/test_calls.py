@@ -4,6 +4,7 @@ runners, drivers, agents and the daemon are killed."""
 from __future__ import annotations
 
 import gc
+import json
 import multiprocessing
 import os
 import platform
@@ -190,6 +191,22 @@ def test_what_a_function_raises_is_raised_with_the_far_traceback(text: Executor,
     assert next(results) == 2.0
     with pytest.raises(RemoteError):
         next(results)
+
+
+def test_the_report_says_how_long_calls_took_from_submit_to_done(processes: FarmHarness, place: Farm) -> None:
+    def done() -> Any:
+        (report,) = json.loads(processes.coordinator("report", job, "--json").stdout)["jobs"]
+        return report["response"]["done"] or {"count": 0}
+
+    with place.executor(name="measured") as executor:
+        job = executor.job
+        assert len(list(executor.map(times, range(100)))) == 100
+        with pytest.raises(RemoteError):
+            executor.submit(halved, 3).result(SECONDS)
+        until(lambda: done()["count"] == 101, "an idle session to tell of its calls")
+        executor.submit(time.sleep, 0.5).result(SECONDS)
+    assert done()["count"] == 102 and done()["max"] >= 0.45
+    assert "a call, submit to done: p50 " in processes.coordinator("report", job).stdout
 
 
 def test_calls_that_have_not_begun_are_cancelled(place: Farm, tmp_path: Path) -> None:

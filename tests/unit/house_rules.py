@@ -61,7 +61,7 @@ RULES: dict[str, frozenset[str]] = {
     | VALUES
     | {f"coordinator.submission.{one}" for one in ("eta", "forecast", "makespan")},
     "coordinator.report": CLIENT | {"coordinator.figures"},
-    "coordinator.client": CLIENT | {"coordinator.report", "coordinator.calls"},
+    "coordinator.client": CLIENT | {"coordinator.report", "coordinator.calls", "coordinator.figures"},
     "coordinator.page": CLIENT | {"coordinator.report", "coordinator.figures"},
     "coordinator.page.far": CLIENT | {"coordinator.page", "coordinator.client.backends.ssh"},
     "coordinator.commands": COMMANDS,

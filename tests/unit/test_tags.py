@@ -113,6 +113,7 @@ TAGS = {
     "Answered": "answered",
     "BatchFailed": "batchfailed",
     "CallsOver": "callsover",
+    "CallsTook": "callstook",
     "Record": "shard",
     "Beat": "beat",
     "Window": "rows",

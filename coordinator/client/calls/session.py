@@ -20,6 +20,7 @@ from muster.coordinator.api.calls import (
     CallBatch,
     CallsOpened,
     CallsOver,
+    CallsTook,
     EndCalls,
     ForgetBlobs,
     FromDriver,
@@ -35,6 +36,7 @@ from muster.coordinator.client.calls.errors import CallFailed
 from muster.coordinator.client.calls.shipping import Packed, Shipper, outcome, replies
 from muster.coordinator.farm_root.ask_daemon import error_of
 from muster.coordinator.farm_root.calls_line import CallsLine
+from muster.coordinator.figures import histogram
 from muster.coordinator.protocol.values import Decoder
 from muster.jobs.common.errors import LinkError, MusterError, ProtocolError, RefusedError
 from muster.jobs.common.retry_delay import RetryDelay
@@ -44,6 +46,7 @@ from muster.jobs.user_code.runner import calls as far
 FIRST_PAUSE_SECONDS = 0.02  # a driver starts within half a second
 LONGEST_PAUSE_SECONDS = 2.0
 STEADY_SECONDS = 10.0  # a line that held so long was a good one: what breaks it is another trouble than the last
+TOLD_SECONDS = 1.0  # between two words of how long calls took
 BLOBS_KEPT = 32  # that no call reads now, at the driver: the next call often reads the same
 
 _decode = Decoder(FromDriver | Problem)
@@ -56,6 +59,7 @@ class Pending:
     future: Future[Any]
     function: Packed
     packed: Packed
+    since: float  # when it was submitted, by this process's clock
 
 
 class Blobs:
@@ -123,6 +127,8 @@ class Session:
         self._count = 0
         self._blobs = Blobs()
         self._unwanted: list[int] = []  # batches, to be told of
+        self._took: dict[int, int] = {}  # calls that are done, by how long they took; to be told of
+        self._told = time.monotonic()
         self._line: CallsLine | None = None
         self._broken: BaseException | None = None
         self._closing = self._end_said = self._ended = False
@@ -155,7 +161,7 @@ class Session:
             number = self._count
             self._count += 1
             function, packed = self._blobs.hold(function), self._blobs.hold(packed)
-            self._calls[number] = Pending(future, function, packed)
+            self._calls[number] = Pending(future, function, packed, time.monotonic())
             blobs = tuple(dict.fromkeys([*function.blobs, *packed.blobs]))
             self._queue.add(Call(number, function.key, packed.nbytes, blobs, most))
             self._changed.notify_all()
@@ -225,7 +231,7 @@ class Session:
             while not (self._ended or self._broken is not None):
                 if self._line is not None and (send := self._next()) is not None:
                     return self._line, send
-                self._changed.wait()
+                self._changed.wait(self._told + TOLD_SECONDS - time.monotonic() if self._took else None)
         return None
 
     def _next(self) -> Callable[[CallsLine], None] | None:
@@ -236,6 +242,9 @@ class Session:
             return lambda line: line.say(ForgetBlobs(forgotten))
         if (batch := self._queue.next_batch(self._starts)) is not None:
             return self._sending(batch)
+        if self._took and (self._is_finished or time.monotonic() >= self._told + TOLD_SECONDS):
+            took, self._took, self._told = self._took, {}, time.monotonic()
+            return lambda line: line.say(CallsTook(took))
         if self._is_finished and not self._end_said:
             self._end_said = True
             return lambda line: line.say(EndCalls())
@@ -371,7 +380,10 @@ class Session:
 
     def _settle(self, call: Call, value: Any, error: BaseException | None) -> None:
         with self._changed:
+            since = self._calls[call.number].since if call.number in self._calls else None
             future = self._dropped(call.number)
+            if since is not None:
+                histogram.add(self._took, {histogram.bucket_of_seconds(time.monotonic() - since): 1})
             if self._closing:
                 self._changed.notify_all()
         if future is not None:

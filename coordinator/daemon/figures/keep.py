@@ -12,7 +12,7 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -117,6 +117,11 @@ class FiguresKeeper:
     def waited(self, job: str, agent: str, made: Sequence[float], attempts: Sequence[int]) -> None:
         if (made or attempts) and (ledger := self._ledgers.get(job)):
             ledger.waited(agent, made, attempts, time.time())
+
+    def took(self, job: str, seconds: Mapping[int, int]) -> None:
+        """What its driver's clients had done."""
+        if ledger := self._ledgers.get(job):
+            ledger.took(seconds)
 
     def failed(self, job: str, agent: str, layer: str, failure: Failure) -> None:
         if ledger := self._ledgers.get(job):

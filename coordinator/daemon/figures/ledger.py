@@ -160,6 +160,10 @@ class JobLedger:
         histogram.add(self.record.waits, histogram.counted(histogram.bucket_of_seconds(now - at) for at in made))
         histogram.add(self.machine(agent).later, histogram.counted(attempts))
 
+    def took(self, seconds: Mapping[int, int]) -> None:
+        """What a driver's clients had done, from when they asked for it."""
+        histogram.add(self.record.waits, seconds)
+
     def known_committed(self, agent: str, shards: int, nbytes: int) -> None:
         """What the store has from a machine, which is exact whatever was lost of this."""
         machine = self.machines.get(agent)

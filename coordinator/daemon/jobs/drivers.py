@@ -211,7 +211,10 @@ async def _advance_rounds(engine: Engine, job: Job, q: Advance) -> Advanced:
     if q.job not in engine.jobs:
         return Advanced(q.from_seq, False)
     live.advance(q, retire)
-    live.made(number for number, _ in q.create)
+    if q.took is None:
+        live.made(number for number, _ in q.create)
+    else:
+        engine.figures.took(q.job, q.took)
     engine.handle(e.Advanced(q.job, q.to_seq, tuple(q.create), q.finish, retire, q.aside, q.near))
     return Advanced(job.cursor, True)
 

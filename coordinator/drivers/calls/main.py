@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from queue import Empty, Queue
 
@@ -18,6 +19,7 @@ from muster.coordinator.api.calls import (
     CallBatch,
     CallsOpened,
     CallsOver,
+    CallsTook,
     EndCalls,
     OpenCalls,
     SlotsNow,
@@ -99,6 +101,7 @@ class CallsDriver:
         self._client: Client | None = None
         self._name = ""  # of the session's client
         self._slots = drive.state.slots
+        self._took: Counter[int] = Counter()  # calls that its client had done, by how long they took; to be told
         self._alone_since = time.monotonic()
 
     def run(self) -> None:
@@ -152,7 +155,7 @@ class CallsDriver:
         if not drive.over:
             first = min([low for low, _ in drive.state.created], default=drive.next)
             made = RangeSet([(first, drive.next)]) if first < drive.next else RangeSet()
-            drive.advance(drive.cursor, finish=True, retire=made)
+            drive.advance(drive.cursor, finish=True, retire=made, took=self._told_took())
         if client is not None:
             client.say(CallsOver())
             client.end()
@@ -184,6 +187,8 @@ class CallsDriver:
         elif isinstance(said, Withdraw):
             for batch in said.batches:
                 self._withdraw(batch, arrived)
+        elif isinstance(said, CallsTook):
+            self._took.update(said.seconds)
         elif isinstance(said, EndCalls):
             return True
         return False
@@ -270,7 +275,7 @@ class CallsDriver:
             for some in _messages(batches):
                 self._make(sheet, some, unwanted)
                 unwanted = RangeSet()
-        if unwanted:
+        if unwanted or self._took:
             self._make("", [], unwanted)
 
     def _turn_away(self, error: ProtocolError) -> None:
@@ -284,8 +289,13 @@ class CallsDriver:
         for number, (batch, _) in numbered:
             self._under[number] = Under(batch.number, sheet)
             self._shards[batch.number] = number
-        if not drive.advance(drive.cursor, create, durable=False, sheet=sheet, retire=unwanted):
+        took = self._told_took()
+        if not drive.advance(drive.cursor, create, durable=False, sheet=sheet, retire=unwanted, took=took):
             raise LinkError("the job was moved on by somebody else")
+
+    def _told_took(self) -> dict[int, int]:
+        took, self._took = dict(self._took), Counter()
+        return took
 
 
 def _messages(batches: list[tuple[CallBatch, bytes]]) -> list[list[tuple[CallBatch, bytes]]]:

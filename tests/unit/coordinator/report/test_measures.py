@@ -90,6 +90,12 @@ def test_of_shards_that_a_driver_made_it_is_said_how_long_they_took_to_be_done()
     assert report_of(record(), [], None, False).response.done is None
 
 
+def test_of_a_session_it_is_said_how_long_its_calls_took_to_be_done() -> None:
+    found = report_of(record(kind="calls", waits={0: 50, 16: 49, 64: 1}), [machine("lab1")], None, False)
+    assert "a call, submit to done: p50 1.0 s, p95 2.0 s, p99 2.0 s of 100" in terminal.text(gathered(found))
+    assert "weights.1, a call, submit to done" in html.page(gathered(found))
+
+
 def test_a_strip_is_as_wide_for_few_cells_as_for_many() -> None:
     few = drawing.StripRow("few", [0.0, None, 1.0], failed=[False, False, True])
     rows = [few, drawing.StripRow("many", [0.5] * 240)]

@@ -155,8 +155,6 @@ def test_calls_give_what_the_function_gives(text: Executor) -> None:
     assert future.result(SECONDS) == 12 and future.done() and not future.cancelled()
     assert list(text.map(tripled, range(500))) == [3 * number for number in range(500)]
     assert list(text.map(pow, [2, 3], [5, 2])) == [32, 9]
-    assert list(text.starmap(pow, [(2, 5), (3, 2)])) == [32, 9]
-    assert sorted(text.map_unordered(times, range(50))) == list(range(0, 100, 2))
     assert list(text.map(times, range(10), chunksize=4)) == list(range(0, 20, 2))
     assert list(text.map(times, [])) == []
     assert text.slots == 2

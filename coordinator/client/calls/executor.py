@@ -7,9 +7,9 @@ import atexit
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent import futures
-from concurrent.futures import FIRST_COMPLETED, Future
+from concurrent.futures import Future
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -68,26 +68,6 @@ class Executor(futures.Executor):
         `buffersize`: calls ahead of the one whose result is taken, by default all."""
         return self._in_order(self._calls(fn, zip(*iterables, strict=False), chunksize), timeout, _checked(buffersize))
 
-    def starmap(
-        self, fn: Callable[..., _T], rows: Iterable[Sequence[Any]], timeout: float | None = None,
-        chunksize: int | None = None,
-    ) -> Iterator[_T]:  # fmt: skip
-        """The same of rows of arguments: `fn(*row)`."""
-        return self._in_order(self._calls(fn, rows, chunksize), timeout, None)
-
-    def map_unordered(
-        self,
-        fn: Callable[..., _T],
-        *iterables: Iterable[Any],
-        timeout: float | None = None,
-        chunksize: int | None = None,
-        buffersize: int | None = None,
-    ) -> Iterator[_T]:
-        """As `map`, each result as soon as it is there."""
-        return self._as_they_come(
-            self._calls(fn, zip(*iterables, strict=False), chunksize), timeout, _checked(buffersize)
-        )
-
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the session once nothing waits for a result. `wait`: until then; `cancel_futures`: calls that have not
         begun are not made."""
@@ -127,32 +107,10 @@ class Executor(futures.Executor):
                     begun.extend(islice(calls, 1))
                     yield _result(begun, until)
             finally:
-                self._cancel(begun)
+                for future in begun:
+                    future.cancel()
 
         return results()
-
-    def _as_they_come(self, calls: Iterator[Future[_T]], timeout: float | None, ahead: int | None) -> Iterator[_T]:
-        until = None if timeout is None else time.monotonic() + timeout
-        begun = set(islice(calls, ahead))
-
-        def results() -> Iterator[_T]:
-            try:
-                while begun:
-                    done, _ = futures.wait(begun, _left(until), FIRST_COMPLETED)
-                    if not done:
-                        raise futures.TimeoutError
-                    for future in done:
-                        begun.discard(future)
-                        yield future.result()
-                        begun.update(islice(calls, 1))
-            finally:
-                self._cancel(begun)
-
-        return results()
-
-    def _cancel(self, begun: Iterable[Future[Any]]) -> None:
-        for future in begun:
-            future.cancel()
 
 
 def _checked(buffersize: int | None) -> int | None:
@@ -164,13 +122,9 @@ def _checked(buffersize: int | None) -> int | None:
 def _result(begun: deque[Future[_T]], until: float | None) -> _T:
     """Of the first; nothing here keeps it alive while somebody looks at what it gave."""
     try:
-        return begun[0].result(_left(until))
+        return begun[0].result(None if until is None else until - time.monotonic())
     finally:
         begun.popleft().cancel()
-
-
-def _left(until: float | None) -> float | None:
-    return None if until is None else until - time.monotonic()
 
 
 def _finish_all() -> None:

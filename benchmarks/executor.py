@@ -7,8 +7,8 @@ two slots. The peer is `Client.get_executor().map` of Dask on two workers of a t
 source here and as a pickle there; each side is warm, and they run in turn.
 
 `parts`: loky at the best of several chunk sizes; the same calls in two plain processes, without anything in between;
-the median of one call and its result after the other; the rate of empty calls; and the rates of the first and the last
-third of a steady feed.
+the median of one call and its result after the other, by folder, with client and agent over ssh, and of Dask, loky and
+Ray tasks; the rate of empty calls; and the rates of the first and the last third of a steady feed of a minute.
 """
 
 from __future__ import annotations
@@ -28,12 +28,15 @@ from typing import Any
 from benchmarks.measure import add_no_peer, alternate, machine, report
 from benchmarks.served import processor_seconds, served
 from muster.coordinator.client import Farm
+from tests.support import sshd
 from tests.support.farm import FarmHarness, until
+from tests.support.sshd import obstacle
 
 SLOTS = 2
 CHUNKS = (1, 10, 30, 100)  # of loky, which does not find its own
 FED_SECONDS = 60.0
 FED_AHEAD = 1000
+WARM_CALLS = 20
 
 
 def busy(number: int) -> int:
@@ -55,14 +58,19 @@ def rate(executor: Executor, count: int, function: Callable[[int], int] = busy, 
     return count / (time.monotonic() - began)
 
 
-def latency(executor: Executor, count: int) -> float:
+def latency(call: Callable[[int], int], count: int) -> float:
     """Milliseconds of one call and its result, the median of many, one after the other."""
     found = []
     for number in range(count):
         began = time.perf_counter()
-        assert executor.submit(empty, number).result() == number
+        assert call(number) == number
         found.append(time.perf_counter() - began)
-    return 1000 * statistics.median(found)
+    return round(1000 * statistics.median(found), 2)
+
+
+def by(executor: Executor) -> Callable[[int], int]:
+    """An empty call there."""
+    return lambda number: executor.submit(empty, number).result()
 
 
 @contextmanager
@@ -72,6 +80,33 @@ def ours(folder: Path) -> Iterator[tuple[FarmHarness, Executor]]:
         until(lambda: farm.is_live("bench"), "the agent to join", 60)
         with Farm(farm.root.path).executor(wait_for_agents=60) as executor:
             yield farm, executor
+
+
+@contextmanager
+def ours_over_ssh(folder: Path) -> Iterator[Executor]:
+    """Of another farm, to which agent and client come through an sshd on loopback."""
+    folder.mkdir()
+    with sshd.running(folder / "sshd") as server, served(folder / "farm") as farm:
+        config = server.ssh_config(name="config")
+        farm.join("bench", "--cpus", str(SLOTS), "--ssh-config", str(config), where=f"{sshd.HOST}:{farm.root.path}")
+        until(lambda: farm.is_live("bench"), "the agent to join", 60)
+        place = Farm(f"{sshd.HOST}:{farm.root.path}", ssh_config=config, cache=folder / "cache")
+        with place.executor(wait_for_agents=60) as executor:
+            yield executor
+
+
+@contextmanager
+def ray() -> Iterator[Callable[[int], int]]:
+    """An empty task of Ray's."""
+    os.environ["RAY_AUTH_MODE"] = "disabled"  # which would cost it something, and says so on the terminal
+    import ray
+
+    ray.init(num_cpus=SLOTS, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    try:
+        task = ray.remote(empty)
+        yield lambda number: ray.get(task.remote(number))
+    finally:
+        ray.shutdown()
 
 
 @contextmanager
@@ -131,17 +166,32 @@ def measure(folder: Path, given: argparse.Namespace) -> None:
         cpu = (processor_seconds(farm) - before) / (calls * given.runs)
         best = {name: max(found) for name, found in rates.items()}
         parts["over two plain processes"] = round(best["ours"] / best["plain"], 3)
-        parts["a call and its result, ms"] = round(latency(mine, given.singles), 2)
+        parts["a call and its result, ms"] = latency(by(mine), given.singles)
         parts["empty calls/s"] = round(rate(mine, 4 * calls, empty))
         if not given.no_peer:
             parts["loky at its best chunk, calls/s"] = round(best["loky"])
             parts["over loky"] = round(best["ours"] / best["loky"], 3)
-            parts["Dask, a call and its result, ms"] = round(latency(theirs, given.singles), 2)
-            parts["loky, a call and its result, ms"] = round(latency(chunked, given.singles), 2)
+            parts["Dask, a call and its result, ms"] = latency(by(theirs), given.singles)
+            parts["loky, a call and its result, ms"] = latency(by(chunked), given.singles)
         if given.fed:
             first, last = fed(mine, given.fed)
             parts |= {"a steady feed, calls/s at first": round(first), "and at the end": round(last)}
+    parts |= alone(folder, given)
     report(best["ours"], best.get("peer"), parts, cpu)
+
+
+def alone(folder: Path, given: argparse.Namespace) -> dict[str, float]:
+    """Latencies of what has the machine for itself, once the others are gone."""
+    found = {}
+    if not obstacle():
+        with ours_over_ssh(folder / "far") as far:
+            latency(by(far), WARM_CALLS)
+            found["over ssh, a call and its result, ms"] = latency(by(far), given.singles)
+    if not given.no_peer:
+        with ray() as call:
+            latency(call, WARM_CALLS)
+            found["Ray, a call and its result, ms"] = latency(call, given.singles)
+    return found
 
 
 def main() -> None:

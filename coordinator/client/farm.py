@@ -18,7 +18,7 @@ from muster.coordinator.client.backends.local import LocalBackend
 from muster.coordinator.client.backends.remote import RemoteBackend
 from muster.coordinator.client.backends.ssh import Ssh
 from muster.coordinator.client.calls.executor import Executor
-from muster.coordinator.client.calls.opening import check, no_agent
+from muster.coordinator.client.calls.opening import check, listed, no_agent
 from muster.coordinator.client.calls.opening import fields as opening_fields
 from muster.coordinator.client.calls.session import Session
 from muster.coordinator.client.calls.shipping import shipper_of
@@ -189,8 +189,8 @@ class Farm:
         ship: Literal["text", "pickle"] = "text",
         results: Literal["known", "any"] = "known",
         name: str = "calls",
-        packages: Sequence[str] = (),
-        include: Sequence[str] = (),
+        packages: str | Sequence[str] = (),
+        include: str | Sequence[str] = (),
         linger: float = 60.0,
         wait_for_agents: float = 10.0,
         **fields: Any,
@@ -204,10 +204,11 @@ class Farm:
         The other arguments are fields of a job file (`resources`, `env`, `timeout`, `attempts`, …); `timeout` is that
         of a batch.
         """
-        check(ship, results)
-        code = collect("", include, Path.cwd()) if include else None
+        check(ship, results, fields)
+        included = listed(include)
+        code = collect("", included, Path.cwd()) if included else None
         given = {"name": name, **opening_fields(ship, packages, linger, fields)}
-        given |= {"code": {"include": list(include)}} if include else {}
+        given |= {"code": {"include": included}} if included else {}
         draft, shipper = drafts.from_fields(given, None, self._place.here, code), shipper_of(ship, results)
         session = Session(self._place, lambda: self._place.submit(draft.parcel()), shipper)
         if not session.wait_for_slots(wait_for_agents):

@@ -12,10 +12,11 @@ import yaml
 from muster.jobs.common.errors import JobFileError, MusterError, SourceError, UsageError
 from muster.jobs.job_file.read import JobFile
 
-_DEFAULTS = {  # hints of whole classes
+_DEFAULTS = {  # whole hints
     JobFileError.default_hint: "correct the argument; nothing was started",
     SourceError.default_hint: "correct `source`; nothing was started",
     UsageError.default_hint: "see `help(Farm)` and `help(Job)`",
+    "paths are relative to the job file's folder": "paths are relative to the current folder",
 }
 _COMMANDS = (  # of the command line, and the method that does it
     (r"coordinator logs \S+( --failed)?", "job.logs(failed=True)"),

@@ -601,11 +601,11 @@ def test_an_abort_is_of_one_parallel_alone(place: Farm, tmp_path: Path) -> None:
         assert not first._backend._begun, "what has ended is not kept"
 
 
-def test_threads_within_a_job_of_joblib_are_processors_that_it_has(place: Farm) -> None:
+def test_threads_within_a_job_of_joblib_are_processors_that_it_has(processes: FarmHarness, place: Farm) -> None:
     from joblib import Parallel, delayed, parallel_config
 
     threads = delayed(os.getenv)("OMP_NUM_THREADS")
-    with muster.joblib(place, inner_max_num_threads=2) as executor:
+    with muster.joblib(str(processes.root.path), inner_max_num_threads=2) as executor:
         assert executor.slots == 1 and Parallel()([threads]) == ["2"]
     with parallel_config("muster", farm=place, inner_max_num_threads=2):
         assert Parallel()([threads]) == ["2"]

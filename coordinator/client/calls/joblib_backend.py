@@ -17,6 +17,7 @@ from joblib._parallel_backends import AutoBatchingMixin, FallbackToBackend, Para
 from joblib.parallel import BatchedCalls, Parallel, get_active_backend
 
 from muster.coordinator.client.calls.executor import Executor
+from muster.coordinator.client.calls.opening import listed
 from muster.jobs.common.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,28 +33,35 @@ _opening = Lock()
 
 @contextmanager
 def joblib(
-    farm: Farm,
+    farm: Farm | str | Path | None = None,
     *,
     results: Literal["known", "any"] = "known",
-    packages: Sequence[str] = (),
+    packages: str | Sequence[str] = (),
     inner_max_num_threads: int | None = None,
     **more: Any,
 ) -> Iterator[Executor]:
-    """Have `joblib.Parallel`, and scikit-learn's `n_jobs`, run on `farm`. Calls and arguments are pickled; the other
-    arguments are those of `Farm.executor`. `results="any"` opens results of any class, such as fitted estimators.
-    `inner_max_num_threads=4` gives each job four processors, and its libraries as many threads."""
+    """Have `joblib.Parallel`, and scikit-learn's `n_jobs`, run on `farm`, or where that is. Calls and arguments are
+    pickled; the other arguments are those of `Farm.executor`. `results="any"` opens results of any class, such as
+    fitted estimators. `inner_max_num_threads=4` gives each job four processors, and its libraries as many threads."""
     given = {"results": results, "packages": packages, "inner_max_num_threads": inner_max_num_threads, **more}
     with _opened(farm, **given) as executor, parallel_config(backend=FarmBackend(executor)):
         yield executor
 
 
 def _opened(
-    farm: Farm, *, packages: Sequence[str] = (), inner_max_num_threads: int | None = None, **more: Any
+    farm: Farm | str | Path | None,
+    *,
+    packages: str | Sequence[str] = (),
+    inner_max_num_threads: int | None = None,
+    **more: Any,
 ) -> Executor:
+    from muster.coordinator.client.farm import Farm
+
     there = {name for module, name in PICKLED.items() if module in sys.modules and _is_installed(name)}
     if inner_max_num_threads is not None:
         more["resources"] = _with_threads(more.get("resources") or {}, inner_max_num_threads)
-    return farm.executor(**{"name": "joblib", **more}, ship="pickle", packages=[*sorted(there), *packages])
+    place = farm if isinstance(farm, Farm) else Farm(farm)
+    return place.executor(**{"name": "joblib", **more}, ship="pickle", packages=[*sorted(there), *listed(packages)])
 
 
 def _with_threads(resources: Mapping[str, Any], threads: int) -> dict[str, Any]:
@@ -75,14 +83,12 @@ def _is_installed(package: str) -> bool:
 
 def _session(farm: Farm | str | Path | None, more: dict[str, Any]) -> Executor:
     """The session that was opened so before, unless it has ended."""
-    from muster.coordinator.client.farm import Farm
-
     with _opening:
         _kept[:] = [(how, executor) for how, executor in _kept if executor.is_open]
         for how, executor in _kept:
             if how == (farm, more):
                 return executor
-        executor = _opened(farm if isinstance(farm, Farm) else Farm(farm), **more)
+        executor = _opened(farm, **more)
         _kept.append(((farm, more), executor))
     return executor
 

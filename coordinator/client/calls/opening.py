@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import metadata
 from importlib.util import find_spec
 from typing import Any
@@ -19,8 +19,13 @@ SHIPS, RESULTS = ("text", "pickle"), ("known", "any")
 SHOWN = 5  # machines that are named in an error
 
 
-def check(ship: str, results: str) -> None:
-    """Refuse what cannot be, before anything is sent."""
+def check(ship: str, results: str, more: Collection[str] = ()) -> None:
+    """Refuse what cannot be, before anything is sent. `more`: other arguments that are given."""
+    if "max_workers" in more:
+        raise UsageError(
+            "max_workers: a farm makes as many calls at once as its machines have slots",
+            "leave it out; `at_once` is how many batches may run at the most",
+        )
     if ship not in SHIPS:
         raise UsageError(f"ship={ship!r}: expected 'text' or 'pickle'", "ship='text' sends source and plain values")
     if results not in RESULTS:
@@ -36,11 +41,16 @@ def check(ship: str, results: str) -> None:
         )
 
 
-def fields(ship: str, packages: Sequence[str], linger: float, more: Mapping[str, Any]) -> dict[str, Any]:
+def fields(ship: str, packages: str | Sequence[str], linger: float, more: Mapping[str, Any]) -> dict[str, Any]:
     """Of the job file."""
-    wanted = [*packages] if ship == "text" else pinned(packages)
+    wanted = listed(packages) if ship == "text" else pinned(listed(packages))
     given = {"kind": "calls", "params": {"ship": ship, "linger": linger}, "packages": wanted or None, **more}
     return {name: value for name, value in given.items() if value is not None}
+
+
+def listed(names: str | Sequence[str]) -> list[str]:
+    """One name, or several."""
+    return [names] if isinstance(names, str) else [*names]
 
 
 def pinned(packages: Sequence[str]) -> list[str]:

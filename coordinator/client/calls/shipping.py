@@ -7,6 +7,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +20,7 @@ import xxhash
 
 from muster.coordinator.client.calls.errors import CallFailed, FarTraceback, RemoteError
 from muster.coordinator.client.function_source import call_text, is_own
+from muster.jobs.common.errors import UsageError
 from muster.jobs.user_code.runner import calls as far
 from muster.jobs.user_code.runner import values
 
@@ -107,7 +109,10 @@ class TextShipper:
         return made
 
     def _written(self, function: Callable[..., Any]) -> Packed:
-        code = call_text(function)
+        try:
+            code = call_text(function)
+        except UsageError as error:
+            raise UsageError(error.message, f"{error.hint}, or open the session with ship='pickle'") from None
         head = {"entry": code.entry, "files": list(code.files)}
         return pack([json.dumps(head).encode(), *code.files.values()])
 
@@ -115,6 +120,7 @@ class TextShipper:
         try:
             return pack(values.to_text((args, kwargs)))
         except TypeError as error:
+            _refuse_futures(args, kwargs)
             raise TypeError(f"{error}: give plain values and arrays, or open the session with ship='pickle'") from None
 
     def opened(self, pieces: Sequence[Any]) -> Any:
@@ -164,7 +170,11 @@ class PickleShipper:
         return self._packed(function, "the function")
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Packed:
-        return self._packed((args, kwargs), "an argument")
+        try:
+            return self._packed((args, kwargs), "an argument")
+        except TypeError:
+            _refuse_futures(args, kwargs)
+            raise
 
     def _packed(self, value: Any, what: str) -> Packed:
         import cloudpickle
@@ -249,6 +259,12 @@ def _raised(shipper: Shipper, said: Said, machine: str) -> BaseException:
         if isinstance(error, Exception):
             return error
     return RemoteError(said.reply.type, said.reply.message, machine)
+
+
+def _refuse_futures(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """What cannot travel may be the most natural thing to try."""
+    if any(isinstance(one, Future) for one in (*args, *kwargs.values())):
+        raise TypeError("a future is no argument of another call: pass its `result()`") from None
 
 
 def shipper_of(ship: Ship, results: Results) -> Shipper:

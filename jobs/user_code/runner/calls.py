@@ -176,7 +176,7 @@ class Calls:
         except MemoryError:
             raise
         except Exception as error:
-            message = f"the result, a {type(value).__name__}, cannot travel: {_line(error)}"
+            message = f"the result, a {type(value).__name__}, cannot travel: {_text(error)}"
             return {"seconds": seconds, "code": OUTPUT, "message": message[:LINE_LIMIT]}, []
 
     def _raised(self, error: BaseException, seconds: float, write: Writer) -> tuple[dict[str, Any], Pieces]:

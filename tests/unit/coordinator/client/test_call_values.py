@@ -11,6 +11,7 @@ import pickle
 import sys
 import uuid
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -169,6 +170,13 @@ def test_what_is_not_listed_is_refused_by_its_name(value: object, said: str) -> 
         values.to_text([value])
     with pytest.raises(TypeError, match="ship='pickle'"):
         TextShipper().call((value,), {})
+
+
+@pytest.mark.parametrize("shipper", [TextShipper(), PickleShipper("known")])
+def test_a_future_as_an_argument_is_refused_with_what_to_pass(shipper: Any) -> None:
+    for args, kwargs in (((Future(),), {}), ((), {"one": Future()})):
+        with pytest.raises(TypeError, match=r"pass its `result\(\)`"):
+            shipper.call(args, kwargs)
 
 
 def test_a_value_within_itself_is_refused() -> None:
@@ -358,7 +366,8 @@ def test_a_result_that_is_not_on_the_list_fails_its_call_and_is_named(tmp_path: 
 
 def test_a_result_that_cannot_travel_as_text_fails_its_call_and_is_named(tmp_path: Path) -> None:
     ((_, error),) = run("text", iter, ([1],), folder=tmp_path)
-    assert isinstance(error, CallFailed) and error.code == "output" and "a list_iterator, cannot" in error.message
+    assert isinstance(error, CallFailed) and error.code == "output"
+    assert error.message == "the result, a list_iterator, cannot travel: a list_iterator cannot travel as text"
     assert "ship='pickle'" in error.hint
 
 
@@ -392,6 +401,13 @@ def test_pickles_want_this_python_and_the_packages_as_they_are_here() -> None:
 def test_ways_that_there_are_not_are_refused(ship: str, results: str) -> None:
     with pytest.raises(UsageError):
         opening.check(ship, results)
+
+
+def test_a_number_of_workers_is_refused_and_one_package_is_a_package() -> None:
+    with pytest.raises(UsageError, match="as many calls at once as its machines have slots"):
+        opening.check("text", "known", ["max_workers"])
+    for packages in ("numpy", ["numpy"]):
+        assert opening.fields("text", packages, 60.0, {})["packages"] == ["numpy"]
 
 
 def test_a_call_opens_no_session(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,6 +109,7 @@ def test_an_interrupt_says_that_the_job_goes_on(capsys: pytest.CaptureFixture[st
         ("`coordinator logs weights.1 --failed` has it", "`job.logs(failed=True)` has it"),
         ("`coordinator status` lists the jobs, `coordinator agents` the machines", "`farm.jobs()` lists the jobs, "),
         ("agents: lab1, lab2", "agents: lab1, lab2"),
+        ("paths are relative to the job file's folder", "paths are relative to the current folder"),
         ("start it with `coordinator serve --detach`", "start it with `coordinator serve --detach`"),
     ],
 )

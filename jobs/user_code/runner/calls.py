@@ -190,7 +190,7 @@ class Calls:
         if self._is_text:
             return told, []
         try:
-            return told, write(error)
+            return told, write(error.with_traceback(None))  # which some packages teach pickle to follow, frame by frame
         except Exception:
             return told, []
 

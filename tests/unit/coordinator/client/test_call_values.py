@@ -301,9 +301,11 @@ def test_large_pieces_go_up_apart_under_their_digest_and_the_others_go_along() -
     assert all(many.digests[:6]) and not many.digests[6], "together they would be too much"
 
 
-def run(ship: str, function: Callable[..., Any], *calls: Any, folder: Path) -> list[tuple[Any, BaseException | None]]:
+def run(
+    ship: str, function: Callable[..., Any], *calls: Any, folder: Path, results: str = "known"
+) -> list[tuple[Any, BaseException | None]]:
     """What a runner makes of calls, here."""
-    shipper = shipper_of(ship, "known")  # type: ignore[arg-type]
+    shipper = shipper_of(ship, results)  # type: ignore[arg-type]
     made, packed = shipper.function(function), [shipper.call(args, {}) for args in calls]
     sheet, offsets = b"", dict[str, int]()
     for one in (made, *packed):
@@ -341,6 +343,23 @@ def test_a_batch_has_a_result_or_an_error_for_each_call(ship: str, tmp_path: Pat
         assert isinstance(error, ValueError) and str(error) == "3 is odd"
     else:
         assert isinstance(error, RemoteError) and error.type_name == "ValueError" and "3 is odd" in error.message
+
+
+class Deep(Exception):
+    """Pickled as what a package makes of errors that pickles their tracebacks, too."""
+
+    def __reduce__(self) -> Any:
+        return ValueError, (self.__traceback__ is None,)
+
+
+def deep() -> None:
+    raise Deep
+
+
+def test_an_error_is_pickled_without_its_traceback(tmp_path: Path) -> None:
+    ((_, error),) = run("pickle", deep, (), folder=tmp_path, results="any")
+    assert isinstance(error, ValueError) and error.args == (True,)
+    assert "in deep" in str(error.__cause__)
 
 
 def total(array: Any, by: int = 1) -> tuple[float, bool]:

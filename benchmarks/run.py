@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.measure import CORES, add_no_peer, alternate, machine, report
+from benchmarks.measure import CORES, add_no_peer, alternate, give_up, machine, report
 from benchmarks.served import processor_seconds, served
 from muster.jobs.common import launch
 from tests.support.farm import FarmHarness, until
@@ -117,9 +117,10 @@ def main() -> None:
     given = options.parse_args()
     print(machine(), flush=True)
     os.environ.setdefault("LC_ALL", "C.UTF-8")
-    with_peer = not given.no_peer and shutil.which("parallel") is not None
+    if not given.no_peer and shutil.which("parallel") is None:
+        give_up("GNU Parallel is not installed (Debian: parallel), and --no-peer was not asked for")
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as name:
-        measure(Path(name), given.commands, given.files, given.runs, with_peer)
+        measure(Path(name), given.commands, given.files, given.runs, not given.no_peer)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ set -eu
 
 PATH="$PATH:/usr/sbin:/sbin"
 missing=""
-for pair in strace:strace ip:iproute2 sshd:openssh-server ssh:openssh-client chromium:chromium "$@"; do
+for pair in strace:strace ip:iproute2 sshd:openssh-server ssh:openssh-client chromium:chromium parallel:parallel "$@"; do
     command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair#*:}"
 done
 [ -z "$missing" ] && exit 0

@@ -15,8 +15,10 @@ import pytest
 from muster.jobs.common import launch
 from muster.jobs.common.errors import INTERRUPTED_EXIT
 from tests.support.farm import FarmHarness, running, until
+from tests.support.needs import skip_for
 
 pytestmark = pytest.mark.ray
+needs_parallel = pytest.mark.usefixtures("parallel")
 
 SECONDS = 120
 PARALLEL = shutil.which("parallel")
@@ -36,6 +38,11 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FarmHarness]:
         made.env["MUSTER_ROOT"] = str(made.root.path)
         made.join("one", "--cpus", "2")
         yield made
+
+
+@pytest.fixture(scope="module")
+def parallel() -> None:
+    skip_for("" if PARALLEL else "GNU Parallel is not installed")
 
 
 @pytest.fixture
@@ -111,7 +118,7 @@ TUTORIAL = """
 """.strip().splitlines()
 
 
-@pytest.mark.skipif(PARALLEL is None, reason="GNU Parallel is not installed")
+@needs_parallel
 @pytest.mark.parametrize("line", TUTORIAL)
 def test_the_tutorials_lines_print_what_gnu_parallel_prints(line: str, farm: FarmHarness, folder: Path) -> None:
     words, _, stdin = line.partition(" < ")
@@ -126,7 +133,7 @@ def test_the_tutorials_lines_print_what_gnu_parallel_prints(line: str, farm: Far
     assert (ours.returncode == 0) == (theirs.returncode == 0) and ours.returncode in (0, 11)
 
 
-@pytest.mark.skipif(PARALLEL is None, reason="GNU Parallel is not installed")
+@needs_parallel
 def test_logs_and_results_are_written_as_gnu_parallel_writes_them(farm: FarmHarness, folder: Path) -> None:
     logs, trees = [], []
     for name, one in (("theirs", peer), ("ours", run)):
@@ -153,7 +160,7 @@ def test_logs_and_results_are_written_as_gnu_parallel_writes_them(farm: FarmHarn
     assert logs[0] == logs[1] and trees[0] == trees[1]
 
 
-@pytest.mark.skipif(PARALLEL is None, reason="GNU Parallel is not installed")
+@needs_parallel
 def test_an_item_is_tried_as_often_as_gnu_parallel_tries_it(farm: FarmHarness, folder: Path) -> None:
     for name, one in (("theirs", peer), ("ours", run)):
         one(farm, folder, "-k", "--retries", "3", f"echo {{}} >> {folder}/{name}; exit {{}}", ":::", "2", "0")

@@ -109,7 +109,7 @@ def _is_as_digested(plan: Plan) -> bool:
 
     return all(
         isinstance(one.source, MadeSource)
-        or layer_digest(plan.work_of(one), one.name, one.source, one.shard_rows) == one.digest
+        or layer_digest(plan.work_of(one), one.name, one.source, one.shard_rows, one.only) == one.digest
         for one in plan.layers
     )
 

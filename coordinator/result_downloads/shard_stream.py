@@ -6,10 +6,12 @@ from __future__ import annotations
 import os
 import sys
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 from math import prod
+from operator import itemgetter
 from pathlib import Path
 from typing import BinaryIO
 
@@ -181,7 +183,8 @@ class _MergedRows:
     """A merged layer's rows and ragged outputs, cut into its shards again."""
 
     def __init__(self, folder: Path, layer: Layer, closing: ExitStack) -> None:
-        self._layer = layer
+        self._layer, self._ranges = layer, layer.run_rows.pairs() if layer.only is not None else [(0, 0)]
+        self._before = [0, *accumulate(end - first for first, end in self._ranges)]  # rows of the result
         self._products = [
             (product, [_MergedFile(folder, file, closing) for file in product.files])
             for product in read_manifest(folder).outputs
@@ -191,7 +194,8 @@ class _MergedRows:
     def shard(self, cursor: Cursor) -> Item:
         layer, number = self._layer, cursor.number
         first, rows = layer.first_row(number), layer.rows_of(number)
-        segments = [one for product, files in self._products for one in self._segments(product, files, first, rows)]
+        place = self._place(first)
+        segments = [one for product, files in self._products for one in self._segments(product, files, place, rows)]
         record = Record(
             cursor=cursor,
             layer=layer.name,
@@ -202,6 +206,11 @@ class _MergedRows:
             sizes=tuple(size for size, _ in segments),
         )
         return record, chain.from_iterable(pieces for _, pieces in segments)
+
+    def _place(self, row: int) -> int:
+        """Where a row of the layer is in the result, which has those of shards that are run."""
+        at = bisect_right(self._ranges, row, key=itemgetter(0)) - 1
+        return self._before[at] + row - self._ranges[at][0]
 
     def _segments(
         self, product: Product, files: list[_MergedFile], first: int, rows: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import exp
 from typing import ClassVar, Literal
 
@@ -144,9 +145,9 @@ class Layer:
     first: int = 0  # the lowest number that this life of the daemon gives; of rounds alone not 0
     opened_after: tuple[int, int] = (0, 0)  # the last (boot, attempt) there was when it opened: later ones are its own
 
-    @property
+    @cached_property
     def skipped(self) -> RangeSet:
-        """Those that are never run: `committed` has them from the beginning."""
+        """Those that are never run: `committed` has them from the beginning. Nobody changes it."""
         return RangeSet() if self.plan.only is None else RangeSet([(0, self.count)]) - self.plan.numbers
 
     @property

@@ -100,8 +100,8 @@ def _fits(state: State, job: Job, layer: Layer) -> bool:
 
 
 def raise_mark(state: State, layer: Layer, ahead: int) -> None:
-    """Keep the stored mark `ahead` of what may be granted next. Where some are skipped it is beyond all at once: few
-    are left, and far apart."""
+    """Keep the stored mark `ahead` of what may be granted next. Where some are skipped it is beyond all at once: those
+    that are left lie apart."""
     low = layer.count if layer.skipped else next(iter(layer.fresh.pairs()), (layer.count, 0))[0]
     wanted = min(layer.count, low + ahead)
     if wanted > layer.raising:

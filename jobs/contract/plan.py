@@ -148,11 +148,6 @@ class ItemsSource(msgspec.Struct, frozen=True, tag="items"):
     def cut(self, number: int) -> Cut:
         return Cut(*CUT.unpack_from(self.cuts, number * CUT.size))
 
-    @property
-    def nbytes(self) -> int:
-        """Of all input."""
-        return self.cut(len(self.cuts) // CUT.size - 1).before
-
     def window(self, number: int) -> ItemsWindow:
         start, end = self.cut(number), self.cut(number + 1)
         return ItemsWindow(
@@ -241,7 +236,13 @@ class Layer(msgspec.Struct, frozen=True):
     @property
     def numbers(self) -> RangeSet:
         """Of the shards that are run."""
-        return RangeSet([(0, self.count)] if self.only is None else self.only)
+        return RangeSet([(0, self.count)]) if self.only is None else RangeSet.canonical(self.only)
+
+    @property
+    def run_rows(self) -> RangeSet:
+        """The rows, or items, of these: the result has no others."""
+        pairs = self.numbers.pairs()
+        return RangeSet((self.first_row(lo), self.first_row(hi - 1) + self.rows_of(hi - 1)) for lo, hi in pairs)
 
     @property
     def made(self) -> bool:
@@ -262,10 +263,12 @@ class Layer(msgspec.Struct, frozen=True):
 
     @property
     def total_in_bytes(self) -> int:
-        """Of all shards planned."""
+        """Of all shards that are run."""
         if isinstance(self.source, ItemsSource):
-            return self.source.nbytes
-        return self.rows * self.in_bytes // max(self.shard_rows, 1)
+            cut = self.source.cut
+            return sum(cut(hi).before - cut(lo).before for lo, hi in self.numbers.pairs())
+        rows = self.rows if self.only is None else len(self.run_rows)
+        return rows * self.in_bytes // max(self.shard_rows, 1)
 
     def window(self, number: int) -> Window | ItemsWindow:
         source = self.source

@@ -14,14 +14,17 @@ FORMAT = 1  # raise it when what is digested changes its form
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 
 
-def layer_digest(work: Work, name: str, source: Source, shard_rows: int) -> str:
-    """32 hex digits. Not over what changes no result: attempts, timeout, memory, disk, priority, same_kernels, and the
-    job's name.
+def layer_digest(
+    work: Work, name: str, source: Source, shard_rows: int, only: tuple[tuple[int, int], ...] | None = None
+) -> str:
+    """32 hex digits; `only` as the layer has it. Not over what changes no result: attempts, timeout, memory, disk,
+    priority, same_kernels, and the job's name.
 
     The layer's name is in: a kind is told it, and two names for one file are two layers.
     """
     kind, code = _of_work(work)
-    return _digest((FORMAT, kind, code, name, source, shard_rows))
+    some = () if only is None else (only,)
+    return _digest((FORMAT, kind, code, name, source, shard_rows, *some))
 
 
 def cost_digest(work: Work, source: ArraySource | ItemsSource) -> str:

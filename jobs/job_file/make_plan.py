@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 SHARDS_LIMIT = 1 << 31  # of a job
 MADE = "made"
-ITEMS_SHARDS_LIMIT = 1 << 18  # of a list: where each begins is in the plan
+ITEMS_SHARDS_LIMIT = 1 << 19  # of a list: where each begins is in the plan, and a frame holds no more for an agent
 
 
 def make_plan(

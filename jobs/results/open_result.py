@@ -184,7 +184,7 @@ def _of_layer(manifest: Merged, job: str, layer: Layer | None) -> dict[str, tupl
         listed = isinstance(layer.source, ItemsSource)
         told |= {
             "shards": (manifest.shards, len(layer.numbers)),
-            "rows": (manifest.rows, layer.rows if layer.only is None else sum(map(layer.rows_of, layer.numbers))),
+            "rows": (manifest.rows, len(layer.run_rows)),
             "list of items": (manifest.items is not None, listed),
         }
     if layer.outputs is not None and not layer.delivery.in_rounds:

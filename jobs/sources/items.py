@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +19,8 @@ import msgspec
 import xxhash
 
 from muster.jobs.common.errors import DamagedError
-from muster.jobs.contract.plan import CUT, ItemsWindow, Stamp, Window
+from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.plan import CUT, ItemsSource, ItemsWindow, Stamp, Window
 
 SUFFIX = "items"  # of the same file under its digest, for those who read it
 LAYER = "items"
@@ -83,10 +84,22 @@ def write_list(path: Path, items: Iterable[Item]) -> ListedItems:
     return ListedItems(path, digest.hexdigest(), ends, sizes)
 
 
-def cut(listed: ListedItems, items: int, nbytes: int) -> tuple[bytes, int, int]:
+def read_list(path: Path, source: ItemsSource) -> ListedItems:
+    """A list that was written."""
+    raw, ends, at = path.read_bytes(), array("Q"), 0
+    while at < len(raw):
+        at += _LENGTH.size + _LENGTH.unpack_from(raw, at)[0]
+        ends.append(at)
+    sizes = [0] * len(ends) if source.columns else map(nbytes_of, files_in(raw))
+    return ListedItems(path, source.digest, ends, array("Q", sizes))
+
+
+def cut(listed: ListedItems, items: int, nbytes: int, apart: RangeSet | None = None) -> tuple[bytes, int, int]:
     """The cuts for shards of at most so many items and, but for a single larger item, so many bytes of them; then the
-    most items and the most bytes of input, records too, that any shard has."""
-    bounds = [*_bounds(listed, items, nbytes), len(listed)]
+    most items and the most bytes of input, records too, that any shard has. No shard has items that are `apart` and
+    others too."""
+    edges = {edge for pair in apart.pairs() for edge in pair} if apart is not None else set()
+    bounds = [*_bounds(listed, items, nbytes, edges), len(listed)]
     cuts, most_bytes, record, before = bytearray(CUT.pack(0, 0, 0)), 0, 0, 0
     for first, end in pairwise(bounds):
         own = listed.ends[end - 1] - record + sum(listed.sizes[first:end])
@@ -95,12 +108,12 @@ def cut(listed: ListedItems, items: int, nbytes: int) -> tuple[bytes, int, int]:
     return bytes(cuts), max(end - first for first, end in pairwise(bounds)), most_bytes
 
 
-def _bounds(listed: ListedItems, items: int, nbytes: int) -> Iterator[int]:
-    """The first item of each shard."""
+def _bounds(listed: ListedItems, items: int, nbytes: int, edges: Set[int]) -> Iterator[int]:
+    """The first item of each shard; those at `edges` are."""
     first, own = 0, 0
     yield first
     for number, size in enumerate(listed.sizes):
-        if number > first and (number - first >= items or own + size > nbytes):
+        if number > first and (number - first >= items or own + size > nbytes or number in edges):
             first, own = number, 0
             yield first
         own += size

@@ -1,46 +1,65 @@
-"""A job of the kind `command` that `muster run` makes: its fields, its items again as the root has them, and which of
-them ended well in earlier ones. Submits nothing."""
+"""The job of a `muster run`: planned with all items, or with those that earlier runs left, and submitted. Which items
+those are. Follows none."""
 
 from __future__ import annotations
 
 import csv
-import os
+import stat
 from collections.abc import Iterable, Iterator, Sequence
-from hashlib import blake2b
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
 
-from muster.coordinator.api.requests import StatusAsk
+from muster.coordinator.api.requests import StatusAsk, Submit, Submitted
 from muster.coordinator.api.status import Status
-from muster.coordinator.farm_root import ask_daemon, plans
+from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.result_downloads.ended_items import EndedItems
-from muster.coordinator.runs.arguments import EACH_A_COMMAND
-from muster.jobs.common.errors import DamagedError, RefusedError
+from muster.coordinator.runs.wish import Wish
+from muster.coordinator.submission.run_items import RunItems, stored
+from muster.coordinator.submission.run_sources import Work, fields_of, params_of
+from muster.coordinator.submission.submit import ItemsAt, Planned, plan_text, submission
+from muster.jobs.common.errors import DamagedError, RefusedError, SourceError
 from muster.jobs.common.names import split_job_id
-from muster.jobs.contract.plan import ItemsSource, ItemsWindow
-from muster.jobs.kinds.command import CommandParams, ItemLine
-from muster.jobs.sources.items import files_in, is_path, lines_in, records
-from muster.jobs.user_code.command_template import CODE, OUT, line_values, values_of
+from muster.jobs.common.ranges import RangeSet
+from muster.jobs.common.units import SIZE_LIMIT
+from muster.jobs.contract.kind import Site
+from muster.jobs.contract.plan import CUT, ItemsSource, Plan
+from muster.jobs.job_file.digest import layer_digest
+from muster.jobs.job_file.make_plan import ITEMS_SHARDS_LIMIT
+from muster.jobs.job_file.read import check_params
+from muster.jobs.kinds import registry
+from muster.jobs.kinds.command import CommandParams
+from muster.jobs.sources import items as lists
+from muster.jobs.sources.discover import stamp_of
+from muster.jobs.sources.items import FileItem, ListedItems
 
 SHARDS = 20_000  # as many as an item each; of more items, some share one
+SHARDS_MOST = 100_000  # with those of items that are left out
 FLUSH_SECONDS = 0.5
 TABLE, NAMES = "items.csv", "items.names"
 
 
-def are_files(values: Iterable[str]) -> bool:
-    """Whether each names another file below the current folder: then machines get them."""
-    seen: set[str] = set()
-    for value in values:
-        if not is_path(value) or value in seen or not os.path.isfile(value):  # noqa: PTH113 - a million, perhaps
-            return False
-        seen.add(value)
-    return bool(seen)
+# --- what is submitted ---
 
 
-def write_items(folder: Path, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> dict[str, str]:
+def planned(name: str, work: Work) -> Planned:
+    """All items of a command line."""
+    with TemporaryDirectory(prefix="muster-run-") as folder:
+        fields = _job_fields(name, _write_items(Path(folder), work.columns, work.rows), work)
+        return plan_text(_job_text(fields), "run", Path.cwd())
+
+
+def submitted(root: Root, given: Planned, after: Sequence[str]) -> str:
+    """The job's id, once the daemon has it."""
+    with submission(root, given, after=after) as taken:
+        return ask_daemon.ask(root, Submit(taken), Submitted).job
+
+
+def _write_items(folder: Path, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> dict[str, str]:
     """The items as a file; the job's `source`. Without columns they are files below the current folder."""
     if not columns:
         path = folder / NAMES
@@ -54,73 +73,111 @@ def write_items(folder: Path, columns: Sequence[str], rows: Iterable[Sequence[st
     return {"table": str(path)}
 
 
-def job_fields(name: str, source: dict[str, str], items: int, params: dict[str, Any], **more: Any) -> dict[str, Any]:
+def _job_fields(name: str, source: dict[str, str], work: Work) -> dict[str, Any]:
     """A job file's. Items fail by themselves, and no other for it."""
     unit = "files" if "names" in source else "rows"
     return {
         "name": name,
         "kind": "command",
         "source": source,
-        "shard": {unit: -(-items // SHARDS)},
-        "params": {"on_item_error": "record", **params},
+        "shard": {unit: -(-len(work.rows) // SHARDS)},
+        "params": {"on_item_error": "record", **work.params},
         "flush": FLUSH_SECONDS,
-        **more,
+        **work.more,
     }
 
 
-class RunItems:
-    """The items of a run by number from 0: their values, their command lines, and what they are known by."""
+def _job_text(fields: dict[str, Any]) -> str:
+    """Without those that say nothing."""
+    import yaml
 
-    def __init__(self, params: CommandParams, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        self.params, self.columns = params, tuple(columns)
-        self.rows = rows
-        self.stamps: Sequence[tuple[Any, ...]] = ()  # of files
-        self._line = ItemLine.of(params, self.columns)
+    return yaml.safe_dump({name: value for name, value in fields.items() if value}, sort_keys=False, allow_unicode=True)
 
-    @staticmethod
-    def of_job(root: Root, job: str) -> RunItems:
-        """As its root has them. A RefusedError for a job of another sort."""
-        folder = root.job(job)
-        plan = plans.load(folder)
-        source = plan.layers[0].source
-        if plan.work.kind != "command" or not plan.work.params.get("capture") or not isinstance(source, ItemsSource):
-            raise RefusedError(f"{job} is no job of `muster run`", f"`coordinator watch {job}` follows it")
-        path = folder.items
-        window = ItemsWindow(str(path), source.digest, 0, path.stat().st_size, 0, 0, source.folder, source.columns)
-        params = msgspec.convert(plan.work.params, CommandParams)
-        raw = records(window)
-        if source.columns:
-            return RunItems(params, source.columns, lines_in(raw))
-        files = files_in(raw)
-        items = RunItems(params, (), [[file.name] for file in files])
-        items.stamps = [msgspec.structs.astuple(file.stamp) for file in files]
-        return items
 
-    def __len__(self) -> int:
-        return len(self.rows)
+# --- some of the items ---
 
-    def command(self, number: int) -> str:
-        """As a person would type it."""
-        if self.params.run == EACH_A_COMMAND:
-            return self.rows[number][0]
-        values = self._values(number)
-        values[CODE], values[OUT] = "code", self.out(number) or ""
-        return self._line.run.shown(values)
 
-    def out(self, number: int) -> str | None:
-        """The name of its output file, if it has one."""
-        return None if self._line.out is None else self._line.out.filled(self._values(number))
+def only(given: Planned, numbers: RangeSet) -> Planned:
+    """The same plan, of which these items alone are run. All keep their numbers: placeholders, variables and names of
+    outputs are made of them, and what an earlier run has under a number stays what it is."""
+    source = given.plan.layers[0].source
+    assert isinstance(source, ItemsSource), "a run has a list of items"
+    listed = lists.read_list(given.items.path, source)
+    return replace(given, plan=_restricted(given.plan, source, listed, numbers))
 
-    def key(self, number: int) -> bytes:
-        """What it is, wherever it stands: its command, and which file it was, where it is one."""
-        stamp = self.stamps[number] if self.stamps else ()
-        return blake2b(msgspec.msgpack.encode((self.command(number), stamp)), digest_size=16).digest()
 
-    def _values(self, number: int) -> dict[str, str]:
-        row = self.rows[number]
-        if not self.columns:
-            return values_of(row[0], number + 1)
-        return line_values(dict(zip(self.columns, row, strict=True)), number + 1)
+def again(root: Root, job: str, numbers: RangeSet, wish: Wish) -> Planned:
+    """An earlier run once more, of which these items alone are run; the wish says what is otherwise. Files that are
+    left out may be gone by now."""
+    import yaml
+
+    plan, source, lines, files = stored(root, job)
+    kind, site = registry.load("command"), Site(Path(plan.base), (), plan.work.cpus, False, plan.work.env)
+    before = {name: value for name, value in plan.work.params.items() if name not in CommandParams.RESOLVED}
+    params = msgspec.to_builtins(kind.prepare(check_params(kind, {**before, **params_of(wish)}), site).params)
+    said = fields_of(wish)
+    fields = {"at_once": said.get("at_once", plan.at_once), "variables": {**plan.work.variables, **said["variables"]}}
+    items = ItemsAt()
+    now = [_as_it_is(source.folder, file) if n in numbers else file for n, file in enumerate(files)]
+    listed = lists.write_list(items.path, lines or now)
+    work = msgspec.structs.replace(plan.work, params=params, variables=fields["variables"])
+    plan = msgspec.structs.replace(plan, work=work, at_once=fields["at_once"], after=())
+    plan = _restricted(plan, msgspec.structs.replace(source, digest=listed.digest), listed, numbers)
+    document = {**yaml.safe_load(root.job(job).job_file.read_bytes()), "params": params, **fields}
+    return Planned(plan, _job_text(document).encode(), None, Path(plan.base), items)
+
+
+def _restricted(plan: Plan, source: ItemsSource, listed: ListedItems, numbers: RangeSet) -> Plan:
+    """Cut so that each shard has items that are run, or none of them."""
+    [layer] = plan.layers
+    size = max(-(-len(numbers) // SHARDS), -(-len(listed) // SHARDS_MOST))
+    cuts, most, in_bytes = lists.cut(listed, size, SIZE_LIMIT, apart=numbers)
+    count = len(cuts) // CUT.size - 1
+    if count > ITEMS_SHARDS_LIMIT:
+        wrong = f"what is left of the {len(listed):,} items lies apart at {len(numbers.pairs()):,} places"
+        raise RefusedError(wrong, "--resume with the command and a part of the items runs what is left of these")
+    source = msgspec.structs.replace(source, cuts=cuts)
+    run = tuple(RangeSet.of(n for n in range(count) if source.cut(n).item in numbers).pairs())
+    ranges = run if len(numbers) < len(listed) else None
+    digest = layer_digest(plan.work, layer.name, source, most, ranges)
+    changed = {"source": source, "shard_rows": most, "count": count, "in_bytes": in_bytes, "only": ranges}
+    return msgspec.structs.replace(plan, layers=(msgspec.structs.replace(layer, digest=digest, **changed),))
+
+
+def _as_it_is(folder: str, file: FileItem) -> FileItem:
+    """The file with its stamp of now: it may have been put right since."""
+    try:
+        status = Path(folder, file.name).stat()
+    except OSError as error:
+        raise SourceError(f"{file.name}: {error.strerror}", f"put it back into {folder}") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise SourceError(f"{file.name} is no file any more", f"put it back into {folder}")
+    return FileItem(file.name, stamp_of(status))
+
+
+# --- what ended well ---
+
+
+def left(root: Root, name: str, work: Work) -> RangeSet:
+    """The items that have not ended well in an earlier run of that name with the same command."""
+    items, done = work.items(), set[bytes]()
+    jobs = runs_named(root, name)
+    for job in jobs[:1]:
+        check_known(root, job)
+    for job in jobs:
+        try:
+            earlier = RunItems.of_job(root, job)
+        except (RefusedError, DamagedError):
+            continue
+        if (earlier.params.run, earlier.params.out) == (items.params.run, items.params.out):
+            done.update(earlier.key(number) for number, ok in _ends(root, job) if ok)
+    return RangeSet.of(number for number in items.numbers if items.key(number) not in done)
+
+
+def failed(root: Root, job: str) -> RangeSet:
+    """Those of a run's items that did not end well."""
+    ends = dict(_ends(root, job))
+    return RangeSet.of(number for number in RunItems.of_job(root, job).numbers if not ends.get(number))
 
 
 def runs_named(root: Root, name: str) -> list[str]:
@@ -130,31 +187,14 @@ def runs_named(root: Root, name: str) -> list[str]:
     return sorted(found, key=lambda job: split_job_id(job)[1] or 0, reverse=True)
 
 
-def check_over(root: Root, job: str) -> None:
-    """A RefusedError while it goes on: what of it fails, or remains to be done, is not known yet."""
-    if not ask_daemon.ask(root, StatusAsk(job), Status).jobs[0].is_over:
+def check_known(root: Root, job: str) -> None:
+    """A RefusedError while it goes on: what of it fails, or remains to be done, is not known yet. To be merged alone
+    does not count."""
+    status = ask_daemon.ask(root, StatusAsk(job), Status).jobs[0]
+    if not status.is_over and status.totals.committed < status.totals.shards:
         raise RefusedError(
             f"{job} still runs", f"`muster run --attach {job}` follows it, `muster cancel {job}` ends it"
         )
-
-
-def ended_well(root: Root, name: str, params: CommandParams) -> set[bytes]:
-    """The keys of items that did in an earlier run of that name with the same command."""
-    found: set[bytes] = set()
-    for job in runs_named(root, name):
-        try:
-            items = RunItems.of_job(root, job)
-        except (RefusedError, DamagedError):
-            continue
-        if (items.params.run, items.params.out) == (params.run, params.out):
-            found.update(items.key(number) for number, ok in _ends(root, job) if ok)
-    return found
-
-
-def failed(root: Root, job: str) -> list[int]:
-    """The numbers of its items that did not end well, in order."""
-    ends = dict(_ends(root, job))
-    return [number for number in range(len(RunItems.of_job(root, job))) if not ends.get(number)]
 
 
 def _ends(root: Root, job: str) -> Iterator[tuple[int, bool]]:

@@ -260,6 +260,66 @@ def test_what_ended_well_is_known_by_its_content_wherever_it_stands(farm: FarmHa
     assert run(farm, folder, *name, "--retry-failed").returncode == 0 and not ran.exists()
 
 
+def test_what_is_left_of_a_run_keeps_its_numbers(farm: FarmHarness, folder: Path) -> None:
+    name = ["--name", "numbered", "-k", "--tag", "--results", "kept", "--joblog", "log"]
+    work = f"echo {{#}} $MUSTER_ITEM; echo {{}} > {{out}}; test {{}} != b -a {{}} != d -o -e {folder}/mended"
+    line = [work, "--return", "{#}.dat", ":::"]
+
+    def files() -> dict[str, str]:
+        return {path.name: path.read_text() for path in folder.glob("*.dat")}
+
+    def log() -> list[str]:
+        return [row.split("\t")[0] for row in (folder / "log").read_text().splitlines()[1:]]
+
+    assert run(farm, folder, *name, *line, "a", "b", "c", "d").returncode == 11
+    assert files() == {"1.dat": "a\n", "3.dat": "c\n"}
+    resumed = run(farm, folder, *name, "--resume", *line, "a", "b", "c", "d", "eee")
+    assert (resumed.returncode, resumed.stdout) == (11, "b\t2 2\nd\t4 4\neee\t5 5\n"), resumed.stderr
+    assert files() == {"1.dat": "a\n", "3.dat": "c\n", "5.dat": "eee\n"}
+    (folder / "mended").touch()
+    retried = run(farm, folder, *name, "--retry-failed")
+    assert (retried.returncode, retried.stdout) == (0, "b\t2 2\nd\t4 4\n"), retried.stderr
+    assert files() == {"1.dat": "a\n", "2.dat": "b\n", "3.dat": "c\n", "4.dat": "d\n", "5.dat": "eee\n"}
+    assert [(folder / "kept" / "1" / item / "seq").read_text() for item in "abcd"] == ["1", "2", "3", "4"]
+    assert log()[-2:] == ["2", "4"] and sorted(log()) == ["1", "2", "2", "2", "3", "4", "4", "4", "5"]
+    for job, said in (("numbered.2", resumed.stdout), ("numbered.3", retried.stdout)):
+        assert farm.status(job).layers[0].state == "merged"
+        assert run(farm, folder, "-k", "--tag", "--attach", job).stdout == said, "out of its result as well"
+        assert farm.coordinator("verify", job).returncode == 0
+    assert farm.status("numbered.3").totals.shards == 2
+
+
+def test_a_retry_takes_the_limits_that_it_is_given(farm: FarmHarness, folder: Path) -> None:
+    name, tries = ["--name", "limited", "-k"], folder / "tries"
+    work = f"echo >> {tries}; test $WORD = long && test $(wc -l < {tries}) -ge {{}} && sleep 0.6 && printf %05000d {{}}"
+    env = {"WORD": "short"}
+    first = run(farm, folder, *name, "--timeout", "0.3", "--env", "WORD", work, ":::", "1", "4", env=env)
+    assert first.returncode == 11 and tries.read_text() == "\n\n"
+    more = ["--timeout", "30", "--env", "WORD", "--retries", "9", "--max-output", "6KiB", "-j", "1"]
+    again = run(farm, folder, *name, "--retry-failed", *more, env={"WORD": "long"})
+    assert again.returncode == 0 and again.stdout == f"{1:05000d}{4:05000d}", again.stderr
+    plan = farm.plan("limited.2")
+    assert (plan.at_once, plan.work.variables) == (1, {"WORD": "long"})
+    before, now = farm.plan("limited.1").work.params, plan.work.params
+    assert now == {**before, "timeout": 30, "tries": 9, "capture": 6 << 10}
+
+
+def test_of_files_only_those_that_are_left_need_be_there(farm: FarmHarness, folder: Path) -> None:
+    for name in ("a.txt", "b.txt", "c.txt"):
+        (folder / name).write_text(name[0])
+    line = ["--name", "vanished", "-k", "grep -v b {}; test $? = 0 && echo {#}", ":::", "a.txt", "b.txt", "c.txt"]
+    assert run(farm, folder, *line).stdout == "a\n1\nc\n3\n"
+    (folder / "a.txt").unlink()
+    (folder / "b.txt").write_text("mended: x")
+    (folder / "c.txt").rename(folder / "d.txt")
+    assert run(farm, folder, "--name", "vanished", "--retry-failed").stdout == "mended: x\n2\n"
+    (folder / "b.txt").write_text("b")
+    assert run(farm, folder, "--name", "gone", *line[2:5], "b.txt").returncode == 11
+    (folder / "b.txt").unlink()
+    missing = run(farm, folder, "--name", "gone", "--retry-failed")
+    assert missing.returncode == 4 and f"put it back into {folder}" in missing.stderr
+
+
 def test_a_file_that_changed_is_run_again(farm: FarmHarness, folder: Path) -> None:
     line = ["--name", "changed", "-k", "--resume", "cat", ":::", "abc-file", "def-file"]
     assert run(farm, folder, *line).stdout == "A\nB\nC\nD\nE\nF\n"
@@ -272,14 +332,21 @@ def test_a_run_goes_on_when_the_coordinator_is_killed_and_comes_back(tmp_path: P
     with running(tmp_path / "farm") as farm:
         farm.env["MUSTER_ROOT"] = str(farm.root.path)
         farm.join("one", "--cpus", "2")
-        items = [str(number) for number in range(30)]
-        command = launch.python("muster.__main__", "run", "-k", "sleep 0.2; echo {}", ":::", *items)
-        with subprocess.Popen(command, env=farm.environment(), stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None and process.stdout.readline() == "0\n"
-            farm.restart()
-            rest = process.stdout.read()
-            assert process.wait(SECONDS) == 0
-        assert rest.split() == items[1:]
+        items = [str(number) for number in range(24)]
+        work = f"sleep 0.2; echo {{}}; test -e {tmp_path}/mended || test $(({{}} % 4)) = 0"
+
+        def printed(*words: str) -> tuple[list[str], int]:
+            """With a kill behind the first line."""
+            command = launch.python("muster.__main__", "run", "-k", *words)
+            with subprocess.Popen(command, env=farm.environment(), stdout=subprocess.PIPE, text=True) as process:
+                assert process.stdout is not None
+                first = process.stdout.readline()
+                farm.restart()
+                return [first.strip(), *process.stdout.read().split()], process.wait(SECONDS)
+
+        assert printed(work, ":::", *items) == (items, 11)
+        (tmp_path / "mended").touch()
+        assert printed("--retry-failed") == ([item for item in items if int(item) % 4], 0)
 
 
 def test_local_starts_a_farm_for_the_run_and_leaves_nothing_running(tmp_path: Path) -> None:

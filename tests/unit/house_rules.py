@@ -59,7 +59,8 @@ RULES: dict[str, frozenset[str]] = {
     "coordinator.drivers": LIBRARY,
     "coordinator.display": LIBRARY - JOBS
     | VALUES
-    | {f"coordinator.submission.{one}" for one in ("eta", "forecast", "makespan")},
+    | {"coordinator.runs"}
+    | {f"coordinator.submission.{one}" for one in ("eta", "forecast", "makespan", "run_items")},
     "coordinator.report": CLIENT | {"coordinator.figures"},
     "coordinator.client": CLIENT | {"coordinator.report", "coordinator.calls", "coordinator.figures"},
     "coordinator.page": CLIENT | {"coordinator.report", "coordinator.figures"},

@@ -8,10 +8,25 @@ from pathlib import Path
 
 import pytest
 
+from muster import VERSION
 from muster.coordinator import cli
-from muster.coordinator.runs import lines
+from muster.coordinator.api import requests, status
+from muster.coordinator.farm_root import paths as roots
+from muster.coordinator.runs import lines, wish
 from muster.coordinator.runs.lines import Ended
 from muster.coordinator.runs.unsupported import INSTEAD
+from muster.coordinator.submission import run_job
+from muster.jobs.common.errors import RefusedError
+from tests.unit.coordinator.commands.test_commands import FixedDaemon
+
+FOR_NEW_ITEMS = [
+    ["--arg-file", "list"], ["--null"], ["--colsep", ","], ["--header", ":"], ["--array", "1-3"], ["--resume"],
+    ["--return", "x"], ["--workdir", "."],
+]  # fmt: skip
+FOR_A_JOB = [
+    ["--jobs", "1"], ["--retries", "2"], ["--timeout", "3"], ["--env", "HOME"], ["--max-output", "1KiB"],
+    ["--name", "other"], ["--after", "weights"],
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -79,11 +94,49 @@ def test_each_option_that_gnu_parallel_alone_has_is_refused_with_what_to_do(
         (["--dry-run", "echo {%}", ":::", "a"], "{%}"),
         (["-a", "-", "echo", "::::", "-"], "stdin is named twice"),
         (["--retry-failed", "echo"], "leave the command and the items out"),
+        (["--attach", "run.1", "--retry-failed"], "--attach follows a run, and --retry-failed starts one"),
+        *((["--retry-failed", *words], f"{words[0]} is for new items") for words in FOR_NEW_ITEMS),
+        *((["--attach", "run.1", *words], f"{words[0]} is for new items") for words in FOR_NEW_ITEMS),
+        *((["--attach", "run.1", *words], f"{words[0]} comes too late: --attach follows run.1") for words in FOR_A_JOB),
+        (["--retries", "0", "echo", ":::", "a"], "--retries 0: 1 to 1,000"),
         (["echo", *[":::", *["x"] * 1001] * 2], "1,002,001 items, a run has at most 1,000,000"),
     ],
 )
 def test_what_cannot_be_is_refused(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert told in refused(capsys, *words)
+
+
+def test_each_option_is_new_items_or_a_jobs_or_shown_and_the_first_two_are_all_tried_here() -> None:
+    tried = {words[0] for words in (*FOR_NEW_ITEMS, *FOR_A_JOB)}
+    assert tried == {wish.long_name(option) for option in wish.set_by_the_run("--attach")}
+
+
+def test_what_is_configured_is_for_runs_that_begin(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_RUN_JOBS", "3")
+    monkeypatch.setenv("MUSTER_RUN_COLSEP", ",")
+    for again in (["--attach", "run.1"], ["--retry-failed"]):
+        assert "is not a farm's root" in refused(capsys, *again, code=5)
+
+
+def test_a_run_of_which_all_is_committed_is_known_before_it_is_merged(tmp_path: Path) -> None:
+    root = roots.prepare(tmp_path / "farm")
+    daemon = FixedDaemon(root)
+
+    def answer(committed: int) -> status.Status:
+        tally = status.Tally(shards=3, committed=committed)
+        job = status.JobStatus("run.1", "command", "running", "", 1, 0.0, 0.0, None, tally, 0)
+        return status.Status(0.0, VERSION, 1, [job])
+
+    try:
+        daemon.answers[requests.StatusAsk] = answer(3)
+        run_job.check_known(root, "run.1")
+        daemon.answers[requests.StatusAsk] = answer(2)
+        with pytest.raises(RefusedError, match="still runs"):
+            run_job.check_known(root, "run.1")
+    finally:
+        daemon.close()
 
 
 def test_a_command_that_cannot_be_is_refused_with_its_own_hint(capsys: pytest.CaptureFixture[str]) -> None:

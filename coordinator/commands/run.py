@@ -23,9 +23,8 @@ from muster.coordinator.display.run_items import ItemsDisplay
 from muster.coordinator.farm_root import ask_daemon, local_farm
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
-from muster.coordinator.runs import arguments, halting, wish
+from muster.coordinator.runs import arguments, gnu_options, halting, wish
 from muster.coordinator.runs.lines import Ended
-from muster.coordinator.runs.unsupported import instead
 from muster.coordinator.runs.wish import Wish
 from muster.jobs.common.cli import example
 from muster.jobs.common.errors import (
@@ -60,7 +59,7 @@ class _Run(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            if (hint := instead(error.option_name)) is None:
+            if (hint := gnu_options.instead(error.option_name)) is None:
                 raise
             raise UsageError(f"`muster run` has no {error.option_name}, as GNU Parallel has", hint) from None
 
@@ -74,7 +73,7 @@ def _run_options(function: F) -> F:
 
 @click.command(
     cls=_Run,
-    context_settings={"allow_interspersed_args": False},
+    context_settings={"allow_interspersed_args": False, "token_normalize_func": gnu_options.spelled},
     epilog=example(
         "coordinator run 'gzip -9 < {} > {out}' --return '{}.gz' ::: *.log",
         "seq 1000 | coordinator run -k ./simulate --seed {} > all.txt",

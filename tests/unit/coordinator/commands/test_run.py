@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import shlex
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,11 +15,11 @@ from muster import VERSION
 from muster.coordinator import cli
 from muster.coordinator.api import requests, status
 from muster.coordinator.farm_root import paths as roots
-from muster.coordinator.runs import lines, wish
+from muster.coordinator.runs import gnu_options, lines, wish
 from muster.coordinator.runs.lines import Ended
-from muster.coordinator.runs.unsupported import INSTEAD
 from muster.coordinator.submission import run_job
 from muster.jobs.common.errors import RefusedError
+from tests.support.needs import skip_for
 from tests.unit.coordinator.commands.test_commands import FixedDaemon
 
 FOR_NEW_ITEMS = [
@@ -67,11 +70,40 @@ def test_names_of_files_below_the_current_folder_are_files(tmp_path: Path, capsy
     assert dry(capsys, "wc", ":::", "-f", "./g", "none") == "wc -f\nwc ./g\nwc none\n"
 
 
-@pytest.mark.parametrize("option", sorted(INSTEAD))
-def test_each_option_that_gnu_parallel_alone_has_is_refused_with_what_to_do(
+def test_each_option_of_gnu_parallel_works_or_is_refused_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    parallel = shutil.which("parallel")
+    skip_for("" if parallel else "GNU Parallel is not installed")
+    assert parallel is not None
+    script = subprocess.run([parallel, "--shell-completion", "bash"], capture_output=True, text=True, check=True).stdout
+    options = [word for word in shlex.split(script.partition("compgen -W ")[2])[0].split() if word.startswith("-")]
+    assert len(options) > 250 and {"--keep-order", "--keeporder", "-k", "--tmuxpane"} <= set(options)
+    unknown, worked = [], []
+    for option in options:
+        code = cli.main(["run", option])
+        said = capsys.readouterr()
+        if "No such option" in said.err:
+            unknown.append(option)
+        elif f"`muster run` has no {option}" not in said.err:
+            worked.append(option)
+        else:
+            assert (code, said.err.count("hint: ")) == (2, 1)
+    assert not unknown
+    assert {"--keeporder", "--jl", "--dryrun", "--haltonerror", "--res", "-P", "--col-sep", "--help"} <= set(worked)
+    assert not {"--tmuxpane", "-S", "--xapply", "--lb"} & set(worked)
+
+
+@pytest.mark.parametrize("option", ["--tagstring", "--tag-string", "--sem", "--shebang-wrap", "--citation", "-u", "-N"])
+def test_an_option_that_is_not_here_is_refused_however_it_is_spelled(
     option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert INSTEAD[option] in refused(capsys, option, "echo", ":::", "a")
+    assert f"hint: {gnu_options.instead(option)}" in refused(capsys, option, "echo", ":::", "a")
+
+
+def test_other_spellings_are_those_of_gnu_parallel(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        dry(capsys, "--keeporder", "--col-sep", ",", "--haltonerror", "now,fail=1", "echo", ":::", "a,b")
+        == "echo a b\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from muster.agent.commands.status import state_of
+from muster.jobs.common import launch
 from tests.support import disks
 from tests.support.disks import Ballast
 from tests.support.farm import Array, FarmHarness, running, until
@@ -116,6 +118,24 @@ def test_a_full_root_waits_says_so_and_goes_on(tmp_path: Path) -> None:
         farm.wait(job)
         assert farm.status(job).failures == 0
         farm.check_result(job)
+
+
+def test_whoever_follows_a_run_is_told_that_what_is_finished_finds_no_room(tmp_path: Path) -> None:
+    disks.require("mount")
+    with disks.small(tmp_path / "root", 80) as disk, running(tmp_path) as farm:
+        farm.join("one", "--cpus", "1")
+        line = ["--root", str(farm.root.path), "-j1", "-k", "sleep 0.01; head -c 1000000 /dev/zero; exit {}"]
+        command = launch.python("muster.__main__", "run", *line, ":::", *["0"] * 60)
+        out, err = tmp_path / "out", tmp_path / "err"
+        with out.open("wb") as prints, err.open("wb") as words:
+            run = subprocess.Popen(
+                command, env=farm.environment(), stdin=subprocess.DEVNULL, stdout=prints, stderr=words
+            )
+        until(lambda: "are left" in err.read_text(), "it to be said")
+        assert run.poll() is None
+        disks.grow(disk, 800)
+        assert run.wait(60) == 0
+        assert out.stat().st_size == 60_000_000
 
 
 def said_of(farm: FarmHarness, job: str, *words: str) -> str:

@@ -45,6 +45,11 @@ def small(folder: Path, megabytes: int, inodes: int = 0) -> Iterator[Path]:
         _run("umount", "--lazy", folder)
 
 
+def grow(folder: Path, megabytes: int) -> None:
+    """A `small` one has so much room from now on."""
+    _run("mount", "-o", f"remount,size={megabytes}m", folder)
+
+
 class Ballast:
     """Files that take a disk's room, of bytes or of inodes; whoever else uses the disk may take and give back some."""
 

@@ -260,6 +260,9 @@ def _machine_notes(engine: Engine, job: s.Job, obstacles: Obstacles, machines: b
         idle = ((agent.name, agent.idle_because) for agent in present)
         short = [(name, str(why)) for name, why in idle if why and (why.code, why.job) == ("room", job.id)]
         notes += [f"{name} is idle: {why}" for name, why in sorted(short)][:5]
+    else:  # whoever has finished all that it has of it, and does not get it handed in
+        done = [agent.name for agent in present if (held := _held(agent, job)) and not any(one.open for one in held)]
+        notes += [f"{name}: {note}" for name in done if (note := engine.sessions.agents[name].note)][:5]
     return notes
 
 

@@ -366,6 +366,18 @@ def test_local_starts_a_farm_for_the_run_and_leaves_nothing_running(tmp_path: Pa
         ) as again:
             assert again.wait(SECONDS) == 11, f"after {time.monotonic() - begun:.0f} s"
         until(lambda: not farm.processes(), "its processes to be gone")
+        command = launch.python("muster.__main__", "run", "--local", "echo {}; sleep 600", ":::", "1")
+        with subprocess.Popen(
+            command, cwd=tmp_path, env=farm.environment(), stderr=subprocess.PIPE, text=True
+        ) as interrupted:
+            until(lambda: farm.processes("/bin/sh", "sleep"), "the command to run")
+            interrupted.send_signal(signal.SIGINT)
+            assert interrupted.stderr is not None
+            said = next(line for line in interrupted.stderr if line.strip())
+            assert "is kept, and goes on with `muster run --local --attach run.3`" in said
+            interrupted.send_signal(signal.SIGINT)  # while its farm ends, which is then killed
+            assert interrupted.wait(SECONDS) == INTERRUPTED_EXIT
+        until(lambda: not farm.processes(), "its processes to be gone")
     finally:
         farm.close()
 
@@ -376,6 +388,24 @@ def test_items_are_lines_of_json_where_that_is_asked_for(farm: FarmHarness, fold
     assert (first["number"], first["values"], first["exit"], first["ok"]) == (1, ["a b", "0"], 0, True)
     assert (second["command"], second["stdout"], second["exit"]) == ("echo 'a b'; exit 3", "a b\n", 3)
     assert second["agent"] == "one" and error["code"] == done.returncode == 11
+
+
+def test_items_that_no_machine_can_run_are_said_to_be_so(farm: FarmHarness, folder: Path) -> None:
+    done = run(farm, folder, "--workdir", "/no/such", "echo", ":::", "1", "2")
+    assert done.returncode == 11 and done.stdout == ""
+    assert (
+        "2 did not run, as the job is incomplete: " in done.stderr and "there is no folder /no/such on" in done.stderr
+    )
+
+
+def test_what_cannot_be_written_ends_the_printing_and_not_the_run(farm: FarmHarness, folder: Path) -> None:
+    (folder / "kept").mkdir()
+    (folder / "kept" / "1").touch()
+    done = run(farm, folder, "--name", "unwritten", "--results", "kept", "echo {}", ":::", "a", "b")
+    assert done.returncode == 7 and "kept/1/" in done.stderr and ": Not a directory" in done.stderr
+    assert "unwritten.1 goes on" in done.stderr
+    assert run(farm, folder, "-k", "--attach", "unwritten", "--results", "other").stdout == "a\nb\n"
+    assert (folder / "other" / "1" / "b" / "stdout").read_text() == "b\n"
 
 
 @pytest.mark.parametrize("code", [0, 3])

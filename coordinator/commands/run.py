@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from muster.coordinator.api.requests import Cancel, Done, Pause, StatusAsk
+from muster.coordinator.api.requests import Cancel, Done, FailuresAsk, Pause, StatusAsk
 from muster.coordinator.api.status import JobStatus, Status
 from muster.coordinator.commands import complete_names
 from muster.coordinator.commands.farm_meant import handed_over
@@ -27,13 +27,16 @@ from muster.coordinator.runs import arguments, gnu_options, halting, wish
 from muster.coordinator.runs.lines import Ended
 from muster.coordinator.runs.wish import Wish
 from muster.jobs.common.cli import example
+from muster.jobs.common.durable import is_full
 from muster.jobs.common.errors import (
     INTERRUPTED_EXIT,
     IncompleteError,
+    JobFileError,
     LinkError,
     MusterError,
     NoDaemonError,
     RefusedError,
+    SpaceError,
     UsageError,
 )
 from muster.jobs.common.locations import Host
@@ -104,10 +107,19 @@ def command(place: Host | Path | None, words: tuple[str, ...], **options: Any) -
         is_typed = click.get_current_context().params["at"] is not None
         is_local = asked.dry_run or (asked.local and not is_typed)
         return _run(None, asked) if is_local else _run_far(place, asked)
-    except MusterError as error:
+    except MusterError as found:
+        error = _of_the_line(found)
         if options["as_json"]:
             say_json({"error": error.message, "hint": error.hint, "code": error.exit_code}, indent=0)
-        raise
+        raise error from None
+
+
+def _of_the_line(error: MusterError) -> MusterError:
+    """There is no job file to correct: its fields are options."""
+    if not isinstance(error, JobFileError):
+        return error
+    hint = "`muster run --help` says what each option takes" if error.hint == error.default_hint else error.hint
+    return UsageError(wish.said_of_options(error.message), hint)
 
 
 def _asked(options: dict[str, Any]) -> Wish:
@@ -238,26 +250,44 @@ def _follow(root: Root, job: str, asked: Wish) -> int:
             status = _watched(root, job, items, asked, display)
         _bring_back(root, job, items, display.well)
     except KeyboardInterrupt:
-        stays = "is kept, and goes on with" if asked.local else "goes on; its output is printed, from the beginning, by"
-        local = " --local" if asked.local else ""
-        print(f"\n{job} {stays} `muster run{local} --attach {job}`; `muster cancel {job}` ends it", file=sys.stderr)
+        print(f"\n{job} {_goes_on(job, asked)}", file=sys.stderr)
         return INTERRUPTED_EXIT
+    except OSError as error:
+        if error.filename is None:
+            raise
+        kind = SpaceError if is_full(error) else RefusedError
+        raise kind(f"{error.filename}: {error.strerror}", f"{job} {_goes_on(job, asked)}") from None
     if display.failed or display.missing:
-        raise _incomplete(job, len(items.numbers), display, status)
+        raise _incomplete(root, job, len(items.numbers), display, status)
     return 0
 
 
-def _incomplete(job: str, items: int, display: ItemsDisplay, status: JobStatus | None) -> MusterError:
-    if not display.failed and status is not None:
+def _goes_on(job: str, asked: Wish) -> str:
+    if asked.local:
+        return f"is kept, and goes on with `muster run --local --attach {job}`"
+    again = f"`muster run --attach {job}`; `muster cancel {job}` ends it"
+    return f"goes on; its output is printed, from the beginning, by {again}"
+
+
+def _incomplete(root: Root, job: str, items: int, display: ItemsDisplay, status: JobStatus | None) -> MusterError:
+    why = _why_given_up(root, status) or status.why if status is not None else ""
+    if status is not None and not display.failed and not why:
         return incomplete(status)  # by the fault of no item
     said = [f"{len(display.failed):,} of {counted(items, 'item')} failed"] if display.failed else []
     if display.missing and status is not None:
-        why = f": {status.why}" if status.why else ""
-        said.append(f"{display.missing:,} did not run, as the job is {status.state}{why}")
+        said.append(f"{display.missing:,} did not run, as the job is {status.state}{f': {why}' if why else ''}")
     hint = (
         f"`muster run --retry-failed --name {job.rpartition('.')[0]}` runs them, --resume with the command all the rest"
     )
     return IncompleteError(f"{job}: {', '.join(said)}", hint)
+
+
+def _why_given_up(root: Root, status: JobStatus) -> str:
+    """Of the first item that could not be run: no machine has the folder, say."""
+    if not status.totals.quarantined:
+        return ""
+    answer, _ = ask_daemon.failures(root, FailuresAsk(status.id, None, None, True, 1))
+    return answer.items[0].message if answer.items else ""
 
 
 def _watched(root: Root, job: str, items: RunItems, asked: Wish, display: ItemsDisplay) -> JobStatus | None:
@@ -343,5 +373,5 @@ def _bring_back(root: Root, job: str, items: RunItems, well: list[int]) -> None:
             shutil.copyfile(source, part)
             part.replace(target)
         except OSError as error:
-            where = f"`coordinator result {job} --to DIR` copies all of them"
-            raise RefusedError(f"{error.filename}: {error.strerror}", where) from None
+            wrong = f"{error.filename or target}: {error.strerror}"
+            raise RefusedError(wrong, f"`coordinator result {job} --to DIR` copies all of them") from None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO, TextIO
 
 from muster.coordinator.runs import lines
 from muster.coordinator.runs.lines import Ended
@@ -14,6 +17,41 @@ from muster.jobs.common.json_documents import json_text
 from muster.jobs.common.printable import harmless
 
 
+class _Waiting:
+    """Items whose turn has not come. What they printed waits in a file: it may be more than memory has."""
+
+    def __init__(self) -> None:
+        self._file: BinaryIO | None = None
+        self._places: dict[int, tuple[Ended, int, int, int]] = {}  # without its texts; where these are
+
+    def put(self, ended: Ended) -> None:
+        if self._file is None:
+            self._file = TemporaryFile(buffering=0)  # noqa: SIM115 - until it is closed
+        place = self._file.seek(0, os.SEEK_END)
+        self._file.write(ended.stdout + ended.stderr)
+        sizes = len(ended.stdout), len(ended.stderr)
+        self._places[ended.number] = (ended._replace(stdout=b"", stderr=b""), place, *sizes)
+
+    def pop(self, number: int) -> Ended:
+        assert self._file is not None
+        ended, place, out, err = self._places.pop(number)
+        self._file.seek(place)
+        said = self._file.read(out + err)
+        if not self._places:
+            self._file.truncate(0)
+        return ended._replace(stdout=said[:out], stderr=said[out:])
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def __contains__(self, number: object) -> bool:
+        return number in self._places
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._places)
+
+
 class ItemsDisplay:
     """What is shown of items as they end; which of them ended, and how."""
 
@@ -21,7 +59,7 @@ class ItemsDisplay:
         self.failed: list[int] = []
         self.well: list[int] = []
         self._items, self._wish = items, wish
-        self._held: dict[int, Ended] = {}  # with -k, those whose turn has not come
+        self._waiting = _Waiting()
         self._turns = iter(items.numbers)
         self._turn = next(self._turns, None)
         self._log = self._opened_log()
@@ -46,10 +84,7 @@ class ItemsDisplay:
         if self._bar is not None:
             self._bar.clear()
         if self._wish.keep_order:
-            self._held[ended.number] = ended
-            while self._turn in self._held:
-                self._print(self._held.pop(self._turn))
-                self._turn = next(self._turns, None)
+            self._print_in_order(ended)
         else:
             self._print(ended)
         if self._bar is not None:
@@ -61,14 +96,25 @@ class ItemsDisplay:
 
     def close(self) -> None:
         """Also where it was left: print what was waiting for its turn."""
-        for number in sorted(self._held):
-            self._print(self._held[number])
-        self._held.clear()
+        for number in sorted(self._waiting):
+            self._print(self._waiting.pop(number))
+        self._waiting.close()
         sys.stdout.flush()
         if self._bar is not None:
             self._bar.close()
         if self._log is not None:
             self._log.close()
+
+    def _print_in_order(self, ended: Ended) -> None:
+        """Now, with those behind it that waited for it; or once its turn has come."""
+        if ended.number != self._turn:
+            self._waiting.put(ended)
+            return
+        self._print(ended)
+        self._turn = next(self._turns, None)
+        while self._turn is not None and self._turn in self._waiting:
+            self._print(self._waiting.pop(self._turn))
+            self._turn = next(self._turns, None)
 
     def _print(self, ended: Ended) -> None:
         if self._wish.as_json:

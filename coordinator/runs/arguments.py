@@ -74,7 +74,11 @@ def split(words: Sequence[str]) -> Words:
     first = next((i for i, word in enumerate(words) if _SEPARATORS.fullmatch(word)), len(words))
     command, rest = list(words[:first]), words[first:]
     returned = None
-    if len(command) == 3 and " " in command[0] and command[1] == "--return":
+    if " " in "".join(command[:1]) and command[1:2] == ["--return"]:
+        if len(command) != 3:
+            raise UsageError(
+                "one NAME alone follows --return behind a command", "other options stand before the command"
+            )
         command, returned = command[:1], command[2]
     groups: list[Group] = []
     held: list[str] = []

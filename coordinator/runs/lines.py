@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import NamedTuple
 
 JOBLOG_HEAD = "Seq\tHost\tStarttime\tJobRuntime\tSend\tReceive\tExitval\tSignal\tCommand\n"
+NAME_BYTES = 255  # of a folder's name
 _ESCAPED = str.maketrans({"\\": "\\\\", "/": "\\_", "\t": "\\t", "\0": "\\0"})
 
 
@@ -52,4 +54,13 @@ def results_folder(columns: Sequence[str], values: Sequence[str]) -> list[str]:
         zip(columns, values, strict=True), key=lambda pair: (int(pair[0]) if pair[0].isdecimal() else 0, pair[0])
     )
     parts = [part.translate(_ESCAPED) for pair in pairs for part in pair]
-    return [part if part not in ("", ".", "..") else f"\\{part}" for part in parts]
+    return [_fitting(part) if part not in ("", ".", "..") else f"\\{part}" for part in parts]
+
+
+def _fitting(name: str) -> str:
+    """One that is too long is cut, where GNU Parallel has several items write the same: it ends in a digest of all."""
+    raw = name.encode()
+    if len(raw) <= NAME_BYTES:
+        return name
+    end = f"~{blake2b(raw, digest_size=8).hexdigest()}"
+    return raw[: NAME_BYTES - len(end)].decode(errors="ignore") + end

@@ -3,6 +3,7 @@ file, and knows no parser."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import Field, dataclass, field, fields
 from pathlib import PurePath
@@ -15,6 +16,19 @@ NAME = "run"
 OUTPUT_LIMIT = "1MiB"
 TRIES_LIMIT = 1000
 TABLES = (".csv", ".tsv", ".json")
+
+_OPTIONS = {  # by the field of the job that is made of it
+    "params.run": "the command",
+    "params.out": "--return",
+    "params.timeout": "--timeout",
+    "params.capture": "--max-output",
+    "params.workdir": "--workdir",
+    "name": "--name",
+    "at_once": "-j",
+    "variables": "--env",
+    "source.table": "--header",
+}
+_FIELD = re.compile(rf"(?:run:\d+: )?({'|'.join(map(re.escape, _OPTIONS))})\b")
 
 # What an option is about: which items there are and what is run of each, how they are run, or what is shown of them.
 Of = Literal["items", "job", "shown"]
@@ -172,3 +186,9 @@ def set_by_the_run(again: Again) -> list[Option]:
 def long_name(option: Option) -> str:
     name: str = next(name for name in option.metadata["names"] if name.startswith("--"))
     return name
+
+
+def said_of_options(message: str) -> str:
+    """What is wrong with the job that was made of a command line, by what it says there."""
+    match = _FIELD.match(message)
+    return _OPTIONS[match[1]] + message[match.end() :] if match else message

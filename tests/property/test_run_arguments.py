@@ -116,6 +116,9 @@ def test_a_command_in_quotes_may_be_followed_by_what_it_returns() -> None:
     said = arguments.split(["gzip -9 < {} > {out}", "--return", "{}.gz", ":::", "a", "b"])
     assert (said.command, said.returned) == ("gzip -9 < {} > {out}", "{}.gz")
     assert arguments.split(["ls", "--return", "x"]).command == "ls --return x"
+    for more in ([], ["x", "--results", "kept"], ["x", "-j", "4"]):
+        with pytest.raises(UsageError, match="follows --return"):
+            arguments.split(["gzip -9 < {} > {out}", "--return", *more, ":::", "a"])
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,9 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tracemalloc
+from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,10 +17,12 @@ import pytest
 from muster import VERSION
 from muster.coordinator import cli
 from muster.coordinator.api import requests, status
+from muster.coordinator.display.run_items import ItemsDisplay
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.runs import gnu_options, lines, wish
 from muster.coordinator.runs.lines import Ended
-from muster.coordinator.submission import run_job
+from muster.coordinator.runs.wish import Wish
+from muster.coordinator.submission import run_job, run_sources
 from muster.jobs.common.errors import RefusedError
 from tests.support.needs import skip_for
 from tests.unit.coordinator.commands.test_commands import FixedDaemon
@@ -172,9 +177,30 @@ def test_a_run_of_which_all_is_committed_is_known_before_it_is_merged(tmp_path: 
 
 
 def test_a_command_that_cannot_be_is_refused_with_its_own_hint(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "leave the quotes out" in refused(capsys, "--dry-run", "echo '{}'", ":::", "a", code=3)
-    assert "write {out}" in refused(capsys, "--dry-run", "--return", "{}.gz", "gzip {}", ":::", "a", code=3)
+    for words, option, hint in (
+        (["echo '{}'", ":::", "a"], "the command: ", "leave the quotes out"),
+        (["echo {fil}", ":::", "a"], "the command: ", "there are {}, "),
+        (["--return", "{}.gz", "gzip {}", ":::", "a"], "--return: ", "write {out}"),
+    ):
+        said = refused(capsys, "--dry-run", *words)
+        assert said.startswith(f"error: {option}") and f"hint: {hint}" in said
     assert "none: No such file" in refused(capsys, "echo", "::::", "none", code=4)
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("run:7: at_once: expected 1 or more", "-j: expected 1 or more"),
+        ("run:1: name: 'a b' is not allowed", "--name: 'a b' is not allowed"),
+        ("params.timeout: expected a duration", "--timeout: expected a duration"),
+        ("params.capture: too much", "--max-output: too much"),
+        ("source.table: a column called in", "--header: a column called in"),
+        ("named: something else", "named: something else"),
+        ("a shard: params.run", "a shard: params.run"),
+    ],
+)
+def test_what_is_wrong_with_the_job_is_said_of_the_option_that_it_comes_of(message: str, said: str) -> None:
+    assert wish.said_of_options(message) == said
 
 
 def test_more_items_on_stdin_than_a_run_may_have_are_not_read_to_their_end(
@@ -216,3 +242,42 @@ def test_no_value_leads_out_of_the_results_folder() -> None:
     values = ["../x", "..", ".", "", "a\\b/c\t"]
     folders = lines.results_folder(["1"] * 5, values)
     assert folders[1::2] == ["..\\_x", "\\..", "\\.", "\\", "a\\\\b\\_c\\t"]
+
+
+def test_a_value_that_is_too_long_for_a_folder_has_one_of_its_own() -> None:
+    for width, letter in ((255, "x"), (256, "x"), (300, "é"), (2000, "\N{GRINNING FACE}")):
+        names = [lines.results_folder(["1"], [letter * width + end])[1] for end in "ab"]
+        assert all(len(name.encode()) <= 255 for name in names) and len(set(names)) == 2
+    assert lines.results_folder(["1"], ["x" * 255])[1] == "x" * 255
+
+
+def shown(asked: Wish, order: Iterable[int], text: bytes) -> int:
+    """Print items as if they ended in this order; bytes of memory that were held after the last one."""
+    with closing(ItemsDisplay(run_sources.read(asked).items(), asked)) as display:
+        tracemalloc.start()
+        for number in order:
+            display.show(Ended(number, "desk", 0.0, 0.0, 0, True, text + b"%d" % number, b"!%d" % number))
+        held = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+    return held
+
+
+@pytest.mark.parametrize(
+    ("order", "text", "said"),
+    [
+        ([2, 1, 3, 0], b"x", b"x0x1x2x3!0!1!2!3"),
+        ([0, 2, 1], b"", b"012!0!1!2"),
+        ([2, 3], b"", b"23!2!3"),  # where it was left
+    ],
+)
+def test_with_k_items_are_printed_in_their_order(
+    order: list[int], text: bytes, said: bytes, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    shown(Wish(words=("echo", ":::", "a", "b", "c", "d"), keep_order=True), order, text)
+    assert b"".join(capsysbinary.readouterr()) == said
+
+
+def test_what_waits_for_its_turn_is_not_held_in_memory(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    asked = Wish(words=("echo",), array="0-64", keep_order=True)
+    assert shown(asked, range(1, 65), bytes(1 << 20)) < 8 << 20
+    assert len(capsysbinary.readouterr().out) > 64 << 20

@@ -9,7 +9,7 @@ import click
 from muster.coordinator.api.requests import AgentsAsk, StatusAsk
 from muster.coordinator.api.status import Agents, Status
 from muster.coordinator.commands.options import farm_option, json_option, plain, say, say_json
-from muster.coordinator.display import agents
+from muster.coordinator.display import agents, colours
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.submission import makespan
@@ -34,6 +34,7 @@ def command(root: Path | None, as_json: bool) -> None:
         adds = {job.id: makespan.payoffs_now(job, answer.agents) for job in jobs if job.state == "running"}
         say_json({**plain(answer), "adds": plain(adds)})
     elif answer.agents:
-        say("\n".join([agents.agents_table(answer.agents, answer.now), *agents.payoffs_of_jobs(jobs, answer.agents)]))
+        lines = [agents.agents_table(answer.agents, answer.now), *agents.payoffs_of_jobs(jobs, answer.agents)]
+        say(colours.joined("\n", lines))
     else:
         say(agents.no_machines(found.path))

@@ -13,9 +13,9 @@ import msgspec
 
 from muster.coordinator.commands import complete_names
 from muster.coordinator.commands.farm_meant import farm_meant, handed_over
+from muster.coordinator.display.colours import shown
 from muster.jobs.common.json_documents import json_text
 from muster.jobs.common.locations import Host
-from muster.jobs.common.printable import harmless
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -89,8 +89,8 @@ _REUSE = (
 
 
 def say(text: str) -> None:
-    """A line, or several, on stdout."""
-    sys.stdout.write(harmless(text) + "\n")
+    """A line, or several, on stdout, with its colours where they are wanted."""
+    sys.stdout.write(shown(text, sys.stdout) + "\n")
     sys.stdout.flush()
 
 

@@ -13,7 +13,7 @@ from muster.coordinator.api.status import JobStatus, Status
 from muster.coordinator.commands import complete_names
 from muster.coordinator.commands.chosen_jobs import state_option
 from muster.coordinator.commands.options import farm_option, json_option, plain, say, say_json
-from muster.coordinator.display import agents
+from muster.coordinator.display import agents, colours
 from muster.coordinator.display import jobs as display
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
@@ -46,7 +46,7 @@ def command(jobs: tuple[str, ...], states: tuple[str, ...], root: Path | None, a
     elif states and not answer.jobs:
         say(f"no job is {' or '.join(states)}")
     elif not is_list:
-        say("\n\n".join(display.job_page(each, answer.now) for each in answer.jobs))
+        say(colours.joined("\n\n", (display.job_page(each, answer.now) for each in answer.jobs)))
     else:
         say(display.jobs_table(answer.jobs, answer.now))
         say(farm_line(found, answer))

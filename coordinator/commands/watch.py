@@ -15,7 +15,7 @@ import msgspec
 from muster.coordinator.api.requests import StatusAsk
 from muster.coordinator.api.status import JobStatus, Status
 from muster.coordinator.commands.options import farm_option, json_option, say, say_json
-from muster.coordinator.display import agents, jobs, tables
+from muster.coordinator.display import agents, colours, jobs, tables
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
@@ -106,7 +106,8 @@ def conclude(status: JobStatus) -> None:
     """What a job's end means for who waited for it."""
     if status.state == "complete":
         took = f" in {format_duration(status.ended - status.started)}" if status.ended and status.started else ""
-        say(f"{status.id} is complete{took}; `coordinator result {status.id}` has the result")
+        has = f"{took}; `coordinator result {status.id}` has the result"
+        say(colours.joined("", [f"{status.id} is ", colours.state(status.state), has]))
         return
     raise jobs.incomplete(status)
 
@@ -167,7 +168,7 @@ class Bars:
             self._bar = self._made(BAR, tables.short(job.id))
         bar = self._bar
         bar.total, bar.n = jobs.bar_counts(job)
-        bar.set_postfix_str(jobs.bar_note(answer), refresh=True)
+        bar.set_postfix_str(colours.shown(jobs.bar_note(answer), sys.stderr), refresh=True)
         lines = [f"  {why}" for why in jobs.holdups(answer)[:HOLDUPS_SHOWN]]
         lines += [f"  {line}" for line in job.progress.lines[:PROGRESS_SHOWN]] if job.progress is not None else []
         lines += agents.machine_lines(job, trace)[:MACHINES_SHOWN]

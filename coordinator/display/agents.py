@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muster.coordinator.api.status import AgentStatus, JobStatus
+from muster.coordinator.display import colours
 from muster.coordinator.submission.eta import Speed, Trace
 from muster.coordinator.submission.makespan import Payoff, payoffs_now
 from muster.jobs.common.units import counted, format_duration, format_size
@@ -70,7 +71,7 @@ def agents_table(agents: Sequence[AgentStatus], now: float) -> str:
     rows = [
         (
             short(agent.name, 16),
-            f"silent for {whole(agent.silent)}" if agent.silent else agent.state,
+            _state(agent),
             count(agent.cpus),
             "-" if agent.busy is None else f"{agent.busy:.0%}",
             "-" if agent.processor is None else f"{agent.processor:.1f}",
@@ -93,7 +94,13 @@ def agents_table(agents: Sequence[AgentStatus], now: float) -> str:
         lines += [f"{agent.name}: {limits}"] if (limits := limits_said(agent.kinds, no_code=agent.no_code)) else []
         lines += [f"{agent.name}: {moved}"] if (moved := _link_said(agent)) else []
         lines += [f"{agent.name}: takes nothing of {job}: {why}" for job, why in agent.ineligible.items()]
-    return "\n".join([*lines, *overlent_lines(agents)])
+    return colours.joined("\n", [*lines, *overlent_lines(agents)])
+
+
+def _state(agent: AgentStatus) -> str:
+    if agent.silent:
+        return colours.state(f"silent for {whole(agent.silent)}", "silent")
+    return colours.state(agent.state)
 
 
 def overlent_lines(agents: Sequence[AgentStatus]) -> list[str]:

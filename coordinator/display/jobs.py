@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from muster.coordinator.api.status import SUBMIT_AGAIN, FailureRecord, JobStatus, LayerStatus, Progress, Status, Tally
+from muster.coordinator.display import colours
 from muster.coordinator.display.agents import machines_table
 from muster.coordinator.display.tables import (
     NO_ETA,
@@ -34,9 +35,9 @@ LAYERS_SHOWN = 30
 def jobs_table(jobs: Sequence[JobStatus], now: float) -> str:
     if not jobs:
         return "no jobs; `coordinator submit job.yaml` starts one"
-    rows = [(short(job.id), job.kind, job.state, *job_row(job, now)) for job in jobs]
+    rows = [(short(job.id), job.kind, colours.state(job.state), *job_row(job, now)) for job in jobs]
     lines = [table(("JOB", "KIND", "STATE", "SHARDS", "DONE", "RATE", "TIME"), rows, "   rrr")]
-    return "\n".join(lines + [f"{job.id}: {line}" for job in jobs for line in remarks(job)])
+    return colours.joined("\n", lines + [f"{job.id}: {line}" for job in jobs for line in remarks(job)])
 
 
 class JobRow(NamedTuple):
@@ -113,9 +114,10 @@ def slow_lines(job: JobStatus) -> list[str]:
 
 def job_page(job: JobStatus, now: float) -> str:
     """All about one job."""
-    lines = [f"{job.id}: {job.kind}, {job.state}" + (f" ({job.why})" if job.why else ""), *job_lines(job, now)]
-    blocks = ["\n".join(lines), "" if job.progress else layers_table(job.layers), machines_table(job)]
-    return "\n\n".join(block for block in blocks if block)
+    why = f" ({job.why})" if job.why else ""
+    lines = [colours.joined("", [f"{job.id}: {job.kind}, ", colours.state(job.state), why]), *job_lines(job, now)]
+    blocks = [colours.joined("\n", lines), "" if job.progress else layers_table(job.layers), machines_table(job)]
+    return colours.joined("\n\n", (block for block in blocks if block))
 
 
 def job_lines(job: JobStatus, now: float) -> list[str]:
@@ -163,14 +165,20 @@ def layers_table(layers: Sequence[LayerStatus]) -> str:
     """Layers in the order of the source; of many, the unmerged ones."""
     shown = [layer for layer in layers if len(layers) <= LAYERS_SHOWN or layer.state != "merged"][:LAYERS_SHOWN]
     rows = [
-        (short(layer.name), layer.state, _shards(layer.tally), percent(layer.tally), *_open_counts(layer.tally))
+        (
+            short(layer.name),
+            colours.state(layer.state),
+            _shards(layer.tally),
+            percent(layer.tally),
+            *_open_counts(layer.tally),
+        )
         for layer in shown
     ]
     if not rows:
         return ""
     text = table(("LAYER", "STATE", "SHARDS", "DONE", "RUNNING", "GIVEN UP"), rows, "  rrrr")
     hidden = len(layers) - len(shown)
-    return f"{text}\n… and {counted(hidden, 'layer')} more; --json has all" if hidden else text
+    return colours.joined("\n", [text, *([f"… and {counted(hidden, 'layer')} more; --json has all"] if hidden else [])])
 
 
 def _open_counts(tally: Tally) -> tuple[str, str]:
@@ -214,11 +222,11 @@ def bar_counts(job: JobStatus) -> tuple[int, int]:
 def bar_note(answer: Status) -> str:
     """What stands behind a bar: rate, time passed and time left."""
     job, now = answer.jobs[0], answer.now
-    state = [job.state] if job.state != "running" else []
+    state = [colours.state(job.state)] if job.state != "running" else []
     if job.progress is not None:
-        return ", ".join([*state, *_in_short(job, job.progress), *_elapsed(job, now)])
+        return colours.joined(", ", [*state, *_in_short(job, job.progress), *_elapsed(job, now)])
     if state:
-        return job.state
+        return state[0]
     if job.totals.shards and job.totals.committed == job.totals.shards:
         return f"merging {job.layers_merged:,}/{job.layers_total:,}"
     parts = (_job_rate(job, now), *_elapsed(job, now), _time_left(job, now))

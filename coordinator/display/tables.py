@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from muster.coordinator.api.status import Tally
+from muster.coordinator.display.colours import joined
 from muster.coordinator.submission import eta as progress
 from muster.coordinator.submission.eta import Eta, Speed
 from muster.jobs.common.units import format_duration, format_size
@@ -23,15 +24,15 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], right: str = "")
     """Aligned columns. `right`: an `r` at each column that is aligned to the right, any other character elsewhere."""
     cells = [list(header), *(list(row) for row in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    return "\n".join(_line(row, widths, right) for row in cells)
+    return joined("\n", (_line(row, widths, right) for row in cells))
 
 
 def _line(row: Sequence[str], widths: Sequence[int], right: str) -> str:
-    parts = [
-        cell.rjust(width) if right[i : i + 1] == "r" else cell.ljust(width)
-        for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-    ]
-    return GAP.join(parts).rstrip()
+    parts = []
+    for i, (cell, width) in enumerate(zip(row, widths, strict=True)):
+        room = " " * (width - len(cell))
+        parts.append(joined("", (room, cell) if right[i : i + 1] == "r" else (cell, room)))
+    return joined(GAP, parts).rstrip()
 
 
 def short(name: str, width: int = NAME_WIDTH) -> str:

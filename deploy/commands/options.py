@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from muster.coordinator.commands.options import json_option, root_option, say, say_json
+from muster.coordinator.display.colours import state
 from muster.coordinator.display.tables import table
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
@@ -152,11 +153,17 @@ def finish(outcomes: Sequence[MachineOutcome], as_json: bool) -> int:
     if as_json:
         say_json({"machines": list(outcomes)})
     elif outcomes:
-        say(table(("MACHINE", "STATE", "WHAT"), [(one.machine, one.state, _short(one.said)) for one in outcomes]))
+        rows = [(one.machine, _coloured(one.state), _short(one.said)) for one in outcomes]
+        say(table(("MACHINE", "STATE", "WHAT"), rows))
     else:
         say("the inventory has no machines")
     sys.stdout.flush()
     return 1 if any(one.state == "failed" for one in outcomes) else 0
+
+
+def _coloured(outcome: str) -> str:
+    """As the states of a machine's agent are."""
+    return state(outcome, {"ok": "live", "changed": "running", "would change": "waiting"}.get(outcome))
 
 
 def _short(text: str, limit: int = 160) -> str:

@@ -8,6 +8,7 @@ import msgspec
 from muster.coordinator.api.requests import StatusAsk
 from muster.coordinator.api.status import Status
 from muster.coordinator.commands.options import say, say_json
+from muster.coordinator.display.colours import state
 from muster.coordinator.display.tables import table
 from muster.coordinator.farm_root import ask_daemon
 from muster.deploy import steps
@@ -102,12 +103,12 @@ def _kernels(rows: list[MachineStatus]) -> list[str]:
 
 def _row(found: MachineStatus) -> tuple[str, ...]:
     if not found.reached:
-        return found.machine, found.link, found.version or "-", "-", "-", found.error
+        return found.machine, state(found.link), found.version or "-", "-", "-", found.error
     drift = ", ".join(found.drift) or "-"
     more = f" ({found.error})" if found.error else ""
     return (
         found.machine,
-        found.link,
+        state(found.link),
         found.version or "-",
         found.service or "-",
         format_size(found.room) if found.room else "-",

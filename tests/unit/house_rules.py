@@ -89,6 +89,7 @@ RULES: dict[str, frozenset[str]] = {
         "coordinator.farm_root",
         "coordinator.commands.options",
         "coordinator.display.tables",
+        "coordinator.display.colours",
     },
     "deploy.cli": frozenset({"jobs.common", "deploy.commands"}),
     "deploy.__main__": frozenset({"deploy.cli", "muster.forget_current_folder"}),

@@ -151,7 +151,9 @@ class Ssh:
         at_terminal = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
         options = ["-o", "RequestTTY=force"] if at_terminal else []
         line = self._line(self._programs[0], self._rooted(args), options)
-        with _started(line, stdin=None if at_terminal or reads else subprocess.DEVNULL) as process:
+        plain = {"TERM": "dumb"} if os.environ.get("NO_COLOR") else {}  # which goes along with a terminal
+        stdin = None if at_terminal or reads else subprocess.DEVNULL
+        with _started(line, stdin=stdin, env={**os.environ, **plain}) as process:
             try:
                 status = process.wait()
             except KeyboardInterrupt:  # without a terminal there: ssh has had it too

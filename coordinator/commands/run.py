@@ -136,6 +136,7 @@ def _asked(options: dict[str, Any]) -> Wish:
 def _run_far(host: Host, asked: Wish) -> int:
     """Handed over to where the farm is, unless it names what is here."""
     from muster.coordinator.submission.run_items import are_files
+    from muster.jobs.user_code.command_template import local_files
 
     said = arguments.split(asked.words)
     read = [*asked.files, *(group.words[0] for group in said.groups if group.is_files)]
@@ -149,10 +150,10 @@ def _run_far(host: Host, asked: Wish) -> int:
     }
     if odd := next((option for option, value in named.items() if value), None):
         raise UsageError(f"{odd} is of this machine, and --at is not", "give items as words or on stdin, or ssh there")
-    for group in said.groups:
-        if not group.is_files and are_files(group.words):
-            wrong = f"{group.words[0]} is a file of this machine, and --at sends none"
-            raise UsageError(wrong, "copy the files to the server and run it there; `farm.map` sends arrays")
+    words = [group.words for group in said.groups if not group.is_files and are_files(group.words)]
+    for name, *_ in [*words, *([name] for _, name in local_files(said.command) if are_files([name]))]:
+        wrong = f"{name} is a file of this machine, and --at sends none"
+        raise UsageError(wrong, "copy the files to the server and run it there; `farm.map` sends arrays")
     is_given = said.groups or asked.array or asked.again
     return handed_over(host, reads=arguments.STDIN in read or not is_given, last=len(asked.words))
 

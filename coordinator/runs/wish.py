@@ -19,6 +19,7 @@ TABLES = (".csv", ".tsv", ".json")
 
 _OPTIONS = {  # by the field of the job that is made of it
     "params.run": "the command",
+    "code.include[0]": "the command",
     "params.out": "--return",
     "params.timeout": "--timeout",
     "params.capture": "--max-output",
@@ -28,7 +29,7 @@ _OPTIONS = {  # by the field of the job that is made of it
     "variables": "--env",
     "source.table": "--header",
 }
-_FIELD = re.compile(rf"(?:run:\d+: )?({'|'.join(map(re.escape, _OPTIONS))})\b")
+_FIELD = re.compile(rf"(?:run:\d+: )?({'|'.join(map(re.escape, _OPTIONS))})(?!\w)")
 
 # What an option is about: which items there are and what is run of each, how they are run, or what is shown of them.
 Of = Literal["items", "job", "shown"]

@@ -82,7 +82,7 @@ class RunItems:
         if self.params.run == EACH_A_COMMAND:
             return self.rows[number][0]
         values = self._values(number)
-        values[CODE], values[OUT] = "code", self.out(number) or ""
+        values[CODE], values[OUT] = ".", self.out(number) or ""
         return self._line.run.shown(values)
 
     def out(self, number: int) -> str | None:

@@ -36,6 +36,7 @@ from muster.jobs.kinds.command import CommandParams
 from muster.jobs.sources import items as lists
 from muster.jobs.sources.discover import stamp_of
 from muster.jobs.sources.items import FileItem, ListedItems
+from muster.jobs.user_code.code_pack import CodeBundle, collect, opened
 
 SHARDS = 20_000  # as many as an item each; of more items, some share one
 SHARDS_MOST = 100_000  # with those of items that are left out
@@ -108,7 +109,7 @@ def only(given: Planned, numbers: RangeSet) -> Planned:
 
 def again(root: Root, job: str, numbers: RangeSet, wish: Wish) -> Planned:
     """An earlier run once more, of which these items alone are run; the wish says what is otherwise. Files that are
-    left out may be gone by now."""
+    left out may be gone by now; the others, and those of the command, are taken as they are."""
     import yaml
 
     plan, source, lines, files = stored(root, job)
@@ -120,11 +121,21 @@ def again(root: Root, job: str, numbers: RangeSet, wish: Wish) -> Planned:
     items = ItemsAt()
     now = [_as_it_is(source.folder, file) if n in numbers else file for n, file in enumerate(files)]
     listed = lists.write_list(items.path, lines or now)
-    work = msgspec.structs.replace(plan.work, params=params, variables=fields["variables"])
+    code = _code_of(root, plan)
+    digest = code.digest if code is not None else None
+    work = msgspec.structs.replace(plan.work, params=params, variables=fields["variables"], code=digest)
     plan = msgspec.structs.replace(plan, work=work, at_once=fields["at_once"], after=())
     plan = _restricted(plan, msgspec.structs.replace(source, digest=listed.digest), listed, numbers)
     document = {**yaml.safe_load(root.job(job).job_file.read_bytes()), "params": params, **fields}
-    return Planned(plan, _job_text(document).encode(), None, Path(plan.base), items)
+    return Planned(plan, _job_text(document).encode(), code, Path(plan.base), items)
+
+
+def _code_of(root: Root, plan: Plan) -> CodeBundle | None:
+    """The files that its command names, as they are now."""
+    if plan.work.code is None:
+        return None
+    before = opened(root.pack(plan.work.code).read_bytes())
+    return collect("", list(before.files), Path(plan.base))
 
 
 def _restricted(plan: Plan, source: ItemsSource, listed: ListedItems, numbers: RangeSet) -> Plan:

@@ -17,6 +17,8 @@ from muster.coordinator.runs.wish import OUTPUT_LIMIT, Wish
 from muster.coordinator.submission.run_items import RunItems, are_files
 from muster.jobs.common.errors import SourceError, UsageError
 from muster.jobs.sources.discover import stamp_of
+from muster.jobs.sources.items import is_path
+from muster.jobs.user_code.command_template import CODE, local_files
 
 BLOCK_BYTES = 1 << 20
 RECORD_LIMIT = 64 << 20  # bytes
@@ -55,8 +57,9 @@ def read(wish: Wish) -> Work:
         plain = [row[0].removeprefix("./") for row in rows]
         if are_files(plain):
             columns, rows = (), [(name,) for name in plain]
+    command, files = (said.command, []) if folder is not None else _with_files(said.command)
     params: dict[str, Any] = {
-        "run": arguments.template(said.command, columns) if said.command else arguments.EACH_A_COMMAND,
+        "run": arguments.template(command, columns) if command else arguments.EACH_A_COMMAND,
         "capture": OUTPUT_LIMIT,
     }
     returned = wish.returned if wish.returned is not None else said.returned
@@ -64,7 +67,16 @@ def read(wish: Wish) -> Work:
         params["out"] = arguments.placed(returned, columns)
     if folder is not None:
         params["workdir"] = os.path.abspath(folder)  # noqa: PTH100 - links stay as they are
-    return Work(columns, rows, {**params, **params_of(wish)}, {"at_once": at_once, **fields_of(wish)}, joined.left_out)
+    more = {"at_once": at_once, "code": {"include": files} if files else None, **fields_of(wish)}
+    return Work(columns, rows, {**params, **params_of(wish)}, more, joined.left_out)
+
+
+def _with_files(command: str) -> tuple[str, list[str]]:
+    """The command, with files of the current folder where they will be on a machine; and their names."""
+    found = [(at, name) for at, name in local_files(command) if is_path(name) and Path(name).is_file()]
+    for at, name in reversed(found):
+        command = f"{command[:at]}{{{CODE}}}/{name}{command[at + len('./') + len(name) :]}"
+    return command, list(dict.fromkeys(name for _, name in found))
 
 
 def params_of(wish: Wish) -> dict[str, Any]:

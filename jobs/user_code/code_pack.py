@@ -32,6 +32,7 @@ BYTES_LIMIT = 64 << 20  # of all files together
 FILES_LIMIT = 10_000
 NAME_LIMIT = 512
 PACK_LIMIT = BYTES_LIMIT + FILES_LIMIT * (NAME_LIMIT + 16)  # bytes of a pack
+_PROGRAMS = (b"#!", b"\x7fELF")  # that a file begins with which says how it is run: it may be
 _NO_COMPILED = (".pyc", ".pyo")
 
 
@@ -322,6 +323,8 @@ def _is_same(path: str, content: bytes) -> bool:
         info = os.lstat(path)
         if not stat.S_ISREG(info.st_mode) or info.st_size != len(content):
             return False
+        if content.startswith(_PROGRAMS) and not info.st_mode & stat.S_IXUSR:
+            return False
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123
             return file.read() == content
     except OSError:
@@ -334,6 +337,8 @@ def _write_all(folder: Path, bundle: CodeBundle) -> None:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
+        if content.startswith(_PROGRAMS):
+            path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
 def _move_in(tmp: Path, folder: Path, bundle: CodeBundle) -> None:

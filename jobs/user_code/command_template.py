@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from muster.jobs.common.errors import JobFileError
@@ -25,6 +25,7 @@ PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./ -]*", re.ASCII)
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _WHOLE = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_ -]*")
+_LOCAL = re.compile(r"\./([A-Za-z0-9_@%+=:,./-]+)(?=[\s;&|()<>]|$)", re.ASCII)
 # Words that only a shell knows, or knows better than the program of the same name
 _SHELL_WORDS = frozenset(
     re.split(
@@ -143,6 +144,16 @@ def parse_command(text: str, columns: Iterable[str], path: str) -> Template:
         end = i = match.end()
     pieces.append(Piece(text[end:], False))
     return _made(pieces)
+
+
+def local_files(text: str) -> Iterator[tuple[int, str]]:
+    """The words of a command line that say `./NAME`, but for what it writes to: where each begins, and the name."""
+    reader, i = ShellText(text), 0
+    while i < len(text):
+        match = _LOCAL.match(text, i) if reader.starts_word and reader.place == "plain" else None
+        if match is not None and not text[:i].rstrip().endswith(">"):
+            yield i, match[1]
+        i = reader.step(i)
 
 
 def _is_meant(name: str, known: set[str], place: Place, path: str) -> bool:

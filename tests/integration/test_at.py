@@ -165,7 +165,13 @@ def test_a_run_has_its_items_from_here_and_no_file_of_here(laptop: Laptop, job: 
     done = laptop.muster("run", "-k", "--after", job, "echo {}", given="1\n2\n")
     assert (done.returncode, done.stdout) == (0, "1\n2\n"), done.stderr
     (laptop.folder / "list").write_text("1\n")
-    for words in (["-a", "list", "echo"], ["echo", "::::", "list"], ["cat", ":::", "list"], ["--joblog", "l", "true"]):
+    for words in (
+        ["-a", "list", "echo"],
+        ["echo", "::::", "list"],
+        ["cat", ":::", "list"],
+        ["--joblog", "l", "true"],
+        ["cat ./list", ":::", "a"],
+    ):
         refused = laptop.muster("run", *words)
         assert refused.returncode == UsageError.exit_code and "of this machine" in refused.stderr
     assert not (laptop.folder / "l").exists()

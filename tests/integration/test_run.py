@@ -260,6 +260,21 @@ def test_what_ended_well_is_known_by_its_content_wherever_it_stands(farm: FarmHa
     assert run(farm, folder, *name, "--retry-failed").returncode == 0 and not ran.exists()
 
 
+def test_a_program_of_the_current_folder_goes_along(farm: FarmHarness, folder: Path) -> None:
+    (folder / "simulate").write_text('#!/bin/sh\necho "$@"; cat < "${0%/*}/lib/seed"; exit 3\n')
+    (folder / "lib").mkdir()
+    (folder / "lib" / "seed").write_text("7\n")
+    name = ["--name", "program", "-k", "--joblog", "log"]
+    done = run(farm, folder, *name, "./simulate", "--seed", "{}", "< ./lib/seed", given="1\n2\n")
+    assert (done.returncode, done.stdout) == (11, "--seed 1\n7\n--seed 2\n7\n"), done.stderr
+    assert (folder / "log").read_text().splitlines()[1].endswith("\t./simulate --seed 1 < ./lib/seed")
+    (folder / "simulate").write_text("#!/bin/sh\necho mended\n")
+    assert run(farm, folder, *name, "--retry-failed").stdout == "mended\nmended\n"
+    (folder / "simulate").unlink()
+    missing = run(farm, folder, *name, "./simulate", given="1\n")
+    assert missing.returncode == 11 and "./simulate: No such file" in missing.stderr
+
+
 def test_what_is_left_of_a_run_keeps_its_numbers(farm: FarmHarness, folder: Path) -> None:
     name = ["--name", "numbered", "-k", "--tag", "--results", "kept", "--joblog", "log"]
     work = f"echo {{#}} $MUSTER_ITEM; echo {{}} > {{out}}; test {{}} != b -a {{}} != d -o -e {folder}/mended"

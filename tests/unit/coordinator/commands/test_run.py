@@ -64,6 +64,18 @@ def test_a_dry_run_prints_the_commands_and_asks_nobody(capsys: pytest.CaptureFix
     assert dry(capsys, "gzip < {} > {out}", "--return", "{}.gz", ":::", "a") == "gzip < a > a.gz\n"
 
 
+def test_a_file_that_a_command_names_here_is_shown_as_it_is_typed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "sim").touch()
+    line = "./sim {} -f ./sim; ./none >./sim; echo './sim'"
+    assert dry(capsys, line, ":::", "a") == line.replace("{}", "a") + "\n"
+    work = run_sources.read(Wish(words=(line, ":::", "a")))
+    assert work.params["run"] == "{code}/sim {1} -f {code}/sim; ./none >./sim; echo './sim'"
+    assert work.more["code"] == {"include": ["sim"]}
+    assert run_sources.read(Wish(words=(line, ":::", "a"), local=True)).more["code"] is None
+
+
 def test_the_commands_own_options_are_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert dry(capsys, "ls", "-l", "--json", "--no-such", ":::", "a") == "ls -l --json --no-such a\n"
 

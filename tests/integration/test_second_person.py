@@ -59,7 +59,7 @@ def theirs(farm: FarmHarness) -> str:
 def config(farm: FarmHarness, server: Sshd, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of her ssh."""
     key = sshd.make_key(tmp_path_factory.mktemp("ann") / "key")
-    server.authorize(key, f'restrict,command="coordinator connect --root {farm.root.path} --submit-as ann"')
+    server.authorize(key, f'restrict,command="{farm.root.path}/connect --submit-as ann"')
     return server.ssh_config(key=key, name="ann")
 
 

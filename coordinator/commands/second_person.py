@@ -15,7 +15,7 @@ from muster import VERSION
 from muster.coordinator.connect import forced_command
 from muster.coordinator.farm_root import ask_daemon, people
 from muster.coordinator.farm_root.paths import Root, find
-from muster.jobs.common.errors import RefusedError, UsageError
+from muster.jobs.common.errors import NotFoundError, RefusedError, UsageError
 from muster.jobs.common.names import ALL_JOBS
 from muster.jobs.common.program import exit_code, invoke
 
@@ -60,14 +60,17 @@ def run(root: Root, person: str, original: str | None) -> int:
 def _done(root: Root, person: str, name: str, options: list[str], named: list[str]) -> int:
     if name == "uploads":
         return _say_uploads(root, person)
-    if name == "status" and not named and not people.jobs_of(root, person):
+    meant = _meant(root, person, name, named)
+    if name == "status" and not meant:
         return _say_no_jobs(root, "--json" in options)
-    return _call(root, [name, "--root", str(root.path), *options, "--", *_meant(root, person, name, named)])
+    if not meant and name != "submit":  # without one, commands mean jobs of others
+        raise NotFoundError("you have no job here", "`muster submit job.yaml --at …` starts one")
+    return _call(root, [name, "--root", str(root.path), *options, "--", *meant])
 
 
 def _read(root: Root, person: str, name: str, words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Options, with the full ids of jobs, and other words; a RefusedError for an option that is not in the table."""
-    options = ["--owner", person] if name == "submit" else []
+    options = ["--owner", person] if name in ("submit", "upload") else []
     named: list[str] = []
     rest = list(words)
     while rest:
@@ -110,8 +113,6 @@ def _meant(root: Root, person: str, name: str, named: Sequence[str]) -> list[str
     if name == "submit":
         return []
     if name == "upload":
-        for digest in named:
-            people.claim(root, person, digest)
         return list(named)
     if name == "logs" and named:
         job, slash, shard = named[0].partition("/")

@@ -1,6 +1,7 @@
 """Whose jobs and uploads are whose, where several people submit to a farm. Decides nothing of what they may run.
 
-A job's plan says whose it is. Of an upload ROOT/people/NAME/DIGEST says that NAME sent it: two may send the same.
+A job's plan says whose it is. Of an upload ROOT/people/NAME/DIGEST says that NAME sent all of it, and DIGEST.part is on
+its way: two may send the same.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import msgspec
 
 from muster.coordinator.farm_root import uploads
 from muster.coordinator.farm_root.paths import JobFolder, Root
-from muster.coordinator.farm_root.uploads import Upload
+from muster.coordinator.farm_root.uploads import Read, Upload
 from muster.jobs.common.errors import NotFoundError, RefusedError, SourceError
 from muster.jobs.common.names import LAST_JOB, is_job, is_plain, split_job_id
 
@@ -70,24 +71,28 @@ def named(person: str, job: str) -> str:
     return f"{person}-{job}"
 
 
-def claim(root: Root, person: str, digest: str) -> None:
-    """Note that the person sends it."""
-    path = root.people / person / uploads.path_of(root, digest).stem
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.touch(mode=0o600)
+def receive(root: Root, person: str, digest: str, nbytes: int, start: int, read: Read) -> Upload:
+    """Take an array of this person in, and note whose it is. Only who sends all of it has it: with the digest of
+    another's alone they would compute with it."""
+    folder = root.people / checked(person)
+    made = uploads.receive(root, digest, nbytes, start, read, apart=folder)
+    (folder / digest).touch(mode=0o600)
+    return made
 
 
 def uploads_of(root: Root, person: str) -> list[Upload]:
     """Those that the person sent, as far as they are here. What is gone from here is forgotten."""
-    there = {one.digest: one for one in uploads.listed(root)}
-    found = []
-    with suppress(FileNotFoundError):
-        for path in sorted((root.people / person).iterdir()):
-            if path.name in there:
-                found.append(there[path.name])
-            else:
-                path.unlink(missing_ok=True)
-    return found
+    there = {one.digest: one for one in uploads.listed(root) if one.complete}
+    found: dict[str, Upload] = {}
+    for path in sorted((root.people / person).glob("*")):
+        if path.suffix != uploads.PARTIAL and path.name in there:
+            found[path.name] = there[path.name]
+        elif path.suffix != uploads.PARTIAL:
+            path.unlink(missing_ok=True)
+        elif path.stem not in found:
+            with suppress(FileNotFoundError):  # whole meanwhile
+                found[path.stem] = Upload(path.stem, path.stat().st_size, False)
+    return list(found.values())
 
 
 def check_sent(root: Root, person: str, digests: list[str]) -> None:

@@ -68,23 +68,26 @@ def check_room(nbytes: int, room: int) -> None:
         )
 
 
-def receive(root: Root, digest: str, nbytes: int, start: int, read: Read) -> Upload:
+def receive(root: Root, digest: str, nbytes: int, start: int, read: Read, apart: Path | None = None) -> Upload:
     """Take bytes `start` and on of a file of `nbytes` in; what came is kept even if the rest does not.
 
-    Two may send the same array at once: the second waits for the first.
+    Two may send the same array at once: the second waits for the first. `apart`: the folder of somebody who has to send
+    all of it, whatever others sent of it.
     """
     final = path_of(root, digest)
     if not 0 < nbytes <= BYTES_LIMIT:
         raise UsageError(f"an upload of {nbytes} bytes", f"1 to {BYTES_LIMIT} bytes can be one")
     root.uploads.mkdir(mode=0o700, exist_ok=True)
-    part = final.with_suffix(PARTIAL)
+    part = (apart or root.uploads) / f"{digest}{PARTIAL}"
+    part.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with naming_space(part), _owned(part) as fd:
-        if not final.exists():
+        if apart is not None or not final.exists():
             _append(fd, part, nbytes, start, read)
             if hashing.of_file(fd) != digest:
                 part.unlink()
                 raise DamagedError(f"what came is not {digest}", "send the array again, and do not change it meanwhile")
-            publish(part, final)
+            if not final.exists():  # one that is there is never touched
+                publish(part, final)
         part.unlink(missing_ok=True)
     return Upload(digest, final.stat().st_size, True)
 
@@ -152,8 +155,9 @@ def discard(root: Root, digests: Collection[str], folder: Path) -> None:
 
 def sweep(root: Root, needed: Collection[str]) -> None:
     """Delete what no job needs and came longer than a day ago: its client went away before it submitted."""
-    for path in _files(root):
-        if path.stem not in needed and _age(path) > KEPT_SECONDS:
+    begun = [path for path in root.people.glob(f"*/*{PARTIAL}") if is_digest(path.stem)]
+    for path in [*(path for path in _files(root) if path.stem not in needed), *begun]:
+        if _age(path) > KEPT_SECONDS:
             path.unlink(missing_ok=True)
 
 

@@ -106,14 +106,16 @@ def _planned(root: Root, parcel: ClientJob, folder: Path, old: str | None, owner
 
     before = foreign_job.check(root, owner, parcel) if owner else ()
     code = opened(parcel.code) if parcel.code is not None else None
-    made = plan_in(folder, parcel.job, code, EarlierJobs(root, old))
+    made = plan_in(folder, parcel.job, code, EarlierJobs(root, old), may_try=not owner)
     return replace(made, plan=foreign_job.owned(made.plan, owner, before)) if owner else made
 
 
-def plan_in(folder: Path, text: str, code: CodeBundle | None, precedents: Precedents | None = None) -> Planned:
-    """The plan of a job file's text, whose paths start at `folder`."""
+def plan_in(
+    folder: Path, text: str, code: CodeBundle | None, precedents: Precedents | None = None, may_try: bool = True
+) -> Planned:
+    """The plan of a job file's text, whose paths start at `folder`; `may_try` as `make_plan` has it."""
     items = ItemsAt()
-    plan = make_plan(parse_job(text, "job"), folder, code, items.path, precedents=precedents)
+    plan = make_plan(parse_job(text, "job"), folder, code, items.path, precedents=precedents, may_try=may_try)
     return Planned(plan, text.encode(), code, folder, items)
 
 

@@ -105,6 +105,7 @@ class Site:
     python: str | None  # the job's `env`
     entry: str | None = None  # of the user's code, which lies below `base`
     moved: Mapping[str, Path] = field(default_factory=dict)  # files named in the job file that are elsewhere by now
+    may_try: bool = True  # whether the submitter's model may be run here; not on a server that is another's
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def prepare(params: InferParams, site: Site) -> Prepared[InferParams]:
         return Prepared(_prepared_network(params, network), params.model, row_seconds=network.row_seconds)
     needs = NEEDS.get(form, ()) if site.python is None else ()
     params = msgspec.structs.replace(params, batch=_batch(params, _widest_row(site)))
-    return Prepared(_tried(params, path, form, site), params.model, needs)
+    return Prepared(_tried(params, path, form, site) if site.may_try else params, params.model, needs)
 
 
 def _prepared_code(params: InferParams, site: Site) -> Prepared[InferParams]:

@@ -56,11 +56,13 @@ def make_plan(
     listed_at: Path | None = None,
     moved: Mapping[str, Path] | None = None,
     precedents: Precedents | None = None,
+    may_try: bool = True,
 ) -> Plan:
     """The plan of a checked job file whose folder is `base`. Opens every input's header, reads no data.
 
     `listed_at`: where the list of items is written, where there are some; it belongs to the plan. `moved`: files that
-    the job file names and that are elsewhere by now. `precedents`: what is known of earlier jobs.
+    the job file names and that are elsewhere by now. `precedents`: what is known of earlier jobs. `may_try`: whether a
+    model may be run here to see what comes out.
     """
     precedents = precedents or Precedents()
     kind = registry.load(job.kind)
@@ -72,7 +74,7 @@ def make_plan(
     given = job
     shapes = dict.fromkeys(Shape(one.source.shape[1:], one.source.dtype) for one in found or ())
     entry = job.code.entry if job.code else None
-    site = Site(base, tuple(shapes), job.resources.cpus, job.code is not None, job.env, entry, moved or {})
+    site = Site(base, tuple(shapes), job.resources.cpus, job.code is not None, job.env, entry, moved or {}, may_try)
     job, prepared = _prepared(job, kind, site)
     work = _work_of(job, kind, code, prepared, site)
     cut = ""

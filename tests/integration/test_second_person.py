@@ -4,7 +4,10 @@ refused before anything is asked is in tests/unit/coordinator/connect/test_force
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,16 +15,17 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import xxhash
 import yaml
 
 from muster.coordinator.client import Farm
 from muster.coordinator.submission import client_job
 from muster.coordinator.submission.client_job import ClientJob
-from muster.jobs.common.errors import JobFileError, MusterError, NotFoundError, RefusedError, SourceError
+from muster.jobs.common.errors import JobFileError, NotFoundError, RefusedError, SourceError
 from muster.jobs.common.ssh import quote
 from tests.integration.test_at import Laptop
 from tests.integration.test_dependencies import SEARCH
-from tests.support import sshd
+from tests.support import networks, sshd
 from tests.support.farm import Array, FarmHarness, arrays, running
 from tests.support.sshd import HOST, Sshd
 
@@ -48,6 +52,22 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FarmHarness]:
 
 
 @pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder on the server's PATH, with a program that says that it ran."""
+    folder = tmp_path_factory.mktemp("programs")
+    (folder / "proof").write_text(f'#!/bin/sh\necho "$@" >{folder}/ran\n')
+    (folder / "proof").chmod(0o755)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    path = f"{programs}:{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
+    with sshd.running(tmp_path_factory.mktemp("sshd"), path=path) as daemon:
+        yield daemon
+
+
+@pytest.fixture(scope="module")
 def theirs(farm: FarmHarness) -> str:
     """A job of who has the farm, with a result."""
     made = farm.submit(arrays(), name="secret")
@@ -55,12 +75,17 @@ def theirs(farm: FarmHarness) -> str:
     return made
 
 
+def key_of(person: str, farm: FarmHarness, server: Sshd, folder: Path) -> Path:
+    """The configuration of this person's ssh."""
+    key = sshd.make_key(folder / "key")
+    server.authorize(key, f'restrict,command="{farm.root.path}/connect --submit-as {person}"')
+    return server.ssh_config(key=key, name=person)
+
+
 @pytest.fixture(scope="module")
 def config(farm: FarmHarness, server: Sshd, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of her ssh."""
-    key = sshd.make_key(tmp_path_factory.mktemp("ann") / "key")
-    server.authorize(key, f'restrict,command="{farm.root.path}/connect --submit-as ann"')
-    return server.ssh_config(key=key, name="ann")
+    return key_of("ann", farm, server, tmp_path_factory.mktemp("ann"))
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +168,16 @@ def test_what_is_anothers_is_not_there(words: str, config: Path, hers: str, thei
     assert done.returncode in (NotFoundError.exit_code, 2) and not done.stdout, done
 
 
+def test_who_has_no_job_sees_none(theirs: str, hers: str, farm: FarmHarness, server: Sshd, tmp_path: Path) -> None:
+    config = key_of("bea", farm, server, tmp_path)
+    for name in ("status", "watch", "wait", "logs", "report", "result", "fetch", "stream"):
+        for named in ("", " all", " last"):
+            done = asked(config, f"coordinator {name}{named}")
+            assert b"secret" not in done.stdout + done.stderr and b"ann-" not in done.stdout + done.stderr, done
+            is_empty = name == "status" and named != " last"
+            assert done.returncode in ((0,) if is_empty else (2, NotFoundError.exit_code)), (name, named, done)
+
+
 def test_it_is_logged(config: Path, farm: FarmHarness) -> None:
     asked(config, "coordinator stop")
     assert (
@@ -179,13 +214,26 @@ def test_her_jobs_name_nothing_of_the_server(
     assert said in done.stderr and len(farm.jobs()) == known
 
 
-@pytest.mark.parametrize("switch", ["trust_pickle", "trust_torchscript"])
-def test_her_models_do_not_act_on_the_server(switch: str, ann: Farm, tmp_path: Path) -> None:
-    (tmp_path / "model.pkl").write_bytes(b"cos\nsystem\n(S'touch /tmp/hers'\ntR.")
-    params = {"model": str(tmp_path / "model.pkl"), switch: True}
-    with pytest.raises(MusterError) as refused:
-        ann.submit(kind="infer", name="acts", source=np.zeros((2, 2), "f4"), params=params, progress=False)
-    assert isinstance(refused.value, (RefusedError, JobFileError)) and not Path("/tmp/hers").exists()
+@pytest.mark.parametrize(
+    ("name", "params", "said"),
+    [
+        ("m.pkl", {"trust_pickle": True}, "params.trust_pickle: "),
+        ("m.pt", {"trust_torchscript": True}, "params.trust_torchscript: "),
+        ("m.skops", {"trusted": ["os.system"]}, "params.trusted: "),
+        ("m.pkl", {}, "a pickle, and opening one runs"),
+        ("/tmp/m.onnx", {}, "params.model: "),
+    ],
+)
+def test_her_models_do_not_act_on_the_server(
+    name: str, params: dict[str, Any], said: str, ann: Farm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_bytes(b"\x80\x04cos\nsystem\n(S'touch /tmp/hers'\ntR.")
+    with pytest.raises((RefusedError, JobFileError), match=re.escape(said)):
+        ann.submit(
+            kind="infer", name="acts", source=np.zeros((2, 2), "f4"), params={"model": name, **params}, progress=False
+        )
+    assert not Path("/tmp/hers").exists()
 
 
 def test_a_table_is_written_nowhere_else(config: Path) -> None:
@@ -209,6 +257,51 @@ def test_an_array_of_anothers_is_no_input_of_hers(ann: Farm, config: Path, farm:
     done = asked(config, "coordinator submit --parcel --json", client_job.encode(sent))
     assert done.returncode == SourceError.exit_code and b"is not here" in done.stderr
     assert all(one.digest != digest for one in ann.uploads())
+
+
+def test_who_knows_the_digest_of_anothers_array_does_not_have_it(
+    config: Path, hers: str, farm: FarmHarness, tmp_path: Path
+) -> None:
+    rows = np.random.default_rng(2).normal(size=(4, 2)).astype("f4")
+    np.save(tmp_path / "x.npy", rows)
+    raw = (tmp_path / "x.npy").read_bytes()
+    digest, size = xxhash.xxh3_128_hexdigest(raw), len(raw)
+    whole = farm.root.uploads / f"{digest}.npy"
+    begun = whole.with_suffix(".part")
+
+    def upload(given: bytes, start: int = 0) -> subprocess.CompletedProcess[bytes]:
+        return asked(config, f"coordinator upload {digest} --size {size} --from {start}", given)
+
+    def is_hers() -> bool:
+        return any(one["complete"] for one in listed() if one["digest"] == digest)
+
+    def listed() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(asked(config, "coordinator uploads --json").stdout)["uploads"]
+        return found
+
+    begun.write_bytes(raw[:-1])  # of somebody else, whose last byte is easily guessed
+    assert upload(raw[-1:], size - 1).returncode != 0 and not is_hers()
+    begun.rename(whole)
+    whole.write_bytes(raw)
+    stamp = whole.stat()
+    for given, start in ((b"", 0), (b"", size), (b"x" * size, 0)):
+        assert upload(given, start).returncode != 0 and not is_hers()
+    assert upload(raw[:7]).returncode != 0 and [one["bytes"] for one in listed() if one["digest"] == digest] == [7]
+    assert upload(raw[7:], 7).returncode == 0 and is_hers()
+    assert whole.stat() == stamp and not list(farm.root.people.glob("*/*.part"))
+
+
+def test_no_program_of_the_server_opens_her_model(
+    ann: Farm, hers: str, farm: FarmHarness, programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    networks.save_onnx(tmp_path / "model.onnx", networks.weights(sizes=(2, 3)))
+    monkeypatch.chdir(tmp_path)
+    params = {"model": "model.onnx"}
+    job = ann.submit(
+        kind="infer", name="opened", source=np.zeros((2, 2), "f4"), params=params, env="proof", progress=False
+    )
+    assert farm.coordinator("cancel", job.id).returncode == 0
+    assert not (programs / "ran").exists()
 
 
 def test_a_parcel_that_is_none_is_refused(config: Path, hers: str) -> None:

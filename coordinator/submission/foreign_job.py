@@ -12,6 +12,7 @@ from muster.coordinator.farm_root import people
 from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.submission.client_job import ARRAYS, ClientJob
 from muster.jobs.common.errors import RefusedError
+from muster.jobs.common.names import NAME_LIMIT, is_plain
 from muster.jobs.contract.plan import Plan
 from muster.jobs.job_file.read import JobFile, parse_job
 from muster.jobs.kinds import registry
@@ -24,6 +25,10 @@ _HINT = "ask who runs the farm to submit it"
 def check(root: Root, person: str, sent: ClientJob) -> tuple[str, ...]:
     """The full ids of the jobs that it starts after; a RefusedError for what it may not ask."""
     job = parse_job(sent.job, "job")
+    if not is_plain(called := people.named(person, job.name)):
+        raise RefusedError(
+            f"name: {called[:80]}, as it is called here, is too long", f"{NAME_LIMIT} characters at most"
+        )
     if job.kind not in KINDS:
         raise _refused("kind", f"of {job.kind} jobs files of the server are read")
     if job.notify is not None:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ from muster.coordinator.api.status import Explained
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.protocol import control, transfer, values
 from muster.coordinator.protocol.frames import FRAME_LIMIT, HEAD, MAGIC, frame
+from muster.coordinator.submission.submit import plan_file, submission
+from muster.jobs.common.errors import RefusedError
 from muster.jobs.common.hashing import of_bytes
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.parts.part_file import encode_index, read_index
@@ -554,6 +557,15 @@ def test_what_a_killed_submitter_left_is_swept_and_a_live_ones_is_not(brisk: Far
     agent = brisk.agent()
     agent.work(lambda: brisk.status(job).state == "complete")
     assert not list(brisk.root.tmp.glob("submit-*"))
+
+
+def test_a_job_whose_name_nobody_could_read_is_not_taken(brisk: FarmHarness) -> None:
+    planned = plan_file(brisk.job_file(arrays(), ROWS))
+    for name in ("x" * 65, "../jobs", ""):
+        named = replace(planned, plan=msgspec.structs.replace(planned.plan, name=name))
+        with submission(brisk.root, named) as folder, pytest.raises(RefusedError, match="cannot name a job"):
+            brisk.ask(Submit(folder), Submitted)
+    assert brisk.jobs() == [] and not list(brisk.root.jobs.iterdir())
 
 
 # --- shards that take too long ------------------------------------------------------------------------------

@@ -194,6 +194,7 @@ def parcel(table: tuple[str, bytes] | None = TABLE, **fields: Any) -> bytes:
     ("fields", "said"),
     [
         ({"notify": {"command": "touch /tmp/hers"}}, b"notify: "),
+        ({"name": "x" * 61}, b"as it is called here, is too long"),
         ({"source": {"table": "/etc/passwd"}}, b"source: "),
         ({"source": {"table": "~/t.csv"}}, b"source: "),
         ({"source": {"files": "/etc/*"}}, b"source: "),

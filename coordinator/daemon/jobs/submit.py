@@ -18,6 +18,7 @@ from muster.coordinator.scheduler import events as e
 from muster.jobs.common.durable import fsync_folder
 from muster.jobs.common.errors import RefusedError
 from muster.jobs.common.hashing import of_bytes
+from muster.jobs.common.names import is_plain
 from muster.jobs.contract.plan import ITEMS_LIST, ItemsSource, Layer, Plan, decode_plan, total_shards
 from muster.jobs.contract.states import JobState
 
@@ -31,6 +32,8 @@ async def submit(engine: Engine, asked: a.Submit) -> a.Submitted:
         origin = engine.job(asked.origin).id if asked.origin else None
         source = engine.root.tmp / asked.folder
         plan, digest = _submitted_plan(source / "plan.msgpack")
+        if not is_plain(plan.name):  # ids are made of it, and nobody could read a list with such a one
+            raise RefusedError(f"{plan.name[:80]!r} cannot name a job", "use 1 to 64 letters, digits, `_` and `-`")
         if len({layer.digest for layer in plan.layers}) != len(plan.layers):
             raise RefusedError("two layers of the plan are the same", "plan it again")
         if lists_of(plan) and not (source / ITEMS_LIST).is_file():

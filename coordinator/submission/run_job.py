@@ -40,6 +40,8 @@ from muster.jobs.user_code.code_pack import CodeBundle, collect, opened
 
 SHARDS = 20_000  # as many as an item each; of more items, some share one
 SHARDS_MOST = 100_000  # with those of items that are left out
+# An item's output is at a terminal within a second of its end: an agent lets it wait so long for others, then for its
+# own next look at the time; what is left is for the way and the commit, of which whoever prints is told at once.
 FLUSH_SECONDS = 0.5
 TABLE, NAMES = "items.csv", "items.names"
 

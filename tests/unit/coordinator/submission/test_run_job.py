@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.agent.core.state_machine import TICK_BUSY_SECONDS, TICK_IDLE_SECONDS
 from muster.coordinator.runs.wish import Wish
 from muster.coordinator.submission import run_job, run_sources
 from muster.coordinator.submission.submit import Planned
@@ -45,6 +46,14 @@ def test_only_the_items_that_are_left_are_run_and_under_their_numbers(
     assert (layer.only is None) == (len(left) == COUNT)
     assert layer.total_in_bytes == sum(layer.window(shard).nbytes for shard in layer.numbers)
     assert (layer.digest == planned.plan.layers[0].digest) == (layer.source == planned.plan.layers[0].source)
+
+
+def test_what_is_waited_for_on_purpose_leaves_the_way_a_quarter_of_the_second_that_is_promised(
+    planned: Planned,
+) -> None:
+    flush = planned.plan.work.flush
+    assert flush is not None and flush + max(TICK_BUSY_SECONDS, TICK_IDLE_SECONDS) <= 0.75
+    assert "within a second" in (Path(__file__).parents[4] / "docs" / "run.md").read_text()
 
 
 def test_a_list_is_read_as_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

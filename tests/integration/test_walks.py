@@ -30,6 +30,7 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FarmHarness]:
 @pytest.mark.parametrize("page", [README, *sorted(EXAMPLES.glob("*.md"))], ids=lambda page: page.stem)
 def test_a_walk_goes_as_its_page_says(page: Path, farm: FarmHarness, tmp_path: Path) -> None:
     printed = ""
+    in_text = re.findall(r"`(muster run [^`]+)`", page.read_text())
     for block in _BLOCK.finditer(page.read_text()):
         if block["name"]:
             (tmp_path / block["name"]).write_text(block["text"])
@@ -38,6 +39,8 @@ def test_a_walk_goes_as_its_page_says(page: Path, farm: FarmHarness, tmp_path: P
         elif block["language"] == "text":
             for line in block["text"].splitlines():
                 assert line in printed, f"{line!r} is not in:\n{printed}"
+    for line in in_text if page == README else ():
+        assert walk(line, farm, tmp_path) == "2\n", "of work.py"
 
 
 def walk(commands: str, farm: FarmHarness, folder: Path) -> str:

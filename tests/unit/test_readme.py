@@ -25,6 +25,7 @@ def test_it_is_short_and_in_its_order() -> None:
     places = [README.index(part) for part in ORDER]
     assert places == sorted(places)
     assert README.index("one Unix account") < README.index("## Two minutes")
+    assert README.index("(docs/run.md)") < README.index("`muster run ") < README.index("## Add a machine")
 
 
 def test_the_pythons_and_the_system_are_those_of_the_package() -> None:

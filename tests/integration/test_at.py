@@ -164,6 +164,8 @@ def test_a_run_has_its_items_from_here_and_no_file_of_here(laptop: Laptop, job: 
     assert (done.returncode, done.stdout) == (0, "--at a\n--at b\n"), done.stderr
     done = laptop.muster("run", "-k", "--after", job, "echo {}", given="1\n2\n")
     assert (done.returncode, done.stdout) == (0, "1\n2\n"), done.stderr
+    laptop.env["MUSTER_RUN_JOBS"] = "1"  # of runs that begin
+    assert laptop.muster("run", "-k", "--attach", "run").stdout == "1\n2\n"
     (laptop.folder / "list").write_text("1\n")
     for words in (
         ["-a", "list", "echo"],

@@ -302,6 +302,9 @@ def test_what_is_left_of_a_run_keeps_its_numbers(farm: FarmHarness, folder: Path
         assert run(farm, folder, "-k", "--tag", "--attach", job).stdout == said, "out of its result as well"
         assert farm.coordinator("verify", job).returncode == 0
     assert farm.status("numbered.3").totals.shards == 2
+    for shard, is_run in ((0, False), (1, True), (3, True), (4, False)):
+        told = farm.coordinator("explain", f"numbered.3/items/{shard}").stdout
+        assert ("was computed by one" in told) is is_run and ("is not run" in told) is not is_run
 
 
 def test_a_retry_takes_the_limits_that_it_is_given(farm: FarmHarness, folder: Path) -> None:

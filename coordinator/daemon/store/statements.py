@@ -31,6 +31,7 @@ LATER = (
     ("jobs", "plan", "TEXT"),
     ("jobs", "settings", "BLOB"),
     ("jobs", "untold", "REAL"),
+    ("jobs", "retried", "REAL"),
     ("layers", "manifest", "TEXT"),
     ("commits", "agent", "TEXT"),
     ("commits", "shards", "INTEGER"),
@@ -43,7 +44,7 @@ CREATE TABLE jobs (
     id TEXT PRIMARY KEY, ready INTEGER NOT NULL, state TEXT NOT NULL, why TEXT NOT NULL, priority INTEGER NOT NULL,
     created REAL NOT NULL, started REAL, ended REAL, succeeded INTEGER NOT NULL DEFAULT 0,
     cursor INTEGER NOT NULL DEFAULT 0, serial INTEGER NOT NULL, kernels TEXT, news BLOB, plan TEXT,
-    settings BLOB, untold REAL
+    settings BLOB, untold REAL, retried REAL
 ) WITHOUT ROWID;
 CREATE TABLE layers (
     id INTEGER PRIMARY KEY, job TEXT NOT NULL, digest TEXT NOT NULL, state TEXT NOT NULL,
@@ -84,14 +85,10 @@ CREATE INDEX commits_of ON commits (job, id);
 """
 
 
-# every stored failure, and a row for each shard that is quarantined for losses alone
-FAILURES_AND_LOSSES = """
-(SELECT * FROM failures UNION ALL
- SELECT 0, layer, number, 0, 0, '', 0, 'lost', why, '', 0, 0, 1 FROM quarantined WHERE NOT EXISTS
-   (SELECT 1 FROM failures x WHERE x.layer = quarantined.layer AND x.number = quarantined.number AND x.counts)) f
-JOIN layers ON layers.id = f.layer
-LEFT JOIN quarantined q ON q.layer = f.layer AND q.number = f.number
-"""
+# Of shards that are quarantined those that never failed, as far as that counts: losses alone did it.
+LOSSES = """quarantined f WHERE NOT EXISTS
+  (SELECT 1 FROM failures x WHERE x.layer = f.layer AND x.number = f.number AND x.counts)"""
+_QUARANTINED = "EXISTS (SELECT 1 FROM quarantined q WHERE q.layer = f.layer AND q.number = f.number)"
 
 
 @dataclass(frozen=True)
@@ -127,6 +124,7 @@ class StoredJob:
     fault: str = ""  # why the rows of its layers cannot be read, where they cannot: then `layers` is empty
     settings: bytes | None = None  # what was changed of it since it was submitted
     untold: float | None = None  # when it came to its state, where who wants to be told of that was not yet
+    retried: float | None = None  # when somebody last had what failed of it run again
 
 
 @dataclass(frozen=True)
@@ -257,14 +255,14 @@ class Store:
     def jobs(self) -> list[StoredJob]:
         columns = (
             "id, state, why, priority, created, started, ended, succeeded, cursor, coalesce(kernels, ''), news, plan,"
-            " settings, untold"
+            " settings, untold, retried"
         )
         rows = self.db.execute(f"SELECT {columns} FROM jobs WHERE ready ORDER BY serial").fetchall()
         return [self._stored_job(row) for row in rows]
 
     def _stored_job(self, row: tuple[Any, ...]) -> StoredJob:
         job, state, why, priority, created, started, ended, succeeded, cursor, kernels, *others = row
-        news, plan, settings, untold = others
+        news, plan, settings, untold, retried = others
         layers: tuple[StoredLayer, ...] = ()
         fault = ""
         try:
@@ -277,7 +275,7 @@ class Store:
             why = kept_line(why, MESSAGE_BYTES)
         return StoredJob(
             job, state, why, priority, created, started, ended, bool(succeeded), cursor, kernels, news, plan, layers,
-            fault, settings, untold,
+            fault, settings, untold, retried,
         )  # fmt: skip
 
     def digests_of(self, job: str) -> list[str]:
@@ -399,6 +397,9 @@ class Store:
     def set_priority(self, job: str, priority: int) -> None:
         self.db.execute("UPDATE jobs SET priority = ? WHERE id = ?", (priority, job))
 
+    def set_retried(self, job: str, at: float) -> None:
+        self.db.execute("UPDATE jobs SET retried = ? WHERE id = ?", (at, job))
+
     def set_settings(self, job: str, settings: bytes) -> None:
         self.db.execute("UPDATE jobs SET settings = ? WHERE id = ?", (settings, job))
 
@@ -424,8 +425,10 @@ class Store:
     # --- layers and their shards ----------------------------------------------------------------------
 
     def set_layer(self, job: str, digest: str, state: LayerState, generation: int) -> None:
+        """What is merged stays so until it is discarded, whatever was decided before anybody heard of the merge."""
         self.db.execute(
-            "UPDATE layers SET state = ?, generation = ? WHERE id = ?", (state, generation, self._layer(job, digest))
+            "UPDATE layers SET state = ?, generation = ? WHERE id = ? AND NOT (state = 'merged' AND generation = ?)",
+            (state, generation, self._layer(job, digest), generation),
         )
 
     def raise_high_water(self, job: str, digest: str, value: int) -> None:
@@ -604,22 +607,23 @@ class Store:
     def failures(
         self, job: str, digest: str | None, number: int | None, quarantined: bool, limit: int
     ) -> tuple[int, list[FailureRow]]:
-        """How many match, and the newest `limit` of them. A quarantine by losses is a row of its own."""
-        where, args = ["layers.job = ?"], [job]
-        if digest is not None:
-            where.append("layers.digest = ?")
-            args.append(digest)
-        if number is not None:
-            where.append("f.number = ?")
-            args.append(str(number))
-        if quarantined:
-            where.append("q.number IS NOT NULL")
-        found = f"{FAILURES_AND_LOSSES} WHERE {' AND '.join(where)}"
-        total = self._value(f"SELECT count(*) FROM {found}", *args)
+        """How many match, and the newest `limit` of them, which are looked up in an index: there may be millions. A
+        quarantine by losses is a row of its own, and comes last: nobody knows when that was."""
+        of = f"f.layer IN (SELECT id FROM layers WHERE job = ?{'' if digest is None else ' AND digest = ?'})"
+        of += "" if number is None else " AND f.number = ?"
+        args = [one for one in (job, digest, number) if one is not None]
+        failed, lost = f"failures f WHERE {of} AND {_QUARANTINED if quarantined else '1'}", f"{LOSSES} AND {of}"
+        total: int = sum(self._value(f"SELECT count(*) FROM {found}", *args) for found in (failed, lost))
         rows = self.db.execute(
             "SELECT layers.digest, f.number, f.boot, f.attempt, f.agent, f.at, f.code, f.message, f.evidence,"
-            f" f.seconds, f.peak, q.number IS NOT NULL FROM {found} ORDER BY f.at DESC, f.id DESC LIMIT ?",
+            f" f.seconds, f.peak, {_QUARANTINED} FROM failures f JOIN layers ON layers.id = f.layer WHERE f.id IN"
+            f" (SELECT f.id FROM {failed} ORDER BY f.id DESC LIMIT ?) ORDER BY f.id DESC",
             (*args, limit),
+        ).fetchall()
+        rows += self.db.execute(
+            "SELECT (SELECT digest FROM layers WHERE id = f.layer), f.number, 0, 0, '', 0, 'lost', f.why, '', 0, 0, 1"
+            f" FROM {lost} LIMIT ?",
+            (*args, limit - len(rows)),
         )
         return total, [_failure_row(row) for row in rows]
 

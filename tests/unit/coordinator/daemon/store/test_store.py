@@ -163,7 +163,41 @@ def test_merged_drops_the_rows_unless_a_retry_came_between(store: Store) -> None
     assert (stored.layers[0].state, stored.layers[0].generation) == ("merged", 1)
 
 
+def test_what_is_merged_stays_so_when_a_cancel_and_a_retry_came_before_word_of_it(store: Store) -> None:
+    job = job_in(store)
+    commit(store, job, "1.part", 0)
+    assert store.set_merged(job, A, 0, "d") == ["1.part"]
+    store.set_layer(job, A, "waiting", 0)
+    store.set_layer(job, A, "open", 0)
+    [stored] = store.jobs()
+    assert stored.layers[0].state == "merged"
+    store.discard_layer(job, A, 1)
+    store.set_layer(job, A, "open", 1)
+    [stored] = store.jobs()
+    assert stored.layers[0].state == "open"
+
+
 # --- failures and agents ------------------------------------------------------------------------------------
+
+
+def test_of_a_million_failures_the_newest_hundred_are_found_without_reading_the_others(store: Store) -> None:
+    store.add_job("job", [(A, 1_000_000)], 1, 5.0, PLAN)
+    store.add_failure("job.1", "one", 6.0, failure(0), quarantine=False)
+    store.db.execute("BEGIN")
+    store.db.execute(
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 999999) INSERT INTO failures (layer,"
+        " number, boot, attempt, agent, at, code, message, evidence, seconds, peak) SELECT (SELECT id FROM layers), i,"
+        " 1, 1, 'one', 6.0 + i, 'exception', 'it broke', 'a traceback', 0.5, 9 FROM n"
+    )
+    store.db.execute("COMMIT")
+    plans = list[str]()
+    store.db.set_trace_callback(plans.append)
+    total, rows = store.failures("job.1", None, None, False, 100)
+    store.db.set_trace_callback(None)
+    assert total == 1_000_000 and [row.number for row in rows] == list(range(999_999, 999_899, -1))
+    assert store.failures("job.1", A, 7, False, 100)[0] == 1
+    steps = [row[3] for said in plans for row in store.db.execute(f"EXPLAIN QUERY PLAN {said}")]
+    assert steps and not [one for one in steps if one.startswith("SCAN f")], steps
 
 
 def test_failures_that_are_forgotten_are_still_told(store: Store) -> None:

@@ -227,13 +227,11 @@ def _tests(where: Path) -> str:
     return next((f"-|{line.split('::')[1]}" for line in done.stdout.splitlines() if line.startswith("FAILED")), "")
 
 
-def python(where: Path, *args: str) -> subprocess.CompletedProcess[str]:
+def python(where: Path, *args: str, seconds: float = TIMEOUT_SECONDS) -> subprocess.CompletedProcess[str]:
     """Of the copy there."""
     env = {**os.environ, "PYTHONPATH": str(where), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, *args]
-    return subprocess.run(
-        command, cwd=where, env=env, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
-    )
+    return subprocess.run(command, cwd=where, env=env, capture_output=True, text=True, timeout=seconds, check=False)
 
 
 def copied(where: Path) -> None:

@@ -5,8 +5,8 @@ Between two events nothing changes, so each event first adds the time since the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from muster.coordinator.protocol.control import IDLE_STATES, JobAccount, MachineAccount
 
@@ -36,8 +36,7 @@ class JobTotals:
         return JobAccount(job, **{name: min(value, most[name]) for name, value in said.items()})
 
 
-@dataclass(frozen=True)
-class Cores:
+class Cores(NamedTuple):
     """What the machine's cores are at: whole numbers of them."""
 
     there: int  # whether lent or not
@@ -58,7 +57,7 @@ class Account:
     disk_now: int = 0
     _last: float = 0.0
     _gone: JobTotals = field(default_factory=JobTotals)  # of jobs that are not kept any more
-    _told: dict[str, JobAccount] = field(default_factory=dict)
+    _told: dict[str, JobTotals] = field(default_factory=dict)
     _new: bool = False  # whether a job is here that was never told of
     _processor: dict[int, float] = field(default_factory=dict)  # slot → seconds of its tree when last looked at
 
@@ -117,10 +116,9 @@ class Account:
         """The totals now, to be said."""
         changed: list[JobAccount] = []
         for job, totals in self.jobs.items():
-            account = totals.told(job)
-            if len(changed) < JOBS_TOLD and self._told.get(job) != account:
-                self._told[job] = account
-                changed.append(account)
+            if len(changed) < JOBS_TOLD and self._told.get(job) != totals:
+                self._told[job] = replace(totals)
+                changed.append(totals.told(job))
         self._new = False
         every = [self._gone, *self.jobs.values()]
         return MachineAccount(

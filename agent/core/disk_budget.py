@@ -88,7 +88,7 @@ def is_short(state: State) -> bool:
     if not (pushed := state.finished_parts.nbytes):
         return False
     cost = max((holding.cost for holding in state.holdings.values() if holding.count), default=0)
-    return room(state) < cost <= room(state) + pushed
+    return (free := room(state)) < cost <= free + pushed
 
 
 def make(state: State, nbytes: int, keep: str = "") -> None:
@@ -154,6 +154,8 @@ def _models(state: State) -> set[str]:
 
 
 def _in_use(state: State) -> int:
+    if not state.inputs.whole:
+        return 0
     running = {name for flight in state.slots.flights for name in flight.inputs.values()}
     return state.inputs.bytes_of(running | _models(state))
 

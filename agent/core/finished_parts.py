@@ -50,11 +50,7 @@ class FinishedParts:
     parts: dict[str, Part] = field(default_factory=dict)
     emptied: dict[str, int] = field(default_factory=dict)  # parts nobody needs that still lie on the disk → bytes
     by_layer: dict[tuple[str, str], dict[str, Part]] = field(default_factory=dict)  # (farm, layer) → them; none empty
-
-    @property
-    def nbytes(self) -> int:
-        """What they take of the disk; one that nobody needs too, while it is being sent."""
-        return sum(part.nbytes for part in self.parts.values()) + sum(self.emptied.values())
+    nbytes: int = 0  # what they take of the disk; one that nobody needs too, while it is being sent
 
     def add(self, part: Part) -> bool:
         """Put a part up. A number live in an earlier part stays there; False where that leaves nothing of this one."""
@@ -62,6 +58,7 @@ class FinishedParts:
             part.strike(other.live)
         if part.attempts:
             self.parts[part.name] = part
+            self.nbytes += part.nbytes
             self.by_layer.setdefault((part.farm, part.layer), {})[part.name] = part
         return bool(part.attempts)
 
@@ -107,16 +104,18 @@ class FinishedParts:
             if not part.attempts:
                 self.remove(part.name)
                 self.emptied[part.name] = part.nbytes
+                self.nbytes += part.nbytes
                 done.append(part.name)
         return done
 
     def deleted(self, name: str) -> None:
         """One that nobody needs is on the disk no more."""
-        self.emptied.pop(name, None)
+        self.nbytes -= self.emptied.pop(name, 0)
 
     def remove(self, name: str) -> Part | None:
         part = self.parts.pop(name, None)
         if part is not None:
+            self.nbytes -= part.nbytes
             layer = self.by_layer[part.farm, part.layer]
             del layer[name]
             if not layer:

@@ -190,26 +190,30 @@ class State:
     def check(self) -> None:
         """Assert every invariant; for tests."""
         for job in self.jobs.values():
-            for layer in job.layers:
-                self._check_layer(layer)
             self._check_job(job)
         for agent in self.agents.values():
             self._check_agent(agent)
-        assert set(self.running) == {job.id for job in self.jobs.values() if job.state == "running"}
-        assert set(self.waiting) == {job.id for job in self.jobs.values() if job.state == "waiting"}
+        assert self.running.keys() | self.waiting.keys() <= self.jobs.keys(), "a job runs or waits, and is not"
         assert not self.damaged.keys() & self.jobs.keys(), "a job is damaged, and is not"
         opened = sum(len(job.opened) for job in self.jobs.values())
         assert opened == len(self.open_layers), "a layer is open twice, or open and of no job"
 
     def _check_job(self, job: Job) -> None:
-        assert all(layer.active and self.open_layers[layer.digest] is layer for layer in job.opened), job.id
-        assert all(layer.state == "waiting" for layer in job.queue), job.id
-        assert all(layer.digest in job.supply for layer in job.opened if layer.pending), f"{job.id} has more to supply"
+        assert (job.id in self.running) == (job.state == "running"), f"{job.id} is {job.state}"
+        assert (job.id in self.waiting) == (job.state == "waiting"), f"{job.id} is {job.state}"
+        for layer in job.opened:
+            assert layer.active and self.open_layers[layer.digest] is layer, job.id
+            assert layer.digest in job.supply or not layer.pending, f"{job.id} has more to supply"
+        for layer in job.queue:
+            assert layer.state == "waiting", job.id
         unsettled = left = quarantined = 0
         for layer in job.layers:
-            unsettled += layer.state not in SETTLED
-            left += layer.left
             quarantined += len(layer.quarantined)
+            if layer.state in SETTLED:
+                assert not layer.holdings, layer.name
+            else:
+                self._check_unsettled(layer)
+                unsettled, left = unsettled + 1, left + layer.left
         assert len(job.opened) + len(job.queue) == unsettled, job.id
         assert job.state != "waiting" or not job.opened, f"{job.id} waits, and has begun"
         assert job.left == left, f"{job.id} miscounts what is left"
@@ -226,11 +230,8 @@ class State:
             assert layer.holdings[agent.name, holding.boot, holding.attempt] is holding
             assert holding.open or holding.finished, "an empty holding"
 
-    def _check_layer(self, layer: Layer) -> None:
-        if layer.state in SETTLED:
-            assert not layer.holdings
-            return
-        assert layer.active or not layer.holdings
+    def _check_unsettled(self, layer: Layer) -> None:
+        assert not layer.holdings or layer.active, layer.name
         assert layer.high_water <= layer.raising <= layer.count
         assert not layer.limbo or self.limbo_until is not None, "nobody will release the limbo"
         assert layer.plan.only is None or not layer.skipped - layer.committed, "what is skipped may run"
@@ -238,7 +239,7 @@ class State:
             assert self.agents[holding.agent].holdings[holding.key] is holding
         places = [layer.fresh, layer.again, layer.limbo, layer.committed, layer.quarantined]
         held = [numbers for one in layer.holdings.values() for numbers in (one.open, one.finished)]
-        if not RangeSet.tile([*places, *held], layer.count):
+        if not RangeSet.alike([*places, *held], [layer.whole]):
             self._check_copies(layer, [*places, layer.held()])
 
     def _check_copies(self, layer: Layer, places: list[RangeSet]) -> None:

@@ -25,8 +25,18 @@ class RangeSet:
     def of(cls, numbers: Iterable[int]) -> RangeSet:
         """From single numbers, cheapest when they come in order."""
         made = cls()
+        los, his, last = made._lo, made._hi, -1
         for number in numbers:
-            made.add(number, number + 1)
+            if number < last:
+                made.add(number, number + 1)
+                continue
+            if number == last:
+                his.pop()
+            else:
+                los.append(number)
+            last = number + 1
+            his.append(last)
+            made._count += 1
         return made
 
     @classmethod
@@ -47,13 +57,17 @@ class RangeSet:
         return made
 
     @classmethod
-    def tile(cls, parts: Iterable[RangeSet], count: int) -> bool:
-        """Whether each number below `count` is in exactly one of them, and no other number in any: then as many ranges
-        begin as end at each of their bounds but the outer two."""
-        begins, ends = [count], [0]
+    def alike(cls, parts: Iterable[RangeSet], others: Iterable[RangeSet]) -> bool:
+        """Whether each number is in as many of the ones as of the others: then as many ranges of these begin, and as
+        many of those end, at each bound as the other way round."""
+        begins: list[int] = []
+        ends: list[int] = []
         for part in parts:
             begins += part._lo
             ends += part._hi
+        for other in others:
+            begins += other._hi
+            ends += other._lo
         return sorted(begins) == sorted(ends)
 
     def _set(self, lo: list[int], hi: list[int]) -> None:
@@ -73,11 +87,16 @@ class RangeSet:
         """Put [lo, hi) in."""
         if lo >= hi:
             return
+        if not self._hi or lo > self._hi[-1]:
+            self._lo.append(lo)
+            self._hi.append(hi)
+            self._count += hi - lo
+            return
         first = bisect_left(self._hi, lo)
         last = bisect_right(self._lo, hi)
         if first < last:
             lo, hi = min(lo, self._lo[first]), max(hi, self._hi[last - 1])
-            self._count -= sum(self._hi[i] - self._lo[i] for i in range(first, last))
+            self._count -= sum(self._hi[first:last]) - sum(self._lo[first:last])
         self._lo[first:last] = [lo]
         self._hi[first:last] = [hi]
         self._count += hi - lo
@@ -90,12 +109,16 @@ class RangeSet:
         last = bisect_left(self._lo, hi)
         if first >= last:
             return
-        self._count -= sum(self._hi[i] - self._lo[i] for i in range(first, last))
-        kept = [(self._lo[first], lo), (hi, self._hi[last - 1])]
-        kept = [(a, b) for a, b in kept if a < b]
-        self._lo[first:last] = [a for a, _ in kept]
-        self._hi[first:last] = [b for _, b in kept]
-        self._count += sum(b - a for a, b in kept)
+        los: list[int] = []
+        his: list[int] = []
+        if self._lo[first] < lo:
+            los.append(self._lo[first])
+            his.append(lo)
+        if hi < self._hi[last - 1]:
+            los.append(hi)
+            his.append(self._hi[last - 1])
+        self._count -= sum(self._hi[first:last]) - sum(self._lo[first:last]) - sum(his) + sum(los)
+        self._lo[first:last], self._hi[first:last] = los, his
 
     def update(self, other: RangeSet) -> None:
         if self._swept_with(other):
@@ -124,6 +147,9 @@ class RangeSet:
     def _gather(self) -> None:
         """Out of ranges in any order, which may overlap: one ends where as many have ended as have begun."""
         lo, hi = sorted(self._lo), sorted(self._hi)
+        if len(lo) <= 1:
+            self._set(lo, hi)
+            return
         gaps = [i for i in range(1, len(lo)) if hi[i - 1] < lo[i]]
         self._set(lo[:1] + [lo[i] for i in gaps], [hi[i - 1] for i in gaps] + hi[-1:])
 
@@ -160,7 +186,7 @@ class RangeSet:
             return shared
         los: list[int] = []
         his: list[int] = []
-        for lo, hi in zip(small._lo, small._hi, strict=True):
+        for lo, hi in zip(small._lo, small._hi):  # noqa: B905 - being strict would double its cost
             first, last = bisect_right(large._hi, lo), bisect_left(large._lo, hi)
             if first < last:
                 start = len(los)
@@ -188,7 +214,7 @@ class RangeSet:
 
     def pairs(self) -> Pairs:
         """As the wire and the store have it."""
-        return list(zip(self._lo, self._hi, strict=True))
+        return list(zip(self._lo, self._hi))  # noqa: B905 - being strict would double its cost
 
     @property
     def bottom(self) -> int:

@@ -146,7 +146,8 @@ class Disk:
                 self.jobs[job].succeeded = True
             case c.StoreLayer(job, digest, state, generation):
                 layer = self.layer(job, digest)
-                layer.state, layer.generation = state, generation
+                if (layer.state, layer.generation) != ("merged", generation):  # that stays so until it is discarded
+                    layer.state, layer.generation = state, generation
             case c.RaiseHighWater(job, digest, value):
                 layer = self.layer(job, digest)
                 layer.high_water = max(layer.high_water, value)

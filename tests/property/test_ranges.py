@@ -65,15 +65,15 @@ class Machine(RuleBasedStateMachine):
         check(RangeSet.union([self.found, *others]), self.wanted.union(*map(model, parts)))
         assert [other.pairs() for other in others] == [RangeSet(pairs).pairs() for pairs in parts], "one was changed"
 
-    @rule(parts=st.lists(PAIRS, max_size=3), whole=st.booleans())
-    def tile(self, parts: list[Pairs], whole: bool) -> None:
-        others = [RangeSet(pairs) for pairs in parts]
-        rest = RangeSet([(0, TOP)])
-        for other in others:
-            rest.remove(other)
-        those = [*others, *([rest] if whole else [])]
-        once = sorted(number for one in those for number in one) == list(range(TOP))
-        assert RangeSet.tile(those, TOP) == once
+    @rule(parts=st.lists(PAIRS, max_size=3), others=st.lists(PAIRS, max_size=3), rest=st.booleans())
+    def alike(self, parts: list[Pairs], others: list[Pairs], rest: bool) -> None:
+        ones, those = [RangeSet(pairs) for pairs in parts], [RangeSet(pairs) for pairs in others]
+        if rest:
+            union = RangeSet.union(those)
+            ones.append(union - RangeSet.union(ones))
+            those = [union]
+        numbers = [sorted(number for one in some for number in one) for some in (ones, those)]
+        assert RangeSet.alike(ones, those) == (numbers[0] == numbers[1])
 
     @rule(step=st.integers(2, 5), start=st.integers(0, 3 * TOP), take_out=st.booleans(), more=st.booleans())
     def many(self, step: int, start: int, take_out: bool, more: bool) -> None:

@@ -28,8 +28,8 @@ class Faults:
             self.push_cut, self.pull_cut, self.worker_killed, self.worker_killed, self.pool_killed, self.part_damaged,
             self.spool_full, self.processors_lent, self.drained, self.left, self.both_killed, self.impostor, self.rival,
             self.machine_lost, self.dropped,
-            self.job_cancelled, self.job_paused, self.job_retried, self.layers_retried, self.job_removed, self.kicked,
-            self.prioritised,
+            self.job_cancelled, self.job_tried_anew, self.job_tried_anew, self.job_paused, self.job_retried,
+            self.layers_retried, self.job_removed, self.kicked, self.prioritised,
         ]  # fmt: skip
 
     def strike(self) -> None:
@@ -188,6 +188,19 @@ class Faults:
         return self._person(
             {"waiting", "running", "paused", "halted"}, lambda job: self.server.handle(e.Cancelled(job))
         )
+
+    def job_tried_anew(self) -> bool:
+        """Somebody cancels a job, and thinks better of it: what is finished of it, or on its way, meets itself."""
+        return self._person({"running", "paused", "halted"}, self._cancel_and_retry)
+
+    def _cancel_and_retry(self, job: str) -> None:
+        self.server.handle(e.Cancelled(job))
+        self.world.plan(self._lasts(), lambda: self.server.do(lambda: self._think_better_of(job)))
+
+    def _think_better_of(self, job: str) -> None:
+        found = self.server.job(job)
+        if found is not None and found.state == "cancelled":
+            self._retry(job, False)
 
     def job_paused(self) -> bool:
         return self._person({"running"}, lambda job: self.server.handle(e.Paused(job)))

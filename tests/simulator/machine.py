@@ -22,7 +22,9 @@ from tests.simulator.server import FARM, Server
 from tests.support.sched import hello
 
 DIAL_SECONDS = (0.2, 3.0)  # between a link's end and the next try
+HICCUP_SHARE, HICCUP_SECONDS = 0.01, (0.3, 3.0)  # of messages: those that are late for no reason, and by how much
 TICK_SECONDS = (0.5, 1.5)
+LATE_SHARE, LATE_SECONDS = 0.05, (0.1, 1.0)  # of batches: those whose part is there before the agent hears of it
 
 
 @dataclass
@@ -42,6 +44,7 @@ class Worker:
     life: int = 0  # of the worker: what an earlier one was to say is not heard
     frozen: bool = False
     working: bool = False  # on the first of them
+    kept: e.Kept | None = None  # of the first of them, which is done, and nobody heard of it
     up: bool = False
 
 
@@ -79,6 +82,7 @@ class Machine:
         self._channels: dict[str, Channel] = {}
         self._workers: list[Worker] = []
         self._followed: dict[str, int] = {}
+        self._sheets: dict[str, set[str]] = {}  # of layers that are followed
 
     # --- lives -------------------------------------------------------------------------------------------
 
@@ -88,7 +92,7 @@ class Machine:
         self.life += 1
         self.up, self.stopped = True, False
         losses, self._workers = self._losses(), [Worker() for _ in range(self.make.cpus)]
-        self._followed = {}
+        self._followed, self._sheets = {}, {}
         left = Left(list(self.spool.parts.values()), losses, list(self.spool.inputs.values()), self.spool.codes)
         self.core = AgentCore(self._who(), left)
         self._start_pool(0.5, 3.0)
@@ -137,7 +141,8 @@ class Machine:
             what()
 
     def latency(self) -> float:
-        return self.clock.between(0.5, 1.5) * self.make.latency
+        late = self.clock.between(*HICCUP_SECONDS) if self.clock.chance(HICCUP_SHARE) else 0.0
+        return self.clock.between(0.5, 1.5) * self.make.latency + late
 
     def _if_alive(self, do: Callable[[], None]) -> Callable[[], None]:
         life = self.life
@@ -154,7 +159,7 @@ class Machine:
         """What its workers' marks say was running when it was killed."""
         losses = []
         for worker in self._workers:
-            if worker.working:
+            if worker.working and worker.kept is None:
                 run = worker.runs[0]
                 fatal = [item for item in run.items if item[0] in self._nature(run).fatal]
                 number, boot, attempt = fatal[0] if fatal else run.items[0]
@@ -176,8 +181,7 @@ class Machine:
 
     def tell(self, event: e.Event) -> None:
         actions = self.core.handle(event, self.clock.now)
-        if actions or not isinstance(event, e.Ticked):
-            self.core.state.check()
+        self.core.state.check()
         for action in actions:
             self._obey(action)
         self._fresh.clear()
@@ -194,6 +198,8 @@ class Machine:
             case a.Run(slot=slot):
                 assert {copy.name for copy in action.inputs.values()} <= self.spool.inputs.keys(), "run without input"
                 assert self._workers[slot].up, "run in a slot that has no worker"
+                here = self._sheets.get(action.info.layer.digest, set())
+                assert self.make.in_place or {*action.sheets.values()} <= here, "run without its sheet"
                 self._workers[slot].runs.append(action)
                 self._work(slot)
             case a.Kill(slot):
@@ -216,6 +222,9 @@ class Machine:
                 self._follow(action, [])
             case a.StopFollowing(layer):
                 self._followed.pop(layer, None)
+                self._sheets.pop(layer, None)
+            case a.DropSheet(layer, sheet):
+                self._sheets[layer].discard(sheet)
             case a.Quit():
                 self.up = False
                 self.life += 1
@@ -328,9 +337,11 @@ class Machine:
         found = None if self.unreachable or not self.server.up else self.server.sheet_for(order.session, layer, {*have})
         if found is None:
             del self._followed[layer]
+            self._sheets.pop(layer, None)
             self.tell(e.Unfollowed(layer, "no more"))
         elif found:
             have.append(found)
+            self._sheets.setdefault(layer, set()).add(found)
             self.tell(e.SheetCame(layer, found, 100))
             self.clock.after(0.05, again)
         else:
@@ -376,7 +387,20 @@ class Machine:
             mishaps = tuple(Mishap(number, "exit", "it failed", "", 0.1, 1) for number in sorted(failed))
             nbytes = nature.out_bytes * len(done)
             seconds = nature.seconds * self.make.slowness * len(numbers)
-            self._ended(slot, run, Outcome(done, len(done), nbytes, 8 * len(done), seconds, 1, mishaps))
+            outcome = Outcome(done, len(done), nbytes, 8 * len(done), seconds, 1, mishaps)
+            if done and self.clock.chance(LATE_SHARE):
+                worker.kept = e.Kept(done, len(done), nbytes)
+                late = self.clock.between(*LATE_SECONDS)
+                self.clock.after(late, self._if_alive(lambda: self._told(slot, life, run, outcome)))
+            else:
+                self._ended(slot, run, outcome)
+
+    def _told(self, slot: int, life: int, run: a.Run, outcome: Outcome) -> None:
+        """What a worker said a moment ago is heard, unless it is known to be dead by now."""
+        if self._workers[slot].life == life:
+            self._workers[slot].kept = None
+            self._fresh.add(run.part)
+            self._ended(slot, run, outcome)
 
     def _keep(self, run: a.Run, numbers: tuple[int, ...]) -> None:
         """The local commit."""
@@ -407,7 +431,10 @@ class Machine:
         worker.life, worker.working, worker.frozen = worker.life + 1, False, False
         kept: dict[int, e.Kept] = {}
         running = None
-        if runs and working:
+        if worker.kept is not None:
+            kept[runs[0].ticket], worker.kept = worker.kept, None
+            self._fresh.add(runs[0].part)
+        elif runs and working:
             run = runs[0]
             running = at or self.clock.random.choice(run.items)
             before = tuple(number for number, _, _ in run.items if number < running[0])
@@ -438,8 +465,9 @@ class Machine:
         self._start_pool(1.0, 4.0)
 
     def damage_a_part(self) -> None:
-        """A part's bytes rot; it is noticed, and deleted."""
-        live = [name for name in self.spool.parts if not self._is_under_way(name)]
+        """The bytes of a part that the core knows of rot; it is noticed, and deleted."""
+        known = self.core.state.finished_parts.parts
+        live = [name for name in self.spool.parts if name in known and not self._is_under_way(name)]
         if live and self.up:
             name = self.clock.random.choice(live)
             del self.spool.parts[name]

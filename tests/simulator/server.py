@@ -37,7 +37,6 @@ from tests.simulator.work import Jobs
 FARM = "f" * 32
 TIMING = Timing(lease=20.0, heartbeat=2.0, tick=1.0)
 TIED_SHARE = 0.2  # of jobs: those that start after another one
-HELD = 0.2  # seconds, at most, that an answer is late for no reason
 Answer = Callable[[Any], None]
 
 
@@ -145,8 +144,7 @@ class Server:
 
     def handle(self, event: e.Event) -> list[c.Action]:
         said = self.scheduler.handle(event, self.clock.now)
-        if said or not isinstance(event, e.Ticked | e.SpaceMeasured):
-            self.scheduler.state.check()
+        self.scheduler.state.check()
         verdicts = [action for action in said if not self._obey(action)]
         if self._questions:
             self._answer_held()
@@ -224,10 +222,13 @@ class Server:
 
     # --- jobs --------------------------------------------------------------------------------------------
 
-    def submit(self) -> None:
+    def submit_next(self) -> None:
         job = self.jobs.next()
         if self.disk.jobs and self._ties.random() < TIED_SHARE and not any(one.made for one in job.layers.values()):
             job.after, job.state = (self._ties.choice(list(self.disk.jobs)),), "waiting"
+        self.submit(job)
+
+    def submit(self, job: DiskJob) -> None:
         for layer in job.layers.values():
             layer.begin(self.boot)
         self.disk.jobs[job.id] = job

@@ -64,8 +64,14 @@ class Jobs:
         layers = {one.digest: self._layer(one) for one in natures}
         return DiskJob(
             f"j.{self._made}", 1, 1, random.choice([1, 2, 3]), random.choice([1, 3, 100]), layers,
-            random.choice([1, 1, 3]), same_kernels=random.random() < 0.1,
+            random.choice([1, 1, 3]), same_kernels=random.random() < 0.2,
         )  # fmt: skip
+
+    def proof(self, machine: str) -> DiskJob:
+        """One that nothing but this machine may run, of a layer that nobody saw before."""
+        self._made += 1
+        nature = self._keep(Nature(f"proof of {machine}", 2, 0.01, 1000))
+        return DiskJob(f"j.{self._made}", 1, 1, 1, 1, {nature.digest: self._layer(nature)}, machine=machine)
 
     def _layer(self, nature: Nature) -> DiskLayer:
         count = 0 if nature.made else nature.count
@@ -77,7 +83,7 @@ class Jobs:
         known = [one for one in self.natures.values() if not one.made]
         if known and random.random() < 0.5:
             return random.choice(known)
-        count = random.choice([1, 2, 3, 5, 8, 30])
+        count = random.choice([1, 2, 3, 5, 8, 20])
         odd = frozenset(random.sample(range(count), 1)) if random.random() < POISON_SHARE else frozenset[int]()
         bad: dict[str, Any] = {random.choice(["poison", "poison", "deadly", "deadly", "fatal", "odd"]): odd}
         return self._keep(

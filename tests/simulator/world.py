@@ -14,8 +14,13 @@ from tests.simulator.server import Server
 from tests.simulator.work import Jobs
 
 TROUBLED_SECONDS = 40.0
+IDLE_SECONDS = 1.0  # of it, at most, in which nothing is under way
+PROVEN_SHARE = 0.25  # of worlds: those in which each machine must show in the end that it still works
 FAIR_SECONDS = 600.0  # after which every job must have ended
 CALM_SECONDS = 80.0  # after that, in which all that nobody needs is deleted: what was put off is tried each minute
+MEANT = {  # to have finished work thrown away
+    "job_cancelled", "job_tried_anew", "job_retried", "layers_retried", "job_removed", "kicked", "bundle_damaged",
+}  # fmt: skip
 ENDED = {"complete", "incomplete", "cancelled", "halted"}
 
 
@@ -44,7 +49,7 @@ class World:
         self.server = Server(self.clock, self.jobs)
         self.machines = [self._machine(number) for number in range(random.choice([1, 1, 2, 3]))]
         self.faults = Faults(self)
-        self._to_come = 0  # faults and submissions
+        self._to_come: list[tuple[float, Callable[[], object]]] = []  # submissions and faults, the next one last
 
     def _machine(self, number: int) -> Machine:
         random = self.clock.random
@@ -60,11 +65,12 @@ class World:
         self.server.start()
         for machine in self.machines:
             self.clock.after(random.choice([0.0, 0.0, 10.0]), machine.start)
-        for _ in range(random.choice([1, 2, 4, 8])):
-            self._after(self.clock.between(0.0, 15.0), lambda: self.server.do(self.server.submit))
+        for _ in range(random.choice([1, 2, 4, 6])):
+            self.plan(self.clock.between(0.0, 15.0), lambda: self.server.do(self.server.submit_next))
         for _ in range(random.choice([0, 1, 2, 4, 8])):
-            self._after(self.clock.between(0.1, TROUBLED_SECONDS), self.faults.strike)
-        self.clock.run_until(self.clock.now + TROUBLED_SECONDS, self._has_no_more_to_come)
+            self.plan(self.clock.between(0.1, TROUBLED_SECONDS), self.faults.strike)
+        self.clock.run_until(self.clock.now + TROUBLED_SECONDS, self._is_over)
+        self._to_come.clear()
         self._make_fair()
         if not self.clock.run_until(self.clock.now + FAIR_SECONDS, self._all_ended):
             raise Broken(f"wedged: {self._unended()}")
@@ -75,24 +81,37 @@ class World:
         ends = {state: states.count(state) for state in set(states)}
         return Verdict(dict(self.faults.done), ends, self.server.tally.committed, ran, self.clock.events)
 
-    def _after(self, seconds: float, happens: Callable[[], None]) -> None:
-        def do() -> None:
-            self._to_come -= 1
-            happens()
+    def plan(self, seconds: float, happens: Callable[[], object]) -> None:
+        self._to_come.append((self.clock.now + seconds, happens))
+        self._to_come.sort(key=lambda one: -one[0])
+        self.clock.after(seconds, self._come)
 
-        self._to_come += 1
-        self.clock.after(seconds, do)
+    def _come(self) -> None:
+        """Whatever is due."""
+        while self._to_come and self._to_come[-1][0] <= self.clock.now:
+            self._to_come.pop()[1]()
 
-    def _has_no_more_to_come(self) -> bool:
-        """What is left of its troubled time would be an idle farm's."""
-        return not self._to_come and self._all_ended()
+    def _is_over(self) -> bool:
+        """Whether what is left of its troubled time would be an idle farm's. One that is idle before that is not so for
+        long: the next of what is to come comes sooner."""
+        if not self._all_ended() or not self._to_come:
+            return self._all_ended()
+        at, happens = self._to_come[-1]
+        if at > self.clock.now + IDLE_SECONDS:
+            self._to_come.pop()
+            self.plan(IDLE_SECONDS, happens)
+        return False
 
     def _make_fair(self) -> None:
-        """From now on nothing goes wrong, and one machine can run everything."""
+        """From now on nothing goes wrong, and one machine can run everything. Of the others it may be asked to show
+        that no trouble left them of no use for good."""
         server = self.server
         server.slow, server.store_full, server.free = 0.01, False, 1 << 40
         server.stop(False)
         server.start()
+        for machine in self.machines if self.clock.chance(PROVEN_SHARE) else ():
+            if not machine.lost_for_good:
+                server.submit(self.jobs.proof(machine.make.name))
         for fingerprint in ("k1", "k2"):
             make = Make(f"fair-{fingerprint}", 2, 1000 * MIB, True, fingerprint, 1.0, 0.01)
             self.machines.append(Machine(self.clock, server, make, self._deletes))
@@ -149,9 +168,9 @@ class World:
             raise Broken(f"doubted: {self.server.tally.doubts}")
         for job in state.jobs.values():
             stored = disk.jobs[job.id]
-            if (job.state, job.succeeded) != (stored.state, stored.succeeded):
-                raise Broken(f"{job.id} is {job.state}, stored as {stored.state}")
-            if job.state in {"incomplete", "halted"} and not job.why and job.state == "halted":
+            if (job.state, job.why, job.succeeded) != (stored.state, stored.why, stored.succeeded):
+                raise Broken(f"{job.id} is {job.state} ({job.why}), stored as {stored.state} ({stored.why})")
+            if job.state in {"incomplete", "halted"} and not job.why:
                 raise Broken(f"{job.id} is {job.state} and nobody says why")
             for layer in stored.layers.values() if job.state == "complete" else ():
                 if not layer.made and (layer.state, layer.rows) != ("merged", layer.whole):
@@ -174,14 +193,13 @@ class World:
             layer = job.layers.get(part.layer)
             if layer is not None and (layer.state in {"merged", "changed"} or numbers <= layer.rows):
                 return
-        meant = {"job_cancelled", "job_retried", "layers_retried", "job_removed", "kicked", "bundle_damaged"}
         wanted = [job for job in self.server.disk.jobs.values() if part.layer in job.layers]
         picky = any(job.same_kernels for job in wanted)
         if (
             numbers
             and wanted
             and not picky
-            and not meant & self.faults.done.keys()
+            and not MEANT & self.faults.done.keys()
             and not part.layer.startswith("rounds")
         ):
             raise Broken(f"{machine.make.name} deletes {sorted(numbers)} of {part.layer}, which nobody committed")

@@ -146,6 +146,7 @@ class SimulatedAgent:
         self.drained = False
         self.granted: dict[Key, RangeSet] = {}
         self.payloads: dict[tuple[str, int], bytes] = {}
+        self.told: set[tuple[int, int, bytes]] = set()  # boot, number and payload of every shard it was granted
         self.sheets: dict[tuple[str, int], str] = {}
         self.layers: dict[str, control.LayerInfo] = {}
         self.acknowledged: defaultdict[str, RangeSet] = defaultdict(RangeSet)
@@ -224,7 +225,7 @@ class SimulatedAgent:
             name=self.name, spool=self.uuid, process=self.process, host="here",
             pid=os.getpid(), cpus=self.cpus, memory=1 << 33, disk=1 << 40, kernels=self.kinds,
             fingerprint=self.fingerprint, python="3", in_place=True, held=self.held(), failures=list(self._failures),
-            packages=installed(),
+            packages=installed(), sets_variables=True,
         )  # fmt: skip
 
     def held(self) -> list[HeldShards]:
@@ -255,6 +256,7 @@ class SimulatedAgent:
             assert grant.layer in self.layers, "a grant of a layer never told of"
             self.granted[grant.job, grant.layer, grant.boot, grant.attempt] = RangeSet(grant.numbers)
             self.payloads.update({(grant.layer, number): raw for number, raw in grant.payloads.items()})
+            self.told.update((grant.boot, number, raw) for number, raw in grant.payloads.items())
             for sheet, numbers in grant.sheets.items():
                 self.sheets.update({(grant.layer, number): sheet for number in RangeSet(numbers)})
 

@@ -133,7 +133,8 @@ class Spool:
             write_private(self.log, b"") if not self.log.exists() else self.log.chmod(0o600)
 
     def release(self) -> None:
-        """At a good end: nothing says that we are here."""
+        """At a good end: nothing says that we are here, and what killed runners left in their scratch folders goes."""
+        self.clear()
         for name in (RECORD, "state.json"):
             (self.path / name).unlink(missing_ok=True)
         if self._lock >= 0:
@@ -225,10 +226,18 @@ class Spool:
         return [file.stem for file in (self.path / "code").glob("*.pack") if is_digest(file.stem)]
 
     def clear(self) -> None:
-        """Forget what an earlier process was at. After its parts and losses were read and its runners swept."""
+        """Forget what a process was at. After its losses were read, and once nothing of its pool is left."""
         for folder in (self.tmp, self.run):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(mode=0o700, exist_ok=True)
+        self._drop_empty()
+
+    def _drop_empty(self) -> None:
+        """Folders of layers of which all was pushed: each takes an inode. While none of ours may be putting a part into
+        one."""
+        for folder in (*self.done.glob("*/*"), *self.done.glob("*")):
+            with suppress(OSError):
+                folder.rmdir()
 
     def write_state(self, raw: bytes) -> None:
         """For whoever asks how we are."""

@@ -1,4 +1,5 @@
-"""A bit is flipped in a file that lies there: what reads it finds that out, or it is without effect."""
+"""A bit is flipped in a file that lies there: what reads it finds that out, or it is without effect. What a whole farm
+makes of such files is in beneath.py."""
 
 from __future__ import annotations
 
@@ -13,6 +14,8 @@ from muster.jobs.contract.plan import ArraySource
 from muster.jobs.parts.manifest import MANIFEST, Merged, read_manifest
 from muster.jobs.parts.part_file import check_body, read_index
 from muster.jobs.user_code.code_pack import unpack
+from tests.campaign import beneath
+from tests.campaign.left import count_left
 from tests.campaign.line import Line
 from tests.support.farm import FarmHarness, arrays, until
 from tests.support.simulated import SimulatedAgent
@@ -21,7 +24,7 @@ CODE = """
 def half(rows):
     return {"half": rows / 2}
 """
-LIVE_SHARE = 200  # of so many flips one is of a file that a daemon is then started on
+FLIPS_EACH = 80  # flips of files that are read alone: then some beneath a farm that is started on them
 
 
 class Damage:
@@ -110,58 +113,6 @@ class Damage:
     def _part_is_found(self, path: Path) -> bool:
         return _refuses(lambda: check_body(path, read_index(path)))
 
-    # --- with a daemon ---
-
-    def flip_beneath_a_daemon(self, number: int) -> None:
-        """A bit of a bundle, or of the store, while none runs; then the job goes on to its end, or says why not."""
-        kind = self.random.choice(["bundle", "store"])
-        job = self._submit(1000 + number)
-        self.agent.join()
-        before = len(self.agent.computed)
-
-        def computed() -> bool:
-            self.agent.sync(wait=0.05)
-            return self.agent.compute() == 0 and len(self.agent.computed) > before
-
-        until(computed, "some of its shards to be computed")
-        own = [part for part in self.agent.parts if part.job == job]
-        self.agent.push(own[0])
-        self.farm.stop()
-        self.agent.hang_up()
-        files = list(self.farm.root.job(job).bundles.iterdir()) if kind == "bundle" else [self.farm.root.store]
-        whole = files[0].read_bytes()
-        self._spoil(files[0], whole)
-        self.line.faults[f"{kind} flipped"] += 1
-        if not self._serves(kind):
-            files[0].write_bytes(whole)
-            self.farm.start()
-        self._goes_on(kind, job)
-
-    def _serves(self, kind: str) -> bool:
-        try:
-            self.farm.start()
-        except AssertionError:
-            self.line.found[f"{kind}: does not start"] += 1
-            return False
-        return True
-
-    def _goes_on(self, kind: str, job: str) -> None:
-        try:
-            self.agent.work(lambda: self.farm.status(job).state != "running")
-        except AssertionError as error:
-            self.line.broke("wedged", f"{kind} flipped: {error}")
-            return
-        state = self.farm.status(job).state
-        self.line.compared += 1
-        if state == "complete":
-            try:
-                self.farm.check_result(job)
-                self.line.found[f"{kind}: mended, or without effect"] += 1
-            except AssertionError:
-                self.line.broke("wrong", f"{kind} flipped: {job} is not what a serial run gives")
-        else:
-            self.line.found[f"{kind}: the job is {state}"] += 1
-
 
 def _refuses(do: Callable[[], object]) -> bool:
     """Whether it says that this is damaged, rather than that something is wrong with us."""
@@ -178,8 +129,10 @@ def run(folder: Path, seed: int, times: int, line: Line, say: Callable[[str], No
     try:
         for _ in range(times):
             one.flip()
-        for number in range(times // LIVE_SHARE):
-            one.flip_beneath_a_daemon(number)
-            say(f"{number + 1:4} beneath a daemon")
+        one.agent.hang_up()
+        one.farm.stop()
+        count_left(one.farm, line)
     finally:
         one.farm.close()
+    for number in beneath.rounds(folder, seed, times // FLIPS_EACH, line):
+        say(f"{number + 1:4} beneath a farm")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import subprocess
 from collections.abc import Callable
@@ -12,11 +13,14 @@ from typing import Any
 import numpy as np
 
 from muster.agent.commands.status import state_of
+from tests.campaign.left import count_left
 from tests.campaign.line import Line
 from tests.support import disks
 from tests.support.farm import FarmHarness, until
 
 ROOT_MEGABYTES, SPOOL_MEGABYTES = 100, 12  # of the former 64 MiB stay free
+# whose disk, of what, and whether somebody is started: by turns
+CASES = [*itertools.product(("root", "spool"), ("bytes", "inodes"), (False, True))]
 INODES = {"root": 3000, "spool": 600}
 SHARDS = 20
 WIDE = 1 << 14
@@ -37,7 +41,8 @@ class Full:
     """One farm whose agent is a real one; what is taken of its disks is given back."""
 
     def __init__(self, folder: Path, seed: int, line: Line) -> None:
-        self.random = random.Random(seed)
+        self._cases = list(CASES)
+        random.Random(seed).shuffle(self._cases)
         self.line = line
         self.open = contextlib.ExitStack()
         self.spool = folder / "spools" / "one"
@@ -57,8 +62,7 @@ class Full:
 
     def play(self, number: int) -> None:
         """One disk is full while a job runs, and perhaps while who uses it is started."""
-        place, what = self.random.choice(["root", "spool"]), self.random.choice(["bytes", "inodes"])
-        starts = self.random.random() < 0.5
+        place, what, starts = self._cases[number % len(self._cases)]
         self.line.faults[f"no {what} in the {place}" + (", and a start" if starts else "")] += 1
         job = self._submit(number)
         until(lambda: self.farm.status(job).totals.committed, "a shard to be committed", READY_SECONDS)
@@ -134,6 +138,14 @@ class Full:
         removed = self.farm.coordinator("rm", job)
         assert removed.returncode == 0, removed.stderr
 
+    def end(self) -> None:
+        """Everybody leaves in good order."""
+        self.farm.real["one"].terminate()
+        if code := self.farm.real["one"].wait(READY_SECONDS):
+            self.line.broke("leaked", f"the agent left with {code}")
+        self.farm.stop()
+        count_left(self.farm, self.line)
+
 
 def run(folder: Path, seed: int, times: int, line: Line, say: Callable[[str], None]) -> None:
     """So many full disks in one life of a farm."""
@@ -142,3 +154,4 @@ def run(folder: Path, seed: int, times: int, line: Line, say: Callable[[str], No
         for number in range(times):
             one.play(number)
             say(f"{number + 1:4} full: {dict(line.faults)}")
+        one.end()

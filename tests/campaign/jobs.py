@@ -13,11 +13,17 @@ from typing import Any
 from muster.coordinator.commands.submit import submit
 from muster.jobs.tuning.searchers import Configurations
 from muster.jobs.tuning.space import Space
-from tests.chaos import CODE
 from tests.integration import test_train, test_tune
 from tests.support import networks
 from tests.support.farm import FarmHarness, arrays
 
+NAP = "MUSTER_CAMPAIGN_NAP"  # how long a shard of a map job sleeps; the serial run does not
+CODE = f"""
+import os, time
+def half(rows):
+    time.sleep(float(os.environ.get("{NAP}", "0")))
+    return {{"half": rows / 2, "total": rows.sum(axis=1)}}
+"""
 WIDTH = 60
 ATTEMPTS = 50  # a runner that is killed is a failure of its shard
 LINES = 40
@@ -34,8 +40,8 @@ class Work:
     file: Path
     judge: Callable[[FarmHarness, str], None]
 
-    def submit(self, farm: FarmHarness) -> str:
-        return submit(farm.root, self.file)
+    def submit(self, farm: FarmHarness, after: str = "") -> str:
+        return submit(farm.root, self.file, after=(after,) if after else ())
 
     def told(self, job: str) -> list[str]:
         """What its user was told of this job."""

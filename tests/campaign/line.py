@@ -19,6 +19,7 @@ class Line:
     seconds: float = 0.0
     faults: Counter[str] = field(default_factory=Counter)
     found: Counter[str] = field(default_factory=Counter)  # of damage: by what
+    ages: dict[str, list[int]] = field(default_factory=dict)  # kind → how old those were that were struck: strikes.AGES
     compared: int = 0  # results, with what they have to be
     lost: int = 0  # acknowledged, and gone
     twice: int = 0  # committed
@@ -55,4 +56,6 @@ def added(texts: Iterable[str]) -> Line:
         for name in ("seconds", "compared", *BROKEN):
             setattr(total, name, getattr(total, name) + getattr(one, name))
         total.told += one.told
+        for kind, counts in one.ages.items():
+            total.ages[kind] = [a + b for a, b in zip(total.ages.get(kind, [0] * len(counts)), counts, strict=True)]
     return total

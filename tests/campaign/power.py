@@ -6,9 +6,10 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.campaign.left import count_left
 from tests.campaign.line import Line
 from tests.support import disks
-from tests.support.farm import FarmHarness, arrays, until
+from tests.support.farm import FarmHarness, arrays
 from tests.support.simulated import SimulatedAgent
 
 JOBS = 3  # under way at once
@@ -57,11 +58,7 @@ class Power:
 
     def cut(self) -> None:
         assert self.agent is not None
-        self.disk.cut()
-        self.farm.kill()
-        self.agent.hang_up(kill=True)
-        until(lambda: not self.farm.processes(), "every process on the disk to be gone")
-        self.disk.back(check=True)
+        self.disk.cut_beneath(self.farm, check=True)
         self.line.faults["power cut"] += 1
         for job in set(self._watched) & set(self.farm.stored()):
             try:
@@ -84,6 +81,9 @@ class Power:
                 assert self.farm.merged(job) == self._wanted[job]
             except AssertionError as error:
                 self.line.broke("wrong" if self.farm.status(job).state == "complete" else "wedged", f"{job}: {error}")
+        self.agent.hang_up()
+        self.farm.stop()
+        count_left(self.farm, self.line)
 
     def close(self) -> None:
         self.farm.close()

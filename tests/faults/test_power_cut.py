@@ -26,13 +26,7 @@ class Powered:
         self.farm.start()
 
     def cut(self) -> None:
-        """Everything on the server stops at once; the disk comes back, the daemon does not yet."""
-        self.disk.cut()
-        self.farm.kill()
-        for agent in self.farm.agents:
-            agent.hang_up(kill=True)
-        until(lambda: not self.farm.processes(), "every process on the disk to be gone")
-        self.disk.back()
+        self.disk.cut_beneath(self.farm)
 
 
 @pytest.fixture

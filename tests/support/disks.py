@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support.farm import until
+from tests.support.farm import FarmHarness, until
 from tests.support.needs import skip_for
 
 EXT4_SHUTDOWN = 0x8004587D
@@ -118,6 +118,15 @@ class Cuttable:
             fcntl.ioctl(fd, EXT4_SHUTDOWN, struct.pack("I", NO_LOG_FLUSH))
         finally:
             os.close(fd)
+
+    def cut_beneath(self, farm: FarmHarness, check: bool = False) -> None:
+        """Everything on the server of this farm's root stops at once; the disk comes back, the daemon does not yet."""
+        self.cut()
+        farm.kill()
+        for agent in farm.agents:
+            agent.hang_up(kill=True)
+        until(lambda: not farm.processes(), "every process on the disk to be gone")
+        self.back(check)
 
     def back(self, check: bool = False) -> None:
         """Mounted again; nobody may use it meanwhile. `check`: first by fsck, as at a start."""

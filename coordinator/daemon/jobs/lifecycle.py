@@ -93,7 +93,8 @@ def retry(engine: Engine, asked: a.Retry) -> a.Done:
     if not job.has_begun and (why := dependencies.hopeless(engine.state, job)):
         hint = "`coordinator retry` that one first, or submit this one again with others in `after`"
         raise RefusedError(f"{job.id} cannot start: {why}", hint)
-    again, halted = job.quarantined, job.state == "halted"
+    again, halted, at = job.quarantined, job.state == "halted", engine.jobs[job.id].retry()
+    engine.write(lambda store: store.set_retried(job.id, at))
     engine.handle(e.Retried(job.id, digests))
     drivers.start(engine, job.id)
     if awaited := _awaited(engine, job):

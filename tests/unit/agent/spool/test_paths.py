@@ -170,6 +170,17 @@ def test_clearing_leaves_finished_work(spool: Spool) -> None:
     assert not any(spool.tmp.iterdir())
 
 
+def test_scratch_folders_and_those_of_which_all_was_pushed_go_at_a_start_and_at_a_good_end(spool: Spool) -> None:
+    for goes in (spool.clear, spool.release):
+        (spool.run / "slot-0" / "written").mkdir(parents=True)
+        kept, pushed = write_part(spool, "a.part", [1]), spool.done / FARM / ("f" * 32)
+        pushed.mkdir(parents=True)
+        (spool.done / "another farm" / "its layer").mkdir(parents=True)
+        goes()
+        assert kept.exists() and not pushed.exists() and list(spool.done.iterdir()) == [spool.done / FARM]
+        assert not any(spool.run.iterdir()), "the scratch folder of a runner that was killed"
+
+
 def test_the_default_spool_is_keyed_by_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert owners.base() == tmp_path / "muster" / owners.host()

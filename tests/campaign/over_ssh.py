@@ -1,8 +1,5 @@
-"""Chaos over ssh: the agents join through a real sshd, each behind a proxy of its own, and links are struck as well.
-
-Beside all that is done by folder: a link is reset, stalled past the lease, delayed, or left half-open, and processes of
-sshd's sessions are killed.
-"""
+"""The same farm with its agents over ssh: they join through a real sshd, each behind a proxy of its own, and links are
+struck as well: reset, stalled past the lease, delayed, or left half-open. Processes of sshd's sessions are killed."""
 
 from __future__ import annotations
 
@@ -10,12 +7,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar
 
 import psutil
 
-from muster.coordinator.connect.pipe import IDLE_SECONDS
-from tests.chaos import AGENTS, LEASE_SECONDS, WEIGHTS, Chaos
+from tests.campaign.strikes import AGENTS, LEASE_SECONDS, Strikes
 from tests.support import sshd
 from tests.support.farm import until
 from tests.support.proxy import Proxy
@@ -23,49 +18,39 @@ from tests.support.sshd import HOST, Sshd
 
 DELAY_SECONDS = 0.2  # each way, for each piece
 DELAYED_SECONDS = 2.0
-ENDED_SECONDS = IDLE_SECONDS + 20.0  # the server's end of a link that was left half-open hears of nothing
 PENALTIES = "PerSourcePenalties no"  # sshd shuts out for minutes an address whose sessions crash; here we crash them
 
 
-class ChaosOverSsh(Chaos):
-    """One run."""
+class StrikesOverSsh(Strikes):
+    """The farm, its sshd, and a proxy before it for each agent."""
 
-    weights: ClassVar[dict[str, int]] = {
-        **WEIGHTS,
-        "sshd session": 4,
-        "link reset": 5,
-        "link stalled past the lease": 2,
-        "link delayed": 2,
-        "link half-open": 1,
-    }
-
-    def __init__(self, folder: Path, seed: int, kills: int, say: Callable[[str], None] = print) -> None:
-        super().__init__(folder, seed, kills, say)
+    def __init__(self, folder: Path, seed: int) -> None:
+        super().__init__(folder, seed)
         options = [PENALTIES] if sshd.knows(PENALTIES) else []
         self._sshd = Sshd(folder / "sshd", options, env=self.farm.marked)
         self._proxies: dict[str, Proxy] = {}
 
-    def run(self) -> None:
+    def begin(self) -> None:
+        self._sshd.start()
+        self._proxies = {name: Proxy(self._sshd.port) for name in AGENTS}
+        super().begin()
+
+    def join(self, name: str) -> None:
+        through = (f"Port {self._proxies[name].port}", f"HostKeyAlias {self._sshd.name}")
+        config = self._sshd.ssh_config(*through, name=f"ssh_config-{name}")
+        self.farm.join(name, "--cpus", "1", "--ssh-config", str(config), where=f"{HOST}:{self.farm.root.path}")
+
+    def close(self) -> None:
         try:
-            super().run()
+            super().close()
         finally:
             for proxy in self._proxies.values():
                 proxy.close()
             self._sshd.stop()
 
-    def _begin(self) -> None:
-        self._sshd.start()
-        self._proxies = {name: Proxy(self._sshd.port) for name in AGENTS}
-        super()._begin()
-
-    def _join(self, name: str) -> None:
-        through = (f"Port {self._proxies[name].port}", f"HostKeyAlias {self._sshd.name}")
-        config = self._sshd.ssh_config(*through, name=f"ssh_config-{name}")
-        self.farm.join(name, "--cpus", "1", "--ssh-config", str(config), where=f"{HOST}:{self.farm.root.path}")
-
-    def _strikes(self) -> dict[str, Callable[[], bool]]:
+    def ways(self) -> dict[str, Callable[[], bool]]:
         return {
-            **super()._strikes(),
+            **super().ways(),
             "sshd session": self._kill_session,
             "link reset": lambda: self._proxy().reset() > 0,
             "link stalled past the lease": self._stall,
@@ -103,6 +88,10 @@ class ChaosOverSsh(Chaos):
         proxy.delay = 0.0
         return True
 
-    def _leave(self) -> None:
-        super()._leave()
-        until(lambda: not self._sshd.sessions(), "sshd's sessions to end", ENDED_SECONDS)
+    def leave(self) -> None:
+        """By then nothing of ours is left on a link that is open at the server's end alone. What sshd itself has of it
+        stays until its own keepalive, or the proxy, tells it."""
+        super().leave()
+        for proxy in self._proxies.values():
+            proxy.close()
+        until(lambda: not self._sshd.sessions(), "sshd's sessions to end")

@@ -9,9 +9,7 @@ tables of docs/arena.md are written from all that are kept there.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 from tests.arena.line import Line
@@ -26,7 +24,7 @@ ORDER = {(system.name, fault): at for at, (fault, system) in enumerate((f, s) fo
 
 
 def kept() -> list[Line]:
-    return [Line(**one) for one in json.loads(KEPT.read_text())] if KEPT.exists() else []
+    return [Line.parse(one) for one in KEPT.read_text().splitlines()] if KEPT.exists() else []
 
 
 def keep(line: Line) -> None:
@@ -34,7 +32,7 @@ def keep(line: Line) -> None:
     place = (line.system, line.fault, line.seed)
     others = [one for one in kept() if (one.system, one.fault, one.seed) != place]
     lines = sorted([*others, line], key=lambda one: (ORDER[one.system, one.fault], one.seed))
-    KEPT.write_text(json.dumps([asdict(one) for one in lines], indent=1) + "\n")
+    KEPT.write_text("".join(one.text() + "\n" for one in lines))
     PAGE.write_text(page(PAGE.read_text(), lines))
 
 

@@ -44,6 +44,7 @@ class DisplayState(msgspec.Struct, frozen=True):
     limits: str = ""  # what it was told to leave alone
     bytes_pushed: int = 0
     bytes_pulled: int = 0
+    elsewhere: bool = False  # whether its shards run on other machines, those of a cluster
 
     def __str__(self) -> str:
         link = "" if self.linked else " · no link"

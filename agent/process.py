@@ -391,6 +391,7 @@ class AgentProcess:
             wishes=self._wish_stamp,
             limits=limits_said(self._settings.who.kinds, no_code=self._settings.who.no_code),
             at=time.time(),
+            elsewhere=self._wish.elsewhere,
         )
 
     # --- signals, and the end ---

@@ -2,18 +2,18 @@
 
     python -m benchmarks.pool [--calls 1000] [--runs 3] [--no-peer]
 
-Each pool in turn, as an agent has it, with two workers that do nothing: Ray by calls, Ray's socket for rounds, plain
-processes. `ours`: calls a second, one after the other, through Ray by calls. The peer: those of an actor of a bare Ray,
-by `ray.get`. `parts`: of each pool a call's p50 and p99 in microseconds, its processor time (of the pool's processes
-and of this one, which is the agent), the seconds until both workers are up, and the memory (PSS) of the pool while
-nothing runs.
+Each pool in turn, as an agent has it, with two workers that do nothing: plain processes, Ray's socket for rounds, a Ray
+cluster of one node (where a network namespace can be had), Ray by calls. `ours`: calls a second, one after the other,
+through Ray by calls. The peer: those of an actor of a bare Ray, by `ray.get`. `parts`: of each pool a call's p50 and
+p99 in microseconds, its processor time (of this process, which is the agent, and of all below it: a cluster's own
+processes too), the seconds until both workers are up, and the memory (PSS) while nothing runs: of the pool with its
+workers, without what a cluster has anyway, and of this process. That of a whole agent is in benchmarks.start.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import queue
 import statistics
 import subprocess
 import sys
@@ -23,22 +23,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
 import psutil
 
-from benchmarks.measure import CORES, add_no_peer, alternate, machine, report, tree_seconds
-from muster.agent.core.events import BatchEnded, Needs, PoolEvent, SlotUp
-from muster.agent.pool.interface import Workers
-from muster.agent.pool.pool import Pool
-from muster.agent.pool.processes import Processes
-from muster.agent.pool.ray_local import LocalRay
-from muster.jobs.contract.plan import Layer, MadeSource
-from muster.jobs.workbench.batch import Batch
+from benchmarks.measure import CORES, add_no_peer, alternate, machine, memory_of, report, tree_seconds
+from muster.agent.core.events import Needs
+from tests.support import netns
+from tests.support.pools import ROOT, Rig, cluster_for
 from tests.support.standin import batch
 
-STAND = "tests.support.standin:Stand"
-ROOT = Path(__file__).parents[1]
-MADE = MadeSource(rounds="whole")
 BARE = """
 import sys, time, ray
 ray.init(num_cpus=int(sys.argv[1]), include_dashboard=False, log_to_driver=False)
@@ -57,20 +49,18 @@ for line in sys.stdin:
 class Tried:
     """A pool of two workers that is up, and what was measured of it."""
 
-    def __init__(self, folder: Path, workers: Workers, in_rounds: bool = False) -> None:
-        self.events: queue.SimpleQueue[PoolEvent] = queue.SimpleQueue()
-        self.pool = Pool(folder, 2, self.events.put, workers)
-        self.batch = _in_rounds(batch("nothing", folder)) if in_rounds else batch("nothing", folder)
+    def __init__(self, rig: Rig, in_rounds: bool = False) -> None:
+        self.rig = rig
+        self.batch = batch("nothing", rig.log.parent, in_rounds)
         self.latencies: list[float] = []
         self.cpu: list[float] = []
         self.tickets = 0
         begun = time.monotonic()
-        self.pool.start()
-        for _ in range(2):
-            event = self.events.get(timeout=120)
-            assert isinstance(event, SlotUp), event
+        rig.start()
         self.start = time.monotonic() - begun
-        self.pss = _pss()
+        self.agent = memory_of([psutil.Process()])
+        nodes = [] if rig.cluster is None else rig.cluster.nodes
+        self.pool = memory_of([*rig.below(), *(worker for node in nodes for worker in node.workers())])
         self.calls(50)
         self.latencies.clear()
 
@@ -80,9 +70,8 @@ class Tried:
         for _ in range(count):
             begun = time.monotonic()
             self.tickets += 1
-            self.pool.submit(0, self.tickets, self.batch, Needs())
-            event = self.events.get(timeout=60)
-            assert isinstance(event, BatchEnded), event
+            self.rig.pool.submit(0, self.tickets, self.batch, Needs())
+            self.rig.done()
             self.latencies.append(time.monotonic() - begun)
         seconds = time.monotonic() - began
         self.cpu.append((tree_seconds(os.getpid()) - before) / count)
@@ -95,34 +84,21 @@ class Tried:
             "p99 µs": round(found[98] * 1e6),
             "processor µs": round(min(self.cpu) * 1e6),
             "start s": round(self.start, 2),
-            "idle MiB": round(self.pss / 2**20),
+            "idle MiB": round(self.pool / 2**20),
+            "agent MiB": round(self.agent / 2**20),
         }
 
 
-def _in_rounds(one: Batch) -> Batch:
-    layer: Layer = msgspec.structs.replace(one.layer, source=MADE)
-    return msgspec.structs.replace(one, layer=layer)
-
-
-def _pss() -> int:
-    """Of all processes below this one: memory that they share counts once."""
-    total = 0
-    for process in psutil.Process().children(recursive=True):
-        try:
-            total += process.memory_full_info().pss
-        except psutil.Error:
-            continue
-    return total
-
-
 @contextmanager
-def tried(workers: Workers, in_rounds: bool = False) -> Iterator[Tried]:
-    with tempfile.TemporaryDirectory(prefix="muster-bench-") as folder:
-        found = Tried(Path(folder), workers, in_rounds)
+def tried(kind: str, in_rounds: bool = False) -> Iterator[Tried]:
+    with tempfile.TemporaryDirectory(prefix="muster-bench-") as text, cluster_for(kind, Path(text)) as cluster:
+        folder = Path(text) / "pool"
+        folder.mkdir()
+        rig = Rig(kind, folder, cluster=cluster)
         try:
-            yield found
+            yield Tried(rig, in_rounds)
         finally:
-            found.pool.stop()
+            rig.pool.stop()
 
 
 @contextmanager
@@ -154,14 +130,18 @@ def main() -> None:
     os.environ["PYTHONPATH"] = str(ROOT)  # workers look for the stand-in there
     print(machine(), flush=True)
     parts = {}
-    for name, workers, in_rounds in (
-        ("processes", Processes(bench=STAND), False),
-        ("ray, rounds", LocalRay(2, bench=STAND), True),
+    for name, kind, in_rounds in (
+        ("processes", "processes", False),
+        ("ray, rounds", "ray", True),
+        ("cluster, calls", "cluster", False),
     ):
-        with tried(workers, in_rounds) as found:
+        if kind == "cluster" and (why := netns.obstacle()):
+            print(f"no {name} here: {why}", flush=True)
+            continue
+        with tried(kind, in_rounds) as found:
             alternate(given.runs, **{name: lambda found=found: found.calls(given.calls)})
             parts[name] = found.parts()
-    with tried(LocalRay(2, bench=STAND)) as ours:
+    with tried("ray") as ours:
         if given.no_peer:
             rates = alternate(given.runs, ours=lambda: ours.calls(given.calls))
         else:

@@ -4,7 +4,8 @@
 
 Ours: a job waits at a farm that is served; the clock runs from the start of the command `agent join`, by folder, to the
 moment that its first shard is in the coordinator's store: the machine's test of the kinds it has is in it. The peer: a
-Python that imports ray, starts one as it comes and calls an actor once. Both are counted in starts a minute.
+Python that imports ray, starts one as it comes and calls an actor once. Both are counted in starts a minute. `parts`
+has the memory (PSS) of the agent, and of its pool, once it has nothing to do.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 
-from benchmarks.measure import CORES, add_no_peer, alternate, machine, report
+from benchmarks.measure import CORES, add_no_peer, alternate, machine, memory_of, report
 from benchmarks.served import TIMING
-from tests.support.farm import FarmHarness, running
+from tests.support.farm import FarmHarness, running, until
 
 LOOK_SECONDS = 0.002
+WORKER = "muster.agent.pool.worker"  # a plain process
 BARE = """
 import ray, sys
 ray.init(num_cpus=int(sys.argv[1]), log_to_driver=False)
@@ -34,8 +37,8 @@ print("done", flush=True)
 """
 
 
-def ours(farm: FarmHarness, name: str, options: list[str]) -> float:
-    """Starts a minute: one agent, to its first shard, and gone again."""
+def ours(farm: FarmHarness, name: str, options: list[str], memory: dict[str, int]) -> float:
+    """Starts a minute: one agent, to its first shard, and gone again. `memory` is told what it takes idle."""
     rows = np.random.default_rng(0).standard_normal((64, 64), dtype="f4")
     job = farm.submit({"rows": rows}, shard_rows=1)
     began = time.monotonic()
@@ -45,6 +48,11 @@ def ours(farm: FarmHarness, name: str, options: list[str]) -> float:
         time.sleep(LOOK_SECONDS)
     seconds = time.monotonic() - began
     farm.wait(job, seconds=120)
+    if not options:  # then its first shards may be done before Ray is there
+        until(lambda: farm.processes("ray::RayWorker") and not farm.processes(WORKER), "Ray's workers alone", 120)
+    agent_itself = psutil.Process(agent.pid)
+    memory["agent MiB"] = memory_of([agent_itself]) >> 20
+    memory["pool MiB"] = memory_of(agent_itself.children(recursive=True)) >> 20
     agent.terminate()
     agent.wait()
     farm.coordinator("rm", job)
@@ -75,10 +83,11 @@ def main() -> None:
     chosen = [] if given.pool == "ray" else ["--pool", given.pool]
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as folder, running(Path(folder), **TIMING) as farm:
         names = iter(f"start-{number}" for number in range(given.runs))
-        sides = {"ours": lambda: ours(farm, next(names), chosen)} | ({} if given.no_peer else {"bare": bare})
+        memory: dict[str, int] = {}
+        sides = {"ours": lambda: ours(farm, next(names), chosen, memory)} | ({} if given.no_peer else {"bare": bare})
         rates = alternate(given.runs, **sides)
     best = {name: max(found) for name, found in rates.items()}
-    parts = {f"{name}, seconds": round(60 / rate, 2) for name, rate in best.items()}
+    parts = {f"{name}, seconds": round(60 / rate, 2) for name, rate in best.items()} | memory
     report(best["ours"], best.get("bare"), parts)
 
 

@@ -10,12 +10,13 @@ from pathlib import Path
 import click
 
 from muster.agent.commands.join import DISK_SHARE, PULL_DISK_SHARE
-from muster.agent.commands.options import is_typed, place_of, ray_token_option, ssh_options
+from muster.agent.commands.options import check_ray_options, is_typed, place_of, ray_token_option, ssh_options
 from muster.agent.doctor import connection_checks, machine_checks, render
 from muster.agent.doctor.checklist import Check, Checklist
 from muster.agent.links import Options, Ssh
 from muster.agent.spool import owner as owners
 from muster.jobs.common.cli import example
+from muster.jobs.common.errors import UsageError
 from muster.jobs.common.locations import Folder, Host
 
 
@@ -63,6 +64,9 @@ def command(
     failed is not tried. The exit code is that of the first failure, or 0.
     """
     logging.getLogger().addHandler(logging.NullHandler())  # what is said in the log is said by the checks too
+    check_ray_options(ray, ray_token)
+    if ray is not None and no_ray:
+        raise UsageError("--no-ray leaves out what --ray names", "leave one of them out")
     there = place_of(where, port)
     name, folder = owners.name_and_folder(name, spool)
     share = DISK_SHARE if isinstance(there, Folder) else PULL_DISK_SHARE

@@ -21,7 +21,7 @@ import click
 
 from muster import VERSION
 from muster.agent.channels.bandwidth import LEAST
-from muster.agent.commands.options import is_typed, place_of, ray_token_option, ssh_options
+from muster.agent.commands.options import check_ray_options, is_typed, place_of, ray_token_option, ssh_options
 from muster.agent.host import cpu_shares, lending, taken_kinds
 from muster.agent.host.cpu_shares import CpuShare
 from muster.agent.host.lending import Courtesy
@@ -293,8 +293,8 @@ def command(
     _check_spool(folder, spool is not None)
     pythons = _pythons(envs)
     takes = Takes(kinds, no_code)
-    wish = lending.checked(Courtesy(leave_cores=leave_cores, hours=hours, nice=nice, ionice=ionice))
-    cluster = _cluster(ray, ray_token, pythons, wish, is_typed("pool"))
+    wish = lending.checked(Courtesy(False, None, leave_cores, hours, nice, ionice, elsewhere=ray is not None))
+    cluster = _cluster(ray, ray_token, pythons, is_typed("pool"))
     args: list[str] = click.get_current_context().meta[ARGS]
     if detach:
         code = _detach(folder, name, args)
@@ -341,18 +341,14 @@ def _copy(folder: Path | None) -> Path | None:
     return found
 
 
-def _cluster(
-    ray: str | None, token: Path | None, pythons: dict[str, str], wish: Courtesy, pool_typed: bool
-) -> Cluster | None:
+def _cluster(ray: str | None, token: Path | None, pythons: dict[str, str], pool_typed: bool) -> Cluster | None:
     """`pool_typed`: whether --pool is there as well. MUSTER_POOL is for whatever joins here, and no contradiction."""
     from muster.agent.pool import ray_cluster
 
+    check_ray_options(ray, token)
     if ray is None:
-        if token is not None:
-            raise UsageError("--ray-token is of a cluster that --ray names", "name it with --ray HOST:PORT")
         return None
-    for option, given in (("--env", pythons), ("--nice", wish.nice), ("--ionice", wish.ionice),
-                          ("--leave-cores", wish.leave_cores), ("--pool", pool_typed)):  # fmt: skip
+    for option, given in (("--env", pythons), ("--pool", pool_typed)):
         if given:
             raise UsageError(f"{option} is of this machine, and with --ray it runs nothing", f"leave {option} out")
     found = ray_cluster.Cluster(ray_cluster.checked_address(ray), token.absolute() if token is not None else None)
@@ -440,10 +436,10 @@ def _of_cluster(place: Folder | Host, wishes: Wishes, spool: spools.Spool) -> Ag
     from muster.agent.pool import ray_cluster
 
     assert wishes.cluster is not None
-    has = ray_cluster.look(wishes.cluster)
+    has, is_open = ray_cluster.look(wishes.cluster)
     now = f"{units.counted(has.nodes, 'node')} with {units.counted(has.cpus, 'cpu')}, {units.counted(has.gpus, 'gpu')}"
     click.echo(f"{wishes.name}: a Ray cluster, now of {now} (Ray {has.version})", err=True)
-    if wishes.cluster.token is None:
+    if is_open:
         click.echo(f"warning: the Ray cluster at {wishes.cluster.address} obeys everybody who reaches it", err=True)
     cpus = wishes.cpus or max(1, has.cpus)
     memory = wishes.memory or (has.memory * cpus // has.cpus if has.cpus else cpus * NODE_MEMORY)

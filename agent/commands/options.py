@@ -59,6 +59,12 @@ def ssh_options(command: _Command) -> _Command:
     return command
 
 
+def check_ray_options(ray: str | None, ray_token: Path | None) -> None:
+    """A UsageError for a token without the cluster that it is of."""
+    if ray is None and ray_token is not None:
+        raise UsageError("--ray-token is of a cluster that --ray names", "name it with --ray HOST:PORT")
+
+
 def place_of(where: str, port: int | None) -> Folder | Host:
     """What WHERE and --port name together."""
     found = parse(where)

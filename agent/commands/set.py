@@ -21,12 +21,13 @@ def command(settings: tuple[str, ...], name: str | None, spool: Path | None, as_
 
     NAME=VALUE is cpus=N, leave-cores=N, hours=20:00-08:00, nice=0..19 or ionice=normal|idle, each as with `agent join`;
     an empty value takes a change back. With fewer cpus, code that runs on the others is stopped where it is until there
-    is room. The change holds until the agent ends. `coordinator set` changes what the shards of a job may use.
+    is room, and on a Ray cluster ends first. The change holds until the agent ends. `coordinator set` changes what the
+    shards of a job may use.
     """
     words = dict(_word(text) for text in settings)
     state = wish(spool, name, lambda known: lending.changed(known, words))
     said = f"{state.name} lends {counted(state.cpus, 'cpu')}" if state.cpus else f"{state.name}: {state.why_idle}"
-    if state.cpus > lending.cores():
+    if state.cpus > lending.cores() and not state.elsewhere:
         said += f", and this machine has {lending.cores()}: its shards will wait for each other"
     say_done(state, said, as_json)
     return 0

@@ -130,7 +130,7 @@ def demand(state: State) -> dict[Needs, int]:
 
 def ended(state: State, event: BatchEnded, now: float) -> None:
     """A call returned: keep its part, report what failed, queue what was not reached."""
-    landed = state.slots.land(event.ticket)
+    landed = state.slots.land(event.ticket, now)
     if landed is None:
         return
     slot, flight = landed
@@ -279,12 +279,12 @@ def died(state: State, event: WorkerDied, now: float) -> None:
     slot.worker = "none" if slot.worker == "none" else "coming"  # the news may be older than that of the pool's loss
     why, victim = slot.killing, slot.victim
     at_work = now - slot.running_since if slot.running is not None else 0.0
-    flights = state.slots.clear(slot, event.tickets)
+    flights = state.slots.clear(slot, event.tickets, now)
     if flights:
         _waste(state, flights[0], at_work)
     for flight in flights:
         _rescue(state, flight, event.kept, now)
-    if flights and slot.place and event.running is None and not event.ours:
+    if flights and slot.place and event.running is None and (why == "timeout" or not event.ours):
         event = _narrow_down(state, flights[0], event)
     blamed = flights and _blame(state, slot, flights[0], event, why, victim)
     hopeless = not event.ours and not blamed and slot.fruitless(now)
@@ -298,7 +298,7 @@ def gone(state: State, event: SlotGone, now: float) -> None:
     """A slot has no worker: what it was given is queued anew, and nobody is to blame."""
     slot = state.slots.every[event.slot]
     slot.worker = "none"
-    for flight in state.slots.clear(slot, event.tickets):
+    for flight in state.slots.clear(slot, event.tickets, now):
         _after(state, flight, NOTHING, False, now)
 
 
@@ -311,9 +311,8 @@ def _rescue(state: State, flight: Flight, kept: Mapping[int, Kept], now: float) 
 
 def _narrow_down(state: State, flight: Flight, event: WorkerDied) -> WorkerDied:
     """On another machine no mark says which shard the worker was at: it was the only one, or each runs alone next."""
-    if len(flight.items) == 1:
-        ((number, attempt),) = flight.items.items()
-        return replace(event, running=(number, *attempt))
+    if flight.alone is not None:
+        return replace(event, running=flight.alone)
     if holding := state.holdings.get(flight.layer):
         holding.suspects.update(RangeSet.of(sorted(holding.counting(flight.ticket, flight.items))))
     return event
@@ -369,7 +368,7 @@ def seen(state: State, event: SlotsSeen, now: float) -> None:
     kill_unwanted(state, now)
     for slot in state.slots.every:
         if slot.flights and slot.overdue(now):
-            _kill(state, slot, "timeout", slot.running)
+            _kill(state, slot, "timeout", slot.in_hand)
     trees = {view.slot: view.tree_bytes for view in event.views if state.slots.every[view.slot].flights}
     if sum(trees.values()) > state.slots.memory:
         _shrink(state, state.slots.every[max(trees, key=lambda n: trees[n])], trees)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -23,7 +23,8 @@ REST_SECONDS = 1.0  # after a worker's death with nothing in hand, doubled each 
 REST_LIMIT_SECONDS = 30.0
 SETTLED_SECONDS = 2.0  # a worker's memory is of the job it is at once it is at it for so long
 BARREN_LIMIT = 3  # deaths or empty calls in a row, on one slot, before its shards are given up as lost
-BACKSTOP_SECONDS = 5.0  # what runs the user's code minds the timeout itself; we only mind that it does
+BACKSTOP_SECONDS = 605.0  # what runs users' code minds their timeout itself, but for imports, which may take 600 s
+WAY_SECONDS = 5.0  # for a batch to reach a worker on another machine
 
 
 @dataclass
@@ -49,6 +50,14 @@ class Flight:
     def needs(self) -> tuple[object, ...]:
         return needs_of(self.info)
 
+    @property
+    def alone(self) -> tuple[int, int, int] | None:
+        """Its shard, where it has only one."""
+        if len(self.items) != 1:
+            return None
+        [(number, attempt)] = self.items.items()
+        return number, *attempt
+
 
 @dataclass
 class Slot:
@@ -59,6 +68,7 @@ class Slot:
     place: str = ""  # the machine that its worker is on; "" for this one
     given: Needs | None = None  # what its worker has for itself; None: it takes any batch
     flights: list[Flight] = field(default_factory=list)
+    head_since: float = 0.0  # when the one that is first became that
     last_layer: str | None = None
     killing: KillReason | None = None  # why we are having its worker killed; None while we are not
     victim: tuple[int, int, int] | None = None  # the shard that is to blame for it
@@ -72,7 +82,7 @@ class Slot:
 
     @property
     def cpus(self) -> int:
-        return max((flight.info.work.cpus for flight in self.flights), default=0)
+        return self.flights[0].info.work.cpus if self.flights else 0
 
     @property
     def barren(self) -> int:
@@ -84,13 +94,22 @@ class Slot:
         if running != self.running:
             self.running, self.running_since = running, now
 
+    @property
+    def in_hand(self) -> tuple[int, int, int] | None:
+        """The shard that its worker is at, where that is known: no mark tells it of one on another machine."""
+        return self.flights[0].alone if self.place and self.flights else self.running
+
     def overdue(self, now: float) -> bool:
-        """Whether the shard in hand runs beyond its timeout."""
-        if self.running is None or not self.flights or self.frozen_since is not None:
+        """Whether the shard in hand runs beyond its timeout; on another machine, whether one of the batch must."""
+        if not self.flights or self.frozen_since is not None:
             return False
-        work = self.flights[0].info.work
-        grace = BACKSTOP_SECONDS if work.code is not None else 0.0
-        return work.timeout is not None and now - self.running_since > work.timeout + grace
+        head, work = self.flights[0], self.flights[0].info.work
+        if work.timeout is None:
+            return False
+        limit = work.timeout + (BACKSTOP_SECONDS if work.runs_code else 0.0)
+        if self.place:
+            return now - self.head_since > limit + WAY_SECONDS + (head.expected or 0.0)
+        return self.running is not None and now - self.running_since > limit
 
     def is_late(self, now: float) -> bool:
         """Whether the shard in hand runs longer than one may behind which another batch waits."""
@@ -100,6 +119,7 @@ class Slot:
         """The time it stood still counts for nothing."""
         if self.frozen_since is not None:
             self.running_since += now - self.frozen_since
+            self.head_since += now - self.frozen_since
             self.frozen_since = None
 
     def fruitful(self) -> None:
@@ -139,9 +159,8 @@ class Slots:
         return self.lent if self._narrowed is None else min(self.lent, self._narrowed)
 
     @property
-    def flights(self) -> Iterator[Flight]:
-        for slot in self.every:
-            yield from slot.flights
+    def flights(self) -> list[Flight]:
+        return [flight for slot in self.every for flight in slot.flights]
 
     @property
     def ready(self) -> bool:
@@ -192,7 +211,10 @@ class Slots:
         self.every += [Slot(number) for number in range(len(self.every), count)]
 
     def to_freeze(self) -> Slot | None:
-        """The one that began last, where more runs than is lent. One alone runs on what there is."""
+        """The one that began last, where more runs than is lent. One alone runs on what there is. None on a cluster:
+        nothing stops what runs on other machines."""
+        if self.on_demand:
+            return None
         running = self._running()
         if sum(slot.cpus for slot in running) <= self.lent or (self.lent > 0 and len(running) == 1):
             return None
@@ -271,28 +293,30 @@ class Slots:
 
     def launch(self, slot: Slot, flight: Flight, now: float) -> None:
         if not slot.flights:
+            slot.head_since = now
             slot.gpus = self._choose_gpus(slot, flight.info.work.gpus)
         if slot.job != flight.info.job:
             slot.job, slot.job_since = flight.info.job, now
         slot.flights.append(flight)
         slot.last_layer = flight.layer
 
-    def land(self, ticket: int) -> tuple[Slot, Flight] | None:
+    def land(self, ticket: int, now: float) -> tuple[Slot, Flight] | None:
         """Take a flight off its slot."""
         for slot in self.every:
             for flight in slot.flights:
                 if flight.ticket == ticket:
                     slot.flights.remove(flight)
+                    slot.head_since = now
                     slot.running = None  # the same shard, run again, starts anew
                     return slot, flight
         return None
 
-    def clear(self, slot: Slot, tickets: Iterable[int]) -> list[Flight]:
+    def clear(self, slot: Slot, tickets: Iterable[int], now: float) -> list[Flight]:
         """Take the flights of a worker that is gone off its slot."""
         dead = set(tickets)
         flights = [flight for flight in slot.flights if flight.ticket in dead]
         slot.flights = [flight for flight in slot.flights if flight.ticket not in dead]
-        slot.killing, slot.victim, slot.running = None, None, None
+        slot.killing, slot.victim, slot.running, slot.head_since = None, None, None, now
         return flights
 
     def narrow(self, slot: Slot, info: LayerInfo) -> bool:

@@ -276,7 +276,7 @@ class State:
     @property
     def busy(self) -> bool:
         """Whether anything is held and not finished, or in flight."""
-        return bool(self.unfinished) or self.slots.busy
+        return self.slots.busy or any(holding.attempts for holding in self.holdings.values())
 
     @property
     def to_push(self) -> int:
@@ -302,20 +302,22 @@ class State:
 
     def check(self) -> None:
         """Assert every invariant; for tests."""
-        flights = {flight.ticket: flight for flight in self.slots.flights}
-        assert len(flights) == sum(len(slot.flights) for slot in self.slots.every), "a ticket twice"
-        shared = [slot.flights for slot in self.slots.every if len(slot.flights) > 1]
-        assert all(len({flight.needs for flight in those}) == 1 for those in shared), "unlike flights on a slot"
+        flights: dict[int, Flight] = {}
+        for slot in self.slots.every:
+            for flight in slot.flights:
+                assert flight.ticket not in flights, "a ticket twice"
+                assert flight is slot.flights[0] or flight.needs == slot.flights[0].needs, "unlike flights on a slot"
+                flights[flight.ticket] = flight
         for layer, holding in self.holdings.items():
             self._check_holding(layer, holding, flights)
         for layer in self.finished_parts.layers(self.farm):
-            parts = list(self.finished_parts.of(self.farm, layer))
-            live = [numbers for part in parts for numbers in part.attempts.values()]
-            assert all(live) and all(part.attempts for part in parts), "a part without a live number"
-            assert sum(map(len, live)) == len(RangeSet.union(live)), "a number live in two parts"
+            self._check_finished(layer)
         self._check_inputs()
-        parts_by_layer = {name for by_name in self.finished_parts.by_layer.values() for name in by_name}
-        assert parts_by_layer == self.finished_parts.parts.keys(), "a part that no layer has, or that is no more"
+        finished = self.finished_parts
+        by_layer = {name for by_name in finished.by_layer.values() for name in by_name}
+        assert by_layer == finished.parts.keys(), "a part that no layer has, or that is no more"
+        nbytes = sum([part.nbytes for part in finished.parts.values()]) + sum(finished.emptied.values())
+        assert finished.nbytes == nbytes, "bytes of parts miscounted"
         assert not (self.draining and self.paused), "who leaves finishes what runs"
         assert self.push.under_way or not self.push.emptied, "a part nobody needs was left on the disk"
 
@@ -324,19 +326,26 @@ class State:
             there = holding.placed or holding.waiting or holding.ready or holding.inputs
             assert not there, "placed, waiting, ready or with an input, and not held"
             return
-        attempts = holding.attempts.values()
-        held, placed = RangeSet.union(attempts), RangeSet.of(sorted(holding.placed))
-        assert all(attempts) and len(held) == sum(map(len, attempts)), "a number under two attempts, or an empty one"
-        assert RangeSet.union([placed, holding.waiting]) == held, "a number held but neither placed nor waiting"
-        assert len(placed) + len(holding.waiting) == len(held), "a number both placed and waiting"
+        for number in holding.placed:
+            assert number not in holding.waiting, "a number both placed and waiting"
+        attempts, placed = holding.attempts.values(), RangeSet.of(sorted(holding.placed))
+        assert all(attempts), "an attempt without a number"
+        assert RangeSet.alike(attempts, [placed, holding.waiting]), "held twice, or neither placed nor waiting"
         assert holding.ready is holding.waiting or not holding.ready - holding.waiting, "ready and not waiting"
-        assert all(number in held for number in holding.inputs), "an input of a number not held"
-        live = self.finished_parts.live(self.farm, layer)
-        assert not live or not held & live, "a number both held and finished"
-        assert set(holding.inputs.values()) <= self.inputs.whole.keys(), "a shard waits on an input that is not there"
+        for number, name in holding.inputs.items():
+            assert holding.attempt_of(number) is not None, "an input of a number not held"
+            assert name in self.inputs.whole, "a shard waits on an input that is not there"
         for number, ticket in holding.placed.items():
             assert ticket in flights and flights[ticket].layer == layer, "a number placed on no flight"
             assert flights[ticket].items[number] == holding.attempt_of(number), "run for another attempt"
+
+    def _check_finished(self, layer: str) -> None:
+        parts = list(self.finished_parts.of(self.farm, layer))
+        there = [numbers for part in parts for numbers in part.attempts.values()]
+        assert all(there) and all(part.attempts for part in parts), "a part without a live number"
+        if layer in self.holdings:
+            there += self.holdings[layer].attempts.values()
+        assert sum(map(len, there)) == len(RangeSet.union(there)), "a number in two parts, or both held and finished"
 
     def _check_inputs(self) -> None:
         one = self.inputs

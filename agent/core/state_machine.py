@@ -296,7 +296,8 @@ def _lend(state: State, event: Lent) -> None:
     state.slots.lend(event.cpus)
     paused = "" if event.cpus else event.why or "paused"
     if paused and paused != state.paused:
-        state.emit(Tell(f"{paused}: what runs is stopped where it is, the rest handed back"))
+        becomes = "ends" if state.slots.on_demand else "is stopped where it is"
+        state.emit(Tell(f"{paused}: what runs {becomes}, the rest handed back"))
     state.paused = paused
     if paused:
         state.give_back_waiting()
@@ -364,10 +365,12 @@ def _act(state: State, now: float) -> None:
 
 
 def _speak(state: State, now: float) -> None:
+    if not state.talk.free:
+        return
     if state.talk.hello_due(now):
         letter = state.reports.post_hello()
         state.emit(state.talk.hello(letter, state.held(), now))
-    elif may_leave(state) and state.talk.free and state.talk.session:
+    elif state.talk.session and may_leave(state):
         state.emit(state.talk.leave(now))
     else:
         _sync(state, now)
@@ -378,7 +381,9 @@ def _sync(state: State, now: float) -> None:
     talk, hungry = state.talk, _hungry(state, now)
     if not talk.may_sync(hungry and not state.busy, now):
         return
-    told, polling = talk.lent == state.slots.lent and not (talk.hungry and not hungry), _polling(state, now)
+    space = room(state, now)
+    told = talk.lent == state.slots.lent and not (talk.hungry and not hungry)
+    polling = hungry and _polling(state, space)
     if talk.sync_due(state.reports.next.pressing or not told, polling, now):
         talk.note = _note_for_people(state)
         talk.narrowed = dict.fromkeys(sorted(state.slots.narrow_for)[:NARROWED_TOLD], state.narrowed)
@@ -387,7 +392,7 @@ def _sync(state: State, now: float) -> None:
         counts, places = state.counts() if due else None, state.slots.places if due and state.slots.on_demand else None
         letter = state.reports.post()
         account = _account(state) if talk.account_due(state.account.pressing or not state.busy, now) else None
-        state.emit(talk.sync(letter, room(state, now), hungry, state.slots.lent, wait, counts, account, places, now))
+        state.emit(talk.sync(letter, space, hungry, state.slots.lent, wait, counts, account, places, now))
 
 
 def _account(state: State) -> MachineAccount:
@@ -422,11 +427,9 @@ def _hungry(state: State, now: float) -> bool:
     return not (state.draining or state.paused) and not state.disk.closed(now) and state.slots.ready
 
 
-def _polling(state: State, now: float) -> bool:
+def _polling(state: State, space: int) -> bool:
     """Whether a slot is short of work, and only the coordinator can help."""
-    if not _hungry(state, now) or state.waiting >= max(1, state.slots.idle):
-        return False
-    return room(state, now) >= max(1, disk_budget.least_cost(state))
+    return space >= max(1, disk_budget.least_cost(state)) and state.waiting < max(1, state.slots.idle)
 
 
 def room(state: State, now: float) -> int:
@@ -506,33 +509,36 @@ def _note_for_people(state: State) -> str:
         return state.too_large
     if state.push.stuck:
         return state.push.stuck
-    if state.waiting and not state.slots.busy and state.slots.ready:
+    asked_for = _asked_for(state)
+    if state.waiting and not state.slots.busy and state.slots.ready and not asked_for:
         return _why_nothing_runs(state)
+    no_room = [f"the cluster has no room yet: asked for {asked_for}"] if asked_for else []
     unfit = [f"takes no {kind} jobs: {why}" for kind, why in {**state.differs, **state.unfit}.items()]
     unlike = [f"nothing is run on node {place}: {why}" for place, why in state.refused.items()]
-    return "; ".join([*unfit, *unlike, *([state.narrowed] if state.slots.narrow_for else [])])
+    return "; ".join([*no_room, *unfit, *unlike, *([state.narrowed] if state.slots.narrow_for else [])])
 
 
 def _why_nothing_runs(state: State) -> str:
-    if state.slots.on_demand and not state.slots.places:
-        unlike = "".join(f"; nothing is run on node {place}: {why}" for place, why in state.refused.items())
-        return f"the cluster has no room yet: {_asked_for(state)}{unlike}"
     if state.pull.stuck:
         return f"inputs do not come: {state.pull.stuck}"
     return "no room in the disk budget until results are pushed" if pull_policy.idle(state) else "pulling its inputs"
 
 
 def _asked_for(state: State) -> str:
-    """The workers that are to come."""
+    """The workers that are to come, of sorts that there are none of yet; "" where none are waited for."""
+    there = {slot.given for slot in state.slots.every if slot.worker == "up"}
+    wanted = dispatch.demand(state) if state.slots.on_demand else {}
     texts = []
-    for needs, count in dispatch.demand(state).items():
+    for needs, count in wanted.items():
+        if needs in there:
+            continue
         each = [
             counted(needs.cpus, "cpu"),
             *([counted(needs.gpus, "gpu")] if needs.gpus else []),
             *([format_size(needs.memory)] if needs.memory else []),
         ]
         texts.append(f"{counted(count, 'worker')} with {' and '.join(each)}")
-    return f"asked for {', '.join(texts)}" if texts else "nothing is asked for"
+    return ", ".join(texts)
 
 
 def _why_idle(state: State) -> str:

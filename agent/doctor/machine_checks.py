@@ -48,7 +48,8 @@ def try_disk(sheet: Checklist, place: SpoolPlace) -> None:
     try:
         check_usable(place.folder)
         there = nearest(place.folder)
-        _take_room(there)
+        if not _is_in_use(place.folder):
+            _take_room(there)
         free = shutil.disk_usage(there).free
     except RefusedError as error:
         return sheet.failed("disk", error)
@@ -92,12 +93,12 @@ def try_cluster(sheet: Checklist, address: str, token: Path | None) -> None:
     from muster.agent.pool import ray_cluster
 
     try:
-        has = ray_cluster.look(ray_cluster.Cluster(ray_cluster.checked_address(address), token))
+        has, is_open = ray_cluster.look(ray_cluster.Cluster(ray_cluster.checked_address(address), token))
     except MusterError as error:
         return sheet.failed("ray", error)
     now = f"{counted(has.nodes, 'node')} with {counted(has.cpus, 'cpu')} and {counted(has.gpus, 'gpu')}"
     text = f"the cluster at {address} has Ray {has.version} as we do, and now {now}"
-    if token is None:
+    if is_open:
         return sheet.warned("ray", f"{text}; it obeys everybody who reaches it", "start it with RAY_AUTH_MODE=token")
     return sheet.passed("ray", text, nodes=has.nodes, cpus=has.cpus, gpus=has.gpus)
 
@@ -137,6 +138,12 @@ def _problem(folder: Path, shared: bool, budget: int) -> tuple[str, str] | None:
     if budget < LITTLE_BYTES:
         return "that is room for a few shards only", "make room, or name another disk with --spool"
     return None
+
+
+def _is_in_use(folder: Path) -> bool:
+    """By an agent, whose room it would take; or by results, which the next join pushes before it wants more."""
+    owner = owners.owner_of(folder)
+    return bool(owner and owner.process()) or any(folder.glob("done/**/*.part"))
 
 
 def _take_room(folder: Path) -> None:

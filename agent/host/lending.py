@@ -33,6 +33,11 @@ class Courtesy(msgspec.Struct, frozen=True):
     hours: str | None = None  # when it works, `20:00-08:00` or `Mon-Fri 20:00-08:00`, several with commas between
     nice: int | None = None  # of what computes, 0 to 19
     ionice: Literal["normal", "idle"] | None = None
+    elsewhere: bool = False  # what the agent is granted runs on other machines, those of a cluster: no wish
+
+
+OF_A_MACHINE = ("leave_cores", "nice", "ionice")  # wishes without effect where it runs elsewhere
+SETTINGS = [name for name in Courtesy.__struct_fields__ if name not in ("paused", "elsewhere")]
 
 
 def cores() -> int:
@@ -60,6 +65,11 @@ def minute_of_week() -> int:
 
 def checked(wish: Courtesy) -> Courtesy:
     """A UsageError for what makes no sense on this machine."""
+    for name in OF_A_MACHINE if wish.elsewhere else ():
+        if getattr(wish, name) is not None:
+            said = name.replace("_", "-")
+            why = f"{said} is of this machine, and the shards of a cluster's agent run on others"
+            raise UsageError(why, f"leave {said} out")
     if wish.cpus is not None and not 1 <= wish.cpus <= 4096:
         raise UsageError(f"cpus={wish.cpus}: expected 1 to 4096", "to lend none, type `agent pause`")
     if wish.leave_cores is not None and not 0 <= wish.leave_cores < cores():
@@ -74,10 +84,9 @@ def checked(wish: Courtesy) -> Courtesy:
 def changed(wish: Courtesy, words: Mapping[str, str]) -> Courtesy:
     """With `cpus=4` and the like put into it; an empty value takes a wish back."""
     fields = {name.replace("-", "_"): value for name, value in words.items()}
-    known = [name for name in Courtesy.__struct_fields__ if name != "paused"]
     for name in fields:
-        if name not in known:
-            shown = ", ".join(one.replace("_", "-") for one in known)
+        if name not in SETTINGS:
+            shown = ", ".join(one.replace("_", "-") for one in SETTINGS)
             said = name.replace("_", "-")
             raise UsageError(
                 f"there is no setting {said!r}{did_you_mean(said, shown.split(', '))}", f"settings: {shown}"

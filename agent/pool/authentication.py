@@ -6,6 +6,7 @@ Ray's own clients have one token for a whole process, and so cannot ask as a str
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 from typing import BinaryIO
 
@@ -19,13 +20,30 @@ STREAM = 1
 EMPTY_MESSAGE = bytes(5)  # not compressed, of no bytes
 
 
-def answers(address: str, token: str = "") -> bool:
+def answers(address: str, token: str = "", tls: ssl.SSLContext | None = None) -> bool:
     """Whether the gcs at `address`, host:port, answers whoever has this token, or none."""
-    host, _, port = address.rpartition(":")
-    with socket.create_connection((host.strip("[]"), int(port)), SECONDS) as sock:
+    with _connected(address, tls) as sock:
         sock.sendall(PREFACE + _frame(SETTINGS, 0, 0) + _question(token))
         with sock.makefile("rb") as stream:
             return _is_answered(stream)
+
+
+def wants_tls(address: str) -> bool:
+    """Whether whoever is there shakes hands by TLS, with somebody who shows and checks nothing."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    try:
+        _connected(address, tls).close()
+    except OSError:
+        return False
+    return True
+
+
+def _connected(address: str, tls: ssl.SSLContext | None) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    sock = socket.create_connection((host, int(port)), SECONDS)
+    return sock if tls is None else tls.wrap_socket(sock, server_hostname=host)
 
 
 def _question(token: str) -> bytes:

@@ -78,7 +78,8 @@ class PoolController:
         self.pool: interface.Pool = self._make(who, kind, cluster)
 
     def _make(self, who: Hello, kind: PoolKind | None, cluster: Cluster | None) -> Pool:
-        """The one asked for; else Ray's, with plain processes until it is there, or for good where it never is."""
+        """The one asked for; else Ray's, with plain processes until it is there, or for good where it never is. Where
+        GPUs are lent, not until then: Ray would give its workers those that a process still has."""
         run, log, slots = self._spool.run, self._spool.log, who.cpus
         if cluster is not None:
             return Pool(run, slots, self._on_event, ClusterRay(cluster, log))
@@ -86,7 +87,7 @@ class PoolController:
         if kind == "processes":
             return Pool(run, slots, self._on_event, processes)
         ray = LocalRay(slots, log, gpus=tuple(who.gpus), memory=who.memory)
-        return Pool(run, slots, self._on_event, ray, None if kind == "ray" else processes)
+        return Pool(run, slots, self._on_event, ray, None if kind == "ray" else processes, meanwhile=not who.gpus)
 
     def _on_event(self, event: PoolEvent) -> None:
         """On the pool's thread: the next worker writes its own mark over the dead one's."""

@@ -4,7 +4,7 @@ How worker processes come to be is the lower port's, `Workers`; which shards run
 worker, is the agent's to say. Whatever else may happen: a death is told after the worker's last word, and before
 another worker runs anything in that slot.
 
-Where the workers that are wanted take long to come, others work `meanwhile`: each hands its slot over once the one that
+Where the workers that are wanted take long to come, others work meanwhile: each hands its slot over once the one that
 is wanted said its first word, and ends with the last batch it had.
 """
 
@@ -85,15 +85,17 @@ class Pool:
         slots: int,
         on_event: Callable[[PoolEvent], None],
         workers: Workers,
-        meanwhile: Workers | None = None,
+        others: Workers | None = None,
+        meanwhile: bool = True,
     ) -> None:
-        """Where `workers` cannot be had, those that are there `meanwhile` are the pool for good."""
+        """Where `workers` cannot be had, the `others` are the pool for good; with `meanwhile`, they work until then."""
         self._folder = folder.absolute()  # has the record of what runs
         self._wanted = slots
         self._on_event = on_event
         self._workers = workers
+        self._others = others
         self._meanwhile = meanwhile
-        self._stays = False  # from now on there are those of `meanwhile` alone
+        self._stays = False  # from now on there are the others alone
         self._temp = Path()
         self._lock = threading.RLock()  # held while no event is told and no word
         self._slots: list[_Worker] = []  # the worker of each
@@ -116,10 +118,7 @@ class Pool:
         except OSError as error:
             return self._tell(self._workers, Closed(f"the pool cannot be started: {error}"))
         for workers in self._all:
-            try:
-                workers.open(self._temp, partial(self._tell, workers))
-            except OSError as error:  # no more processes, no room in its folder
-                self._tell(workers, Closed(f"the pool cannot be started: {error}"))
+            self._open_workers(workers)
         return None
 
     def stop(self) -> None:
@@ -128,7 +127,7 @@ class Pool:
         with self._lock:
             self._lost = self._lost or "stopped"
             self._slots, self._by_seat = [], {}
-        for workers in (self._workers, self._meanwhile):
+        for workers in (self._workers, self._others):
             if workers is not None:
                 workers.close()
         cleanup.sweep(self._folder)
@@ -136,7 +135,14 @@ class Pool:
     @property
     def _all(self) -> list[Workers]:
         """Those that are opened, the ones that are soon there first."""
-        return [one for one in (self._meanwhile, None if self._stays else self._workers) if one is not None]
+        others = self._others if self._meanwhile or self._stays else None
+        return [one for one in (others, None if self._stays else self._workers) if one is not None]
+
+    def _open_workers(self, workers: Workers) -> None:
+        try:
+            workers.open(self._temp, partial(self._tell, workers))
+        except OSError as error:  # no more processes, no room in its folder
+            self._tell(workers, Closed(f"the pool cannot be started: {error}"))
 
     # --- commands ---
 
@@ -240,17 +246,19 @@ class Pool:
             self._say(PoolOpened())
 
     def _closed(self, by: Workers, why: str, hopeless: MusterError | None) -> None:
-        if by is not self._workers or by in self._proven or self._meanwhile is None:
+        if by is not self._workers or by in self._proven or self._others is None:
             return self._lose(why, hopeless)
-        return self._stay(why)
+        return self._stay(self._others, why)
 
-    def _stay(self, why: str) -> None:
+    def _stay(self, others: Workers, why: str) -> None:
         """The workers that were wanted cannot be had: the others have all slots from now on."""
         with self._lock:
             if self._lost or self._stays:
                 return
             self._stays = True
-            self._by = self._meanwhile if self._by is not None else None
+            if not self._meanwhile:  # no slot was up yet, and nothing was submitted
+                self._by, self._slots, self._by_seat = None, [], {}
+            self._by = others if self._by is not None else None
             fresh = [self._new_worker(one.slot, one.needs) for one in self._slots if one.by is self._workers]
             for worker in fresh:
                 before, self._slots[worker.slot] = self._slots[worker.slot], worker
@@ -260,6 +268,8 @@ class Pool:
         threading.Thread(target=self._workers.close, name="pool close", daemon=True).start()  # this may be its thread
         self._say(PoolFellBack(why))
         self._begin(*fresh)
+        if not self._meanwhile:
+            self._open_workers(others)
 
     def _came_up(self, word: WorkerUp) -> None:
         with self._lock:

@@ -11,6 +11,7 @@ import os
 import queue
 import re
 import shutil
+import ssl
 import stat
 import sys
 import tempfile
@@ -75,16 +76,20 @@ def read_token(path: Path) -> str:
 
 
 def check_head(address: str, token: str) -> bool:
-    """Whether the cluster obeys those alone who have this token; False where it obeys all. An error where it is not
-    there, or does not obey us."""
-    hint = START.format(address)
+    """Whether the cluster obeys those alone who have this token, or its certificates; False where it obeys all. An
+    error where it is not there, or does not obey us."""
+    tls = ray_environment.tls()
     try:
-        if authentication.answers(address):
-            return False
-        if token and authentication.answers(address, token):
+        if authentication.answers(address, tls=tls):
+            return tls is not None
+        if token and authentication.answers(address, token, tls):
             return True
+    except ssl.SSLError as error:
+        raise AccessError(f"no TLS with the Ray at {address}: {error}", ray_environment.TLS_HINT) from None
     except OSError as error:
-        raise LinkError(f"no Ray at {address}: {error.strerror or error}", hint) from None
+        raise LinkError(f"no Ray at {address}: {error.strerror or error}", START.format(address)) from None
+    if tls is None and authentication.wants_tls(address):
+        raise AccessError(f"what is at {address} wants TLS", ray_environment.TLS_HINT)
     if token:
         raise AccessError(
             f"the Ray at {address} does not take this token", "name the cluster's own with --ray-token FILE"
@@ -103,10 +108,11 @@ class Cluster:
     idle_seconds: float = IDLE_SECONDS  # without work, after which a worker there ends
 
 
-def look(cluster: Cluster) -> words.RayUp:
-    """What a cluster has now. A MusterError if it cannot be joined from here. Takes some seconds."""
+def look(cluster: Cluster) -> tuple[words.RayUp, bool]:
+    """What a cluster has now, and whether it obeys everybody who reaches it. A MusterError if it cannot be joined from
+    here. Takes some seconds."""
     token = read_token(cluster.token) if cluster.token is not None else ""
-    check_head(cluster.address, token)
+    is_open = not check_head(cluster.address, token)
     temp = Path(tempfile.mkdtemp(prefix="mst-"))
     told: queue.SimpleQueue[words.HostWord] = queue.SimpleQueue()
     try:
@@ -122,7 +128,7 @@ def look(cluster: Cluster) -> words.RayUp:
     finally:
         shutil.rmtree(temp, ignore_errors=True)
     if isinstance(word, words.RayUp):
-        return word
+        return word, is_open
     assert isinstance(word, words.RayDown)
     raise RefusedError(word.why, word.hint) if word.hint else LinkError(word.why, "try again; agent.log may say more")
 

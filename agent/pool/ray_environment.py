@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import ssl
 from contextlib import suppress
 from pathlib import Path
 
 from muster.agent.pool import worker_environment
+from muster.jobs.common.errors import UsageError
 
 # Read by Ray at its import and by its processes. The user's own RAY_ variables are out of sight meanwhile.
 RAY_SETTINGS = {
@@ -21,6 +23,7 @@ RAY_SETTINGS = {
     "RAY_task_events_report_interval_ms": "0",  # else the GCS keeps a record of every batch
     "RAY_enable_metrics_collection": "0",
     "RAY_event_stats": "0",
+    "RAY_max_direct_call_object_size": str(1 << 20),  # else what is larger than 100 KB goes by its store: 1 ms more
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # under `uv run` it would ship the working folder to each worker
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # "1", once the default, blanks CUDA_VISIBLE_DEVICES in our workers
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",
@@ -36,6 +39,8 @@ CLUSTER_SETTINGS = {
     "RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL": "minor",  # by default the last digit has to be the same as well
 }
 TLS = ("RAY_USE_TLS", "RAY_TLS_")
+TLS_FILES = ("RAY_TLS_CA_CERT", "RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY")
+TLS_HINT = f"set RAY_USE_TLS=1 here, and {', '.join(TLS_FILES)}, as its nodes have them"
 LOG_TAIL_BYTES = 16384
 OWN_QUESTION = "Missing authorization header"  # what it says when we ask whether it refuses who has no token
 COMPLAINTS = 10  # lines of each file
@@ -96,3 +101,30 @@ def of_cluster(token: Path | None) -> dict[str, str]:
         "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token.absolute())
     }  # fmt: skip
     return {**kept, **CLUSTER_SETTINGS, **access, **worker_environment.settings()}
+
+
+def tls() -> ssl.SSLContext | None:
+    """What a cluster is talked to by, where RAY_USE_TLS says that it has TLS: Ray shows and checks certificates both
+    ways. A UsageError where those that are named cannot be used."""
+    if os.environ.get("RAY_USE_TLS", "0").lower() not in ("1", "true"):
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols(["h2"])
+    authority, certificate, key = (_tls_file(name) for name in TLS_FILES)
+    try:
+        context.load_verify_locations(authority)
+        context.load_cert_chain(certificate, key)
+    except ssl.SSLError as error:
+        raise UsageError(f"RAY_USE_TLS is set, and its certificates cannot be used: {error}", TLS_HINT) from None
+    return context
+
+
+def _tls_file(name: str) -> str:
+    path = os.environ.get(name)
+    if not path:
+        raise UsageError(f"RAY_USE_TLS is set, and {name} is not", TLS_HINT)
+    try:
+        Path(path).open("rb").close()
+    except OSError as error:
+        raise UsageError(f"{name} names {path}: {error.strerror}", TLS_HINT) from None
+    return path

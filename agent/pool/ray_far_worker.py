@@ -53,8 +53,8 @@ class FarWorker:
 
     def __init__(self, worker: str, seat: str) -> None:
         self._wanted = worker, seat
-        self._worker: RayWorker | None = None
-        self._scratch = _scratch(seat)
+        self._worker: RayWorker | None = None  # from the first batch on
+        self._scratch = Path()
 
     def hello(self) -> dict[str, Any]:
         """What there is on this node; without its packages, nothing else may be asked of it."""
@@ -69,6 +69,9 @@ class FarWorker:
         if missing:
             return {**said, "python": platform.python_version(), "missing": missing}
         return {**said, "missing": [], **facts()}
+
+    def is_there(self) -> None:
+        """That it answers is all."""
 
     def sees(self, window: bytes) -> bool:
         """Whether a window's source is here as it was planned."""
@@ -98,6 +101,7 @@ class FarWorker:
         if self._worker is None:
             from muster.agent.pool.ray_actor import RayWorker
 
+            self._scratch = _scratch(self._wanted[1])
             self._worker = RayWorker(*self._wanted)
         return self._worker
 
@@ -163,7 +167,10 @@ def _pieces(part: Path) -> Iterator[tuple[bool, bytes]]:
 
 
 def _scratch(seat: str) -> Path:
-    """A folder of this worker's own, locked while it lives. Those that dead workers left on this node are removed."""
+    """A folder of this worker's own, locked while it lives. Those that dead workers left on this node are removed, with
+    what their users' code left running."""
+    from muster.jobs.user_code import reaper
+
     root = Path(tempfile.gettempdir()) / f"muster-ray-{os.getuid()}"
     root.mkdir(mode=0o700, exist_ok=True)
     if root.is_symlink() or root.stat().st_uid != os.getuid():
@@ -174,6 +181,7 @@ def _scratch(seat: str) -> Path:
         for left in [path for path in root.iterdir() if path.is_dir()]:
             with suppress(OSError), (left / LOCK).open("ab") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                reaper.sweep(left)
                 shutil.rmtree(left, ignore_errors=True)
         mine.mkdir(mode=0o700)
         fcntl.flock(os.open(mine / LOCK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), fcntl.LOCK_EX)

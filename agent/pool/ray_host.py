@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from muster.agent.pool import authentication, worker_environment
+from muster.agent.pool import authentication, ray_environment, worker_environment
 from muster.agent.pool.ray_head import RayHead
 from muster.agent.pool.ray_seats import Cluster, FarSeat, Seat, Seats, minor
 from muster.agent.pool.ray_words import FirstOrder, HostWord, JoinRay, RayDown, RayUp, SeatOrder, StartRay, StartSeat
@@ -143,11 +143,11 @@ def _apart(address: str, why: str) -> RefusedError:
 
 def _watch_head(order: JoinRay, agent: AgentLine) -> None:
     """Without its head a cluster starts nothing new, and its nodes end after a minute."""
-    silent = 0
+    silent, tls = 0, ray_environment.tls()
     while silent < SILENT_ASKS:
         time.sleep(ASK_SECONDS)
         try:
-            silent = 0 if authentication.answers(order.address, order.token) else silent + 1
+            silent = 0 if authentication.answers(order.address, order.token, tls) else silent + 1
         except OSError:
             silent += 1
     agent.tell(RayDown(f"the head of the Ray cluster at {order.address} is gone"))

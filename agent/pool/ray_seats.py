@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 import msgspec
 
@@ -28,15 +28,16 @@ from muster.agent.pool.ray_words import (
     SeatUp,
     StartSeat,
 )
-from muster.agent.pool.worker import Ready, WorkerDone, decode
+from muster.agent.pool.worker import SILENT_DEATH, Ready, WorkerDone, decode
 from muster.jobs.common.durable import is_full, local_commit
-from muster.jobs.contract.plan import ItemsWindow, Window
+from muster.jobs.contract.plan import ItemsWindow, Stamp, Window
 from muster.jobs.contract.requirements import apart
 from muster.jobs.workbench.batch import Batch, Outcome
 
 Tell = Callable[[HostWord], None]
-SILENT_DEATH = "its process ended without a word: kill -9, the out-of-memory killer, or an exit in its code"
+Source: TypeAlias = str | tuple[str, Stamp | None]  # a list's digest, or an array's path and which file that was
 NODE_LABEL = "ray.io/node-id"
+ASK_SECONDS = 5.0  # between two questions to a worker on another machine that has nothing to do
 KEPT_FILES = 8  # packs and models that stay in Ray's store: jobs that run side by side
 
 
@@ -109,7 +110,7 @@ class Cluster:
         self.tell = tell
         self.node = ray.get_runtime_context().get_node_id()  # ours
         self.facts = facts()
-        self.seen: dict[tuple[str, str], bool] = {}  # (node, a source's path) → whether it sees that
+        self.seen: dict[tuple[str, Source], bool] = {}  # node, source → whether that is seen there
         self.refused: dict[str, str] = {}  # node → why
         self._files: dict[str, Any] = {}  # digest → where it is in Ray's store
         self._lock = threading.Lock()
@@ -212,17 +213,28 @@ class FarSeat(Seat):
             return True
         if window.is_copy:
             return False
-        key = self._node, window.path if isinstance(window, Window) else window.source
+        key = self._node, source_of(window)
         if key not in self._cluster.seen:
             self._cluster.seen[key] = self._ray.get(self._actor.sees.remote(msgspec.msgpack.encode(window)))
         return self._cluster.seen[key]
+
+    def _doubted(self, batch: Batch, done: WorkerDone) -> WorkerDone:
+        """Where the node finds changed what it saw, its sight is doubted first: next the source is read here."""
+        outcome = msgspec.msgpack.decode(done.outcome, type=Outcome) if done.outcome else None
+        if outcome is None or not outcome.changed:
+            return done
+        keys = {(self._node, source_of(item.window)) for item in batch.items if item.window is not None}
+        seen = [key for key in keys if self._cluster.seen.get(key)]
+        self._cluster.seen.update(dict.fromkeys(seen, False))
+        believed = msgspec.structs.replace(outcome, changed=not seen, change="" if seen else outcome.change)
+        return msgspec.structs.replace(done, outcome=msgspec.msgpack.encode(believed))
 
     # --- and back ---
 
     def _listen(self) -> None:
         try:
             self._arrive()
-            while (called := self._calls.get()) is not None:
+            while (called := self._next()) is not None:
                 batch, answer = called
                 done = answer if isinstance(answer, WorkerDone) else self._brought(batch, answer)
                 self._tell(SeatSaid(self._name, msgspec.msgpack.encode(done)))
@@ -235,6 +247,14 @@ class FarSeat(Seat):
         with suppress(Exception):
             self._ray.kill(self._actor)
         self._tell(SeatGone(self._name, why))
+
+    def _next(self) -> Any:
+        """What it is called for next. Meanwhile it is asked from time to time: the death of one with no call shows in
+        none."""
+        while True:
+            with suppress(queue.Empty):
+                return self._calls.get(timeout=ASK_SECONDS)
+            self._ray.get(self._actor.is_there.remote())
 
     def _arrive(self) -> None:
         """Until it says its first word on a node that has what our work needs."""
@@ -275,8 +295,12 @@ class FarSeat(Seat):
                 file.close()
                 tmp.unlink(missing_ok=True)
         if not full:
-            return done
+            return self._doubted(batch, done)
         return WorkerDone(done.ticket, msgspec.msgpack.encode(Outcome((), 0, 0, 0, 0.0, 0, (), full=full)))
+
+
+def source_of(window: Window | ItemsWindow) -> Source:
+    return (window.path, window.stamp) if isinstance(window, Window) else window.source
 
 
 def _opened(tmp: Path) -> BinaryIO:

@@ -25,6 +25,7 @@ from muster.jobs.workbench.batch import Batch
 
 SEAT_VARIABLE = "MUSTER_SEAT"  # in a worker's environment and so its runners': finds those that outlive it
 BENCH = "muster.jobs.workbench.workbench:Workbench"  # what runs batches
+SILENT_DEATH = "its process ended without a word: kill -9, the out-of-memory killer, or an exit in its code"
 
 logger = logging.getLogger(__name__)
 

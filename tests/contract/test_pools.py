@@ -12,32 +12,39 @@ from pathlib import Path
 import psutil
 import pytest
 
-from muster.agent.core.events import SlotUp, WorkerDied
+from muster.agent.core.events import SlotGone, WorkerDied
 from muster.agent.pool import cleanup
+from muster.agent.pool.worker import SILENT_DEATH
 from muster.jobs.common.processes import is_alive
 from tests import stranger, traps
 from tests.support.farm import until
-from tests.support.pools import DEADLINE_SECONDS, KINDS, Rig, is_loopback
+from tests.support.pools import DEADLINE_SECONDS, Rig, cluster_for, is_loopback
 from tests.support.processes import is_running
 
 ROOT = Path(__file__).parents[2]
-PARAMS = [pytest.param(kind, marks=[pytest.mark.ray] if kind == "ray" else []) for kind in KINDS]
+MARKS: dict[str, list[pytest.MarkDecorator]] = {
+    "processes": [],
+    "ray": [pytest.mark.ray],
+    "cluster": [pytest.mark.ray, pytest.mark.root],
+}
+PARAMS = [pytest.param(kind, marks=MARKS[kind]) for kind in MARKS]
 
 
 @pytest.fixture(scope="module", params=PARAMS)
 def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    rig = Rig(request.param, tmp_path_factory.mktemp("pool"))
     planted = traps.plant(tmp_path_factory.mktemp("here") / "planted")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT))  # workers look for the stand-in nowhere else
-        patch.chdir(planted)
-        rig.pool.start()
-        ups = [rig.up(), rig.up()]
-        assert {up.slot for up in ups} == {0, 1}
-        yield rig
-        tree = psutil.Process().children(recursive=True)
-        rig.pool.stop()
-    assert not [process for process in tree if is_alive(process)]
+    with cluster_for(request.param, tmp_path_factory.mktemp("cluster")) as cluster:
+        rig = Rig(request.param, tmp_path_factory.mktemp("pool"), cluster=cluster)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTHONPATH", str(ROOT))  # workers look for the stand-in nowhere else
+            patch.chdir(planted)
+            rig.start()
+            yield rig
+            tree = rig.below()
+            rig.pool.stop()
+        assert not [process for process in tree if is_alive(process)]
+        if cluster is not None:
+            until(lambda: not cluster.nodes[0].workers(), "the end of the workers on its nodes", DEADLINE_SECONDS)
     assert not list(rig.folder.iterdir())
     assert traps.sprung(planted) == [], "modules of the folder that somebody stood in"
 
@@ -46,7 +53,15 @@ def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def rig(shared: Rig) -> Iterator[Rig]:
     yield shared
     assert shared.events.empty()
-    assert shared.pool.worker_pid(0) and shared.pool.worker_pid(1)
+    assert shared.pid(0) and shared.pid(1)
+
+
+@pytest.fixture
+def here(rig: Rig) -> Rig:
+    """One whose workers are on this machine."""
+    if rig.cluster is not None:
+        pytest.skip("its workers are on other machines")
+    return rig
 
 
 def test_batches_run_in_order_on_their_slot(rig: Rig, tmp_path: Path) -> None:
@@ -55,7 +70,7 @@ def test_batches_run_in_order_on_their_slot(rig: Rig, tmp_path: Path) -> None:
     for slot in (0, 1):
         of_slot = [event for event in events if event.ticket in tickets[slot]]
         assert [event.ticket for event in of_slot] == tickets[slot]
-        assert {event.outcome.peak for event in of_slot} == {rig.pool.worker_pid(slot)}
+        assert {event.outcome.peak for event in of_slot} == {rig.pid(slot)}
 
 
 def test_a_segfault_names_its_signal_and_the_batches(rig: Rig, tmp_path: Path) -> None:
@@ -63,14 +78,16 @@ def test_a_segfault_names_its_signal_and_the_batches(rig: Rig, tmp_path: Path) -
     done = rig.submit(0, "nothing", tmp_path)
     tickets = tuple(rig.submit(0, what, tmp_path) for what in ("segfault", "second"))
     assert rig.done().ticket == done
-    assert rig.died() == WorkerDied(0, tickets, "died of SIGSEGV", ours=False)
-    assert rig.up() == SlotUp(0)
+    reason = "died of SIGSEGV" if rig.cluster is None else SILENT_DEATH
+    assert rig.died() == WorkerDied(0, tickets, reason, ours=False)
+    assert rig.up() == rig.is_up(0)
     assert not (tmp_path / "ran-second").exists()
     rig.submit(0, "nothing", tmp_path)
-    assert rig.done().outcome.peak == rig.pool.worker_pid(0) != before
+    assert rig.done().outcome.peak == rig.pid(0) != before
 
 
-def test_what_was_submitted_before_a_death_was_heard_of_waits_for_the_next_worker(rig: Rig, tmp_path: Path) -> None:
+def test_what_was_submitted_before_a_death_was_heard_of_waits_for_the_next_worker(here: Rig, tmp_path: Path) -> None:
+    rig = here
     rig.pool.kill(0)
     assert rig.died() == WorkerDied(0, (), "killed by the agent", ours=True)
     tickets = [rig.submit(0, "nothing", tmp_path) for _ in range(3)]
@@ -78,11 +95,27 @@ def test_what_was_submitted_before_a_death_was_heard_of_waits_for_the_next_worke
     assert [rig.done().ticket for _ in range(3)] == tickets
 
 
+def test_what_is_submitted_to_a_worker_that_has_to_be_asked_for_is_given_back(rig: Rig, tmp_path: Path) -> None:
+    """It may wait for room without end."""
+    if rig.cluster is None:
+        pytest.skip("another worker comes by itself")
+    rig.pool.kill(0)
+    assert rig.died() == WorkerDied(0, (), "killed by the agent", ours=True)
+    ticket = rig.submit(0, "nothing", tmp_path)
+    assert rig.next() == SlotGone(0, "its worker has to be asked for again", (ticket,))
+    assert rig.up() == rig.is_up(0), "it was asked for before, and still is"
+
+
+def runner_of(rig: Rig) -> str:
+    """One that the pool has to end; on another machine nobody of ours does, and it ends as real ones do."""
+    return "runner" if rig.cluster is None else "tied-runner"
+
+
 def test_a_kill_from_outside_takes_the_runner_along(rig: Rig, tmp_path: Path) -> None:
-    ticket = rig.submit(1, "runner", tmp_path)
+    pid, ticket = rig.pid(1), rig.submit(1, runner_of(rig), tmp_path)
     until((tmp_path / "runner").exists, "the runner to be there", DEADLINE_SECONDS)
     runner = int((tmp_path / "runner").read_text())
-    os.kill(rig.pid(1), signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
     death = rig.died()
     assert (death.slot, death.tickets, death.ours) == (1, (ticket,), False)
     assert "ended without a word" in death.reason
@@ -91,7 +124,7 @@ def test_a_kill_from_outside_takes_the_runner_along(rig: Rig, tmp_path: Path) ->
 
 
 def test_our_kill_takes_the_runner_along(rig: Rig, tmp_path: Path) -> None:
-    tickets = (rig.submit(1, "runner", tmp_path), rig.submit(1, "second", tmp_path))
+    tickets = (rig.submit(1, runner_of(rig), tmp_path), rig.submit(1, "second", tmp_path))
     until((tmp_path / "runner").exists, "the runner to be there", DEADLINE_SECONDS)
     runner = int((tmp_path / "runner").read_text())
     rig.pool.kill(1)
@@ -131,11 +164,13 @@ def test_an_exception_of_the_bench_replaces_the_worker(rig: Rig, tmp_path: Path)
     assert rig.up().slot == 0 and rig.pid(0) != before
     assert not (tmp_path / "ran-second").exists()
     until(lambda: not is_running(before), "the end of the worker", DEADLINE_SECONDS)
-    said = rig.log.read_text()
-    assert "Traceback" in said and "and this is the second line" in said
+    if rig.cluster is None:  # else it is in the log of a worker of Ray's, on its node
+        said = rig.log.read_text()
+        assert "Traceback" in said and "and this is the second line" in said
 
 
-def test_the_record_follows_the_workers(rig: Rig) -> None:
+def test_the_record_follows_the_workers(here: Rig) -> None:
+    rig = here
     rig.pool.kill(0)
     rig.died()
     rig.up()
@@ -148,7 +183,9 @@ def test_the_record_follows_the_workers(rig: Rig) -> None:
     until(recorded, "the worker to be in the record", DEADLINE_SECONDS)
 
 
-def test_nothing_listens_beyond_loopback(rig: Rig) -> None:
+def test_nothing_listens_beyond_loopback(here: Rig) -> None:
+    """Drivers of a cluster are called by its nodes."""
+    rig = here
     listening = rig.listening()
     assert all(is_loopback(ip) for ip in listening), listening
     assert (len(listening) >= 4) == (rig.kind == "ray")
@@ -157,7 +194,8 @@ def test_nothing_listens_beyond_loopback(rig: Rig) -> None:
 def test_workers_compute_on_one_thread_of_an_empty_folder(rig: Rig) -> None:
     worker = psutil.Process(rig.pid(0))
     assert worker.environ()["OMP_NUM_THREADS"] == "1"
-    assert worker.cwd() == str(cleanup.empty(rig.temp))
+    if rig.cluster is None:  # there Ray says where
+        assert worker.cwd() == str(cleanup.empty(rig.temp))
 
 
 # What one may do who gets into a pool's folder: all of it would make him the agent's user.
@@ -189,7 +227,7 @@ def test_our_environment_is_put_back(rig: Rig) -> None:
 
 # --- with an agent around it ---
 
-kinds = pytest.mark.parametrize("kind", PARAMS)
+kinds = pytest.mark.parametrize("kind", PARAMS[:2])
 
 
 def start_agent(kind: str, what: str, folder: Path) -> subprocess.Popen[str]:

@@ -171,6 +171,20 @@ def test_a_folder_that_is_no_root(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert found.of("disk") == "pass"
 
 
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--ray-token", "token"], "--ray-token is of a cluster that --ray names"),
+        (["--ray", "head", "--no-ray"], "--no-ray leaves out what --ray names"),
+    ],
+)
+def test_options_of_a_cluster_that_mean_nothing_are_refused(
+    options: list[str], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["doctor", str(tmp_path), *options]) == 2
+    assert capsys.readouterr().err.splitlines()[0] == f"error: {why}"
+
+
 # --- each link broken -----------------------------------------------------------------------------------------
 
 

@@ -4,20 +4,26 @@ tests/contract/test_pools.py."""
 from __future__ import annotations
 
 import os
+import queue
 import stat
+import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
-from muster.agent.core.events import BatchEnded, Needs, SlotUp, WorkerDied
+from muster.agent.core.events import BatchEnded, Needs, PoolEvent, PoolFellBack, SlotUp, WorkerDied
 from muster.agent.pool import authentication, cleanup, ray_environment
+from muster.agent.pool.pool import Pool
+from muster.agent.pool.processes import Processes
+from muster.agent.pool.ray_local import LocalRay
 from tests import stranger
 from tests.contract.test_pools import start_agent
 from tests.support.farm import until
-from tests.support.pools import DEADLINE_SECONDS, Rig
+from tests.support.pools import DEADLINE_SECONDS, STAND, Rig
 from tests.support.standin import batch
 
 pytestmark = pytest.mark.ray
@@ -29,9 +35,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     made = Rig("ray", tmp_path_factory.mktemp("pool"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT))
-        made.pool.start()
-        made.up()
-        made.up()
+        made.start()
     yield made
     made.pool.stop()
 
@@ -43,6 +47,15 @@ def test_ray_answers_nobody_without_the_token(rig: Rig) -> None:
     assert authentication.answers(address, ray_environment.TOKEN)
     assert not authentication.answers(address)
     assert not authentication.answers(address, "0" * len(ray_environment.TOKEN))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
+def test_a_batch_of_many_shards_goes_with_its_call_and_not_by_rays_store(rig: Rig, tmp_path: Path) -> None:
+    rig.pool.submit(0, 900, msgspec.structs.replace(batch("nothing", tmp_path), tmp="x" * 500_000), Needs())
+    assert rig.done().ticket == 900
+    status = Path(f"/proc/{rig.pid(0)}/status").read_text()
+    [shared] = [line.split()[1] for line in status.splitlines() if line.startswith("RssShmem")]
+    assert shared == "0", "kB of it that the worker has mapped"
 
 
 def test_batches_of_rounds_go_by_a_socket_and_those_after_them_by_calls_again(rig: Rig, tmp_path: Path) -> None:
@@ -71,9 +84,7 @@ def test_workers_have_what_their_batches_need_and_the_gpus_that_ray_gives_them(t
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PYTHONPATH", str(ROOT))
-            rig.pool.start()
-            rig.up()
-            rig.up()
+            rig.start()
         seen = []
         for ticket, (slot, gpus) in enumerate([(0, 2), (1, 1), (0, 1), (1, 0), (1, 1)]):
             rig.pool.submit(slot, ticket, batch("gpus", tmp_path, gpus=()), Needs(1, gpus))
@@ -133,6 +144,29 @@ def test_a_dead_ray_is_said_and_started_again(tmp_path: Path) -> None:
         if process.name() == "raylet":
             process.kill()
     assert agent.communicate(timeout=DEADLINE_SECONDS) == ("WorkerDied\nPoolLost\nBatchEnded\n", "")
+
+
+def test_plain_processes_take_over_from_a_ray_that_hangs_at_its_start(tmp_path: Path) -> None:
+    """Whoever starts it is stopped, and says nothing more."""
+    events: queue.SimpleQueue[PoolEvent] = queue.SimpleQueue()
+    seconds = 2.0
+    pool = Pool(tmp_path, 1, events.put, LocalRay(1, None, STAND, seconds), Processes(None, STAND))
+    others = set(psutil.Process().children())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))
+        pool.start()
+    try:
+        ours = set(psutil.Process().children()) - others
+        [host] = [one for one in ours if "ray_host" in " ".join(one.cmdline())]
+        host.suspend()
+        assert events.get(timeout=DEADLINE_SECONDS) == SlotUp(0)
+        assert events.get(timeout=DEADLINE_SECONDS) == PoolFellBack(f"Ray was not ready within {seconds:.0f} s")
+        until(lambda: not host.is_running(), "the end of that Ray", DEADLINE_SECONDS)
+        pool.submit(0, 1, batch("nothing", tmp_path.parent), Needs())
+        done = events.get(timeout=DEADLINE_SECONDS)
+        assert isinstance(done, BatchEnded) and done.outcome.peak == pool.worker_pid(0)
+    finally:
+        pool.stop()
 
 
 def test_a_ray_that_asks_for_no_token_is_not_used(tmp_path: Path) -> None:

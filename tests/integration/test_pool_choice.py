@@ -15,17 +15,29 @@ from tests.support.without import environment_without
 ROOT = Path(__file__).parents[2]
 SAID = "works in plain processes: Ray cannot be imported by"
 WHO = """
-import time
+import os, time
 from pathlib import Path
 import psutil
 
-def who(rows, shard, log):
+def who(rows, shard, log, nap=0.01):
     worker = " ".join(psutil.Process().parent().cmdline())
     with open(log, "a") as out:
         print("ray" if "ray::" in worker else "process", file=out)
     while shard >= 20 and not Path(log + ".go").exists():
         time.sleep(0.01)
-    time.sleep(0.01)
+    time.sleep(nap)
+    return rows * 2
+
+def gpu(rows, shard, log):
+    worker = " ".join(psutil.Process().parent().cmdline())
+    taken = Path(log + ".gpu-" + os.environ["CUDA_VISIBLE_DEVICES"])
+    with open(log, "a") as out:
+        print("twice" if taken.exists() else "ray" if "ray::" in worker else "process", file=out)
+    taken.touch()
+    until = time.monotonic() + (0 if "ray::" in worker or shard < 4 else 60 if shard == 4 else 0.3)
+    while time.monotonic() < until and not {"ray", "twice"} & set(open(log).read().split()):
+        time.sleep(0.01)
+    taken.unlink(missing_ok=True)
     return rows * 2
 """
 
@@ -113,12 +125,29 @@ def test_the_first_shards_run_in_plain_processes_and_the_others_on_ray(farm: Far
 
 
 @pytest.mark.ray
+@pytest.mark.usefixtures("by_default")
+def test_no_gpu_is_given_to_two_shards_at_a_time_while_ray_starts(farm: FarmHarness) -> None:
+    """Ray does not know of one that a process has. So where GPUs are lent there are no processes before Ray."""
+    log = farm.folder / "gpus.log"
+    more: dict[str, Any] = {"kind": "map", "code": "work.py:gpu", "params": {"args": {"log": str(log)}}}
+    job = farm.submit(arrays(rows=80), 1, WHO, resources={"gpus": 1}, **more)
+    farm.join("one", "--cpus", "2", "--gpus", "0,1")
+    farm.wait(job, seconds=120)
+    assert set(log.read_text().split()) == {"ray"}
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("by_default")
 def test_an_agent_leaves_in_the_middle_of_a_handover(farm: FarmHarness) -> None:
     """What was started of either sort is gone, and what was finished counts."""
-    job = farm.submit(arrays(rows=400), shard_rows=2)
-    for name in ("one", "two", "three"):
+    log = farm.folder / "who.log"
+    log.with_name("who.log.go").touch()
+    more: dict[str, Any] = {"kind": "map", "code": "work.py:who", "params": {"args": {"log": str(log), "nap": 0.1}}}
+    job = farm.submit(arrays(rows=400), shard_rows=2, work=WHO, **more)
+    for name, there in (("one", "gcs_server"), ("two", "raylet"), ("three", "ray::RayWorker")):
         agent = farm.join(name, "--cpus", "2")
-        until(lambda: farm.processes("raylet"), "Ray to be starting")
+        until(lambda there=there: farm.processes(there), f"Ray's {there}")  # type: ignore[misc]
+        assert farm.processes("muster.agent.pool.worker"), "others are at work meanwhile"
         agent.terminate()
         assert agent.wait(DEADLINE_SECONDS) == 0
         assert rays_processes(farm) == [] == farm.processes("muster.agent.pool.worker")

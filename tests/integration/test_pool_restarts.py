@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import psutil
 import pytest
 
@@ -23,11 +25,11 @@ def _name(process: psutil.Process) -> str:
         return ""
 
 
-def kill(farm: FarmHarness, name: str, but: int = 0) -> int:
-    """Kill -9 that server of the agent's Ray as soon as there is one, another than `but`; its pid."""
+def kill(farm: FarmHarness, name: str, but: int = 0, number: signal.Signals = signal.SIGKILL) -> int:
+    """Kill that server of the agent's Ray as soon as there is one, another than `but`; its pid."""
     agent = farm.real["one"].pid
     server = until(lambda: server_of(agent, name, but), f"Ray's {name} to be there")
-    server.kill()
+    server.send_signal(number)
     return server.pid
 
 
@@ -45,6 +47,7 @@ def test_an_agent_outlives_a_ray_that_dies_while_it_starts(farm: FarmHarness) ->
         until(lambda name=name: is_said(name), f"the agent to say so of {name}")  # type: ignore[misc]
     farm.wait(job, seconds=120)
     farm.check_result(job)
-    kill(farm, "raylet")
+    kill(farm, "raylet", number=signal.SIGABRT)  # of which it can say something
+    until(lambda: "Ray said: raylet.err: *** SIGABRT" in (spool / "agent.log").read_text(), "Ray's own words for it")
     farm.wait(farm.submit(arrays(seed=1)), seconds=120)
     assert agent.poll() is None

@@ -252,10 +252,15 @@ class PoolMachine(RuleBasedStateMachine):
             at_work = [seat for seats in self.every for seat, sent in seats.sent.items() if tickets & set(sent)]
             assert len(at_work) <= 1
 
+    @property
+    def works(self) -> bool:
+        """Whether there is anybody to start workers."""
+        return self.lost is None
+
     @invariant()
     def no_slot_waits_for_nothing(self) -> None:
         """All that was submitted comes to an end, and a slot that is down is up again."""
-        if self.lost is None and not self.any_of(Seats.waiting) and not self.any_of(Seats.doomed):
+        if self.works and not self.any_of(Seats.waiting) and not self.any_of(Seats.doomed):
             assert self.up == set(range(self.wanted)), "workers are there, and their slots are not up"
             assert self.any_of(Seats.running) or not any(self.flying.values()), "batches that nobody runs"
             assert not self.ours, "a kill of which nothing was told"
@@ -292,15 +297,37 @@ class HandoverMachine(PoolMachine):
             assert set(idle) <= self.early.killed
 
 
+class FallbackMachine(HandoverMachine):
+    """The workers that are wanted come late, or never, and others have the slots in the latter case alone."""
+
+    def make_pool(self) -> Pool:
+        self.seats.slow = True
+        self.early = Seats(heeds_needs=False)
+        return Pool(Path(self.folder.name), SLOTS, self.hear, self.seats, self.early, meanwhile=False)
+
+    @property
+    def works(self) -> bool:
+        return self.lost is None and (self.seats.is_open or self.fell_back)
+
+    @invariant()
+    def of_two_sorts_only_one_is_ever_started(self) -> None:
+        """Each gives out the machine's GPUs as if they were its alone."""
+        assert not self.early.needs or self.fell_back
+
+
 PoolMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 HandoverMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+FallbackMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestPool = PoolMachine.TestCase
 TestHandover = HandoverMachine.TestCase
+TestFallback = FallbackMachine.TestCase
 
 
-def started(folder: Path, *more: Seats, slots: int = 1) -> tuple[Pool, list[PoolEvent]]:
+def started(
+    folder: Path, seats: Seats, others: Seats | None = None, slots: int = 1, meanwhile: bool = True
+) -> tuple[Pool, list[PoolEvent]]:
     events: list[PoolEvent] = []
-    pool = Pool(folder, slots, events.append, *more)
+    pool = Pool(folder, slots, events.append, seats, others, meanwhile)
     pool.start()
     return pool, events
 
@@ -384,6 +411,27 @@ def test_a_job_that_needs_something_else_has_its_worker_before_the_batch_runs(tm
     seats.dies(old)
     seats.comes_up(new := first(seats))
     assert (seats.needs[new], seats.sent[new]) == (Needs(gpus=1), [1])
+    pool.stop()
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_others_that_do_not_work_meanwhile_are_started_once_the_wanted_ones_cannot_be_had(
+    tmp_path: Path, opened: bool
+) -> None:
+    ray, other = Seats(slow=True), Seats(heeds_needs=False)
+    pool, events = started(tmp_path, ray, other, slots=2, meanwhile=False)
+    if opened:
+        ray.comes()
+        for _ in range(DEATHS_BEFORE_UP):
+            assert not other.is_open
+            ray.dies(list(ray.sent)[-1])  # the last slot's, again and again
+    else:
+        ray.tell(interface.Closed("no Ray here"))
+    assert [type(event) for event in events] == [PoolFellBack]
+    for seat in list(other.sent):
+        other.comes_up(seat)
+    pool.submit(1, 1, batch(), Needs(gpus=1))
+    assert [event.slot for event in events if isinstance(event, SlotUp)] == [0, 1] and other.running()
     pool.stop()
 
 

@@ -34,6 +34,7 @@ QUIET = {
     "RAY_memory_monitor_refresh_ms": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
 }
+HELPERS = ("IDLE", "DashboardAgent", "RuntimeEnvAgent")  # titles of Ray's own
 COMMANDS = (  # and lists that Ray wants named, though nothing of the kind is done
     "initialization_commands", "setup_commands", "head_setup_commands", "worker_setup_commands",
     "head_start_ray_commands", "worker_start_ray_commands", "cluster_synced_files", "rsync_exclude", "rsync_filter",
@@ -54,12 +55,23 @@ class Node:
 
     def workers(self) -> list[psutil.Process]:
         """Those that run shards, or wait for some."""
-        found = []
+        return [process for process, title in self._titles() if title.removeprefix("ray::") not in HELPERS]
+
+    def calls(self) -> list[str]:
+        """Names of what they run, as Ray shows them."""
+        titles = (title.removeprefix("ray::") for _, title in self._titles())
+        return [title for title in titles if title not in (*HELPERS, "FarWorker")]
+
+    def _titles(self) -> Iterator[tuple[psutil.Process, str]]:
         for process in psutil.Process(self.process.pid).children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                if "".join(process.cmdline()).startswith("ray::FarWorker"):
-                    found.append(process)
-        return found
+                if (title := "".join(process.cmdline()).strip()).startswith("ray::"):
+                    yield process, title
+
+    def hide(self, folder: Path) -> None:
+        """It sees nothing in that folder any more; of a node that was added with something hidden from it."""
+        into = ["nsenter", "--mount", f"--target={self.process.pid}"]
+        subprocess.run([*into, "mount", "-t", "tmpfs", "none", str(folder)], check=True, capture_output=True)
 
     def stop(self) -> None:
         """SIGSTOP of all of it: it says nothing more, and its connections stay open, as when a machine hangs."""
@@ -87,10 +99,15 @@ class Node:
 class RayCluster:
     """A head that runs nothing itself, and its nodes."""
 
-    def __init__(self, folder: Path, machine: netns.Machine, settings: Mapping[str, str], most: int) -> None:
-        """`settings`: what its owner set for all of it, in the environment. `most`: nodes that it starts by itself."""
+    def __init__(
+        self, folder: Path, machine: netns.Machine, settings: Mapping[str, str], most: int, python: str = ""
+    ) -> None:
+        """`settings`: what its owner set for all of it, in the environment. `most`: nodes that it starts by itself.
+        `python`: of an environment with another Ray; "" for ours."""
+        self._python = python
         self._settings = {**settings, **(FAKE if most else {})}
         self._most = most
+        self.machine = machine
         self.enter = machine.enter
         self.address = "127.0.0.2:6379"
         self.token = folder / "ray-token"
@@ -119,12 +136,25 @@ class RayCluster:
                 found += process.name() == "raylet"
         return found - 1
 
-    def add(self, cpus: int = 1, gpus: int = 0, hidden: Sequence[Path] = (), packages: Path | None = None) -> Node:
-        """Another node. `hidden`: folders that it does not see; `packages`: one that its Python looks in first."""
-        words = [f"--address={self.address}", f"--num-cpus={cpus}", f"--num-gpus={gpus}"]
+    def add(
+        self,
+        cpus: int = 1,
+        gpus: Sequence[int] = (),
+        hidden: Sequence[Path] = (),
+        packages: Path | None = None,
+        python: str = "",
+    ) -> Node:
+        """Another node. `gpus`: numbers of those that it says it has; `hidden`: folders that it does not see;
+        `packages`: one that its Python looks in first; `python`: of another environment."""
+        words = [f"--address={self.address}", f"--num-cpus={cpus}", f"--num-gpus={len(gpus)}"]
         more = {} if packages is None else {"PYTHONPATH": str(packages)}
-        self.nodes.append(self._start(f"127.0.0.{len(self.nodes) + 3}", words, hidden, more))
+        more |= {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))} if gpus else {}
+        self.nodes.append(self._start(f"127.0.0.{len(self.nodes) + 3}", words, hidden, more, python))
         return self.nodes[-1]
+
+    def sent(self) -> list[Path]:
+        """Where workers have put inputs that came with their batches."""
+        return list(self._temp.glob("muster-ray-*/*/in-*"))
 
     def kill(self) -> None:
         """All of it at once."""
@@ -136,9 +166,16 @@ class RayCluster:
         shutil.rmtree(self._temp, ignore_errors=True)
 
     def _start(
-        self, address: str, words: Sequence[str], hidden: Sequence[Path] = (), more: Mapping[str, str] = {}
+        self,
+        address: str,
+        words: Sequence[str],
+        hidden: Sequence[Path] = (),
+        more: Mapping[str, str] = {},
+        python: str = "",
     ) -> Node:
-        start = launch.python("ray.scripts.scripts", "start", f"--node-ip-address={address}", "--block", *words)
+        python = python or self._python
+        start = [python, "-m", "ray.scripts.scripts"] if python else launch.python("ray.scripts.scripts")
+        start += ["start", f"--node-ip-address={address}", "--block", *words]
         start += [f"--object-store-memory={300 << 20}", f"--temp-dir={self._temp}"]
         command = [*self.enter, *_without(hidden), *start]
         said = self._folder / f"ray-{address}.out"
@@ -184,11 +221,12 @@ def _autoscaling(head: str, most: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def running(folder: Path, most: int = 0, **settings: str) -> Iterator[RayCluster]:
-    """A head without nodes; at the end nothing is left. `most`: nodes that its own autoscaler may start."""
+def running(folder: Path, most: int = 0, python: str = "", **settings: str) -> Iterator[RayCluster]:
+    """A head without nodes; at the end nothing is left. `most`: nodes that its own autoscaler may start. `python`: of
+    an environment with another Ray."""
     netns.require()
     with netns.running() as net:
-        cluster = RayCluster(folder, net.add("ray"), settings, most)
+        cluster = RayCluster(folder, net.add("ray"), settings, most, python)
         try:
             yield cluster
         finally:

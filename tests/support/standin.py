@@ -16,19 +16,20 @@ from muster.jobs.workbench.batch import Batch, Outcome
 
 LAYER = Layer("layer", "0" * 32, MadeSource(), 0, 1, 0, 0, 0, None)
 WORK = Work("map", 1, {}, None, None, None, 1, None, None)
-SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
+SLEEP, TIED = "import time; time.sleep(600)", "import sys; sys.stdin.read()"
 
 
 def batch(
     what: str = "nothing", scratch: Path = Path(), in_rounds: bool = False, gpus: tuple[str, ...] | None = None
 ) -> Batch:
     layer = msgspec.structs.replace(LAYER, source=MadeSource(rounds="whole")) if in_rounds else LAYER
-    return Batch("farm", "agent", what, layer, WORK, (), "", "", "", str(scratch), None, None, gpus=gpus)
+    folder = str(scratch)  # as `sheets` it is the same on another machine
+    return Batch("farm", "agent", what, layer, WORK, (), "", "", "", folder, None, None, gpus=gpus, sheets=folder)
 
 
 class Stand:
     def run(self, order: Batch) -> Outcome:
-        (Path(order.scratch) / f"ran-{order.job}").touch()
+        (Path(order.sheets) / f"ran-{order.job}").touch()
         if order.job == "segfault":
             ctypes.string_at(0)
         elif order.job == "raise":
@@ -36,22 +37,26 @@ class Stand:
         elif order.job == "wait":
             time.sleep(600)
         elif order.job == "until-told":
-            while not (Path(order.scratch) / "go").exists():
+            while not (Path(order.sheets) / "go").exists():
                 time.sleep(0.01)
         elif order.job == "gpus":
             return Outcome((), 0, 0, 0, 0.0, os.getpid(), (), change=",".join(order.gpus or ()))
         elif order.job == "runner":
-            self._runner(Path(order.scratch))
+            self._runner(Path(order.sheets))
+            time.sleep(600)
+        elif order.job == "tied-runner":
+            self._runner(Path(order.sheets), tied=True)
             time.sleep(600)
         elif order.job == "waits-for-runner":
-            self._runner(Path(order.scratch)).wait()
+            self._runner(Path(order.sheets)).wait()
         elif order.job == "exit":
             os._exit(3)
         return Outcome((), 0, 0, 0, 0.0, os.getpid(), ())
 
-    def _runner(self, scratch: Path) -> subprocess.Popen[bytes]:
-        """A child that leads a session of its own, as runners do."""
-        child = subprocess.Popen(SLEEP, start_new_session=True)
+    def _runner(self, scratch: Path, tied: bool = False) -> subprocess.Popen[bytes]:
+        """A child that leads a session of its own, as runners do; `tied`: and ends with its parent, as they do."""
+        code, stdin = (TIED, subprocess.PIPE) if tied else (SLEEP, None)
+        child = subprocess.Popen([sys.executable, "-c", code], stdin=stdin, start_new_session=True)
         (scratch / "runner.new").write_text(str(child.pid))
         (scratch / "runner.new").rename(scratch / "runner")
         return child

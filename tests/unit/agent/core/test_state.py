@@ -60,6 +60,20 @@ def forget_part(state: State) -> None:
     state.finished_parts.parts.clear()
 
 
+def miscount_parts(state: State) -> None:
+    state.finished_parts.nbytes += 1
+
+
+def hold_twice(state: State) -> None:
+    attempts = state.holdings[A].attempts
+    attempts[1, 2] = attempts[1, 1].copy()
+
+
+def know_input_of_none(state: State) -> None:
+    state.inputs.whole["x"] = Copy("x", 0, b"")
+    state.holdings[A].inputs[99] = "x"
+
+
 def pause_leaving(state: State) -> None:
     state.draining, state.paused = "SIGTERM", "paused"
 
@@ -76,6 +90,9 @@ def pause_leaving(state: State) -> None:
         (miscount_inputs, "miscounted"),
         (keep_emptied, "left on the disk"),
         (forget_part, "that no layer has"),
+        (miscount_parts, "bytes of parts miscounted"),
+        (hold_twice, "held twice"),
+        (know_input_of_none, "an input of a number not held"),
         (pause_leaving, "finishes what runs"),
     ],
 )

@@ -104,8 +104,10 @@ def info(
     gpus: int = 0,
     disk: int = 0,
     rounds: bool = False,
+    runs_code: bool = False,
 ) -> LayerInfo:
-    work = Work("cluster", 1, {}, code, None, None, cpus, memory, timeout, gpus=gpus, disk=disk)
+    takes = (cpus, memory, timeout)
+    work = Work("cluster", 1, {}, code, None, None, *takes, gpus=gpus, disk=disk, runs_code=runs_code)
     made = MadeSource("each" if rounds else "")
     return LayerInfo(job, Layer(layer[:1], layer, made, 0, 1, 10_000, 0, out, None), work)
 
@@ -487,10 +489,11 @@ def seen(world: World, run: Run, tree: int = 0) -> list[Action]:
     return world.tell(SlotsSeen((SlotView(run.slot, run.items[0], tree),)))
 
 
-@pytest.mark.parametrize(("code", "grace"), [(None, 0.0), ("c" * 32, 5.0)])
-def test_what_hangs_is_killed_and_failed(code: str | None, grace: float) -> None:
+@pytest.mark.parametrize(("runs_code", "grace"), [(False, 0.0), (True, 605.0)])
+def test_what_hangs_is_killed_and_failed(runs_code: bool, grace: float) -> None:
+    """What runs users' code minds their timeouts, and gives them 600 s for imports."""
     world = World(cpus=1)
-    (run,) = of(Run, world.hear(info(timeout=30.0, code=code), grants=[grant(0, 1)]))
+    (run,) = of(Run, world.hear(info(timeout=30.0, runs_code=runs_code), grants=[grant(0, 1)]))
     assert not of(Kill, seen(world, run))
     world.now += 29 + grace
     assert not of(Kill, seen(world, run))
@@ -500,6 +503,49 @@ def test_what_hangs_is_killed_and_failed(code: str | None, grace: float) -> None
     world.died(run, running=0, ours=True)
     (failure,) = world.said().failures
     assert failure.code == "timeout"
+
+
+def on_another_machine() -> World:
+    world = World(cpus=1)
+    world.tell(SlotGone(0, "another node"), SlotUp(0, "node2"))
+    return world
+
+
+def unmarked(world: World, seconds: float) -> list[Action]:
+    """What is ordered after so long in which nothing is known of slot 0 but that it is busy."""
+    world.now += seconds
+    return world.tell(SlotsSeen((SlotView(0, None, 0),)))
+
+
+def test_what_hangs_on_another_machine_is_killed_and_failed() -> None:
+    """No mark of it can be read: all that is known is when it was sent."""
+    world = on_another_machine()
+    (run,) = of(Run, world.hear(info(timeout=30.0), grants=[grant(0, 1)]))
+    assert not of(Kill, unmarked(world, 34.0))
+    assert of(Kill, unmarked(world, 2.0)) == [Kill(0, "timeout")]
+    assert not of(Kill, unmarked(world, 1.0)), "once"
+    world.tell(WorkerDied(0, (run.ticket,), "killed by the agent", True), SlotUp(0, "node2"))
+    (failure,) = world.said().failures
+    assert (failure.number, failure.code) == (0, "timeout")
+
+
+def test_of_a_batch_that_hangs_on_another_machine_each_shard_runs_alone_until_one_is_found() -> None:
+    world = on_another_machine()
+    (first,) = of(Run, world.hear(info(timeout=30.0), grants=[grant(0, 1)]))
+    world.ended(first, seconds=0.01)  # so that batches are of many
+    (batch,) = of(Run, world.hear(grants=[grant(1, 4, attempt=2)]))
+    assert len(batch.items) > 1
+    assert of(Kill, unmarked(world, 36.0))
+    world.tell(WorkerDied(0, (batch.ticket,), "killed by the agent", True))
+    assert not world.said().failures, "nobody knows which of them it was"
+    good, bad = of(Run, world.tell(SlotUp(0, "node2")))
+    assert not of(Kill, unmarked(world, 33.0))
+    (other,) = of(Run, world.ended(good))
+    assert not of(Kill, unmarked(world, 33.0)), "the next one has its own time"
+    assert of(Kill, unmarked(world, 3.0)) == [Kill(0, "timeout")]
+    world.tell(WorkerDied(0, (bad.ticket, other.ticket), "killed by the agent", True))
+    (failure,) = world.said().failures
+    assert (failure.number, failure.code) == (bad.items[0][0], "timeout")
 
 
 def test_a_kill_that_met_the_next_shard_blames_nobody() -> None:
@@ -817,8 +863,7 @@ def test_without_a_worker_and_with_none_to_come_what_waits_is_handed_back() -> N
 
 def test_what_may_have_ended_a_worker_on_another_machine_runs_alone_and_is_told_when_it_does_so_again() -> None:
     """No mark of it can be read: without a batch of its own a shard that kills its worker would never be given up."""
-    world = World(cpus=1)
-    world.tell(SlotGone(0, "another node"), SlotUp(0, "node2"))
+    world = on_another_machine()
     (first,) = of(Run, world.hear(info(), grants=[grant(0, 1)]))
     world.ended(first, seconds=0.01)  # so that batches are of many
     (batch,) = of(Run, world.hear(grants=[grant(1, 4, attempt=2)]))
@@ -1220,6 +1265,28 @@ def test_work_is_taken_and_workers_are_asked_for_while_no_slot_is_up() -> None:
     world.after(30.0)
     assert "the cluster has no room yet: asked for 3 workers with 1 cpu" in world.said().note
     assert [run.slot for run in of(Run, world.tell(SlotUp(2, "node", Needs(1))))] == [2]
+
+
+def test_what_a_job_waits_for_is_said_while_another_one_runs() -> None:
+    world = on_demand()
+    world.tell(SlotUp(0, "node", Needs(1)))
+    (run,) = of(Run, world.hear(info(), info(B, gpus=1), grants=[grant(0, 1), grant(0, 2, B)]))
+    world.after(30.0)
+    note = "the cluster has no room yet: asked for 2 workers with 1 cpu and 1 gpu"
+    assert run.info.layer.digest == A and world.said().note == note
+    world.tell(SlotUp(1, "other", Needs(1, 1)))
+    world.after(30.0)
+    assert world.said().note == "", "one of that sort is there"
+
+
+def test_what_runs_on_a_cluster_goes_on_at_a_pause_and_nothing_follows_it() -> None:
+    world = on_demand(cpus=1)
+    world.tell(SlotUp(0, "node", Needs(1)))
+    (run,) = of(Run, world.hear(info(), grants=[grant(0, 9)]))
+    paused = world.tell(Lent(0, "paused"))
+    assert not of(Freeze, paused) and of(Tell, paused)[0].line == "paused: what runs ends, the rest handed back"
+    assert not of(Run, world.ended(run))
+    assert not world.core.snapshot().busy
 
 
 def test_no_more_workers_are_asked_for_than_processors_are_lent() -> None:

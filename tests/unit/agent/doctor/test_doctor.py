@@ -22,6 +22,7 @@ from muster.agent.doctor import connection_checks, machine_checks, render
 from muster.agent.doctor.checklist import Check, Checklist, Rung
 from muster.agent.doctor.machine_checks import SpoolPlace
 from muster.agent.links import Options
+from muster.agent.spool import owner
 from muster.agent.spool import paths as spools
 from muster.jobs.common import filesystems
 from muster.jobs.common.errors import AccessError, LinkError, MusterError, RefusedError
@@ -180,6 +181,23 @@ def test_a_full_disk_or_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     assert found.exit_code == 8
     assert os.strerror(code) in found.detail
     assert "--spool" in found.fix
+
+
+def test_room_is_not_taken_from_an_agent_or_from_what_it_would_push(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(fd: int, offset: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    assert disk(tmp_path).outcome == "fail"
+    owner.sign(tmp_path, "lab3", "here")
+    assert "agent lab3" in disk(tmp_path).detail and disk(tmp_path).outcome == "warn"
+    (tmp_path / owner.RECORD).unlink()
+    part = tmp_path / "done/farm/layer/1.part"
+    part.parent.mkdir(parents=True)
+    part.touch()
+    assert disk(tmp_path).outcome != "fail"
 
 
 def test_a_spool_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -114,3 +114,13 @@ def test_kindness_reaches_what_a_process_has_started() -> None:
         process.communicate(b"\n")
     priority.be_kind(process.pid, 1, "normal")  # it is gone
     assert os.getpriority(os.PRIO_PROCESS, 0) != 7
+
+
+@pytest.mark.parametrize("words", [{"nice": "19"}, {"ionice": "idle"}, {"leave-cores": "1"}])
+def test_what_is_of_one_machine_is_refused_where_shards_run_on_those_of_a_cluster(words: dict[str, str]) -> None:
+    [name] = words
+    with pytest.raises(UsageError, match=f"{name} is of this machine, and the shards of a cluster's agent run on oth"):
+        changed(Courtesy(elsewhere=True), words)
+    assert changed(Courtesy(elsewhere=True), {name: "", "cpus": "64"}) == Courtesy(elsewhere=True, cpus=64)
+    with pytest.raises(UsageError, match="there is no setting 'elsewhere'"):
+        changed(Courtesy(), {"elsewhere": "1"})

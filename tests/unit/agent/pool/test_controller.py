@@ -22,7 +22,7 @@ COMMAND = Work("command", 1, {"run": "touch ran"}, None, None, None, 1, None, No
 
 
 class Pool:
-    def __init__(self, *given: Any) -> None:
+    def __init__(self, *given: Any, meanwhile: bool = True) -> None:
         self.submitted: list[object] = []
 
     def submit(self, slot: int, ticket: int, batch: object, needs: Needs) -> None:

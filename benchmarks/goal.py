@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import datasets
 from benchmarks.measure import give_up
 from benchmarks.train import model_of
-from muster.jobs.training.data import dataset, named_sets
+from muster.jobs.common.errors import MusterError
+from muster.jobs.training.data import dataset
 from muster.jobs.training.data.dataset import Data, Feeder
 from muster.jobs.training.params import DataSpec, TrainParams
 
@@ -41,12 +41,13 @@ class Judge:
         return sum(self._model.judge(weights, *self._feeder.batch(cut))[0] for cut in cuts) / self._rows
 
 
-def mnist() -> DataSpec:
+def named(name: str) -> DataSpec:
     """Fetched, if it is not here."""
     try:
-        return datasets.spec(named_sets.fetched("mnist"))
-    except named_sets.NotFetched as why:
-        give_up(str(why))
+        dataset.load(spec := DataSpec(name=name), Path())
+    except MusterError as error:
+        give_up(f"{error.message}: {error.hint}")
+    return spec
 
 
 def laid(spec: DataSpec, folder: Path) -> Data:

@@ -6,26 +6,33 @@ Ours are two agents by folder with a processor each; Ray Tune has as many proces
 
 `short`: 64 trials of 10 iterations of 10 ms; `ratio` is Ray Tune's wall time over ours. `study`: 16 configurations of
 an mlp on MNIST's first rows, to 0.99 of training accuracy or 40 iterations, and what a trial costs beside the seconds
-inside trials. `first`: the time from submit until the first trial reaches that target, the median of five seeds, and
-how long a search with `goal: first` goes on after it. `equal`: 16 equal trials on two slots and on one, and beside a
-plain pool of two processes. `halving`: its iterations over those of fifo, and the test accuracy of each one's best.
+inside trials; `uneven_s` of it nobody can spare who begins them in their order, as the last slots stand empty. `first`:
+the time from submit until the first trial reaches that target, on both sides, the median of five seeds, and how long a
+search with `goal: first` goes on after it. `equal`: 16 equal trials on two slots and on one, and beside a plain pool of
+two processes. `halving`: its iterations over those of fifo, and the test accuracy of each one's best. What has a bar
+stands under `bars` with it.
 """
 
 from __future__ import annotations
 
 import argparse
+import heapq
+import io
 import json
+import math
 import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from benchmarks import trials
@@ -35,8 +42,10 @@ from benchmarks.served import finish, served
 from muster.jobs.common.errors import SourceError
 from muster.jobs.training.data import dataset
 from muster.jobs.training.params import DataSpec
+from muster.jobs.tuning.journal import SEGMENTS
 from muster.jobs.tuning.searchers import Configurations
 from muster.jobs.tuning.space import Space
+from muster.jobs.tuning.trials import Segment
 from tests.support.farm import FarmHarness, until
 
 PARTS = ("short", "study", "first", "equal", "halving")
@@ -52,16 +61,23 @@ class Searched:
     """What came of one search, on whichever side."""
 
     wall: float  # seconds from submit to the end
-    inside: float  # summed over the iterations of all trials
+    inside: list[float]  # seconds in the iterations of each trial, in their order
     iterations: int
     count: int
     best: float = 0.0  # test accuracy of the best trial by the metric
-    target: float | None = None  # seconds until the first reached it
+    target: float | None = None  # seconds from submit until it was known that the first reached it
     reached: list[int] = field(default_factory=list)  # iterations of each that did
 
     def overhead(self, slots: int = SLOTS) -> float:
         """Wall seconds a trial, beside what was inside trials."""
-        return (self.wall - self.inside / slots) / self.count
+        return (self.wall - sum(self.inside) / slots) / self.count
+
+    def uneven(self, slots: int = SLOTS) -> float:
+        """As much of it as follows from the trials' lengths, where each goes to the slot that is free first."""
+        free = [0.0] * slots
+        for seconds in self.inside:
+            heapq.heapreplace(free, free[0] + seconds)
+        return (max(free) - sum(self.inside) / slots) / self.count
 
 
 @dataclass(frozen=True)
@@ -108,22 +124,30 @@ class Ours:
             **({"grace": 3} if asked.scheduler == "halving" else {}),
         }
         fields: dict[str, Any] = {"kind": "tune", "code": f"work.py:{asked.function}", "params": params}
-        began = time.monotonic()
+        began, at = time.monotonic(), time.time()
         job = self._farm.submit({}, work=WORK, resources={"cpus": asked.cpus}, **fields)
         finish(self._farm, job)
-        wall = time.monotonic() - began
-        result = self._farm.root.job(job).result / "made"
+        wall, place = time.monotonic() - began, self._farm.root.job(job)
+        reached, result = first_reached(place.checkpoints), place.result / "made"
         summary = json.loads((result / "best.json").read_text())
         told = json.loads((result / "trials.json").read_text())
         return Searched(
             wall,
-            sum(at["inside"] for one in told for at in one["curve"]),
+            [sum(at["inside"] for at in one["curve"]) for one in sorted(told, key=itemgetter("number"))],
             summary["iterations"],
             len(told),
             told[0]["metrics"].get("test_accuracy", 0.0),
-            summary["seconds_to_target"],
+            reached - at if reached is not None else None,
             sorted(one["iterations"] for one in told if one["state"] == "target"),
         )
+
+
+def first_reached(journal: Path) -> float | None:
+    """When it was durably known that a trial had reached its target, by the clock of files; None if none has."""
+    for path in sorted(journal.glob(f"*{SEGMENTS}")):
+        if any(one.why == "target" for one in msgspec.msgpack.decode(path.read_bytes(), type=list[Segment])):
+            return path.stat().st_mtime
+    return None
 
 
 @contextmanager
@@ -158,7 +182,8 @@ class RayTune:
             tune_config=tune.TuneConfig(metric=METRIC, mode="max"),
             run_config=tune.RunConfig(storage_path=str(self._storage), verbose=0, callbacks=[watch]),
         )
-        found = tuner.fit()
+        with redirect_stdout(io.StringIO()):  # it says where its files are, whatever it is told
+            found = tuner.fit()
         wall = time.monotonic() - began
         if found.errors:
             give_up(f"Ray Tune: {found.errors[0]}")
@@ -168,7 +193,7 @@ class RayTune:
         reached = sorted(one["training_iteration"] for one in last if one[METRIC] >= asked.target)
         return Searched(
             wall,
-            sum(one["total"] for one in last),
+            [one["total"] for one in last],
             sum(one["training_iteration"] for one in last),
             len(last),
             best.get("test_accuracy", 0.0),
@@ -217,6 +242,21 @@ def ray_tune() -> Iterator[RayTune]:
 
 # --- parts -------------------------------------------------------------------------------------------------
 
+
+class Bar(msgspec.Struct, frozen=True):
+    """A figure, what it should be at least or at most, and whether it is; None where there is no figure."""
+
+    figure: float | None
+    least: float = -math.inf
+    most: float = math.inf
+
+    def told(self) -> dict[str, Any]:
+        bar = f">= {self.least:g}" if self.least > -math.inf else f"<= {self.most:g}"
+        reached = None if self.figure is None else self.least <= self.figure <= self.most
+        return {"figure": self.figure, "bar": bar, "reached": reached}
+
+
+Bars = dict[str, Bar]
 Sides = dict[str, Callable[[Asked], Searched]]
 
 
@@ -241,21 +281,25 @@ def overheads(found: dict[str, list[Searched]]) -> dict[str, float]:
     return {name: round(median(one.overhead() for one in runs), 3) for name, runs in found.items()}
 
 
-def short(sides: Sides, given: argparse.Namespace) -> dict[str, Any]:
+def short(sides: Sides, given: argparse.Namespace, bars: Bars) -> dict[str, Any]:
     configs = [{"pause": 0.01, "trial": number} for number in range(given.trials)]
     found = in_turn(sides, Asked("pause", configs, 10), given.runs)
     rates = {name: max(one.count / one.wall for one in runs) for name, runs in found.items()}
-    return {"rates": rates, "overhead_s": overheads(found), "ratio": ratio_of(found)}
+    bars["short: Ray Tune's wall over ours"] = Bar(ratio_of(found), least=4)
+    return {"rates": rates, "overhead_s": overheads(found)}
 
 
-def study(sides: Sides, given: argparse.Namespace) -> dict[str, Any]:
+def study(sides: Sides, given: argparse.Namespace, bars: Bars) -> dict[str, Any]:
     configs = configurations(given.samples, 0, data=given.data)
     found = in_turn(sides, Asked("epoch", configs, ITERATIONS, TARGET), given.runs)
     ours = found["ours"][0]
     kept = {name: [round(one.wall, 2) for one in runs] for name, runs in found.items()}
+    costs = overheads(found)
+    bars["study: Ray Tune's wall over ours"] = Bar(ratio_of(found), least=1.15)
+    bars["study: wall seconds a trial beside those inside trials"] = Bar(costs["ours"], most=0.2)
     return {
-        "ratio": ratio_of(found),
-        "overhead_s": overheads(found),
+        "overhead_s": costs,
+        "uneven_s": round(median(one.uneven() for one in found["ours"]), 3),
         "wall_s": kept,
         "iterations": ours.iterations,
         "iterations_to_target": ours.reached,
@@ -263,7 +307,7 @@ def study(sides: Sides, given: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def first(sides: Sides, given: argparse.Namespace) -> dict[str, Any]:
+def first(sides: Sides, given: argparse.Namespace, bars: Bars) -> dict[str, Any]:
     times: dict[str, list[float]] = {name: [] for name in sides}
     after: list[float] = []
     for seed in range(given.seeds):
@@ -276,10 +320,14 @@ def first(sides: Sides, given: argparse.Namespace) -> dict[str, Any]:
                 after += [one.wall - one.target] if name == "ours" else []
     found = {name: round(median(values), 2) for name, values in times.items() if values}
     ratio = round(found["ray"] / found["ours"], 3) if {"ray", "ours"} <= found.keys() else None
-    return {"ratio": ratio, "to_target_s": found, "on_after_it_s": [round(one, 2) for one in after]}
+    bars["first: Ray Tune's seconds from submit to the target over ours"] = Bar(ratio, least=1)
+    bars["first: seconds that the search went on after it, at most"] = Bar(
+        round(max(after), 2) if after else None, most=1
+    )
+    return {"to_target_s": found, "on_after_it_s": [round(one, 2) for one in after]}
 
 
-def equal(given: argparse.Namespace) -> dict[str, Any]:
+def equal(given: argparse.Namespace, bars: Bars) -> dict[str, Any]:
     configs = [{"pause": given.equal_ms / 1000, "trial": number} for number in range(16)]
     rates = {}
     for slots in (1, 2):
@@ -287,7 +335,10 @@ def equal(given: argparse.Namespace) -> dict[str, Any]:
             rates[slots] = max(16 / ours.search(Asked("count", configs, 10)).wall for _ in range(given.runs))
     plain = {slots: max(_pooled(slots, given.equal_ms / 1000) for _ in range(given.runs)) for slots in (1, 2)}
     gains = {"ours": rates[2] / rates[1], "pool": plain[2] / plain[1]}
-    return {**{name: round(gain, 3) for name, gain in gains.items()}, "ratio": round(gains["ours"] / gains["pool"], 3)}
+    bars["equal: two slots over one, as a share of what a pool gains"] = Bar(
+        round(gains["ours"] / gains["pool"], 3), least=0.95
+    )
+    return {name: round(gain, 3) for name, gain in gains.items()}
 
 
 def _pooled(slots: int, pause: float) -> float:
@@ -304,22 +355,19 @@ def _whole(pause: float) -> None:
         _, state = trials.count({"pause": pause}, state, 1)
 
 
-def halving(ours: Callable[[Asked], Searched], given: argparse.Namespace) -> dict[str, Any]:
+def halving(ours: Callable[[Asked], Searched], given: argparse.Namespace, bars: Bars) -> dict[str, Any]:
     configs = configurations(given.samples, 0, data=given.data)
     fifo, rungs = (ours(Asked("epoch", configs, 27, scheduler=name)) for name in ("fifo", "halving"))
-    points = 100 * (rungs.best - fifo.best)
-    return {"of_fifo": round(rungs.iterations / fifo.iterations, 3), "points": round(points, 2)}
+    share, points = rungs.iterations / fifo.iterations, 100 * (rungs.best - fifo.best)
+    bars["halving: its iterations over fifo's"] = Bar(round(share, 3), most=0.4)
+    bars["halving: points of test accuracy that its best has more than fifo's"] = Bar(round(points, 2), least=-0.2)
+    return {"iterations": [rungs.iterations, fifo.iterations], "test_accuracy": [rungs.best, fifo.best]}
 
 
-def laid_out(folder: Path, rows: int, instead: bool = True) -> str:
-    """MNIST's first rows as both sides read them; where it cannot be had, digits `instead`, or nothing."""
-    try:
-        found = dataset.load(DataSpec(name="mnist", rows=rows), folder)
-    except SourceError as error:
-        if not instead:
-            give_up(f"{error.message}; {error.hint}")
-        print(f"{error.message}: scikit-learn's digits instead", flush=True)
-        found = dataset.load(DataSpec(name=dataset.DIGITS), folder)
+def laid_out(folder: Path, name: str, rows: int) -> str:
+    """A data set's first rows as both sides read them."""
+    spec = DataSpec(name=name) if name == dataset.DIGITS else DataSpec(name=name, rows=rows)
+    found = dataset.load(spec, folder)
     path = folder / "rows.npz"
     np.savez(path, x=found.x, y=found.y, test_x=found.test_x, test_y=found.test_y)
     return str(path)
@@ -332,6 +380,7 @@ def main() -> None:
     options.add_argument("--trials", type=int, default=64, help="short ones")
     options.add_argument("--samples", type=int, default=16, help="configurations of the study")
     options.add_argument("--seeds", type=int, default=5)
+    options.add_argument("--name", default="mnist", help="of the data set; digits for a try")
     options.add_argument("--rows", type=int, default=12_000)
     options.add_argument("--equal-ms", type=float, default=100.0, help="an iteration of the equal trials")
     add_no_peer(options)
@@ -340,21 +389,24 @@ def main() -> None:
     if unknown := [name for name in wanted if name not in PARTS]:
         options.error(f"there is no part {unknown[0]!r}")
     print(machine(), flush=True)
-    parts: dict[str, Any] = {}
+    parts, bars = dict[str, Any](), Bars()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="muster-tune-rows-")))
-        given.data = laid_out(folder, given.rows) if {"study", "first", "halving"} & set(wanted) else ""
+        try:
+            given.data = laid_out(folder, given.name, given.rows) if {"study", "first", "halving"} & set(wanted) else ""
+        except SourceError as error:
+            give_up(f"{error.message}; {error.hint}")
         if "equal" in wanted:
-            parts["equal"] = equal(given)
+            parts["equal"] = equal(given, bars)
         sides: Sides = {} if given.no_peer else {"ray": stack.enter_context(ray_tune()).search}
         sides["ours"] = stack.enter_context(ours_running()).search
         for name, part in (("short", short), ("study", study), ("first", first)):
             if name in wanted:
-                parts[name] = part(sides, given)
+                parts[name] = part(sides, given, bars)
         if "halving" in wanted:
-            parts["halving"] = halving(sides["ours"], given)
+            parts["halving"] = halving(sides["ours"], given, bars)
     rates = parts.get("short", {}).pop("rates", {"ours": 0.0})
-    report(rates["ours"], rates.get("ray"), parts)
+    report(rates["ours"], rates.get("ray"), {"bars": {what: bar.told() for what, bar in bars.items()}, **parts})
 
 
 if __name__ == "__main__":

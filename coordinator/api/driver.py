@@ -8,6 +8,7 @@ import msgspec
 
 from muster.coordinator.api.status import Progress
 from muster.coordinator.api.values import BundleFile, Created, Histogram, JobId, LayerName, Sheet
+from muster.coordinator.protocol.control import Failure
 from muster.coordinator.protocol.values import Count, Message, Ranges, Seconds, Short, Text
 
 # --- questions of drivers ---------------------------------------------------------------------------------
@@ -34,6 +35,15 @@ class DriveGivenUp(Message, frozen=True, tag="drivegivenup"):
 
     job: JobId
     why: Text
+
+
+class DriveFailed(Message, frozen=True, tag="drivefailed"):
+    """What came of a shard says that what it tried failed, with the evidence: it is kept with that of shards that
+    failed, and counts against none. The answer is `Done`."""
+
+    job: JobId
+    agent: Short  # where it ran
+    failure: Failure
 
 
 class DriveDamaged(Message, frozen=True, tag="drivedamaged"):
@@ -93,6 +103,9 @@ class DriveState(Message, frozen=True, tag="drivestate"):
     rounds: bool = False  # nothing that is made is stored, and bundles are the driver's to delete
     slots: Count = 0  # shards of this job that the machines now here run at once
     given_up: list[GivenUp] = msgspec.field(default_factory=list)  # of rounds, those that are not retired yet
+    attempts: Count = 3  # at what may fail; this and the next as they are set now
+    max_failures: Count = 1  # of what was given up, and the job halts
+    retried: Seconds = 0.0  # when somebody last had what failed run again; 0 for never
 
 
 class Advanced(Message, frozen=True, tag="advanced"):

@@ -91,6 +91,10 @@ class Job:
         """Of a search that runs: have it try this configuration too. Under the same name it is tried once."""
         self._place.enqueue(self.id, dict(config), name)
 
+    def end_search(self) -> None:
+        """Of a search that runs: have it end with the best of what it has."""
+        self._place.do("enqueue", "--end", "--", self.id)
+
     def _followed(self, progress: bool, deadline: float | None) -> JobStatus | None:
         """The job as it ended; None at the deadline."""
         held: list[str] = []

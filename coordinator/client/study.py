@@ -15,6 +15,7 @@ from muster.coordinator.api.status import JobStatus
 from muster.coordinator.client.job import Job
 from muster.jobs.common.errors import IncompleteError, NotFoundError, UsageError
 from muster.jobs.tuning.params import Enqueued
+from muster.jobs.tuning.space import Space
 from muster.jobs.tuning.summary import BEST_FILE, TRIALS_FILE, SearchSummary, TrialSummary
 
 LAYER = "made"
@@ -37,13 +38,14 @@ class Study:
         return self.job.wait(progress, timeout)
 
     def stop(self) -> None:
-        """End the search; only its checkpoints are kept."""
-        self.job.cancel()
+        """End the search, as a spent budget would: what runs is dropped, and the best of what there is the result."""
+        self.job.end_search()
 
     def enqueue(self, config: Mapping[str, Any], id: str | None = None) -> None:
         """Have the search try this configuration before those that have not begun; of a search that is over, `extend`
         does so. Parameters that it does not name are drawn. Sent again under the same `id`, it is tried once."""
         if self.job.status().is_over:
+            Space(self.summary.space).check_within(config, self.job.id)
             self._queue.append(dict(config))
         else:
             self.job.enqueue(config, id or uuid4().hex)
@@ -75,7 +77,6 @@ class Study:
     def optuna(self) -> Any:
         """An Optuna study in memory with the trials that there are now, for its plots, importances and dashboard."""
         from muster.jobs.tuning.optuna_study import study_of
-        from muster.jobs.tuning.space import Space
 
         found = self.job.search()
         summary, trials = found.summary, sorted(found.trials, key=lambda trial: trial.number)

@@ -70,7 +70,8 @@ def command(
     With --from, layers that an earlier job has finished, and that would come out the same, are taken over as hard links
     and not computed again. Without a job file, that of the earlier job is used as it was submitted, and its code too.
     `coordinator plan` with the same options says what would be reused. --set changes the params, for all layers or for
-    those of --layers, with --from or without; the job file itself is not changed.
+    those of --layers, with --from or without; the job file itself is not changed. A search goes on from that of --from,
+    once that is over, with more `trials` or another `stop` or `budget`; with `--set extends=null` it begins anew.
 
     With --after, or `after` in the job file, it waits for other jobs. It is halted if one of those is cancelled,
     halted or deleted, or ends incomplete.
@@ -127,7 +128,7 @@ def _sent(
     from muster.coordinator.submission.reuse import Wish
 
     farm = RemoteBackend(ssh)
-    draft = job_draft.from_file(job_file, False, after, Wish(layers, sets))
+    draft = job_draft.from_file(job_file, False, after, Wish(layers, sets, old or ""))
     return farm, hand_in(farm, draft, sys.stderr.isatty(), old)
 
 

@@ -21,13 +21,21 @@ log = logging.getLogger("muster.daemon")
 
 
 def store_failure(engine: Engine, action: c.StoreFailure) -> None:
-    agents = engine.sessions.agents
-    host = agents[action.agent].host if action.agent in agents else ""
     failure = action.failure
-    _store(engine, action.job, action.agent, host, failure, action.quarantine)
+    _store(engine, action.job, action.agent, _host_of(engine, action.agent), failure, action.quarantine)
     if action.quarantine:
         why = f"{failure.code}: {failure.message}"
         _tell_driver(engine, action.job, GivenUp(failure.number, why, failure.evidence, failure.code, action.agent))
+
+
+def store_failure_told(engine: Engine, job: str, agent: str, failure: Failure) -> None:
+    """What failed on a machine and was a shard's result: the shard itself did not fail."""
+    _store(engine, job, agent, _host_of(engine, agent), failure, False, counts=False)
+
+
+def _host_of(engine: Engine, agent: str) -> str:
+    agents = engine.sessions.agents
+    return agents[agent].host if agent in agents else ""
 
 
 def store_own_failure(

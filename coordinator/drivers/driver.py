@@ -25,6 +25,7 @@ from muster.coordinator.api.driver import (
     Advance,
     Advanced,
     DriveDamaged,
+    DriveFailed,
     DriveGivenUp,
     DriveOpen,
     DriveState,
@@ -36,16 +37,19 @@ from muster.coordinator.api.status import Progress
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
+from muster.coordinator.protocol.control import Failure
 from muster.jobs.common.durable import is_full, write_private
 from muster.jobs.common.errors import DamagedError, MusterError, SpaceError, report
 from muster.jobs.common.logs import open_log
 from muster.jobs.common.ranges import RangeSet
+from muster.jobs.contract.text_limits import EVIDENCE_BYTES, MESSAGE_BYTES, kept, kept_line
 from muster.jobs.parts.part_file import BodyCheck, Index, PartEntry, index_of, read_index
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer  # the type checker's; nothing to install
 
 FULL_SECONDS = 1.0  # between tries while the disk is full
+LONGEST_SECONDS = 1e9  # that a shard may say it took
 WAIT_SECONDS = 20.0  # for one answer; `Drive.wait` asks again by itself
 _T = TypeVar("_T")
 
@@ -199,6 +203,14 @@ class Drive:
                     raise
                 print(f"{error}; trying again", file=sys.stderr, flush=True)
             self._ask(FULL_SECONDS)
+
+    def tell_failed(self, shard: PartEntry, code: str, message: str, evidence: str) -> None:
+        """What came of this shard is that what it tried failed: `coordinator logs` has the evidence."""
+        seconds = shard.seconds if 0 <= shard.seconds < LONGEST_SECONDS else 0.0  # as that machine says
+        text, more = kept_line(message, MESSAGE_BYTES), kept(evidence, EVIDENCE_BYTES)
+        grant = shard.number, shard.boot, shard.attempt
+        failure = Failure(self.job, self.state.digest, *grant, code, text, more, seconds, shard.peak)
+        self._line.ask(DriveFailed(self.job, shard.agent, failure), Done)
 
     def give_up(self, why: str) -> None:
         """There is no going on: the job is halted, and no other driver is started."""

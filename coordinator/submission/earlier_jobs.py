@@ -9,11 +9,14 @@ from typing import NamedTuple
 
 from muster.coordinator.api.requests import StatusAsk
 from muster.coordinator.api.status import JobStatus, Status
-from muster.coordinator.farm_root import ask_daemon, tried_rows
+from muster.coordinator.farm_root import ask_daemon, plans, tried_rows
+from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
 from muster.jobs.common.errors import MusterError
+from muster.jobs.contract.kind import EarlierJob, JobPlace
 from muster.jobs.contract.plan import ArraySource, ItemsSource, Layer, Plan, Work, decode_plan
 from muster.jobs.contract.shard_size import RowCost
+from muster.jobs.contract.states import STANDING
 from muster.jobs.job_file.cut_layers import Precedents, SameLayer
 from muster.jobs.job_file.digest import cost_digest, layer_digest
 from muster.jobs.parts.manifest import read_manifest
@@ -59,6 +62,13 @@ class EarlierJobs(Precedents):
                 return RowCost(seconds, f"as in {job}")
         tried = tried_rows.found(self._root, wanted)
         return RowCost(tried.seconds, "as `coordinator try` measured") if tried else None
+
+    def job(self, name: str) -> EarlierJob | None:
+        found = roots.resolve_job(self._root, name)
+        folder, work = self._root.job(found), plans.load(self._root.job(found)).work
+        model = work.model.digest if work.model is not None else None
+        stands = self._state(found) in {"", *STANDING}
+        return EarlierJob(found, work.kind, stands, model, JobPlace(folder.result, folder.checkpoints))
 
     # --- what is there -----------------------------------------------------------------------------------
 

@@ -1,4 +1,5 @@
-"""A configuration that somebody adds to a search while it runs: held to the search's space, and kept for its driver."""
+"""What somebody says to a search while it runs: a configuration, held to the search's space, or that it is to end. Kept
+for its driver."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from muster.coordinator.farm_root import ask_daemon, plans
 from muster.coordinator.farm_root.paths import Root
 from muster.jobs.common.errors import UsageError
 from muster.jobs.common.names import check_name
-from muster.jobs.contract.states import ENDED
+from muster.jobs.contract.states import ENDED, JobState
 from muster.jobs.kinds.tune import Tune
 from muster.jobs.tuning.params import TuneParams
 from muster.jobs.tuning.queue import Queue, Queued
@@ -20,9 +21,27 @@ from muster.jobs.tuning.space import Config, Space
 def enqueue(root: Root, job: str, config: Config, name: str) -> int:
     """Its place among all that were added, once it is durable. `name`: what is sent again under it counts once."""
     check_name(name, "configuration")
+    Space(_params(root, job).space).check_within(config, job)
+    return _queue(root, job).add(Queued(name, config), is_over=_state(root, job) in ENDED)
+
+
+def end(root: Root, job: str) -> JobState | None:
+    """Have a search end with what it has: the state in which it hears of that. None where it has ended, or is to."""
+    _params(root, job)
+    state = _state(root, job)
+    return state if state not in ENDED and _queue(root, job).end() else None
+
+
+def _params(root: Root, job: str) -> TuneParams:
     work = plans.load(root.job(job)).work
     if work.kind != Tune.name:
         raise UsageError(f"{job} is of the kind `{work.kind}`, and not a search", "name a job of `kind: tune`")
-    Space(msgspec.convert(work.params, TuneParams).space).check_within(config, job)
-    state = ask_daemon.ask(root, StatusAsk(job), Status).jobs[0].state
-    return Queue(root.job(job).checkpoints).add(Queued(name, config), is_over=state in ENDED)
+    return msgspec.convert(work.params, TuneParams)
+
+
+def _queue(root: Root, job: str) -> Queue:
+    return Queue(root.job(job).checkpoints)
+
+
+def _state(root: Root, job: str) -> JobState:
+    return ask_daemon.ask(root, StatusAsk(job), Status).jobs[0].state

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -32,6 +32,7 @@ class Wish:
 
     layers: tuple[str, ...] = ()  # globs that `sets` is for; none: for all
     sets: tuple[str, ...] = ()  # `n_clusters=256`
+    old: str = ""  # the old job's name
 
 
 @dataclass(frozen=True)
@@ -43,22 +44,37 @@ class Fate:
     why: str
 
 
-def planned(job_file: Path, wish: Wish, root: Root | None = None, old: str | None = None) -> Planned:
-    """The plan of a job file with what is to be changed of its params; `root` and `old` as `plan_file` takes them."""
-    if not (wish.sets or wish.layers):
-        return plan_file(job_file, root, old)
+def planned(job_file: Path, wish: Wish, root: Root | None = None) -> Planned:
+    """The plan of a job file with what is to be changed of its params. `root`: the farm that may have the same layers,
+    and the old job where the wish names one."""
+    old = wish.old or None
+    if wish == Wish():
+        return plan_file(job_file, root)
     document = yaml_text.load(read_text(job_file), job_file.name).value
-    if not isinstance(document, dict):
-        return plan_file(job_file, root, old)  # whose error says what it is not
-    text = yaml.safe_dump(changed(document, wish), sort_keys=False, allow_unicode=True)
-    return plan_text(text, f"{job_file.name} with --set", job_file.absolute().parent, root, old)
+    if not isinstance(document, dict) or (made := changed(document, wish)) == document:
+        return plan_file(job_file, root, old)  # where it is no mapping, its error says what it is
+    text = yaml.safe_dump(made, sort_keys=False, allow_unicode=True)
+    where = f"{job_file.name} with --set" if wish.sets else job_file.name
+    return plan_text(text, where, job_file.absolute().parent, root, old)
 
 
 def changed(document: dict[str, Any], wish: Wish) -> dict[str, Any]:
     """A job file's fields, with what is to be changed of its params."""
     if wish.layers and not wish.sets:
         raise UsageError("--layers says what --set is for", "--layers 'conv3*' --set n_clusters=256")
+    document = _going_on(document, wish.old) if wish.old else document
     return _changed(document, document.get("params") or {}, wish) if wish.sets else document
+
+
+def _going_on(document: dict[str, Any], old: str) -> dict[str, Any]:
+    """Of a kind whose jobs go on from earlier ones: from that one, unless the params name another, or null."""
+    by = _goes_on_by(document.get("kind"))
+    return {**document, "params": {by: old, **(document.get("params") or {})}} if by else document
+
+
+def _goes_on_by(kind: object) -> str:
+    """The parameter by which a job of that kind says which one it goes on from; "" where it cannot."""
+    return registry.load(kind).goes_on_by if isinstance(kind, str) and kind in registry.names() else ""
 
 
 def planned_from(root: Root, old: str, job_file: Path | None, wish: Wish) -> Planned:
@@ -66,13 +82,16 @@ def planned_from(root: Root, old: str, job_file: Path | None, wish: Wish) -> Pla
     if wish.layers and not wish.sets:
         raise UsageError("--layers says what --set is for", "--layers 'conv3*' --set n_clusters=256")
     if job_file is not None:
-        return planned(job_file, wish, root, old)
+        return planned(job_file, replace(wish, old=old), root)
     plan = stored_plan(root, old)
     folder = root.job(old)
     document = yaml_text.load(folder.job_file.read_text(), f"{old}'s job file").value
     if not isinstance(document, dict):
         raise RefusedError("the old job has no job file that could be changed", "give a job file beside --from")
-    known = {**plan.work.params, **(document.get("params") or {})}
+    by = _goes_on_by(plan.work.kind)
+    own = {name: value for name, value in (document.get("params") or {}).items() if name != by}
+    document = _going_on({**document, "params": own}, old)
+    known = {**plan.work.params, **document["params"]}
     text = yaml.safe_dump(_changed(document, known, wish), sort_keys=False, allow_unicode=True)
     base = Path(plan.base) if plan.base else folder.path
     code = opened(root.pack(plan.work.code).read_bytes()) if plan.work.code else None
@@ -142,6 +161,8 @@ def fates(root: Root, old_job: str, new: Plan) -> list[Fate]:
 def _fate(root: Root, job: str, old: Plan, before: Layer | None, new: Plan, layer: Layer) -> Fate:
     if before is None:
         return Fate(layer.name, False, f"{job} has no such layer")
+    if new.work.params.get(_goes_on_by(new.work.kind)) == job:
+        return Fate(layer.name, False, f"goes on from {job}")
     if before.digest != layer.digest:
         found = layer_changes(old, before, new, layer)
         return Fate(layer.name, False, "; ".join(found[:CHANGES_SHOWN]) or "made while it runs")

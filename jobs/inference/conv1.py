@@ -20,7 +20,7 @@ def is_conv1(arrays: Mapping[str, Array]) -> bool:
 
 
 class Conv1(Network):
-    """As `Conv1` of jobs/user_code/runner/own_trials.py trains it."""
+    """As `conv1` of jobs/user_code/runner/own_trials.py trains it."""
 
     def __init__(self, arrays: Mapping[str, Array], activation: str, final: str, unit: float | None = None) -> None:
         """BadWeights says what does not fit."""

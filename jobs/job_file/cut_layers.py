@@ -6,6 +6,7 @@ from math import ceil
 from typing import NamedTuple
 
 from muster.jobs.common.units import counted
+from muster.jobs.contract.kind import EarlierJob
 from muster.jobs.contract.plan import ArraySource, ItemsSource, Work
 from muster.jobs.contract.shard_size import ITEM_SHARDS, ITEMS, SHARDS, RowCost, ShardSize, Uncut, shard_size
 from muster.jobs.job_file.digest import cost_digest
@@ -31,6 +32,10 @@ class Precedents:
 
     def row_cost(self, work: Work, source: ArraySource | ItemsSource) -> RowCost | None:
         """What rows of this form took of the same work, where that was measured."""
+        return None
+
+    def job(self, name: str) -> EarlierJob | None:
+        """The job of that name or id; a NotFoundError where the farm has none."""
         return None
 
 

@@ -74,7 +74,8 @@ def make_plan(
     given = job
     shapes = dict.fromkeys(Shape(one.source.shape[1:], one.source.dtype) for one in found or ())
     entry = job.code.entry if job.code else None
-    site = Site(base, tuple(shapes), job.resources.cpus, job.code is not None, job.env, entry, moved or {}, may_try)
+    place = base, tuple(shapes), job.resources.cpus, job.code is not None, job.env, entry, moved or {}
+    site = Site(*place, may_try, precedents.job)
     job, prepared = _prepared(job, kind, site)
     work = _work_of(job, kind, code, prepared, site)
     cut = ""

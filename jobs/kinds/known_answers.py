@@ -60,9 +60,10 @@ def infer() -> Answers:
 
 
 def train() -> Answers:
-    from muster.jobs.training.steps.models.mlp import TrainableMlp
+    from muster.jobs.training.steps.models import InNumpy
+    from muster.jobs.user_code.runner import networks
 
-    model = TrainableMlp([3, 4, 2])
+    model = InNumpy(networks.TrainableMlp([3, 4, 2]))
     gradient = np.zeros(model.dim, np.float32)
     loss = model.gradient(numbers(1, model.dim, 29)[0], numbers(5, 3, 13), np.array([0, 1, 1, 0, 1]), gradient)
     return {"gradient": (gradient, TRAIN), "loss": (np.array(loss), TRAIN_LOSS)}

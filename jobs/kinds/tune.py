@@ -18,9 +18,10 @@ class Tune(Kind[TuneParams]):
     """No shard is stored; the driver keeps what came of each, and the checkpoints that are wanted."""
 
     name = "tune"
-    kernel = 1
+    kernel = 2
     Params = TuneParams
     driven = True
+    goes_on_by = "extends"
     sourceless = True
     may_have_code = True
     model_is = "data"
@@ -36,21 +37,22 @@ class Tune(Kind[TuneParams]):
     def forecast(self, params: TuneParams, entry: str | None) -> KindForecast:
         stop, found = stop_of(params), params.configurations
         trial = params.trial.estimator if isinstance(params.trial, EstimatorSpec) else entry or params.trial
-        most, grid = found.count * stop.iterations, f"{found.points:,} points of a grid, " if found.points > 1 else ""
+        count = params.trials_most
+        most, grid = count * stop.iterations, f"{found.points:,} points of a grid, " if found.points > 1 else ""
         facts = params.facts
         data = (f"data     {facts.rows:,} rows, {facts.test_rows:,} to test on",) if facts is not None else ()
         aims = "".join(f", {aim.metric} {'<=' if aim.smaller else '>='} {aim.value:g}" for aim in stop.aims)
         return KindForecast(
-            found.count,
+            count,
             TRIAL,
             head=f"{trial}, {len(params.space)} parameters",
             lines=(
                 *data,
-                f"trials   {found.count:,}: {grid}{params.searcher} with {params.scheduler}",
+                f"trials   {count:,}: {grid}{params.searcher} with {params.scheduler}",
                 f"each     at most {stop.iterations:,} iterations{aims}; {most:,} in all",
                 f"best     {params.metric}, {'least' if params.smaller else 'most'}",
             ),
-            numbers={"trials": found.count, "iterations": most, "scheduler": params.scheduler, "metric": params.metric},
+            numbers={"trials": count, "iterations": most, "scheduler": params.scheduler, "metric": params.metric},
         )
 
     def report(self, places: Mapping[str, JobPlace], target: float | None) -> KindReport:

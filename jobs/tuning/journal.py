@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import msgspec
@@ -10,9 +11,10 @@ import xxhash
 
 from muster.jobs.common.durable import make_folder, write_durably
 from muster.jobs.common.errors import DamagedError, NotFoundError
-from muster.jobs.tuning.params import SAME, TuneParams, stop_of
+from muster.jobs.tuning.params import TuneParams, unlike
 from muster.jobs.tuning.search import Search
-from muster.jobs.tuning.trials import Segment
+from muster.jobs.tuning.stopping import Judge, Why
+from muster.jobs.tuning.trials import Segment, Trial
 
 EARLIER = -1  # the place of what was added to a search that another goes on from
 HEAD, SEGMENTS, STATE = "search.json", ".segments", ".state"
@@ -22,12 +24,11 @@ class SearchHead(msgspec.Struct, frozen=True):
     """What a search was begun with."""
 
     params: TuneParams
-    attempts: int
-    max_failures: int
+    cpus: int = 1  # of a trial
 
     @property
     def search(self) -> Search:
-        return Search(self.params, self.attempts, self.max_failures)
+        return Search(self.params, self.cpus)
 
 
 class Journal:
@@ -90,32 +91,49 @@ class Journal:
 
 
 def adopted(folder: Path, params: TuneParams) -> tuple[list[Segment], dict[str, bytes]]:
-    """What a search has that goes on from that one: its segments, and the checkpoints that are left. Trials that ended
-    because they had no more iterations go on, where there are more now and their checkpoint was kept."""
+    """What a search has that goes on from that one: its segments, and the checkpoints that are left. Each trial is
+    judged anew, by what ends it now: one that would not have ended goes on, if its checkpoint was kept. What failed is
+    tried again."""
     before, journal = recalled(folder), Journal(folder)
-    for name in SAME:
-        if getattr(before.params, name) != getattr(params, name):
-            raise DamagedError(
-                f"params.{name} is not that of {params.extends}", "extend it with the same, or begin anew"
-            )
-    segments, states = [], journal.states()
-    for segment in journal.segments():
-        trial, most = before.table.trials[segment.trial], stop_of(params).iterations
-        if segment.why == "iterations" and trial.iterations < most and trial.state in states:
-            segment = msgspec.structs.replace(segment, why="")
-        segments.append(msgspec.structs.replace(segment, score=None))
+    if wrong := unlike(before.params, params):
+        raise DamagedError(wrong, "extend it with the same, or begin anew")
+    table, states, segments = before.table, journal.states(), journal.segments()
     added = [msgspec.structs.replace(one, queued=EARLIER, to=0) for one in segments if one.queued is not None]
-    return [*added, *(one for one in segments if one.curve or one.why)], states
+    done = [one for one in segments if one.curve or one.why]
+    last = {one.trial: at for at, one in enumerate(done) if one.why != "failed"}
+    kept = []
+    for at, segment in enumerate(done):
+        if (trial := table.trials.get(segment.trial)) is None:
+            continue
+        goes_on = not trial.curve or trial.state in states
+        if segment.why == "failed" and (goes_on or trial.why != "failed"):
+            continue
+        if last.get(segment.trial) == at and trial.why != "failed":
+            segment = msgspec.structs.replace(segment, why=_why_now(trial, params, goes_on))
+        kept.append(segment)
+    return [*added, *kept], states
+
+
+def _why_now(trial: Trial, params: TuneParams, goes_on: bool) -> Why:
+    """Why a trial has ended, by `stop` as it is now. One that cannot go on has done all that it will."""
+    judge, spent = Judge(params), accumulate(trial.seconds)
+    verdicts = (judge.after(at, *done) for at, done in enumerate(zip(trial.curve, spent, strict=True), 1))
+    return next(filter(None, verdicts), "" if goes_on else "iterations")
 
 
 def recalled(folder: Path) -> Search:
     """A search as far as its journal has it, for whoever only looks."""
+    search = head_of(folder).search
+    for segment in Journal(folder).segments():
+        search.commit(segment)
+    return search
+
+
+def head_of(folder: Path) -> SearchHead:
+    """What a search was begun with; a NotFoundError before it was."""
     try:
-        search = msgspec.json.decode((folder / HEAD).read_bytes(), type=SearchHead).search
+        return msgspec.json.decode((folder / HEAD).read_bytes(), type=SearchHead)
     except FileNotFoundError:
         raise NotFoundError(f"{folder.parent.name} has not begun", "wait until a machine works on it") from None
     except (msgspec.MsgspecError, ValueError) as error:
         raise DamagedError(f"{folder / HEAD}: {error}", "submit the search again") from None
-    for segment in Journal(folder).segments():
-        search.commit(segment)
-    return search

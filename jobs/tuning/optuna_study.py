@@ -32,7 +32,7 @@ def suggested(table: Table, space: Space, number: int, running: Mapping[int, Con
     """What a fresh sampler, seeded by the trial's number, asks for after all that was committed. `running`: trials of
     which nothing came yet, which it keeps away from."""
     optuna = _optuna()
-    known = [(_kept(trial.config), trial.why, _values(table, trial)) for trial in _told(table)]
+    known = [(trial.config or {}, trial.why, _values(table, trial)) for trial in _told(table)]
     open_: list[tuple[Config, str, list[float]]] = [(config, "", []) for _, config in sorted(running.items())]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -67,10 +67,6 @@ def _told(table: Table) -> list[Any]:
 
 def _values(table: Table, trial: Any) -> list[float]:
     return [metrics[table.params.metric] for metrics in trial.curve]
-
-
-def _kept(config: Config | None) -> Config:
-    return config or {}
 
 
 def _frozen(optuna: Any, space: Space, config: Config, why: str, values: Sequence[float]) -> Any:

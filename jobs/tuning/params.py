@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from muster.jobs.common.errors import JobFileError
+from muster.jobs.common.units import counted
 from muster.jobs.common.validation import nearest, one_line
 from muster.jobs.training.params import DATA_FORMS, DataSpec, Facts, check_data
 from muster.jobs.tuning.searchers import TRIALS_MOST, Configurations, Searcher
@@ -23,17 +24,19 @@ Mode = Literal["max", "min"]
 
 ITERATIONS = 100  # of a trial, where `stop` does not say
 LESS_IS_BETTER = re.compile(r"(^|_)(loss|error|mae|mse|rmse)(_|$)")  # names of metrics
-REFIT_SHARE = 27  # the first of several rungs has about one of so many rows, where a rung is a share of them
+FIRST_SHARE = 27  # the first rung has one of so many of all iterations, or rows where a rung is a share of them
 MODEL_METRICS = ("train_accuracy", "train_loss", "accuracy", "loss")
-PARAMETERS = {"mlp": ("hidden", "lr", "momentum", "batch"), "conv1": ("filters", "lr", "momentum", "batch")}
-SCORES = ("accuracy", "train_accuracy")  # of an estimator: on rows held out, on those it saw
-SAME = ("space", "metric", "mode", "trial", "data", "valid", "searcher", "first", "seed", "facts")  # of one extended
+THREADS = "threads"  # of a network's trial, at most its cpus
+PARAMETERS = {one: (own, "lr", "momentum", "batch", THREADS) for one, own in (("mlp", "hidden"), ("conv1", "filters"))}
+SCORES = ("accuracy", "train_accuracy")  # of a classifier: on rows held out, on those it saw
+ERRORS = ("r2", "mse", "train_r2", "train_mse")  # of a regressor, alike
+SAME = ("space", "metric", "mode", "trial", "valid", "searcher", "first", "seed", "facts")  # of one extended
 MEASURED = ("iterations", "seconds", "plateau")  # what `stop` names beside metrics
 _AIM = re.compile(r"(<=|>=)\s*(\S+)")
 
 
 class EstimatorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A scikit-learn classifier; the space has its arguments."""
+    """A scikit-learn classifier or regressor; the space has its arguments."""
 
     estimator: Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*\.[A-Za-z_][A-Za-z0-9_]*$", max_length=256)]
     refits: bool | None = None  # fitted anew at each rung, on a share of the rows; None: unless it has partial_fit
@@ -47,10 +50,11 @@ class Enqueued(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of the whole search. What is under way when it is spent is dropped."""
+    """Of the whole search. What is under way when seconds or iterations are spent is dropped."""
 
     seconds: Span | None = None
     iterations: Count | None = None
+    trials: Count | None = None  # beside those that people add; whose turn it is then goes on to its end
 
 
 class Plateau(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,6 +100,16 @@ class TuneParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return -value if self.smaller else value
 
     @property
+    def is_ours(self) -> bool:
+        """Whether the trials' metrics are known beforehand: those of a function of the user's are not."""
+        return self.trial not in ("code", None)
+
+    @property
+    def regresses(self) -> bool:
+        """Whether it finds numbers, and no classes. The metric says so: classifiers and regressors share none."""
+        return isinstance(self.trial, EstimatorSpec) and self.metric in ERRORS
+
+    @property
     def refits(self) -> bool:
         """Whether a trial learns all at once, so that an iteration is a rung, and a rung a share of the rows."""
         return isinstance(self.trial, EstimatorSpec) and bool(self.trial.refits)
@@ -105,7 +119,13 @@ class TuneParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Of a trial, where `stop` does not say."""
         if not self.refits:
             return ITERATIONS
-        return 1 if self.scheduler == "fifo" else 1 + math.floor(math.log(REFIT_SHARE) / math.log(self.eta) + 1e-9)
+        return 1 if self.scheduler == "fifo" else 1 + math.floor(math.log(FIRST_SHARE) / math.log(self.eta) + 1e-9)
+
+    @property
+    def trials_most(self) -> int:
+        """How many are tried at most, beside those that people add."""
+        count = self.configurations.count
+        return min(count, self.budget.trials or count)
 
     @property
     def configurations(self) -> Configurations:
@@ -122,9 +142,7 @@ class Aim:
     value: float
 
     def is_reached(self, metrics: Mapping[str, float]) -> bool:
-        if self.metric not in metrics:
-            return False
-        value = metrics[self.metric]
+        value = metrics.get(self.metric, math.nan)
         return value <= self.value if self.smaller else value >= self.value
 
 
@@ -165,8 +183,7 @@ def _aim(name: str, said: Any, params: TuneParams) -> Aim:
     if isinstance(said, str) and (found := _AIM.fullmatch(said)):
         smaller, said = found[1] == "<=", _number(found[2])
     if not isinstance(said, (int, float)) or isinstance(said, bool) or not math.isfinite(said):
-        near = nearest(name, MEASURED)
-        raise JobFileError(f'{where}: expected a number, or "<=0.05"', f"did you mean `{near}`?" if near else None)
+        raise JobFileError(f'{where}: expected a number, or "<=0.05"')
     return Aim(name, smaller, float(said))
 
 
@@ -179,6 +196,7 @@ def _number(text: str) -> float | None:
 
 def check(params: TuneParams) -> None:
     """Refuse, with a JobFileError that names the field, values that cannot go together."""
+    _check_measured(params)
     configurations, stop = params.configurations, stop_of(params)
     if params.goal == "first" and not stop.aims:
         raise JobFileError("params.goal: `first` to reach what?", f"stop: {{{params.metric}: 0.99}}")
@@ -186,16 +204,47 @@ def check(params: TuneParams) -> None:
         wrong = f"params.grace: {params.grace} iterations before the first rung, but a trial has {stop.iterations}"
         raise JobFileError(wrong, "give a smaller one")
     if isinstance(params.trial, EstimatorSpec):
-        _check_metrics(params, stop, SCORES)
-    elif params.trial not in ("code", None):
-        if known := PARAMETERS.get(params.trial):
+        _check_names("params.metric", (params.metric,), (*SCORES, *ERRORS), "trials report")
+        _check_metrics(params, stop, ERRORS if params.regresses else SCORES)
+    elif params.is_ours:
+        if known := PARAMETERS.get(str(params.trial)):
             _check_names("params.space", params.space, known, f"{params.trial} takes")
         _check_metrics(params, stop, MODEL_METRICS)
-    if params.trial not in ("code", None) and params.data is None:
+    if params.is_ours and params.data is None:
         raise JobFileError("params.data: missing: what is the model to learn?", DATA_FORMS)
     if params.data is not None:
         check_data(params.data)
     configurations.config(0)
+
+
+def unlike(before: TuneParams, params: TuneParams) -> str:
+    """Why the one cannot go on from the other; "" where it can."""
+    for name in SAME:
+        if getattr(before, name) != getattr(params, name):
+            return f"params.{name} is not that of {params.extends}"
+    had, has = before.trials_most, params.trials_most
+    return f"params.trials: {has:,} trials, and {params.extends} has {had:,}" if has < had else ""
+
+
+def _check_measured(params: TuneParams) -> None:
+    """A slip in the name of what is measured beside metrics is no aim at a metric of that name."""
+    for name, said in params.stop.items():
+        near = None if name in (*MEASURED, params.metric) or isinstance(said, str) else nearest(name, MEASURED)
+        if near:
+            where = f"params.stop: there is no `{one_line(name[:80])}`"
+            raise JobFileError(where, f'did you mean `{near}`? For a metric of that name write {name[:80]}: ">=1"')
+
+
+def check_threads(params: TuneParams, cpus: int) -> None:
+    """Refuse a network with more threads than the cpus that its trials have."""
+    domain = next((one for one in Space(params.space).domains if one.name == THREADS), None)
+    if params.trial not in PARAMETERS or domain is None:
+        return
+    given = [config[THREADS] for config in params.configurations.given.values() if THREADS in config]
+    for value in (*(domain.values or (domain.low, domain.high)), *given):
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= cpus:
+            wrong = f"params.space.{THREADS}: {one_line(repr(value)[:80])}, and a trial has {counted(cpus, 'cpu')}"
+            raise JobFileError(wrong, "whole numbers from 1 on; `resources: {cpus: 4}` gives each trial more")
 
 
 def _check_metrics(params: TuneParams, stop: Stop, known: tuple[str, ...]) -> None:

@@ -1,5 +1,5 @@
 """Configurations that people add to a search while it runs: a file for each in the search's folder, in the order in
-which they came. The last one says that no more are taken. Knows no trial."""
+which they came. The last one says that no more are taken, for the search is over or is to be. Knows no trial."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class Queued(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str = ""
     config: Config = {}
     closed: bool = False  # this is the end: the search is over
+    asked: bool = False  # for somebody wants it to be
 
 
 class Queue:
@@ -69,6 +70,18 @@ class Queue:
         write_once(self._path(place), msgspec.json.encode(Queued(closed=True)))
         return self.since(place)[0].closed
 
+    def end(self) -> bool:
+        """Have the search end, behind what was added; False where it has, or is to already."""
+        self._make_folder(self._folder.parent.name)
+        place = 0
+        while True:
+            known = self.since(place)
+            if known and known[-1].closed:
+                return False
+            place += len(known)
+            if write_once(self._path(place), msgspec.json.encode(Queued(closed=True, asked=True))):
+                return True
+
     def _again(self, place: int, known: Queued, queued: Queued) -> int:
         if known.config != queued.config:
             raise RefusedError(
@@ -88,5 +101,5 @@ class Queue:
 
 
 def _over(job: str) -> RefusedError:
-    hint = f"go on from it: `coordinator submit --from {job} --set extends={job} --set trials=N`"
+    hint = f"go on from it: `coordinator submit --from {job} --set trials=N`"
     return RefusedError(f"{job}: the search has ended", hint)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isfinite, log10, nan
 from pathlib import Path
 
-from muster.jobs.common.units import format_duration, format_size
+from muster.jobs.common.units import counted, format_duration, format_size
 from muster.jobs.contract.kind import KindReport
 from muster.jobs.contract.pictures import Curves, Parallel, Picture, TextTable
 from muster.jobs.tuning.journal import recalled
@@ -61,7 +61,7 @@ def pictures(searches: Mapping[str, Search]) -> list[Picture]:
     """The best so far over time, of all; of each its trials, their curves, and what their parameters were."""
     best = [(job, _best_so_far(search)) for job, search in searches.items()]
     metric = next(iter(searches.values())).params.metric
-    found: list[Picture] = [Curves("Best so far", "iterations, of all trials", metric, best, steps=True)]
+    found: list[Picture] = [Curves("Best so far", "seconds of the search", metric, best, steps=True)]
     for job, search in searches.items():
         ranked = [trial for trial in search.table.ranked() if trial.curve]
         curves = [(f"trial {trial.number}", _curve(trial, search.params.metric)) for trial in ranked[:CURVES_SHOWN]]
@@ -78,21 +78,23 @@ def _curve(trial: Trial, metric: str) -> list[tuple[float, float]]:
 
 
 def _best_so_far(search: Search) -> list[tuple[float, float]]:
-    """In the order of trials, each value set against all iterations until then."""
-    metric, smaller = search.params.metric, search.params.smaller
-    spent, best, points = 0, None, []
-    for number in sorted(search.table.trials):
-        for metrics in search.table.trials[number].curve:
-            spent, value = spent + 1, metrics.get(metric)
-            if value is not None and isfinite(value) and (best is None or (value < best if smaller else value > best)):
-                best = value
-                points.append((float(spent), value))
-    return [*points, (float(spent), best)] if best is not None else []
+    """Each value that was better than all before it, on whichever machine, when it was there."""
+    metric, better = search.params.metric, search.params.better
+    told = [
+        (at, metrics[metric])
+        for trial in search.table.trials.values()
+        for at, metrics in zip(trial.times, trial.curve, strict=True)
+        if isfinite(metrics.get(metric, nan))
+    ]
+    points: list[tuple[float, float]] = []
+    for at, value in sorted(told):
+        if not points or better(value) > better(points[-1][1]):
+            points.append((at, value))
+    return [*points, (search.elapsed, points[-1][1])] if points else []
 
 
 def _parallel(job: str, search: Search, ranked: Sequence[Trial]) -> Parallel:
-    """Of trials with a score. Numbers stand by their rank, so that no outlier pushes all others together; the worst
-    twentieth is left out."""
+    """Of trials with a score, but for the worst twentieth, so that no outlier pushes all others together."""
     metric, smaller = search.params.metric, search.params.smaller
     scored = [trial for trial in ranked if isfinite(trial.curve[-1].get(metric, nan))]
     kept = scored[: max(1, len(scored) - len(scored) // WORST)][:LINES_SHOWN] if scored else []
@@ -149,12 +151,12 @@ def _table(job: str, search: Search, ranked: Sequence[Trial]) -> TextTable:
 
 def _row(one: SearchSummary) -> tuple[str, ...]:
     best, test = one.best, one.test
-    share = f"{one.iterations / one.fifo_iterations:.0%}" if one.fifo_iterations else ""
+    share = f"{one.iterations / one.fifo_iterations:.0%}" if one.fifo_iterations else "-"
     return (
         f"{one.tried:,}/{one.trials:,}",
-        str(best.trial) if best else "-",
+        str(best.number) if best else "-",
         number_text(best.metrics[one.metric] or 0.0) if best else "-",
-        number_text(next(iter(test.values()))) if test else "-",
+        number_text(test.get(one.metric.removeprefix("train_"), next(iter(test.values())))) if test else "-",
         f"{one.iterations:,}",
         share,
         format_duration(one.seconds),
@@ -166,10 +168,10 @@ def _row(one: SearchSummary) -> tuple[str, ...]:
 def _account(job: str, one: SearchSummary) -> list[str]:
     """What it took; and at last the ratio, which grows with the number of trials."""
     moved = f"{format_size(one.checkpoint_bytes)} of checkpoints, {format_size(one.moved_bytes)} of them moved"
-    ends = f", ended early: {one.ended}" if one.ended else ""
-    lines = [
-        f"{job}: {one.iterations:,} iterations in {format_duration(one.core_seconds)} of processors; {moved}{ends}"
-    ]
+    lines = [f"{job}: {one.iterations:,} iterations in {format_duration(one.core_seconds)} of processors; {moved}"]
+    lines += [f"{job}: ended: {one.outcome}"] if one.outcome else []
+    if one.failed:
+        lines.append(f"{job}: {counted(one.failed, 'trial')} failed; `coordinator logs {job}` has the evidence")
     if one.iterations_to_target is not None:
         least, middle, most = one.iterations_to_target
         lines.append(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
 
-from muster.jobs.tuning.params import TuneParams, stop_of
+from muster.jobs.tuning.params import FIRST_SHARE, TuneParams, stop_of
 from muster.jobs.tuning.trials import Table, Trial
-
-RUNG_SHARE = 27  # the first rung is at one of so many of all iterations
 
 Due = Iterator[tuple[int, int]]  # number of a trial, and the iteration it is to go to
 
@@ -18,7 +17,7 @@ def rungs(params: TuneParams) -> list[int]:
     most = stop_of(params).iterations
     if params.refits:
         return list(range(1, most + 1))
-    at = params.grace or max(1, most // RUNG_SHARE)
+    at = params.grace or max(1, most // FIRST_SHARE)
     found = []
     while at < most:
         found.append(at)
@@ -59,9 +58,9 @@ class Halving(Scheduler):
     def __init__(self, table: Table) -> None:
         super().__init__(table)
         self._rung = 0
-        self._members = list(range(table.count))
-        self._seen = set(self._members)  # who was ever a member
-        self._missing = list(self._members)  # those that are not there yet
+        self._members: Sequence[int] = range(table.count)
+        self._first, self._admitted = self._members, set[int]()  # who was a member at first, and who came to be one
+        self._missing = dict.fromkeys(self._members)  # those that are not there yet
 
     @property
     def entry(self) -> int:
@@ -71,20 +70,23 @@ class Halving(Scheduler):
 
     def due(self, busy: Collection[int]) -> Due:
         self._climb()
-        for number in sorted(self._missing, key=lambda number: number not in self._table.added):
+        added = [number for number in self._table.added if number in self._missing]
+        for number in chain(added, (number for number in self._missing if number not in self._table.added)):
             yield number, self.rungs[self._rung]
 
     def _climb(self) -> None:
         while True:
             self._admit()
-            self._missing = [number for number in self._missing if not self._is_there(number)]
+            for trial in self._table.trials.values():  # of all the others nothing came
+                if trial.ended or trial.iterations >= self.rungs[self._rung]:
+                    self._missing.pop(trial.number, None)
             if self._missing or self._rung + 1 == len(self.rungs):
                 return
             at, trials = self.rungs[self._rung], [self._table.trials[number] for number in self._members]
             best = sorted(trials, key=lambda trial: self._table.rank(trial, at))
             kept = best[: max(1, len(best) // self._table.params.eta)]
             self._members = sorted(trial.number for trial in kept)
-            self._missing = list(self._members)
+            self._missing = dict.fromkeys(self._members)
             self._rung += 1
 
     def _admit(self) -> None:
@@ -92,16 +94,12 @@ class Halving(Scheduler):
         added = [
             number
             for number, at in self._table.added.items()
-            if number not in self._seen and at <= self.rungs[self._rung]
+            if number not in self._first and number not in self._admitted and at <= self.rungs[self._rung]
         ]
         if added:
-            self._seen.update(added)
-            self._members += added
-            self._missing += added
-
-    def _is_there(self, number: int) -> bool:
-        trial = self._table.trials.get(number)
-        return trial is not None and (trial.ended or trial.iterations >= self.rungs[self._rung])
+            self._admitted.update(added)
+            self._members = [*self._members, *added]
+            self._missing.update(dict.fromkeys(added))
 
 
 class Asha(Scheduler):

@@ -7,7 +7,7 @@ from itertools import islice
 
 from muster.jobs.common.units import counted
 from muster.jobs.tuning.optuna_study import suggested
-from muster.jobs.tuning.params import TuneParams
+from muster.jobs.tuning.params import TuneParams, stop_of
 from muster.jobs.tuning.schedulers import SCHEDULERS
 from muster.jobs.tuning.space import Config, Space
 from muster.jobs.tuning.trials import Metrics, Segment, Table
@@ -18,14 +18,16 @@ HOPELESS = 8  # failed trials with no other: then there is something wrong with 
 class Search:
     """Commit what was done and it goes on from there, whoever did it."""
 
-    def __init__(self, params: TuneParams, attempts: int, max_failures: int) -> None:
-        self.params = params
+    def __init__(self, params: TuneParams, cpus: int = 1) -> None:
+        """`cpus`: of a trial."""
+        self.params, self.cpus = params, cpus
         self.configurations = params.configurations
-        self.table = Table(params, self.configurations.count, attempts)
+        self.table = Table(params, params.trials_most)
         self.scheduler = SCHEDULERS[params.scheduler](self.table)
         self.elapsed = 0.0  # seconds, as the last commit has it
         self.score: Metrics | None = None  # of the best, on the test rows
-        self._max_failures = max_failures
+        self.stopped = False  # by somebody
+        self.retried = 0.0  # when somebody last had failed trials tried again, by the daemon's clock
         self._asked: dict[int, Config] = {}  # trials that nothing came of yet, of a searcher that asks what results say
 
     def commit(self, segment: Segment) -> bool:
@@ -34,11 +36,18 @@ class Search:
         if segment.score is not None:
             self.score = segment.score
             return True
+        if segment.stopped:
+            self.stopped = True
+            return True
+        if segment.retried is not None:
+            self.retried = segment.retried
+            self.table.reopen()
+            return True
         return self.table.commit(segment)
 
     def added(self, place: int, config: Config, at: float) -> Segment:
         """What the journal has of a trial that somebody adds now."""
-        number = self.table.count
+        number = max(self.configurations.count, 1 + max(self.table.added, default=-1))
         whole = self.configurations.filled(number, config)
         return Segment(number, 0, self.scheduler.entry, config=whole, queued=place, at=at)
 
@@ -66,18 +75,36 @@ class Search:
         budget, table = self.params.budget, self.table
         if self.params.goal == "first" and table.reached:
             return "the target was reached"
+        if self.stopped:
+            return "it was stopped"
         if budget.seconds is not None and seconds >= budget.seconds:
             return f"the budget of {budget.seconds:g} seconds is spent"
         if budget.iterations is not None and table.iterations >= budget.iterations:
             return f"the budget of {budget.iterations:,} iterations is spent"
+        if budget.trials is not None and budget.trials < self.configurations.count and self.is_done:
+            return f"the budget of {budget.trials:,} trials is spent"
         return ""
 
     @property
-    def hopeless(self) -> str:
+    def is_done(self) -> bool:
+        """Whether nothing is left to be done of any trial."""
+        return next(self.scheduler.due(()), None) is None
+
+    @property
+    def missed(self) -> bool:
+        """Whether there is a target, and nobody has reached it."""
+        return bool(stop_of(self.params).aims) and not self.table.reached
+
+    def outcome(self, seconds: float) -> str:
+        """What is to be said of how it ended; "" while it goes on, and where all went as it should."""
+        why = self.ending(seconds) or ("all trials are done" if self.missed and self.is_done else "")
+        return f"{why}; nobody reached the target" if why and self.missed else why
+
+    def hopeless(self, max_failures: int) -> str:
         """Why there is no going on; "" while there is."""
         table = self.table
         last = next((trial.message for trial in table.trials.values() if trial.why == "failed"), "")
-        if table.failed >= self._max_failures:
+        if table.failed >= max_failures:
             return f"{counted(table.failed, 'trial')} failed (max_failures), such as: {last}"
         lone = table.failed == len(table.trials) and table.failed >= min(HOPELESS, table.count)
         return f"all of the first {table.failed} trials failed: {last}" if lone else ""

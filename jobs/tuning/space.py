@@ -112,18 +112,20 @@ class Space:
         """A JobFileError, naming the parameter, for what is none."""
         if len(given) > PARAMETERS_MOST:
             raise JobFileError(f"params.space: {len(given)} parameters, a space may have {PARAMETERS_MOST}")
-        self.domains = _ordered({name: _domain(name, said, given) for name, said in given.items()})
+        domains = {name: _domain(name, said, given) for name, said in given.items()}
+        _check_when(domains)
+        self.domains = _ordered(domains)
 
     @property
     def gridded(self) -> tuple[Domain, ...]:
         return tuple(domain for domain in self.domains if domain.form == "grid")
 
     def check(self, config: Mapping[str, Any], where: str) -> None:
-        """Refuse a configuration that names what is not in the space, or gives it what is no plain value."""
+        """Refuse a configuration that names what is not in the space, or gives it what no parameter can be."""
         for name, value in config.items():
             self._named(name, where)
-            if not _is_plain(value):
-                raise JobFileError(f"{where}.{name}: expected a finite number or a text", "give one value")
+            if not _is_value(value):
+                raise JobFileError(f"{where}.{name}: expected a finite number, a text, or a list of such")
 
     def check_within(self, config: Mapping[str, Any], where: str) -> None:
         """Refuse, with a UsageError, a configuration that could never have been drawn from this space."""
@@ -146,6 +148,15 @@ class Space:
             hint = f"did you mean `{near}`?" if near else f"the space has: {', '.join(list(names)[:8])}"
             raise JobFileError(f"{where}: there is no parameter `{one_line(name[:80])}`", hint)
         return names[name]
+
+
+def _check_when(domains: Mapping[str, Domain]) -> None:
+    """A parameter that waits for what another never is would be in no configuration, and nobody would notice."""
+    for domain in domains.values():
+        for other, values in domain.when:
+            if never := [value for value in values if not domains[other].allows(value)]:
+                wrong = f"params.space.{domain.name}.when: {other} is never {one_line(repr(never[0])[:80])}"
+                raise JobFileError(wrong, f"{other} is {domains[other]}")
 
 
 def _ordered(domains: Mapping[str, Domain]) -> tuple[Domain, ...]:
@@ -192,7 +203,7 @@ def _values(where: str, given: Any, said: Mapping[str, Any]) -> tuple[Any, ...]:
     if "step" in said:
         raise JobFileError(f"{where}: a list has no `step`", "leave it out")
     for value in given:
-        if not (_is_plain(value) or (isinstance(value, (list, tuple)) and all(map(_is_plain, value)))):
+        if not _is_value(value):
             raise JobFileError(f"{where}: {one_line(repr(value)[:80])} is no finite number, text, or list of such")
     return tuple(given)
 
@@ -251,6 +262,11 @@ def _is_same(value: Any, other: Any) -> bool:
     if isinstance(value, (list, tuple)) and isinstance(other, (list, tuple)):
         return len(value) == len(other) and all(map(_is_same, value, other))
     return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
+
+
+def _is_value(value: Any) -> bool:
+    """Whether a parameter may be that: one plain value, or a list of them."""
+    return _is_plain(value) or (isinstance(value, (list, tuple)) and all(map(_is_plain, value)))
 
 
 def _is_plain(value: Any) -> bool:

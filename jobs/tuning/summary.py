@@ -21,15 +21,6 @@ TRIALS_TABLE, CURVES_TABLE, BEST_FILE, TRIALS_FILE = "trials.csv", "curves.csv",
 VALUE_DIGITS = 4  # of a configuration in a line
 
 
-class BestTrial(msgspec.Struct, frozen=True):
-    trial: int
-    config: Config
-    iterations: int
-    metrics: dict[str, float | None]  # of its last iteration; None for what is not finite
-    seconds: float  # of its training
-    machine: str  # where it ran last
-
-
 class TrialSummary(msgspec.Struct, frozen=True):
     """One trial, for programs."""
 
@@ -38,10 +29,11 @@ class TrialSummary(msgspec.Struct, frozen=True):
     config: Config
     iterations: int
     metrics: dict[str, float | None]  # of the last iteration; None for what is not finite
-    curve: list[dict[str, float | None]]
+    curve: list[dict[str, float | None]]  # of each iteration; left out of the best in a search's summary
     seconds: float
     machine: str  # where it ran last
     message: str  # of its failure
+    evidence: str = ""  # of that: the traceback, and what was printed last
 
 
 class SearchSummary(msgspec.Struct, frozen=True):
@@ -58,12 +50,13 @@ class SearchSummary(msgspec.Struct, frozen=True):
     diverged: int
     reached: int
     ended: str  # why the search ended before all was done; "" where it did not
-    best: BestTrial | None
+    outcome: str  # what is to be said of its end: that, and that nobody reached the target; "" for nothing
+    best: TrialSummary | None
     test: Metrics | None  # of the best, on rows that nothing else saw
     seconds: float  # of the search
     seconds_to_target: float | None  # until the first reached it
     iterations: int
-    fifo_iterations: int | None  # at most, had every trial been trained whole
+    fifo_iterations: int  # at most, had each trial that the scheduler held back gone on to its end
     core_seconds: float  # within trials
     checkpoint_bytes: int  # that were made
     moved_bytes: int  # of those that another machine than their maker went on from
@@ -82,7 +75,7 @@ def reported(search: Search) -> SearchReport:
     return SearchReport(summarised(search), trials_of(search))
 
 
-def summarised(search: Search, cpus: int = 1) -> SearchSummary:
+def summarised(search: Search) -> SearchSummary:
     table, best = search.table, search.table.best
     reached = sorted(trial.iterations for trial in table.reached)
     first = min((trial.reached_at for trial in table.reached if trial.reached_at is not None), default=None)
@@ -98,13 +91,14 @@ def summarised(search: Search, cpus: int = 1) -> SearchSummary:
         diverged=sum(trial.why == "diverged" for trial in table.trials.values()),
         reached=len(reached),
         ended=search.ending(search.elapsed),
-        best=_best(search, best) if best is not None else None,
+        outcome=search.outcome(search.elapsed),
+        best=msgspec.structs.replace(_told(search, best), curve=[]) if best is not None else None,
         test=search.score,
         seconds=search.elapsed,
         seconds_to_target=first,
         iterations=table.iterations,
-        fifo_iterations=table.count * stop_of(search.params).iterations,
-        core_seconds=cpus * sum(sum(trial.seconds) for trial in table.trials.values()),
+        fifo_iterations=table.iterations + _held_back(search),
+        core_seconds=search.cpus * sum(sum(trial.seconds) for trial in table.trials.values()),
         checkpoint_bytes=table.state_bytes,
         moved_bytes=table.moved_bytes,
         iterations_to_target=(reached[0], median(reached), reached[-1]) if reached else None,
@@ -112,11 +106,11 @@ def summarised(search: Search, cpus: int = 1) -> SearchSummary:
     )
 
 
-def _best(search: Search, trial: Trial) -> BestTrial:
-    config = search.config(trial.number)
-    return BestTrial(
-        trial.number, config, trial.iterations, _finite(trial.curve[-1]), sum(trial.seconds), trial.machine
-    )
+def _held_back(search: Search) -> int:
+    """Iterations that trials had left which wait at a rung. What ended did so by itself, and would have with fifo."""
+    most = stop_of(search.params).iterations
+    held = search.table.open.values() if search.params.scheduler != "fifo" else ()
+    return sum(most - trial.iterations for trial in held if trial.begun)
 
 
 def _finite(metrics: Metrics) -> dict[str, float | None]:
@@ -125,23 +119,23 @@ def _finite(metrics: Metrics) -> dict[str, float | None]:
 
 def trials_of(search: Search) -> list[TrialSummary]:
     """The best first."""
-    found = []
-    for trial in search.table.ranked():
-        curve = [_finite(metrics) for metrics in trial.curve]
-        found.append(
-            TrialSummary(
-                number=trial.number,
-                state=state_of(trial),
-                config=search.config(trial.number),
-                iterations=trial.iterations,
-                metrics=curve[-1] if curve else {},
-                curve=curve,
-                seconds=sum(trial.seconds),
-                machine=trial.machine,
-                message=trial.message,
-            )
-        )
-    return found
+    return [_told(search, trial) for trial in search.table.ranked()]
+
+
+def _told(search: Search, trial: Trial) -> TrialSummary:
+    curve = [_finite(metrics) for metrics in trial.curve]
+    return TrialSummary(
+        number=trial.number,
+        state=state_of(trial),
+        config=search.config(trial.number),
+        iterations=trial.iterations,
+        metrics=curve[-1] if curve else {},
+        curve=curve,
+        seconds=sum(trial.seconds),
+        machine=trial.machine,
+        message=trial.message,
+        evidence=trial.evidence,
+    )
 
 
 def trials_csv(search: Search) -> str:

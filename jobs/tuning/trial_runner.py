@@ -13,7 +13,7 @@ import xxhash
 
 from muster.jobs.contract.kind import Bench, Ragged, Result, Runner, RunnerLost, Shard, ShardFailure
 from muster.jobs.tuning.params import TuneParams, stop_of
-from muster.jobs.tuning.stopping import Judge, Why
+from muster.jobs.tuning.stopping import BEGUN, Judge, Standing, Why
 from muster.jobs.tuning.trials import Metrics, Segment
 from muster.jobs.user_code import runner
 from muster.jobs.user_code.sandbox import CannotStart, Sandbox
@@ -31,7 +31,7 @@ class TrialOrder(msgspec.Struct, frozen=True, array_like=True):
     to: int
     config: dict[str, Any]
     state: str = ""  # digest of the checkpoint on its sheet; "" where it starts from nothing
-    values: list[float] = []  # the metric of the iterations before
+    standing: Standing = BEGUN  # after the iterations before
     spent: float = 0.0  # seconds that those took
     limit: float = 0.0  # seconds after which it ends, at an iteration
     score: bool = False  # the test rows are to be scored, nothing is trained
@@ -59,6 +59,8 @@ class TrialRunner(Runner):
 
     def __init__(self, params: TuneParams, bench: Bench) -> None:
         self._params, self._timeout = params, bench.timeout
+        aims = dict.fromkeys((aim.metric for aim in stop_of(params).aims), "params.stop")
+        self._wanted = {**aims, params.metric: "params.metric"}  # metrics, and who wants them
         self._left = ""  # what the trial that the runner saved last goes by
         self._sandbox = Sandbox(
             python=bench.python or sys.executable,
@@ -80,9 +82,9 @@ class TrialRunner(Runner):
         except CannotStart:
             raise
         except ShardFailure as failure:
-            segment = _failed(order, f"{failure.code}: {failure.message}", failure.evidence)
+            segment = _failed(order, failure.message, failure.evidence, code=failure.code)
         except TrialFailed as failure:
-            segment = _failed(order, str(failure), "", final=True)
+            segment = _failed(order, str(failure), final=True)
         finally:
             self.peak, self.printed = self._sandbox.peak, self._sandbox.printed
         if segment.state and not segment.why:  # a trial that is over is not gone on with
@@ -97,9 +99,8 @@ class TrialRunner(Runner):
         self._begin(order, sheet)
         if order.score:
             return Segment(order.trial, order.start, order.to, score=self._ask("score").numbers), b""
-        judge, curve, seconds = Judge(self._params), list[Metrics](), list[float]()
+        judge, curve, seconds = Judge(self._params, order.standing), list[Metrics](), list[float]()
         why: Why = ""
-        judge.recall(order.values)
         while not why and order.start + len(curve) < order.to:
             if curve and time.monotonic() - begun >= order.limit:
                 break
@@ -138,9 +139,10 @@ class TrialRunner(Runner):
     def _checked(self, said: TrialSaid) -> Metrics:
         if said.failed is not None:
             raise TrialFailed(said.failed[:1000])
-        if self._params.metric not in said.metrics:
-            there = ", ".join(sorted(said.metrics)[:MISSING_SHOWN])
-            raise TrialFailed(f"it reports {there}, and no `{self._params.metric}` (params.metric)")
+        for metric, wanted_by in self._wanted.items():
+            if metric not in said.metrics:
+                there = ", ".join(sorted(said.metrics)[:MISSING_SHOWN])
+                raise TrialFailed(f"it reports {there}, and no `{metric}` ({wanted_by})")
         return said.numbers
 
     def _saved(self) -> bytes:
@@ -166,8 +168,8 @@ def _name(trial: int, digest: str) -> str:
     return f"{trial} {digest}"
 
 
-def _failed(order: TrialOrder, message: str, evidence: str, final: bool = False) -> Segment:
-    return Segment(order.trial, order.start, order.to, why="failed", message=message, evidence=evidence, final=final)
+def _failed(order: TrialOrder, message: str, evidence: str = "", **more: Any) -> Segment:
+    return Segment(order.trial, order.start, order.to, why="failed", message=message, evidence=evidence, **more)
 
 
 def _bytes(raw: bytes) -> Ragged:
@@ -182,6 +184,7 @@ def settings_of(params: TuneParams, bench: Bench) -> dict[str, Any]:
         "folder": str(bench.code) if bench.code is not None else None,
         "data": str(bench.model) if bench.model is not None else None,
         "classes": params.facts.classes if params.facts is not None else 0,
+        "regresses": params.regresses,
         "valid": params.valid,
         "eta": params.eta,
         "iterations": stop_of(params).iterations,

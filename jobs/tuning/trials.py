@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator
+from itertools import accumulate
 
 import msgspec
 
@@ -26,14 +27,17 @@ class Segment(msgspec.Struct, frozen=True):
     why: Why = ""
     message: str = ""  # of a failure, in a line
     evidence: str = ""
-    final: bool = False  # of a failure: another try would not help
+    final: bool = False  # of a failure: another try would not help, or was one too many
     machine: str = ""
     state: str = ""  # digest of the checkpoint; "" where there is none
     state_bytes: int = 0
     at: float = 0.0  # seconds of the search when it was committed
     config: Config | None = None  # of a trial whose configuration follows from results
     score: Metrics | None = None  # on the test rows: the best trial's, once, at the end
+    code: str = ""  # of a failure, as `muster.jobs.contract.failure_codes` has them
     queued: int | None = None  # nothing was done: somebody added the trial, from this place of the search's queue
+    stopped: bool = False  # nothing was done: somebody ended the search
+    retried: float | None = None  # nothing was done: somebody had failed trials tried again, then by the daemon's clock
 
 
 class Trial:
@@ -43,12 +47,14 @@ class Trial:
         self.number = number
         self.curve: list[Metrics] = []
         self.seconds: list[float] = []
+        self.times: list[float] = []  # of the search when each iteration ended, nearly
         self.goal = 0  # the furthest it was sent
         self.why: Why = ""  # why it ended; "" while it has not
         self.message = self.evidence = self.machine = self.state = ""
         self.config: Config | None = None  # None: the searcher knows it by the number alone
         self.nearest = ""  # the machine that made its checkpoint; "" where it went wrong since
-        self.failures = self.state_bytes = 0
+        self.failures = 0  # since it last got on
+        self.state_bytes = 0
         self.reached_at: float | None = None  # seconds of the search when it reached the target
 
     @property
@@ -60,6 +66,10 @@ class Trial:
         """Whether anything was done of it: one that somebody added waits at first."""
         return bool(self.curve or self.failures)
 
+    def forgive(self) -> None:
+        """Nothing of what failed counts any more, or is told of."""
+        self.failures, self.message, self.evidence = 0, "", ""
+
     @property
     def ended(self) -> bool:
         return self.why != ""
@@ -68,21 +78,21 @@ class Trial:
 class Table:
     """Every trial that anything came of, and those that people added. The rest are fresh."""
 
-    def __init__(self, params: TuneParams, count: int, attempts: int) -> None:
-        self.params, self.count = params, count
+    def __init__(self, params: TuneParams, count: int) -> None:
+        self.params = params
+        self.count = self._own = count  # of all, and of those that the searcher has: people add others
         self.trials: dict[int, Trial] = {}
         self.open: dict[int, Trial] = {}  # of those, the ones that have not ended
         self.iterations = self.failed = 0
         self.state_bytes = self.moved_bytes = 0  # of checkpoints: made, and gone on from by another machine
         self.added: dict[int, int] = {}  # trials that people added → iterations at which it is compared first
-        self._attempts = attempts
         self._fresh = 0  # below it none is
 
     def commit(self, segment: Segment) -> bool:
         """Whether it is news: what goes on from elsewhere than where its trial is has come before."""
         if segment.queued is not None:
             return self._add(segment)
-        if not 0 <= segment.trial < self.count:
+        if segment.trial not in self.trials and not 0 <= segment.trial < self._own:
             return False
         trial = self.trials.get(segment.trial) or Trial(segment.trial)
         if trial.ended or segment.start != trial.iterations:
@@ -97,8 +107,11 @@ class Table:
             return True
         trial.curve += segment.curve
         trial.seconds += segment.seconds
+        began = segment.at - sum(segment.seconds)
+        trial.times += [max(0.0, began + spent) for spent in accumulate(segment.seconds)]
         trial.state, trial.state_bytes, trial.why = segment.state, segment.state_bytes, segment.why
         trial.nearest = segment.machine
+        trial.forgive()
         self.iterations += len(segment.curve)
         if trial.ended:
             del self.open[trial.number]
@@ -113,7 +126,7 @@ class Table:
         trial = Trial(segment.trial)
         trial.config = segment.config
         self.trials[trial.number] = self.open[trial.number] = trial
-        self.count = max(self.count, trial.number + 1)
+        self.count += trial.number >= self._own
         self.added[trial.number] = segment.to
         return True
 
@@ -126,17 +139,31 @@ class Table:
         """It is tried again from where it was, until that was often enough."""
         trial.failures += 1
         trial.nearest = ""
-        trial.message, trial.evidence = segment.message, segment.evidence
-        if segment.final or trial.failures >= self._attempts:
-            trial.why, trial.state = "failed", ""
+        trial.message = f"{segment.code}: {segment.message}" if segment.code else segment.message
+        trial.evidence = segment.evidence
+        if segment.final:
+            trial.why = "failed"
             self.failed += 1
             del self.open[trial.number]
+
+    def failures(self, number: int) -> int:
+        """How often the stretch failed that a trial is to do next."""
+        return self.trials[number].failures if number in self.trials else 0
+
+    def reopen(self) -> None:
+        """Trials that failed are tried again, from where they were."""
+        for trial in self.trials.values():
+            if trial.why == "failed":
+                trial.why = ""
+                trial.forgive()
+                self.open[trial.number] = trial
+        self.failed = 0
 
     def fresh(self) -> Iterator[int]:
         """Trials that nothing came of, in order."""
         while self._fresh in self.trials:
             self._fresh += 1
-        return (number for number in range(self._fresh, self.count) if number not in self.trials)
+        return (number for number in range(self._fresh, self._own) if number not in self.trials)
 
     def value(self, trial: Trial, upto: int | None = None) -> float:
         """Its metric after so many iterations, or the last; nan where there is none."""

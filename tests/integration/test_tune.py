@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -19,7 +21,8 @@ from muster.coordinator.client import Farm
 from muster.coordinator.client.study import Study
 from muster.jobs.common.errors import JobFileError
 from muster.jobs.tuning.journal import Journal, recalled
-from tests.support.farm import FarmHarness, running, until
+from muster.jobs.tuning.trial_runner import TrialOrder
+from tests.support.farm import FarmHarness, arrays, running, until
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "tune.py"
 
@@ -30,6 +33,9 @@ import time
 
 def train(config, state, budget, trial):
     at = 0 if state is None else state["at"]
+    if "CALLS" in os.environ:
+        with open(os.environ["CALLS"], "a") as calls:
+            calls.write(f"{trial} {at}\\n")
     if trial == config.get("kills"):
         os.kill(os.getpid(), signal.SIGKILL)
     if config["lr"] > config.get("most", 9):
@@ -70,8 +76,13 @@ def rows_of(farm: FarmHarness, job: str) -> list[dict[str, str]]:
 
 def committed(farm: FarmHarness, job: str) -> int:
     """Iterations that are in the journal."""
-    folder = farm.root.job(job).checkpoints
-    return sum(len(one.curve) for one in Journal(folder).segments())
+    return len(done(farm, job))
+
+
+def done(farm: FarmHarness, job: str) -> list[tuple[int, int]]:
+    """Each of them: its trial, and how many came before it there."""
+    segments = Journal(farm.root.job(job).checkpoints).segments()
+    return [(one.trial, one.start + step) for one in segments for step in range(len(one.curve))]
 
 
 def drivers(farm: FarmHarness, job: str) -> list[int]:
@@ -98,29 +109,33 @@ def test_a_search_tries_all_and_its_result_is_the_best(farm: FarmHarness) -> Non
     at = shown.index(["trial", "state", "iterations", "accuracy", "time", "machine", "parameters"])
     assert [line[:3] for line in shown[at + 1 : at + 9]] == [[row["trial"], "done", "9"] for row in rows]
     report = json.loads(farm.coordinator("report", job, "--json").stdout)
-    assert report["jobs"][0]["effect"]["of_kind"]["best"]["trial"] == int(rows[0]["trial"])
+    assert report["jobs"][0]["effect"]["of_kind"]["best"]["number"] == int(rows[0]["trial"])
     assert farm.coordinator("report", job, "--plots", str(farm.folder / "plots")).returncode == 0
 
 
 PEACE: dict[str, str] = {}  # scheduler → the table of a search that nobody disturbed
 SEEDS = range(int(os.environ.get("MUSTER_TUNE_SEEDS", "3")))  # 20 in the long form
+SCHEDULERS = ("fifo", "halving", "asha")
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("who", ["coordinator", "agent", "driver"])
-def test_who_is_killed_in_the_middle_of_a_rung_leaves_the_table_as_in_peace(
+def test_who_is_killed_in_the_middle_of_a_rung_costs_nothing_that_was_committed(
     farm: FarmHarness, who: str, seed: int
 ) -> None:
-    luck = Random(f"{who} {seed}")
-    scheduler = luck.choice(["fifo", "halving"])
-    farm.agent("a", cpus=2).go()
+    """The table is that of a search in peace, and of any scheduler no worker computes a committed iteration again."""
+    luck, scheduler, calls = Random(f"{who} {seed}"), SCHEDULERS[seed % 3], farm.folder / "calls"
+    first = farm.agent("a", cpus=2).go()
     params = {"scheduler": scheduler, "space": {**SPACE, "pause": 0.01}}
-    if scheduler not in PEACE:
+    if scheduler != "asha" and scheduler not in PEACE:
         PEACE[scheduler] = table(farm, submit(farm, **params))
     second = farm.agent("b").go()
-    job = submit(farm, segment=0.02, **params)
-    moment = luck.randrange(2, 20)
+    fields: dict[str, Any] = {"work": WORK, "kind": "tune", "code": "work.py:train", "variables": {"CALLS": str(calls)}}
+    job = farm.submit({}, **fields, params={**SMALL, "segment": 0.02, **params})
+    moment = luck.randrange(2, 20 if scheduler != "asha" else 12)
     until(lambda: committed(farm, job) >= moment, f"{moment} iterations")
+    safe, told = set(done(farm, job)), first.told | second.told
+    before = len(calls.read_text().splitlines())
     if who == "coordinator":
         farm.restart()
     elif who == "agent":
@@ -128,8 +143,23 @@ def test_who_is_killed_in_the_middle_of_a_rung_leaves_the_table_as_in_peace(
     else:
         for pid in drivers(farm, job):
             os.kill(pid, signal.SIGKILL)
-    assert table(farm, job) == PEACE[scheduler]
-    assert len(rows_of(farm, job)) == 8 and committed(farm, job) == best(farm, job)["iterations"]
+    found = best(farm, job)
+    if scheduler != "asha":
+        assert table(farm, job) == PEACE[scheduler]
+    every = done(farm, job)
+    assert len(every) == len(set(every)) == found["iterations"] and found["tried"] == 8
+    assert found["best"]["iterations"] == 9 and safe <= set(every)
+    called = [(int(trial), int(at)) for trial, at in map(str.split, calls.read_text().splitlines())]
+    assert set(called) >= set(every)
+    assert not safe & covered((first.told | second.told) - told), "what was committed is asked for again"
+    copied = covered(first.told & second.told)  # an idle machine gets a copy of what another has not done yet
+    assert safe & set(called[before:]) <= copied, "what was committed is computed again"
+
+
+def covered(told: set[tuple[int, int, bytes]]) -> set[tuple[int, int]]:
+    """The iterations that orders of these payloads are for."""
+    orders = [msgspec.msgpack.decode(raw, type=TrialOrder) for *_, raw in told]
+    return {(order.trial, at) for order in orders for at in range(order.start, order.to) if not order.score}
 
 
 @pytest.mark.parametrize("scheduler", ["fifo", "halving"])
@@ -159,16 +189,6 @@ def test_a_trial_stays_with_the_machine_that_has_it(farm: FarmHarness) -> None:
     assert found["moved_bytes"] < found["checkpoint_bytes"] / 4
 
 
-def test_asha_uses_every_committed_rung_once_after_a_restart(farm: FarmHarness) -> None:
-    farm.agent("a", cpus=2).go()
-    job = submit(farm, scheduler="asha", trials=12, space={**SPACE, "pause": 0.01})
-    until(lambda: committed(farm, job) >= 5, "a few iterations")
-    farm.restart()
-    found = best(farm, job)
-    assert committed(farm, job) == found["iterations"] == recalled(farm.root.job(job).checkpoints).table.iterations
-    assert found["tried"] == 12 and found["best"]["iterations"] == 9 and found["iterations"] < 12 * 9
-
-
 def test_the_first_that_is_good_enough_ends_the_search(farm: FarmHarness) -> None:
     farm.agent("a", cpus=2).go()
     job = submit(
@@ -177,8 +197,9 @@ def test_the_first_that_is_good_enough_ends_the_search(farm: FarmHarness) -> Non
     found = best(farm, job)
     assert found["reached"] >= 1 and found["ended"] == "the target was reached" and found["tried"] < 100
     assert found["best"]["metrics"]["accuracy"] >= 0.6 and found["tuning_ratio"] >= 1
-    *_, account, last = farm.coordinator("report", job).stdout.splitlines()
-    assert account.startswith(f"{job}: {found['iterations']:,} iterations in ") and "the target was reached" in account
+    *_, account, ended, last = farm.coordinator("report", job).stdout.splitlines()
+    assert account.startswith(f"{job}: {found['iterations']:,} iterations in ")
+    assert ended == f"{job}: ended: the target was reached"
     assert last.endswith(f"tuning ratio {found['tuning_ratio']:.2f}") and f"{found['reached']:,} trials at" in last
 
 
@@ -186,10 +207,22 @@ def test_a_target_that_nobody_reaches_ends_by_the_budget_and_is_told(farm: FarmH
     farm.agent("a", cpus=2).go()
     stop = {"iterations": 1000, "accuracy": 2.0}
     job = submit(farm, stop=stop, budget={"iterations": 30}, segment=0.05, space={**SPACE, "pause": 0.01})
+    until(
+        lambda: re.search(r"search .*, ([1-9]\d?|100)% of the budget", farm.coordinator("status", job).stdout),
+        "a share",
+    )
     found = best(farm, job)
     assert 30 <= found["iterations"] < 100 and found["ended"] == "the budget of 30 iterations is spent"
     lines = farm.coordinator("status", job).stdout
     assert "the budget of 30 iterations is spent; nobody reached the target" in lines
+
+
+def test_a_target_that_nobody_reaches_is_told_of_when_all_trials_are_done(farm: FarmHarness) -> None:
+    farm.agent("a", cpus=2).go()
+    found = best(farm, job := submit(farm, trials=2, stop={"iterations": 3, "accuracy": 2.0}, goal="first"))
+    assert (found["ended"], found["reached"]) == ("", 0)
+    for name in ("status", "report"):
+        assert "all trials are done; nobody reached the target" in farm.coordinator(name, job).stdout
 
 
 def test_trials_that_fail_are_shown_and_the_search_goes_on(farm: FarmHarness) -> None:
@@ -199,6 +232,13 @@ def test_trials_that_fail_are_shown_and_the_search_goes_on(farm: FarmHarness) ->
     failed = [row for row in rows if row["state"] == "failed"]
     assert 0 < len(failed) == found_of["failed"] < 8 and rows[-len(failed) :] == failed
     assert {row["message"] for row in failed} == {"exception: ValueError: too steep"}
+    told = json.loads((result(farm, job) / "trials.json").read_text())
+    assert all('raise ValueError("too steep")' in one["evidence"] for one in told if one["state"] == "failed")
+    logs = farm.coordinator("logs", job).stdout
+    assert f": exception: trial {failed[0]['trial']}: ValueError: too steep" in logs and "on a at" in logs
+    assert logs.count('raise ValueError("too steep")') == 3 * len(failed)  # `attempts` of each
+    assert f" failed; `coordinator logs {job}` has the evidence" in farm.coordinator("report", job).stdout
+    assert f"see `coordinator logs {job}" in farm.coordinator("status", job).stdout
 
 
 def test_a_trial_that_is_lost_again_and_again_fails_and_the_search_goes_on(farm: FarmHarness) -> None:
@@ -215,6 +255,33 @@ def test_so_many_trials_may_fail_as_the_job_says(farm: FarmHarness) -> None:
     params = {**SMALL, "space": {**SPACE, "kills": 3}}
     job = farm.submit({}, work=WORK, kind="tune", code="work.py:train", max_failures=1, params=params)
     assert "1 trial failed (max_failures), such as: lost 5 times" in farm.wait(job, "halted").why
+
+
+def test_a_search_that_was_halted_tries_again_what_failed_once_it_is_retried(farm: FarmHarness) -> None:
+    farm.agent("a", cpus=2).go()
+    there = farm.folder / "there"
+    work = WORK.replace(
+        "time.sleep(", f"assert at < 3 or os.path.exists({str(there)!r}), 'not yet'\n    time.sleep(", 1
+    )
+    params = {**SMALL, "segment": 0.001}
+    job = farm.submit({}, work=work, kind="tune", code="work.py:train", max_failures=2, params=params)
+    assert failures_told(farm.wait(job, "halted").why) >= 2  # more may come in one bundle
+    assert committed(farm, job) >= 6 and farm.coordinator("set", job, "max_failures=5").returncode == 0
+    assert farm.coordinator("retry", job).returncode == 0
+    assert failures_told(farm.wait(job, "halted").why) >= 5
+    farm.restart()
+    there.touch()
+    assert farm.coordinator("retry", job).returncode == 0
+    found = best(farm, job)
+    assert (found["failed"], found["iterations"], committed(farm, job)) == (0, 8 * 9, 8 * 9)
+    assert {row["message"] for row in rows_of(farm, job)} == {""}
+    assert farm.coordinator("verify", job).returncode == 0
+
+
+def failures_told(why: str) -> int:
+    found = re.match(r"(\d+) trials failed \(max_failures\), such as: exception: AssertionError", why)
+    assert found is not None, why
+    return int(found[1])
 
 
 def test_where_every_trial_fails_the_job_halts_and_says_why(farm: FarmHarness) -> None:
@@ -235,8 +302,10 @@ def test_an_mlp_on_rows_is_scored_on_rows_that_nothing_else_saw(farm: FarmHarnes
         "scheduler": "halving",
         "stop": {"iterations": 9, "train_accuracy": 0.99},
     }
-    found = best(farm, job := farm.submit({}, kind="tune", params=params))
+    found = best(farm, job := farm.submit({}, kind="tune", params=params, resources={"cpus": 2}))
     assert found["test"]["accuracy"] > 0.85 and found["checkpoint_bytes"] > 0
+    report = json.loads(farm.coordinator("report", job, "--json").stdout)
+    assert report["jobs"][0]["effect"]["of_kind"]["core_seconds"] == found["core_seconds"]
     with np.load(result(farm, job) / "best.npz") as weights:
         assert (
             set(weights) == {"w0", "b0", "w1", "b1", "unit"}
@@ -271,7 +340,7 @@ def test_a_study_is_asked_for_from_python(farm: FarmHarness) -> None:
     assert {one.number: one.config for one in study.trials}.items() <= {
         one.number: one.config for one in longer.trials
     }.items()
-    done = farm.coordinator("submit", "--from", study.job.id, "--set", f"extends={study.job.id}", "--set", "trials=6")
+    done = farm.coordinator("submit", "--from", study.job.id, "--set", "trials=6")
     assert done.returncode == 0, done.stderr
     more = Study(Farm(farm.root.path).job(study.job.id.partition(".")[0]))
     assert len(more.trials) == 6 and more.trials != study.trials and more.summary.iterations == 6 * 4
@@ -282,12 +351,40 @@ def test_a_study_is_asked_for_from_python(farm: FarmHarness) -> None:
     given: dict[str, Any] = {"metric": "accuracy", "data": rows, "trials": 2, "stop": {"iterations": 2}}
     study = Farm(farm.root.path).tune({"estimator": "sklearn.linear_model.SGDClassifier"}, {"alpha": 0.001}, **given)
     assert study.summary.test and study.model is not None and study.model.name == "best.skops"
+    assert study.extend(trials=3).summary.iterations == 3 * 2  # arrays lie elsewhere then, and are the same
+    with pytest.raises(JobFileError, match=f"params.data is not that of {study.job.id}"):
+        study.extend(trials=3, data={**rows, "x": rows["x"] + 1})
     with pytest.raises(JobFileError, match="trails"):
         Farm(farm.root.path).tune(climbs, SPACE, metric="accuracy", trails=5)
 
 
+def waits(config: dict[str, Any], state: Any, budget: int) -> Any:
+    import pathlib
+    import time
+
+    at = (state or 0) + 1
+    time.sleep(0.01)  # or a segment had more than one iteration
+    while at == 3 and not pathlib.Path(config["file"]).exists():
+        time.sleep(0.01)
+    return {"accuracy": config["lr"] * at}, at
+
+
+def test_iterations_are_yielded_as_they_are_committed_and_not_at_the_end(farm: FarmHarness) -> None:
+    farm.agent("a", cpus=1).go()
+    file = farm.folder / "go on"
+    space = {"lr": 0.5, "file": str(file)}
+    study = Farm(farm.root.path).tune(waits, space, metric="accuracy", trials=2, stop={"iterations": 3}, segment=0.001)
+    stream = study.stream()
+    seen = [next(stream), next(stream)]
+    assert all(said["accuracy"] == 0.5 * at for _, at, said in seen) and not study.job.status().is_over
+    file.touch()
+    assert sorted((trial, at) for trial, at, _ in (*seen, *stream)) == [(n, at) for n in range(2) for at in (1, 2, 3)]
+
+
+@pytest.mark.filterwarnings("ignore:.*is experimental")
 def test_a_search_asks_optuna_and_is_a_study_of_optunas(farm: FarmHarness) -> None:
     optuna = pytest.importorskip("optuna")
+    pytest.importorskip("matplotlib").use("agg")
     farm.agent("a", cpus=2).go()
     where = Farm(farm.root.path)
     given: dict[str, Any] = {"metric": "accuracy", "trials": 14, "stop": {"iterations": 3}, "first": [{"lr": 0.2}]}
@@ -296,6 +393,10 @@ def test_a_search_asks_optuna_and_is_a_study_of_optunas(farm: FarmHarness) -> No
     mine = study.optuna()
     assert mine.study_name == study.job.id and len(mine.trials) == 14 and mine.trials[0].params == {"lr": 0.2}
     assert mine.best_value == study.best.metrics["accuracy"] and mine.best_params == study.best.config
+    assert optuna.importance.get_param_importances(mine) == {"lr": pytest.approx(1.0)}
+    drawn = optuna.visualization.matplotlib
+    for plot in (drawn.plot_optimization_history, drawn.plot_parallel_coordinate, drawn.plot_intermediate_values):
+        assert plot(mine).has_data()
     states = {one.state for one in mine.trials}
     assert states == {optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED}
     again = recalled(farm.root.job(study.job.id).checkpoints)
@@ -304,11 +405,57 @@ def test_a_search_asks_optuna_and_is_a_study_of_optunas(farm: FarmHarness) -> No
     }
 
 
-def test_a_search_that_cannot_be_extended_halts_and_says_why(farm: FarmHarness) -> None:
-    farm.agent("a").go()
-    job = submit(farm, extends="job.9")
-    until(lambda: farm.status(job).state == "halted", "it to halt")
-    assert "has not begun" in farm.status(job).why
+def test_a_search_that_cannot_be_extended_is_refused_at_submit(farm: FarmHarness) -> None:
+    fields: dict[str, Any] = {"work": WORK, "kind": "tune", "code": "work.py:train", "params": SMALL}
+    other, waits = farm.submit(arrays(), name="other"), farm.submit({}, **fields, name="waits")
+    over = farm.submit({}, **fields, name="over")
+    assert farm.coordinator("cancel", over).returncode == 0
+    until((farm.root.job(over).checkpoints / "search.json").exists, "the search to have begun")
+    for params, said in (
+        ({"extends": "job.9"}, "params.extends: there is no job 'job.9'"),
+        ({"extends": "../over.1"}, "params.extends: job name '../over.1' is not allowed"),
+        ({"extends": other}, f"params.extends: {other} is of the kind `cluster`, and not a search"),
+        ({"extends": waits}, f"params.extends: {waits} is not over"),
+        ({"extends": over, "space": {"lr": 1}}, f"params.space is not that of {over}"),
+        ({"extends": "over", "trials": 4}, f"params.trials: 4 trials, and {over} has 8"),
+    ):
+        file = farm.job_file({}, **{**fields, "params": {**SMALL, **params}})
+        done = farm.coordinator("submit", str(file))
+        assert done.returncode and said in done.stderr and "hint:" in done.stderr, done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_from_a_search_another_goes_on_unless_it_is_said_to_begin_anew(farm: FarmHarness) -> None:
+    farm.agent("a", cpus=2).go()
+    first = submit(farm, trials=3)
+    farm.wait(first)
+
+    def onward(old: str, *words: str) -> tuple[int, int]:
+        """Trials, and of the iterations those that it did itself."""
+        done = farm.coordinator("submit", *words, "--from", old)
+        assert done.returncode == 0, done.stderr
+        job = done.stdout.split()[-1]
+        found = best(farm, job)
+        return found["tried"], found["iterations"] - sum(
+            int(row["iterations"]) for row in rows_of(farm, old) if farm.plan(job).work.params["extends"] == old
+        )
+
+    assert onward(first, "--set", "trials=4") == (4, 9)
+    assert onward("job.2", "--set", "trials=6", "--set", "stop.iterations=10") == (6, 4 + 2 * 10)
+    assert onward(first, "--set", "extends=null") == (3, 27)
+    file = farm.job_file({}, work=WORK, kind="tune", code="work.py:train", params={**SMALL, "trials": 5})
+    assert onward(first, str(file)) == (5, 2 * 9)
+    assert "goes on from job.1" in farm.coordinator("plan", "--from", first).stdout
+
+
+def test_a_higher_target_is_gone_on_to(farm: FarmHarness) -> None:
+    farm.agent("a", cpus=2).go()
+    given: dict[str, Any] = {"metric": "accuracy", "trials": 5, "goal": "first", "first": [{"lr": 0.9}]}
+    study = Farm(farm.root.path).tune(climbs, SPACE, stop={"accuracy": 1.7, "iterations": 9}, **given)
+    assert study.summary.ended == "the target was reached" and study.summary.reached
+    further = study.extend(stop={"accuracy": 4.4, "iterations": 9})
+    assert further.summary.ended == "the target was reached" and further.summary.iterations > study.summary.iterations
+    assert max(further.table()["accuracy"]) >= 4.4 > max(study.table()["accuracy"])
 
 
 def test_a_grid_of_a_million_is_counted_before_it_is_run(farm: FarmHarness) -> None:
@@ -317,6 +464,26 @@ def test_a_grid_of_a_million_is_counted_before_it_is_run(farm: FarmHarness) -> N
     file = farm.job_file({}, work=WORK, kind="tune", code="work.py:train", params=params)
     told = farm.coordinator("plan", str(file)).stdout
     assert "1,000,000: 1,000,000 points of a grid" in told and "9,000,000 in all" in told
+
+
+@pytest.mark.parametrize("scheduler", ["fifo", "halving"])
+def test_a_grid_of_a_million_runs_until_its_budget_is_spent(farm: FarmHarness, scheduler: str) -> None:
+    farm.agent("a", cpus=2).go()
+    space = {"lr": {"grid": [one / 1000 for one in range(1, 1001)]}, "b": {"grid": list(range(1000))}}
+    found = best(farm, job := submit(farm, space=space, trials=1, scheduler=scheduler, budget={"iterations": 40}))
+    assert (found["trials"], found["ended"]) == (10**6, "the budget of 40 iterations is spent")
+    assert 40 <= found["iterations"] < 200 and found["tried"] == len(rows_of(farm, job)) < 200
+    assert farm.status(job).progress.total == 10**6
+
+
+def test_a_trial_ends_after_the_seconds_that_it_may_take(farm: FarmHarness) -> None:
+    farm.agent("a", cpus=2).go()
+    found = best(
+        farm, job := submit(farm, trials=3, stop={"seconds": 0.05}, space={**SPACE, "pause": 0.02}, segment=0.01)
+    )
+    assert [row["state"] for row in rows_of(farm, job)] == ["seconds"] * 3
+    told = json.loads((result(farm, job) / "trials.json").read_text())
+    assert all(one["seconds"] >= 0.05 and one["iterations"] < 100 for one in told) and found["failed"] == 0
 
 
 def test_what_could_never_run_is_a_line_at_submit(farm: FarmHarness) -> None:
@@ -382,7 +549,7 @@ def test_what_runs_is_stopped_once_the_first_has_reached_the_target(tmp_path: Pa
         farm.join("a", "--cpus", "2")
         params = {"space": space, "first": first, "stop": {"iterations": 5, "accuracy": 0.85}, "goal": "first"}
         found = best(farm, submit(farm, **params))
-        assert (found["ended"], found["best"]["trial"]) == ("the target was reached", 1)
+        assert (found["ended"], found["best"]["number"]) == ("the target was reached", 1)
         both = farm.submit({}, work=WORK, kind="tune", code="work.py:train", params=SMALL, resources={"cpus": 2})
         farm.wait(both, seconds=120)
         assert best(farm, both)["tried"] == 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from muster.coordinator.client import Farm
 from muster.coordinator.client.study import Study
 from muster.coordinator.farm_root import paths as roots
-from muster.jobs.common.errors import UsageError
+from muster.jobs.common.errors import RefusedError, UsageError
 from muster.jobs.tuning.journal import recalled
 from muster.jobs.tuning.queue import Queue
 from tests.integration.test_tune import SMALL, SPACE, WORK, best, drivers, result, rows_of, submit, table
@@ -53,8 +54,8 @@ def test_what_is_enqueued_is_a_trial_of_its_own_and_in_the_table(farm: FarmHarne
     farm.agent("a", cpus=2).go()
     found = best(farm, job)
     assert (found["tried"], found["trials"], tried(farm, job).count(0.94)) == (9, 9, 1)
-    assert (found["best"]["trial"], found["best"]["config"]["lr"]) == (8, 0.94)
-    longer = farm.coordinator("submit", "--from", job, "--set", f"extends={job}", "--set", "trials=10")
+    assert (found["best"]["number"], found["best"]["config"]["lr"]) == (8, 0.94)
+    longer = farm.coordinator("submit", "--from", job, "--set", "trials=10")
     assert longer.returncode == 0, longer.stderr
     again = tried(farm, f"{job.partition('.')[0]}.2")
     assert again.count(0.94) == 1 and len(again) == 10
@@ -93,7 +94,8 @@ def climbs(config: dict[str, Any], state: Any, budget: int) -> Any:
 
 def test_a_study_that_runs_takes_configurations_and_one_that_is_over_keeps_them(farm: FarmHarness) -> None:
     given: dict[str, Any] = {"metric": "accuracy", "trials": 5, "stop": {"iterations": 4}}
-    study: Study = Farm(farm.root.path).tune(climbs, SPACE, **given)
+    space = {**SPACE, "layers": {"choice": [[64, 32], [16]]}}
+    study: Study = Farm(farm.root.path).tune(climbs, space, **given)
     for _ in range(2):
         study.enqueue({"lr": 0.6}, id="once")
     study.enqueue({"lr": 0.7})
@@ -102,9 +104,56 @@ def test_a_study_that_runs_takes_configurations_and_one_that_is_over_keeps_them(
     farm.agent("a", cpus=2).go()
     found = study.table()["lr"]
     assert len(found) == 7 and found.count(0.6) == found.count(0.7) == 1
-    study.enqueue({"lr": 0.8})
-    more = study.extend().table()["lr"]
-    assert len(more) == 8 and [more.count(value) for value in (0.6, 0.7, 0.8)] == [1, 1, 1]
+    with pytest.raises(UsageError, match=r"layers \[64\] lies outside the space"):
+        study.enqueue({"layers": [64]})
+    study.enqueue({"lr": 0.8, "layers": [64, 32]})
+    more = study.extend()
+    assert [more.table()["lr"].count(value) for value in (0.6, 0.7, 0.8)] == [1, 1, 1] and len(more.trials) == 8
+    assert {"lr": 0.8, "layers": [64, 32]} in [one.config for one in more.trials]
+
+
+def test_a_study_that_is_stopped_has_the_best_of_what_there_was(farm: FarmHarness) -> None:
+    farm.agent("a", cpus=2).go()
+    study = Farm(farm.root.path).tune(climbs, SPACE, metric="accuracy", trials=500, stop={"iterations": 4})
+    until(lambda: (study.progress.get("iterations") or 0) >= 8, "two trials")
+    study.stop()
+    study.stop()
+    with pytest.raises(RefusedError, match="the search has ended"):
+        study.job.enqueue({"lr": 0.6}, "late")
+    assert study.summary.ended == "it was stopped" and 2 <= study.summary.tried < 500
+    assert study.best.metrics["accuracy"] == max(one.metrics["accuracy"] or 0 for one in study.trials)
+    assert "ended: it was stopped" in farm.coordinator("report", study.job.id).stdout
+    assert "it was stopped" in farm.coordinator("status", study.job.id).stdout
+    assert len(study.extend(trials=500, budget={"iterations": study.summary.iterations + 4}).trials) >= len(
+        study.trials
+    )
+    done = farm.coordinator("enqueue", study.job.id, "--end")
+    assert (done.returncode, done.stdout) == (0, f"{study.job.id} ends already\n")
+    assert farm.coordinator("enqueue", study.job.id, "lr=0.5", "--end").returncode == 2
+
+
+def test_a_search_that_is_stopped_stays_so_whoever_is_killed(farm: FarmHarness) -> None:
+    job = submit(farm, **SLOW)
+    until((farm.root.job(job).checkpoints / "search.json").exists, "the search to have begun")
+    farm.kill()
+    for pid in drivers(farm, job):
+        os.kill(pid, signal.SIGKILL)
+    assert Queue(farm.root.job(job).checkpoints).end()  # as the command does once it has asked
+    farm.start()
+    found = best(farm, job)
+    assert (found["ended"], found["tried"], found["best"]) == ("it was stopped", 0, None)
+
+
+def test_a_search_that_was_halted_may_end_with_what_it_has(farm: FarmHarness) -> None:
+    farm.agent("a", cpus=2).go()
+    fields = {"work": WORK, "kind": "tune", "code": "work.py:train", "max_failures": 1}
+    job = farm.submit({}, **fields, params={**SMALL, "first": [{"lr": 0.3}], "space": {**SPACE, "most": 0.5}})  # type: ignore[arg-type]
+    farm.wait(job, "halted")
+    said = farm.coordinator("enqueue", job, "--end").stdout
+    assert said == f"{job} ends with what it has, once `coordinator retry {job}` goes on with it\n"
+    assert farm.coordinator("retry", job).returncode == 0
+    found = best(farm, job)
+    assert found["ended"] == "it was stopped" and found["best"]["config"]["lr"] <= 0.5
 
 
 def rate(number: int) -> float:

@@ -1,4 +1,4 @@
-"""A search on an agent by folder and one behind a real sshd: checkpoints of some megabytes go to and fro."""
+"""A search on agents behind a real sshd, and one by folder: checkpoints of some megabytes go to and fro."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def test_checkpoints_go_from_machine_to_machine_whoever_leaves(tmp_path: Path, s
         params = {**SMALL, "trials": 12, "stop": {"iterations": 6}, "segment": 0.4}
         job = farm.submit({}, work=WORK, kind="tune", code="work.py:train", params=params)
         until(lambda: committed(farm, job) >= 3, "the far one to have begun")
-        farm.join("near", "--cpus", "1")
-        until(lambda: {one.name for one in farm.status(job).agents if one.shards} == {"far", "near"}, "both to work")
+        Remote(farm, server, "late").join()
+        until(lambda: {one.name for one in farm.status(job).agents if one.shards} == {"far", "late"}, "both to work")
         until(lambda: committed(farm, job) >= 20, "trials to go on")
         os.kill(far.process.pid, signal.SIGKILL)
         farm.wait(job, seconds=120)

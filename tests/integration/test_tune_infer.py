@@ -102,6 +102,21 @@ def test_the_best_estimator_scales_rows_as_the_search_did(farm: FarmHarness) -> 
     assert np.array_equal(alone.predict(SCALED.reshape(len(SCALED), -1)), raw)
 
 
+def test_the_best_regressor_is_as_good_on_new_rows_as_the_search_said(farm: FarmHarness, tmp_path: Path) -> None:
+    draw = np.random.default_rng(1)
+    rows = draw.normal(size=(200, 3)).astype("f4")
+    files = {"x": rows, "y": rows @ [1.0, 2.0, -1.0], "test_x": rows + 1, "test_y": (rows + 1) @ [1.0, 2.0, -1.2]}
+    for name, array in files.items():
+        np.save(tmp_path / name, array)
+    data = {name: str(tmp_path / f"{name}.npy") for name in files}
+    trial = {"estimator": "sklearn.linear_model.Ridge"}
+    params = {"data": data, "metric": "r2", "trial": trial, "space": {"alpha": {"choice": [0.1, 1e5]}}, "trials": 4}
+    found = best(farm, job := farm.submit({}, kind="tune", params=params))
+    assert found["metric"] == "r2" and found["test"]["r2"] > 0.9
+    numbers = inferred(farm, job, files["test_x"], params={"model": "best.skops"})
+    assert np.square(numbers - files["test_y"]).mean() == pytest.approx(found["test"]["mse"])
+
+
 def test_the_best_module_scales_rows_as_the_search_did(farm: FarmHarness) -> None:
     pytest.importorskip("torch")
     space = {"lr": {"loguniform": [0.01, 0.1]}, "momentum": 0.9}

@@ -9,14 +9,10 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
-
 from tests.integration.test_remote import Remote
 from tests.integration.test_tune import best
 from tests.support.farm import running, until
 from tests.support.sshd import Sshd
-
-pytestmark = pytest.mark.ray
 
 STATE_MB = int(os.environ.get("MUSTER_LARGE_MB", "400")) // 8
 DISK_MB = STATE_MB * 2147 // 500  # 2 GiB for 500 MB

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
+import tempfile
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT
+from pathlib import Path
 
 import msgspec
 
@@ -12,6 +15,7 @@ from muster.coordinator.api.driver import (
     Advance,
     Advanced,
     DriveDamaged,
+    DriveFailed,
     DriveGivenUp,
     DriveOpen,
     DriveState,
@@ -19,7 +23,7 @@ from muster.coordinator.api.driver import (
 )
 from muster.coordinator.api.requests import Done
 from muster.coordinator.daemon.engine import Engine
-from muster.coordinator.daemon.job_logs import store_own_failure
+from muster.coordinator.daemon.job_logs import store_failure_told, store_own_failure
 from muster.coordinator.daemon.jobs.damage import has_folder
 from muster.coordinator.daemon.merge.publish import bundle_damaged
 from muster.coordinator.daemon.waiting import wait_until
@@ -61,29 +65,45 @@ def start(engine: Engine, job: str) -> None:
 
 async def _keep(engine: Engine, job: str, kept: asyncio.Lock) -> None:
     """A driver for `job` for as long as it wants one: one that dies is started again."""
-    crashes, cursor = 0, -1
     if kept.locked():
         return
     async with kept:
-        while state := _wants_driver(engine, job):
-            crashes, cursor = (crashes if state.cursor == cursor else 0), state.cursor
-            try:
-                code, said = await _run_driver(engine, job)
-            except NotFoundError as error:
-                driver_failed(engine, job, state.layers[0].count, f"{error.message}; {error.hint}", "")
-                return
-            state = _wants_driver(engine, job)
-            if state is None or not has_folder(engine, job):
-                return
-            busy = code == RefusedError.exit_code and engine.jobs[job].driver is not None  # another process drives it
-            crashes += not busy
-            if crashes >= CRASHES_TO_HALT and state.cursor == cursor:
-                why = f"its driver ended {crashes} times without getting on, the last time with {code}"
-                driver_failed(engine, job, state.layers[0].count, why, said)
-                return
-            pause = RESTART_SECONDS * 2 ** max(0, crashes - 1)
-            log.warning("the driver of %s ended with %s; it starts again in %.2g s: %s", job, code, pause, said)
-            await asyncio.sleep(pause)
+        await _keep_alive(engine, job)
+        _clear_rounds(engine, job)
+
+
+async def _keep_alive(engine: Engine, job: str) -> None:
+    """Until the job wants a driver no more, or none can get it on."""
+    crashes, cursor = 0, -1
+    while state := _wants_driver(engine, job):
+        crashes, cursor = (crashes if state.cursor == cursor else 0), state.cursor
+        try:
+            code, said = await _run_driver(engine, job)
+        except NotFoundError as error:
+            driver_failed(engine, job, state.layers[0].count, f"{error.message}; {error.hint}", "")
+            return
+        state = _wants_driver(engine, job)
+        if state is None or not has_folder(engine, job):
+            return
+        busy = code == RefusedError.exit_code and engine.jobs[job].driver is not None  # another process drives it
+        crashes += not busy
+        if crashes >= CRASHES_TO_HALT and state.cursor == cursor:
+            why = f"its driver ended {crashes} times without getting on, the last time with {code}"
+            driver_failed(engine, job, state.layers[0].count, why, said)
+            return
+        pause = RESTART_SECONDS * 2 ** max(0, crashes - 1)
+        log.warning("the driver of %s ended with %s; it starts again in %.2g s: %s", job, code, pause, said)
+        await asyncio.sleep(pause)
+
+
+def _clear_rounds(engine: Engine, job: str) -> None:
+    """Nobody reads any more what a driver laid out. Moved aside at once, so that one that is started by a retry finds
+    none of it: deleting what a model of any size left takes its time."""
+    if job in engine.jobs and has_folder(engine, job) and any(engine.root.job(job).rounds.glob("*")):
+        aside = Path(tempfile.mkdtemp(prefix="rounds-", dir=engine.tmp))
+        engine.root.job(job).rounds.rename(aside / job)
+        engine.root.job(job).rounds.mkdir(mode=0o700)
+        engine.background(asyncio.to_thread(shutil.rmtree, aside, True))
 
 
 async def _run_driver(engine: Engine, job: str) -> tuple[int, str]:
@@ -169,6 +189,15 @@ async def damaged(engine: Engine, asked: DriveDamaged, connection: object) -> Do
     _driven(engine, asked.job, connection)
     await bundle_damaged(engine, asked.job, asked.bundle)
     return Done("its shards run again")
+
+
+def failed(engine: Engine, asked: DriveFailed, connection: object) -> Done:
+    """Keep the evidence of a shard's result that is a failure."""
+    layer, failure = _driven(engine, asked.job, connection).layers[0], asked.failure
+    if (failure.job, failure.layer) != (asked.job, layer.digest) or failure.number >= layer.count:
+        raise RefusedError(f"{asked.job} has no such shard", "name one that was made")
+    store_failure_told(engine, asked.job, asked.agent, failure)
+    return Done("the evidence is kept")
 
 
 def give_up(engine: Engine, asked: DriveGivenUp, connection: object) -> Done:
@@ -265,6 +294,9 @@ def _state(engine: Engine, job_id: str, known: int) -> DriveState:
         next=layer.count,
         rounds=job.has_rounds,
         given_up=list(live.given_up.values()),
+        attempts=live.plan.attempts,
+        max_failures=live.plan.max_failures,
+        retried=live.retried,
         slots=sum(agent.slots(job) for agent in engine.state.by_session.values() if engine.state.eligible(agent, job)),
     )
 

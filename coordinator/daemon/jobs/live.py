@@ -42,9 +42,9 @@ class LiveJob:
         outputs: Mapping[str, tuple[Output, ...]] | None = None,
         settings: JobSettings = JobSettings(),  # noqa: B008 it is frozen
         untold: float | None = None,
+        retried: float | None = None,
     ) -> None:
-        """`news`, `bundles`, `outputs`, `settings` and `untold` are what the store has of an earlier life or, of
-        outputs, another job."""
+        """From `news` on it is what the store has of an earlier life or, of outputs, another job."""
         self.folder = folder
         self.settings = settings
         self.plan = settings.applied(plan)
@@ -54,6 +54,7 @@ class LiveJob:
         self.outputs: dict[str, tuple[Output, ...]] = {**declared, **(outputs or {})}
         self.created, self.started, self.ended = created, started, ended
         self.untold = untold  # when it came to its state, until who wants to be told of that was
+        self.retried = retried or 0.0  # when somebody last had what failed of it run again; 0 for never
         self.figures = JobFigures(failures=failures)
         self._looks: dict[str, float] = {}  # layer → when somebody last looked at its source; inf while it goes on
         self.changes: dict[str, str] = {}  # layer whose source changed → who says so, and of which file
@@ -94,6 +95,11 @@ class LiveJob:
         self.ended = now if state in ENDED else None
         self.untold = now if state in NEWS and self.plan.notify else None
         self.moved.give()
+
+    def retry(self) -> float:
+        """When, which is now."""
+        self.retried = time.time()
+        return self.retried
 
     def told(self, at: float) -> None:
         """Of the state that it came to then."""

@@ -103,6 +103,7 @@ def _fault(stored: StoredJob, plan: Plan) -> str:
         ("started", stored.started, Seconds | None),
         ("ended", stored.ended, Seconds | None),
         ("untold", stored.untold, Seconds | None),
+        ("retried", stored.retried, Seconds | None),
         ("why", stored.why, str),
     ):
         if not _is_a(value, kind):
@@ -170,6 +171,7 @@ async def _live(engine: Engine, stored: StoredJob, plan: Plan, digest: str, fail
         outputs={layer.digest: layer.outputs for layer in stored.layers if layer.outputs is not None},
         settings=msgspec.msgpack.decode(stored.settings, type=JobSettings) if stored.settings else JobSettings(),
         untold=stored.untold,
+        retried=stored.retried,
     )
     for agent, shards, nbytes in await engine.ask(lambda store: store.committed_by(stored.id)):
         live.figures.count_committed(agent, shards, nbytes)

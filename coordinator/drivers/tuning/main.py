@@ -9,19 +9,20 @@ from functools import partial
 from heapq import nsmallest
 
 import msgspec
-import xxhash
 
 from muster.coordinator.api.status import Progress
 from muster.coordinator.drivers.driver import Drive, Landed, run
+from muster.coordinator.drivers.tuning.answers import believed, given_up
 from muster.coordinator.drivers.tuning.progress import progress_of
 from muster.coordinator.drivers.tuning.result import publish_search
 from muster.coordinator.farm_root import plans
-from muster.coordinator.farm_root.paths import Root
-from muster.jobs.common.errors import DamagedError, NotFoundError
+from muster.coordinator.farm_root.paths import Root, resolve_job
+from muster.jobs.common.errors import DamagedError, NotFoundError, UsageError
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.tuning.journal import Journal, SearchHead, adopted
 from muster.jobs.tuning.params import TuneParams
 from muster.jobs.tuning.queue import Queue
+from muster.jobs.tuning.stopping import Judge
 from muster.jobs.tuning.trial_runner import TrialOrder
 from muster.jobs.tuning.trials import Segment
 
@@ -40,7 +41,7 @@ def main() -> int:
 def _drive(drive: Drive) -> None:
     try:
         TuningDriver(drive).run()
-    except (DamagedError, NotFoundError) as error:
+    except (DamagedError, NotFoundError, UsageError) as error:
         drive.give_up(f"{error.message}; {error.hint}")
 
 
@@ -50,8 +51,8 @@ class TuningDriver:
     def __init__(self, drive: Drive) -> None:
         plan = plans.load(drive.place)
         params = msgspec.convert(drive.state.params, TuneParams)
-        head = SearchHead(params, plan.attempts, plan.max_failures)
-        self._drive, self._cpus = drive, plan.work.cpus
+        head = SearchHead(params, plan.work.cpus)
+        self._drive = drive
         self._search = head.search
         self._journal = Journal(drive.place.checkpoints)
         drive.patiently(lambda: self._journal.begin(head))
@@ -59,6 +60,7 @@ class TuningDriver:
         segments = self._journal.segments()
         for segment in segments:
             self._search.commit(segment)
+        self._try_failed_again()
         self._queue = Queue(drive.place.checkpoints)
         self._queued = 1 + max((one.queued for one in segments if one.queued is not None), default=-1)  # next place
         self._out: dict[int, TrialOrder] = {}  # shard → what it is to do
@@ -71,8 +73,13 @@ class TuningDriver:
         if params.extends is None or len(self._journal):
             return
         root = Root(self._drive.place.path.parents[1])
-        segments, states = adopted(root.job(params.extends).checkpoints, params)
+        segments, states = adopted(root.job(resolve_job(root, params.extends)).checkpoints, params)
         self._drive.patiently(lambda: self._journal.append(segments, states))
+
+    def _try_failed_again(self) -> None:
+        """Where somebody had the job retried since. The journal says it, as all that decides who goes on."""
+        if (told := self._drive.state.retried) not in (0.0, self._search.retried):
+            self._note(Segment(-1, 0, 0, retried=told, at=self._search.elapsed))
 
     @property
     def _seconds(self) -> float:
@@ -86,7 +93,7 @@ class TuningDriver:
     def run(self) -> None:
         while self._goes_on() or not self._closed():
             self._take()
-            if why := self._search.hopeless:
+            if why := self._search.hopeless(self._drive.state.max_failures):
                 self._drive.give_up(why)
                 return
         self._retire(list(self._out))
@@ -95,20 +102,24 @@ class TuningDriver:
         if not self._drive.over:
             self._finish()
 
-    # --- added ---
+    # --- what people say ---
 
-    def _add_queued(self) -> None:
-        """What people enqueued since: a trial each. The journal says when it came in, so that a driver which is started
-        again promotes the same."""
-        drive = self._drive
-        new = [one for one in self._queue.since(self._queued) if not one.closed]
+    def _hear(self) -> None:
+        """What people enqueued since: a trial each; or that they want an end."""
+        new = self._queue.since(self._queued)
         for queued in new:
-            segment = self._search.added(self._queued, queued.config, self._seconds)
-            drive.patiently(partial(self._journal.append, [segment], {}))
-            self._search.commit(segment)
-            self._queued += 1
+            if not queued.closed:
+                self._note(self._search.added(self._queued, queued.config, self._seconds))
+                self._queued += 1
+            elif queued.asked and not self._search.stopped:
+                self._note(Segment(-1, 0, 0, stopped=True, at=self._seconds))
         if new:
-            drive.advance(drive.cursor, durable=False, progress=self._progress(at_once=True))
+            self._drive.advance(self._drive.cursor, durable=False, progress=self._progress(at_once=True))
+
+    def _note(self, said: Segment) -> None:
+        """In the journal before it counts: a driver that is started again promotes the same."""
+        self._drive.patiently(partial(self._journal.append, [said], {}))
+        self._search.commit(said)
 
     def _closed(self) -> bool:
         """Take no more from people; False where something came in meanwhile."""
@@ -119,7 +130,7 @@ class TuningDriver:
     def _goes_on(self) -> bool:
         """Have more done; whether anything is under way."""
         if not self._drive.over:
-            self._add_queued()
+            self._hear()
         if self._drive.over or self._search.ending(self._seconds):
             return False
         most = max(OUT_LEAST, SLOTS_AHEAD * self._drive.state.slots)
@@ -138,9 +149,10 @@ class TuningDriver:
         order = TrialOrder(number, 0, to, self._search.config(number), limit=self._search.params.segment)
         if trial is None or not trial.iterations:
             return order
-        values = [metrics[self._search.params.metric] for metrics in trial.curve]
+        judge = Judge(self._search.params)
+        judge.recall(metrics[self._search.params.metric] for metrics in trial.curve)
         return msgspec.structs.replace(
-            order, start=trial.iterations, state=trial.state, values=values, spent=sum(trial.seconds)
+            order, start=trial.iterations, state=trial.state, standing=judge.standing, spent=sum(trial.seconds)
         )
 
     def _issue(self, orders: list[TrialOrder]) -> None:
@@ -205,13 +217,16 @@ class TuningDriver:
             self._forget(order)
             state = bytes(pieces[1])
             try:
-                segment = msgspec.msgpack.decode(pieces[3], type=Segment)
-                _check(segment, order, state)
+                said = msgspec.msgpack.decode(pieces[3], type=Segment)
+                segment = believed(said, order, self._search.params.metric, state)
             except (msgspec.MsgspecError, ValueError) as error:
                 self._refuse(entry.agent, str(error))
                 continue
-            if order.score and segment.score is None:  # it cannot be had: the search is none the worse
-                segment = msgspec.structs.replace(segment, score={})
+            if segment.why == "failed":
+                last = self._search.table.failures(order.trial) + 1 >= self._drive.state.attempts
+                segment = msgspec.structs.replace(segment, final=segment.final or last)
+                about = f"trial {order.trial}: {segment.message}"
+                self._drive.tell_failed(entry, segment.code, about, segment.evidence)
             config = order.config if self._search.params.searcher == "optuna" else None
             yield msgspec.structs.replace(segment, machine=entry.agent, at=self._seconds, config=config), state
 
@@ -234,9 +249,10 @@ class TuningDriver:
     def _wanted(self) -> set[str]:
         """Checkpoints that may still be gone on from, and those of the best."""
         table = self._search.table
-        ended = (trial for trial in table.trials.values() if trial.ended and trial.state)
+        ended = [trial for trial in table.trials.values() if trial.ended and trial.state]
+        failed = (trial for trial in ended if trial.why == "failed")  # a retry goes on with them
         best = nsmallest(KEPT_BEST, ended, key=table.rank)
-        return {trial.state for trial in (*table.open.values(), *best)}
+        return {trial.state for trial in (*table.open.values(), *failed, *best)}
 
     # --- keeping it ---
 
@@ -258,24 +274,5 @@ class TuningDriver:
 
     def _finish(self) -> None:
         """The result is in its place before the job is said to be done."""
-        self._drive.patiently(lambda: publish_search(self._drive, self._search, self._journal, self._cpus))
+        self._drive.patiently(lambda: publish_search(self._drive, self._search, self._journal))
         self._move(finish=True)
-
-
-def given_up(order: TrialOrder, why: str, evidence: str, at: float) -> Segment:
-    """What came of a shard that no machine is tried with any more. Without its score a search is none the worse."""
-    if order.score:
-        return Segment(order.trial, order.start, order.to, score={}, at=at)
-    return Segment(order.trial, order.start, order.to, why="failed", message=why, evidence=evidence, final=True, at=at)
-
-
-def _check(segment: Segment, order: TrialOrder, state: bytes) -> None:
-    """A ValueError for what cannot have come of that order."""
-    if (segment.trial, segment.start, segment.to) != (order.trial, order.start, order.to):
-        raise ValueError(f"trial {segment.trial} from {segment.start}, asked for {order.trial} from {order.start}")
-    if len(segment.curve) > order.to - order.start or len(segment.curve) != len(segment.seconds):
-        raise ValueError(f"{len(segment.curve)} iterations from {order.start} to {order.to}")
-    if segment.score is not None and not order.score:
-        raise ValueError("a score that was not asked for")
-    if segment.state and xxhash.xxh3_128_hexdigest(state) != segment.state:
-        raise ValueError("a checkpoint that is not what its digest says")

@@ -8,7 +8,6 @@ from itertools import islice
 from muster.coordinator.api.status import Progress
 from muster.jobs.common.units import format_duration
 from muster.jobs.kinds.tune import TRIAL
-from muster.jobs.tuning.params import stop_of
 from muster.jobs.tuning.search import Search
 from muster.jobs.tuning.space import differing
 from muster.jobs.tuning.summary import config_text, number_text, state_of
@@ -26,8 +25,8 @@ def progress_of(search: Search, running: Collection[int], seconds: float) -> Pro
     facts = [f"best {values} (trial {best.number})"] if best else []
     reached = len(table.reached)
     lines = [_standing(search, running, seconds), *_ranking(search, running)]
-    if ended := search.ending(seconds):
-        lines.append(f"ended     {ended}{'; nobody reached the target' if _missed_all(search) else ''}")
+    if outcome := search.outcome(seconds):
+        lines.append(f"ended     {outcome}")
     return Progress(
         sum(trial.begun and number not in running for number, trial in table.trials.items()),
         table.count,
@@ -46,10 +45,6 @@ def progress_of(search: Search, running: Collection[int], seconds: float) -> Pro
     )
 
 
-def _missed_all(search: Search) -> bool:
-    return bool(stop_of(search.params).aims) and not search.table.reached
-
-
 def _standing(search: Search, running: Collection[int], seconds: float) -> str:
     """How many trials there are of each sort, and what of the budget is spent."""
     table, budget = search.table, search.params.budget
@@ -63,6 +58,7 @@ def _standing(search: Search, running: Collection[int], seconds: float) -> str:
     )
     spent = [seconds / budget.seconds] if budget.seconds else []
     spent += [table.iterations / budget.iterations] if budget.iterations else []
+    spent += [table.begun / budget.trials] if budget.trials else []
     counted = [f"{count:,} {what}" for count, what in stands if count]
     counted += [f"{min(1.0, max(spent)):.0%} of the budget"] if spent else []
     return f"search    {', '.join([f'{table.iterations:,} iterations', *counted])}"

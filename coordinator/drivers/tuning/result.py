@@ -27,18 +27,16 @@ from muster.jobs.tuning.summary import (
     trials_csv,
     trials_of,
 )
-from muster.jobs.user_code.runner import trial
-
-MOMENTS = "speed_"  # of a checkpoint, what is no part of the model
+from muster.jobs.user_code.runner import own_trials, trial
 
 
-def publish_search(drive: Drive, search: Search, journal: Journal, cpus: int) -> None:
+def publish_search(drive: Drive, search: Search, journal: Journal) -> None:
     def written(folder: Path) -> Written:
         files = {
             TRIALS_TABLE: trials_csv(search).encode(),
             CURVES_TABLE: curves_csv(search).encode(),
             TRIALS_FILE: msgspec.json.encode(trials_of(search)),
-            BEST_FILE: msgspec.json.format(msgspec.json.encode(summarised(search, cpus)), indent=1),
+            BEST_FILE: msgspec.json.format(msgspec.json.encode(summarised(search)), indent=1),
         }
         best = search.table.best
         if best is not None and best.state:
@@ -59,7 +57,7 @@ def model_of(params: TuneParams, state: bytes, config: Config, unit: float) -> t
         module = {name: np.asarray(one) for name, one in trial.decoded(state)["module"].items()}
         return "best.safetensors", safetensors.numpy.save(module, None if unit == 1 else {UNIT: repr(unit)})
     with np.load(io.BytesIO(state), allow_pickle=False) as arrays:
-        found = {name: arrays[name] for name in arrays if not name.startswith(MOMENTS)}
+        found = {name: arrays[name] for name in arrays if not name.startswith(own_trials.SPEED)}
     if params.trial == "code":
         found["config"] = np.frombuffer(msgspec.json.encode(config), np.uint8)
     if params.trial == "conv1" and params.facts is not None:

@@ -115,7 +115,7 @@ def _maker(settings: dict[str, Any], data: Any) -> Callable[[Any, int], Any]:
             settings["folder"], settings["code"], data, seed, (encoded, decoded)
         )
     elif isinstance(trial, str):
-        make = partial(own.Mlp if trial == "mlp" else own.Conv1, data=data, seed=seed)
+        make = partial(own.mlp if trial == "mlp" else own.conv1, data=data, seed=seed)
     else:
         cls, more = own.class_of(trial["estimator"]), {"data": data, "seed": seed}
         rungs = {"eta": settings["eta"], "iterations": settings["iterations"]}

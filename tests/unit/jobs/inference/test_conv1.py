@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,13 +21,20 @@ from muster.jobs.user_code.runner import own_trials
 DRAW = np.random.default_rng(0)
 
 
-def trained(shape: tuple[int, ...]) -> tuple[own_trials.Conv1, dict[str, Any]]:
+def trained(shape: tuple[int, ...]) -> tuple[own_trials.NetworkTrial, dict[str, Any]]:
     """A convolution as the search's own code has it, and its file's arrays."""
     rows = DRAW.integers(0, 256, (40, *shape), dtype=np.uint8)
     unit = np.float32(1 / 255)
-    data = SimpleNamespace(x=rows.astype("f4") * unit, y=DRAW.integers(0, 3, 40), classes=3)
-    net = own_trials.Conv1({"filters": 5}, data, 0)
-    return net, {**net.arrays, "shape": np.array(shape), "unit": unit, "rows": rows}
+    x, y = rows.astype("f4") * unit, DRAW.integers(0, 3, 40)
+    data = SimpleNamespace(x=x, y=y, valid_x=x, valid_y=y, classes=3)
+    net = own_trials.conv1({"filters": 5, "batch": 8}, data, 0)
+    net.step()
+    again = own_trials.conv1({"filters": 5}, data, 0)
+    again.load(net.save(), 1)
+    assert np.array_equal(again.weights, net.weights) and again.save() == net.save()
+    with np.load(io.BytesIO(net.save())) as arrays:
+        found = {name: arrays[name] for name in arrays if not name.startswith(own_trials.SPEED)}
+    return net, {**found, "shape": np.array(shape), "unit": unit, "rows": rows}
 
 
 @pytest.mark.parametrize("shape", [(7, 6), (7, 6, 2), (4, 4, 3)])
@@ -35,7 +43,7 @@ def test_logits_are_those_of_the_training(tmp_path: Path, shape: tuple[int, ...]
     rows = arrays.pop("rows")
     np.savez(tmp_path / "best.npz", **arrays)
     found = mlp.load(tmp_path / "best.npz", "npz", "relu", "none")
-    wanted = net._outs(net._shaped(net._data.x))[-1]
+    wanted = net._judging.forward(net.weights, net._data.x)
     assert found.output == ("<f4", (3,)) and found.width == np.prod(shape)
     for given in (rows, net._data.x, rows.reshape(len(rows), -1)):
         assert np.allclose(found.batch(given), wanted, rtol=0, atol=1e-5)
@@ -49,8 +57,9 @@ def test_a_row_takes_what_its_neighbourhoods_do_and_not_what_a_file_so_large_wou
     found = mlp.load(tmp_path / "best.npz", "npz", "relu", "none")
     flat = mlp.Mlp([(np.zeros((28 * 28, 6), "f4"), None)], "relu", "none")
     assert found.row_seconds > found.row_values * VALUE_SECONDS > 20 * flat.row_seconds
-    wider, _ = trained((28, 28, 3))
-    np.savez(tmp_path / "wide.npz", **wider.arrays, shape=np.array((28, 28, 3)))
+    _, wider = trained((28, 28, 3))
+    del wider["rows"]
+    np.savez(tmp_path / "wide.npz", **wider)
     assert mlp.load(tmp_path / "wide.npz", "npz", "relu", "none").row_seconds > 2 * found.row_seconds
 
 

@@ -29,7 +29,7 @@ SPACE: dict[str, Any] = {
 
 def search(**more: Any) -> Search:
     given = {"space": SPACE, "metric": "loss", "searcher": "optuna", "trials": 40, "stop": {"iterations": 1}, **more}
-    return Search(TuneParams(**given), 3, 100)
+    return Search(TuneParams(**given))
 
 
 def loss(config: Any) -> float:

@@ -35,6 +35,15 @@ def test_nothing_comes_behind_the_end_and_the_end_is_not_set_over_what_nobody_sa
     assert [known.name for known in queue.since(0)] == ["a", ""]
 
 
+def test_an_end_that_is_asked_for_stands_behind_what_was_added_and_is_there_once(queue: Queue) -> None:
+    queue.add(Queued("a"))
+    assert queue.end() and not queue.end()
+    assert [(one.closed, one.asked) for one in queue.since(0)] == [(False, False), (True, True)]
+    with pytest.raises(RefusedError, match="the search has ended"):
+        queue.add(Queued("b"))
+    assert queue.close(1) and queue.since(1)[0].asked
+
+
 def test_of_many_who_add_at_once_each_has_one_place_and_none_is_lost(queue: Queue) -> None:
     names = [str(number % 20) for number in range(60)]
     with ThreadPoolExecutor(12) as pool:

@@ -93,6 +93,11 @@ BAD = [
         {"p": {"choice": [1], "when": {"q": 1}}, "q": {"choice": [1], "when": {"p": 1}}},
         "params.space: p, q: each waits for another's `when`",
     ),
+    (
+        {"p": {"uniform": [0, 1], "when": {"q": ["sgd", "adma"]}}, "q": {"choice": ["sgd", "adam"]}},
+        "params.space.p.when: q is never 'adma'",
+    ),
+    ({"p": {"choice": [1], "when": {"q": 7}}, "q": {"int": [1, 6]}}, "params.space.p.when: q is never 7"),
 ]
 
 
@@ -141,6 +146,30 @@ def test_a_grid_of_a_million_is_counted_and_not_laid_out() -> None:
         Configurations(Space({name: {"grid": list(range(100))} for name in "abcd"}))
 
 
+NESTED = {
+    "optimizer": {"grid": ["sgd", "adam", "none"]},
+    "momentum": {"grid": [0.1, 0.5, 0.9], "when": {"optimizer": ["sgd", "adam"]}},
+    "nesterov": {"grid": [True, False], "when": {"momentum": [0.5, 0.9], "optimizer": "sgd"}},
+    "batch": {"grid": [16, 32]},
+}
+
+
+def test_a_grid_has_each_configuration_once_where_some_have_fewer_parameters() -> None:
+    for space, searcher, count in ((NESTED, "random", 18), (NESTED, "grid", 18), ({**NESTED, "n": 5}, "grid", 18)):
+        search = Configurations(Space(space), searcher)  # type: ignore[arg-type]
+        found = [search.config(number) for number in range(search.count)]
+        assert search.count == len({str(one) for one in found}) == count
+        assert [one["optimizer"] for one in found] == ["sgd"] * 10 + ["adam"] * 6 + ["none"] * 2
+        assert all(("momentum" in one) == (one["optimizer"] != "none") for one in found)
+        assert [one["batch"] for one in found] == [16] * 5 + [32] * 5 + [16] * 3 + [32] * 3 + [16, 32]
+
+
+def test_a_grid_of_more_than_there_may_be_is_refused_before_it_is_walked() -> None:
+    space = {"a": {"int": [1, 2**40]}, "b": {"choice": [1], "when": {"a": 1}}}
+    with pytest.raises(JobFileError, match="1,099,511,627,776 trials"):
+        Configurations(Space(space), "grid")
+
+
 def test_given_configurations_come_first_and_what_they_leave_open_is_drawn() -> None:
     search = Configurations(Space(STUDY), trials=3, first=[{"lr": 0.05, "momentum": 0.9, "hidden": 256}, {"lr": 0.1}])
     assert search.count == 3 and search.config(0) == {"lr": 0.05, "momentum": 0.9, "hidden": 256}
@@ -150,12 +179,20 @@ def test_given_configurations_come_first_and_what_they_leave_open_is_drawn() -> 
         Configurations(Space(STUDY), first=[{"rate": 1}])
 
 
+def test_a_list_may_be_given_as_it_may_be_chosen() -> None:
+    layers = Space({"layers": {"choice": [[64, 32], [128]]}, **STUDY})
+    search = Configurations(layers, trials=3, first=[{"layers": [64, 32]}], enqueued={2: {"layers": [128]}})
+    assert [search.config(number)["layers"] for number in (0, 2)] == [[64, 32], [128]]
+    with pytest.raises(JobFileError, match=r"params.first\[0\].layers: expected a finite number"):
+        Configurations(layers, first=[{"layers": [[64]]}])
+
+
 def test_a_parameter_whose_when_does_not_hold_is_left_out() -> None:
     space = Space(
         {
             "momentum": {"uniform": [0, 1], "when": {"optimizer": ["sgd", "rmsprop"]}},
-            "optimizer": {"grid": ["sgd", "adam"]},
-            "nesterov": {"choice": [True], "when": {"momentum": 2}},
+            "optimizer": {"grid": ["sgd", "adam", "rmsprop"]},
+            "nesterov": {"choice": [True], "when": {"momentum": 0.5}},
         }
     )
     first, second = (Configurations(space).config(number) for number in (0, 1))

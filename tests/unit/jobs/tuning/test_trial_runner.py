@@ -12,12 +12,16 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info
 
 from muster.coordinator.drivers.tuning.result import model_of
+from muster.jobs.common.errors import MusterError
 from muster.jobs.contract.kind import Bench, RunnerLost, Shard, Site
+from muster.jobs.training.params import DataSpec
 from muster.jobs.tuning.params import EstimatorSpec, TuneParams
 from muster.jobs.tuning.plan_trials import prepare
 from muster.jobs.tuning.schedulers import rungs
+from muster.jobs.tuning.stopping import Standing
 from muster.jobs.tuning.trial_runner import STATE, TOLD, TrialOrder, TrialRunner
 from muster.jobs.tuning.trials import Segment
 from muster.jobs.user_code.runner import own_trials, trial
@@ -131,13 +135,31 @@ def test_a_trial_ends_where_its_target_is_or_where_it_diverges(opened: Opened) -
     assert segment.why == "diverged" and math.isnan(segment.curve[3]["accuracy"]) and state == b""
 
 
+def test_a_network_of_ours_whose_losses_are_no_numbers_has_diverged_whatever_it_is_judged_by(opened: Opened) -> None:
+    steep = {"hidden": 16, "lr": 1e30, "momentum": 0.9}
+    segment, state = run(opened(trial="mlp", space={"lr": 0.1}, data="digits"), config=steep)
+    assert segment.why == "diverged" and math.isnan(segment.curve[-1]["loss"]) and state == b""
+    assert math.isfinite(segment.curve[-1]["accuracy"])
+
+
+def test_a_plateau_that_began_on_another_machine_ends_a_trial(opened: Opened, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"space": {"rate": 0.0}, "stop": {"plateau": {"iterations": 3}, "iterations": 50}}
+    flat: dict[str, Any] = {"config": {"rate": 0.0}}
+    first, state = run(opened("work.py:train", **given), to=2, **flat)
+    (tmp_path / "sheet").write_bytes(state)
+    onward: dict[str, Any] = {"start": 2, "to": 50, "state": first.state, "standing": Standing(0.0, 1)}
+    second, _ = run(opened("work.py:train", **given), tmp_path / "sheet", **flat, **onward)
+    assert (second.why, len(second.curve)) == ("plateau", 2)
+
+
 def test_a_segment_ends_when_its_time_is_over_but_not_before_an_iteration(opened: Opened) -> None:
     assert len(run(opened("work.py:train"), limit=0.0)[0].curve) == 1
 
 
 def test_a_trial_that_fails_is_a_result_with_its_evidence(opened: Opened) -> None:
     segment, _ = run(opened("work.py:train"), to=20)
-    assert segment.why == "failed" and segment.message == "exception: ValueError: too far" and not segment.final
+    assert (segment.why, segment.code, segment.message) == ("failed", "exception", "ValueError: too far")
+    assert not segment.final
     assert 'work.py", line 10' in segment.evidence
     for entry, said in {
         "gives_up": "no good",
@@ -145,6 +167,8 @@ def test_a_trial_that_fails_is_a_result_with_its_evidence(opened: Opened) -> Non
     }.items():
         segment, _ = run(opened(f"work.py:{entry}"))
         assert (segment.message, segment.final) == (said, True)
+    segment, _ = run(opened("work.py:train", stop={"f1": 0.9}))
+    assert (segment.message, segment.final) == ("it reports accuracy, pid, trial, and no `f1` (params.stop)", True)
     segment, _ = run(opened("work.py:odd"))
     assert "a object cannot be kept" in segment.message
 
@@ -191,6 +215,22 @@ def test_ours_learn_the_same_in_one_go_and_in_two_and_are_scored(
     (tmp_path / "sheet").write_bytes(end)
     score, _ = run(one, tmp_path / "sheet", start=4, state=whole.state, config=config, score=True)
     assert score.score is not None and score.score["accuracy"] > 0.85 and not score.curve
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_network_computes_with_as_many_threads_as_its_configuration_says(threads: int) -> None:
+    x, y = np.zeros((8, 4), "f4"), np.zeros(8, "i8")
+    data = SimpleNamespace(x=x, y=y, valid_x=x, valid_y=y, classes=2, test=lambda: (x, y))
+    trial, seen = own_trials.mlp({"hidden": 3, "threads": threads}, data, 0), set[int]()
+    forward = trial._learning.forward
+
+    def told(*given: Any) -> Any:
+        seen.update(one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas")
+        return forward(*given)
+
+    trial._learning.forward = told
+    trial.step()
+    assert seen == {threads}
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
@@ -245,48 +285,88 @@ def test_states_come_back_as_they_were() -> None:
     assert np.array_equal(back["a"], state["a"]) and trial.encoded(back) == trial.encoded(state)
 
 
-def test_what_a_trial_could_never_be_is_refused_at_submit(opened: Opened) -> None:
-    from muster.jobs.common.errors import JobFileError
+@pytest.fixture
+def numbers(tmp_path: Path) -> dict[str, str]:
+    """Rows, and for each a number that is a sum of its values, nearly."""
+    draw = np.random.default_rng(5)
+    rows = draw.normal(size=(300, 4))
+    np.save(tmp_path / "rows.npy", rows)
+    np.save(tmp_path / "numbers.npy", rows @ [1.0, -2.0, 0.5, 3.0] + 0.1 * draw.normal(size=300))
+    return {"x": "rows.npy", "y": "numbers.npy"}
 
+
+def test_a_regressor_is_judged_by_how_far_its_numbers_are_off(
+    opened: Opened, tmp_path: Path, numbers: dict[str, str]
+) -> None:
+    data = msgspec.convert(numbers, DataSpec)
+    parts = {"trial": EstimatorSpec("sklearn.linear_model.SGDRegressor"), "space": {"eta0": 0.01}, "data": data}
+    runner = opened(**parts, metric="mse")
+    assert runner._params.smaller and runner._params.facts is not None and runner._params.facts.classes == 0
+    segment, state = run(runner, config={"eta0": 0.01})
+    last = segment.curve[-1]
+    assert set(last) == {"r2", "mse", "train_r2", "train_mse"} and last["r2"] > 0.95 and last["mse"] < 1
+    (tmp_path / "sheet").write_bytes(state)
+    order: dict[str, Any] = {"start": 4, "state": segment.state, "config": {"eta0": 0.01}, "score": True}
+    score = run(runner, tmp_path / "sheet", **order)[0].score
+    assert score is not None and set(score) == {"r2", "mse"} and score["r2"] > 0.95
+    forest = {"trial": EstimatorSpec("sklearn.ensemble.RandomForestRegressor"), "space": {"max_depth": 9}}
+    whole = run(opened(**{**parts, **forest}, metric="r2", scheduler="halving"), config={"n_estimators": 10})[0]
+    assert [one["r2"] for one in whole.curve] == sorted(one["r2"] for one in whole.curve) and len(whole.curve) == 4
+
+
+def test_an_estimator_whose_weights_overflow_has_diverged(opened: Opened, numbers: dict[str, str]) -> None:
+    given = {"trial": EstimatorSpec("sklearn.linear_model.SGDRegressor"), "data": msgspec.convert(numbers, DataSpec)}
+    segment, _ = run(opened(**given, space={"eta0": 1.0}, metric="r2"), config={"eta0": 1e200})
+    assert segment.why == "diverged" and math.isnan(segment.curve[-1]["r2"])
+
+
+def test_what_a_trial_could_never_be_is_refused_at_submit(opened: Opened, numbers: dict[str, str]) -> None:
+    assert numbers
     for given, said in (
         ({}, "params.trial: missing: what is to be trained?"),
         (
             {"trial": EstimatorSpec("sklearn.svm.SVC", refits=False), "data": "digits", "space": {"C": 1}},
             "has no partial_fit",
         ),
-        ({"trial": EstimatorSpec("sklearn.linear_model.SGDRegressor"), "data": "digits"}, "is no classifier"),
+        (
+            {"trial": EstimatorSpec("sklearn.cluster.KMeans"), "data": "digits"},
+            "is neither a classifier nor a regressor",
+        ),
+        (
+            {"trial": EstimatorSpec("sklearn.linear_model.SGDRegressor"), "data": "digits"},
+            "params.metric: SGDRegressor is a regressor: there is no accuracy",
+        ),
+        (
+            {"trial": EstimatorSpec("sklearn.svm.SVC"), "data": "digits", "metric": "r2"},
+            "params.metric: SVC is a classifier: there is no r2",
+        ),
+        (
+            {"trial": EstimatorSpec("sklearn.svm.SVC"), "data": "digits", "metric": "f1"},
+            "SVC is a classifier: there is no f1",
+        ),
+        (
+            {
+                "trial": EstimatorSpec("sklearn.svm.SVC"),
+                "data": {"x": "rows.npy", "y": "numbers.npy"},
+                "space": {"C": 1.0},
+            },
+            "params.data.y: numbers.npy: float64 of shape (300,) is no labels",
+        ),
         ({"trial": "torch", "data": "digits"}, "params.trial: missing: its factory"),
         ({"trial": "conv1", "data": "digits", "space": {"hidden": 3}}, "params.space: there is no `hidden` here"),
         ({"trial": EstimatorSpec("sklearn.nothing.SVC"), "data": "digits"}, "No module named"),
         ({"trial": EstimatorSpec("sklearn.linear_model.SGDClassifier"), "data": "digits"}, "no parameter `rate`"),
         ({"trial": "mlp", "data": "digit", "space": {"lr": 0.1}}, "there is no data set 'digit'"),
     ):
-        with pytest.raises(JobFileError) as caught:
-            opened(**given)
+        with pytest.raises(MusterError) as caught:
+            opened(**{**given, "data": _spec(given.get("data"))})
         assert said in caught.value.message
 
 
-@pytest.mark.parametrize("name", ["trial", "own_trials", "torch_trial", "searched", "loading"])
+def _spec(data: Any) -> Any:
+    return msgspec.convert(data, DataSpec) if isinstance(data, dict) else data
+
+
+@pytest.mark.parametrize("name", ["trial", "own_trials", "networks", "torch_trial", "searched", "loading"])
 def test_the_runner_is_for_old_interpreters_too(name: str) -> None:
     ast.parse(Path(trial.__file__).with_name(f"{name}.py").read_text(), feature_version=(3, 8))
-
-
-def test_gradients_of_the_convolution_are_those_of_differences() -> None:
-    draw = np.random.default_rng(0)
-    data = SimpleNamespace(x=draw.normal(size=(6, 7, 6, 2)).astype("f4"), y=draw.integers(0, 3, 6), classes=3)
-    net = own_trials.Conv1({"filters": 4}, data, 0)
-    net.arrays = {name: one.astype("f8") + 0.01 * draw.normal(size=one.shape) for name, one in net.arrays.items()}
-
-    def loss() -> float:
-        return own_trials._softmax(net._outs(net._shaped(data.x.astype("f8")))[-1], data.y)[1]
-
-    outs = net._outs(net._shaped(data.x.astype("f8")))
-    found = dict(net._gradients(outs, own_trials._softmax(outs.pop(), data.y)[2]))
-    for name, array in net.arrays.items():
-        for spot in [tuple(draw.integers(0, size) for size in array.shape) for _ in range(5)]:
-            kept, sides = array[spot], []
-            for side in (1e-5, -1e-5):
-                array[spot] = kept + side
-                sides.append(loss())
-            array[spot] = kept
-            assert found[name][spot] == pytest.approx((sides[0] - sides[1]) / 2e-5, rel=1e-3, abs=1e-4), name

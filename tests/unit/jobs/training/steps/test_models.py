@@ -94,6 +94,15 @@ def test_other_batch_sizes_between_change_nothing(name: str, row: tuple[int, ...
     np.testing.assert_array_equal(again, outs[2])
 
 
+@pytest.mark.parametrize("rows", [np.asfortranarray, lambda x: np.repeat(x, 2, axis=3)[..., ::2], np.float64])
+def test_it_does_not_matter_how_rows_lie_in_memory(rows: Callable[[Array], Array]) -> None:
+    model, luck = opened("conv1", (6, 6, 2)), np.random.default_rng(2)
+    x, y, weights = luck.random((5, 6, 6, 2), np.float32), luck.integers(0, 4, 5), model.start(1)
+    plain, other = np.empty(model.dim, np.float32), np.empty(model.dim, np.float32)
+    assert model.gradient(weights, x, y, plain) == model.gradient(weights, rows(x), y, other)
+    np.testing.assert_array_equal(plain, other)
+
+
 def test_of_equal_maxima_one_has_the_gradient() -> None:
     """A uniform image: each pooling window has four equal values, and the gradient must not count them all."""
     model = opened("conv1", (6, 6))

@@ -12,6 +12,7 @@ import numpy as np
 from muster.jobs.common.errors import JobFileError
 from muster.jobs.training.data import sampling
 from muster.jobs.training.params import Facts, TrainParams
+from muster.jobs.user_code.runner import networks
 
 if TYPE_CHECKING:
     from muster.jobs.training.data.dataset import Born
@@ -51,16 +52,37 @@ class TrainableModel(ABC):
 def open_model(params: TrainParams, facts: Facts, packed: Path | None = None) -> TrainableModel:
     """The model of a job, ready. JobFileError where it does not fit the data, of which `packed` is the one file."""
     if params.model == "mlp":
-        from muster.jobs.training.steps.models.mlp import TrainableMlp
-
-        return TrainableMlp([flat_width(facts), *params.layers, facts.classes])
+        return InNumpy(networks.TrainableMlp([flat_width(facts), *params.layers, facts.classes]))
     if params.model == "conv1":
-        from muster.jobs.training.steps.models.conv1 import Conv1
-
-        return Conv1(image_of(facts, "conv1", least=4), params.filters, facts.classes)
+        return InNumpy(networks.TrainableConv1(image_of(facts, "conv1", least=4), params.filters, facts.classes))
     if params.model != "code":
         image_of(facts, params.model, least=TORCH_LEAST)
     return Elsewhere(facts.stepped, facts.buffers, packed)
+
+
+class InNumpy(TrainableModel):
+    """A network that is computed here."""
+
+    def __init__(self, network: networks.TrainableNetwork) -> None:
+        self._network, self.stepped = network, network.cut.size
+
+    def start(self, seed: int) -> Array:
+        """He's start for weights; biases are 0."""
+        flat, source = np.zeros(self.dim, np.float32), sampling.bits_of(seed, sampling.WEIGHTS)
+        for view in self._network.cut.views(flat):
+            if view.ndim > 1:
+                scale = np.float32((2 / view.shape[0]) ** 0.5)
+                view[...] = (sampling.normals_of(source, view.size) * scale).reshape(view.shape)
+        return flat
+
+    def gradient(self, weights: Array, x: Array, y: Array, out: Array) -> float:
+        return self._network.backward(weights, x, y, self._network.forward(weights, x), out)
+
+    def arrays(self, weights: Array) -> dict[str, Array]:
+        return self._network.arrays(weights)
+
+    def judge(self, weights: Array, x: Array, y: Array) -> tuple[int, float]:
+        return self._network.judge(weights, x, y)
 
 
 class Elsewhere(TrainableModel):
@@ -110,45 +132,3 @@ def image_of(facts: Facts, model: str, least: int, where: str = "params.model") 
         wrong = f"{where}: {model} needs images of {least} by {least} and more, rows here are of shape {facts.row}"
         raise JobFileError(wrong, "rows are (height, width) or (height, width, channels); mlp takes any")
     return row[0], row[1], row[2]
-
-
-class ParameterCut:
-    """Consecutive pieces of a flat vector as arrays of their shapes."""
-
-    def __init__(self, shapes: list[tuple[int, ...]]) -> None:
-        self.shapes = shapes
-        self._ends = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)]).tolist()
-        self.size: int = self._ends[-1]
-
-    def views(self, flat: Array) -> list[Array]:
-        ends = self._ends
-        return [flat[ends[i] : ends[i + 1]].reshape(shape) for i, shape in enumerate(self.shapes)]
-
-
-def start_of(cut: ParameterCut, seed: int) -> Array:
-    """He's start for weights, each of whose columns has its inputs along the axis before last; biases are 0."""
-    flat = np.zeros(cut.size, np.float32)
-    source = sampling.bits_of(seed, sampling.WEIGHTS)
-    for view in cut.views(flat):
-        if view.ndim > 1:
-            fan_in = view.shape[0]
-            view[...] = (sampling.normals_of(source, view.size) * np.float32((2 / fan_in) ** 0.5)).reshape(view.shape)
-    return flat
-
-
-def cross_entropy(logits: Array, y: Array, rows: Array) -> float:
-    """The loss summed over the rows; `logits` becomes its gradient."""
-    logits -= logits.max(axis=1, keepdims=True)
-    picked = logits[rows, y].sum(dtype=np.float64)
-    np.exp(logits, out=logits)
-    sums = logits.sum(axis=1, keepdims=True)
-    loss = float(np.log(sums).sum(dtype=np.float64) - picked)
-    logits /= sums
-    logits[rows, y] -= 1
-    return loss
-
-
-def right_and_loss(logits: Array, y: Array) -> tuple[int, float]:
-    """How many rows have their label as the largest; the loss summed over them."""
-    right = int((logits.argmax(axis=1) == y).sum())
-    return right, cross_entropy(logits, y, np.arange(len(y)))

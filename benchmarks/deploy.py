@@ -84,7 +84,7 @@ class Playbook:
                 {"copy": {"dest": f"{{{{ at }}}}/{file}", "content": f"{{{{ texts[inventory_hostname]['{file}'] }}}}"}}
                 for file in FILES
             ),
-            {"shell": "kill -0 $(cat {{ at }}/keep.pid)", **same},
+            {"shell": "read -r pid child <{{ at }}/keep.pid; kill -0 $pid", **same},
             {"shell": "crontab -l | grep -F {{ at }}/keep", **same},
             {
                 "command": f"{agents} --root {site.farm.root.path} --json",

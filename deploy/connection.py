@@ -1,31 +1,44 @@
 """A machine reached by the system's own ssh: scripts run there by `sh`, files sent, host keys seen. Decides nothing.
 
-One connection for each machine, kept open by ssh itself (ControlMaster) behind a socket in a folder of ours alone.
+One connection for each machine, kept open by ssh itself (ControlMaster) behind a socket in a folder of ours alone. What
+ssh starts to pass a jump host hears of no option but its configuration's file: ours stand in one, before its user's.
 """
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import subprocess
 import tarfile
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+import msgspec
+
 from muster.agent.links import errors
-from muster.deploy.inventory import Machine
+from muster.deploy.inventory import Machine, MachineWish
 from muster.jobs.common import ssh
 from muster.jobs.common.errors import AccessError, LinkError, MusterError, RefusedError, UsageError
+from muster.jobs.common.locations import Host, parse
 
-SSH_FAILED = 255
 CONNECT_SECONDS = 20
 SCRIPT_SECONDS = 60.0
 KEPT_SECONDS = 60  # an idle connection, should we die without a word
 MARK = "@muster "  # before each line that is ours: a profile may print others
-_QUIET = {**ssh.QUIET, "BatchMode": "yes", "ForwardAgent": "no", "ForwardX11": "no"}
+HOPS = 8  # beyond which a way goes round in circles
+_ALL_THE_WAY = {
+    **ssh.QUIET,
+    "BatchMode": "yes",
+    "ForwardAgent": "no",
+    "ForwardX11": "no",
+    "StrictHostKeyChecking": "yes",
+    "UpdateHostKeys": "no",
+    "ConnectTimeout": str(CONNECT_SECONDS),
+}
+_WHOSE = re.compile(r"[Hh]ost key (?:for|is known for) (\S+) ")  # it may be a jump host's
 _HEARD = re.compile(r"WARNING: .*|Warning: Permanently added .*")
 
 
@@ -37,54 +50,86 @@ class Connections:
     """How all machines are reached: whose configuration, whose known hosts; `folder` is 0700 and has a short path."""
 
     def __init__(self, folder: Path, known_hosts: Path, config: Path | None = None) -> None:
-        self._sockets = folder
+        self._folder = folder
         self.known_hosts = known_hosts
-        self._config = ["-F", str(config.absolute())] if config else []
+        self.known_now = folder / "known_hosts"  # for this call of a command alone
+        self._config = config.absolute() if config else None
+        self._answers: dict[str, dict[str, str]] = {}
 
     def to(self, machine: Machine) -> MachineConnection:
         return MachineConnection(machine, self)
 
-    def command(self, machine: Machine) -> list[str]:
-        """The start of an ssh command line: options for this machine that leave its user's own in force."""
-        host, jump = machine.host, machine.wish.jump
-        port = ["-p", str(host.port)] if host.port else []
-        user = ["-l", host.user] if host.user else []
-        return ["ssh", *self._config, "-T", *(["-J", jump] if jump else []), *port, *user]
+    def close(self) -> None:
+        """Whatever is kept open ends, and what still runs over it."""
+        for path in self._folder.iterdir():
+            if path.is_socket():
+                ssh.run(["ssh", "-F", os.devnull, "-S", str(path), "-O", "exit", "--", "machine"])
+
+    def configuration(self, machine: Machine, *known_hosts: Path) -> str:
+        """What holds for the machine and for all on the way to it, before what its user's files say of them; they may
+        be known in these files too, of which ssh writes to the first."""
+        known = [_quoted(file) for file in known_hosts]
+        known += [file for host in (machine.host, *self.hops(machine)) for file in self._known(host)]
+        options = {**_ALL_THE_WAY, "UserKnownHostsFile": " ".join(dict.fromkeys(known))}
+        files = [glob.escape(str(self._config))] if self._config else ["~/.ssh/config", "/etc/ssh/ssh_config"]
+        lines = [*(f"{name} {value}" for name, value in options.items()), *(f'Include "{file}"' for file in files)]
+        return "\n".join(["Host *", *lines, ""])
+
+    def command(self, machine: Machine, *known_hosts: Path, **options: str) -> list[str]:
+        """An ssh command line but for the target, with these options for the machine alone."""
+        config = self._folder / f"{machine.name}.conf"
+        config.write_text(self.configuration(machine, *known_hosts, self.known_hosts, self.known_now))
+        return command(machine, config, **options)
 
     def shared(self, machine: Machine) -> list[str]:
         """The same, by the one connection that is kept."""
-        kept = {
-            "ControlMaster": "auto",
-            "ControlPath": f"{self._sockets}/%C",
-            "ControlPersist": str(KEPT_SECONDS),
-            "StrictHostKeyChecking": "yes",
-            "UserKnownHostsFile": self._known(machine),
-            "ConnectTimeout": str(CONNECT_SECONDS),
-        }
-        return [*self.command(machine), *ssh.as_arguments({**_QUIET, **kept})]
+        kept = {"ControlMaster": "auto", "ControlPath": f"{self._folder}/%C", "ControlPersist": str(KEPT_SECONDS)}
+        return self.command(machine, **kept)
 
-    def kept_open(self, machine: Machine) -> list[str]:
-        """The same by a connection of its own that runs nothing there and stays; options of what it forwards follow."""
-        alone = {
-            **{name: value for name, value in _QUIET.items() if name != "ClearAllForwardings"},
-            "ControlPath": "none",
-            "ExitOnForwardFailure": "yes",
-            "StrictHostKeyChecking": "yes",
-            "UserKnownHostsFile": self._known(machine),
-            "ConnectTimeout": str(CONNECT_SECONDS),
-        }
-        return [*self.command(machine), "-N", *ssh.as_arguments(alone)]
+    def hops(self, machine: Machine) -> list[Host]:
+        """The jump hosts on the way to it, the first one first."""
+        said = machine.wish.jump or self._effective(machine.host).get("proxyjump", "none")
+        found: list[Host] = []
+        while said != "none" and len(found) < HOPS:
+            found = [*map(_hop, said.split(",")), *found]
+            said = self._effective(found[0]).get("proxyjump", "none")
+        return found
 
-    def _known(self, machine: Machine) -> str:
-        """The files that their user's ssh looks at, and ours."""
-        said = _run([*self.command(machine), "-G", "--", target(machine)]).stdout
-        found = re.search(r"^userknownhostsfile (.+)$", said, re.M)
-        theirs = found[1] if found else "~/.ssh/known_hosts ~/.ssh/known_hosts2"
-        return f"{theirs} {self.known_hosts}"
+    def _known(self, host: Host) -> list[str]:
+        """The files that their user's ssh looks at."""
+        default = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
+        return self._effective(host).get("userknownhostsfile", default).split()
+
+    def _effective(self, host: Host) -> dict[str, str]:
+        """What their user's ssh would do for this host, by the names of options."""
+        if (found := self._answers.get(str(host))) is None:
+            lines = (line.partition(" ") for line in ssh.ask_effective(host, self._config).stdout.splitlines())
+            found = self._answers[str(host)] = {name: value for name, _, value in lines}
+        return found
+
+
+def command(machine: Machine, config: Path, **options: str) -> list[str]:
+    """The start of an ssh command line that has `config` in place of its user's configuration."""
+    host, jump = machine.host, machine.wish.jump
+    port = ["-p", str(host.port)] if host.port else []
+    user = ["-l", host.user] if host.user else []
+    way = [*(["-J", jump] if jump else []), *port, *user]
+    return ["ssh", "-F", str(config), "-T", *way, *ssh.as_arguments(options)]
 
 
 def target(machine: Machine) -> str:
     return machine.host.host.strip("[]")
+
+
+def _hop(said: str) -> Host:
+    found = parse(f"ssh://{said.removeprefix('ssh://')}")
+    assert isinstance(found, Host)
+    return found
+
+
+def _quoted(path: Path) -> str:
+    """For ssh's configuration."""
+    return f'"{str(path).replace("%", "%%")}"'
 
 
 class MachineConnection:
@@ -123,10 +168,6 @@ class MachineConnection:
         """A command whose output is ours; its exit code."""
         return subprocess.run([*self._ssh(), "--", target(self.machine), command], check=False).returncode
 
-    def close(self) -> None:
-        if self._command:
-            _run([*self._command, "-O", "exit", "--", target(self.machine)])
-
     def _call(self, command: str, given: IO[bytes], seconds: float) -> tuple[str, int, str]:
         """What it prints, its exit status and its words on stderr; an error of ours where ssh itself failed."""
         line = [*self._ssh(), "--", target(self.machine), command]
@@ -141,28 +182,41 @@ class MachineConnection:
                 raise UsageError(f"ssh cannot be started: {error.strerror}", "install OpenSSH's client") from None
             words.seek(0)
             heard = words.read().decode(errors="replace")
-        if done.returncode == SSH_FAILED:
-            raise explain(self.machine, heard)
+        if done.returncode == ssh.FAILED:
+            raise explain(self.machine, self._words_on_the_way() or heard)
         return done.stdout.decode(errors="replace"), done.returncode, heard
 
-    def host_keys(self) -> list[str]:
-        """Lines for known_hosts: what the machine shows now, by nobody vouched for."""
+    def _words_on_the_way(self) -> str:
+        """Those of what passes a jump host for us: nobody hears them while ssh keeps its connection."""
+        if not self._all.hops(self.machine):
+            return ""
+        return ssh.run(
+            [*self._all.command(self.machine, ControlPath="none"), "--", target(self.machine), "true"]
+        ).stderr
+
+    def host_keys(self) -> tuple[str, list[str]]:
+        """Of the first on the way whom nobody knows, itself or a jump host: which one ("" for itself), and lines for
+        known_hosts of what it shows now, by nobody vouched for. None is passed before it is known."""
+        hops, words = self._all.hops(self.machine), ""
+        for number, host in enumerate([*hops, self.machine.host]):
+            wish = MachineWish(jump=",".join(map(str, hops[:number])) or None)
+            lines, words = self._shown(msgspec.structs.replace(self.machine, ssh=f"ssh://{host}", wish=wish))
+            if lines:
+                return str(host) if number < len(hops) else "", lines
+        raise explain(self.machine, words)
+
+    def _shown(self, there: Machine) -> tuple[list[str], str]:
+        """What a host shows that is not known, and ssh's words."""
         with tempfile.TemporaryDirectory(prefix="muster-") as folder:
             shown = Path(folder) / "known_hosts"
             once = {
                 "ControlPath": "none",
                 "StrictHostKeyChecking": "accept-new",
-                "UserKnownHostsFile": str(shown),
-                "GlobalKnownHostsFile": os.devnull,
                 "HashKnownHosts": "no",
                 "PreferredAuthentications": "none",
-                "ConnectTimeout": str(CONNECT_SECONDS),
             }
-            command = [*self._all.command(self.machine), *ssh.as_arguments({**_QUIET, **once})]
-            said = _run([*command, "--", target(self.machine), "true"])
-            if not shown.exists():
-                raise explain(self.machine, said.stderr)
-            return shown.read_text().splitlines()
+            said = ssh.run([*self._all.command(there, shown, **once), "--", target(there), "true"])
+            return shown.read_text().splitlines() if shown.exists() else [], said.stderr
 
 
 class OwnShell:
@@ -199,10 +253,16 @@ def fingerprint(line: str) -> str:
 def explain(machine: Machine, words: str) -> MusterError:
     """ssh's own words as an error of ours."""
     place, last = machine.ssh, ssh.last_line(_HEARD.sub("", words)) or "ssh ended without a word"
+    if whose := _WHOSE.search(words):
+        place += f" ({whose[1]})"
     for pattern, make in _FAILURES:
         if re.search(pattern, words):
             return make(place, last)
     return errors.broken(place, last)
+
+
+def _unknown(place: str, last: str) -> MusterError:
+    return UnknownHostError(f"the host key of {place} is not known")
 
 
 def _changed(place: str, last: str) -> MusterError:
@@ -219,7 +279,7 @@ def _refused(place: str, last: str) -> MusterError:
 
 _FAILURES: list[tuple[str, Callable[[str, str], MusterError]]] = [
     (r"HOST IDENTIFICATION HAS CHANGED", _changed),
-    (r"Host key verification failed", lambda place, last: UnknownHostError(f"the host key of {place} is not known")),
+    (r"Host key verification failed", _unknown),
     (r"Could not resolve hostname", errors.no_such_host),
     (r"Connection refused", lambda place, last: errors.refused_port(place)),
     (r"Permission denied|Too many authentication failures", _refused),
@@ -227,12 +287,3 @@ _FAILURES: list[tuple[str, Callable[[str, str], MusterError]]] = [
     (r"kex_exchange_identification|banner exchange", errors.closed_early),
     (r"Unable to negotiate", errors.no_common_ground),
 ]
-
-
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    with suppress(OSError, subprocess.TimeoutExpired):
-        return subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-            timeout=CONNECT_SECONDS * 2, check=False,
-        )  # fmt: skip
-    return subprocess.CompletedProcess(command, SSH_FAILED, "", "")

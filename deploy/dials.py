@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from muster.deploy import bootstrap, services, steps
-from muster.deploy.connection import Connections, OwnShell, target
+from muster.deploy.connection import Connections, OwnShell, command, target
 from muster.deploy.inventory import Machine, MachineWish, ServerAddress
 from muster.deploy.steps import MachineFacts, RunScript, WantedMachine
 from muster.jobs.common.errors import RefusedError
@@ -58,17 +58,19 @@ class Dials:
     def last_words(self, machine: Machine) -> str:
         """What its ssh said last."""
         said = _folder(machine) / "join.log"
-        unit = f"`journalctl --user -u muster-{_name(machine)}` has its words"
-        return last_line(said.read_text(errors="replace")) if said.exists() else unit
+        return last_line(said.read_text(errors="replace")) if said.exists() else "nothing"
 
     def _wanted(self, wanted: WantedMachine, facts: MachineFacts) -> WantedMachine:
-        machine = wanted.machine
-        command, folder = self._connections.kept_open(machine), steps.way_in(wanted, facts)
-        text = services.dial_script(machine.name, command, folder, self._server.own_sshd, target(machine))
+        machine, here = wanted.machine, _folder(wanted.machine)
+        alone = {"ClearAllForwardings": "no", "ControlPath": "none", "ExitOnForwardFailure": "yes"}
+        ssh = [*command(machine, here / "ssh_config", **alone), "-N"]
+        way = (steps.way_in(wanted, facts), self._server.own_sshd, target(machine))
+        config = self._connections.configuration(machine, self._connections.known_hosts)
         # no interpreter: a dial wants none, and to look for one takes time
         return WantedMachine(
             Machine(_name(machine), machine.ssh, MachineWish(python=os.devnull)), wanted.version, wanted.stamp,
-            wanted.wheel, wanted.where, "", wanted.launcher, dial=text,
+            wanted.wheel, wanted.where, "", dial=services.dial_script(machine.name, str(here), ssh, *way),
+            dial_config=config,
         )  # fmt: skip
 
 

@@ -11,27 +11,39 @@ from pathlib import Path
 from muster.deploy.connection import Connections, MachineConnection, fingerprint
 from muster.deploy.inventory import Machine
 from muster.jobs.common.durable import write_private
-from muster.jobs.common.errors import MusterError, UsageError
+from muster.jobs.common.errors import AccessError, MusterError, UsageError
 
 _FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
 
 
 @dataclass(frozen=True)
 class ShownKeys:
-    """A machine and the lines of known_hosts that it would have."""
+    """A machine, and the lines of known_hosts of the first on the way to it that is not known."""
 
     machine: Machine
     lines: tuple[str, ...]
     fingerprints: tuple[str, ...]
+    hop: str = ""  # the jump host whose they are, if they are not the machine's own
+
+    @property
+    def whose(self) -> str:
+        return self.hop or f"{self.machine.name}  {self.machine.ssh}"
+
+    def refusal(self) -> AccessError:
+        """Where nobody vouches for them."""
+        whose = f"the host key of {self.hop}, on the way to it," if self.hop else "its host key"
+        place = self.hop or self.machine.ssh
+        hint = f"compare it with `ssh-keygen -lf` there, then `ssh {place}` once, or --fingerprints FILE"
+        return AccessError(f"{whose} is not known here: {', '.join(self.fingerprints)}", hint)
 
 
 def shown_by(connections: Connections, machine: Machine) -> ShownKeys | MusterError:
-    """What the machine shows now, or why it cannot be asked."""
+    """What is shown now, or why it cannot be asked."""
     try:
-        lines = tuple(MachineConnection(machine, connections).host_keys())
+        hop, lines = MachineConnection(machine, connections).host_keys()
     except MusterError as error:
         return error
-    return ShownKeys(machine, lines, tuple(fingerprint(line) for line in lines))
+    return ShownKeys(machine, tuple(lines), tuple(map(fingerprint, lines)), hop)
 
 
 def vouched(shown: Sequence[ShownKeys], file: Path | None, ask: Callable[[str], bool]) -> list[ShownKeys]:
@@ -44,14 +56,27 @@ def vouched(shown: Sequence[ShownKeys], file: Path | None, ask: Callable[[str], 
         return [one for one in shown if known & set(_FINGERPRINT.findall(" ".join(one.fingerprints)))]
     if not shown or not sys.stdin.isatty():
         return []
-    table = "\n".join(f"  {one.machine.name}  {one.machine.ssh}  {mark}" for one in shown for mark in one.fingerprints)
-    return list(shown) if ask(f"never seen before:\n{table}\nare these their own keys?") else []
+    table = dict.fromkeys(f"  {one.whose}  {mark}" for one in shown for mark in one.fingerprints)
+    return list(shown) if ask("never seen before:\n{}\nare these their own keys?".format("\n".join(table))) else []
 
 
 def keep(known_hosts: Path, shown: Sequence[ShownKeys]) -> None:
-    """Known from now on, to us alone."""
+    """Known from now on, to us alone, a machine's own lines with its name."""
     if not shown:
         return
     old = known_hosts.read_bytes() if known_hosts.exists() else b""
-    lines = "".join(f"{line}\n" for one in shown for line in one.lines)
-    write_private(known_hosts, old + lines.encode())
+    lines = dict.fromkeys(line if one.hop else f"{line} {one.machine.name}" for one in shown for line in one.lines)
+    write_private(known_hosts, old + "".join(f"{line}\n" for line in lines).encode())
+
+
+def forget(known_hosts: Path, gone: Sequence[Machine], stay: Sequence[Machine]) -> None:
+    """No longer known, but for those of a host which also has a machine that stays."""
+    names = {one.name for one in gone} - {one.name for one in gone for other in stay if _place(one) == _place(other)}
+    old = known_hosts.read_text(errors="surrogateescape").splitlines() if known_hosts.exists() else []
+    kept = [line for line in old if line.rpartition(" ")[2] not in names]
+    if kept != old:
+        write_private(known_hosts, "".join(f"{line}\n" for line in kept).encode(errors="surrogateescape"))
+
+
+def _place(machine: Machine) -> tuple[str, int | None]:
+    return machine.host.host.lower(), machine.host.port

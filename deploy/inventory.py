@@ -4,7 +4,8 @@ with its line. Connects to nothing."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,7 +37,7 @@ class InventoryError(JobFileError):
         self.earlier = earlier
 
 
-class ServerAddress(msgspec.Struct, frozen=True):
+class ServerAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the machines reach this one, and what it serves."""
 
     address: str  # host, user@host or ssh://user@host:port
@@ -61,7 +62,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
         return found
 
 
-class MachineWish(msgspec.Struct, frozen=True):
+class MachineWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What defaults, groups and machines may say beside the options of `agent join`."""
 
     jump: str | None = None  # as `ssh -J` takes it
@@ -187,11 +188,12 @@ class _InventoryReader:
         }
         machines = self._mapping(top.get("machines"), "machines", "`machines`")
         found = [self._machine(name, value, common, groups) for name, value in machines.items()]
+        self._check_accounts(filter(None, found))
         return None if self.wrong or server is None else Inventory(path, server, tuple(filter(None, found)))
 
     def _server(self, value: Any) -> ServerAddress | None:
         try:
-            server = convert({} if value is None else value, _StrictAddress, "server")
+            server = convert({} if value is None else value, ServerAddress, "server")
             _check_host(server.address, "server.address")
             if server.root and not (server.root.isprintable() and server.root[:1] in {"/", "~"}):
                 raise FieldError("server.root", f"expected a path from / or ~ on, got {server.root!r:.80}")
@@ -200,7 +202,7 @@ class _InventoryReader:
         except FieldError as error:
             self.wrong.append(error)
             return None
-        return ServerAddress(**msgspec.structs.asdict(server))
+        return server
 
     def _machine(
         self, name: str, value: Any, common: dict[str, Any], groups: Mapping[str, dict[str, Any]]
@@ -222,13 +224,23 @@ class _InventoryReader:
         if not isinstance(ssh, str):
             self._fault(f"{at}.ssh", "missing: how this server reaches it", "ssh: user@host")
             return None
-        self._try(_check_host, ssh, f"{at}.ssh")
+        if self._try(_check_host, ssh, f"{at}.ssh") is None:
+            return None
         merged = dict(common)
         for part in [*(groups.get(group, {}) for group in belongs), own]:
             merged |= part
         wish = MachineWish(**{field: merged[field] for field in self._own if field in merged})
         words = [word for field, words in merged.items() if field not in self._own for word in words]
         return Machine(name, ssh, wish, tuple(words))
+
+    def _check_accounts(self, machines: Iterable[Machine]) -> None:
+        """An account has one agent of a farm: two would change the same files at once."""
+        known: dict[tuple[Host, str | None], str] = {}
+        for machine in machines:
+            account = (replace(machine.host, host=machine.host.host.lower()), machine.wish.jump)
+            if (first := known.setdefault(account, machine.name)) != machine.name:
+                hint = "one agent lends all of a machine; of two accounts there each may have one"
+                self._fault(f"machines.{machine.name}.ssh", f"the same account as that of {first!r}", hint)
 
     def _wishes(self, fields: Mapping[str, Any], at: str, more: tuple[str, ...] = ()) -> dict[str, Any]:
         """The fields that may stand anywhere: our own as they are, others as words of `agent join`."""
@@ -264,16 +276,8 @@ class _InventoryReader:
         self.wrong.append(FieldError(path, text, hint))
 
 
-class _StrictAddress(ServerAddress, frozen=True, forbid_unknown_fields=True):
-    """As it is read."""
-
-
-class _StrictWish(MachineWish, frozen=True, forbid_unknown_fields=True):
-    """As it is read."""
-
-
 def _own(name: str, value: Any, at: str) -> dict[str, Any]:
-    found = getattr(convert({name: value}, _StrictWish, at), name)
+    found = getattr(convert({name: value}, MachineWish, at), name)
     if name == "jump" and found is not None and not _JUMP.fullmatch(found):
         raise FieldError(f"{at}.jump", f"{found!r:.80} is no host to pass", "jump: user@gate, as `ssh -J` takes it")
     if name == "python" and found != "auto" and not (found.isprintable() and found[:1] in {"/", "~"}):
@@ -281,7 +285,7 @@ def _own(name: str, value: Any, at: str) -> dict[str, Any]:
     return {name: found}
 
 
-def _check_host(text: str, path: str) -> None:
+def _check_host(text: str, path: str) -> Host:
     """Nothing that ssh or a shell could take for something else, and no root."""
     try:
         found = parse(text)
@@ -289,3 +293,4 @@ def _check_host(text: str, path: str) -> None:
         raise FieldError(path, error.message, "host, user@host or ssh://user@host:port") from None
     if not isinstance(found, Host) or found.root:
         raise FieldError(path, f"{text!r:.80} is no host", "host, user@host or ssh://user@host:port")
+    return found

@@ -6,10 +6,12 @@ stay as they are. What a machine says its key is, is another's word: only what h
 
 from __future__ import annotations
 
+import fcntl
 import glob
 import os
 import re
-import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from muster.deploy.inventory import SSH_PORT, ServerAddress
@@ -48,6 +50,11 @@ def with_line(text: str, farm: str, name: str, line: str | None) -> str:
     return "".join(f"{one}\n" for one in [*before, *block, *after])
 
 
+def _lines(text: str) -> list[str]:
+    """As sshd takes them: a form feed, a carriage return or a line separator is a character like any other."""
+    return text.removesuffix("\n").split("\n") if text else []
+
+
 def _is_for(line: str, name: str) -> bool:
     return line.endswith(f" {name}")
 
@@ -58,7 +65,7 @@ def _marks(farm: str) -> tuple[str, str]:
 
 def _parts(text: str, farm: str) -> tuple[list[str], list[str], list[str]]:
     """The lines before, between and after the marks; all are before where there are none."""
-    lines, (begin, end) = text.splitlines(), _marks(farm)
+    lines, (begin, end) = _lines(text), _marks(farm)
     if begin not in lines and end not in lines:
         return lines, [], []
     if lines.count(begin) != 1 or lines.count(end) != 1 or lines.index(end) < lines.index(begin):
@@ -68,48 +75,65 @@ def _parts(text: str, farm: str) -> tuple[list[str], list[str], list[str]]:
 
 
 class AuthorizedKeys:
-    """The server's file, for several threads; of other processes the root's lock keeps us apart."""
+    """The server's file, for several threads, and for other farms of its user."""
 
     def __init__(self, path: str, farm: str) -> None:
         self._path = Path(os.path.realpath(expand(path)))
         self._farm = farm
-        self._lock = threading.Lock()
 
     def line_of(self, name: str) -> str | None:
         return line_of(self._read(), self._farm, name)
 
+    def check(self) -> None:
+        """A RefusedError where the file is not this user's to change."""
+        try:
+            owner = self._path.stat().st_uid
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise self._unusable(error) from None
+        if owner != os.geteuid():
+            raise RefusedError(f"{self._path} belongs to another user", "chown it, or name another file")
+
     def put(self, name: str, line: str | None) -> bool:
         """Let `line` be the one for `name`, whole or not at all; whether that changed anything."""
-        with self._lock:
-            old = self._read()
-            new = with_line(old, self._farm, name, line)
-            if line_of(old, self._farm, name) == line:
-                return False
-            self._write(new)
-            return True
+        if self.line_of(name) == line:
+            return False
+        self.check()
+        try:
+            make_folder(self._path.parent, 0o700)
+            with self._held():
+                self._write(with_line(self._read(), self._farm, name, line))
+        except OSError as error:
+            raise self._unusable(error) from None
+        return True
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """By nobody else meanwhile, of those who ask so: by its folder, as the file itself becomes another."""
+        fd = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with suppress(OSError):  # some network file systems have no locks
+                fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
 
     def _read(self) -> str:
         try:
-            return self._path.read_text(errors="surrogateescape")
+            return self._path.read_bytes().decode(errors="surrogateescape")
         except FileNotFoundError:
             return ""
         except OSError as error:
             raise self._unusable(error) from None
 
     def _write(self, text: str) -> None:
-        try:
-            make_folder(self._path.parent, 0o700)
-            info = self._path.stat() if self._path.exists() else None
-            if info and info.st_uid != os.geteuid():
-                raise RefusedError(f"{self._path} belongs to another user", "chown it, or name another file")
-            tmp = self._path.with_name(f".{self._path.name}.muster")
-            tmp.unlink(missing_ok=True)
-            mode = info.st_mode & 0o7777 if info else 0o600
-            write_durably(tmp, text.encode(errors="surrogateescape"), mode=0o600)
-            tmp.chmod(mode)
-            tmp.replace(self._path)
-        except OSError as error:
-            raise self._unusable(error) from None
+        tmp = self._path.with_name(f".{self._path.name}.muster")
+        tmp.unlink(missing_ok=True)
+        mode = self._path.stat().st_mode & 0o7777 if self._path.exists() else 0o600
+        write_durably(tmp, text.encode(errors="surrogateescape"), mode=0o600)
+        tmp.chmod(mode)
+        tmp.replace(self._path)
 
     def _unusable(self, error: OSError) -> RefusedError:
         return RefusedError(f"{self._path}: {error.strerror}", "`authorized_keys:` below `server:` names another file")

@@ -38,10 +38,10 @@ class Removal:
 
         try:
             if self.now and not self.dry:
+                rollout.lock_out(machine.name)
                 self._revoke(rollout, machine, note)
                 self._hang_up(rollout, machine, note)
-            with rollout.connected(machine) as connection:
-                self._take_away(rollout, connection, note)
+            self._take_away(rollout, rollout.connect(machine), note)
         except MusterError as error:
             note("removed", "failed", error.message, error.hint)
             return MachineOutcome(machine.name, "failed", done, error.exit_code)
@@ -59,13 +59,15 @@ class Removal:
         if not self.now and facts.runs and facts.agent in ("live", "draining"):
             self._drain(rollout, machine, note)
         if there:
-            script = steps.remove(rollout.wanted(machine), facts, 0 if self.now else PATIENCE_SECONDS, self.force)
+            patience = 1 if self.now else PATIENCE_SECONDS
+            script = steps.remove(rollout.wanted(machine), facts, patience, self.force)
             kept = steps.facts_of(connection.run(script, STOP_SECONDS)).kept
-            note("files", "changed", "service, key, what was installed and spool are gone")
             if kept:
                 parts, _, spool = kept.partition(" ")
-                hint = "`deploy up` pushes them; --force deletes them"
-                raise RefusedError(f"{parts} finished parts were not pushed and are kept in {spool}", hint)
+                hint = "`deploy up` starts the agent again, which pushes them; --force deletes it all"
+                why = f"it is stopped, and all else is kept: {parts} finished parts in {spool} were not pushed"
+                raise RefusedError(why, hint)
+            note("files", "changed", "service, key, what was installed and spool are gone")
         self._hang_up(rollout, machine, note)
         self._revoke(rollout, machine, note)
 

@@ -18,10 +18,11 @@ from muster.coordinator.api.status import Status
 from muster.coordinator.farm_root import ask_daemon
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
+from muster.deploy import bootstrap, services
+from muster.deploy.connection import OwnShell
 from muster.deploy.inventory import Service
 from muster.jobs.common import user_units
 from muster.jobs.common.errors import LinkError, RefusedError
-from muster.jobs.common.ssh import last_line
 
 SERVER = "(server)"  # among machines, none of which can be called so
 SECONDS = 180.0
@@ -55,11 +56,11 @@ class KeptCoordinator:
         """As `wrong` says; a RefusedError or LinkError where that fails."""
         if self.by == "systemd":
             self._install()
-            self._write_lines([])
+            self._put_line("")
             return
         if self._unit() is not None:
             self._run("service", "remove")
-        self._write_lines([self._line])
+        self._put_line(self._line)
         if not ask_daemon.answers(self._root):
             self._run("serve", "--detach")
 
@@ -73,7 +74,7 @@ class KeptCoordinator:
             self._run("stop")
             self._run("serve", "--detach")
         if self._lines():
-            self._write_lines([self._line])  # it names the program of a version
+            self._put_line(self._line)  # it names the program of a version
         return True
 
     # --- systemd ---
@@ -92,27 +93,25 @@ class KeptCoordinator:
 
     @property
     def _line(self) -> str:
-        command = shlex.join([*roots.command("serve", self._root.path), "--detach"])
-        return f"@reboot {_escaped(command)} >/dev/null 2>&1"
+        return services.cron_line(*roots.command("serve", self._root.path), "--detach")
+
+    @property
+    def _mark(self) -> str:
+        """Also of the line of another version's program."""
+        return services.in_crontab(f"--root {shlex.quote(str(self._root.path))} --detach")
 
     def _lines(self) -> list[str]:
         """Those of the crontab that start this coordinator."""
-        return [line for line in _crontab() if self._is_ours(line)]
+        said = OwnShell().run(bootstrap.script(bootstrap.CRON_LINES, mark=self._mark, name=""))
+        return [line.removeprefix("cron ") for line in said]
 
-    def _is_ours(self, line: str) -> bool:
-        return line.startswith("@reboot ") and _escaped(f"--root {shlex.quote(str(self._root.path))} --detach") in line
-
-    def _write_lines(self, ours: list[str]) -> None:
-        """In the crontab, in place of those that there are."""
-        if self._lines() == ours:
-            return
-        lines = [*(line for line in _crontab() if not self._is_ours(line)), *ours]
-        written = _run(["crontab", "-"], "".join(f"{line}\n" for line in lines)) if lines else _run(["crontab", "-r"])
-        if written.returncode:
-            why = last_line(written.stderr) or f"it ended with {written.returncode}"
-            raise RefusedError(
-                f"`crontab` here: {why}", "`service: none` below `server:` leaves the coordinator to you"
-            )
+    def _put_line(self, line: str) -> None:
+        """Into the crontab, in place of those that there are; "": none."""
+        try:
+            OwnShell().run(bootstrap.script(bootstrap.CRON, mark=self._mark, cron=line, name=""))
+        except RefusedError as error:
+            hint = "`service: none` below `server:` leaves the coordinator to you"
+            raise RefusedError(f"`crontab` here: {error.message}", hint) from None
 
     # --- both ---
 
@@ -124,21 +123,8 @@ class KeptCoordinator:
             raise RefusedError(f"`coordinator {name}` here: {why}", f"{self._root.log} may say more")
 
 
-def _escaped(command: str) -> str:
-    """In a crontab, a % would be the end of the line."""
-    return command.replace("%", r"\%")
-
-
-def _crontab() -> list[str]:
-    """Of this account; none where it has none, or there is no cron."""
-    said = _run(["crontab", "-l"])
-    return said.stdout.splitlines() if said.returncode == 0 else []
-
-
-def _run(command: list[str], given: str = "") -> subprocess.CompletedProcess[str]:
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(command, input=given, capture_output=True, text=True, timeout=SECONDS, check=False)
-    except FileNotFoundError:
-        return subprocess.CompletedProcess(command, 127, "", f"there is no {command[0]}")
+        return subprocess.run(command, input="", capture_output=True, text=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired:
         raise LinkError(f"`{' '.join(command)}` did not end within {SECONDS:.0f} s") from None

@@ -11,22 +11,24 @@ from muster.jobs.common import user_units
 _JOIN = """#!/bin/sh
 # Written by `muster deploy`, from the inventory: it is written anew at the next `up`.
 cd / || exit 1
-exec {command}
+exec {command} >{at}/join.log 2>&1
 """
 _KEEP = """#!/bin/sh
 # Written by `muster deploy`: keeps the agent {name} at work until it leaves in good order, or is told to stop.
 at={at}
-other=$(cat "$at/keep.pid" 2>/dev/null) && [ "$other" != $$ ] && kill -0 "$other" 2>/dev/null &&
+read -r other child 2>/dev/null <"$at/keep.pid" && [ "$other" != $$ ] && kill -0 "$other" 2>/dev/null &&
   {{ tr '\\0' ' ' <"/proc/$other/cmdline" || ps -o args= -p "$other"; }} 2>/dev/null | grep -qF "$at/keep" && exit 0
-echo $$ >"$at/keep.pid"
 told=
 child=
+note() {{ echo "$$ $child" >"$at/keep.pid.new" && mv -f "$at/keep.pid.new" "$at/keep.pid"; }}
+note
 trap 'told=yes; [ -z "$child" ] || kill -TERM "$child"' TERM INT
 pause=1
 while [ -z "$told" ]; do
   begun=$(date +%s)
-  "$at/join" >"$at/join.log" 2>&1 </dev/null &
+  "$at/join" </dev/null &
   child=$!
+  note
   wait "$child"
   code=$?
   while kill -0 "$child" 2>/dev/null; do
@@ -36,7 +38,7 @@ while [ -z "$told" ]; do
   child=
   [ "$code" != 0 ] || break
   [ $(($(date +%s) - begun)) -lt 60 ] || pause=1
-  [ -n "$told" ] || sleep "$pause"
+  [ -n "$told" ] || {{ sleep "$pause" & child=$!; wait "$child"; child=; }}
   pause=$((pause * 2))
   [ "$pause" -lt 60 ] || pause=60
 done
@@ -46,7 +48,7 @@ _DIAL = """#!/bin/sh
 # Written by `muster deploy`, from the inventory: the way by which agent {name} comes, under a new name at each dial.
 cd / || exit 1
 way={folder}/$(od -An -N4 -tx4 /dev/urandom | tr -d ' ')
-exec {command} -R "$way":{sshd} -- {target}
+exec {command} -R "$way":{sshd} -- {target} >{at}/join.log 2>&1
 """
 _PROXY = "  ProxyCommand {program} -m muster.agent.links.way_in {folder}\n"
 _CONFIG = """Host *
@@ -64,9 +66,8 @@ def agent_command(program: str, *words: str) -> str:
 
 
 def join_script(program: str, where: str, name: str, at: str, options: Sequence[str]) -> str:
-    return _JOIN.format(
-        command=agent_command(program, "join", where, "--name", name, "--ssh-config", f"{at}/ssh_config", *options)
-    )
+    words = ("join", where, "--name", name, "--ssh-config", f"{at}/ssh_config", *options)
+    return _JOIN.format(command=agent_command(program, *words), at=shlex.quote(at))
 
 
 def keep_script(name: str, at: str) -> str:
@@ -79,15 +80,22 @@ def unit(name: str, at: str, memory: int | None) -> str:
     return user_units.text("muster deploy", f"Muster agent {name}", [f"{at}/join"], memory=limit)
 
 
-def cron_line(at: str) -> str:
-    return f"@reboot {shlex.quote(f'{at}/keep')} >/dev/null 2>&1"
+def cron_line(*command: str) -> str:
+    """What starts a command with its machine."""
+    return f"@reboot {in_crontab(shlex.join(command))} >/dev/null 2>&1"
 
 
-def dial_script(name: str, command: Sequence[str], folder: str, sshd: str, target: str) -> str:
+def in_crontab(command: str) -> str:
+    """There a % would be the end of the line."""
+    return command.replace("%", r"\%")
+
+
+def dial_script(name: str, at: str, command: Sequence[str], folder: str, sshd: str, target: str) -> str:
     """What the server runs for a machine that cannot reach it: sshd there makes a socket in `folder`, which leads to
     the server's own sshd for as long as this lasts."""
-    words = {"folder": shlex.quote(folder), "sshd": shlex.quote(sshd), "target": shlex.quote(target)}
-    return _DIAL.format(name=name, command=shlex.join(command), **words)
+    words = {"at": at, "folder": folder, "sshd": sshd, "target": target}
+    quoted = {key: shlex.quote(word) for key, word in words.items()}
+    return _DIAL.format(name=name, command=shlex.join(command), **quoted)
 
 
 def ssh_config(at: str, program: str | None = None) -> str:

@@ -36,12 +36,12 @@ class WantedMachine:
     wheel: str  # its name
     where: str  # what its agent joins
     known_hosts: str
-    launcher: str  # of the root, on the server
     has_wheelhouse: bool = False
     confine: Callable[[str, str], str] = lambda public, name: ""  # the line of authorized_keys
     without_ray: str = ""  # what is installed beside the wheel where Ray is not, a line each
     build: str = ""  # what its environment is called: another build of the same version gets another
     dial: str = ""  # a script that is kept at work in place of an agent: of this server, for a machine it dials into
+    dial_config: str = ""  # of its ssh
 
 
 class MachineFacts(msgspec.Struct, frozen=True):
@@ -56,6 +56,7 @@ class MachineFacts(msgspec.Struct, frozen=True):
     link: str = ""
     own: str = ""  # the muster that the named interpreter has
     pythons: tuple[tuple[str, str], ...] = ()  # version, path
+    bare: tuple[tuple[str, str], ...] = ()  # those that cannot make a venv
     key: str = ""
     files: dict[str, str] = {}
     manager: bool = False  # of systemd, for this user
@@ -66,26 +67,26 @@ class MachineFacts(msgspec.Struct, frozen=True):
     runs: tuple[str, ...] = ()  # unit, keep
     restart: bool = False  # what it runs with is no longer what it should
     doctor: str | None = None
-    last: str = ""  # what the agent said last on stderr, where nothing but our own script keeps it
+    last: str = ""  # what the agent said last on stderr
     kept: str = ""  # parts that could not be pushed, and where
     way: str = ""  # a socket that the server's ssh made there
     dials: Literal["", "right", "wrong"] = ""  # whether the server dials in, and as it should
     line: str | None = None  # in authorized_keys
+    locked_out: bool = False  # by `remove --now`
     agent: str = ""  # its state, as the coordinator sees it
-    agent_version: str = ""
 
 
-def facts_of(lines: Iterable[str], line: str | None = None, agent: str = "", agent_version: str = "") -> MachineFacts:
+def facts_of(lines: Iterable[str], line: str | None = None, agent: str = "") -> MachineFacts:
     """What a machine's scripts said, a later word over an earlier one."""
     said: dict[str, str] = {}
-    pythons: list[tuple[str, str]] = []
+    pythons: dict[str, list[tuple[str, str]]] = {"with": [], "without": []}
     runs: list[str] = []
     files: dict[str, list[str]] = {}
     for one in lines:
         key, _, value = one.partition(" ")
         if key == "python":
-            version, _, path = value.partition(" ")
-            pythons.append((version, path))
+            version, has_venv, path = [*value.split(" ", 2), "", ""][:3]
+            pythons.get(has_venv, []).append((version, path))
         elif key == "runs":
             runs.append(value)
         elif key == "file":
@@ -100,9 +101,9 @@ def facts_of(lines: Iterable[str], line: str | None = None, agent: str = "", age
     }
     flags = {key: key in said for key in ("manager", "enabled", "lingers", "crontab", "restart")}
     sizes = {key: int(said[key]) * 1024 if said.get(key, "").isdecimal() else 0 for key in ("room", "memory")}
-    more = {**sizes, "pythons": tuple(dict.fromkeys(pythons)), "files": texts, "runs": tuple(runs)}
-    known = {"doctor": said.get("doctor"), "line": line, "agent": agent, "agent_version": agent_version}
-    return msgspec.convert({**words, **flags, **more, **known}, MachineFacts)
+    found = {name: tuple(dict.fromkeys(pythons[has])) for name, has in (("pythons", "with"), ("bare", "without"))}
+    known = {"files": texts, "runs": tuple(runs), "doctor": said.get("doctor"), "line": line, "agent": agent}
+    return msgspec.convert({**words, **flags, **sizes, **found, **known}, MachineFacts)
 
 
 # --- what may come of a look ---
@@ -170,7 +171,10 @@ def python(wanted: WantedMachine, facts: MachineFacts) -> Look:
     found = usable(facts)
     if found:
         return _ok(f"{found[0]}, {found[1]}")
-    seen = ", ".join(f"{path} is {version}" for version, path in facts.pythons)
+    seen = ", ".join(
+        [f"{path} is {version}" for version, path in facts.pythons]
+        + [f"{path} is {version} and makes no venv (no ensurepip)" for version, path in facts.bare]
+    )
     looked = "on the PATH, in conda, pyenv, /opt and uv's own"
     if wanted.machine.wish.python != "auto":
         looked = f"as {wanted.machine.wish.python}"
@@ -188,14 +192,16 @@ def pool(wanted: WantedMachine, facts: MachineFacts) -> Look:
 def install(wanted: WantedMachine, facts: MachineFacts) -> Look:
     if facts.own == wanted.version:
         return _ok(f"{facts.own}, not ours to change")
-    if facts.stamp == wanted.stamp:
+    plain = f"{wanted.stamp} without ray"
+    needs = wanted.without_ray if workers(wanted, facts) else ""
+    if facts.stamp == wanted.stamp or (needs and facts.stamp == plain):
         return _ok(wanted.version)
-    found, said = usable(facts), f"install {wanted.version}"
+    found, said = usable(facts), f"install {wanted.version}" if facts.stamp != plain else "install Ray"
     if found is None:
         return Look("change", said)
-    given = {"name": wanted.machine.name, "version": wanted.build, "python": found[1], "stamp": wanted.stamp}
+    given = {"name": wanted.machine.name, "version": wanted.build, "stamp": plain if needs else wanted.stamp}
+    given["python"] = found[1] if facts.stamp != plain else ""  # agents may be running in what there is
     index = "none" if wanted.has_wheelhouse else ""
-    needs = wanted.without_ray if workers(wanted, facts) else ""
     text = bootstrap.script(bootstrap.INSTALL, **given, wheel=wanted.wheel, index=index, needs=needs)
     return Look("change", said, order=RunScript(text, INSTALL_SECONDS, brings=True))
 
@@ -222,7 +228,7 @@ def authorized(wanted: WantedMachine, facts: MachineFacts) -> Look:
     if public is None:
         return Look("change", "let its key in")
     line = wanted.confine(public, wanted.machine.name)
-    if facts.line == line:
+    if facts.line == line and not facts.locked_out:
         return _ok("as this agent, and nothing else")
     return Look("change", "let its key in", order=Authorize(line))
 
@@ -357,13 +363,13 @@ def kind_of(facts: MachineFacts) -> WheelFit | None:
 
 def files_of(wanted: WantedMachine, facts: MachineFacts) -> dict[str, str]:
     """The texts of an agent's files; `unit` where systemd is to start it."""
-    at, name = _at(wanted, facts), wanted.machine.name
+    at, name, reach = _at(wanted, facts), wanted.machine.name, wanted.machine.wish.reach
     program, options = _program(wanted, facts), wanted.machine.join
     if workers(wanted, facts) and wanted.machine.option("--pool") is None:
         options = (*options, "--pool", "processes")
     found = {
         "known_hosts": wanted.known_hosts,
-        "ssh_config": services.ssh_config(at, program if wanted.machine.wish.reach == "in" else None),
+        "ssh_config": wanted.dial_config or services.ssh_config(at, program if reach == "in" else None),
         "join": wanted.dial or services.join_script(program, wanted.where, name, at, options),
         "keep": services.keep_script(name, at),
     }
@@ -435,7 +441,7 @@ def _how(wanted: WantedMachine, facts: MachineFacts) -> str:
 def _cron(wanted: WantedMachine, facts: MachineFacts) -> str:
     """Its line in the crontab; "" where it has none."""
     needs = _how(wanted, facts) == "keep" and wanted.machine.wish.service != "none" and facts.crontab
-    return services.cron_line(_at(wanted, facts)) if needs else ""
+    return services.cron_line(f"{_at(wanted, facts)}/keep") if needs else ""
 
 
 def survives(wanted: WantedMachine, facts: MachineFacts) -> str:

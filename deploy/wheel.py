@@ -6,13 +6,11 @@ import base64
 import hashlib
 import os
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib.metadata import distribution
 from pathlib import Path
 
-from packaging import tags
 from packaging.requirements import Requirement
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from muster import VERSION
 from muster.jobs.common.errors import UsageError
@@ -74,22 +72,6 @@ def requirements(without: str) -> str:
     """What the wheel wants to be installed with, a line each, but for one package and for what is optional."""
     found = [Requirement(text) for text in distribution(DISTRIBUTION).requires or []]
     return "\n".join(str(one) for one in found if one.name != without and "extra" not in str(one.marker))
-
-
-def fitting(wheels: Sequence[Path], python: str, platforms: Sequence[str]) -> list[Path]:
-    """Those that pip would take for a Python such as 3.11 on these platforms."""
-    major, minor = map(int, python.split("."))
-    own = tags.cpython_tags((major, minor), platforms=platforms)
-    taken = {*own, *tags.compatible_tags((major, minor), f"cp{major}{minor}", platforms)}
-    return [file for file in wheels if taken & _tags(file)]
-
-
-def _tags(file: Path) -> frozenset[tags.Tag]:
-    """What the name of a wheel says it fits; nothing where it is no name of a wheel."""
-    try:
-        return parse_wheel_filename(file.name)[3]
-    except InvalidWheelFilename:
-        return frozenset()
 
 
 def _metadata() -> str:

@@ -107,6 +107,11 @@ class Root:
         return self.path / "people"
 
     @property
+    def locked_out(self) -> Path:
+        """A file of each agent's name that may not join, whatever way it has."""
+        return self.path / "locked-out"
+
+    @property
     def tried(self) -> Path:
         """What `coordinator try` measured."""
         return self.path / "tried"

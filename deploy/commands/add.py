@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from muster.coordinator.farm_root import paths as roots
 from muster.deploy import inventory
 from muster.deploy.commands import up
 from muster.deploy.commands.options import (
@@ -42,7 +43,7 @@ def command(asked: Asked, dry: bool, fingerprints: Path | None, wheelhouse: Path
         raise UsageError("add wants a name and how to reach it", "deploy add lab9 ssh=cy@10.0.0.19")
     name, *words = asked.names
     path = file_of(asked).resolve()
-    with alone(farm_of(asked, inventory.read(path))):
+    with alone(roots.existing(farm_of(asked, inventory.read(path)).path)):
         text = inventory.text_of(path)
         made = inventory.with_machine(text, path, name, dict(map(_field, words)))
         if not dry:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -43,6 +43,8 @@ _OPTIONS = (
         default=None,
         help="Read this in place of ~/.ssh/config.",
     ),
+)
+_OF_MANY = (
     click.option("-j", "at_once", type=click.IntRange(1, 256), default=AT_ONCE, help="Machines at a time; default 16."),
     json_option,
 )
@@ -71,22 +73,27 @@ class Asked:
     root: Path | None
     file: Path | None
     ssh_config: Path | None
-    at_once: int
-    as_json: bool
+    at_once: int = 1
+    as_json: bool = False
 
 
-def deploy_options(command: Callable[..., int]) -> Callable[..., int]:
+def machine_options(command: Callable[..., int], more: Sequence[Callable[..., Any]] = ()) -> Callable[..., int]:
     """What all commands are asked comes to this one as `Asked`, before options of its own."""
 
     @wraps(command)
     def gathered(**given: Any) -> int:
-        asked = Asked(**{field.name: given.pop(field.name) for field in fields(Asked)})
+        asked = Asked(**{field.name: given.pop(field.name) for field in fields(Asked) if field.name in given})
         return command(asked, **given)
 
     told: Callable[..., int] = gathered
-    for option in reversed(_OPTIONS):
+    for option in reversed([*_OPTIONS, *more]):
         told = option(told)
     return told
+
+
+def deploy_options(command: Callable[..., int]) -> Callable[..., int]:
+    """The same for a command of many machines, which tells what came of each."""
+    return machine_options(command, _OF_MANY)
 
 
 @dataclass(frozen=True)
@@ -104,36 +111,40 @@ def file_of(asked: Asked) -> Path:
     return asked.file or roots.existing(asked.root).path / INVENTORY
 
 
-def farm_of(asked: Asked, found: Inventory, makes: bool = False) -> Root:
+def farm_of(asked: Asked, found: Inventory) -> Root:
     """The farm that is meant: the command line, the inventory and where that lies may each say so, and not two things.
-    `makes`: it is made where there is none, if the inventory wants its coordinator kept at work."""
+    It need not exist."""
     said = found.server.farm
     lies_in = None if asked.file else roots.find(asked.root).path
     for other in (roots.find(asked.root).path if asked.root else None, lies_in):
         if said is not None and other is not None and said.resolve() != other.resolve():
             hint = "leave --root out, or correct `root:` below `server:`"
             raise UsageError(f"{found.path} is of the farm in {said}, and not of the one in {other}", hint)
-    root = roots.find(asked.root or said)
-    if makes and found.server.service != "none" and not root.path.exists():
-        return roots.prepare(root.path)
-    return roots.existing(root.path)
+    return roots.find(asked.root or said)
 
 
 @contextmanager
 def site(
-    asked: Asked, wheelhouse: Path | None = None, given: Inventory | None = None, makes: bool = False
+    asked: Asked,
+    wheelhouse: Path | None = None,
+    given: Inventory | None = None,
+    makes: Literal["", "trial", "farm"] = "",
 ) -> Iterator[DeploySite]:
-    """The inventory read, unless it is given, and nothing connected yet. `makes`: as of `farm_of`."""
+    """The inventory read, unless it is given, and nothing connected yet. `makes`: a farm where there is none, or one to
+    look at for as long as this lasts, if the inventory wants its coordinator kept at work."""
     found = given or inventory.read(file_of(asked))
-    farm = farm_of(asked, found, makes)
-    machines = found.named(asked.names)
-    with tempfile.TemporaryDirectory(prefix="muster-") as folder:  # 0700, and short: it has sockets
-        connections = Connections(Path(folder), farm.path / KNOWN_HOSTS, asked.ssh_config)
-        rollout = Rollout(farm, found, connections, wheelhouse)
+    farm, machines = farm_of(asked, found), found.named(asked.names)
+    # 0700, and short: it has sockets, of which threads may make one at any time
+    with tempfile.TemporaryDirectory(prefix="muster-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        if makes and found.server.service != "none" and not farm.path.exists():
+            farm = roots.prepare(farm.path if makes == "farm" else folder / "root")
+        connections = Connections(folder, farm.path / KNOWN_HOSTS, asked.ssh_config)
+        rollout = Rollout(roots.existing(farm.path), found, connections, wheelhouse, folder)
         try:
             yield DeploySite(found, machines, connections, rollout)
         finally:
-            rollout.close()
+            connections.close()
 
 
 def teller(as_json: bool) -> Callable[[str, StepResult], None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from muster.deploy import host_keys
 from muster.deploy.commands.options import Asked, check_option, deploy_options, finish, site, teller
 from muster.deploy.removal import Removal
 from muster.deploy.rollout import alone, on_all
@@ -31,5 +32,11 @@ def run(asked: Asked, removal: Removal) -> int:
     """The exit code of a removal."""
     tell = teller(asked.as_json)
     with site(asked) as found, alone(found.rollout.root):
+        found.rollout.authorized.check()
         outcomes = on_all(found.machines, lambda machine: removal.of(found.rollout, machine, tell), asked.at_once)
+        if not removal.dry:
+            done = {one.machine for one in outcomes if one.state != "failed"}
+            gone = [one for one in found.machines if one.name in done]
+            stay = [one for one in found.inventory.machines if one.name not in done]
+            host_keys.forget(found.connections.known_hosts, gone, stay)
     return finish(outcomes, asked.as_json)

@@ -60,8 +60,7 @@ def _look(rollout: Rollout, machine: Machine) -> MachineStatus:
     agent = rollout.agent(machine.name)
     link, version, kernels = (agent.state, agent.version, agent.fingerprint) if agent else ("never", "", "")
     try:
-        with rollout.connected(machine) as connection:
-            facts = rollout.look(connection)
+        facts = rollout.look(rollout.connect(machine))
     except MusterError as error:
         return MachineStatus(machine.name, False, version, link=link, error=error.message, fingerprint=kernels)
     wanted = rollout.wanted(machine)

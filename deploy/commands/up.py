@@ -25,7 +25,7 @@ from muster.deploy.inventory import Machine
 from muster.deploy.rollout import MachineOutcome, StepResult, alone, on_all
 from muster.deploy.server import SERVER, KeptCoordinator
 from muster.jobs.common.cli import example
-from muster.jobs.common.errors import AccessError, RefusedError
+from muster.jobs.common.errors import MusterError, RefusedError
 
 
 @click.command(epilog=example("deploy up", "deploy up lab3 gpu1 --check", "deploy up --inventory lab.yaml -j 4"))
@@ -33,25 +33,24 @@ from muster.jobs.common.errors import AccessError, RefusedError
 @check_option
 @fingerprints_option
 @wheelhouse_option
-def command(
-    asked: Asked,
-    dry: bool,
-    fingerprints: Path | None,
-    wheelhouse: Path | None,
-) -> int:
+def command(asked: Asked, dry: bool, fingerprints: Path | None, wheelhouse: Path | None) -> int:
     """Bring machines to what the inventory says, all at once: Muster is installed, a key is made there and
     confined here, and the agent is started and kept at work.
 
     What is right already is left alone: a second run changes nothing. A failure stops only its own machine.
     """
-    with site(asked, wheelhouse, makes=not dry) as found, alone(found.rollout.root):
+    with site(asked, wheelhouse, makes="trial" if dry else "farm") as found, alone(found.rollout.root):
         return bring(found, asked, dry, fingerprints)
 
 
 def bring(found: DeploySite, asked: Asked, dry: bool, fingerprints: Path | None) -> int:
     """The exit code, once all is done and told."""
+    found.rollout.authorized.check()  # before anything is made on any machine
     kept = _keep_coordinator(found, asked, dry)
-    ask_daemon.connect(found.rollout.root).close()  # before any machine is blamed for it
+    if not (dry and kept):
+        ask_daemon.connect(found.rollout.root).close()  # before any machine is blamed for it
+    elif not ask_daemon.answers(found.rollout.root):
+        found.rollout.is_served = False
     return finish([*kept, *_bring(found, asked, dry, fingerprints)], asked.as_json)
 
 
@@ -72,44 +71,35 @@ def _keep_coordinator(found: DeploySite, asked: Asked, dry: bool) -> list[Machin
 
 
 def _bring(found: DeploySite, asked: Asked, dry: bool, fingerprints: Path | None) -> list[MachineOutcome]:
-    tell, at_once = teller(asked.as_json), asked.at_once
+    """A machine whose host key is not known yet, or that of a host on its way, is tried again once somebody vouched for
+    that key."""
+    tell, known = teller(asked.as_json), found.connections
+    outcomes: dict[str, MachineOutcome] = {}
+    vouched: list[ShownKeys] = []
+    left = found.machines
 
-    def attempt(machine: Machine) -> MachineOutcome | Machine:
+    def attempt(machine: Machine) -> MachineOutcome | ShownKeys:
         try:
             return found.rollout.bring(machine, dry, tell)
         except UnknownHostError:
-            return machine
+            shown = host_keys.shown_by(known, machine)
+            return shown if isinstance(shown, ShownKeys) else fail(machine, shown)
 
-    outcomes = on_all(found.machines, attempt, at_once)
-    strangers = [one for one in outcomes if isinstance(one, Machine)]
-    failed = {one.name: why for one, why in _introduce(found, strangers, at_once, fingerprints)}
-
-    def again(machine: Machine) -> MachineOutcome:
-        if machine.name not in failed:
-            return found.rollout.bring(machine, dry, tell, vouched=True)
-        done = StepResult("login", "failed", failed[machine.name].message, failed[machine.name].hint)
+    def fail(machine: Machine, why: MusterError) -> MachineOutcome:
+        done = StepResult("login", "failed", why.message, why.hint)
         tell(machine.name, done)
-        return MachineOutcome(machine.name, "failed", [done], failed[machine.name].exit_code)
+        return MachineOutcome(machine.name, "failed", [done], why.exit_code)
 
-    second = iter(on_all(strangers, again, at_once))
-    return [next(second) if isinstance(one, Machine) else one for one in outcomes]
-
-
-def _introduce(
-    found: DeploySite, strangers: list[Machine], at_once: int, file: Path | None
-) -> list[tuple[Machine, AccessError]]:
-    """Let the machines that somebody vouches for be known; those that stay unknown, and why."""
-    if not strangers:
-        return []
-    answers = on_all(strangers, lambda machine: host_keys.shown_by(found.connections, machine), at_once)
-    shown = [one for one in answers if isinstance(one, ShownKeys)]
-    good = host_keys.vouched(shown, file, lambda question: click.confirm(question, err=True))
-    host_keys.keep(found.connections.known_hosts, good)
-    named = {one.machine.name for one in good}
-    left: list[tuple[Machine, AccessError]] = []
-    for machine, answer in zip(strangers, answers, strict=True):
-        if machine.name not in named:
-            marks = ", ".join(answer.fingerprints) if isinstance(answer, ShownKeys) else answer.message
-            hint = f"compare it with `ssh-keygen -lf` there, then `ssh {machine.ssh}` once, or --fingerprints FILE"
-            left.append((machine, AccessError(f"its host key is not known here: {marks}", hint)))
-    return left
+    while left:
+        answers = on_all(left, attempt, asked.at_once)
+        strangers = [one for one in answers if isinstance(one, ShownKeys) and one not in vouched]
+        good = host_keys.vouched(strangers, fingerprints, lambda question: click.confirm(question, err=True))
+        host_keys.keep(known.known_now if dry else known.known_hosts, good)
+        vouched += good
+        for machine, answer in zip(left, answers, strict=True):
+            if isinstance(answer, MachineOutcome):
+                outcomes[machine.name] = answer
+            elif answer not in good:
+                outcomes[machine.name] = fail(machine, answer.refusal())
+        left = [one.machine for one in good]
+    return [outcomes[machine.name] for machine in found.machines]

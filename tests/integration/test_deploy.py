@@ -19,10 +19,14 @@ from muster import VERSION
 from muster.deploy.rollout import alone
 from muster.jobs.common.processes import ProcessId, identify
 from tests.support import site as sites
+from tests.support import versions, wheelhouse
 from tests.support.farm import arrays, until
+from tests.support.processes import is_running
 from tests.support.site import Site
+from tests.support.sshd import Sshd
 
 NAMES = ("lab3", "gpu1", "dmz")
+NAPS = "import time\ndef f(rows):\n    time.sleep(0.2)\n    return rows * 2\n"
 SEARCH = """
 import time
 def train(config, state, budget):
@@ -170,7 +174,7 @@ def test_after_a_restart_cron_brings_it_back_and_one_alone(ready: Site) -> None:
     assert event == "@reboot"
     before = agents(ready)["gpu1"]
     assert subprocess.run(["sh", "-c", command], check=False, timeout=30).returncode == 0  # one is there already
-    keeper = int((target.agent_folder / "keep.pid").read_text())
+    keeper = int((target.agent_folder / "keep.pid").read_text().split()[0])
     for pid in (keeper, before.pid):
         os.kill(pid, signal.SIGKILL)
     until(lambda: "gpu1" not in agents(ready), "the machine to be without an agent")
@@ -179,9 +183,18 @@ def test_after_a_restart_cron_brings_it_back_and_one_alone(ready: Site) -> None:
     until(lambda: ready.farm.is_live("gpu1"), "it to be joined")
 
 
-def test_logs_are_the_agents(ready: Site) -> None:
+def test_logs_are_the_agents_and_may_be_followed(ready: Site, tmp_path: Path) -> None:
     done = ready.deploy("logs", "lab3", "-n", "500")
     assert done.returncode == 0 and "as lab3" in done.stdout, done.stderr
+    [log] = ready.targets["lab3"].home.rglob("agent.log")
+    with (tmp_path / "said").open("wb") as out:
+        follows = ready.farm.run(ready.command("logs", "lab3", "-f", "-n", "1"), "logs.out", stdout=out)
+        until((tmp_path / "said").read_text, "the last line")
+        with log.open("a") as file:
+            file.write("and what comes\n")
+        until(lambda: (tmp_path / "said").read_text().endswith("and what comes\n"), "another")
+        follows.send_signal(signal.SIGINT)
+        assert follows.wait(60.0) == 130
 
 
 def test_two_at_once_are_one_too_many(site: Site) -> None:
@@ -266,19 +279,77 @@ def test_one_is_removed_while_a_job_runs_and_nothing_is_computed_twice(ready: Si
     assert "dmz" not in agents(ready)
 
 
+def test_ctrl_c_ends_a_removal_that_waits_for_a_shard_and_the_next_one_goes_on(ready: Site, tmp_path: Path) -> None:
+    job = ready.farm.submit(
+        arrays(layers=1, rows=6), shard_rows=1, work=NAPS.replace("0.2", "600"), kind="map", code="work.py:f"
+    )
+    until(lambda: ready.farm.status(job).totals.running >= len(NAMES), "all to compute")
+    with (tmp_path / "said").open("wb") as out:
+        first = ready.farm.run(ready.command("remove", "gpu1"), "remove.out", stdout=out, stderr=out)
+        until(lambda: ready.farm.agent_status("gpu1").state == "draining", "it to be drained")
+        first.send_signal(signal.SIGINT)
+        assert first.wait(60.0) == 130
+    assert agents(ready).keys() == set(NAMES)
+    assert ready.farm.coordinator("cancel", job).returncode == 0
+    assert states(ready.told("remove", "gpu1")) == {"gpu1": "changed"} and ready.targets["gpu1"].left() == []
+
+
 def test_now_takes_the_key_away_first(ready: Site) -> None:
     told = ready.told("remove", "gpu1", "--now")
     assert [step["name"] for step in told["gpu1"]["steps"]] == ["key", "files"]
     assert ready.targets["gpu1"].left() == []
 
 
+def test_what_was_not_pushed_is_kept_until_it_is_pushed_or_given_up(tmp_path: Path) -> None:
+    with sites.running(tmp_path, "lab3", "gpu1") as site:
+        lab3, gpu1 = site.targets.values()
+        assert site.deploy("up").returncode == 0
+        job = site.farm.submit(arrays(layers=1, rows=50), shard_rows=1, work=NAPS, kind="map", code="work.py:f")
+        until(lambda: site.farm.status(job).totals.committed, "the first results")
+        site.server.stop()
+        until(lambda: all(list(one.home.rglob("done/**/*.part")) for one in (lab3, gpu1)), "results on both machines")
+        told = site.told("remove", "lab3", "gpu1", "--now")
+        assert states(told) == {"lab3": "failed", "gpu1": "failed"}
+        assert all("were not pushed" in one["steps"][-1]["said"] for one in told.values())
+        assert agents(site) == {} and lab3.agent_folder.exists() and not (lab3.home / ".crontab").exists()
+
+        site.server.start()
+        site.write()
+        assert states(site.told("remove", "lab3")) == {"lab3": "failed"}
+        assert states(site.told("remove", "lab3", "--force")) == {"lab3": "changed"} and lab3.left() == []
+        had = {path.name for path in gpu1.home.rglob("done/**/*.part")}
+        assert states(site.told("up", "gpu1")) == {"gpu1": "changed"} and had
+        site.farm.wait(job, seconds=90.0)
+        site.farm.check_result(job)
+        until(lambda: not list(gpu1.home.rglob("done/**/*.part")), "what was kept to be pushed")
+
+
+def test_now_locks_a_machine_out_that_cannot_be_reached(ready: Site) -> None:
+    """Its agent has a connection, which outlives the key that opened it."""
+    target = ready.targets["gpu1"]
+    target.sshd.stop()
+    told = ready.told("remove", "gpu1", "--now")
+    assert states(told) == {"gpu1": "failed"} and not ready.farm.is_live("gpu1")
+    log = ready.farm.root.log
+    until(lambda: "gpu1 said hello and is locked out: refused" in log.read_text(), "it to have tried that")
+    assert not ready.farm.is_live("gpu1") and " gpu1" not in ready.authorized.read_text()
+    target.sshd.start()
+    ready.know(*NAMES)
+    ready.write()
+    assert states(ready.told("up", "gpu1")) == {"gpu1": "changed"} and ready.farm.is_live("gpu1")
+
+
 def test_down_leaves_homes_as_they_were(ready: Site) -> None:
+    (ready.farm.root.path / "deploy-known_hosts").write_text("host ssh-ed25519 AAAA dmz\n")
     (ready.targets["lab3"].home / "thesis.tex").write_text("mine")
     assert states(ready.told("down", "--check")) == all_of("would change")
     assert ready.farm.is_live("lab3")
     assert ready.deploy("down").returncode == 0
     assert [ready.targets[name].left() for name in NAMES] == [["thesis.tex"], [], []]
     assert "muster" not in ready.authorized.read_text()
+    assert (ready.farm.root.path / "deploy-known_hosts").read_text() == ""
+    none = ready.deploy("logs", "lab3")
+    assert none.returncode == 6 and "lab3 has no agent of this farm" in none.stderr
     assert agents(ready) == {} and ready.farm.processes("keep") == []
 
 
@@ -327,6 +398,14 @@ def test_systemd_keeps_an_agent_where_there_is_a_user_manager(tmp_path: Path) ->
         assert states(site.told("up")) == {"lab3": "changed"}
         assert (target.programs / "pid-muster-lab3.service").read_text() != first
 
+        site.authorized.write_text("")
+        again = [str(target.programs / "systemctl"), "--user", "restart", "muster-lab3.service"]
+        assert site.farm.run(["env", f"HOME={target.home}", *again], "again.out").wait(60.0) == 0
+        until(lambda: " does not let " in site.told("status")["lab3"]["error"], "its error")
+        ended = int((target.programs / "pid-muster-lab3.service").read_text())
+        until(lambda: not is_running(ended), "its end, after which a stand-in starts nothing again")
+        assert states(site.told("up")) == {"lab3": "changed"}
+
         table = target.home / ".crontab"
         for service, has in (("cron", [False, True]), ("none", [False, False]), ("user", [True, False])):
             site.fields["lab3"]["service"] = service
@@ -342,7 +421,8 @@ def test_systemd_keeps_an_agent_where_there_is_a_user_manager(tmp_path: Path) ->
 
 def test_the_coordinator_is_kept_as_the_inventory_says(tmp_path: Path) -> None:
     """With stand-ins for cron and for systemd, as on the machines."""
-    with sites.running(tmp_path) as site:
+    with sites.running(tmp_path, "lab3") as site:
+        site.fields = {}
         farm, home, programs = site.farm, site.farm.folder / "home", tmp_path / "bin"
         unit, table = home / ".config/systemd/user", home / ".crontab"
         for folder in (home, programs):
@@ -352,6 +432,15 @@ def test_the_coordinator_is_kept_as_the_inventory_says(tmp_path: Path) -> None:
         site.server_fields = {"service": "cron", "root": str(farm.root.path)}
         site.write()
         assert states(site.told("up", "--check")) == {"(server)": "would change"} and not table.exists()
+        site.fields = {"lab3": {}}
+        site.server_fields["root"] = str(tmp_path / "new")
+        site.write()
+        command = [word for word in site.command("up", "--check") if word not in ("--root", str(farm.root.path))]
+        new = subprocess.run(command, env=farm.environment(), capture_output=True, text=True, check=False)
+        assert new.returncode == 0 and not (tmp_path / "new").exists(), new.stderr
+        assert [line.split()[:2] for line in new.stdout.splitlines()[1:]] == [["(server)", "would"], ["lab3", "would"]]
+        site.fields, site.server_fields["root"] = {}, str(farm.root.path)
+        site.write()
         table.write_text("0 3 * * * mine\n")
         assert states(site.told("up")) == {"(server)": "changed"}
         own, line = table.read_text().splitlines()
@@ -359,6 +448,11 @@ def test_the_coordinator_is_kept_as_the_inventory_says(tmp_path: Path) -> None:
         assert states(site.told("up")) == {"(server)": "ok"}
 
         assert farm.stop() == 0
+        site.fields = {"lab3": {}}
+        site.write()
+        assert states(site.told("up", "--check")) == {"(server)": "would change", "lab3": "would change"}
+        site.fields = {}
+        site.write()
         assert site.deploy("status").returncode == 5
         done = subprocess.run(["sh", "-c", line.removeprefix("@reboot ")], env=farm.environment(), check=False)
         assert done.returncode == 0  # as cron does when the server starts
@@ -382,12 +476,18 @@ def test_the_coordinator_is_kept_as_the_inventory_says(tmp_path: Path) -> None:
         assert farm.coordinator("stop").returncode == 0
 
 
-def test_wheels_that_cannot_be_fetched_are_named_by_their_machines(tmp_path: Path) -> None:
+def test_wheels_are_fetched_for_the_machines_and_those_that_cannot_be_are_named(tmp_path: Path) -> None:
     with sites.running(tmp_path, "lab3", "gone") as site:
         site.targets["gone"].sshd.stop()
-        site.farm.env["PIP_NO_INDEX"] = "1"
-        done = site.deploy("wheels", "--to", str(tmp_path / "wheels"))
         python = "{}.{}".format(*sys.version_info)
+        wheelhouse.small_index(tmp_path / "index", uvicorn=["h11"], h11=[])
+        site.farm.env |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path / "index")}
+        done = site.deploy("wheels", "lab3", "--to", str(tmp_path / "wheels"))
+        assert done.returncode == 0 and f"for Python {python} on {os.uname().machine}" in done.stdout, done.stderr
+        assert sorted(os.listdir(tmp_path / "wheels")) == sorted(os.listdir(tmp_path / "index"))
+
+        site.farm.env["PIP_FIND_LINKS"] = str(tmp_path / "none")
+        done = site.deploy("wheels", "--to", str(tmp_path / "wheels-2"))
         assert done.returncode == 9 and f"pip cannot fetch for Python {python} on {os.uname().machine}" in done.stderr
         assert "nothing listens" in done.stderr
         nowhere = site.deploy("up", "--wheelhouse", str(tmp_path / "none"))
@@ -450,34 +550,58 @@ def test_an_upgrade_switches_no_machine_before_all_have_it(tmp_path: Path) -> No
         site.farm.wait(job, seconds=90.0)
         site.farm.check_result(job)
 
+        newer = versions.of_this_tree(tmp_path / "newer", "0.1.9")
+        beside = newer.run("-c", "from muster.deploy import wheel; print(wheel.stamp(), wheel.build(wheel.stamp()))")
+        for target in (lab3, gpu1):
+            target.has_venv(beside.split()[1], newer.python, beside.split()[0])
+        assert states(site.told("remove", "gpu1")) == {"gpu1": "changed"}
+        job = site.farm.submit(arrays(layers=3, rows=96, seed=2), shard_rows=2)
+        for version, python, name in ((newer.version, newer.python, beside.split()[1]), (VERSION, None, build)):
+            site.python = python  # forth, and back by the same link
+            assert states(site.told("upgrade")) == {"lab3": "changed", "gpu1": "absent"}
+            assert (lab3.base / "current").readlink() == Path(name) and gpu1.left() == []
+            assert [one.version for one in site.farm.agents_now()] == [version]
+        site.farm.wait(job, seconds=90.0)
+        site.farm.check_result(job)
+
 
 def test_a_jump_host_is_passed_and_ctrl_c_leaves_what_the_next_up_goes_on_from(tmp_path: Path) -> None:
     with sites.running(tmp_path, "gate", "dmz") as site:
         gate = site.targets["gate"].sshd
         del site.fields["gate"]  # a way to another machine, and none of the farm's
-        site.fields["dmz"]["jump"] = f"{gate.user}@127.0.0.1:{gate.port}"
+        jump = site.fields["dmz"]["jump"] = f"{gate.user}@127.0.0.1:{gate.port}"
         site.write()
+        site.known_hosts.write_text("")
+        first = site.told("up")["dmz"]["steps"][-1]["said"]
+        assert first.startswith(f"the host key of {jump}, on the way to it, is not known here: ed25519 SHA256:")
+        marks, ours = tmp_path / "marks", site.farm.root.path / "deploy-known_hosts"
+        marks.write_text(fingerprint(gate))
+        assert "its host key is not known" in site.told("up", "--fingerprints", str(marks))["dmz"]["steps"][-1]["said"]
+        ours.unlink()
+        marks.write_text(fingerprint(gate) + fingerprint(site.targets["dmz"].sshd))
+        assert states(site.told("up", "--check", "--fingerprints", str(marks))) == {"dmz": "would change"}
+        assert not ours.exists()
         with (tmp_path / "said").open("wb") as out:
-            first = subprocess.Popen(
-                site.command("up"), env=site.farm.environment(), stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-                start_new_session=True,
-            )  # fmt: skip
+            up = site.command("up", "--fingerprints", str(marks))
+            running = site.farm.run(up, "up.out", stdout=out, stderr=out)
             until(lambda: "dmz: key: changed" in (tmp_path / "said").read_text(), "the first steps")
-            os.killpg(first.pid, signal.SIGINT)  # as a terminal sends it, to its ssh too
-            assert first.wait(30.0) == 130
+            os.killpg(running.pid, signal.SIGINT)  # as a terminal sends it, to its ssh too
+            assert running.wait(30.0) == 130
         done = site.deploy("up")
         assert done.returncode == 0, done.stderr
         assert "key: changed" not in done.stderr and site.farm.is_live("dmz")
         assert f"Accepted publickey for {gate.user}" in gate.log()
+        assert [line.split()[3:] for line in ours.read_text().splitlines()] == [[], ["dmz"]]
         assert states(site.told("down")) == {"dmz": "changed"}
         assert site.targets["dmz"].left() == [] and site.targets["gate"].left() == []
+        assert [line.split()[3:] for line in ours.read_text().splitlines()] == [[]]
 
 
 def test_a_machine_that_cannot_reach_the_server_comes_by_the_way_that_is_dialled() -> None:
     with tempfile.TemporaryDirectory(prefix="mst-", dir="/tmp") as short, sites.running(Path(short), "dmz") as site:
         port = site.server.port
         site.server_fields = {"address": f"ssh://{site.server.user}@server.invalid:{port}", "sshd": f"127.0.0.1:{port}"}
-        site.fields["dmz"]["reach"] = "in"
+        site.fields["dmz"] |= {"reach": "in", "spool": f"{short}/another disk/spool"}
         site.write()
         done = site.deploy("up")
         assert done.returncode == 0, done.stderr
@@ -509,6 +633,12 @@ def test_a_machine_that_cannot_reach_the_server_comes_by_the_way_that_is_dialled
         assert target.left() == []
 
 
+def fingerprint(daemon: Sshd) -> str:
+    """A line as whoever administers it would give it."""
+    command = ["ssh-keygen", "-lf", f"{daemon.host_key}.pub"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 def unmount(folder: Path) -> None:
     subprocess.run(["umount", folder], check=True)
 
@@ -523,6 +653,11 @@ def test_homes_that_take_nothing_and_a_farm_that_is_not_served(tmp_path: Path) -
             home = site.targets[name].home
             subprocess.run(["mount", "-t", "tmpfs", "-o", *more, "none", home], check=True)
             mounted.callback(unmount, home)
+        os.chown(site.authorized, 65534, 65534)
+        for command in ("up", "upgrade", "down"):
+            done = site.deploy(command)
+            assert done.returncode == 7 and "belongs to another user" in done.stderr and not done.stdout
+        os.chown(site.authorized, 0, 0)
         told = site.told("up")
         said = {name: one["steps"][-1]["said"] for name, one in told.items()}
         assert "No space left on device" in said["full"] and "Read-only file system" in said["fixed"]

@@ -75,7 +75,6 @@ def test_without_a_user_manager_the_line_for_cron_is_said(farm: FarmHarness) -> 
     assert not units(farm).exists()
 
 
-@pytest.mark.ray
 def test_an_agent_is_kept_as_it_last_joined(farm: FarmHarness) -> None:
     none = farm.agent_command("service", "install")
     assert none.returncode == 6 and "no join of an agent is remembered" in none.stderr

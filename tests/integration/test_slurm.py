@@ -68,7 +68,6 @@ def test_without_a_server_it_says_how_it_is_used(tmp_path: Path) -> None:
     assert done.returncode != 0 and "sbatch --array=1-10 slurm.sh me@server" in done.stderr
 
 
-@pytest.mark.ray
 def test_two_of_an_array_work_and_one_is_told_to_end(farm: FarmHarness) -> None:
     farm.start()
     first, second = (sbatch(farm, job, str(farm.root.path)) for job in (41, 42))

@@ -10,6 +10,7 @@ Linux. All traffic stays within. Whatever was made is removed by name, also what
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
 import os
 import shutil
@@ -30,6 +31,7 @@ ROUTER_SETTINGS = {
     "net/ipv4/ip_forward": "1",
     "net/ipv4/conf/all/rp_filter": "1",  # drops what comes from an address that leads nowhere: a cut is both ways
 }
+CLONE_NEWNET = 0x40000000
 _numbers = itertools.count()
 
 
@@ -65,6 +67,16 @@ class Machine:
     def enter(self) -> list[str]:
         """What to put before a command for it to run there; it keeps its pid."""
         return [IP, "netns", "exec", self.namespace]
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """This thread is there meanwhile, and what it starts stays there."""
+        with Path("/proc/thread-self/ns/net").open() as ours, Path("/run/netns", self.namespace).open() as there:
+            _set_namespace(there.fileno())
+            try:
+                yield
+            finally:
+                _set_namespace(ours.fileno())
 
     def listeners(self) -> list[str]:
         """Lines of `ss` on what listens there, on any address, over TCP."""
@@ -136,6 +148,13 @@ def _sweep() -> None:
         pid = name.removeprefix(PREFIX).partition("-")[0]
         if name.startswith(PREFIX) and pid.isdecimal() and not Path(f"/proc/{pid}").exists():
             _remove(name)
+
+
+def _set_namespace(fd: int) -> None:
+    """As os.setns does from Python 3.12 on."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(fd, CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "setns")
 
 
 def _add_namespace(name: str) -> None:

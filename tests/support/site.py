@@ -32,25 +32,37 @@ esac
 SYSTEMCTL = r"""#!/bin/sh
 [ "$1" = --user ] && shift
 verb=$1; shift
-now=
-while :; do case ${1:-} in --now) now=yes; shift ;; --quiet) shift ;; *) break ;; esac; done
+now= later= signal=TERM
+while :; do
+  case ${1:-} in
+  --now) now=yes ;; --no-block) later=yes ;; --signal=*) signal=${1#*=} ;; --quiet | --kill-who=main) ;;
+  *) break ;;
+  esac
+  shift
+done
 at=$(dirname "$0")
 unit=$HOME/.config/systemd/user/$1
 set_of() { sed -n "s/^$1=//p" "$unit"; }
-alive() { [ -r "$at/pid-$1" ] && kill -0 "$(cat "$at/pid-$1")" 2>/dev/null; }
+alive() {
+  [ -r "$at/pid-$1" ] && read -r pid <"$at/pid-$1" && kill -0 "$pid" 2>/dev/null || return 1
+  ! grep -qs '^State:.Z' "/proc/$pid/status"  # nobody may have waited for it
+}
 start() {
   alive "$1" && return
   folder=$(set_of WorkingDirectory)
   cd "${folder:-/}" && eval "exec nohup $(set_of ExecStart)" >/dev/null 2>&1 &
   echo $! >"$at/pid-$1"
 }
-stop() { if alive "$1"; then kill -TERM "$(cat "$at/pid-$1")"; while alive "$1"; do sleep 0.1; done; fi; }
+stop() {
+  if alive "$1"; then kill -TERM "$(cat "$at/pid-$1")"; while [ -z "$later" ] && alive "$1"; do sleep 0.1; done; fi
+}
 case $verb in
 show-environment | daemon-reload) ;;
 start) start "$1" ;;
 stop) stop "$1" ;;
 restart) stop "$1"; start "$1" ;;
-is-active) alive "$1" ;;
+kill) alive "$1" && kill "-$signal" "$(cat "$at/pid-$1")" ;;
+is-active) alive "$1" && echo active || { echo inactive; exit 3; } ;;
 enable) : >"$at/enabled-$1" ;;
 disable) rm -f "$at/enabled-$1"; [ -z "$now" ] || stop "$1" ;;
 is-enabled) [ -e "$at/enabled-$1" ] ;;
@@ -146,6 +158,7 @@ class Site:
         self.fields: dict[str, dict[str, Any]] = {name: {} for name in names}
         self.server_fields: dict[str, Any] = {}
         self.known_hosts = folder / "known_hosts"
+        self.python: Path | None = None  # of the version whose `deploy` is typed; None: of this one
 
     def start(self) -> None:
         self.farm.start()
@@ -188,7 +201,8 @@ class Site:
             f"UserKnownHostsFile {self.known_hosts}\nGlobalKnownHostsFile /dev/null\n"
         )
         options = ["--root", str(self.farm.root.path), "--inventory", str(self.inventory), "--ssh-config", str(config)]
-        return launch.python("muster.deploy.cli", name, *options, *args)
+        entry = launch.python("muster.deploy.cli") if self.python is None else [str(self.python), "-m", "muster.deploy"]
+        return [*entry, name, *options, *args]
 
     def deploy(self, name: str, *args: str) -> subprocess.CompletedProcess[str]:
         """A command of `deploy`, run to its end."""

@@ -1,36 +1,56 @@
-"""Wheels for machines of tests that have no index of packages: what this version depends on, for several Pythons."""
+"""Wheels for machines of tests that have no index of packages; and small ones, of which a test makes an index."""
 
 from __future__ import annotations
 
 import platform
-import subprocess
-import sys
-import tempfile
+import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from muster.deploy import wheel
+from packaging.requirements import Requirement
 
-DOWNLOAD_SECONDS = 1800.0
-NEWEST_GLIBC, OLDEST_GLIBC = 36, 17
+from muster.deploy import steps, wheel, wheelhouse
+from muster.deploy.steps import MachineFacts
+
+GLIBC = "2.36"
 
 
-def fill(folder: Path, pythons: list[str], *more: str) -> Path:
-    """`folder` with them, and with what `more` asks for; a folder that was filled with the same is left alone."""
-    folder.mkdir(parents=True, exist_ok=True)
-    done = folder / f"{'-'.join([*pythons, *more])}.filled"
+def fill(folder: Path, pythons: Sequence[str], *more: str) -> None:
+    """`folder` with what `deploy wheels` fetches for machines such as this one, and with what `more` asks for; one that
+    was filled with the same is left alone."""
+    done = folder / f"{'-'.join([*pythons, *more])}.fetched"
     wanted = wheel.requirements(without="")
     if done.exists() and done.read_text() == wanted:
-        return folder
-    machine = platform.machine()
-    tags = [f"manylinux_2_{minor}_{machine}" for minor in range(NEWEST_GLIBC, OLDEST_GLIBC - 1, -1)]
-    tags += [f"manylinux2014_{machine}", *([f"manylinux1_{machine}"] if machine == "x86_64" else [])]
-    fits = [word for tag in tags for word in ("--platform", tag)]
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:"]
-    with tempfile.TemporaryDirectory(prefix="muster-wheel-") as made:
-        for python in pythons:
-            for one in (str(wheel.make(Path(made))), *more):
-                which = ["--implementation", "cp", "--python-version", python, *fits, "--find-links", str(folder)]
-                command = [*pip, *which, "--dest", str(folder), one]
-                subprocess.run(command, check=True, timeout=DOWNLOAD_SECONDS)
+        return
+    for python in pythons:
+        here = MachineFacts(platform=f"Linux {platform.machine()} glibc {GLIBC}", pythons=((python, ""),))
+        fit = steps.kind_of(here)
+        assert fit is not None
+        wheelhouse.fetch(folder, fit, *more)
     done.write_text(wanted)
-    return folder
+
+
+def small(folder: Path, name: str, *requires: str) -> Path:
+    """A wheel with nothing in it but what it requires."""
+    info = f"{name.replace('-', '_')}-999.dist-info"
+    lines = "".join(f"Requires-Dist: {one}\n" for one in requires)
+    files = {
+        "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 999\n{lines}",
+        "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    file = folder / f"{name.replace('-', '_')}-999-py3-none-any.whl"
+    with zipfile.ZipFile(file, "w") as archive:
+        for part, text in files.items():
+            archive.writestr(f"{info}/{part}", text)
+        archive.writestr(f"{info}/RECORD", "".join(f"{info}/{part},,\n" for part in (*files, "RECORD")))
+    return file
+
+
+def small_index(folder: Path, **requires: Sequence[str]) -> None:
+    """One for each package that Muster wants; `requires`: of some, and others that these want."""
+    folder.mkdir()
+    for line in wheel.requirements(without="").splitlines():
+        name = Requirement(line).name
+        small(folder, name, *requires.pop(name, ()))
+    for name, lines in requires.items():
+        small(folder, name, *lines)

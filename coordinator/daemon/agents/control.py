@@ -60,6 +60,10 @@ class ControlChannel(Channel):
         if self._pinned and hello.name != self._pinned:
             log.warning("a key pinned to %s said hello as %s: refused", self._pinned, hello.name)
             return self.other_name()
+        if (engine.root.locked_out / hello.name).exists():
+            log.warning("%s said hello and is locked out: refused", hello.name)
+            hint = "whoever runs the farm lets it in again with `deploy up`"
+            return Rejected("not-allowed", f"{hello.name} is locked out of this farm", hint)
         if self._name not in ("", hello.name):
             return Rejected("not-allowed", f"this channel is {self._name}'s", "open another one for another name")
         self._name = hello.name
@@ -266,7 +270,7 @@ def store_agent(engine: Engine, action: c.StoreAgent) -> None:
         held = counted(sum(map(len, agent.left.values())), "shard")
         how = _how_it_went(engine, agent)
         log.info("%s %s; %s that it held wait again", action.agent, how, held)
-        engine.figures.machine_event("left" if agent.state == "left" else "gone", action.agent, how)
+        engine.figures.parted(engine, "left" if agent.state == "left" else "gone", action.agent, how)
     engine.keep_agent(action.agent, action.live)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,5 +74,26 @@ def test_what_is_kept_is_its_users_alone(tmp_path: Path) -> None:
     assert not file.exists()
     for one in SHOWN:
         host_keys.keep(file, [one])
-    assert file.read_text() == "lab3 ssh-ed25519 AAAA\ngpu1 ssh-ed25519 AAAA\n"
+    assert file.read_text() == "lab3 ssh-ed25519 AAAA lab3\ngpu1 ssh-ed25519 AAAA gpu1\n"
     assert file.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_jump_host_of_many_is_shown_and_kept_once(tmp_path: Path) -> None:
+    person, file = Person(True), tmp_path / "known"
+    behind = [replace(one, hop="hop@gate", lines=("gate ssh-ed25519 AAAA",), fingerprints=("mark",)) for one in SHOWN]
+    host_keys.keep(file, host_keys.vouched(behind, None, person))
+    assert person.asked[0].count("hop@gate  mark") == 1 and file.read_text() == "gate ssh-ed25519 AAAA\n"
+    assert "hop@gate, on the way to it, is not known here: mark" in behind[0].refusal().message
+
+
+def test_a_machine_that_is_removed_is_forgotten_unless_another_is_on_that_host(tmp_path: Path) -> None:
+    file = tmp_path / "known"
+    file.write_text("gate ssh-ed25519 AAAA\nhost ssh-ed25519 AAAA one\nother ssh-ed25519 AAAA two\n")
+    one, two, near = Machine("one", "a@host"), Machine("two", "a@other"), Machine("near", "b@HOST")
+    host_keys.forget(file, [one, two], [near])
+    assert file.read_text() == "gate ssh-ed25519 AAAA\nhost ssh-ed25519 AAAA one\n"
+    host_keys.forget(file, [one], [])
+    assert file.read_text() == "gate ssh-ed25519 AAAA\n" and file.stat().st_mode & 0o777 == 0o600
+    host_keys.forget(tmp_path / "none", [one], [])
+    assert not (tmp_path / "none").exists()

@@ -50,6 +50,21 @@ def test_a_machine_has_defaults_then_its_groups_then_its_own() -> None:
     assert gpu1.option("--nice") == "10" and gpu1.option("--spool") is None
 
 
+def test_an_account_has_one_machine_of_the_farm() -> None:
+    fields = [
+        "{ssh: me@lab}",
+        "{ssh: you@lab}",
+        "{ssh: me@lab, jump: gate}",
+        "{ssh: 'ssh://me@lab:2222'}",
+        "{ssh: lab}",
+    ]
+    text = "server: {address: s}\nmachines:\n" + "".join(f"  m{n}: {one}\n" for n, one in enumerate(fields))
+    assert len(parsed(text).machines) == len(fields)
+    assert wrong(text + "  again: {ssh: me@LAB}\n  bad: {ssh: -o}\n")[-1] == (
+        "inventory.yaml:8: machines.again.ssh: the same account as that of 'm0'"
+    )
+
+
 # Every option of `agent join` that is a field, with what may stand there, and what the command makes of it
 FIELDS: dict[str, tuple[object, object]] = {
     "cpus": (4, 4),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,32 @@ def test_a_name_has_one_line_and_a_farm_its_own_marks() -> None:
     again = keys.with_line(one, "f", "lab3", line("lab3").replace("AAAAC3", "AAAAC4"))
     assert again.count("AAAAC4") == 1 and again.count("AAAAC3") == 1
     assert keys.line_of(again, "other", "lab3") == line("lab3")
+
+
+def test_what_sshd_reads_as_one_line_stays_one_and_every_byte_as_it_was(tmp_path: Path) -> None:
+    """A person's comment may have what Python takes for the end of a line, and sshd does not."""
+    own = b"ssh-rsa AAAA a\x0cb\x0bc\x1cd\xc2\x85e\xe2\x80\xa8f\xff\r\n# \r\rssh-rsa AAAA x\n"
+    file = tmp_path / "authorized_keys"
+    file.write_bytes(own)
+    held = keys.AuthorizedKeys(str(file), "f")
+    held.put("lab3", line("lab3"))
+    assert file.read_bytes().startswith(own) and file.read_bytes().count(b"\n") == own.count(b"\n") + 3
+    held.put("lab3", None)
+    assert file.read_bytes() == own
+
+
+def test_farms_of_one_account_change_the_file_at_once_and_none_loses_a_line(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from muster.deploy import keys; "
+        "held = keys.AuthorizedKeys(sys.argv[1], sys.argv[2]); "
+        f"[held.put(f'm{{n}}', keys.confined({KEY!r}, f'm{{n}}', Path('/c'))) for n in range(20)]"
+    )
+    file = tmp_path / "authorized_keys"
+    farms = [subprocess.Popen([sys.executable, "-c", code, str(file), farm], cwd="/") for farm in "abc"]
+    assert [one.wait(60.0) for one in farms] == [0, 0, 0]
+    text = file.read_text()
+    assert all(keys.line_of(text, farm, f"m{n}") for farm in "abc" for n in range(20))
+    assert os.listdir(tmp_path) == ["authorized_keys"]
 
 
 def test_what_follows_the_marks_stays_behind_them() -> None:

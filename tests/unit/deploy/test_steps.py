@@ -20,10 +20,10 @@ from muster.deploy.steps import Authorize, Await, Dial, MachineFacts, RunScript,
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKpYFF79AgXCiwAMg8j4pZZVG5BKJLyHghPB9C0Q8qBV"
 LAB3 = Machine("lab3", "cy@lab3", MachineWish(), ("--cpus", "4", "--spool", "/big disk/spool"))
 WANTED = WantedMachine(
-    LAB3, "0.2.0", "digest", "the.whl", "me@server", "server ssh-ed25519 AAAA\n", "/root/connect",
+    LAB3, "0.2.0", "digest", "the.whl", "me@server", "server ssh-ed25519 AAAA\n",
     confine=lambda public, name: f"{public} {name}", build="0.2.0-digest",
 )  # fmt: skip
-SCRIPTS = ("PROBE", "INSTALL", "LINK", "KEY", "WRITE", "DOCTOR", "START", "REMOVE", "LOGS")
+SCRIPTS = ("PROBE", "INSTALL", "LINK", "KEY", "WRITE", "DOCTOR", "START", "REMOVE", "LOGS", "CRON", "CRON_LINES")
 
 
 def settled(**more: object) -> MachineFacts:
@@ -33,10 +33,8 @@ def settled(**more: object) -> MachineFacts:
         platform="Linux x86_64 glibc 2.36",
     )  # fmt: skip
     files = steps.files_of(WANTED, bare)
-    cron = services.cron_line("/home/cy/.local/share/muster/agents/lab3")
-    found = msgspec.structs.replace(
-        bare, files=files, runs=("keep",), cron=cron, line=f"{KEY} lab3", agent="live", agent_version="0.2.0"
-    )
+    cron = services.cron_line("/home/cy/.local/share/muster/agents/lab3/keep")
+    found = msgspec.structs.replace(bare, files=files, runs=("keep",), cron=cron, line=f"{KEY} lab3", agent="live")
     return msgspec.structs.replace(found, **more)
 
 
@@ -97,6 +95,27 @@ def test_no_usable_python_is_said_with_what_was_looked_at() -> None:
     assert "without root" in look.hint
 
 
+def test_a_python_that_makes_no_venv_is_named_and_not_taken() -> None:
+    look = steps.python(WANTED, MachineFacts(bare=(("3.11", "/usr/bin/python3"),)))
+    assert look.state == "fail" and "/usr/bin/python3 is 3.11 and makes no venv" in look.said
+    both = MachineFacts(bare=(("3.11", "/usr/bin/python3"),), pythons=(("3.12", "/opt/py/bin/python3"),))
+    assert steps.python(WANTED, both).said == "3.12, /opt/py/bin/python3"
+
+
+def test_ray_comes_into_the_environment_that_was_made_without_it() -> None:
+    processes = msgspec.structs.replace(LAB3, join=(*LAB3.join, "--pool", "processes"))
+    with_ray = replace(WANTED, without_ray="numpy")
+    without = replace(with_ray, machine=processes)
+    bare = settled(stamp="", pythons=(("3.12", "/opt/py/bin/python3"),))
+    first = steps.install(without, bare).order
+    assert isinstance(first, RunScript) and "stamp='digest without ray'" in first.script and "numpy" in first.script
+    made = settled(stamp="digest without ray", pythons=(("3.12", "/home/cy/venv/bin/python"),))
+    assert steps.install(without, made).state == steps.install(without, settled()).state == "ok"
+    look = steps.install(with_ray, made)
+    assert isinstance(look.order, RunScript) and look.said == "install Ray"
+    assert "stamp=digest\n" in look.order.script and "python=''\n" in look.order.script  # nothing is made anew
+
+
 def test_the_pythons_are_those_that_muster_installs_on() -> None:
     config = configparser.ConfigParser()
     config.read(Path(__file__).parents[3] / "setup.cfg")
@@ -131,10 +150,19 @@ def test_orders_are_what_puts_it_right() -> None:
 
 
 def test_what_a_script_says_is_read_a_later_word_over_an_earlier_one() -> None:
-    said = ["home /home/cy", "room 1024", "python 3.11 /a b/python", "runs unit", "file join #!/bin/sh", "file join "]
+    said = [
+        "home /home/cy",
+        "room 1024",
+        "python 3.11 with /a b/python",
+        "python 3.12 without /c",
+        "python 3",
+        "runs unit",
+        "file join #!/bin/sh",
+        "file join ",
+    ]
     found = facts_of([*said, "key old", "key new key", "manager", "nonsense", "room many"])
     assert (found.home, found.room, found.key, found.manager, found.lingers) == ("/home/cy", 0, "new key", True, False)
-    assert found.pythons == (("3.11", "/a b/python"),)
+    assert found.pythons == (("3.11", "/a b/python"),) and found.bare == (("3.12", "/c"),)
     assert found.files == {"join": "#!/bin/sh\n\n"} and found.runs == ("unit",)
 
 
@@ -212,11 +240,12 @@ def test_a_home_too_deep_for_a_socket_is_told_before_ssh_fails() -> None:
     assert steps.dialled(wanted, facts).state == "fail"
 
 
-def test_a_dial_makes_a_name_of_its_own_each_time() -> None:
+def test_a_dial_makes_a_name_of_its_own_each_time(tmp_path: Path) -> None:
     command = ["ssh", "-N", "-o", "UserKnownHostsFile=~/a b"]
-    text = services.dial_script("dmz", command, "/home/d x/in", "localhost:22", "dmz")
+    text = services.dial_script("dmz", str(tmp_path), command, "/home/d x/in", "localhost:22", "dmz")
     told = text.replace("exec ssh", "printf '%s|' ssh")
-    words = subprocess.run(["sh"], input=told, text=True, capture_output=True, check=True).stdout.split("|")
+    subprocess.run(["sh"], input=told, text=True, check=True)
+    words = (tmp_path / "join.log").read_text().split("|")
     assert words[:5] == ["ssh", "-N", "-o", "UserKnownHostsFile=~/a b", "-R"] and words[6:] == ["--", "dmz", ""]
     folder, _, rest = words[5].rpartition("/")
     assert folder == "/home/d x/in" and len(rest.partition(":")[0]) == 8 and rest.endswith(":localhost:22")

@@ -55,22 +55,6 @@ def test_a_source_tree_that_was_built_in_says_the_same_of_itself(
     assert "Name: muster-farm" in said.splitlines()
 
 
-def test_of_a_wheelhouse_a_machine_gets_what_fits_it() -> None:
-    names = [
-        "a-1-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl",
-        "a-1-cp312-cp312-manylinux_2_17_x86_64.whl",
-        "a-1-cp311-cp311-manylinux_2_17_aarch64.whl",
-        "a-1-cp311-cp311-musllinux_1_2_x86_64.whl",
-        "b-1-cp37-abi3-manylinux_2_28_x86_64.whl",
-        "c-1-py3-none-any.whl",
-        "d-1-py3-none-manylinux1_x86_64.whl",
-        "notes.whl",
-    ]
-    platforms = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux1_x86_64")
-    taken = wheel.fitting([Path(name) for name in names], "3.11", platforms)
-    assert [str(one) for one in taken] == [names[0], names[4], names[5], names[6]]
-
-
 def test_what_is_installed_without_ray_is_all_else() -> None:
     lines = wheel.requirements(without="ray").splitlines()
     assert any(line.startswith("numpy>=") for line in lines) and any(line.startswith("msgspec") for line in lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +16,9 @@ from muster.jobs.common.cli import example
 from muster.jobs.common.errors import NotFoundError, RefusedError, SpaceError, UsageError
 from muster.jobs.common.locations import Host
 from muster.jobs.common.units import counted
+
+if TYPE_CHECKING:
+    from muster.coordinator.report.gather import Gathered
 
 JOBS_MOST = 20
 
@@ -33,7 +37,9 @@ JOBS_MOST = 20
 @click.option(
     "--plots", type=click.Path(path_type=Path), metavar="DIR", help="Write pictures, and their numbers as CSV."
 )
-@click.option("--target", type=click.FloatRange(0, 1), help="Accuracy to compare by; default the first job's own.")
+@click.option(
+    "--target", type=click.FloatRange(0, 1), help="Accuracy to compare trainings by; default the first's own."
+)
 @click.option("--timeline", is_flag=True, help="With --json: what each machine did over time, too.")
 @click.option("--curves", is_flag=True, help="With --json: of a search also every trial with its curve.")
 @place_options
@@ -62,8 +68,7 @@ def command(
     if len(dict.fromkeys(jobs)) > JOBS_MOST:
         raise UsageError(f"{len(jobs)} jobs do not stand side by side", f"name at most {JOBS_MOST}")
     found = gather.gather(roots.existing(place), jobs, target, timeline or html is not None)
-    if (plots is not None or target is not None) and found.own is None:
-        raise NotFoundError(found.why_not, "`coordinator report JOB` shows what there is")
+    _check(found, plots, target, curves)
     if html == Path("-"):
         sys.stdout.write(page(found))
         sys.stdout.flush()
@@ -77,6 +82,24 @@ def command(
     if plots is not None and found.own is not None:
         click.echo(f"wrote {counted(len(found.own.draw(plots)), 'file')} to {plots}", err=True)
     return 0
+
+
+def _check(found: Gathered, plots: Path | None, target: float | None, curves: bool) -> None:
+    """Nothing that was asked for is left out without a word."""
+    from muster.jobs.contract.kind import draw_nothing, no_curves
+    from muster.jobs.kinds import registry
+
+    kind, own = found.kind, found.own
+    if target is not None and not registry.load(kind).takes_target:
+        raise UsageError(f"--target is for jobs with a score over time, and kind {kind} has none", "leave it out")
+    if own is None and (plots is not None or target is not None or curves):
+        raise NotFoundError(found.why_not, "`coordinator report JOB` shows what there is")
+    if own is not None and curves and own.curves is no_curves:
+        raise UsageError(f"--curves is for searches, and kind {kind} is none", "`--timeline` is of every job")
+    if own is not None and plots is not None and own.draw is draw_nothing:
+        raise UsageError(
+            f"kind {kind} has no pictures for --plots", f"`--html {plots}.html` is a page with all there are"
+        )
 
 
 def _far(

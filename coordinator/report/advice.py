@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from muster.coordinator.figures import histogram
+from muster.coordinator.report.measures import WHY_IDLE
 from muster.coordinator.report.values import JobReport
 from muster.jobs.common.units import format_duration, format_size
 
@@ -12,7 +13,7 @@ LINES_MOST = 3
 WORTH = 0.05  # of what was offered: less is not worth a line
 TAIL_TIMES = 8.0  # p95 over p50, from which the shards are too unlike
 SHORT_SECONDS = 0.05  # of a shard: below it, what it takes to hand one out counts
-WAITS = (("room", "had no room on its disk"), ("cut_off", "was cut off"), ("memory", "held cores back for memory"))
+WAITS = ("room", "cut_off", "memory")  # beside inputs, what a machine's user can do something about
 MEMORY_TIMES = 2.0  # asked for, over the largest that was seen
 
 
@@ -36,9 +37,9 @@ def _machines(report: JobReport) -> Iterator[tuple[float, str]]:
                 pulled and one.busy
             ) else ""  # fmt: skip
             yield waited / whole, f"{one.name} waited for inputs {waited / one.offered:.0%} of its time{more}"
-        for name, said in WAITS:
+        for name in WAITS:
             seconds = getattr(one.idle, name)
-            yield seconds / whole, f"{one.name} {said} {seconds / one.offered:.0%} of its time"
+            yield seconds / whole, f"{one.name}: {WHY_IDLE[name]} {seconds / one.offered:.0%} of its time"
 
 
 def _memory(report: JobReport) -> Iterator[tuple[float, str]]:
@@ -51,8 +52,8 @@ def _memory(report: JobReport) -> Iterator[tuple[float, str]]:
 
 def _shards(report: JobReport, spread: Mapping[int, int]) -> Iterator[tuple[float, str]]:
     seconds, idle = report.response.shard, 1 - (report.fairness.occupancy or 1.0)
-    if seconds.p50 and seconds.p95 and seconds.p95 > TAIL_TIMES * seconds.p50 and report.state == "complete":
-        yield idle, f"p95 is {seconds.p95 / seconds.p50:.0f} times p50: smaller shards would end together"
     short = histogram.share_below(spread, SHORT_SECONDS)
     if short > 0.5:
         yield idle, f"{short:.0%} of the shards took under {format_duration(SHORT_SECONDS)}: larger ones cost less"
+    elif seconds.p50 and seconds.p95 and seconds.p95 > TAIL_TIMES * seconds.p50 and report.state == "complete":
+        yield idle, f"p95 is {seconds.p95 / seconds.p50:.0f} times p50: smaller shards would end together"

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil, floor, isfinite, log10
+from math import ceil, isfinite, log10
 from typing import Any
 
+from markupsafe import Markup
+
 from muster.coordinator.display.tables import short
-from muster.coordinator.report.markup import Markup, joined, number, tag
-from muster.jobs.common.units import format_duration, format_size
+from muster.coordinator.report.markup import joined, number, tag
+from muster.coordinator.report.ticks import UNITS, log_ticks, plain, round_ticks
 from muster.jobs.contract.pictures import Bars, Curves, Histogram, Parallel, Picture, Points
 
 BLUE, VERMILION, GREEN, PINK, ORANGE, SKY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
@@ -22,13 +24,14 @@ COLOURS = (BLUE, VERMILION, GREEN, PINK, ORANGE, SKY)
 DASHES = (None, "7 3", "2 2", "9 3 2 3", "1 3", "5 5")
 SHADES = ("#eef3f8", "#c6dbef", "#9ecae1", "#6baed6", "#3182bd", "#08519c")  # from nothing to all
 INK, FAINT = "#222222", "#8a8a8a"
-WIDTH, HEIGHT = 860, 240
-LEFT, RIGHT, TOP, BOTTOM = 64, 16, 12, 40
+WIDTH, HEIGHT = 860, 250
+LEFT, RIGHT, TOP, BOTTOM = 64, 16, 22, 40
 FONT = 11
 POINTS_MOST = 400  # of a line
 LABEL_CHARS = 26
+EDGE = 40  # pixels at the right, where words end and do not begin
 
-NARROW = 2.0  # from the lowest value to the highest: with less a logarithmic axis gets more on both sides
+NARROW = 2.0  # from the lowest value to the highest: of less, bars take half of a logarithmic axis
 Scale = Callable[[float], float]
 
 
@@ -61,39 +64,6 @@ def line(x1: float, y1: float, x2: float, y2: float, colour: str = FAINT, **more
 # --- axes -----------------------------------------------------------------------------------------------------
 
 
-def round_ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Round numbers from `low` to `high`, some `count` of them."""
-    if not high > low:
-        return [low]
-    raw = (high - low) / count
-    step = 10 ** floor(log10(raw))
-    step *= next(factor for factor in (1, 2, 5, 10) if factor * step >= raw)
-    return [i * step for i in range(ceil(low / step - 1e-9), floor(high / step + 1e-9) + 1)]
-
-
-def decades(low: float, high: float) -> list[float]:
-    """Ticks of a logarithmic axis."""
-    found = [10.0**power for power in range(floor(log10(low)), ceil(log10(high)) + 1)]
-    if len(found) < 4:
-        found = sorted(factor * one for one in found for factor in (1, 2, 5))
-    inside = [one for one in found if low * 0.999 <= one <= high * 1.001]
-    return inside if len(inside) > 1 else [low, high]
-
-
-def plain(value: float) -> str:
-    """A tick's number."""
-    if value and (abs(value) >= 1e6 or abs(value) < 1e-3):
-        return f"{value:.0e}".replace("e+0", "e").replace("e-0", "e-")
-    return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
-
-
-UNITS: dict[str, Callable[[float], str]] = {  # of ticks
-    "": plain,
-    "seconds": format_duration,
-    "bytes": lambda value: format_size(round(value)),
-}
-
-
 def _scale(low: float, high: float, begin: float, end: float, log: bool = False) -> Scale:
     if log:
         low, high = log10(low), log10(high)
@@ -114,9 +84,14 @@ def _frame(
         )
         for value in ys
     ]
-    columns = [label(x(value), base + 15, shown(value), "middle") for value in xs]
-    names = label((LEFT + right) / 2, HEIGHT - 8, x_name, "middle"), label(LEFT, TOP - 2, y_name, colour=FAINT)
+    columns = [_tick(x(value), base + 15, shown(value)) for value in xs]
+    names = label((LEFT + right) / 2, HEIGHT - 8, x_name, "middle"), label(4, 10, y_name, colour=FAINT)
     return joined(*rows, *columns, line(LEFT, base, right, base, INK), *names)
+
+
+def _tick(x: float, y: float, text: str) -> Markup:
+    """Below its place; what would reach beyond the picture ends there."""
+    return label(x, y, text, "middle") if x < WIDTH - EDGE else label(min(x + RIGHT, WIDTH), y, text, "end")
 
 
 # --- pictures of any numbers ----------------------------------------------------------------------------------
@@ -145,7 +120,8 @@ def curves(what: Curves) -> Markup:
 
 
 def _look(i: int) -> dict[str, object]:
-    return {"stroke": COLOURS[i % len(COLOURS)], "stroke_width": 1.8, "stroke_dasharray": DASHES[i % len(DASHES)]}
+    dashes = DASHES[(i + i // len(COLOURS)) % len(DASHES)]  # no two of thirty-six look the same
+    return {"stroke": COLOURS[i % len(COLOURS)], "stroke_width": 1.8, "stroke_dasharray": dashes}
 
 
 def _stepped(points: Points, x: Scale, y: Scale) -> str:
@@ -159,17 +135,26 @@ def _stepped(points: Points, x: Scale, y: Scale) -> str:
 
 
 def _legend(names: Sequence[str]) -> tuple[Markup, int]:
-    """Below the picture, four to a row; with its height."""
+    """Of lines, below the picture; with its height."""
     if len(names) == 1 and not names[0]:
         return Markup(""), 0
+    lines = [
+        (lambda x, y, i=i: tag("line", x1=x, y1=y + 5, x2=x + 24, y2=y + 5, **_look(i)), short(name, LABEL_CHARS))
+        for i, name in enumerate(names)
+    ]
+    return _named(lines, LEFT, HEIGHT + 5, 196, 29)
+
+
+Sign = Callable[[float, float], Markup]
+
+
+def _named(signs: Sequence[tuple[Sign, str]], left: float, top: float, wide: int, beside: int) -> tuple[Markup, int]:
+    """Signs with their names `beside` them, four to a row of so `wide` columns; with the height of all."""
     drawn = []
-    for i, name in enumerate(names):
-        left, top = LEFT + (i % 4) * 196, HEIGHT + 10 + 16 * (i // 4)
-        drawn += [
-            tag("line", x1=left, y1=top, x2=left + 24, y2=top, **_look(i)),
-            label(left + 29, top + 4, short(name, LABEL_CHARS)),
-        ]
-    return joined(*drawn), 8 + 16 * ceil(len(names) / 4)
+    for i, (sign, name) in enumerate(signs):
+        x, y = left + (i % 4) * wide, top + 16 * (i // 4)
+        drawn += [sign(x, y), label(x + beside, y + 9, name)]
+    return joined(*drawn), 8 + 16 * ceil(len(signs) / 4)
 
 
 def histogram(what: Histogram) -> Markup:
@@ -180,9 +165,10 @@ def histogram(what: Histogram) -> Markup:
         return _empty(what.title)
     low, high = min(bars[0][0] for _, bars in kept), max(bars[-1][1] for _, bars in kept)
     log = what.log and low > 0
+    are_whole = all(b - a == 1 for _, bars in kept for a, b, _ in bars)
     if log and high < NARROW * low:
-        low, high = low / NARROW, high * NARROW
-    elif not high > low:
+        low, high = low * (low / high) ** 0.5, high * (high / low) ** 0.5
+    elif are_whole or not high > low:
         low, high = low - 0.5, high + 0.5
     shares = len(kept) > 1
     tops = [max(count for *_, count in bars) / (sum(c for *_, c in bars) if shares else 1) for _, bars in kept]
@@ -194,16 +180,28 @@ def histogram(what: Histogram) -> Markup:
         path = "".join(_bar(x(a), x(b), y(0), y(count / whole)) for a, b, count in bars_)
         fill = {"fill": "none", **_look(i)} if shares else {"fill": BLUE}
         drawn.append(tag("path", d=path, **fill))
-    for name, value in what.marks:
-        if low <= value <= high:
-            drawn.append(line(x(value), TOP, x(value), HEIGHT - BOTTOM, VERMILION, stroke_dasharray="4 3"))
-            is_last = x(value) > WIDTH - RIGHT - 24
-            drawn.append(label(x(value) + (-3 if is_last else 3), TOP + 9, name, "end" if is_last else "start"))
-    ticks = decades(low, high) if log else round_ticks(low, high, 8)
+    drawn += _marks([(name, x(value)) for name, value in what.marks if low <= value <= high])
+    ticks = log_ticks(low, high, what.unit) if log else round_ticks(low, high, 8)
+    ticks = [one for one in ticks if one == round(one)] if are_whole else ticks
     counts = round_ticks(0, max(tops), 4)
     frame = _frame(x, y, ticks, counts, what.x, "share" if shares else "count", UNITS[what.unit])
     legend, more = _legend([name for name, _ in kept]) if shares else (Markup(""), 0)
     return drawing(WIDTH, HEIGHT + more, what.title, frame, *drawn, legend)
+
+
+def _marks(places: Sequence[tuple[str, float]]) -> list[Markup]:
+    """Dashed lines from top to bottom with names; those that stand close to each other share one."""
+    drawn = [line(x, TOP, x, HEIGHT - BOTTOM, VERMILION, stroke_dasharray="4 3") for _, x in places]
+    groups: list[tuple[list[str], float]] = []
+    for name, x in places:
+        if groups and x - groups[-1][1] < EDGE:
+            groups[-1][0].append(name)
+        else:
+            groups.append(([name], x))
+    for names, x in groups:
+        is_last = x > WIDTH - RIGHT - EDGE * len(names)
+        drawn.append(label(x + (-3 if is_last else 3), TOP + 9, ", ".join(names), "end" if is_last else "start"))
+    return drawn
 
 
 def _bar(left: float, right: float, base: float, top: float) -> str:
@@ -358,7 +356,7 @@ def strip(
         drawn.append(line(place, 0, place, height, INK, stroke_dasharray="2 3"))
     for share, name in ticks:
         place = STRIP_LEFT + share * space
-        drawn += [line(place, height, place, height + 4, INK), label(place, height + 16, name, "middle")]
+        drawn += [line(place, height, place, height + 4, INK), _tick(place, height + 16, name)]
     return drawing(WIDTH, height + 40, title, *drawn, _scale_of_shades(scale, height + 26))
 
 
@@ -411,14 +409,9 @@ def stacked(rows: Sequence[tuple[str, Sequence[float]]], kinds: Sequence[tuple[s
             if width > 34:
                 drawn.append(label(left + 3, i * ROW + 12, f"{part / whole:.0%}", colour=ink_on(fill)))
             left += width
-    below = ROW * len(rows) + 8
-    for i, (name, fill) in enumerate(kinds):
-        left, top = STRIP_LEFT + (i % 4) * 172, below + 16 * (i // 4)
-        drawn += [
-            _box(left, top, 12, 10, fill),
-            label(left + 17, top + 9, name),
-        ]
-    return drawing(WIDTH, below + 16 * ceil(len(kinds) / 4) + 4, title, *drawn)
+    boxes = [(lambda x, y, fill=fill: _box(x, y, 12, 10, fill), name) for name, fill in kinds]
+    legend, more = _named(boxes, STRIP_LEFT, ROW * len(rows) + 8, 172, 17)
+    return drawing(WIDTH, ROW * len(rows) + 4 + more, title, *drawn, legend)
 
 
 def _box(x: float, y: float, width: float, height: float, fill: str) -> Markup:

@@ -31,8 +31,7 @@ from muster.jobs.contract.plan import Plan, total_shards
 from muster.jobs.kinds import registry
 
 NO_FIGURES = "nothing was measured of it: it ran before figures were kept, or figures.sqlite was deleted"
-SERVED_ELSEWHERE = "no coordinator serves the root: this is what its figures.sqlite had last"
-FindFigures = Callable[[Root, str], tuple[Figures, str]]  # of a job, with a note on them
+FindJob = Callable[[Root, str], tuple[Plan, Figures, str]]  # a job's plan, and what was measured, with a note on that
 LAYERS_SHOWN = 40
 TEXT_BYTES = 64 << 10  # of a job file
 
@@ -74,15 +73,16 @@ class Gathered:
 
 
 def gather(
-    root: Root, named: Sequence[str], target: float | None, timeline: bool, figures: FindFigures | None = None
+    root: Root, named: Sequence[str], target: float | None, timeline: bool, find: FindJob | None = None
 ) -> Gathered:
-    """A UsageError where jobs are of different kinds. `figures`: who knows what was measured, where not as ever."""
+    """A UsageError where jobs are of different kinds. `find`: who knows of jobs, where not as ever."""
     jobs = list(dict.fromkeys(roots.resolve_job(root, job) for job in named))
-    plans = {job: stored_plan(root, job) for job in jobs}
+    found = {job: (find or asked)(root, job) for job in jobs}
+    plans = {job: plan for job, (plan, *_) in found.items()}
     kinds = sorted({plan.work.kind for plan in plans.values()})
     if len(kinds) > 1:
         raise UsageError(f"jobs of different kinds: {', '.join(kinds)}", "name jobs of one kind")
-    reports = [_measured(root, job, plans[job], timeline, figures or figures_of) for job in jobs]
+    reports = [_measured(root, job, *found[job], timeline) for job in jobs]
     own, why_not = _own(root, kinds[0], jobs, target)
     if own is not None:
         for report, value in zip(reports, own.values, strict=True):
@@ -111,8 +111,7 @@ def _own(root: Root, kind: str, jobs: Sequence[str], target: float | None) -> tu
 # --- what was measured ----------------------------------------------------------------------------------------
 
 
-def _measured(root: Root, job: str, plan: Plan, timeline: bool, find: FindFigures) -> JobReport:
-    figures, note = find(root, job)
+def _measured(root: Root, job: str, plan: Plan, figures: Figures, note: str, timeline: bool) -> JobReport:
     notes = [note] if note else []
     record = figures.job or JobFiguresKept(job, plan.work.kind, state="unknown", created=_created(root, job))
     if figures.job is None:
@@ -125,19 +124,20 @@ def _measured(root: Root, job: str, plan: Plan, timeline: bool, find: FindFigure
     return report
 
 
-def figures_of(root: Root, job: str) -> tuple[Figures, str]:
-    """What the daemon knows; where none serves the root, what it wrote last. With a note of the latter."""
+def asked(root: Root, job: str) -> tuple[Plan, Figures, str]:
+    """What the daemon knows; where none serves the root, what it wrote last, with a note of that."""
+    plan = stored_plan(root, job)
     try:
-        return ask_daemon.ask(root, FiguresAsk(job), Figures), ""
-    except (NoDaemonError, LinkError):
-        return kept_figures(root, job)
+        return plan, ask_daemon.ask(root, FiguresAsk(job), Figures), ""
+    except (NoDaemonError, LinkError) as error:
+        return plan, *kept_figures(root, job, error.message)
 
 
-def kept_figures(root: Root, job: str) -> tuple[Figures, str]:
-    """What the daemon wrote last, and that this is so."""
+def kept_figures(root: Root, job: str, why: str) -> tuple[Figures, str]:
+    """What the daemon wrote last, and that this is so, and why."""
     found = figures_file.read(root.figures, job)
     machines: list[MachineFigures] = found[1] if found else []
-    return Figures(found[0] if found else None, machines), SERVED_ELSEWHERE
+    return Figures(found[0] if found else None, machines), f"{why}: this is what figures.sqlite in the root had last"
 
 
 def _created(root: Root, job: str) -> float:

@@ -5,16 +5,19 @@ Every figure that a picture shows stands in a table, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import log2
+
+from markupsafe import Markup
 
 from muster import VERSION
 from muster.coordinator.display.tables import moment, short
 from muster.coordinator.report import drawing, terminal
 from muster.coordinator.report.drawing import GREEN, ORANGE, PINK, SKY, VERMILION, StripRow
 from muster.coordinator.report.gather import Gathered, Made
-from muster.coordinator.report.markup import Content, Markup, joined, tag
-from muster.coordinator.report.measures import DEFINITIONS, to_done
+from muster.coordinator.report.markup import Content, joined, tag
+from muster.coordinator.report.measures import DEFINITIONS, WHY_IDLE, to_done
+from muster.coordinator.report.ticks import time_ticks
 from muster.coordinator.report.values import JobReport, Timeline, TimelineRow
 from muster.jobs.common.units import counted, format_duration, format_size
 from muster.jobs.contract.pictures import Histogram, TextTable
@@ -36,10 +39,11 @@ GLYPHS = {
     "complete": "✓",
 }
 SIGNS = {"joined": "▸", "left": "◂", "gone": "✕"}
-KINDS = (
-    ("busy", "#3182bd"), ("wasted", VERMILION), ("waiting for inputs", ORANGE), ("no room on its disk", PINK),
-    ("held back for memory", GREEN), ("cut off", "url(#absent)"), ("starting", SKY), ("no work", drawing.SHADES[0]),
-)  # fmt: skip
+IDLE_FILLS = {
+    "input": ORANGE, "room": PINK, "memory": GREEN, "cut_off": "url(#absent)", "starting": SKY,
+    "no_work": drawing.SHADES[0],
+}  # fmt: skip
+KINDS = (("busy", "#3182bd"), ("wasted", VERMILION), *((said, IDLE_FILLS[name]) for name, said in WHY_IDLE.items()))
 STYLE = """
 :root { color-scheme: light dark }
 body { font: 14px/1.45 system-ui, sans-serif; max-width: 920px; margin: 1.5em auto; padding: 0 1em;
@@ -51,8 +55,8 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: .
 th, td { padding: .15em .7em .15em 0; text-align: left; vertical-align: top }
 th { font-weight: 600 }
 .r { text-align: right }
-.tiles { display: flex; flex-wrap: wrap; gap: .6em; margin: 1em 0 }
-.tile { border: 1px solid #bbb; border-radius: 4px; padding: .4em .8em; min-width: 7.5em }
+.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(13.5em, 1fr)); gap: .6em; margin: 1em 0 }
+.tile { border: 1px solid #bbb; border-radius: 4px; padding: .4em .8em }
 .tile b { display: block; font-size: 1.25em }
 .tile small, p.faint { color: #5a5a5a }
 svg { max-width: 100%; height: auto; display: block; margin: .4em 0 }
@@ -85,20 +89,20 @@ def page(gathered: Gathered) -> str:
         *(summary(one) for one in reports),
         *([_compared(reports)] if len(reports) > 1 else []),
         tag("h2", "1 When it ran"),
-        *(when(one, len(reports) > 1) for one in reports),
+        *_each(reports, when),
         tag("h2", "2 Where the time went"),
-        *(where(one) for one in reports),
+        *_each(reports, where),
         tag("h2", "3 How long a shard took"),
         how_long(reports),
-        *(_attempts(one) for one in reports),
+        *map(_attempts, reports),
         tag("h2", "4 Memory"),
-        *(_memory(one) for one in reports),
+        *_each(reports, _memory),
         tag("h2", "5 Links and disks"),
-        *(_links(one) for one in reports),
+        *_each(reports, _links),
         tag("h2", "6 What it came to"),
         _own(gathered),
         tag("h2", "7 Failures"),
-        *(_failures(one) for one in reports),
+        *map(_failures, reports),
         tag("h2", "8 How it was made"),
         *(_made(report, made) for report, made in zip(reports, gathered.made, strict=True)),
         _definitions(),
@@ -111,6 +115,12 @@ def page(gathered: Gathered) -> str:
         tag("style", Markup(STYLE)),
     )
     return f"<!doctype html>\n{tag('html', head, tag('body', *body), lang='en')}\n"
+
+
+def _each(reports: Sequence[JobReport], draw: Callable[[JobReport], Markup]) -> Iterator[Markup]:
+    """Of several jobs each below its name."""
+    for one in reports:
+        yield joined(tag("h3", one.job) if len(reports) > 1 else "", draw(one))
 
 
 def _made_when(reports: Sequence[JobReport]) -> str:
@@ -138,8 +148,10 @@ def summary(report: JobReport) -> Markup:
     response, fairness = report.response, report.fairness
     shards = f"{report.shards.committed:,} of {report.shards.shards:,} shards" if report.shards else "no shards yet"
     peak = max((one.peak or 0 for one in report.memory.machines), default=0)
+    occupied, useful = fairness.occupancy, report.effect.useful
     tiles = (
-        ("first result", terminal.seconds(response.first_result), f"queued {terminal.seconds(response.queue)}"),
+        ("first result", terminal.seconds(response.first_result),
+         "queued" if response.queue is None else f"queued {terminal.seconds(response.queue)}"),
         ("makespan", terminal.seconds(response.makespan), f"ran {terminal.seconds(report.running_seconds)}"),
         ("a shard, p50 / p95", f"{terminal.seconds(response.shard.p50)} / {terminal.seconds(response.shard.p95)}",
          f"p99 {terminal.seconds(response.shard.p99)}"),
@@ -147,9 +159,9 @@ def summary(report: JobReport) -> Markup:
         ("in / out", f"{terminal.size(report.bandwidth.in_bytes)} / {terminal.size(report.bandwidth.out_bytes)}",
          f"committed {terminal.size(report.bandwidth.committed_bytes)}"),
         ("fairness", "-" if fairness.jain is None else f"{fairness.jain:.2f}",
-         f"{terminal.share(fairness.occupancy)} occupied"),
+         "not told yet" if occupied is None else f"{terminal.share(occupied)} occupied"),
         ("attempts that succeeded", terminal.share(report.effect.succeeded),
-         f"{terminal.share(report.effect.useful)} of busy time useful"),
+         "not told yet" if useful is None else f"{terminal.share(useful)} of busy time useful"),
     )  # fmt: skip
     boxes = [
         tag("div", tag("small", name), tag("b", value), tag("small", below), class_="tile")
@@ -161,7 +173,7 @@ def summary(report: JobReport) -> Markup:
         tag("h3", f"{report.job} · {report.kind} · {state} · {shards} · {machines}"),
         *([tag("p", report.why, class_="bad")] if report.why else []),
         tag("div", *boxes, class_="tiles"),
-        *[tag("p", line) for line in report.advice],
+        *([tag("p", "What would have helped: ", "; ".join(report.advice), ".")] if report.advice else []),
         *[tag("p", line, class_="faint") for line in report.notes],
     )
 
@@ -174,7 +186,7 @@ def _compared(reports: Sequence[JobReport]) -> Markup:
 # --- 1 and 2: machines ----------------------------------------------------------------------------------------
 
 
-def when(report: JobReport, named: bool) -> Markup:
+def when(report: JobReport) -> Markup:
     timeline = report.timeline
     if timeline is None or not timeline.columns:
         return tag("p", f"{report.job}: nothing has run yet", class_="faint")
@@ -182,7 +194,7 @@ def when(report: JobReport, named: bool) -> Markup:
     restarts = [event.at - timeline.begin for event in report.events if event.what == "restart"]
     picture = drawing.strip(
         _strip_rows(report, timeline),
-        [(tick / seconds, format_duration(tick) if tick else "0") for tick in drawing.round_ticks(0, seconds, 6)],
+        [(tick / seconds, format_duration(tick) if tick else "0") for tick in time_ticks(seconds)],
         [at / seconds for at in restarts if 0 <= at <= seconds],
         "all lent cores ran shards",
         f"{report.job}: when its machines ran",
@@ -191,8 +203,7 @@ def when(report: JobReport, named: bool) -> Markup:
         "orange below: inputs came, green: results went; dotted: paused, hatched: away; "
         "▲ failures, ▸ joined, ◂ left, ✕ lost; dashed: the coordinator started again"
     )
-    head = [tag("h3", report.job)] if named else []
-    return joined(*head, picture, tag("p", legend, class_="faint"))
+    return joined(picture, tag("p", legend, class_="faint"))
 
 
 def _strip_rows(report: JobReport, timeline: Timeline) -> list[StripRow]:
@@ -226,15 +237,19 @@ def _strip_row(report: JobReport, timeline: Timeline, group: Sequence[TimelineRo
     )
 
 
+def _nobody(report: JobReport) -> Markup:
+    return tag("p", f"{report.job}: no machine has worked on it yet", class_="faint")
+
+
 def where(report: JobReport) -> Markup:
     shown, _ = terminal.shown_machines(report)
+    if not shown:
+        return _nobody(report)
     bars = []
     for one in shown:
         if one.idle is not None:
-            idle = one.idle
             busy, wasted = max(0.0, (one.busy or 0) - (one.wasted or 0)), one.wasted or 0.0
-            parts = (busy, wasted, idle.input, idle.room, idle.memory, idle.cut_off, idle.starting, idle.no_work)
-            bars.append((one.name, parts))
+            bars.append((one.name, (busy, wasted, *(getattr(one.idle, name) for name in WHY_IDLE))))
     picture = drawing.stacked(bars, KINDS, f"{report.job}: where the core-seconds went")
     rows = [
         (
@@ -258,6 +273,8 @@ def _core_seconds(value: float | None) -> str:
 
 def how_long(reports: Sequence[JobReport]) -> Markup:
     shard = reports[0].response.shard
+    if not any(one.response.shard.count for one in reports):
+        return tag("p", "no shard is committed yet", class_="faint")
     done = [(f"{one.job}, {to_done(one)}", one.response.done) for one in reports if one.response.done]
     marks = [(name, value) for name, value in (("p50", shard.p50), ("p95", shard.p95), ("p99", shard.p99)) if value]
     picture = drawing.histogram(
@@ -288,6 +305,8 @@ def how_long(reports: Sequence[JobReport]) -> Markup:
 
 def _attempts(report: JobReport) -> Markup:
     """Shards by attempt and machine."""
+    if not report.fairness.machines:
+        return Markup("")
     machines = sorted(report.fairness.machines, key=lambda one: one.name)
     seen = sorted({attempt for one in machines for attempt, _ in one.attempts})[:ATTEMPTS_MOST]
     kills = {one.name: one.kills for one in report.memory.machines}
@@ -313,6 +332,8 @@ def _bars(spread: Sequence[tuple[float, int]]) -> list[tuple[float, float, int]]
 
 
 def _memory(report: JobReport) -> Markup:
+    if not report.memory.machines:
+        return _nobody(report)
     machines = sorted(report.memory.machines, key=lambda one: -(one.peak or 0))
     bars = [
         (one.name, float(one.peak or 0), float(one.budget or one.peak or 0),
@@ -334,6 +355,8 @@ def _memory(report: JobReport) -> Markup:
 
 
 def _links(report: JobReport) -> Markup:
+    if not report.bandwidth.machines:
+        return _nobody(report)
     rows = []
     for one in report.bandwidth.machines:
         inputs = ("in place",) if one.way == "folder" else (terminal.size(one.input.bytes),)
@@ -382,7 +405,8 @@ def _own(gathered: Gathered) -> Markup:
 def _failures(report: JobReport) -> Markup:
     if not report.troubles:
         return tag("p", f"{report.job}: none", class_="faint")
-    parts: list[Markup] = []
+    groups = f"{counted(report.failures, 'attempt')} failed, in {counted(len(report.troubles), 'group')} of alike ones"
+    parts = [tag("p", f"{report.job}: {groups}")]
     for one in report.troubles:
         head = f"{counted(one.count, 'attempt')}: {one.code}: {one.line}"
         where = f"such as {report.job}/{one.layer}/{one.number}: {one.message}"
@@ -418,7 +442,7 @@ def _made(report: JobReport, made: Made) -> Markup:
         table(("layer", "digest", "shards", "rows"), layers, "..rr"),
         *([tag("p", f"… and {more:,} more", class_="faint")] if more else []),
         tag("h3", "Events"),
-        table(("when", "what", "machine", ""), events),
+        table(("when", "what", "machine", ""), events) if events else tag("p", "none", class_="faint"),
         *([tag("p", f"{left_out:,} more are left out", class_="faint")] if left_out else []),
     )
 

@@ -1,25 +1,25 @@
-"""HTML and SVG elements from values: whatever is not an element itself is text, and escaped. Knows no job."""
+"""HTML and SVG elements from values: whatever is not markup already is text, and escaped. Knows no job."""
 
 from __future__ import annotations
 
-from html import escape
+from markupsafe import Markup, escape
 
 from muster.jobs.common.printable import harmless
 
 VOID = frozenset({"meta", "br"})
-
-
-class Markup(str):
-    """Text that is markup already."""
-
+_SHORT = frozenset({"rect", "path", "line", "circle", "polyline", "polygon"})  # of SVG
 
 Content = object  # Markup, or what is shown as text
+
+
+def shown(value: Content) -> Markup:
+    return value if isinstance(value, Markup) else escape(harmless(str(value)))
 
 
 def tag(name: str, /, *content: Content, **attributes: object) -> Markup:
     """An element. An attribute's `_` becomes `-`, and one at the end goes (`class_`); one that is None is left out."""
     given = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{escape(_shown(value))}"'
+        f' {key.rstrip("_").replace("_", "-")}="{shown(number(value) if isinstance(value, float) else str(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
@@ -30,16 +30,9 @@ def tag(name: str, /, *content: Content, **attributes: object) -> Markup:
 
 
 def joined(*content: Content) -> Markup:
-    return Markup("".join(one if isinstance(one, Markup) else escape(harmless(str(one))) for one in content))
+    return Markup("".join(map(shown, content)))
 
 
 def number(value: float) -> str:
     """A coordinate: two decimals at most."""
     return f"{value:.2f}".rstrip("0").rstrip(".") if value else "0"
-
-
-def _shown(value: object) -> str:
-    return number(value) if isinstance(value, float) else harmless(str(value))
-
-
-_SHORT = frozenset({"rect", "path", "line", "circle", "polyline", "polygon"})  # of SVG

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from muster.coordinator.api.figures import JobFiguresKept, MachineFigures
+from muster.coordinator.api.figures import JobFiguresKept, MachineFigures, spent_as
 from muster.coordinator.figures import fairness, histogram
 from muster.coordinator.figures.bins import LARGEST, SUMS, Row
 from muster.coordinator.report.values import (
@@ -29,7 +29,7 @@ from muster.coordinator.report.values import (
 )
 from muster.jobs.contract.states import ENDED
 
-WHY_IDLE = {  # a core that runs nothing: its state → in words
+WHY_IDLE = {  # a core that runs nothing: its state → in words, in the order in which all show them
     "input": "waiting for inputs",
     "room": "no room on its disk",
     "memory": "held back for memory",
@@ -66,12 +66,13 @@ def report_of(
     record: JobFiguresKept, machines: Sequence[MachineFigures], asked_memory: int | None, timeline: bool
 ) -> JobReport:
     """All that is measured of the job."""
-    running = running_seconds(record)
+    running = seconds_spent(record, "running")
     measured = {
         "as_of": record.at,
         "version": record.version or None,
         "running_seconds": running,
-        "held_seconds": record.held + _open_stretch(record) * (record.state != "running"),
+        "waiting_seconds": seconds_spent(record, "waiting"),
+        "held_seconds": seconds_spent(record, "held"),
         "away_seconds": record.away,
         "shards": record.totals,
         "response": response(record),
@@ -91,15 +92,12 @@ def _same(kept: msgspec.Struct, wanted: type[msgspec.Struct]) -> dict[str, Any]:
     return {name: getattr(kept, name) for name in wanted.__struct_fields__ if name in kept.__struct_fields__}
 
 
-def _open_stretch(record: JobFiguresKept) -> float:
-    """Seconds since the job came into its state, or was served again."""
-    if record.since is None or record.state in ENDED:
-        return 0.0
-    return max(0.0, record.at - record.since)
-
-
-def running_seconds(record: JobFiguresKept) -> float:
-    return record.running + _open_stretch(record) * (record.state == "running")
+def seconds_spent(record: JobFiguresKept, name: str) -> float:
+    """Running, waiting or held, with those since the job came into its state, or was served again."""
+    known = float(getattr(record, name))
+    if record.since is None or record.state in ENDED or spent_as(record.state) != name:
+        return known
+    return known + max(0.0, record.at - record.since)
 
 
 def response(record: JobFiguresKept) -> Response:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 
+from muster.coordinator.display.agents import compact
 from muster.coordinator.display.tables import moment, short, table
 from muster.coordinator.report.gather import Gathered
-from muster.coordinator.report.measures import to_done
+from muster.coordinator.report.measures import WHY_IDLE, to_done
 from muster.coordinator.report.values import JobReport, MachineBandwidth, MachineShare
 from muster.jobs.common.units import counted, format_duration, format_size
 
 LEAST_SHOWN, MOST_SHOWN = 10, 5  # machines, the least and the most occupied, where there are more than all of these
 MACHINES_MOST = 20
 TROUBLES_SHOWN = 3
+WIDTH, INDENT = 80, 13  # columns; of the text beside a measure's name
 NONE = "-"
 
 
@@ -25,12 +30,21 @@ def text(gathered: Gathered) -> str:
 
 def _page(report: JobReport, gathered: Gathered) -> str:
     lines = [f"{report.job}  {report.kind}, {report.state}    submitted {moment(report.created)}"]
-    if report.why:
-        lines.append(f"  {report.why}")
-    lines += [f"  {name:<10} {value}" for name, value in _measures(report)]
+    lines += _filled("", report.why) if report.why else []
+    lines += [line for name, value in _measures(report) for line in _filled(name, value)]
     lines += _machines(report)
     lines += _troubles(report)
     return "\n".join([*lines, *_own(gathered), *_advice([report])])
+
+
+def _filled(name: str, text: str) -> list[str]:
+    """Beside its name, broken where a comma or a semicolon stands."""
+    lines = [""]
+    for piece in re.split(r"(?<=[,;]) ", text):
+        if lines[-1] and len(lines[-1]) + 1 + len(piece) > WIDTH - INDENT:
+            lines.append("")
+        lines[-1] += f" {piece}" if lines[-1] else piece
+    return [f"  {label:<{INDENT - 2}}{line}" for label, line in zip_longest([name], lines, fillvalue="")]
 
 
 def seconds(value: float | None) -> str:
@@ -52,16 +66,19 @@ def number(value: float | None) -> str:
 def _measures(report: JobReport) -> list[tuple[str, str]]:
     """The five, a line or two each."""
     response, shard, memory = report.response, report.response.shard, report.memory
-    first = f"first result {seconds(response.first_result)}, first layer {seconds(response.first_layer)}"
-    away = f", {seconds(report.away_seconds)} without a coordinator" if report.away_seconds else ""
-    held = f", held {seconds(report.held_seconds)}" if report.held_seconds else ""
+    layer = f", first layer {seconds(response.first_layer)}" if response.first_layer is not None else ""
+    first = f"first result {seconds(response.first_result)}{layer}"
+    still = (("{} for other jobs", report.waiting_seconds), ("{} paused or halted", report.held_seconds),
+             ("{} without a coordinator", report.away_seconds))  # fmt: skip
+    stood = ", ".join(said.format(seconds(spent)) for said, spent in still if spent)
     peak = max((one for one in memory.machines if one.peak), key=lambda one: one.peak or 0, default=None)
     most = f"{peak.name} {size(peak.peak)} of {size(peak.budget)} at most" if peak else "not seen"
     asked = size(memory.asked) if memory.asked else "nothing"
     least = report.fairness.least
     said = f"; least {least.name}, {share(least.share)}{': ' + least.why if least.why else ''}" if least else ""
     return [
-        ("response", f"makespan {seconds(response.makespan)}, {first}, queued {seconds(response.queue)}{held}{away}"),
+        ("response", f"makespan {seconds(response.makespan)}, {first}, queued {seconds(response.queue)}"),
+        *([("", f"it waited {stood}")] if stood else []),
         ("", f"a shard: p50 {seconds(shard.p50)}, p95 {seconds(shard.p95)}, p99 {seconds(shard.p99)}, "
          f"max {seconds(shard.max)} of {shard.count:,}"),
         *([("", f"{to_done(report)}: p50 {seconds(response.done.p50)}, p95 {seconds(response.done.p95)}, "
@@ -109,21 +126,21 @@ def shown_machines(report: JobReport) -> tuple[list[MachineShare], int]:
 def machine_cells(one: MachineShare, way: MachineBandwidth, peak: int | None) -> tuple[str, ...]:
     """A machine's line, in the columns of MACHINE_HEADER."""
     offered, idle = one.offered or 0.0, one.idle
-    held = (idle.room + idle.memory + idle.cut_off + idle.starting) if idle else 0.0
+    held = sum(getattr(idle, name) for name in WHY_IDLE if name not in ("input", "no_work")) if idle else 0.0
 
     def part(value: float | None) -> str:
         return share(value / offered) if value is not None and offered else NONE
 
     return (
-        short(one.name, 18),
+        short(one.name, 12),
         NONE if one.cores is None else str(one.cores),
         share(one.share),
         part(idle.input if idle else None),
         part(held if idle else None),
         part(idle.no_work if idle else None),
-        size(peak),
-        "in place" if way.way == "folder" else f"{size(way.input.mean)}/s" if way.input.mean else NONE,
-        f"{size(way.output.mean)}/s" if way.output.mean else NONE,
+        compact(peak),
+        "in place" if way.way == "folder" else f"{compact(way.input.mean)}/s" if way.input.mean else NONE,
+        f"{compact(way.output.mean)}/s" if way.output.mean else NONE,
         f"{one.committed:,}",
     )
 
@@ -145,9 +162,8 @@ def _machines(report: JobReport) -> list[str]:
 def _troubles(report: JobReport) -> list[str]:
     found = []
     for one in report.troubles[:TROUBLES_SHOWN]:
-        found.append(
-            f"  {counted(one.count, 'failure')} ({one.code}): {one.line[:60]}, such as {one.layer}/{one.number}"
-        )
+        head, where = f"  {counted(one.count, 'failure')} ({one.code})", f", such as {one.layer}/{one.number}"
+        found.append(f"{head}: {one.line[: max(20, WIDTH - len(head) - len(where) - 2)]}{where}")
     more = len(report.troubles) - TROUBLES_SHOWN
     return [*found, f"  … and {more} more kinds of failures"] if more > 0 else found
 
@@ -159,11 +175,18 @@ def _own(gathered: Gathered) -> list[str]:
     if not own.header:
         return []
     rows = [(short(one.job), *cells) for one, cells in zip(gathered.reports, own.rows, strict=True)]
-    return ["", table(("job", *own.header), rows, f".{own.right}"), *own.below]
+    beside = table(("job", *own.header), rows, f".{own.right}")
+    if len(beside.partition("\n")[0]) > WIDTH:  # then a line for each of its columns
+        beside = table(("", *(row[0] for row in rows)), list(zip(*(("", *own.header), *rows), strict=True))[1:])
+    return ["", beside, *own.below]
 
 
 def _advice(reports: Sequence[JobReport]) -> list[str]:
-    return [f"  {line}" for report in reports for line in [*report.notes, *report.advice]]
+    return [line for report in reports for said in [*report.notes, *report.advice] for line in wrap(said)]
+
+
+def wrap(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
 
 # --- several jobs ---------------------------------------------------------------------------------------------

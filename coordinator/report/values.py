@@ -164,7 +164,8 @@ class JobReport(msgspec.Struct):
     as_of: float  # when this was so
     version: str | None = None
     running_seconds: float | None = None
-    held_seconds: float | None = None
+    waiting_seconds: float | None = None  # for other jobs
+    held_seconds: float | None = None  # paused or halted
     away_seconds: float | None = None
     restarts: int | None = None
     shards: Tally | None = None

@@ -30,7 +30,8 @@ def side_by_side(places: Mapping[str, JobPlace]) -> KindReport:
     inertia = reported.distribution(
         "Inertia of a row", "inertia, on a logarithmic axis", results, reported.output("inertia"), log=True
     )
-    iterations = reported.distribution("Iterations of a row", "iterations", results, reported.output("iterations"))
+    counts = reported.output("iterations")
+    iterations = reported.distribution("Iterations of a row", "iterations", results, counts, whole=True)
     return KindReport(HEADER, "rrrr", rows, found, pictures=(inertia, iterations))
 
 

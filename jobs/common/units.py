@@ -85,7 +85,11 @@ def _summed(text: str) -> float | None:
 
 
 def format_duration(seconds: float) -> str:
-    """Two units at most: "350 ms", "9.4 s", "48 s", "3 h 12 min", "2 d 4 h"."""
+    """Two units at most: "40 µs", "3.5 ms", "350 ms", "9.4 s", "48 s", "3 h 12 min", "2 d 4 h"."""
+    if 0 < seconds < 0.0009995:
+        return f"{max(1, round(seconds * 1e6))} µs"
+    if 0 < seconds < 0.00995:
+        return f"{seconds * 1000:.1f} ms"
     if seconds < 0.9995:
         return f"{max(seconds, 0) * 1000:.0f} ms"
     if seconds < 9.95:

@@ -95,6 +95,25 @@ Result = Mapping[str, "np.ndarray[Any, Any] | Ragged | Total | Written"]
 
 
 @dataclass(frozen=True)
+class JobPlace:
+    """Where a kind finds what there is of a job; either folder may be missing."""
+
+    result: Path  # a folder for each merged layer
+    checkpoints: Path  # what its driver keeps
+
+
+@dataclass(frozen=True)
+class EarlierJob:
+    """A job of the farm that a new one goes on from."""
+
+    id: str
+    kind: str
+    stands: bool  # whether it goes on no more by itself, as far as anybody can tell
+    model: str | None  # the digest of the file that every machine got a copy of
+    place: JobPlace
+
+
+@dataclass(frozen=True)
 class Site:
     """What a kind may look at while its job is planned, in the process of who submits."""
 
@@ -106,6 +125,8 @@ class Site:
     entry: str | None = None  # of the user's code, which lies below `base`
     moved: Mapping[str, Path] = field(default_factory=dict)  # files named in the job file that are elsewhere by now
     may_try: bool = True  # whether the submitter's model may be run here; not on a server that is another's
+    earlier: Callable[[str], EarlierJob | None] = lambda name: None  # a job of the farm by its name or id; None where
+    #   no farm is known, a MusterError where it has no such job
 
 
 @dataclass(frozen=True)
@@ -161,16 +182,13 @@ class KindForecast:
     numbers: Mapping[str, float | str]  # the same for programs
 
 
-@dataclass(frozen=True)
-class JobPlace:
-    """Where a kind finds what there is of a job when it reports; either folder may be missing."""
-
-    result: Path  # a folder for each merged layer
-    checkpoints: Path  # what its driver keeps
-
-
 def draw_nothing(folder: Path) -> Sequence[Path]:
     """Of a kind that has no files of its own to write."""
+    return ()
+
+
+def no_curves() -> Sequence[Sequence[msgspec.Struct]]:
+    """Of a kind whose jobs have no parts with curves of their own."""
     return ()
 
 
@@ -185,7 +203,7 @@ class KindReport:
     draw: Callable[[Path], Sequence[Path]] = draw_nothing  # pictures and their numbers, into a folder; the files
     pictures: Sequence[Picture] = ()  # for the report's own page
     below: Sequence[str] = ()  # lines for people, under the table
-    curves: Callable[[], Sequence[Sequence[msgspec.Struct]]] = lambda: ()  # for programs: each job's parts
+    curves: Callable[[], Sequence[Sequence[msgspec.Struct]]] = no_curves  # for programs: each job's parts
 
 
 class Nothing(msgspec.Struct, frozen=True):
@@ -219,6 +237,8 @@ class Kind(ABC, Generic[P]):
     sourceless: ClassVar[bool] = False  # all its shards are made, by a driver, and a job file has no `source`
     names_model: ClassVar[bool] = False  # whether `params.model` is a file, which goes along to a farm elsewhere
     model_is: ClassVar[str] = "model"  # what the file is that its machines get a copy of, in a word
+    goes_on_by: ClassVar[str] = ""  # the parameter that names an earlier job of this kind, which this one goes on from
+    takes_target: ClassVar[bool] = False  # whether its reports compare jobs by a score that may be asked for
     driven: ClassVar[bool] = False  # whether a driver makes shards as results arrive: a process, found by our name
 
     def check(self, params: P, shape: Shape | None) -> None:

@@ -63,7 +63,7 @@ class ItemsWindow(msgspec.Struct, frozen=True, tag="items"):
     nbytes: int  # of the records and the files
     folder: str | None  # that names start at; "" for a table, None for a copy
     columns: tuple[str, ...]  # of a table
-    digest: bytes = b""  # xxh3_128 of the copy as it was pulled
+    digest: bytes = b""  # xxh3_128 of the copy as it was pulled; b"" where there is none
 
     @property
     def is_copy(self) -> bool:

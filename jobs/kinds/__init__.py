@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from muster.jobs.contract.kind import (
     Bench,
+    EarlierJob,
     Items,
     JobPlace,
     Kind,
@@ -27,6 +28,7 @@ from muster.jobs.contract.shard_size import RowCost
 
 __all__ = [
     "Bench",
+    "EarlierJob",
     "Items",
     "JobPlace",
     "Kind",

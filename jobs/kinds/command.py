@@ -138,7 +138,7 @@ class Command(Kind[CommandParams]):
     def report(self, places: Mapping[str, JobPlace], target: float | None) -> KindReport:
         from muster.jobs.kinds import rows_report
 
-        return rows_report.of_items(places)
+        return rows_report.of_items(places, "seconds")
 
     def open(self, bench: Bench) -> Runner:
         from muster.jobs.user_code.runner import spawner

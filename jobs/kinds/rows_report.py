@@ -37,10 +37,11 @@ def of_batches(places: Mapping[str, JobPlace]) -> KindReport:
     return _report(results, (rates, reported.slowest(results)))
 
 
-def of_items(places: Mapping[str, JobPlace]) -> KindReport:
-    """Of `map` and `command`: how items ended, and which took longest."""
+def of_items(places: Mapping[str, JobPlace], seconds: str = "") -> KindReport:
+    """Of `map` and `command`: how items ended, and which took longest. `seconds`: the output that has those of each."""
     results = {job: place.result for job, place in places.items()}
-    report = _report(results, (reported.slowest(results),))
+    slowest = reported.slowest_items(results, reported.output(seconds)) if seconds else reported.slowest(results)
+    report = _report(results, (slowest,))
     exits = [(f"{one.job} exit {code}", float(count)) for one in _told(report) for code, count in one.exits.items()]
     pictures: tuple[Picture, ...] = (Bars("Exit codes", "items", exits),) if exits else ()
     return KindReport(report.header, report.right, report.rows, report.values, pictures=(*pictures, *report.pictures))

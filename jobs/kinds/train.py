@@ -58,6 +58,7 @@ class Train(Kind[TrainParams]):
     kernel = 1
     Params = TrainParams
     driven = True
+    takes_target = True
     sourceless = True
     may_have_code = True
     model_is = "data"

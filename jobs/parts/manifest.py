@@ -19,6 +19,7 @@ PARTIAL_FORMAT = 2  # a number of its own, so that no version takes what lacks r
 MANIFEST = "manifest.json"
 SHARDS = "shards.npy"
 ITEMS = "items.csv"
+ITEM_COLUMNS = ("name", "bytes")  # of its lines, where items are files
 CSV = "csv"  # in place of a dtype
 NAME_BYTES = 128  # of a file of a result; output names have 64
 BYTES_LIMIT = 1 << 53  # of one file

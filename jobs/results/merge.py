@@ -23,6 +23,7 @@ from muster.jobs.common.errors import DamagedError
 from muster.jobs.contract.plan import ItemsSource, Layer, Output
 from muster.jobs.parts.manifest import (
     FORMAT,
+    ITEM_COLUMNS,
     ITEMS,
     MANIFEST,
     PARTIAL_FORMAT,
@@ -157,7 +158,7 @@ def _write_items(layer: Layer, items: Path, folder: Path, files: OpenFiles, clos
     """What each row is: the name and the size of a file, or the line of the table."""
     source = layer.source
     assert isinstance(source, ItemsSource), "a list is of items"
-    table = CsvFile(folder / ITEMS, source.columns or ("name", "bytes"), files)
+    table = CsvFile(folder / ITEMS, source.columns or ITEM_COLUMNS, files)
     closing.callback(table.close)
     for number in layer.numbers:
         raw = read_records(located(source.window(number), items))

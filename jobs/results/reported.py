@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import csv
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import numpy as np
 from muster.jobs.common.errors import MusterError
 from muster.jobs.common.units import format_duration
 from muster.jobs.contract.pictures import Histogram, TextTable
-from muster.jobs.parts.manifest import MANIFEST
+from muster.jobs.parts.manifest import ITEM_COLUMNS, MANIFEST
 from muster.jobs.results.open_result import MergedLayer, open_result
 
 Array = np.ndarray[Any, Any]
@@ -20,6 +22,7 @@ Take = Callable[[MergedLayer], Array]  # what of a layer is looked at, a number 
 BINS = 40
 BLOCK = 1 << 20  # values looked at at a time
 SHOWN = 10
+ITEM_CHARS = 60
 
 
 def layers(result: Path) -> Iterator[tuple[str, MergedLayer]]:
@@ -60,18 +63,23 @@ def rows_per_second(layer: MergedLayer) -> Array:
     return found
 
 
-def distribution(title: str, x: str, results: Mapping[str, Path], take: Take, log: bool = False) -> Histogram:
-    """Of each job, in bins that all share."""
+def distribution(
+    title: str, x: str, results: Mapping[str, Path], take: Take, log: bool = False, whole: bool = False
+) -> Histogram:
+    """Of each job, in bins that all share; `whole` numbers, where they are few, in one each."""
     ends = [_ends(result, take, log) for result in results.values()]
     low, high = min((low for low, _ in ends), default=np.inf), max((high for _, high in ends), default=-np.inf)
     if not low <= high:
         return Histogram(title, x, [], log)
-    if low == high:
+    bins = BINS
+    if whole and high - low < BINS:
+        low, high, bins = low - 0.5, high + 0.5, round(high - low) + 1
+    elif low == high:
         low, high = (low / 1.1, high * 1.1) if log else (low - 0.5, high + 0.5)
-    edges = np.geomspace(low, high, BINS + 1) if log else np.linspace(low, high, BINS + 1)
+    edges = np.geomspace(low, high, bins + 1) if log else np.linspace(low, high, bins + 1)
     series = []
     for job, result in results.items():
-        counts = np.zeros(BINS, np.int64)
+        counts = np.zeros(bins, np.int64)
         for block in blocks(result, take):
             counts += np.histogram(block, edges)[0]
         bars = [(float(edges[i]), float(edges[i + 1]), int(count)) for i, count in enumerate(counts) if count]
@@ -97,17 +105,57 @@ def total(result: Path, take: Take) -> tuple[float, int]:
 
 
 def slowest(results: Mapping[str, Path]) -> TextTable:
-    """The shards that took longest, of all jobs."""
+    """The shards that took longest, of all jobs, with their items where they have some."""
     found: list[tuple[float, tuple[str, ...]]] = []
     for job, result in results.items():
         for name, layer in layers(result):
             table = layer.shards
             if table.dtype.names is None:
                 continue
-            for at in np.argsort(-table["seconds"], kind="stable")[:SHOWN]:
-                row = table[at]
-                took = float(row["seconds"])
-                shown = f"{job}/{name}/{int(row['shard'])}", f"{int(row['rows']):,}", str(row["agent"])
+            ends = np.cumsum(table["rows"])
+            longest = [int(at) for at in np.argsort(-table["seconds"], kind="stable")[:SHOWN]]
+            edges = {at: (int(ends[at] - table["rows"][at]), int(ends[at]) - 1) for at in longest}
+            items = _items(result / name, layer, {row for pair in edges.values() for row in pair})
+            for at, (first, last) in edges.items():
+                row, took = table[at], float(table["seconds"][at])
+                named = " … ".join(dict.fromkeys(items[one] for one in (first, last) if one in items))
+                shown = f"{job}/{name}/{int(row['shard'])}", named, f"{int(row['rows']):,}", str(row["agent"])
                 found.append((took, (*shown, format_duration(took))))
+    return _longest(("shard", "items", "rows", "machine", "took"), "..r.r", found)
+
+
+def slowest_items(results: Mapping[str, Path], seconds: Take) -> TextTable:
+    """The rows that took longest, of all jobs, each with its item. `seconds`: of each row."""
+    found: list[tuple[float, tuple[str, ...]]] = []
+    for job, result in results.items():
+        for name, layer in layers(result):
+            took, table = seconds(layer), layer.shards
+            longest = [int(row) for row in np.argsort(-took, kind="stable")[:SHOWN]]
+            items, ends = _items(result / name, layer, longest), np.cumsum(table["rows"])
+            for row in longest:
+                shard = table[int(np.searchsorted(ends, row, side="right"))]
+                shown = items.get(row, f"row {row:,}"), f"{job}/{name}/{int(shard['shard'])}", str(shard["agent"])
+                found.append((float(took[row]), (*shown, format_duration(float(took[row])))))
+    return _longest(("item", "shard", "machine", "took"), "...r", found)
+
+
+def _longest(header: tuple[str, ...], right: str, found: list[tuple[float, tuple[str, ...]]]) -> TextTable:
+    """A table of those, without columns that are empty in all rows."""
     rows = [cells for _, cells in sorted(found, key=lambda one: -one[0])[:SHOWN]]
-    return TextTable("Slowest", ("shard", "rows", "machine", "took"), ".r.r", rows)
+    kept = [i for i in range(len(header)) if not rows or any(cells[i] for cells in rows)]
+    return TextTable(
+        "Slowest", tuple(header[i] for i in kept), "".join(right[i] for i in kept),
+        [tuple(cells[i] for i in kept) for cells in rows],
+    )  # fmt: skip
+
+
+def _items(folder: Path, layer: MergedLayer, rows: Collection[int]) -> dict[int, str]:
+    """What these rows are of, where the source is a list: a file's name, or the line of a table."""
+    if layer.manifest.items is None or not rows:
+        return {}
+    with suppress(OSError), (folder / layer.manifest.items.file).open(encoding="utf-8", newline="") as file:
+        lines = csv.reader(file)
+        columns = 1 if next(lines, []) == list(ITEM_COLUMNS) else None  # beside its name a file has its size
+        named = ((i, ", ".join(line[:columns])) for i, line in zip(range(max(rows) + 1), lines, strict=False))
+        return {i: text if len(text) <= ITEM_CHARS else f"…{text[1 - ITEM_CHARS :]}" for i, text in named if i in rows}
+    return {}  # its job is being removed

@@ -37,7 +37,6 @@ COLOURS = (
 )  # that all people can tell apart
 LINES = {"sync": "-", "local": "-.", "async": "--"}
 ITERATIONS = {"sync": "rounds", "local": "rounds", "async": "pushes"}
-SIMULATED = "compute time simulated"
 
 
 def write(folder: Path, runs: Sequence[TrainingRun], target: float | None = None) -> list[Path]:
@@ -69,16 +68,13 @@ class Panel(NamedTuple):
 
 
 def _panels(runs: Sequence[TrainingRun]) -> list[Panel]:
-    """One; where there are more runs than colours, one for each mode, simulated or not: a colour is so many workers."""
+    """One; where there are more runs than colours, one for each mode: a colour is so many workers."""
     if len(runs) <= len(COLOURS):
         return [Panel("", [(run, run.label, _look(number, run)) for number, run in enumerate(runs)])]
-    kinds = list(dict.fromkeys((run.mode, run.simulated) for run in runs))
-    counts = sorted({run.workers for run in runs})
-    found = []
-    for mode, simulated in kinds:
-        mine = [run for run in runs if (run.mode, run.simulated) == (mode, simulated)]
-        looks = [(run, run.short, _look(counts.index(run.workers), run)) for run in mine]
-        found.append(Panel(f"{mode}{_told(simulated)}", looks))
+    counts, found = sorted({run.workers for run in runs}), []
+    for mode in dict.fromkeys(run.mode for run in runs):
+        mine = [run for run in runs if run.mode == mode]
+        found.append(Panel(mode, [(run, run.short, _look(counts.index(run.workers), run)) for run in mine]))
     return found
 
 
@@ -174,21 +170,16 @@ def _speedups(gains: Sequence[Speedup]) -> Draw:
     def draw(axes: Axes, panel: Panel) -> None:
         most = max(one.run.workers for one in gains)
         axes.plot([1, most], [1, most], color="0.7", linewidth=1, label="ideal")
-        kinds = list(dict.fromkeys((one.run.mode, one.run.simulated) for one in gains))
-        for colour, (mode, simulated) in zip(COLOURS, kinds, strict=False):
-            mine = [one for one in gains if (one.run.mode, one.run.simulated) == (mode, simulated)]
-            x, style, label = [one.run.workers for one in mine], LINES.get(mode, "-"), f"{mode}{_told(simulated)}"
-            axes.plot(x, [one.ratio for one in mine], style, color=colour, marker="o", label=label)
+        for colour, mode in zip(COLOURS, dict.fromkeys(one.run.mode for one in gains), strict=False):
+            mine = [one for one in gains if one.run.mode == mode]
+            x, style = [one.run.workers for one in mine], LINES.get(mode, "-")
+            axes.plot(x, [one.ratio for one in mine], style, color=colour, marker="o", label=mode)
             if any(abs(one.throughput - one.ratio) > DIFFERENCE * one.ratio for one in mine):
-                alone = f"{label}: rows/s alone"
+                alone = f"{mode}: rows/s alone"
                 axes.plot(x, [one.throughput for one in mine], ":", color=colour, marker=".", label=alone)
         axes.set_xticks(sorted({one.run.workers for one in gains}))
 
     return draw
-
-
-def _told(simulated: bool) -> str:
-    return f", {SIMULATED}" if simulated else ""
 
 
 def _look(number: int, run: TrainingRun) -> dict[str, Any]:

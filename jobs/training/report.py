@@ -37,7 +37,6 @@ class TrainingRun:
     points: Sequence[Point]
     marks: Sequence[BestMark]
     name: str = ""  # where mode and workers do not tell it from others
-    simulated: bool = False  # whether its compute time was
     unit: str = "worker"  # or "machine"
 
     @property
@@ -49,8 +48,7 @@ class TrainingRun:
     @property
     def label(self) -> str:
         machines = counted(self.workers, self.unit)
-        text = f"{self.name}: {self.mode}, {machines}" if self.name else f"{self.mode}, {machines}"
-        return f"{text} (simulated)" if self.simulated else text
+        return f"{self.name}: {self.mode}, {machines}" if self.name else f"{self.mode}, {machines}"
 
     @property
     def rate(self) -> float:
@@ -137,9 +135,8 @@ def iterations_by_time(runs: Sequence[TrainingRun]) -> ReportTable:
 def speedups(runs: Sequence[TrainingRun], target: float) -> list[Speedup]:
     """Of every run that reached the target, in each mode of which several numbers of workers did."""
     found = []
-    for kind in dict.fromkeys((run.mode, run.simulated) for run in runs):
-        mine = [run for run in runs if (run.mode, run.simulated) == kind]
-        reached = [(run, mark) for run in mine if (mark := run.reached(target)) is not None]
+    for mode in dict.fromkeys(run.mode for run in runs):
+        reached = [(run, mark) for run in runs if run.mode == mode and (mark := run.reached(target)) is not None]
         if len({run.workers for run, _ in reached}) > 1:
             found += _beside(*min(reached, key=lambda pair: pair[0].workers), reached)
     return found
@@ -163,19 +160,10 @@ def _beside(first: TrainingRun, goal: BestMark, reached: Sequence[tuple[Training
 
 def speedup_table(gains: Sequence[Speedup]) -> ReportTable:
     rows: list[Row] = [
-        (
-            one.run.mode,
-            one.run.workers,
-            one.run.simulated,
-            one.seconds,
-            one.iterations,
-            one.ratio,
-            one.throughput,
-            one.steps,
-        )
+        (one.run.mode, one.run.workers, one.seconds, one.iterations, one.ratio, one.throughput, one.steps)
         for one in gains
     ]
-    columns = ("mode", "workers", "simulated", "seconds", "iterations", "speedup", "throughput", "steps")
+    columns = ("mode", "workers", "seconds", "iterations", "speedup", "throughput", "steps")
     return ReportTable(SPEEDUP, columns, rows)
 
 

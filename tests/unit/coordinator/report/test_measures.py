@@ -119,6 +119,12 @@ def test_a_running_jobs_time_goes_on() -> None:
     assert report_of(record(state="paused", ended=None, since=110.0), [], None, False).held_seconds == 20.0
 
 
+def test_the_time_that_a_job_waits_for_others_is_not_held() -> None:
+    found = report_of(record(state="waiting", started=None, ended=None, since=110.0, running=0.0), [], None, False)
+    assert (found.waiting_seconds, found.held_seconds, found.running_seconds) == (20.0, 0.0, 0.0)
+    assert "it waited 20 s for other jobs" in terminal.text(gathered(found))
+
+
 def test_advice_says_what_cost_most_and_no_more_than_three_lines() -> None:
     slow = machine("lab3", 40.0, in_place=False, in_bytes=10_000, in_seconds=9.0, input=50.0)
     found = report_of(record(), [machine("lab1"), slow], 8 * GIB, False)
@@ -178,7 +184,7 @@ def test_two_jobs_stand_side_by_side() -> None:
 
 def test_a_screen_for_one_job() -> None:
     text = terminal.text(gathered(nasty_report(1000)))
-    assert all(len(line) <= 100 for line in text.splitlines())
+    assert all(len(line) <= 80 for line in text.splitlines())
     assert len(text.splitlines()) < 40 and "… and 985 more" in text
     small = terminal.text(gathered(report_of(record(), [machine("lab1")], None, False)))
     for word in ("makespan", "p95", "memory", "bandwidth", "fairness", "effect", "lab1"):

@@ -66,9 +66,9 @@ def test_long_runs_are_thinned_and_end_where_they_ended() -> None:
     assert list(run(1, 1.0, 20).thinned()) == list(run(1, 1.0, 20).points)
 
 
-def test_labels_say_what_was_simulated() -> None:
+def test_labels_say_which_run_it_was() -> None:
     assert run(1, 1.0, 2).label == "sync, 1 worker"
-    assert TrainingRun("async", 20, [], [], "big", simulated=True).label == "big: async, 20 workers (simulated)"
+    assert TrainingRun("async", 20, [], [], "big").label == "big: async, 20 workers"
 
 
 def test_a_csv_beside_every_picture(tmp_path: Path) -> None:
@@ -99,20 +99,16 @@ def test_a_training_that_never_began_has_pictures_too(tmp_path: Path) -> None:
 
 def test_many_runs_have_a_panel_for_each_mode_and_a_colour_for_each_number_of_workers(tmp_path: Path) -> None:
     few = [run(count, 80.0 / count, 40) for count in (1, 2)]
-    many = [TrainingRun(mode, n, *curve(n), simulated=True) for mode in ("sync", "async") for n in (1, 2, 5, 10)]
+    many = [TrainingRun(mode, n, *curve(n)) for mode in ("sync", "async") for n in (1, 2, 5, 10)]
     (alone,) = plots._panels(few)
     assert [label for _, label, _ in alone.runs] == ["sync, 1 worker", "sync, 2 workers"]
-    panels = plots._panels([*few, *many])
-    assert [panel.title for panel in panels] == [
-        "sync",
-        "sync, compute time simulated",
-        "async, compute time simulated",
-    ]
-    assert [label for _, label, _ in panels[1].runs] == ["1 worker", "2 workers", "5 workers", "10 workers"]
+    panels = plots._panels(many)
+    assert [panel.title for panel in panels] == ["sync", "async"]
+    assert [label for _, label, _ in panels[0].runs] == ["1 worker", "2 workers", "5 workers", "10 workers"]
     colours = [[look["color"] for _, _, look in panel.runs] for panel in panels]
-    assert colours[1] == colours[2] and colours[0] == colours[1][:2] and len(set(colours[1])) == 4
+    assert colours[0] == colours[1] and len(set(colours[0])) == 4
     pytest.importorskip("matplotlib", reason="the report extra is not installed")
-    assert len(plots.write(tmp_path, [*few, *many], 0.8)) == 8
+    assert len(plots.write(tmp_path, many, 0.8)) == 8
 
 
 def curve(workers: int) -> tuple[list[Point], list[BestMark]]:

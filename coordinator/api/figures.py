@@ -1,4 +1,4 @@
-"""What was measured of a job, as figures.sqlite keeps it and the daemon tells it. Values: no I/O, no decisions.
+"""What was measured of a job, as figures.sqlite keeps it and the daemon tells it. Values: no I/O.
 
 Every field has a default: what an older version kept is read, and what a newer one kept beside is left out.
 """
@@ -12,8 +12,13 @@ from muster.coordinator.protocol.control import JobAccount, MachineAccount
 from muster.coordinator.protocol.values import Message
 
 SLOWEST_KEPT = 10
-TROUBLES_KEPT = 50
+TROUBLES_KEPT = 100
 EVENTS_KEPT = 400
+
+
+def spent_as(state: str) -> str:
+    """Which of `JobFiguresKept` the seconds of a job in this state are counted in."""
+    return state if state in ("running", "waiting") else "held"
 
 
 class JobEvent(msgspec.Struct):
@@ -52,7 +57,6 @@ class MachineFigures(msgspec.Struct):
 
     agent: str = ""
     cpus: int = 0
-    version: str = ""
     in_place: bool = True
     budget: int = 0  # bytes of memory that its shards may take; 0: not known
     accounted: bool = False  # whether it ever told where its time goes; older agents do not
@@ -83,7 +87,6 @@ class MachineFigures(msgspec.Struct):
     committed_bytes: int = 0
     rows: int = 0
     read_bytes: int = 0  # of input, by committed shards
-    compute: float = 0.0  # seconds, of committed shards
     later: dict[int, int] = {}  # attempt of a shard → committed by that one; of the second and all after it
     failed: int = 0
     lost: int = 0
@@ -109,7 +112,8 @@ class JobFiguresKept(msgspec.Struct):
     first_commit: float | None = None
     first_layer: float | None = None
     last_commit: float | None = None
-    running: float = 0.0  # seconds; of these three the last stretch, which is not over, is not in it
+    running: float = 0.0  # seconds; of these four the last stretch, which is not over, is not in it
+    waiting: float = 0.0  # for other jobs
     held: float = 0.0  # paused or halted
     away: float = 0.0  # without a coordinator
     since: float | None = None  # the last stretch's beginning
@@ -130,6 +134,23 @@ class JobFiguresKept(msgspec.Struct):
     layers_merged: int = 0
     failures: int = 0
     notes: list[str] = []
+
+
+class JobLine(msgspec.Struct):
+    """Of one job, what a table of jobs shows: those fields of `JobFiguresKept`, by the same names."""
+
+    job: str = ""
+    kind: str = ""
+    state: str = "running"
+    why: str = ""
+    created: float = 0.0
+    started: float | None = None
+    ended: float | None = None
+    at: float = 0.0
+    totals: Tally = Tally()
+    layers_total: int = 0
+    layers_merged: int = 0
+    failures: int = 0
 
 
 class Figures(Message, frozen=True, tag="figures"):

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 
 from muster.coordinator.api.driver import (
     Advance,
     Advanced,
     DriveDamaged,
+    DriveFailed,
     DriveGivenUp,
     DriveOpen,
     DriveState,
@@ -41,13 +43,15 @@ class StatusAsk(Message, frozen=True, tag="statusask"):
 
     job: JobId | None = None
     brief: bool = False  # of ended jobs the newest alone, without what each machine did; an older coordinator tells all
+    rates: bool = True  # of a brief answer: with what each machine does of a job that runs, and keeps it from running
 
 
 class AgentsAsk(Message, frozen=True, tag="agentsask"):
     """All machines, or one; the answer is `Agents`."""
 
     agent: Name | None = None
-    brief: bool = False  # without what they compute as, which is most of it; an older coordinator tells all
+    brief: bool = False  # without what they compute as, and what they take nothing of while they are at work, which is
+    #   most of it; an older coordinator tells all
 
 
 class Cancel(Message, frozen=True, tag="cancel"):
@@ -137,6 +141,7 @@ class FailuresAsk(Message, frozen=True, tag="failuresask"):
     number: Count | None = None  # of a shard of `layer`
     quarantined: bool = False  # only of shards that are
     limit: Annotated[int, Meta(ge=1, le=FAILURES_LIMIT)] = 50
+    evidence_of: Count = FAILURES_LIMIT  # of how many, the newest, the evidence is told
 
 
 class Usage(Message, frozen=True, tag="usage"):
@@ -174,6 +179,15 @@ class MapAsk(Message, frozen=True, tag="mapask"):
     job: JobId
 
 
+LookQuestion = StatusAsk | AgentsAsk | ExplainAgent | ExplainJob | ExplainShard | FailuresAsk | FiguresAsk | MapAsk
+
+
+class Look(Message, frozen=True, tag="look"):
+    """A question of who goes on looking, and asks no oftener than the answer, which is `Looked`, allows."""
+
+    question: LookQuestion
+
+
 # --- answers ----------------------------------------------------------------------------------------------
 
 
@@ -183,6 +197,15 @@ class Problem(Message, frozen=True, tag="problem"):
     message: Text
     hint: Text
     exit_code: Annotated[int, Meta(ge=1, le=255)]
+
+
+class Looked(Message, frozen=True, tag="looked"):
+    """What was asked, with what it took of the coordinator and what looking may take; seconds of processor time."""
+
+    answer: msgspec.Raw
+    took: Seconds
+    rate: Seconds  # that all who look may take together, each second
+    owed: float  # that they have taken beyond it; less than 0: as much may be taken at once
 
 
 class Done(Message, frozen=True, tag="done"):
@@ -224,10 +247,12 @@ FromCommand = (
     | ManifestsAsk
     | FiguresAsk
     | MapAsk
+    | Look
     | Stop
     | DriveOpen
     | DriveWait
     | DriveDamaged
+    | DriveFailed
     | DriveGivenUp
     | Advance
 )
@@ -244,6 +269,7 @@ ToCommand = (
     | Manifests
     | Figures
     | ShardMap
+    | Looked
     | DriveState
     | Advanced
 )

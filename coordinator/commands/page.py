@@ -44,6 +44,8 @@ def command(
         place = farm_meant(where, None)
     if isinstance(place, Host):
         return _far(place, port, ssh_config, as_json)
+    if ssh_config is not None:
+        raise UsageError("--ssh-config is for a farm elsewhere", "name it, such as `coordinator page me@server`")
     return _here(roots.existing(place), port, until_eof, as_json)
 
 

@@ -20,6 +20,7 @@ from muster.coordinator.daemon.connection import Wire
 from muster.coordinator.daemon.connections import Connections, raise_limit
 from muster.coordinator.daemon.figures.keep import FiguresKeeper
 from muster.coordinator.daemon.jobs.live import LiveJob
+from muster.coordinator.daemon.looking import LookBudget
 from muster.coordinator.daemon.merge.queue import MergeQueue
 from muster.coordinator.daemon.store.statements import LayerGone, Store
 from muster.coordinator.daemon.store.thread import StoreThread
@@ -63,6 +64,7 @@ class Engine:
         self.shard_history = ShardHistory()
         self.merging = MergeQueue(self.tmp, root.log)
         self.figures = FiguresKeeper(root.figures)
+        self.looking = LookBudget(time.monotonic(), time.process_time())
         self.job_listeners: list[Callable[[str, JobState, str], None]] = []  # told of a job, its new state, and why
         self.store_trouble = ""  # what keeps the store from writing, for people
         self.stop = asyncio.Event()  # somebody asked for it

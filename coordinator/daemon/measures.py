@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from math import log2
 
 import msgspec
 
 from muster.coordinator.api.status import Window
 from muster.coordinator.api.values import bounded
+from muster.coordinator.figures import histogram
 from muster.coordinator.protocol.control import Failure, Finished
 
 RECENT_SECONDS = 60
-BUCKETS = 4  # to each doubling of the seconds a shard took: a median is right to a tenth
 SETTLED_SHARDS = 5  # that a median wants
 FADE_SECONDS = 120.0  # of transfer, after which what was measured before counts half
 TOLD_BYTES = 1 << 20  # that a rate wants: of fewer it tells how long an answer takes
@@ -90,7 +89,7 @@ class JobFigures:
         done.peak = max(done.peak, report.peak)
         each = report.compute / count
         done.seconds += (each - done.seconds) * (MEAN_WEIGHT if done.seconds else 1.0)
-        self.spread[round(BUCKETS * log2(max(each + report.pull / count, 1e-6)))] += count
+        self.spread[histogram.bucket_of_seconds(each + report.pull / count)] += count
         for second in (self.whole, self.recent[-1]):
             second.finished += count
             second.bytes_in += report.in_bytes
@@ -122,14 +121,7 @@ class JobFigures:
 
     def median(self) -> float:
         """Seconds of a finished shard; 0 while too few are known."""
-        left = self.spread.total() / 2
-        if self.spread.total() < SETTLED_SHARDS:
-            return 0.0
-        for bucket in sorted(self.spread):
-            left -= self.spread[bucket]
-            if left <= 0:
-                break
-        return float(2.0 ** (bucket / BUCKETS))
+        return histogram.quantile(self.spread, 0.5) or 0.0 if self.spread.total() >= SETTLED_SHARDS else 0.0
 
     def per_row(self) -> float:
         """Seconds that a row took in a slot; 0 while none is known."""

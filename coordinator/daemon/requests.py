@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from inspect import isawaitable
 from typing import Any
+
+import msgspec
 
 from muster.coordinator.api import driver
 from muster.coordinator.api import requests as a
@@ -16,11 +19,21 @@ from muster.coordinator.daemon.jobs import drivers, lifecycle
 from muster.coordinator.daemon.jobs.remove import remove
 from muster.coordinator.daemon.jobs.submit import submit
 from muster.coordinator.daemon.views import explain, shard_map, status
-from muster.coordinator.protocol.values import Message
+from muster.coordinator.protocol.values import Message, encode
 from muster.jobs.common.durable import is_full
 from muster.jobs.common.errors import INTERNAL_EXIT, MusterError, RefusedError, SpaceError
 
 log = logging.getLogger("muster.daemon")
+
+
+async def look(engine: Engine, asked: a.Look) -> a.Looked:
+    """Counts whatever this process does until the answer is there, what the store's thread has to read and the encoding
+    too. Where it waits for others that may be more than it took."""
+    began = time.process_time()
+    said = msgspec.Raw(encode(await answer(engine, asked.question, None)))
+    took = time.process_time() - began
+    left = engine.looking.answered(took, time.monotonic(), time.process_time())
+    return a.Looked(said, took, left.rate, left.owed)
 
 
 def stop(engine: Engine, _: a.Stop) -> a.Done:
@@ -38,6 +51,7 @@ QUESTIONS: Mapping[type[Message], Callable[[Engine, Any], Answer]] = {  # that c
     a.Usage: status.usage,
     a.FiguresAsk: status.figures,
     a.MapAsk: shard_map.shard_map,
+    a.Look: look,
     a.ExplainAgent: explain.explain_agent,
     a.ExplainJob: explain.explain_job,
     a.ExplainShard: explain.explain_shard,
@@ -60,6 +74,7 @@ CHANGES: Mapping[type[Message], Callable[[Engine, Any], Answer]] = {
 DRIVES: Mapping[type[Message], Callable[[Engine, Any, object], Answer]] = {  # of a job's one driver: a connection's
     driver.DriveOpen: drivers.open_job,
     driver.DriveDamaged: drivers.damaged,
+    driver.DriveFailed: drivers.failed,
     driver.DriveGivenUp: drivers.give_up,
     driver.Advance: drivers.advance,
 }

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from muster.coordinator.api.requests import FailuresAsk, Problem, StatusAsk, ToCommand, Usage
+from muster.coordinator.api.requests import FailuresAsk, Looked, Problem, StatusAsk, ToCommand, Usage
 from muster.coordinator.api.status import Failures, Status, Used
 from muster.coordinator.farm_root import paths as roots
 from muster.coordinator.farm_root.paths import Root
@@ -61,6 +61,15 @@ class DaemonConnection:
             return None
         except OSError as error:
             raise _gone(str(error)) from None
+
+    def looked(self, answer: type[_T], within: float) -> tuple[_T | MusterError, Looked] | None:
+        """The answer to a `Look`, or the error that it is, with what it took; None as `answered` has it."""
+        if (told := self.answered(Looked, within)) is None:
+            return None
+        try:
+            return _checked(_decode(told.answer), answer), told
+        except MusterError as error:
+            return error, told
 
     def _receive(self) -> bytes:
         while True:

@@ -7,12 +7,14 @@ command read it while nobody serves the root.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from heapq import nlargest
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
-from muster.coordinator.api.figures import JobFiguresKept, MachineFigures
+from muster.coordinator.api.figures import JobFiguresKept, JobLine, MachineFigures
 from muster.jobs.common.errors import DamagedError
 from muster.jobs.contract.states import JobState
 
@@ -28,6 +30,8 @@ Rows = tuple[JobFiguresKept, list[MachineFigures]]
 _encode = msgspec.msgpack.Encoder().encode
 _job = msgspec.msgpack.Decoder(JobFiguresKept)
 _machine = msgspec.msgpack.Decoder(MachineFigures)
+_line = msgspec.msgpack.Decoder(JobLine)  # skips what a line does not show
+_T = TypeVar("_T")
 
 
 class OtherLayout(Exception):
@@ -97,6 +101,22 @@ def encoded(told: JobFiguresKept | MachineFigures) -> bytes:
 def read(path: Path, job: str) -> Rows | None:
     """What the file has of a job, for whoever finds no daemon; None where that is nothing. A DamagedError where the
     file cannot be read."""
+    return _asked(path, lambda db: _read(db, job))
+
+
+def newest(path: Path, most: int) -> tuple[list[JobLine], int] | None:
+    """Of the jobs that were submitted last, for whoever finds no daemon, with how many there are beside; None without
+    a file. As `read`."""
+
+    def found(db: sqlite3.Connection) -> tuple[list[JobLine], int]:
+        lines = (_line.decode(raw) for (raw,) in db.execute("SELECT told FROM jobs"))
+        kept = nlargest(most, lines, key=lambda one: one.created)
+        return kept, db.execute("SELECT count(*) FROM jobs").fetchone()[0] - len(kept)
+
+    return _asked(path, found)
+
+
+def _asked(path: Path, what: Callable[[sqlite3.Connection], _T]) -> _T | None:
     if not path.exists():
         return None
     try:
@@ -104,7 +124,7 @@ def read(path: Path, job: str) -> Rows | None:
         try:
             if db.execute("PRAGMA user_version").fetchone()[0] != LAYOUT:
                 raise OtherLayout("it is of another version")
-            return _read(db, job)
+            return what(db)
         finally:
             db.close()
     except (sqlite3.Error, msgspec.MsgspecError, OtherLayout) as error:

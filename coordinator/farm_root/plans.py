@@ -43,7 +43,12 @@ def damaged(folder: JobFolder, why: str) -> DamagedError:
 
 def load(folder: JobFolder) -> Plan:
     """The plan, for whoever is not the daemon: that one is asked for the digest, or where none serves, the store."""
-    return read(folder, _digest_of(folder))[0]
+    try:
+        return read(folder, _digest_of(folder))[0]
+    except DamagedError:
+        if folder.path.is_dir():
+            raise
+        raise NotFoundError(f"{folder.path.name} was removed just now", "`coordinator status` lists jobs") from None
 
 
 def _digest_of(folder: JobFolder) -> str | None:

@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from muster import VERSION
 from muster.coordinator.api.figures import Figures
 from muster.coordinator.api.requests import (
     AgentsAsk,
@@ -23,17 +24,24 @@ from muster.coordinator.api.requests import (
     ExplainShard,
     FailuresAsk,
     FiguresAsk,
+    Look,
+    Looked,
+    LookQuestion,
     MapAsk,
     StatusAsk,
 )
-from muster.coordinator.api.status import Agents, Explained, Failures, ShardMap, Status
-from muster.coordinator.farm_root import ask_daemon, figures_file, printed_log
+from muster.coordinator.api.status import Agents, Explained, Failures, JobStatus, ShardMap, Status
+from muster.coordinator.farm_root import figures_file, printed_log
+from muster.coordinator.farm_root.ask_daemon import SILENCE_SECONDS, DaemonConnection, connect
 from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.page.history import History
 from muster.coordinator.page.pace import AskPace
-from muster.coordinator.page.seen import FARM, Answer, Printed, Question, Sayings, Seen
+from muster.coordinator.page.seen import COUNTS, FARM, Answer, Printed, Question, Sayings, Seen
 from muster.coordinator.protocol.values import Message
-from muster.jobs.common.errors import LinkError, MusterError, NoDaemonError, RefusedError
+from muster.jobs.common.errors import LinkError, MusterError
+
+if TYPE_CHECKING:
+    from muster.jobs.contract.states import JobState
 
 ANSWERS: dict[type[Message], type[Message]] = {  # all that the daemon is ever asked, with what it answers
     StatusAsk: Status,
@@ -46,8 +54,9 @@ ANSWERS: dict[type[Message], type[Message]] = {  # all that the daemon is ever a
     MapAsk: ShardMap,
 }
 # Between two of one kind, where the pace allows it: no oftener than what they tell is new.
-SECONDS: dict[type[Question], float] = {StatusAsk: 1.0, AgentsAsk: 2.0, FiguresAsk: 10.0}
-OTHER_SECONDS = 5.0
+SECONDS: dict[type[Question], float] = {StatusAsk: 2.0, AgentsAsk: 2.0, FiguresAsk: 10.0}
+COUNTS_SECONDS, OTHER_SECONDS = 1.0, 5.0
+KEPT_JOBS_MOST = 200  # as the daemon tells of in brief
 RETRY_SECONDS = 2.0  # while the daemon is gone
 LISTEN_SECONDS = 0.5  # at a time, for an answer
 ANSWER_SECONDS = 60.0
@@ -60,11 +69,10 @@ class Asker:
     def __init__(self, root: Root) -> None:
         self._root = root
         self._wanted: Counter[Question] = Counter()
-        self._asked: dict[Question, float] = {}  # when, monotonic
         self._waiting: float | None = None  # monotonic, since a question was put
         self._seen = Seen(0, {}, History())
         self._pace = AskPace()
-        self._line: ask_daemon.DaemonConnection | None = None
+        self._line: DaemonConnection | None = None
         self._changed = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="asker", daemon=True)
@@ -83,8 +91,8 @@ class Asker:
         """These are asked again and again meanwhile."""
         with self._changed:
             for question in questions:
-                if question not in self._wanted:  # how long ago it was asked for somebody else is no pace
-                    self._asked.pop(question, None)
+                if question not in self._wanted:
+                    self._pace.forget(question)
             self._wanted.update(questions)
             self._changed.notify_all()
         try:
@@ -100,7 +108,7 @@ class Asker:
         with self._changed:
             waited = time.monotonic() - self._waiting if self._waiting is not None else 0.0
             age = max(0.0, time.time() - self._seen.heard) if self._seen.heard else 0.0
-            return replace(self._seen, age=age, silent=waited if waited >= ask_daemon.SILENCE_SECONDS else 0.0)
+            return replace(self._seen, age=age, silent=waited if waited >= SILENCE_SECONDS else 0.0)
 
     def _note(self, **news: Any) -> None:
         """Called with the lock: what is known now."""
@@ -122,102 +130,108 @@ class Asker:
         """The question that is due, once it is; None at the end."""
         with self._changed:
             while not self._closing:
-                now = time.monotonic()
-                first = min(self._wanted, key=self._due, default=None)
-                wait = None if first is None else max(self._due(first), self._pace.not_before) - now
+                first = min(self._wanted, key=self._may_ask, default=None)
+                wait = None if first is None else self._may_ask(first)[0] - time.monotonic()
                 if wait is not None and wait <= 0:
                     return first
                 self._changed.wait(wait)
         return None
 
-    def _due(self, question: Question) -> float:
-        """As for itself; what waits longest goes first, so that none starves where the pace is slow."""
-        asked = self._asked.get(question)
-        return 0.0 if asked is None else asked + SECONDS.get(type(question), OTHER_SECONDS)
+    def _may_ask(self, question: Question) -> tuple[float, float]:
+        every = COUNTS_SECONDS if question == COUNTS else SECONDS.get(type(question), OTHER_SECONDS)
+        return self._pace.may_ask(question, every)
 
     def _put(self, question: Question) -> None:
-        began = time.monotonic()
         with self._changed:
-            before, self._asked[question] = self._asked.get(question), began
-            self._asked = {one: at for one, at in self._asked.items() if one in self._wanted}
+            self._pace.keep(self._wanted)
+            apart = self._pace.asked(question, time.monotonic())
         try:
-            value: msgspec.Struct | None
-            value, error = self._answer(question), ""
-        except (NoDaemonError, LinkError, RefusedError) as lost:
-            if self._line is None:
-                self._lost(lost, question)
-                return
-            value, error = None, lost.message
-        except MusterError as refused:
-            value, error = None, refused.message
-        now = time.monotonic()
+            answer, told = self._answer(question)
+        except MusterError as lost:
+            self._lost(lost, question)
+            return
         with self._changed:
-            news: dict[str, Any] = {"answers": {**self._seen.answers, question: Answer(value, error)}}
-            if not isinstance(question, Printed):  # which tells nothing of the daemon
-                kind = f"{type(question).__name__} {question in FARM}"  # all machines take longer than one
-                self._pace.answered(kind, now - began, now)
+            news: dict[str, Any] = {"answers": {**self._seen.answers, question: answer}}
+            if told is not None:
+                self._pace.answered(question, told.took, told.rate, told.owed, time.monotonic())
                 self._waiting = None
                 news |= {"heard": time.time(), "gone": ""}
-            if question == FARM[0] and before is not None:
-                news["pace"] = began - before
-            if question == FARM[1] and isinstance(value, Agents):
-                news["history"] = self._seen.history.added(value.agents, value.now)
-            if isinstance(question, StatusAsk) and question.job and self._turned(question, value):
-                for other in [one for one in self._asked if getattr(one, "job", None) == question.job]:
-                    del self._asked[other]  # all else that is shown of it is of the state before
+            if question == FARM[1] and apart is not None:
+                news["pace"] = apart
+            if question == FARM[1] and isinstance(answer.value, Agents):
+                news["history"] = self._seen.history.added(answer.value.agents, answer.value.now)
+            turned = turned_jobs(self._seen.get(question), answer.value)
+            for other in [one for one in self._wanted if getattr(one, "job", None) in turned]:
+                self._pace.forget(other)  # what is shown of it is of the state before
             self._note(**news)
 
-    def _turned(self, question: StatusAsk, value: msgspec.Struct | None) -> bool:
-        """Whether the job is in another state than when it was asked about last."""
-        before = self._seen.get(question)
-        both = [one.jobs[0].state for one in (before, value) if isinstance(one, Status) and one.jobs]
-        return len(set(both)) > 1
-
-    def _answer(self, question: Question) -> msgspec.Struct:
+    def _answer(self, question: Question) -> tuple[Answer, Looked | None]:
+        """With what it took of the daemon, where it was asked of it."""
         if isinstance(question, Printed):
-            return _printed(self._root, question.job)
+            return Answer(_printed(self._root, question.job), ""), None
         if self._line is None:
-            self._line = ask_daemon.DaemonConnection(ask_daemon.connect(self._root))
+            self._line = DaemonConnection(connect(self._root))
         try:
-            return self._listen(self._line, question)
-        except LinkError:
+            said, told = self._listen(self._line, question)
+        except MusterError:
             self._line.close()
             self._line = None
             raise
+        return (Answer(None, said.message) if isinstance(said, MusterError) else Answer(said, "")), told
 
-    def _listen(self, line: ask_daemon.DaemonConnection, question: Message) -> msgspec.Struct:
-        line.begin(question)
+    def _listen(self, line: DaemonConnection, question: LookQuestion) -> tuple[Message | MusterError, Looked]:
+        line.begin(Look(question))
         with self._changed:
             self._waiting = time.monotonic()
         for _ in range(int(ANSWER_SECONDS / LISTEN_SECONDS)):
-            found: Message | None = line.answered(ANSWERS[type(question)], LISTEN_SECONDS)
-            if found is not None:
+            if (found := line.looked(ANSWERS[type(question)], LISTEN_SECONDS)) is not None:
                 return found
             if self._closing:
                 break
         raise LinkError("the coordinator does not answer")
 
+    def _kept(self, question: Question) -> Figures | Status | None:
+        """What the file of figures has; of what was heard, that is better."""
+        try:
+            if isinstance(question, FiguresAsk) and (found := figures_file.read(self._root.figures, question.job)):
+                return Figures(*found)
+            if question == FARM[0] and self._seen.get(question) is None:
+                return kept_status(self._root)
+        except MusterError:  # it is damaged, or another's
+            pass
+        return None
+
     def _lost(self, why: MusterError, question: Question) -> None:
         """Nobody answers; what the file of figures has is read in the daemon's place."""
-        kept = _kept(self._root, question) if isinstance(question, FiguresAsk) else None
+        kept = self._kept(question)
         with self._changed:
             news: dict[str, Any] = {"gone": why.message}
             if not self._seen.gone:
                 news["gone_since"] = time.time()
-            if kept is not None and kept.job is not None:
+            if kept is not None:
                 news["answers"] = {**self._seen.answers, question: Answer(kept, "")}
             self._waiting = None
             self._note(**news)
-            wait = RETRY_SECONDS / max(1, len(self._wanted))
-            self._pace.not_before = max(self._pace.not_before, time.monotonic() + wait)
+            self._pace.unanswered(time.monotonic() + RETRY_SECONDS / max(1, len(self._wanted)))
 
 
-def _kept(root: Root, question: FiguresAsk) -> Figures | None:
-    try:
-        found = figures_file.read(root.figures, question.job)
-    except MusterError:
+def turned_jobs(before: msgspec.Struct | None, after: msgspec.Struct | None) -> set[str]:
+    """Jobs that are in another state than when the same was asked last."""
+    told = [{job.id: job.state for job in one.jobs} if isinstance(one, Status) else {} for one in (before, after)]
+    return {job for job in told[0].keys() & told[1].keys() if told[0][job] != told[1][job]}
+
+
+def kept_status(root: Root) -> Status | None:
+    """The newest jobs, as the file of figures has them."""
+    found = figures_file.newest(root.figures, KEPT_JOBS_MOST)
+    if found is None:
         return None
-    return Figures(found[0], found[1]) if found else None
+    jobs = [
+        JobStatus(one.job, one.kind, cast("JobState", one.state), one.why, 1, one.created, one.started, one.ended,
+                  one.totals, one.failures, layers_total=one.layers_total, layers_merged=one.layers_merged)
+        for one in reversed(found[0])
+    ]  # fmt: skip
+    return Status(max((one.at for one in found[0]), default=0.0), VERSION, 0, jobs, left_out=found[1])
 
 
 def _printed(root: Root, job: str) -> Sayings:

@@ -13,7 +13,7 @@ MEASURES = ("processor", "memory_now", "disk_now", "in_rate", "out_rate")
 Sample = tuple[float | None, ...]  # of each measure
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class History:
     """The last samples of each machine that is there; never changed, as one thread adds what others draw."""
 

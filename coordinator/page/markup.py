@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from muster.coordinator.page.blocks import Block
-from muster.coordinator.report.markup import Markup as Drawn
-from muster.jobs.common.printable import harmless
+from muster.coordinator.report.markup import shown
 
 HERE = Path(__file__).parent
+_COMMAND = re.compile(r"`([^`]+)`")
 
 
 class Cells:
@@ -31,18 +32,14 @@ class Cells:
         return made
 
 
-def shown(value: object) -> Markup:
-    """What is drawn stays; all else is text."""
-    if isinstance(value, Markup):
-        return value
-    if isinstance(value, Drawn):
-        return Markup(str(value))  # our drawer escapes
-    return escape(harmless(str(value)))
+def worded(line: object) -> Markup:
+    """A line of ours: the commands in it stand between backticks."""
+    return Markup(_COMMAND.sub(r"<code>\1</code>", str(shown(line))))
 
 
 @cache
 def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
+    made = jinja2.Environment(
         autoescape=True,
         loader=jinja2.FileSystemLoader(HERE / "templates"),
         undefined=jinja2.StrictUndefined,
@@ -50,6 +47,8 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters["worded"] = worded
+    return made
 
 
 def block(name: str, **values: Any) -> Block:

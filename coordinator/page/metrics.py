@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import get_args
 
 from muster.coordinator.api.status import AgentStatus, JobStatus
 from muster.coordinator.page.seen import Seen
 from muster.coordinator.submission import eta
-from muster.jobs.contract.states import ENDED
+from muster.jobs.contract.states import ENDED, JobState
 
 MEDIA_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 ENDED_MOST = 50  # jobs that ended, the newest
-JOB_STATES = ("running", "paused", "halted", "damaged", "cancelled", "incomplete", "complete")
+JOB_STATES = get_args(JobState)
 TALLIES = ("committed", "finished", "running", "pending", "quarantined")
 Labels = Sequence[tuple[str, str]]
 Sample = tuple[Labels, float | None]  # None: not known, and left out

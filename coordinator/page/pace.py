@@ -1,38 +1,63 @@
 """How often the page asks the daemon and speaks to browsers, so that neither can be made to cost much. Pure: no clock.
 
-The daemon's part: whatever an answer took, nothing is asked for two hundred times as long. However many look, and
-however large the farm is, looking takes at most a hundredth of the daemon's time, with what goes beside an answer, and
-with what may be asked at once for who has just come.
+With each answer the daemon says what it took of its processor time, how much of that looking may take, and what is
+owed. Nothing is asked again before that is paid, but for what is owed at most some seconds: so that who has just come
+sees the farm at once, and what takes little, such as counts, is asked often however much the rest takes.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Collection, Hashable
 from math import inf
-from statistics import median
 
-SHARE = 0.005  # of the daemon's time, for answers
-SAMPLES = 5  # of one kind of question; their median is what it costs: one of them may have waited for anything
-CREDIT_SECONDS = 6.0  # of asking nothing, which the next questions may use up: who opens a page sees it at once
-HASTY_SECONDS = CREDIT_SECONDS  # the longest wait before there are as many samples: the second question is put at once
+AHEAD_SECONDS = 30.0  # of what looking may take, which may be owed
 BYTES_PER_SECOND = 16_000  # to one browser, on average
 FIRST_BYTES = 32_000  # that the first view counts at most
 
 
 class AskPace:
-    """When the next question may be put."""
+    """When which question may be put."""
 
     def __init__(self) -> None:
-        self._took: dict[str, deque[float]] = {}
-        self.not_before = -inf
+        self._asked: dict[Hashable, float] = {}
+        self._took: dict[Hashable, float] = {}
+        self._rate = inf  # seconds of processor time that looking may take each second
+        self._paid = -inf  # when all that is owed will be
+        self._closed_until = -inf
+        self._wanted = 1
 
-    def answered(self, kind: str, took: float, now: float) -> None:
-        """A question of this kind was answered after `took` seconds."""
-        samples = self._took.setdefault(kind, deque(maxlen=SAMPLES))
-        samples.append(took)
-        wait = median(samples) / SHARE
-        wait = wait if len(samples) == SAMPLES else min(wait, HASTY_SECONDS)
-        self.not_before = max(self.not_before, now - CREDIT_SECONDS) + wait
+    def may_ask(self, question: Hashable, every: float) -> tuple[float, float]:
+        """From when on it may be put, which was due so long after it was put last; of several that may, first that
+        which waits longest."""
+        asked = self._asked.get(question, -inf)
+        takes = self._took.get(question, 0.0) / self._rate if question in self._asked else 0.0
+        ahead = max(asked + takes * self._wanted, self._paid - AHEAD_SECONDS)  # once its equal part has paid for it
+        return max(asked + every, min(self._paid, ahead), self._closed_until), asked
+
+    def asked(self, question: Hashable, now: float) -> float | None:
+        """It is put now; how long after the last time."""
+        before = self._asked.get(question)
+        self._asked[question] = now
+        return None if before is None else now - before
+
+    def answered(self, question: Hashable, took: float, rate: float, owed: float, now: float) -> None:
+        """Of the daemon's processor time: what this took, what looking may take each second, what all of it owes."""
+        self._took[question], self._rate, self._paid = took, rate, now + max(0.0, owed) / rate
+
+    def unanswered(self, until: float) -> None:
+        """The daemon is gone, and nothing is to be tried before that."""
+        self._closed_until = until
+
+    def forget(self, question: Hashable) -> None:
+        """How long ago it was put is no pace for who asks next."""
+        self._asked.pop(question, None)
+
+    def keep(self, questions: Collection[Hashable]) -> None:
+        """These are wanted; of all others nothing need be known any more."""
+        self._wanted = len(questions)
+        for known in (self._asked, self._took):
+            for one in [one for one in known if one not in questions]:
+                del known[one]
 
 
 class SendPace:

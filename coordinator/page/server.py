@@ -21,21 +21,24 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from muster.coordinator.api.figures import Figures
 from muster.coordinator.api.requests import FiguresAsk
+from muster.coordinator.farm_root import plans
 from muster.coordinator.farm_root.paths import Root
 from muster.coordinator.page import metrics
 from muster.coordinator.page.asker import Asker
 from muster.coordinator.page.blocks import Block, changes, event
 from muster.coordinator.page.guard import HEADERS, Head, cookie_name, policy_of, refusal
-from muster.coordinator.page.markup import HERE, shell
+from muster.coordinator.page.markup import HERE, block, shell
 from muster.coordinator.page.pace import SendPace
-from muster.coordinator.page.seen import FARM, Question, Seen
+from muster.coordinator.page.seen import COUNTS, FARM, Question, Seen
 from muster.coordinator.page.views import View, blocks, is_old, view_of
 from muster.jobs.common.durable import write_private
 from muster.jobs.common.errors import MusterError, RefusedError
 from muster.jobs.common.names import is_job
+from muster.jobs.contract.plan import Plan
 
 PORT, PORTS = 8470, 10  # the first that is tried, and how many
 LOOPBACK = "127.0.0.1"
@@ -146,16 +149,18 @@ class Pages:
         view = _view(request)
         if view is None:
             return _nothing()
-        if self._streams >= STREAMS_MOST:
-            return PlainTextResponse(f"{STREAMS_MOST} tabs look already: close one\n", 503)
         return StreamingResponse(self._stream(view), media_type="text/event-stream")
 
     async def _stream(self, view: View) -> AsyncIterator[bytes]:
-        """What is new, as long as somebody reads; a slow reader misses what came between."""
+        """What is new, as long as somebody reads; a slow reader misses what came between. To a browser that is one too
+        many that is said, and it comes again: of an answer that is no stream its script learns nothing."""
+        yield b"retry: 2000\n\n"
+        if self._streams >= STREAMS_MOST:
+            yield event(changes({}, [block("full", most=STREAMS_MOST)]))
+            return
         self._streams += 1
         try:
             with self._asker.wanting(view.questions()):
-                yield b"retry: 2000\n\n"
                 async for piece in self._news(view):
                     yield piece
         finally:
@@ -201,16 +206,18 @@ class Pages:
         if not is_job(job):
             return _nothing()
         asked = FiguresAsk(job)
-        seen = await self._heard([asked], REPORT_SECONDS, lambda seen: asked in seen.answers)
-        figures = seen.get(asked)
+        seen = await self._heard([COUNTS, asked], REPORT_SECONDS, lambda seen: {COUNTS, asked} <= seen.answers.keys())
+        figures, digests = seen.get(asked), {one.id: one.plan for one in seen.status.jobs} if seen.status else {}
 
-        def found(root: Root, job: str) -> tuple[Figures, str]:
-            if isinstance(figures, Figures) and not seen.gone:
-                return figures, ""
-            return gather.kept_figures(root, job)
+        def found(root: Root, job: str) -> tuple[Plan, Figures, str]:
+            plan = plans.read(root.job(job), digests.get(job) or None)[0]
+            if isinstance(figures, Figures) and not is_old(seen):
+                return plan, figures, ""
+            why = seen.gone or seen.error(asked) or "the coordinator does not answer"
+            return plan, *gather.kept_figures(root, job, why)
 
         def made() -> str:
-            return html.page(gather.gather(self._root, [job], None, timeline=True, figures=found))
+            return html.page(gather.gather(self._root, [job], None, timeline=True, find=found))
 
         try:
             page = await asyncio.to_thread(made)
@@ -224,7 +231,7 @@ class Pages:
         with self._asker.wanting(questions):
             while True:
                 seen = self._asker.seen()
-                if is_enough(seen) or seen.gone or time.monotonic() >= deadline or self._stopping.is_set():
+                if is_enough(seen) or is_old(seen) or time.monotonic() >= deadline or self._stopping.is_set():
                     return seen
                 await asyncio.sleep(LOOK_SECONDS / 5)
 
@@ -265,6 +272,31 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)  # type: ignore[arg-type]
 
 
+class _Connection(H11Protocol):
+    """One connection. Where as many are open as may be, a new one takes the place of the one that has been without a
+    request for longest: whoever has no secret gets no answer that lasts, and cannot keep others out by silence."""
+
+    idle_since = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        others = [one for one in self.connections if isinstance(one, _Connection) and one is not self and one.is_idle]
+        if len(self.connections) > CONNECTIONS_MOST and others:
+            longest = min(others, key=lambda one: one.idle_since)
+            self.connections.discard(longest)
+            longest.transport.abort()
+        self.idle_since = self.loop.time()
+
+    def on_response_complete(self) -> None:
+        self.idle_since = self.loop.time()
+        super().on_response_complete()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request of it is at work; half of one is none."""
+        return self.cycle is None or self.cycle.response_complete
+
+
 class Page:
     """A page of one root, from `Page(…)` on at a port of its own, read from `serve` on."""
 
@@ -278,8 +310,8 @@ class Page:
         stopping, asker = threading.Event(), Asker(self._root)
         app = Guard(Pages(self._root, asker, stopping).app(), self.place.secret)
         config = uvicorn.Config(
-            app, http="h11", ws="none", loop="asyncio", lifespan="off", log_config=None, access_log=False,
-            server_header=False, limit_concurrency=CONNECTIONS_MOST, h11_max_incomplete_event_size=HEAD_BYTES,
+            app, http=_Connection, ws="none", loop="asyncio", lifespan="off", log_config=None, access_log=False,
+            server_header=False, limit_concurrency=CONNECTIONS_MOST + 1, h11_max_incomplete_event_size=HEAD_BYTES,
             timeout_graceful_shutdown=2,
         )  # fmt: skip
         server = _Server(config, stopping)

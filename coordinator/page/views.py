@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
+from markupsafe import Markup
+
 from muster.coordinator.api.figures import Figures
 from muster.coordinator.api.requests import (
     AgentsAsk,
@@ -36,11 +38,10 @@ from muster.coordinator.display import jobs as display_jobs
 from muster.coordinator.display.agents import compact
 from muster.coordinator.display.tables import ago, count, moment, percent, short, whole
 from muster.coordinator.page.blocks import Block
-from muster.coordinator.page.history import MEASURES
+from muster.coordinator.page.history import MEASURES, History
 from muster.coordinator.page.markup import block
-from muster.coordinator.page.seen import FARM, Printed, Question, Sayings, Seen
+from muster.coordinator.page.seen import FARM, Answer, Printed, Question, Sayings, Seen
 from muster.coordinator.report import drawing, html
-from muster.coordinator.report.markup import Markup
 from muster.coordinator.report.measures import report_of
 from muster.coordinator.submission import eta
 from muster.jobs.common.names import is_job, is_layer, is_plain
@@ -48,9 +49,12 @@ from muster.jobs.common.units import counted, format_duration
 from muster.jobs.contract.states import ENDED
 
 Kind = Literal["farm", "jobs", "job", "machine", "shard"]
-JOBS_MOST, ALL_JOBS_MOST, ROWS_MOST, FAILURES_MOST, TROUBLES_MOST = 12, 200, 50, 20, 12
+JOBS_MOST, ALL_JOBS_MOST, ROWS_MOST, FAILURES_MOST, TROUBLES_MOST = 12, 200, 50, 100, 12
+HEAD_CHARS = 300
+EVIDENCE_SHOWN = 10  # failures: of the others it is a step away
 GONE_SECONDS = 3.0  # until it is said that nobody answers
 LATE_SECONDS = 2.0  # until what is shown is called old, beside the pace
+SLOW_SECONDS = 3.0  # from one word of all machines to the next, from which on it is said
 FIND_CHARS = 80
 NUMBER_MOST = 1 << 53
 GLYPHS = {"live": "●", "draining": "◐", "gone": "✕", "left": "○", "silent": "?"}
@@ -70,6 +74,7 @@ SORTS: dict[str, Callable[[AgentStatus], Any]] = {  # of machines; the largest f
 
 
 _spark = lru_cache(4096)(drawing.spark)  # its values are new less often than the numbers beside it
+drawn_once = lru_cache(8)  # by the identity of an answer, for so many tabs: counts are heard far oftener than all else
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,7 @@ class View:
         """What is to be asked as long as somebody looks at it."""
         job, more = self.job, list[Question]()
         if self.kind == "job":
-            more = [StatusAsk(job), FiguresAsk(job), ExplainJob(job), FailuresAsk(job, limit=FAILURES_MOST)]
+            more = [StatusAsk(job), FiguresAsk(job), ExplainJob(job), failures_of(job)]
             more += [MapAsk(job), Printed(job)]
         elif self.kind == "machine":
             more = [ExplainAgent(self.machine), AgentsAsk(self.machine)]
@@ -131,18 +136,22 @@ def is_old(seen: Seen) -> bool:
 # --- of all views ---------------------------------------------------------------------------------------------
 
 
-def _top(seen: Seen, farm: str) -> Block:
-    live = [one for one in seen.agents.agents if one.state in ("live", "draining")] if seen.agents else []
+def _farm_facts(agents: Agents) -> list[str]:
+    live = [one for one in agents.agents if one.state in ("live", "draining")]
     cores = sum(one.cpus for one in live)
-    facts = [
-        counted(seen.status.agents if seen.status else 0, "machine"),
+    return [
+        counted(len(live), "machine"),
         f"{sum((one.busy or 0.0) * one.cpus for one in live):.0f} of {counted(cores, 'core')} busy",
         f"{compact(sum(one.in_rate or 0.0 for one in live))}/s in",
         f"{compact(sum(one.out_rate or 0.0 for one in live))}/s out",
     ]
+
+
+def _top(seen: Seen, farm: str) -> Block:
+    facts = _farm_facts(seen.agents) if seen.agents is not None else []
     late = seen.age > seen.pace + LATE_SECONDS or is_old(seen)
     heard = "not heard yet" if seen.heard is None else f"heard {whole(seen.age)} ago" if late else "live"
-    pace = f", every {whole(seen.pace)}" if seen.pace >= LATE_SECONDS else ""
+    pace = f", machines every {whole(seen.pace)}" if seen.pace >= SLOW_SECONDS else ""
     state = "gone" if is_old(seen) or seen.heard is None else "live"
     return block("top", farm=farm, facts=facts, heard=f"{heard}{pace}", state=state)
 
@@ -151,7 +160,8 @@ def _trouble(seen: Seen) -> Block:
     """What is wrong, as (what it is, the address to look at, a command that helps)."""
     found: list[tuple[str, str, str]] = []
     if seen.gone:
-        said = seen.gone if seen.heard is None else "what is below is what it said last"
+        kept = "what is below is what figures.sqlite in the root has" if seen.status is not None else seen.gone
+        said = kept if seen.heard is None else "what is below is what it said last"
         found.append((f"no coordinator since {moment(seen.gone_since)}; {said}", "", "coordinator serve --detach"))
     elif seen.silent >= GONE_SECONDS:
         found.append((f"the coordinator has not answered for {whole(seen.silent)}", "", ""))
@@ -195,28 +205,29 @@ def _machines_troubles(agents: Agents) -> list[tuple[str, str, str]]:
 
 def _farm(view: View, seen: Seen) -> list[Block]:
     assert seen.status is not None
-    found = [_jobs_table(seen.status, view.find, JOBS_MOST)]
-    return [*found, _machines_table(view, seen, seen.agents)] if seen.agents is not None else found
+    found = [_jobs_table(seen, seen.status, view.find, JOBS_MOST)]
+    return [*found, *_machines_table(seen.answers.get(FARM[1]), seen.history, view.find, view.sort)]
 
 
 def _jobs(view: View, seen: Seen) -> list[Block]:
     assert seen.status is not None
-    return [_jobs_table(seen.status, view.find, ALL_JOBS_MOST)]
+    return [_jobs_table(seen, seen.status, view.find, ALL_JOBS_MOST)]
 
 
-def _jobs_table(status: Status, find: str, most: int) -> Block:
+def _jobs_table(seen: Seen, status: Status, find: str, most: int) -> Block:
     """Those that go on first, then the newest."""
     order = sorted(status.jobs, key=lambda one: (one.state in ENDED, -one.created))
     kept = [one for one in order if find.lower() in f"{one.id} {one.kind} {one.state}".lower()]
-    rows = [_job_row(one, status.now) for one in kept[:most]]
+    rows = [_job_row(one, status.now, seen.is_rated(one)) for one in kept[:most]]
     more = max(0, len(kept) - most) + status.left_out
     return block("jobs", rows=rows, more=more, there=len(status.jobs), find=find)
 
 
-def _job_row(job: JobStatus, now: float) -> dict[str, Any]:
+def _job_row(job: JobStatus, now: float, is_rated: bool) -> dict[str, Any]:
     row = display_jobs.job_row(job, now)
     why = eta.eta(job, now).bottleneck if job.state == "running" and job.progress is None else ""
     end = row.time if not why or why in ("measuring", "no agents") else f"{row.time}, by {why}"
+    end = "measuring" if job.state == "running" and not is_rated else end
     return {"id": job.id, "kind": job.kind, "state": f"{html.GLYPHS.get(job.state, '')} {job.state}",
             "bar": _bar(job), "percent": row.percent, "counts": row.counts, "rate": row.rate, "time": end,
             "look": _look(job)}  # fmt: skip
@@ -239,15 +250,15 @@ def _bar(job: JobStatus) -> Markup:
     return drawing.meter([(float(part), fill) for part, fill in parts], said)
 
 
-def _machines_table(view: View, seen: Seen, agents: Agents) -> Block:
+@drawn_once
+def _machines_table(said: Answer | None, history: History, find: str, sort: str) -> list[Block]:
     """By trouble unless something else is asked for: those that are gone or idle stand where they are seen."""
-    kept = [
-        one for one in agents.agents if view.find.lower() in f"{one.name} {one.host} {one.state} {one.note}".lower()
-    ]
-    kept.sort(key=SORTS[view.sort] if view.sort else _worst_first)
-    rows = [_machine_row(seen, one, agents.now) for one in kept[:ROWS_MOST]]
-    return block("machines", rows=rows, more=len(kept) - ROWS_MOST, there=len(agents.agents), find=view.find,
-                 sort=view.sort)  # fmt: skip
+    if said is None or not isinstance(agents := said.value, Agents):
+        return []
+    kept = [one for one in agents.agents if find.lower() in f"{one.name} {one.host} {one.state} {one.note}".lower()]
+    kept.sort(key=SORTS[sort] if sort else _worst_first)
+    rows = [_machine_row(history, one, agents.now) for one in kept[:ROWS_MOST]]
+    return [block("machines", rows=rows, more=len(kept) - ROWS_MOST, there=len(agents.agents), find=find, sort=sort)]
 
 
 def _worst_first(one: AgentStatus) -> tuple[int, str]:
@@ -258,7 +269,7 @@ def _worst_first(one: AgentStatus) -> tuple[int, str]:
     return {"gone": 1, "draining": 3, "left": 5}.get(one.state, 2 if idle else 4), one.name
 
 
-def _machine_row(seen: Seen, one: AgentStatus, now: float) -> dict[str, Any]:
+def _machine_row(history: History, one: AgentStatus, now: float) -> dict[str, Any]:
     return {
         "name": one.name,
         "state": f"{GLYPHS['silent']} silent" if one.silent else f"{GLYPHS[one.state]} {one.state}",
@@ -266,7 +277,7 @@ def _machine_row(seen: Seen, one: AgentStatus, now: float) -> dict[str, Any]:
         "cores": count(one.cpus),
         "busy": "-" if one.busy is None else f"{one.busy:.0%}",
         "numbers": _numbers(one),
-        "lines": [_spark(tuple(seen.history.line(one.name, measure))) for measure in MEASURES],
+        "lines": [_spark(tuple(history.line(one.name, measure))) for measure in MEASURES],
         "running": count(one.running),
         "done": count(one.done),
         "seen": ago(one.last_seen, now) if one.silent or one.state != "live" else "now",
@@ -291,24 +302,18 @@ def _why(one: AgentStatus) -> str:
 
 
 def _job(view: View, seen: Seen) -> list[Block]:
-    answer = seen.get(StatusAsk(view.job))
-    found = []
-    if isinstance(answer, Status) and answer.jobs:
-        found.append(_job_facts(answer.jobs[0], answer.now))
+    known, found = seen.job(view.job), []
+    if known is not None:
+        found.append(_job_facts(*known))
     elif error := seen.error(StatusAsk(view.job)):
         found.append(block("missing", said=error))
-    shards = seen.get(MapAsk(view.job))
-    if isinstance(shards, ShardMap) and shards.rows:
-        found.append(_map(shards))
-    measured = seen.get(FiguresAsk(view.job))
-    if isinstance(measured, Figures) and measured.job is not None:
-        found.append(_measured(measured))
-    if isinstance(answer, Status) and answer.jobs:
-        found += [_layers(answer.jobs[0]), _job_machines(answer.jobs[0])]
+    found += _map(seen.answers.get(MapAsk(view.job)))
+    found += _measured(seen.answers.get(FiguresAsk(view.job)))
+    if known is not None:
+        found += [_layers(known[0]), _job_machines(known[0])]
     found.append(_lines("why", "Why it is so", seen.get(ExplainJob(view.job))))
-    failures, printed = seen.get(FailuresAsk(view.job, limit=FAILURES_MOST)), seen.get(Printed(view.job))
-    if isinstance(failures, Failures) and failures.items:
-        found.append(_failures(view.job, failures))
+    found += _failures(view.job, seen.answers.get(failures_of(view.job)))
+    printed = seen.get(Printed(view.job))
     if isinstance(printed, Sayings) and printed.items:
         rows = [(moment(one.when), one.agent, f"{one.layer}/{one.number}", one.text) for one in printed.items[::-1]]
         found.append(block("printed", rows=rows, job=view.job))
@@ -322,21 +327,26 @@ def _job_facts(job: JobStatus, now: float) -> Block:
                  facts=[(one[0], one[1] if len(one) > 1 else "") for one in facts])  # fmt: skip
 
 
-def _measured(measured: Figures) -> Block:
+@drawn_once
+def _measured(said: Answer | None) -> list[Block]:
     """As the report has it: tiles, when each machine ran, where the time went, how long shards took."""
-    assert measured.job is not None
+    if said is None or not isinstance(measured := said.value, Figures) or measured.job is None:
+        return []
     report = report_of(measured.job, measured.machines, None, timeline=True)
-    parts = (("When it ran", html.when(report, False)), ("Where the time went", html.where(report)),
+    parts = (("When it ran", html.when(report)), ("Where the time went", html.where(report)),
              ("How long a shard took", html.how_long([report])))  # fmt: skip
-    return block("measured", id=report.job, head=html.summary(report), parts=parts)
+    return [block("measured", id=report.job, head=html.summary(report), parts=parts)]
 
 
-def _map(shards: ShardMap) -> Block:
+@drawn_once
+def _map(said: Answer | None) -> list[Block]:
     """From the first shard to the last: one layer with the numbers of its shards, several with shares of each."""
+    if said is None or not isinstance(shards := said.value, ShardMap) or not shards.rows:
+        return []
     rows = [_map_row(one) for one in shards.rows]
     alone = shards.rows[0].shards if len(rows) == 1 else 0
     ticks = [(i / 4, f"{alone * i // 4:,}" if alone else f"{i / 4:.0%}") for i in range(5)]
-    return block("map", drawn=drawing.strip(rows, ticks, (), "all shards of a cell are committed", "Shards"))
+    return [block("map", drawn=drawing.strip(rows, ticks, (), "all shards of a cell are committed", "Shards"))]
 
 
 def _map_row(row: MapRow) -> drawing.StripRow:
@@ -368,14 +378,22 @@ def _job_machines(job: JobStatus) -> Block:
     return block("workers", rows=rows, more=len(order) - len(rows))
 
 
-def _failures(job: str, failures: Failures) -> Block:
+def failures_of(job: str) -> FailuresAsk:
+    return FailuresAsk(job, limit=FAILURES_MOST, evidence_of=EVIDENCE_SHOWN)
+
+
+@drawn_once
+def _failures(job: str, said: Answer | None) -> list[Block]:
+    if said is None or not isinstance(failures := said.value, Failures) or not failures.items:
+        return []
     rows = [
-        {"shard": f"{one.layer}/{one.number}", "where": f"/shard/{job}/{one.layer}/{one.number}",
-         "given_up": one.quarantined, "head": f"{one.code}: {one.message}", "agent": one.agent,
+        {"is_whole": i < EVIDENCE_SHOWN, "shard": f"{one.layer}/{one.number}",
+         "where": f"/shard/{job}/{one.layer}/{one.number}",
+         "given_up": one.quarantined, "head": short(f"{one.code}: {one.message}", HEAD_CHARS), "agent": one.agent,
          "when": moment(one.when), "evidence": one.evidence[-html.EVIDENCE_CHARS:]}
-        for one in failures.items
+        for i, one in enumerate(failures.items)
     ]  # fmt: skip
-    return block("failures", rows=rows, total=failures.total, job=job)
+    return [block("failures", rows=rows, total=failures.total, job=job)]
 
 
 # --- one machine, one shard -----------------------------------------------------------------------------------
@@ -385,7 +403,7 @@ def _machine(view: View, seen: Seen) -> list[Block]:
     found = next((one for one in seen.agents.agents if one.name == view.machine), None) if seen.agents else None
     if found is None or seen.agents is None:
         return [block("missing", said=f"there is no machine {view.machine}")] if seen.agents else []
-    row = _machine_row(seen, found, seen.agents.now)
+    row = _machine_row(seen.history, found, seen.agents.now)
     answer = seen.get(AgentsAsk(view.machine))
     told = answer.agents[0] if isinstance(answer, Agents) and answer.agents else found
     names = ("processor, cores in use", "memory, of its budget", "disk, its spool", "link, in", "link, out")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from muster.coordinator.api.requests import StatusAsk
+from muster.coordinator.api.status import Status
+from muster.coordinator.display import jobs as display_jobs
+from muster.coordinator.page.server import STREAMS_MOST
+from muster.coordinator.report import terminal
 from tests.support.chromium import Tab, tab
 from tests.support.farm import FarmHarness, arrays, running, until
 from tests.support.page import PageReader, page_of
@@ -55,6 +61,27 @@ def each_view(browser: Tab, page: PageReader, job: str, *words: str) -> None:
         check(browser, page)
 
 
+def rate_and_time(farm: FarmHarness, job: str) -> str:
+    """As `coordinator status` has it at the moment."""
+    told: Status = farm.ask(StatusAsk(job), Status)
+    row = display_jobs.job_row(told.jobs[0], told.now)
+    return f"{row.rate} {row.time}" if row.rate != "-" else "not known yet"
+
+
+def measured(farm: FarmHarness, job: str) -> list[str]:
+    """Fairness, memory and bytes, as `coordinator report --json` has them and the page shows them."""
+    (said,) = json.loads(farm.coordinator("report", job, "--json").stdout)["jobs"]
+    moved, memory, fairness = said["bandwidth"], said["memory"], said["fairness"]
+    if fairness["jain"] is None:
+        return ["not told yet"]
+    return [
+        f"fairness {fairness['jain']:.2f} {terminal.share(fairness['occupancy'])} occupied",
+        f"peak memory {terminal.size(memory['machines'][0]['peak'])} a shard {terminal.size(memory['max'])}",
+        f"in / out {terminal.size(moved['in_bytes'])} / {terminal.size(moved['out_bytes'])}",
+        f"committed {terminal.size(moved['committed_bytes'])}",
+    ]
+
+
 def test_every_view_in_a_browser(farm: FarmHarness, tmp_path: Path) -> None:
     with page_of(farm) as page, tab(tmp_path) as browser:
         browser.open(page.url)
@@ -70,6 +97,7 @@ def test_every_view_in_a_browser(farm: FarmHarness, tmp_path: Path) -> None:
         job = farm.submit(arrays(rows=SHARDS * ROWS), shard_rows=ROWS, work=NAP, name="naps", **fields)
         browser.until(job, "▶ running", f"/{SHARDS}")
         until(lambda: farm.status(job).totals.committed, "a commit")
+        until(lambda: rate_and_time(farm, job) in browser.text, "its rate and time left as in status")
         picture(browser, "farm", tmp_path)
         each_view(browser, page, job, job, "running", "Shards in their order", "When it ran")
         browser.open(f"http://127.0.0.1:{page.port}/")
@@ -82,6 +110,7 @@ def test_every_view_in_a_browser(farm: FarmHarness, tmp_path: Path) -> None:
         farm.wait(job)
         (said,) = json.loads(farm.coordinator("status", job, "--json").stdout)["jobs"]
         browser.until(f"{said['totals']['committed']}/{said['totals']['shards']} committed (100%)", "✓ complete")
+        until(lambda: all(word in browser.text for word in measured(farm, job)), "its measures as in --json")
         browser.size(1280, 1700)
         picture(browser, "job", tmp_path)
         browser.size(1280, 800)
@@ -100,10 +129,11 @@ def test_every_view_in_a_browser(farm: FarmHarness, tmp_path: Path) -> None:
         browser.open(f"http://127.0.0.1:{page.port}/machine/lab1")
         browser.until("memory, of its budget")
         picture(browser, "machine", tmp_path)
-        browser.open(f"http://127.0.0.1:{page.port}/job/{job}/report")
-        browser.until("1 When it ran", f"{SHARDS} of {SHARDS} shards", "by attempt and machine")
-        assert browser.run("getComputedStyle(document.querySelector('.tile')).borderTopWidth") == "1px"
-        check(browser, page)
+        for one, shards in ((job, f"{SHARDS} of {SHARDS} shards"), (halted, "! halted")):
+            browser.open(f"http://127.0.0.1:{page.port}/job/{one}/report")
+            browser.until("1 When it ran", shards, "by attempt and machine")
+            assert browser.run("getComputedStyle(document.querySelector('.tile')).borderTopWidth") == "1px"
+            check(browser, page)
 
         browser.open(f"http://127.0.0.1:{page.port}/?find=naps&sort=busy")
         browser.until(job, "no machine is called so: naps")
@@ -122,3 +152,82 @@ def test_every_view_in_a_browser(farm: FarmHarness, tmp_path: Path) -> None:
         until(lambda: "no coordinator" not in browser.text, "the coordinator to be back on the page")
         until(lambda: "old" not in browser.run("document.body.className"), "its numbers to count again")
         check(browser, page)
+
+
+def test_keys_choose_freeze_and_darken(farm: FarmHarness, tmp_path: Path) -> None:
+    first, second = (farm.submit(arrays(rows=ROWS), shard_rows=ROWS, name=name) for name in ("first", "second"))
+    here = "document.querySelector('tr.here')?.dataset.open"
+    with page_of(farm) as page, tab(tmp_path) as browser:
+        browser.open(page.url)
+        browser.until(first, second)
+        browser.key("j")
+        assert browser.run(here) == f"/job/{second}", "the newest is on top"
+        browser.key("j")
+        assert browser.run(here) == f"/job/{first}"
+        browser.key("k")
+        assert browser.run(here) == f"/job/{second}"
+        browser.key("p")
+        browser.until("frozen: p goes on")
+        third = farm.submit(arrays(rows=ROWS), shard_rows=ROWS, name="third")
+        with page_of(farm) as other:
+            stream = other.stream("/")
+            stream.until(third)
+            stream.close()
+        assert third not in browser.text
+        browser.key("p")
+        browser.until(third)
+        assert browser.run(here) == f"/job/{second}", "the row that was chosen is chosen still"
+        look = browser.run("document.documentElement.dataset.theme")
+        browser.key("d")
+        assert browser.run("document.documentElement.dataset.theme") != look
+        browser.open(f"http://127.0.0.1:{page.port}/jobs")
+        browser.until(third)
+        assert browser.run("document.documentElement.dataset.theme") != look, "that is kept"
+        browser.key("/")
+        assert browser.run("document.activeElement.id") == "find"
+        for letter in "first":
+            browser.key(letter)
+        rows = "[...document.querySelectorAll('tr[data-open]')].map(one => one.dataset.open).join()"
+        until(lambda: browser.run(rows) == f"/job/{first}", "rows of other names to go")
+        assert browser.run("location.search") == "?find=first"
+        browser.key("Escape")
+        browser.key("u")
+        browser.until("Machines", second)
+        check(browser, page)
+
+
+def test_a_hidden_tab_leaves_its_place_to_another_and_one_too_many_says_so(farm: FarmHarness, tmp_path: Path) -> None:
+    with page_of(farm) as page, tab(tmp_path) as browser:
+        browser.open(page.url)
+        browser.until("no jobs yet")
+        streams = [page.stream("/") for _ in range(STREAMS_MOST - 1)]
+        for stream in streams:
+            stream.until("no jobs yet")
+        with browser.hidden():
+
+            def has_its_place() -> bool:
+                streams.append(page.stream("/"))
+                streams[-1].read()
+                if "no jobs yet" not in streams[-1].text:
+                    streams.pop().close()
+                return len(streams) == STREAMS_MOST
+
+            until(has_its_place, "the place of the hidden tab")
+        browser.until("8 tabs look already")
+        assert browser.run("document.getElementById('lost').hidden"), "that the page had ended is not said"
+        streams.pop().close()
+        browser.until("no jobs yet")
+        for stream in streams:
+            stream.close()
+
+
+def test_a_page_whose_process_ended_says_so(farm: FarmHarness, tmp_path: Path) -> None:
+    with page_of(farm) as page, tab(tmp_path) as browser:
+        browser.open(page.url)
+        browser.until("no jobs yet")
+        (process,) = farm.processes("page", "--json")
+        os.kill(process, signal.SIGKILL)
+        browser.until("The page's own process ended")
+        assert "live" not in browser.text.replace("nothing here is live", "")
+        assert "old" in browser.run("document.body.className")
+        picture(browser, "ended", tmp_path)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from muster.coordinator.farm_root import figures_file
+from muster.coordinator.farm_root import figures_file, plans
 from muster.coordinator.farm_root import paths as roots
+from muster.jobs.common.errors import NotFoundError
 from tests.support.farm import FarmHarness, arrays, running, until
 
 ROWS = 4
@@ -42,7 +44,6 @@ def told(farm: FarmHarness, job: str) -> tuple[Any, ...]:
     return shards["committed"], shards["rows_committed"], found["bandwidth"]["committed_bytes"], found["state"]
 
 
-@pytest.mark.ray
 def test_a_real_machine_tells_where_its_time_goes(tmp_path: Path) -> None:
     with running(tmp_path) as farm:
         farm.join("lab1", "--cpus", "2")
@@ -101,6 +102,23 @@ def test_a_jobs_figures_go_with_it(tmp_path: Path) -> None:
         assert farm.coordinator("rm", job).returncode == 0
         farm.stop()
         assert figures_file.read(farm.root.figures, job) is None
+
+
+def test_a_job_that_is_being_removed_is_none(tmp_path: Path) -> None:
+    """Whatever of it is gone already: its rows, and then its folder."""
+    with running(tmp_path) as farm:
+        job = submit(farm)
+        farm.agent("one").go()
+        farm.wait(job)
+        folder = farm.root.job(job)
+        shutil.copytree(folder.path, tmp_path / "kept")
+        assert farm.coordinator("rm", job).returncode == 0
+        with pytest.raises(NotFoundError, match="was removed just now"):
+            plans.load(folder)
+        shutil.copytree(tmp_path / "kept", folder.path)
+        said = farm.coordinator("report", job)
+        assert said.returncode == 6 and said.stderr.startswith(f"error: there is no job {job}")
+        assert "\nhint: " in said.stderr and "Traceback" not in said.stderr
 
 
 def test_a_job_that_never_ran_has_a_report(tmp_path: Path) -> None:
@@ -162,7 +180,6 @@ def test_the_file_is_read_while_a_journal_is_left(tmp_path: Path) -> None:
         assert only(farm, job)["state"] == "complete"
 
 
-@pytest.mark.ray
 def test_agents_shows_what_a_machine_is_at(tmp_path: Path) -> None:
     with running(tmp_path) as farm:
         farm.join("lab1", "--cpus", "1")

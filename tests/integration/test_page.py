@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
 import socket
+import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from muster.coordinator.api.requests import StatusAsk
+from muster.coordinator.api.requests import Look, StatusAsk
 from muster.coordinator.api.status import Status
+from muster.coordinator.farm_root import ask_daemon, figures_file
+from muster.coordinator.page.server import CONNECTIONS_MOST, STREAMS_MOST, listen
+from muster.jobs.common import launch
+from muster.jobs.common.errors import NotFoundError
 from muster.jobs.common.units import format_size
 from tests.support.farm import FarmHarness, arrays, command_line, running, until
-from tests.support.page import PageReader, page_of
+from tests.support.page import SECONDS, PageReader, page_of
 from tests.support.sshd import HOST, Sshd
 
 SHARDS, ROWS = 24, 4
@@ -66,6 +74,14 @@ def test_each_view_has_the_numbers_of_status(farm: FarmHarness, page: PageReader
     for stream in (farms, jobs, one):
         stream.close()
     brief, full = (farm.ask(StatusAsk(brief=is_brief), Status).jobs[0] for is_brief in (True, False))
+    with ask_daemon.line(farm.root) as line:
+        line.begin(Look(StatusAsk(job)))
+        seen, looked = line.looked(Status, SECONDS) or (None, None)
+        line.begin(Look(StatusAsk("none.1")))
+        error, again = line.looked(Status, SECONDS) or (None, None)
+    assert isinstance(seen, Status) and seen.jobs[0].totals == full.totals
+    assert isinstance(error, NotFoundError) and error.message == "there is no job none.1"
+    assert looked is not None and again is not None and 0 < looked.took < 1 and looked.rate > 0
     assert brief.id == full.id == job and not brief.agents and full.agents
     machine, shard = page.stream("/machine/lab1"), page.stream(f"/shard/{job}/a/3")
     machine.until("lab1", f"{SHARDS} done", "no job is running")
@@ -84,6 +100,22 @@ def test_a_jobs_report_is_served_as_it_is_written_to_a_file(farm: FarmHarness, p
     assert "sha256-" in headers["content-security-policy"]
     assert page.get("/job/none.1/report")[0] == 404 and page.get("/job/x/report")[0] == 404
     assert page.get(f"/job/{job}/report", Host=f"127.0.0.1:{page.port}")[0] == 403
+
+
+def test_of_a_coordinator_that_is_stuck_a_report_says_so_and_has_what_was_kept(
+    farm: FarmHarness, page: PageReader
+) -> None:
+    job = farm.submit(arrays(rows=ROWS), shard_rows=ROWS, name="stuck")
+    farm.wait(job)
+    until(lambda: (kept := figures_file.read(farm.root.figures, job)) and kept[0].ended, "what was measured of it")
+    farm.kill(signal.SIGSTOP)
+    try:
+        code, _, shown = page.get(f"/job/{job}/report")
+    finally:
+        farm.kill(signal.SIGCONT)
+    assert code == 200 and "1 of 1 shards" in shown
+    assert "the coordinator does not answer: this is what figures.sqlite" in shown
+    assert "no coordinator" not in shown
 
 
 def test_a_job_that_is_removed_meanwhile_is_said_to_be_gone(farm: FarmHarness, page: PageReader) -> None:
@@ -172,11 +204,49 @@ def test_a_request_that_is_none_ends_by_itself(page: PageReader) -> None:
     assert page.get("/")[0] == 200
 
 
+def test_who_has_no_secret_cannot_keep_others_out(farm: FarmHarness, page: PageReader) -> None:
+    stream = page.stream("/")
+    stream.until("Jobs")
+    with ExitStack() as held:
+        for number in range(2 * CONNECTIONS_MOST):
+            line = held.enter_context(socket.create_connection(("127.0.0.1", page.port), 10))
+            line.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n" if number % 2 else b"")
+        assert page.get("/")[0] == 200
+        job = farm.submit(arrays(rows=ROWS), shard_rows=ROWS, name="crowd")
+        stream.until(job)
+    stream.close()
+
+
+def test_a_tab_too_many_is_told_so_and_goes_on_once_another_is_closed(page: PageReader) -> None:
+    streams = [page.stream("/") for _ in range(STREAMS_MOST)]
+    for stream in streams:
+        stream.until("Jobs")
+    late = page.stream("/")
+    assert late.until("tabs look already").startswith(f"{STREAMS_MOST} tabs look already. Close one")
+    late.close()
+    streams.pop().close()
+
+    def let_in() -> bool:
+        again = page.stream("/")
+        again.read()
+        again.close()
+        return "Jobs" in again.text
+
+    until(let_in, "the place of the tab that was closed")
+    for stream in streams:
+        stream.close()
+
+
 def test_a_port_in_use_is_an_error_and_the_default_goes_on(farm: FarmHarness, page: PageReader) -> None:
     done = farm.coordinator("page", "--port", str(page.port))
     assert done.returncode == 7 and f"port {page.port} of 127.0.0.1 cannot be had" in done.stderr
     with page_of(farm) as other:
         assert other.port != page.port and other.get("/")[0] == 200
+
+
+def test_how_to_reach_a_server_is_nothing_to_a_farm_of_this_machine(farm: FarmHarness) -> None:
+    done = farm.coordinator("page", "--ssh-config", "/dev/null")
+    assert done.returncode == 2 and "--ssh-config is for a farm elsewhere" in done.stderr and "hint: " in done.stderr
 
 
 def test_a_farm_behind_ssh_is_shown_here(farm: FarmHarness, page: PageReader, server: Sshd) -> None:
@@ -189,6 +259,35 @@ def test_a_farm_behind_ssh_is_shown_here(farm: FarmHarness, page: PageReader, se
         stream.close()
         assert far_pages(farm) and far.get("/", Host=f"localhost:{far.port}")[0] == 403
     until(lambda: not far_pages(farm), "the page on the server to end with its connection")
+
+
+def test_the_tunnel_that_it_prints_leads_to_it(farm: FarmHarness, server: Sshd, tmp_path: Path) -> None:
+    command = launch.python("muster.coordinator.cli", "page", "--root", str(farm.root.path))
+    process = farm.run(command, "page.err", stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    url, told = (process.stdout.readline().decode() for _ in range(2))
+    address, named = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/\?t=(\S+)\n", url), re.search("`(ssh -N -L .*)`", told)
+    assert address is not None and named is not None, url + told
+    (port, secret), words = address.groups(), named.group(1).split()
+    assert words[3] == f"{port}:127.0.0.1:{port}" and words[4].endswith(f"@{socket.gethostname()}")
+    with listen(None) as free:  # here it is one machine, and that port is the page's
+        here = free.getsockname()[1]
+    config = server.ssh_config(name="ssh_config-tunnel")
+    tunnel = [*words[:3], words[3].replace(port, str(here), 1), "-F", str(config), "-o", "ClearAllForwardings=no", HOST]
+    ssh = subprocess.Popen(tunnel, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+
+        def answered() -> int:
+            with suppress(OSError):
+                return PageReader(here, secret).get("/")[0]
+            return 0
+
+        assert until(answered, "the page at the other end of the tunnel") == 200
+    finally:
+        for one in (ssh, process):
+            one.terminate()
+            one.wait(SECONDS)
+        process.stdout.close()
 
 
 def far_pages(farm: FarmHarness) -> list[str]:
@@ -227,7 +326,25 @@ def test_without_a_coordinator_it_shows_what_was_kept(tmp_path: Path) -> None:
         farm.wait(job)
         farm.stop()
         with page_of(farm) as page:
-            stream = page.stream(f"/job/{job}")
-            stream.until("no coordinator since", f"{SHARDS} of {SHARDS} shards", "When it ran")
+            for path, said in {"/": f"{SHARDS}/{SHARDS}", "/jobs": "✓ complete", f"/job/{job}": "When it ran"}.items():
+                stream = page.stream(path)
+                stream.until("no coordinator since", job, said)
+                stream.close()
+            farm.start()
+            stream = page.stream("/")
+            stream.until("live", "Machines", f"{SHARDS}/{SHARDS}")
             stream.close()
     assert farm.coordinator("page", "--root", str(tmp_path / "none")).returncode != 0
+
+
+def test_a_halted_job_is_said_without_a_coordinator_too(tmp_path: Path) -> None:
+    fields = {"kind": "map", "code": "work.py:work", "max_failures": 1, "attempts": 1}
+    with running(tmp_path) as farm:
+        job = farm.submit(arrays(rows=8 * ROWS), shard_rows=ROWS, work=BAD, name="bad", **fields)
+        farm.join("lab1", "--cpus", "1")
+        farm.wait(job, "halted")
+        farm.stop()
+        with page_of(farm) as page:
+            stream = page.stream("/")
+            stream.until(f"{job} is halted", "figures.sqlite in the root", "! halted")
+            stream.close()

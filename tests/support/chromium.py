@@ -44,8 +44,8 @@ class Tab:
         self._session: dict[str, str] = {}
         self.errors: list[str] = []
         self.asked: list[str] = []
-        target = self("Target.createTarget", url="about:blank")["targetId"]
-        attached = self("Target.attachToTarget", targetId=target, flatten=True)
+        self._target = self("Target.createTarget", url="about:blank")["targetId"]
+        attached = self("Target.attachToTarget", targetId=self._target, flatten=True)
         self._session = {"sessionId": attached["sessionId"]}
         for domain in ("Page", "Runtime", "Log", "Network"):
             self(f"{domain}.enable")
@@ -109,9 +109,23 @@ class Tab:
 
     def key(self, key: str) -> None:
         code = {"Enter": 13}.get(key, 0)
-        text = "\r" if key == "Enter" else key
+        text = "\r" if key == "Enter" else key if len(key) == 1 else ""
         self("Input.dispatchKeyEvent", type="keyDown", key=key, text=text, windowsVirtualKeyCode=code)
         self("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
+
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Behind another tab for as long."""
+        session, self._session = self._session, {}  # what follows is asked of the browser, and not of the tab
+        other = self("Target.createTarget", url="about:blank")["targetId"]
+        self._session = session
+        until(lambda: self.run("document.hidden"), "the tab to be hidden")
+        yield
+        self._session = {}
+        self("Target.closeTarget", targetId=other)
+        self("Target.activateTarget", targetId=self._target)
+        self._session = session
+        until(lambda: not self.run("document.hidden"), "the tab to be seen again")
 
     def picture(self, file: Path) -> None:
         file.write_bytes(base64.b64decode(self("Page.captureScreenshot", format="png")["data"]))

@@ -142,6 +142,15 @@ class FiguresKeeper:
             if ledger.record.state == "running":
                 ledger.note(JobEvent(time.time(), what, agent, said))
 
+    def parted(self, engine: Engine, what: str, agent: str, said: str) -> None:
+        """A machine left, or is gone. What it said last counts; of a process that ended nothing more will come."""
+        self.machine_event(what, agent, said)
+        self._lately.pop(agent, None)
+        if what == "left" and agent in self._heard:
+            if self._heard[agent].is_new:
+                self._add_up(engine, agent)
+            del self._heard[agent]
+
     def account(self, engine: Engine, agent: Agent, account: MachineAccount) -> None:
         """Only remembered, until the next round. What an earlier process of the agent said last is added up first."""
         process, heard = agent.hello.process, self._heard.get(agent.name)
@@ -172,7 +181,7 @@ class FiguresKeeper:
             job = engine.state.jobs.get(ledger.record.job)
             if job is None or (name not in ledger.machines and job.state != "running"):
                 continue
-            works = agent is not None and agent.present and engine.state.obstacle(agent, job) is None
+            works = agent is not None and engine.state.obstacle(agent, job) is None  # it was there when it said so
             if works or name in ledger.machines:
                 ledger.account(name, heard, works)
         heard.added_up()
@@ -190,7 +199,7 @@ class FiguresKeeper:
             ledger.known_committed(name, done.committed, done.committed_bytes)
         for name in ledger.machines:
             if (info := engine.sessions.agents.get(name)) and (agent := engine.state.agents.get(name)):
-                ledger.known_machine(name, info.version, info.in_place, agent.hello.memory)
+                ledger.known_machine(name, info.in_place, agent.hello.memory)
 
     async def keep_forever(self, engine: Engine) -> None:
         """Add up and write, again and again. A bug in that costs measurements, and nothing else."""

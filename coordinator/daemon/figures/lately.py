@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from muster.coordinator.protocol.control import IDLE_STATES, MachineAccount
 
 WINDOW_SECONDS = 60.0
 APART_SECONDS = 5.0  # between two totals that are kept
-STATES = ("busy", *IDLE_STATES)  # of cores that are lent
+_lent = attrgetter("busy", *IDLE_STATES)  # the states of cores that are lent
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Lately:
             return None
         (begun, first), (ended, last) = self.told[0], self.told[-1]
         seconds = ended - begun
-        lent = sum(getattr(last, name) - getattr(first, name) for name in STATES)
+        lent = sum(_lent(last)) - sum(_lent(first))
         if seconds <= 0:
             return None
         return Rates(

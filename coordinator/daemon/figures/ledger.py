@@ -17,6 +17,7 @@ from muster.coordinator.api.figures import (
     MachineFigures,
     Slowest,
     Trouble,
+    spent_as,
 )
 from muster.coordinator.api.status import JobStatus
 from muster.coordinator.figures import histogram
@@ -27,7 +28,7 @@ from muster.jobs.contract.states import ENDED, JobState
 from muster.jobs.contract.text_limits import EVIDENCE_BYTES, kept
 
 SLACK_SECONDS = 10.0  # between two accounts an agent's clock may have gone so much faster than ours
-SHARED_EVIDENCE_BYTES = EVIDENCE_BYTES // 4  # of the one example of a group: fifty of them are written at a time
+SHARED_EVIDENCE_BYTES = EVIDENCE_BYTES // 8  # of the one example of a group: a hundred of them are written at a time
 AT_ONCE = 8  # times as fast as the clock: what shards use beyond their cores, and inputs that come side by side
 AGENTS_NAMED = 20  # of those where a group of failures was seen
 _DIGITS = re.compile(r"\d+(?:\.\d+)?")
@@ -111,11 +112,8 @@ class JobLedger:
     def _count_stretch(self, until: float) -> None:
         record = self.record
         if record.since is not None and record.state not in ENDED:
-            seconds = max(0.0, until - record.since)
-            if record.state == "running":
-                record.running += seconds
-            else:
-                record.held += seconds
+            name = spent_as(record.state)
+            setattr(record, name, getattr(record, name) + max(0.0, until - record.since))
         record.since = until
 
     def note(self, event: JobEvent) -> None:
@@ -149,7 +147,6 @@ class JobLedger:
         histogram.add(record.peaks, told.peaks)
         machine.rows += told.rows
         machine.read_bytes += told.in_bytes
-        machine.compute += told.seconds
         machine.shard_peak = max(machine.shard_peak, told.peak)
         if told.slowest and (len(record.slowest) < SLOWEST_KEPT or told.slowest[0][1] > record.slowest[-1].seconds):
             record.slowest += [Slowest(seconds, layer, number, agent) for number, seconds in told.slowest]
@@ -171,9 +168,9 @@ class JobLedger:
             machine = self.machine(agent)
             machine.committed, machine.committed_bytes = shards, nbytes
 
-    def known_machine(self, agent: str, version: str, in_place: bool, budget: int) -> None:
+    def known_machine(self, agent: str, in_place: bool, budget: int) -> None:
         machine = self.machines[agent]
-        machine.version, machine.in_place, machine.budget = version, in_place, budget
+        machine.in_place, machine.budget = in_place, budget
 
     def describe(self, status: JobStatus) -> None:
         """What others know of the job."""

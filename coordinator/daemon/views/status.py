@@ -29,6 +29,7 @@ from muster.coordinator.api.status import (
     Failures,
     JobStatus,
     LayerStatus,
+    SlowShard,
     Status,
     Tally,
     Used,
@@ -62,7 +63,7 @@ def status_of(engine: Engine, asked: StatusAsk) -> Status:
         now=time.time(),
         version=VERSION,
         agents=sum(1 for _ in state.present_agents()),
-        jobs=[_one(engine, asked.job)] if asked.job else _all(engine, asked.brief, older),
+        jobs=[_one(engine, asked.job)] if asked.job else _all(engine, asked, older),
         notes=_full(engine),
         left_out=len(older),
     )
@@ -78,9 +79,12 @@ def _older(engine: Engine) -> set[str]:
     return set(sorted(ended, key=lambda job: -engine.jobs[job].created)[ENDED_MOST:])
 
 
-def _all(engine: Engine, brief: bool, older: set[str]) -> list[JobStatus]:
-    jobs = [job for job in engine.state.jobs.values() if job.id not in older]
-    served = [job_status(engine, job, with_layers=False, with_rates=not (brief and job.ended)) for job in jobs]
+def _all(engine: Engine, asked: StatusAsk, older: set[str]) -> list[JobStatus]:
+    def told(job: s.Job) -> JobStatus:
+        with_rates = not asked.brief or (asked.rates and not job.ended)
+        return job_status(engine, job, with_layers=False, with_rates=with_rates, with_notes=asked.rates)
+
+    served = [told(job) for job in engine.state.jobs.values() if job.id not in older]
     damaged = [msgspec.structs.replace(status, layers=[]) for status, _ in engine.damaged.values()]
     return sorted([*served, *damaged], key=lambda job: job.created) if damaged else served
 
@@ -110,11 +114,15 @@ def _full(engine: Engine) -> list[str]:
     return notes
 
 
-def job_status(engine: Engine, job: s.Job, *, with_layers: bool, with_rates: bool = True) -> JobStatus:
+def job_status(
+    engine: Engine, job: s.Job, *, with_layers: bool, with_rates: bool = True, with_notes: bool = True
+) -> JobStatus:
     live = engine.jobs[job.id]
     tallies = [_tally(layer) for layer in job.layers]
     figures = live.figures
-    state, obstacles = engine.state, obstacles_of(engine, job) if with_rates or job.state == "running" else {}
+    state, is_running = engine.state, job.state == "running"
+    obstacles = obstacles_of(engine, job) if with_rates or (with_notes and is_running) else {}
+    full = _full(engine) if with_layers and not job.ended else []
     return JobStatus(
         id=job.id,
         kind=job.work.kind,
@@ -139,12 +147,18 @@ def job_status(engine: Engine, job: s.Job, *, with_layers: bool, with_rates: boo
         bytes_merged=figures.bytes_merged,
         merge_seconds=figures.merge_seconds,
         progress=live.progress,
-        slow=[] if live.work.timeout else slow_shards(state, job, figures.median(), time.monotonic()),
-        notes=[*(_full(engine) if with_layers and not job.ended else []), *notes_of(engine, job, obstacles)],
+        slow=_slow(engine, job) if with_notes else [],
+        notes=[*full, *notes_of(engine, job, obstacles)] if with_notes else [],
         plan=live.digest,
         owner=job.plan.owner,
         of_submitter=live.work.of_submitter,
     )
+
+
+def _slow(engine: Engine, job: s.Job) -> list[SlowShard]:
+    """What runs suspiciously long, where nothing will end it."""
+    live = engine.jobs[job.id]
+    return [] if live.work.timeout else slow_shards(engine.state, job, live.figures.median(), time.monotonic())
 
 
 def waits_line(state: State, job: s.Job) -> str:
@@ -317,7 +331,8 @@ def _agent_status(engine: Engine, name: str, brief: bool) -> AgentStatus:
     done = [live.figures.by_agent[name] for live in engine.jobs.values() if name in live.figures.by_agent]
     lately = engine.figures.lately(name) if agent and agent.present else None
     rates, last = (lately.rates(), lately.last) if lately else (None, None)
-    idles = agent is not None and agent.present and agent.open_of() == 0 and bool(state.running)
+    running = agent.open_of() if agent else 0
+    idles = agent is not None and agent.present and not running and bool(state.running)
     idle = str(agent.idle_because or "") if agent and idles else ""
     status = AgentStatus(
         name=name,
@@ -325,7 +340,7 @@ def _agent_status(engine: Engine, name: str, brief: bool) -> AgentStatus:
         state=engine.sessions.state_of(name, agent),
         last_seen=info.seen if agent is None else max(info.seen, time.time() - (time.monotonic() - agent.heard)),
         cpus=info.cpus,
-        running=agent.open_of() if agent else 0,
+        running=running,
         finished=sum(len(holding.finished) for holding in agent.holdings.values()) if agent else 0,
         done=sum(one.committed for one in done),
         bytes_in=sum(one.bytes_in for one in done),
@@ -333,7 +348,7 @@ def _agent_status(engine: Engine, name: str, brief: bool) -> AgentStatus:
         fingerprint="" if brief else info.fingerprint,
         version=info.version,
         note=info.note or idle,
-        ineligible=_obstacles(state, agent) if agent and agent.present else {},
+        ineligible=_obstacles(state, agent) if agent and agent.present and not (brief and running) else {},
         kinds=info.kinds,
         no_code=info.no_code,
         in_place=info.in_place,
@@ -373,7 +388,9 @@ async def failures(engine: Engine, asked: FailuresAsk) -> Failures:
     if digest and number is not None and number >= engine.jobs[job.id].layers[digest].count:
         raise NotFoundError(f"{job.id}/{asked.layer} has no shard {number}", LAYERS_HINT.format(job.id))
     total, rows = await engine.ask(lambda store: store.failures(job.id, digest, number, asked.quarantined, asked.limit))
-    return Failures(total, [_record(row, engine.jobs[job.id].layers[row.layer].name) for row in rows])
+    items = [_record(row, engine.jobs[job.id].layers[row.layer].name) for row in rows]
+    bare = [msgspec.structs.replace(one, evidence="") for one in items[asked.evidence_of :]]
+    return Failures(total, [*items[: asked.evidence_of], *bare])
 
 
 def _record(row: FailureRow, layer: str) -> FailureRecord:

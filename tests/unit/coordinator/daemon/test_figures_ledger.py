@@ -106,6 +106,14 @@ def test_only_the_time_in_which_the_job_ran_is_offered() -> None:
     assert ledger.record.running == pytest.approx(30) and ledger.record.held == pytest.approx(15)
 
 
+def test_waiting_for_other_jobs_is_neither_running_nor_held() -> None:
+    ledger = JobLedger(figures_file.new_job(JOB, "cluster", "0", 0.0, "waiting"))
+    ledger.turned("running", "", 10.0)
+    ledger.turned("paused", "", 15.0)
+    ledger.turned("cancelled", "", 17.0)
+    assert (ledger.record.waiting, ledger.record.running, ledger.record.held) == (10.0, 5.0, 2.0)
+
+
 def test_what_a_machine_did_before_a_job_began_is_not_the_jobs() -> None:
     """It was busy for hours with another one."""
     ledger = ledger_at(1000.0)
@@ -160,14 +168,16 @@ def test_what_a_bundle_waited_for_is_kept_through_a_restart() -> None:
 
 def test_failures_that_differ_in_their_numbers_are_one_group_and_a_million_kinds_are_few() -> None:
     ledger = ledger_at()
-    for number in range(200):
-        ledger.failed("lab1", "fc", failure(f"row {number} has NaN", number), float(number))
-    assert [(one.line, one.count, one.number) for one in ledger.record.troubles] == [("row # has NaN", 200, 0)]
+    alike = [failure(f"row {number} has NaN", number) for number in range(1000)]
+    for number in range(1_000_000):
+        ledger.failed("lab1", "fc", alike[number % 1000], number / 1000)
+    assert [(one.line, one.count, one.number) for one in ledger.record.troubles] == [("row # has NaN", 1_000_000, 0)]
     for number in range(1000):
         word = "".join(chr(97 + int(digit)) for digit in str(number))
-        ledger.failed("lab2", "fc", failure(f"no {word}", number), 300.0)
-    assert len(ledger.record.troubles) == TROUBLES_KEPT + 1
-    assert sum(one.count for one in ledger.record.troubles) == 1200
+        ledger.failed("lab2", "fc", failure(f"no {word}", number), 1000.0)
+    assert len(ledger.record.troubles) == TROUBLES_KEPT + 1 == 101
+    assert sum(one.count for one in ledger.record.troubles) == 1_001_000
+    assert len(figures_file.encoded(ledger.record)) < 300_000
 
 
 def failure(message: str, number: int) -> Failure:

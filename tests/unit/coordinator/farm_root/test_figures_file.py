@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.coordinator.api.figures import MachineFigures
+from muster.coordinator.api.figures import JobFiguresKept, JobLine, MachineFigures
 from muster.coordinator.farm_root import figures_file
 from muster.coordinator.farm_root.figures_file import FiguresFile, OtherLayout
 from muster.jobs.common.errors import DamagedError
@@ -36,6 +36,19 @@ def test_jobs_are_read_as_they_were_written_until_they_are_forgotten(tmp_path: P
     with closing(FiguresFile(path)) as file:
         file.forget(JOB)
     assert figures_file.read(path, JOB) is None and figures_file.read(path, "other.1") is not None
+
+
+def test_of_any_number_of_jobs_the_newest_are_read_without_what_a_line_does_not_show(tmp_path: Path) -> None:
+    path = tmp_path / "figures.sqlite"
+    assert figures_file.newest(path, 3) is None
+    jobs = [figures_file.new_job(f"j.{i}", "map", "0", float(i), "running") for i in range(1, 8)]
+    with closing(FiguresFile(path)) as file:
+        file.write([(figures_file.encoded(job), job.job, []) for job in jobs])
+    found = figures_file.newest(path, 3)
+    assert found is not None
+    assert ([one.job for one in found[0]], found[1]) == (["j.7", "j.6", "j.5"], 4)
+    shown, kept = JobLine.__struct_fields__, JobFiguresKept.__struct_fields__
+    assert set(shown) < set(kept)
 
 
 def test_another_layout_and_what_is_no_database_are_told_apart(tmp_path: Path) -> None:

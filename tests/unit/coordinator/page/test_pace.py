@@ -3,65 +3,120 @@
 from __future__ import annotations
 
 import random
+from bisect import bisect
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 import pytest
 
 from muster.coordinator.api.status import AgentStatus
+from muster.coordinator.daemon.looking import LookBudget
 from muster.coordinator.page.blocks import Block, changes
 from muster.coordinator.page.history import SAMPLE_SECONDS, SAMPLES, History
 from muster.coordinator.page.pace import BYTES_PER_SECOND, FIRST_BYTES, AskPace, SendPace
-from muster.coordinator.page.pace import SAMPLES as KEPT
+
+EVERY = {"counts": 1.0, "rates": 2.0, "agents": 2.0, "job": 5.0, "figures": 10.0}  # seconds, where that may be
+LARGE = {"counts": 0.001, "rates": 0.008, "agents": 0.010, "job": 0.010, "figures": 0.012}  # of 1,000 machines
+SMALL = dict.fromkeys(LARGE, 0.00015)
 
 
-def test_asking_takes_half_a_hundredth_of_the_daemons_time() -> None:
-    pace, now, asked = AskPace(), 0.0, 0.0
-    for _ in range(1000):
-        now = max(now, pace.not_before)
-        now, asked = now + 0.05, asked + 0.05
-        pace.answered("Status", 0.05, now)
-    assert asked / now < 0.00505
+class World:
+    """A daemon that uses `busy` cores for all else, and pages with these questions."""
+
+    def __init__(self, busy: float, costs: dict[str, float], pages: int = 1) -> None:
+        self.now, self.busy, self.costs = 100.0, busy, costs
+        self.answers: list[tuple[float, str, float]] = []  # when, of what, what it took
+        self._used = self.now * busy
+        self._budget = LookBudget(0.0, 0.0)
+        self.pages = [AskPace() for _ in range(pages)]
+
+    def look(self, seconds: float, names: Sequence[str]) -> None:
+        """All pages want these for so long, and then nothing."""
+        for page in self.pages:
+            page.keep(names)
+            for name in names:
+                page.forget(name)
+        end = self.now + seconds
+        while names:
+            each = [(one.may_ask(name, EVERY[name]), one, name) for one in self.pages for name in names]
+            (at, _), page, name = min(each, key=lambda found: found[0])
+            if max(self.now, at) >= end:
+                break
+            self._pass(max(0.0, at - self.now))
+            page.asked(name, self.now)
+            took = self.costs[name]
+            self._used += took
+            self._pass(took)
+            told = self._budget.answered(took, self.now, self._used)
+            page.answered(name, took, told.rate, told.owed, self.now)
+            self.answers.append((self.now, name, took))
+        self._pass(end - self.now)
+
+    def _pass(self, seconds: float) -> None:
+        self.now += seconds
+        self._used += seconds * self.busy
+
+    def taken(self, seconds: float) -> float:
+        """By looking, of any so many seconds the most."""
+        times = [at for at, *_ in self.answers]
+        sums = [0.0, *accumulate(took for *_, took in self.answers)]
+        return max(sums[bisect(times, at + seconds)] - sums[i] for i, at in enumerate(times))
+
+    def apart(self, name: str) -> list[float]:
+        """Seconds from one answer to the next."""
+        return [later - before for before, later in pairwise([at for at, one, _ in self.answers if one == name])]
 
 
-def test_who_comes_and_goes_costs_no_more_than_a_hundredth_while_there() -> None:
-    pace, asked, looked = AskPace(), 0.0, 0.0
-    for came in range(0, 4000, 40):
-        now = float(came)
-        while (now := max(now, pace.not_before)) < came + 20:
-            now, asked = now + 0.03, asked + 0.03
-            pace.answered("Status", 0.03, now)
-        looked += 20
-    assert asked / looked < 0.008
+@pytest.mark.parametrize("pages", [1, 8])
+@pytest.mark.parametrize("busy", [0.05, 0.15, 1.0])
+@pytest.mark.parametrize("costs", [LARGE, SMALL])
+def test_of_any_minute_looking_takes_a_hundredth_of_what_the_daemon_uses(
+    busy: float, costs: dict[str, float], pages: int
+) -> None:
+    """Or of a tenth of a core, if that is more; and at most an answer beside."""
+    world, chance = World(busy, costs, pages), random.Random(7)
+    while world.now < 1000:
+        world.look(chance.choice((3.0, 20.0, 100.0)), chance.sample(list(EVERY), chance.randint(1, 5)))
+        world.look(chance.choice((0.1, 5.0, 200.0)), [])
+    assert world.taken(60) <= 0.01 * 60 * max(busy, 0.1) + pages * max(costs.values())
+    assert world.taken(world.now) <= 0.005 * world.now * max(busy, 0.1) + pages * max(costs.values())
 
 
-@pytest.mark.parametrize("took", [0.03, 0.3])
-def test_whoever_comes_first_sees_the_farm_at_once(took: float) -> None:
+def test_on_a_small_farm_all_is_asked_as_often_as_it_is_new() -> None:
+    world = World(0.01, SMALL)
+    world.look(600, list(EVERY))
+    assert all(max(world.apart(name)) <= every + 0.01 for name, every in EVERY.items())
+
+
+@pytest.mark.parametrize("pages", [1, 3])
+def test_nothing_starves_on_a_large_farm_and_what_takes_little_is_asked_oftener(pages: int) -> None:
+    world = World(0.15, LARGE, pages)
+    world.look(1200, list(EVERY))
+    assert all(max(world.apart(name)) <= 120 * pages for name in EVERY)
+    if pages == 1:
+        counts, rates = world.apart("counts"), world.apart("rates")
+        assert 5 * sum(counts) / len(counts) < sum(rates) / len(rates)
+
+
+@pytest.mark.parametrize("costs", [SMALL, LARGE])
+def test_whoever_comes_sees_all_at_once(costs: dict[str, float]) -> None:
+    world = World(0.15, costs)
+    world.look(60, [])
+    came = world.now
+    world.look(1, list(EVERY))
+    assert {name for at, name, _ in world.answers if at >= came} == set(EVERY)
+
+
+def test_what_nobody_used_is_kept_for_some_seconds_alone() -> None:
+    budget = LookBudget(0.0, 0.0)
+    assert budget.answered(0.0, 10_000.0, 1000.0).owed >= -0.005 * 0.1 * 31
+    assert budget.answered(1.0, 10_001.0, 1001.1).owed > 0.9
+
+
+def test_a_daemon_that_is_gone_is_tried_no_sooner_than_it_was_said() -> None:
     pace = AskPace()
-    for kind in ("Status", "Agents"):
-        assert pace.not_before <= 100.0
-        pace.answered(kind, took, 100.0)
-    for _ in range(3):
-        pace.answered("Status", took, 100.0)
-    assert pace.not_before > 100.0, "and then what that took is waited for"
-
-
-def test_a_daemon_that_is_sometimes_slow_is_asked_for_no_more() -> None:
-    pace, now, asked, chance = AskPace(), 0.0, 0.0, random.Random(3)
-    for _ in range(2000):
-        took = chance.choice((0.01, 0.02, 0.03))
-        now = max(now, pace.not_before) + took
-        asked += took
-        pace.answered("Status", took, now)
-    assert asked / now < 0.00525
-
-
-def test_one_answer_that_had_to_wait_holds_up_nothing_for_long() -> None:
-    pace = AskPace()
-    pace.answered("Status", 30.0, 0.0)
-    assert pace.not_before <= 10
-    for _ in range(KEPT):
-        pace.answered("Status", 0.001, 100.0)
-    pace.answered("Status", 30.0, 100.0)
-    assert pace.not_before < 110
+    pace.unanswered(50.0)
+    assert pace.may_ask("counts", 1.0)[0] == 50.0
 
 
 def test_a_browser_is_sent_no_more_than_its_share() -> None:

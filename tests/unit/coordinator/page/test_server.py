@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,11 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from muster.coordinator.api.requests import StatusAsk
 from muster.coordinator.api.status import JobStatus, Status, Tally
 from muster.coordinator.farm_root import paths as roots
-from muster.coordinator.page.asker import Asker
+from muster.coordinator.page.asker import Asker, turned_jobs
 from muster.coordinator.page.guard import cookie_name, policy_of
-from muster.coordinator.page.seen import FARM, Answer, Printed
+from muster.coordinator.page.seen import FARM, Printed
 from muster.coordinator.page.server import LOOPBACK, PORT, Guard, head_of, listen
 from muster.jobs.common.errors import RefusedError
 from muster.jobs.contract.states import JobState
@@ -143,15 +141,13 @@ def test_an_absent_daemon_is_gone_until_it_answers(tmp_path: Path) -> None:
         asker.close()
 
 
-def test_a_job_that_is_in_another_state_is_told_from_one_that_goes_on(tmp_path: Path) -> None:
+def test_a_job_that_is_in_another_state_is_told_from_one_that_goes_on() -> None:
     def status(state: JobState) -> Status:
         return Status(0.0, "", 0, [JobStatus("a.1", "map", state, "", 1, 0.0, None, None, Tally(), 0)])
 
-    asker, asked = Asker(roots.prepare(tmp_path / "root")), StatusAsk("a.1")
-    assert not asker._turned(asked, status("running")), "nothing was known before"
-    asker._seen = replace(asker._seen, answers={asked: Answer(status("running"), "")})
-    assert not asker._turned(asked, status("running")) and not asker._turned(asked, None)
-    assert asker._turned(asked, status("complete"))
+    assert turned_jobs(None, status("running")) == turned_jobs(status("running"), None) == set()
+    assert turned_jobs(status("running"), status("running")) == set()
+    assert turned_jobs(status("running"), status("complete")) == {"a.1"}
 
 
 def test_nobody_looks_and_nothing_is_asked(tmp_path: Path) -> None:

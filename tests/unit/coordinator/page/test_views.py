@@ -6,6 +6,7 @@ import html
 import random
 import re
 from dataclasses import replace
+from typing import get_args
 from xml.etree import ElementTree
 
 import msgspec
@@ -16,7 +17,6 @@ from muster.coordinator.api.requests import (
     AgentsAsk,
     ExplainJob,
     ExplainShard,
-    FailuresAsk,
     FiguresAsk,
     MapAsk,
     StatusAsk,
@@ -41,8 +41,9 @@ from muster.coordinator.page import metrics
 from muster.coordinator.page.blocks import Block, changes, event
 from muster.coordinator.page.history import SAMPLE_SECONDS, History
 from muster.coordinator.page.pace import BYTES_PER_SECOND
-from muster.coordinator.page.seen import FARM, Answer, Printed, Question, Sayings, Seen
-from muster.coordinator.page.views import FAILURES_MOST, ROWS_MOST, View, blocks, view_of
+from muster.coordinator.page.seen import COUNTS, FARM, Answer, Printed, Question, Sayings, Seen
+from muster.coordinator.page.views import FAILURES_MOST, ROWS_MOST, View, blocks, failures_of, view_of
+from muster.jobs.contract.states import JobState
 
 HOSTILE = "<script>alert(1)</script>\"'&\x1b[31m"
 NOW = 1_800_000_000.0
@@ -83,7 +84,7 @@ def whole(of: Seen, hostile: str = "x") -> Seen:
     """With an answer to all that any view asks."""
     found = adding(of, StatusAsk("weights.1"), Status(NOW, "0.1.0", 1, [job()]))
     failure = FailureRecord("fc", 3, 1, 2, hostile, NOW, "exception", hostile, hostile, 1.0, 1, True)
-    found = adding(found, FailuresAsk("weights.1", limit=FAILURES_MOST), Failures(70, [failure] * FAILURES_MOST))
+    found = adding(found, failures_of("weights.1"), Failures(1_000_000, [failure] * FAILURES_MOST))
     layer = MapRow(hostile, 12_000, 6_000, [6_000, 2_211], [0, 3], [0, 20], [0, 66])
     found = adding(found, MapAsk("weights.1"), ShardMap([layer]))
     found = adding(found, ExplainJob("weights.1"), Explained("weights.1", [hostile]))
@@ -141,6 +142,24 @@ def test_numbers_of_a_job_are_those_of_its_status() -> None:
     assert "8,211/12,000 committed (68%)" in page and "3 finished, 20 running, 3,700 pending, 66 given up" in page
 
 
+def test_counts_that_are_newer_stand_beside_what_was_told_of_machines_before() -> None:
+    told = seen([machine(1, random.Random(1))], [job(notes=["lab7 is slow"])])
+    newer = msgspec.structs.replace(job().totals, committed=9_000, pending=2_911)
+    counts = adding(told, COUNTS, Status(NOW + 1, "0.1.0", 1, [job(agents=0, totals=newer)]))
+    assert "9,000/12,000" in text(View("farm"), counts) and "lab7 is slow" in text(View("farm"), counts)
+    rates = re.findall(r"[\d.,]+ shards/s|no agents|measuring", text(View("farm"), counts))
+    assert rates == re.findall(r"[\d.,]+ shards/s|no agents|measuring", text(View("farm"), told)) and rates
+    page = text(View("job", job="weights.1"), adding(counts, StatusAsk("weights.1"), Status(NOW, "", 1, [job()])))
+    assert "9,000/12,000 committed" in page and "fc" in page and "lab0002" in page
+
+
+def test_of_a_job_that_began_just_now_it_is_not_said_that_no_machine_is_there() -> None:
+    waits = job(state="waiting", agents=0)
+    told = adding(seen([], [waits]), COUNTS, Status(NOW + 1, "0.1.0", 1, [job(agents=0)]))
+    assert "▶ running" in text(View("farm"), told) and "measuring" in text(View("farm"), told)
+    assert "no agents" not in text(View("farm"), told)
+
+
 def test_a_jobs_page_has_its_map_and_leads_to_its_report() -> None:
     of = whole(seen([machine(1, random.Random(1))], [job()]))
     page = shown(View("job", job="weights.1"), of)
@@ -195,6 +214,11 @@ def test_a_dead_coordinator_is_said_and_the_last_numbers_stay() -> None:
     assert "coordinator serve --detach" in text(View("farm"), never)
     kept = adding(never, FiguresAsk("weights.1"), Figures(JobFiguresKept("weights.1", "cluster", at=NOW), []))
     assert "weights.1 · cluster" in text(View("job", job="weights.1"), kept)
+
+
+def test_commands_in_what_is_said_look_like_commands_and_nothing_else_becomes_markup() -> None:
+    of = adding(seen([], [job()]), ExplainJob("weights.1"), Explained("weights.1", ["`coordinator retry <b>`: `x"]))
+    assert "<code>coordinator retry &lt;b&gt;</code>: `x" in shown(View("job", job="weights.1"), of)
 
 
 def test_an_idle_machine_says_why() -> None:
@@ -256,6 +280,14 @@ def test_a_thousand_machines_stay_below_twenty_kilobytes_a_second() -> None:
     assert rows == ROWS_MOST and "950 more machines" in text(View("farm"), of)
 
 
+def test_of_a_million_failures_it_has_the_newest_hundred_and_the_count() -> None:
+    failures = next(one for one in blocks(View("job", job="weights.1"), whole(seen([], [job()]), "x" * 500), "")
+                    if one.name == "failures")  # fmt: skip
+    assert "the newest 100 of 1,000,000" in failures.cells[0]
+    assert failures.skeleton.count('href="/shard/weights.1/fc/3"') == 100
+    assert len(failures.skeleton) + sum(map(len, failures.cells)) < 150_000
+
+
 def test_a_million_shards_make_no_view_larger() -> None:
     many = Tally(1_000_000, 400_000, 100, 900, 599_000, 0)
     layers = [LayerStatus(f"layer{i}", "open", many) for i in range(500)]
@@ -281,6 +313,36 @@ def test_metrics_are_openmetrics() -> None:
     assert not [one for one in lines if one.startswith("muster_agent_busy_ratio")], "what is not told is left out"
     families = [one.split()[2] for one in lines if one.startswith("# TYPE")]
     assert len(families) == len(set(families))
+
+
+@pytest.mark.parametrize(
+    ("view", "name", "question"),
+    [
+        (View("farm"), "machines", FARM[1]),
+        (View("job", job="weights.1"), "measured", FiguresAsk("weights.1")),
+        (View("job", job="weights.1"), "map", MapAsk("weights.1")),
+        (View("job", job="weights.1"), "failures", failures_of("weights.1")),
+    ],
+)
+def test_what_is_dear_is_drawn_when_it_was_heard_and_not_with_each_count(
+    view: View, name: str, question: Question
+) -> None:
+    def drawn(of: Seen) -> Block:
+        return next(one for one in blocks(view, of, "server:/data") if one.name == name)
+
+    first = whole(seen([machine(1, random.Random(1))], [job()]))
+    counted = adding(first, COUNTS, Status(NOW + 1, "0.1.0", 1, [job(agents=0)]))
+    assert drawn(counted) is drawn(first)
+    said = first.get(question)
+    assert said is not None
+    assert drawn(adding(counted, question, said)) is not drawn(first), "another answer, however alike"
+
+
+@pytest.mark.parametrize("state", get_args(JobState))
+def test_a_job_is_in_one_of_the_states_that_metrics_have(state: JobState) -> None:
+    lines = metrics.text(seen([], [job(state=state)])).splitlines()
+    (is_it,) = [one for one in lines if one.startswith("muster_job_state{") and one.endswith(" 1")]
+    assert f'muster_job_state="{state}"' in is_it
 
 
 def test_metrics_of_a_dead_coordinator_say_only_that() -> None:

@@ -13,14 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from muster.jobs.training.data.named_sets import DATASETS, PARTS, NotFetched, default_folder, fetched
-from muster.jobs.training.params import DataSpec
-
-
-def spec(folder: Path) -> DataSpec:
-    """A fetched data set as a job's `params.data`."""
-    x, y, test_x, test_y = [str(folder / f"{part}.npy") for part in PARTS]
-    return DataSpec(x, y, test_x, test_y)
+from muster.jobs.training.data.named_sets import DATASETS, NotFetched, default_folder, fetched
 
 
 def main() -> int:

@@ -147,8 +147,10 @@ def _check_steps(params: TrainParams) -> None:
         raise JobFileError(f"params.local_steps: sync takes one step a round, got {steps}", "write `mode: local`")
     if params.mode == "async" and steps == "auto":
         raise JobFileError("params.local_steps: async has no rounds to fit steps to", "give a number")
-    if params.mode != "async" and params.damped is not UNSET:
-        raise JobFileError(f"params.damped: nothing is stale in {params.mode}", "leave it out, or write `mode: async`")
+    for name, asked in (("damped", params.damped is not UNSET), ("staleness", params.staleness == "none")):
+        if asked and params.mode != "async":  # a bound holds there, too
+            wrong = f"params.{name}: nothing is stale in {params.mode}"
+            raise JobFileError(wrong, "leave it out, or write `mode: async`")
     if params.warmup >= params.rounds > 1:
         wrong = f"params.warmup: {params.warmup} of {params.rounds} rounds leaves nothing to train"
         raise JobFileError(wrong, "give fewer rounds to `warmup`")

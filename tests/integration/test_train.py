@@ -85,7 +85,7 @@ def test_the_weights_do_not_tell_how_many_machines_there_were(
         farm.agent(f"a{number}", cpus=1 + number).go()
     job = submit(farm, **mode)
     check(farm, job)
-    assert not (farm.root.job(job).rounds).exists() or not list(farm.root.job(job).rounds.glob("*.part"))
+    until(lambda: not list(farm.root.job(job).rounds.iterdir()), "nothing of its rounds to be left")
 
 
 def test_a_machine_is_killed_others_join_and_leave_and_the_weights_are_the_same(farm: FarmHarness) -> None:

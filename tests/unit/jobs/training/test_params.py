@@ -44,6 +44,8 @@ def test_values_that_cannot_be(given: dict[str, Any], said: str) -> None:
         ({"mode": "async", "local_steps": "auto"}, "params.local_steps: async"),
         ({"mode": "async", "momentum": 0.9}, "params.momentum: async"),
         ({"damped": False}, "params.damped: nothing is stale in sync"),
+        ({"staleness": "none"}, "params.staleness: nothing is stale in sync"),
+        ({"mode": "local", "staleness": "none"}, "params.staleness: nothing is stale in local"),
         ({"mode": "async", "local_steps": 2, "outer_momentum": 0.9}, "params.outer_momentum: async"),
         ({"mode": "async", "optimizer": "adamw"}, "params.optimizer: async"),
         ({"bits": 8, "workers": 64}, "params.bits: 8 bits have no room for the sum of 64 workers"),

@@ -7,21 +7,16 @@ from __future__ import annotations
 
 import tempfile
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from benchmarks import shaped
+from benchmarks import shaped, writer
 from benchmarks.cluster import Ours, Setting, sklearn_rate, write_source
 from benchmarks.measure import CORES
 from benchmarks.pull import MIB, Field
 from benchmarks.served import served
 from benchmarks.studies.pages import Cell, table
 from benchmarks.studies.points import Figures, Line, Page, Point, Study
-from benchmarks.writer import as_text, by_buffer, by_writer, rate
 from muster.jobs.common.units import format_duration
 from muster.jobs.contract.pictures import Bars, Picture
 from tests.support.farm import running
@@ -32,16 +27,10 @@ RESULT_BYTES = ROWS * (CLUSTERS * 12 + 12)  # centers, counts, inertia, iteratio
 MACHINES = (1, 4, 16)
 LINK = "1gbit"
 DAY, HOUR = 86400.0, 3600.0
-COMPUTING, PEER, CARRIED = "computing", "scikit-learn", "link"
+COMPUTING, PEER, CARRIED, EXPORT = "computing", "scikit-learn", "link", "export"
 COMPUTED = {
     COMPUTING: "computing, from submit to merged result",
     PEER: "the same by scikit-learn under joblib",
-}
-EXPORTS: dict[str, Callable[[Path, Any], None]] = {
-    "text": as_text,
-    "8KiB": by_buffer,
-    "64MiB": partial(by_buffer, buffering=64 * MIB),
-    "LayerWriter": by_writer,
 }
 EXPORT_LABELS = {
     "text": "text, a line of `repr` of each value",
@@ -49,41 +38,51 @@ EXPORT_LABELS = {
     "64MiB": "float32 through a buffer of 64 MiB",
     "LayerWriter": "float32 by Muster's `LayerWriter`",
 }
-LESS_TEXT = 100  # times fewer rows
 
 
 def points(short: bool) -> list[Point]:
-    size = {"values": VALUES, "names": 4 * CORES, "clusters": CLUSTERS, "runs": 3}
-    size = {"values": 1024, "names": 1, "clusters": 8, "runs": 1} if short else size
-    found = [Point(COMPUTING, size)]
-    if not short:
-        found += [Point(PEER, size), Point(CARRIED, {"rate": LINK, "mib": 1024, "runs": 3})]
-    export = {"mib": 8 if short else 512, "values": 1024, "runs": 1 if short else 3}
-    return found + [Point(f"export/{name}", export) for name in EXPORTS]
+    size = {"values": VALUES, "names": 4 * CORES, "clusters": CLUSTERS, "runs": 3, "cores": CORES, "file_mib": 1024}
+    mib, runs = (8, 1) if short else (512, 3)
+    if short:
+        size |= {"values": 1024, "names": 1, "clusters": 8, "runs": 1, "file_mib": 16}
+    return [
+        Point(COMPUTING, size),
+        Point(PEER, size),
+        Point(CARRIED, {"rate": LINK, "mib": 2 * mib, "runs": runs}),
+        Point(EXPORT, {"mib": mib, "values": 1024, "runs": runs}),
+    ]
 
 
 # --- measuring ------------------------------------------------------------------------------------------------
 
 
 def measure(point: Point, scratch: Path, lines: Mapping[str, Line]) -> Figures:
+    how = {COMPUTING: _computed, PEER: _by_peer, CARRIED: _carried, EXPORT: _exported}[point.name]
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
-        if point.name == CARRIED:
-            return _carried(Namespace(**point.settings), Path(folder))
-        if point.name.startswith("export/"):
-            return _exported(EXPORTS[point.name.removeprefix("export/")], Namespace(**point.settings), Path(folder))
-        return _computed(point.name, Namespace(**point.settings), Path(folder))
+        return how(Namespace(**point.settings), Path(folder))
 
 
-def _computed(name: str, given: Namespace, folder: Path) -> Figures:
-    setting = Setting(given.values, given.clusters, given.names)
-    file = write_source(folder, setting)
-    if name == PEER:
-        found = [sklearn_rate(file, setting) for _ in range(given.runs)]
-        return {"rates": [rate for rate, _ in found], "inertia of ours over its": found[0][1]}
+def _source(given: Namespace, folder: Path) -> tuple[Setting, Path]:
+    """The rows, made once for all points."""
+    setting = Setting(given.values, given.clusters, given.names, given.file_mib * MIB)
+    kept = folder.parent / "rows"
+    if kept.exists():
+        return setting, kept / "rows.npy"
+    kept.mkdir()
+    return setting, write_source(kept, setting)
+
+
+def _computed(given: Namespace, folder: Path) -> Figures:
+    setting, file = _source(given, folder)
     with served(folder / "farm") as farm:
         ours = Ours(farm, file, setting)
-        rates = [ours.rate() for _ in range(given.runs)]
-    return {"rates": rates, "processor seconds a row": min(ours.cpu)}
+        return {"rates": [ours.rate() for _ in range(given.runs)]}
+
+
+def _by_peer(given: Namespace, folder: Path) -> Figures:
+    setting, file = _source(given, folder)
+    found = [sklearn_rate(file, setting) for _ in range(given.runs)]
+    return {"rates": [rate for rate, _ in found], "inertia of ours over its": found[0][1]}
 
 
 def _carried(given: Namespace, folder: Path) -> Figures:
@@ -96,17 +95,16 @@ def _carried(given: Namespace, folder: Path) -> Figures:
         return {"rates": [field.ours() for _ in range(given.runs)]}
 
 
-def _exported(write: Callable[[Path, Any], None], given: Namespace, folder: Path) -> Figures:
-    count = (given.mib << 18) // given.values
-    rows = np.random.default_rng(1).normal(size=(count, given.values)).astype("f4")
-    path = folder / "layer"
-    rows = rows[::LESS_TEXT] if write is as_text else rows
-    rates, nbytes = [], 0
-    for _ in range(given.runs):
-        rates.append(rate(write, path, rows))
-    write(path, rows)
-    nbytes = path.stat().st_size
-    return {"rates": rates, "bytes a value": round(nbytes / rows.size, 2)}
+def _exported(given: Namespace, folder: Path) -> Figures:
+    """As `python -m benchmarks.writer` does it, with the bytes that each way writes."""
+    rates = writer.rates_of(folder, given.mib, given.values, given.runs)
+    rows, path = writer.random_rows(1, given.values), folder / "layer"
+    found = {}
+    for name, write in writer.WAYS.items():
+        write(path, rows)
+        found[name] = {"rates": rates[name], "bytes a value": round(path.stat().st_size / rows.size, 2)}
+        path.unlink()
+    return {"ways": found}
 
 
 # --- the page -------------------------------------------------------------------------------------------------
@@ -118,7 +116,7 @@ def best(line: Line | None) -> float | None:
 
 def page(lines: Mapping[str, Line]) -> Page:
     pictures: dict[str, Picture] = {}
-    body = [*_what(), *_steps(lines), *_machines(lines, pictures), *_export(lines, pictures), *_worse()]
+    body = [*_what(), *_steps(lines), *_machines(lines, pictures), *_export(lines, pictures), *_worse(lines)]
     return Page("Eight million clusterings", body, pictures)
 
 
@@ -136,8 +134,9 @@ def _steps(lines: Mapping[str, Line]) -> list[str]:
     for name, label in COMPUTED.items():
         if found := best(lines.get(name)):
             seconds = ROWS / found
-            days = f"{seconds * CORES / DAY:.3g} processor days"
-            rows.append([label, f"{found:,.4g} rows/s of {CORES} cores", format_duration(seconds), days])
+            cores = lines[name].settings["cores"]
+            days = f"{seconds * cores / DAY:.3g} processor days"
+            rows.append([label, f"{found:,.4g} rows/s of {cores} cores", format_duration(seconds), days])
     if found := best(lines.get(CARRIED)):
         for label, nbytes in (("the rows over a link of 1 Gbit/s", BYTES), ("the results back", RESULT_BYTES)):
             seconds = link_seconds(found, nbytes)
@@ -173,7 +172,14 @@ def _machines(lines: Mapping[str, Line], pictures: dict[str, Picture]) -> list[s
         bars.append((f"{machines} machines" if machines > 1 else "1 machine", whole / HOUR))
     pictures["clustering-hours"] = Bars("Hours of the whole job, over one link", "h", bars)
     copies, by_sklearn = "with copies of the rows on them", "the job at scikit-learn's rate"
-    header = (f"machines of {CORES} cores", "computing", "the link", "the job", copies, by_sklearn)
+    header = (
+        f"machines of {lines[COMPUTING].settings['cores']} cores",
+        "computing",
+        "the link",
+        "the job",
+        copies,
+        by_sklearn,
+    )
     return [
         "## On 1, 4 and 16 machines",
         "",
@@ -188,30 +194,46 @@ def _machines(lines: Mapping[str, Line], pictures: dict[str, Picture]) -> list[s
 
 
 def _export(lines: Mapping[str, Line], pictures: dict[str, Picture]) -> list[str]:
+    found = exports(lines)
     rows: list[Sequence[Cell]] = []
-    bars = []
-    for name, label in EXPORT_LABELS.items():
-        line = lines.get(f"export/{name}")
-        if line and (found := best(line)):
-            seconds, size = BYTES / (found * MIB), line.figures["bytes a value"]
-            rows.append([label, found, size, f"{ROWS * VALUES * size / 1e12:.1f} TB", format_duration(seconds)])
-            bars.append((name, found))
-    if bars:
-        pictures["clustering-export"] = Bars("MiB of float32 written a second", "MiB/s", bars)
+    for name, rate in found.items():
+        size = lines[EXPORT].figures["ways"][name]["bytes a value"]
+        takes = format_duration(BYTES / (rate * MIB))
+        rows.append([EXPORT_LABELS[name], rate, size, f"{ROWS * VALUES * size / 1e12:.1f} TB", takes])
+    if found:
+        pictures["clustering-export"] = Bars("MiB of float32 written a second", "MiB/s", list(found.items()))
     header = ("export", "MiB of float32/s", "bytes a value", "all rows", "takes")
-    drawn = ["![export](clustering-export.svg)", ""] if bars else []
+    drawn = ["![export](clustering-export.svg)", ""] if found else []
     return ["## Writing the rows out", "", *table(header, rows), "", *drawn]
 
 
-def _worse() -> list[str]:
+def exports(lines: Mapping[str, Line]) -> dict[str, float]:
+    """MiB of float32 a second by each way, at its best."""
+    ways = lines[EXPORT].figures["ways"] if EXPORT in lines else {}
+    return {name: max(ways[name]["rates"]) for name in EXPORT_LABELS if name in ways}
+
+
+def _worse(lines: Mapping[str, Line]) -> list[str]:
+    told, ours, link = [], best(lines.get(COMPUTING)), best(lines.get(CARRIED))
+    if ours and link and link_seconds(link) > ROWS / ours:
+        slower = link_seconds(link) * ours / ROWS
+        told.append(
+            f"Over one link of 1 Gbit/s other machines do not help at our rate: the link is {slower:.1f} times as slow"
+            " as the one machine. A copy of the rows on them does (`agent join --have`), or features and"
+            " clusters with more work for each byte."
+        )
+    found = exports(lines)
+    ahead = [EXPORT_LABELS[name] for name, rate in found.items() if rate > found["LayerWriter"]]
+    if ahead:
+        told.append(f"Rows leave sooner as {', and '.join(ahead)}.")
+    told = told or ["Nothing that is measured says so yet."]
     return [
         "## Where ours is worse",
         "",
-        "- Over one link of 1 Gbit/s other machines do not help at our rate: the link is slower than the one",
-        "  machine. A copy of the rows on them does (`agent join --have`), or features and clusters with more work",
-        "  for each byte.",
-        "- The rates are of rows in memory: a disk that brings fewer bytes a second than are computed is what",
-        "  decides instead.",
+        *(f"- {one}" for one in told),
+        "",
+        "The rates are of rows in memory: a disk that brings fewer bytes a second than are computed is what decides",
+        "instead.",
         "",
     ]
 

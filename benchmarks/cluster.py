@@ -54,10 +54,11 @@ class Setting:
     values: int
     clusters: int
     names: int  # layers, all one file
+    file_bytes: int = FILE_BYTES
 
     @property
     def file_rows(self) -> int:
-        return FILE_BYTES // (4 * self.values)
+        return self.file_bytes // (4 * self.values)
 
     @property
     def rows(self) -> int:

@@ -6,8 +6,7 @@ import argparse
 import json
 import os
 import platform
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -48,10 +47,17 @@ def add_no_peer(options: argparse.ArgumentParser) -> None:
     options.add_argument("--no-peer", action="store_true", help="ours only: `peer` and `ratio` are null")
 
 
-def give_up(why: str) -> NoReturn:
+class Cannot(SystemExit):
     """This benchmark cannot run here: `make bench` goes on, and says so."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(CANNOT)
+        self.why = why
+
+
+def give_up(why: str) -> NoReturn:
     print(f"cannot run here: {why}", flush=True)
-    sys.exit(CANNOT)
+    raise Cannot(why)
 
 
 def tree_seconds(pid: int) -> float:
@@ -63,6 +69,15 @@ def tree_seconds(pid: int) -> float:
             with suppress(psutil.NoSuchProcess):
                 spent = process.cpu_times()
                 total += spent.user + spent.system + spent.children_user + spent.children_system
+    return total
+
+
+def memory_of(processes: Iterable[psutil.Process]) -> int:
+    """Bytes (PSS) of all of them: what they share counts once."""
+    total = 0
+    for process in processes:
+        with suppress(psutil.Error):
+            total += process.memory_full_info().pss
     return total
 
 

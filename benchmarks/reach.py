@@ -161,7 +161,7 @@ def carried(agent: Machine | None) -> int:
 
 def over_a_link(folder: Path, given: argparse.Namespace) -> None:
     """Beside Ray."""
-    spec = goal.mnist()
+    spec = goal.named("mnist")
     found = goal.laid(spec, folder)
     names = [f"agent{number}" for number in range(AGENTS)]
     with (
@@ -192,7 +192,7 @@ def over_a_link(folder: Path, given: argparse.Namespace) -> None:
 
 def on_one_machine(folder: Path, given: argparse.Namespace) -> None:
     """Beside plain numpy."""
-    spec = goal.mnist()
+    spec = goal.named("mnist")
     found = goal.laid(spec, folder)
     sides = Sides()
     with served(folder / "farm") as farm:

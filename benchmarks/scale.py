@@ -115,6 +115,8 @@ class Peer:
         self._granted: list[control.Grant] = []
         self._finished: list[control.Finished] = []
         self._session = 0
+        self._began, self._accounted_at = time.monotonic(), float("-inf")
+        self._own = control.JobAccount("")  # of the job that it works for
 
     async def join(self) -> None:
         self._control = await Line.to(self.root, "control", control.ToAgent)
@@ -144,12 +146,23 @@ class Peer:
     async def _sync(self, wait: float) -> None:
         finished, self._finished = self._finished, []
         began = time.monotonic()
-        news = await self._control.ask(control.Sync(self._session, 1 << 40, wait, hungry=True, finished=finished))
+        told = control.Sync(self._session, 1 << 40, wait, hungry=True, finished=finished, account=self._account(began))
+        news = await self._control.ask(told)
         if not isinstance(news, control.News):
             raise ConnectionResetError(str(news))
         if news.grants and finished:  # others were held until there was work
             self.pace.waits.append((began, time.monotonic() - began))
         self._granted += news.grants
+
+    def _account(self, now: float) -> control.MachineAccount | None:
+        """Where its time went, once a heartbeat: the cores that it lends were busy all the time."""
+        if now < self._accounted_at + TIMING["heartbeat"]:
+            return None
+        self._accounted_at, seconds = now, now - self._began
+        return control.MachineAccount(
+            seconds=seconds, busy=2 * seconds, memory_now=1 << 30, disk_now=1 << 20, processor=2 * seconds,
+            out_bytes=self._own.out_bytes, jobs=[self._own] if self._own.job else [],
+        )  # fmt: skip
 
     async def _run(self, grant: control.Grant) -> None:
         """Compute, report, push; what the report brings comes after it."""
@@ -168,6 +181,12 @@ class Peer:
             len(VALUE) * count, len(VALUE) * count, 1 << 20,
         )  # fmt: skip
 
+    def _worked(self, job: str, shards: int, nbytes: int) -> None:
+        """What the job took of this machine, in total."""
+        before = self._own if self._own.job == job else control.JobAccount(job)
+        spent = before.busy + SHARD_SECONDS * shards
+        self._own = control.JobAccount(job, busy=spent, processor=spent, out_bytes=before.out_bytes + nbytes)
+
     async def _offer(self, grant: control.Grant, some: RangeSet) -> None:
         now = time.time()
         entries = tuple(
@@ -178,6 +197,7 @@ class Peer:
         body = len(VALUE) * len(entries)
         raw = encode_index(Index(self.root.farm, grant.layer, OUTPUTS, fingerprint(), entries))
         offer = transfer.Offer(self._session, grant.layer, some.pairs(), list(OUTPUTS), b"", body, fingerprint())
+        self._worked(grant.job, len(some), body)
         answer = await self._push.ask(offer)
         if isinstance(answer, transfer.Take):
             tail = tail_of(raw)

@@ -17,7 +17,7 @@ BURST = "256kb"  # what a network card sends at once; with less, waking up for e
 
 @dataclass(frozen=True)
 class Shaped:
-    """The server's own link has no limit."""
+    """A server and machines around it."""
 
     server: Machine
     machines: tuple[Machine, ...]
@@ -25,14 +25,23 @@ class Shaped:
 
 
 @contextmanager
-def running(folder: Path, rate: str, names: Sequence[str], env: Mapping[str, str] | None = None) -> Iterator[Shaped]:
-    """Gone at the end. `env`: what sessions on the server get, too. Ends the benchmark where there can be none."""
+def running(
+    folder: Path,
+    rate: str,
+    names: Sequence[str],
+    env: Mapping[str, str] | None = None,
+    server_rate: str | None = None,
+) -> Iterator[Shaped]:
+    """Gone at the end. `env`: what sessions on the server get, too. `server_rate`: of its own link, which has else no
+    limit. Ends the benchmark where there can be none."""
     if why := netns.obstacle() or sshd.obstacle():
         give_up(why)
     with netns.running() as net:
         server, *machines = [net.add(name) for name in ("server", *names)]
         for machine in machines:
             net.slow(machine, rate, BURST)
+        if server_rate is not None:
+            net.slow(server, server_rate, BURST)
         daemon = Sshd(folder, address=server.address, prefix=server.enter, env=env)
         try:
             yield Shaped(server, tuple(machines), daemon.start())

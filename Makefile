@@ -4,11 +4,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SEED ?= 1
-KILLS ?= 30
 SCHEDULES ?= 10000
 PART ?= power
+MINUTES ?= 60
 STUDY ?=
 TIMES ?= 0
+# Where tests of the page and of reports leave what they saw, in light and in dark
+SCREENSHOTS ?= $(CURDIR)/build/screenshots
 # Of tests at once, a file each: most of their time is waiting for other processes
 WORKERS ?= 2
 
@@ -21,7 +23,7 @@ OLD ?= $(firstword $(shell python3.8 -c "print('python3.8')" 2>/dev/null) $(wild
 # Pythons that came with the tests of their own library, where this machine has them
 SUITES ?= $(wildcard $(HOME)/.pyenv/versions/3.10.*/bin/python $(HOME)/.pyenv/versions/3.13.*/bin/python)
 
-.PHONY: help setup demo test check lint types bench study chaos simulate campaign arena large systemd unlike old suites wheel clean
+.PHONY: help setup demo test check lint types bench study simulate campaign arena large systemd unlike old suites wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,9 +49,10 @@ demo: $(VENV)/.installed  ## a farm, two agents and a clustering job on this mac
 check: lint types  ## lint, types, unit and property tests: about a minute
 	$(BIN)/python -m pytest -q tests/unit tests/property
 
-test: $(VENV)/.tested  ## every test
+test: $(VENV)/.tested  ## every test; what the page and reports look like is then in build/screenshots
 	@sh tests/prerequisites.sh
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	@mkdir -p $(SCREENSHOTS)
+	MUSTER_SCREENSHOTS=$(SCREENSHOTS) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 lint: $(VENV)/.tested
 	$(BIN)/ruff check .
@@ -66,14 +69,12 @@ study: $(VENV)/.tested  ## the studies this grew from, with our figures beside t
 	@$(PIP) --editable '.[bench]'
 	$(BIN)/python -m benchmarks.studies $(STUDY)
 
-chaos: $(VENV)/.tested  ## a job while a seeded schedule kills everything: make chaos SEED=7 KILLS=200 SSH=1
-	$(BIN)/python -m tests.chaos --seed $(SEED) --kills $(KILLS) $(if $(SSH),--ssh)
+simulate: $(VENV)/.tested  ## worlds of the real scheduler and agents' cores, all else made of a seed: make simulate SEED=1 SCHEDULES=10000 KEEP=1
+	$(BIN)/python -m tests.simulator --seed $(SEED) --schedules $(SCHEDULES) $(if $(KEEP),--keep)
 
-simulate: $(VENV)/.tested  ## worlds of the real scheduler and agents' cores, all else made of a seed: make simulate SEED=1 SCHEDULES=10000
-	$(BIN)/python -m tests.simulator --seed $(SEED) --schedules $(SCHEDULES)
-
-campaign: $(VENV)/.tested  ## a part of the campaign, one line of JSON: make campaign PART=kills SEED=7 TIMES=200 (kills, power, full, damage)
-	$(BIN)/python -m tests.campaign $(PART) --seed $(SEED) --times $(TIMES) $(if $(KEEP),--keep)
+campaign: $(VENV)/.tested  ## a part of the campaign (kills, ssh, power, full, damage), a line of JSON: make campaign PART=kills SEED=7 TIMES=200; PART=all MINUTES=60 KEEP=1
+	$(BIN)/python -m tests.campaign $(PART) --times $(TIMES) --minutes $(MINUTES) $(if $(KEEP),--keep) \
+		$(if $(findstring command,$(origin SEED)),--seed $(SEED))
 
 arena: $(VENV)/.tested  ## Muster and its peers through the same faults; writes docs/arena.md: make arena SEED=1
 	@$(PIP) --editable '.[bench]'

@@ -17,7 +17,6 @@ from muster.jobs.common.errors import INTERRUPTED_EXIT
 from tests.support.farm import FarmHarness, running, until
 from tests.support.needs import skip_for
 
-pytestmark = pytest.mark.ray
 needs_parallel = pytest.mark.usefixtures("parallel")
 
 SECONDS = 120

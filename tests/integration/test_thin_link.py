@@ -13,7 +13,7 @@ from tests.support import netns, sshd
 from tests.support.farm import FarmHarness, until
 from tests.support.sshd import HOST, Sshd
 
-pytestmark = [pytest.mark.ray, pytest.mark.root]
+pytestmark = pytest.mark.root
 
 RATE = "20mbit"
 WIDE = {"layers": [1024, 512], "workers": 4, "microbatch": 8, "rounds": 150, "eval_every": 50, "checkpoint_rounds": 50}

@@ -43,15 +43,18 @@ def test_rows_are_the_same_from_a_copy(rows: Window, tmp_path: Path) -> None:
     assert is_here(rows) and (again == found).all() and same == digest
 
 
-def test_files_are_the_same_from_a_copy(files: ItemsWindow, tmp_path: Path) -> None:
+@pytest.mark.parametrize("digested", [True, False])
+def test_files_are_the_same_from_a_copy(files: ItemsWindow, tmp_path: Path, digested: bool) -> None:
+    """One that came with its batch has no digest to be compared with."""
     copy = tmp_path / "copy"
     copy.write_bytes(carried(files).tobytes())
     assert is_here(files) and copy.stat().st_size == files.nbytes
     with_files = LaidOut(files, tmp_path / "there")
     digest = with_files.digest
     with_files.close()
-    moved = files.copied(str(copy), digest)
+    moved = files.copied(str(copy), digest if digested else b"")
     laid = LaidOut(moved, tmp_path / "laid")
+    assert laid.digest == digest
     assert [(laid.items.folder / name).read_bytes() for name in "abc"] == [b"first", b"", b"third"]
     assert carried(moved).tobytes() == copy.read_bytes() and records(moved) == records(files)
 

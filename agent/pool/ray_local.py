@@ -203,7 +203,7 @@ class LocalRay:
                 poll.poll()
             finally:
                 os.close(fd)
-        self._order(words.KillSeat(seat))
+        self._order(words.EndSeat(seat))
 
     def _say(self, seat: str, raw: bytes) -> None:
         done = msgspec.msgpack.decode(raw, type=WorkerDone)

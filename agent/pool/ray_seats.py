@@ -19,6 +19,7 @@ from muster.agent.pool.ray_far_worker import CODE, MODEL, FarWorker, facts
 from muster.agent.pool.ray_words import (
     AttendSeat,
     CallSeat,
+    EndSeat,
     HostWord,
     KillSeat,
     NodeRefused,
@@ -60,6 +61,8 @@ class Seats:
                     seat.attend(order)
                 case KillSeat():
                     seat.kill()
+                case EndSeat():
+                    seat.end()
 
 
 class Seat:
@@ -70,7 +73,7 @@ class Seat:
         self._ray = ray
         self._name = order.seat
         self._tell = tell
-        self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()  # what each gives; None: it is killed
+        self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()  # what each gives; None: it has ended
         remote = ray.remote(**lives(order))(RayWorker)
         self._actor = remote.remote(worker, order.seat, log)
         self._hello = self._actor.hello.remote()
@@ -84,6 +87,10 @@ class Seat:
 
     def kill(self) -> None:
         self._ray.kill(self._actor)
+        self._calls.put(None)
+
+    def end(self) -> None:
+        """Nothing is killed: where Ray has not seen the end yet, it would name that kill as the reason."""
         self._calls.put(None)
 
     def _listen(self) -> None:
@@ -170,6 +177,9 @@ class FarSeat(Seat):
         self._killed = True
         self._orders.put(None)
         self._ray.kill(self._actor)
+
+    def end(self) -> None:
+        raise NotImplementedError("Ray sees the end of what runs on other machines")
 
     # --- to the node ---
 

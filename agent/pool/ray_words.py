@@ -67,6 +67,12 @@ class KillSeat(RayWord, frozen=True, tag="kill-seat"):
     seat: str
 
 
+class EndSeat(RayWord, frozen=True, tag="end-seat"):
+    """Its process has ended: no more calls come, and those that are out say why."""
+
+    seat: str
+
+
 # --- to the agent ---------------------------------------------------------------------------------------
 
 
@@ -117,5 +123,5 @@ class SeatGone(RayWord, frozen=True, tag="seat-gone"):
 
 
 FirstOrder: TypeAlias = StartRay | JoinRay
-SeatOrder: TypeAlias = StartSeat | CallSeat | AttendSeat | KillSeat
+SeatOrder: TypeAlias = StartSeat | CallSeat | AttendSeat | KillSeat | EndSeat
 HostWord: TypeAlias = RayUp | RayDown | NodeRefused | SeatUp | SeatSaid | SeatGone

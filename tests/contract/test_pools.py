@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,6 +123,30 @@ def test_a_kill_from_outside_takes_the_runner_along(rig: Rig, tmp_path: Path) ->
     assert "ended without a word" in death.reason
     until(lambda: not is_running(runner), "the end of the runner", DEADLINE_SECONDS)
     rig.up()
+
+
+def test_a_death_that_we_see_before_ray_has_its_own_reason(rig: Rig, tmp_path: Path) -> None:
+    if rig.kind != "ray":
+        pytest.skip("nobody else watches its workers")
+    pid, ticket = rig.pid(1), rig.submit(1, "wait", tmp_path)
+    until((tmp_path / "ran-wait").exists, "the batch to begin", DEADLINE_SECONDS)
+    (raylet,) = (process for process in rig.below() if process.name() == "raylet")
+    raylet.suspend()
+    try:
+        watched = watching()
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: watching() == watched - 1, "that we see its end", DEADLINE_SECONDS)
+        with pytest.raises(queue.Empty):  # Ray has not
+            rig.events.get(timeout=1.0)
+    finally:
+        raylet.resume()
+    assert rig.died() == WorkerDied(1, (ticket,), SILENT_DEATH, ours=False)
+    rig.up()
+
+
+def watching() -> int:
+    """Of how many workers the end is waited for."""
+    return sum(thread.name == "pool watch" for thread in threading.enumerate())
 
 
 def test_our_kill_takes_the_runner_along(rig: Rig, tmp_path: Path) -> None:

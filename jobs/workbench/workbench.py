@@ -140,9 +140,11 @@ class Workbench:
         given = self._input(batch, item)
         started, begun = time.time(), time.perf_counter()
         try:
-            result = runner.run(given.shard(layer, item, batch.job))
-            seconds = time.perf_counter() - begun
-            given.check()
+            try:
+                result = runner.run(given.shard(layer, item, batch.job))
+                seconds = time.perf_counter() - begun
+            finally:  # a failure over files that are not what was planned any more is nobody's
+                given.check()
             count = layer.rows_of(item.number)
             outputs, segments = settle(result, layer.outputs, count)
             part.keep_sheets(runner.made)

@@ -19,13 +19,15 @@ import xxhash
 from muster.jobs.common.errors import SpaceError
 from muster.jobs.common.ranges import RangeSet
 from muster.jobs.contract.kind import Answers, Bench, Kind, Result, Runner, RunnerLost, Shape, Shard, ShardFailure
-from muster.jobs.contract.plan import ArraySource, Layer, MadeSource, Output, Work
+from muster.jobs.contract.plan import ITEMS_LIST, ArraySource, ItemsSource, Layer, MadeSource, Output, Work
 from muster.jobs.kinds import registry
 from muster.jobs.parts.part_file import PartWriter, check_body, read_index
 from muster.jobs.results.bundle import HeldPart
 from muster.jobs.results.merge import merge_layer
 from muster.jobs.results.open_result import open_result
-from muster.jobs.sources.discover import stamp_of
+from muster.jobs.sources.discover import SourceSpec, stamp_of
+from muster.jobs.sources.items import cut, located
+from muster.jobs.sources.list_items import find_items
 from muster.jobs.user_code.code_pack import CodeBundle, pack, unpack
 from muster.jobs.workbench.batch import Batch, Item, Outcome
 from muster.jobs.workbench.fingerprint import fingerprint
@@ -288,6 +290,26 @@ def test_a_changed_source_stops_the_batch_and_keeps_what_was_done(core: Desk, to
     told.act = staticmethod(act)
     outcome = core.run(0, 1, 2, 3)
     assert outcome.changed and outcome.numbers == (0, 1) and not outcome.mishaps and told.ran == [0, 1]
+
+
+def test_a_failure_over_a_file_that_has_gone_meanwhile_is_nobodys(core: Desk, told: type[Told]) -> None:
+    files = core.folder / "files"
+    files.mkdir()
+    for name in ("a", "b"):
+        (files / name).write_bytes(b"1")
+
+    def act(shard: Shard) -> Result:
+        (files / "b").unlink()
+        assert shard.items is not None and shard.items.names is not None
+        raise OSError([(shard.items.folder / name).read_bytes() for name in shard.items.names])
+
+    told.act = staticmethod(act)
+    _, _, listed = find_items(SourceSpec(files="files/*"), core.folder, core.folder / ITEMS_LIST)
+    cuts = cut(listed, len(listed), 1 << 60)[0]
+    window = located(ItemsSource(str(files), (), listed.digest, cuts).window(0), listed.path)
+    outcome = core.run(items=(Item(0, 1, 1, window),))
+    assert outcome.changed and not outcome.mishaps
+    assert f"{files}/b" in outcome.change
 
 
 def test_an_input_gone_from_the_spool_is_a_loss(core: Desk) -> None:

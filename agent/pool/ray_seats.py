@@ -9,6 +9,7 @@ import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
@@ -147,6 +148,15 @@ class Cluster:
             return self._files[digest]
 
 
+@dataclass(frozen=True)
+class _Call:
+    """A batch that its node was called for: which sources that reads itself, and the pieces of what comes of it."""
+
+    batch: Batch
+    reads: frozenset[tuple[str, Source]]
+    pieces: Any
+
+
 class FarSeat(Seat):
     """One actor somewhere in the cluster. Its inputs go along where its node does not see them, and its parts come
     back, to where a worker of this machine would have put them."""
@@ -162,7 +172,7 @@ class FarSeat(Seat):
         self._has: set[str] = set()  # digests of what it was given
         self._killed = False
         self._orders: queue.SimpleQueue[CallSeat | None] = queue.SimpleQueue()
-        self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()  # (batch, what it gives, or what came of it already)
+        self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()  # _Call, or what came of one already; None: the end
         self._actor = cluster.actor(order)
         threading.Thread(target=self._listen, name=f"seat {order.seat}", daemon=True).start()
         threading.Thread(target=self._pass_on, name=f"seat {order.seat} out", daemon=True).start()
@@ -188,17 +198,21 @@ class FarSeat(Seat):
             try:
                 self._calls.put(self._called(order))
             except Exception as error:  # whatever Ray raises, and whatever is wrong with an input
-                self._calls.put((None, self._not_called(order, error)))
+                self._calls.put(self._not_called(order, error))
         self._calls.put(None)
 
-    def _called(self, order: CallSeat) -> tuple[Batch, Any]:
+    def _called(self, order: CallSeat) -> _Call:
         from muster.jobs.sources.carried import carried
 
-        batch, names, given = decode(order.batch), [], []
+        batch, names, given, reads = decode(order.batch), [], [], set()
         for place, item in enumerate(batch.items):
-            if item.window is not None and not self._sees(item.window):
-                names.append(str(place))
-                given.append(self._ray.put(carried(item.window)))
+            if item.window is None:
+                continue
+            if self._sees(item.window):
+                reads.add((self._node, source_of(item.window)))
+                continue
+            names.append(str(place))
+            given.append(self._ray.put(carried(item.window)))
         files = [(CODE, batch.work.code, batch.pack)]
         files += [(MODEL, batch.work.model.digest, batch.model)] if batch.work.model is not None else []
         for name, digest, path in files:
@@ -207,7 +221,7 @@ class FarSeat(Seat):
                 given.append(self._cluster.file(digest, path))
                 self._has.add(digest)
         call = self._actor.run.options(name=order.name).remote(order.ticket, order.batch, names, *given)
-        return batch, call
+        return _Call(batch, frozenset(reads), call)
 
     def _not_called(self, order: CallSeat, error: Exception) -> WorkerDone:
         from muster.jobs.sources.read_rows import SourceChanged
@@ -228,15 +242,14 @@ class FarSeat(Seat):
             self._cluster.seen[key] = self._ray.get(self._actor.sees.remote(msgspec.msgpack.encode(window)))
         return self._cluster.seen[key]
 
-    def _doubted(self, batch: Batch, done: WorkerDone) -> WorkerDone:
-        """Where the node finds changed what it saw, its sight is doubted first: next the source is read here."""
+    def _doubted(self, call: _Call, done: WorkerDone) -> WorkerDone:
+        """Where a node finds changed what it was to read itself, its sight is doubted first: next the source is read
+        here. So is what it says of each batch that it had by then."""
         outcome = msgspec.msgpack.decode(done.outcome, type=Outcome) if done.outcome else None
-        if outcome is None or not outcome.changed:
+        if outcome is None or not outcome.changed or not call.reads or self._node == self._cluster.node:
             return done
-        keys = {(self._node, source_of(item.window)) for item in batch.items if item.window is not None}
-        seen = [key for key in keys if self._cluster.seen.get(key)]
-        self._cluster.seen.update(dict.fromkeys(seen, False))
-        believed = msgspec.structs.replace(outcome, changed=not seen, change="" if seen else outcome.change)
+        self._cluster.seen.update(dict.fromkeys(call.reads, False))
+        believed = msgspec.structs.replace(outcome, changed=False, change="")
         return msgspec.structs.replace(done, outcome=msgspec.msgpack.encode(believed))
 
     # --- and back ---
@@ -244,11 +257,10 @@ class FarSeat(Seat):
     def _listen(self) -> None:
         try:
             self._arrive()
-            while (called := self._next()) is not None:
-                batch, answer = called
-                done = answer if isinstance(answer, WorkerDone) else self._brought(batch, answer)
+            while (call := self._next()) is not None:
+                done = call if isinstance(call, WorkerDone) else self._brought(call)
                 self._tell(SeatSaid(self._name, msgspec.msgpack.encode(done)))
-                del called, answer  # else its values stay in Ray's store until the next call
+                del call  # else its values stay in Ray's store until the next one
             why = SILENT_DEATH
         except Exception as error:  # whatever Ray raises: of an actor or a node that is gone
             why = reason(error)
@@ -281,11 +293,12 @@ class FarSeat(Seat):
         self._node = said["node"]
         self._tell(SeatUp(self._name, msgspec.msgpack.encode(Ready(self._name, said["pid"], 0.0)), said["host"]))
 
-    def _brought(self, batch: Batch, answer: Any) -> WorkerDone:
+    def _brought(self, call: _Call) -> WorkerDone:
         """What came of a batch, once its part is where the batch says."""
+        batch = call.batch
         tmp, file, full = Path(batch.tmp), None, ""
         try:
-            for ref in answer:
+            for ref in call.pieces:
                 last, raw = self._ray.get(ref)
                 if last:
                     break
@@ -305,7 +318,7 @@ class FarSeat(Seat):
                 file.close()
                 tmp.unlink(missing_ok=True)
         if not full:
-            return self._doubted(batch, done)
+            return self._doubted(call, done)
         return WorkerDone(done.ticket, msgspec.msgpack.encode(Outcome((), 0, 0, 0, 0.0, 0, (), full=full)))
 
 

@@ -46,6 +46,10 @@ def device(paths):
     sizes = [len(path.read_bytes()) for path in paths]
     return {"length": sizes, "seen": np.full(len(paths), int(os.environ["CUDA_VISIBLE_DEVICES"]), "i4")}
 
+def read(paths):
+    time.sleep(0.2)
+    return {"length": [len(path.read_bytes()) for path in paths]}
+
 def deadly(rows):
     if "MUSTER_SEAT" in os.environ or "RAY_JOB_ID" in os.environ:
         if rows[0, 0] == 5:
@@ -314,6 +318,25 @@ def test_a_source_is_read_where_a_node_sees_it_as_it_was_planned_and_else_sent(
     farm.wait(goes, seconds=SECONDS)
     farm.check_result(goes)
     assert not farm.failures(goes), "what a node sees no more is nobody's failure"
+
+
+def test_files_that_a_node_sees_no_more_are_brought_to_it_whatever_it_was_called_for_by_then(
+    farm: FarmHarness, cluster: RayCluster, tmp_path: Path
+) -> None:
+    for name in ("there", "other"):
+        (tmp_path / name).mkdir()
+    for number in range(24):
+        (tmp_path / "there" / f"{number:02}.txt").write_bytes(b"x" * number)
+    node = cluster.add(hidden=[tmp_path / "other"])
+    join(farm, cluster, "--cpus", "1")
+    job = farm.submit({}, 1, WORK, kind="map", code="work.py:read", source={"files": f"{tmp_path}/there/*"},
+                      shard={"files": 1})  # fmt: skip
+    until(lambda: committed(farm, job), "some of it to be done", SECONDS)
+    node.hide(tmp_path / "there")
+    farm.wait(job, seconds=SECONDS)
+    found = dict(open_result(farm.root.job(job).result / "items").outputs)
+    assert found["length"].tolist() == list(range(24))
+    assert cluster.sent() and not farm.failures(job)
 
 
 def test_a_node_that_lacks_a_package_or_has_another_one_is_refused_by_name(

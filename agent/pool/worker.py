@@ -19,6 +19,7 @@ import psutil
 
 from muster.agent.pool import worker_socket
 from muster.agent.pool.worker_socket import WorkerSocket
+from muster.jobs.common.heap import keep_freed
 from muster.jobs.common.logs import open_log
 from muster.jobs.common.processes import identify, kill
 from muster.jobs.workbench.batch import Batch
@@ -61,6 +62,7 @@ class Worker:
         """`log`: the agent's, which tracebacks go to; "" for none."""
         if log:
             open_log(Path(log), level=logging.WARNING)
+        keep_freed()
         os.environ[SEAT_VARIABLE] = seat
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # Ray blocks it, and runners would inherit that
         module, _, name = bench.partition(":")

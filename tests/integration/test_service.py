@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,7 +81,7 @@ def test_an_agent_is_kept_as_it_last_joined(farm: FarmHarness) -> None:
     assert none.returncode == 6 and "no join of an agent is remembered" in none.stderr
     farm.start()
     words = ["join", str(farm.root.path), "--name", "desk", "--cpus", "1", "--memory", "2GiB", "--env", "own"]
-    words[-1] = f"own={shutil.which('python3')}"
+    words[-1] = f"own={sys.executable}"
     assert farm.agent_command(*words, "--detach").returncode in (0, 9)  # 9: on a busy machine it has no link yet
     until(lambda: farm.is_live("desk"), "the agent", 90.0)
     busy = farm.agent_command("service", "install")

@@ -130,6 +130,7 @@ TAGS = {
     "CallSeat": "call-seat",
     "AttendSeat": "attend-seat",
     "KillSeat": "kill-seat",
+    "EndSeat": "end-seat",
     "RayUp": "ray-up",
     "RayDown": "ray-down",
     "NodeRefused": "node-refused",

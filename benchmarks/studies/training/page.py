@@ -151,7 +151,7 @@ def _strong(runs: Runs, linked: Runs, drawn: dict[str, Picture]) -> list[str]:
         "at most 2 rounds stale, and a stale contribution counts less.",
         "",
         *_gains_table(runs),
-        "Over links of 1 Gbit/s, as above:",
+        "In rounds over links of 1 Gbit/s, as above:",
         "",
         *_gains_table(linked),
         *_pictures(runs, "training-strong", drawn),

@@ -67,7 +67,8 @@ class Setting(msgspec.Struct, frozen=True):
 
 CURVES = (  # each to be had with 1 to 20 machines
     *(Setting(mode, link=link) for link in (False, True) for mode in MODES),
-    *(Setting(mode, "strong", rate=STRONG_RATE, link=link) for link in (False, True) for mode in MODES),
+    *(Setting(mode, "strong", rate=STRONG_RATE) for mode in MODES),
+    Setting("sync", "strong", rate=STRONG_RATE, link=True),
     *(Setting(mode, rate=THEIR_RATE) for mode in MODES),
 )
 _SMALL = Setting(rounds=40, every=10, data=dataset.DIGITS, target=0.12)

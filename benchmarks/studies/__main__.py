@@ -13,6 +13,7 @@ Exit codes: 0 all that was asked for is measured, 1 some of it could not be, 2 i
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -82,4 +83,6 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM):  # in the background of a script, SIGINT would be ignored
+        signal.signal(number, signal.default_int_handler)
     sys.exit(main())

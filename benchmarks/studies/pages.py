@@ -62,15 +62,16 @@ def _untold(missing: Sequence[str], failed: Mapping[str, str]) -> list[str]:
 
 def _listed(lines: Mapping[str, Line]) -> list[str]:
     rows: list[list[Cell]] = [
-        [f"`{line.name}`", line.day, line.commit or None, line.seconds, line.others] for line in lines.values()
+        [f"`{line.name}`", line.day, line.tree or None, line.seconds, line.others] for line in lines.values()
     ]
     return [
         "## The points",
         "",
         "When, of which tree, and for how long each was measured, and the cores that other programs used, the more of",
-        "before and after. (Of what is reckoned and not timed nobody asks.)",
+        "before and after. (Of what is reckoned and not timed nobody asks.) `git log --format='%h %T'` tells the commit",
+        "of a tree.",
         "",
-        *table(["point", "day", "commit", "seconds", "cores of others"], rows),
+        *table(["point", "day", "tree", "seconds", "cores of others"], rows),
     ]
 
 

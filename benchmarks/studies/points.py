@@ -39,7 +39,7 @@ class Line(msgspec.Struct, frozen=True):
     machine: str
     seconds: float  # that measuring it took
     others: float  # cores that other programs used, before or after
-    commit: str = ""  # of the tree that measured it
+    tree: str = ""  # that measured it
     by: str = ""  # the digest of the figures that it was reckoned from
     failed: str = ""  # why there are no figures
 

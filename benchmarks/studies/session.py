@@ -57,11 +57,12 @@ def _used() -> float:
 
 
 @cache
-def commit() -> str:
-    """Of this tree, with a + where something that is measured is not as committed; "" where git does not know."""
-    git = ["git", "-C", str(TREE)]
+def tree() -> str:
+    """The name of what is committed, which no rebase changes, with a + where something that is measured is not as
+    committed; "" where git does not know."""
+    git, head = ["git", "-C", str(TREE)], "HEAD^{tree}"
     try:
-        found = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+        found = subprocess.run([*git, "rev-parse", "--short", head], capture_output=True, text=True, check=False)
         same = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", ".", ":!docs"], capture_output=True, check=False)
     except FileNotFoundError:
         return ""
@@ -84,7 +85,7 @@ def measured(study: Study, point: Point, scratch: Path, lines: Mapping[str, Line
         traceback.print_exc()
         failed = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
     seconds, day = round(time.monotonic() - began, 1), str(datetime.date.today())
-    line = Line(point.name, point.settings, figures, day, machine(), seconds, 0.0, commit(), basis(point, lines) or "")
+    line = Line(point.name, point.settings, figures, day, machine(), seconds, 0.0, tree(), basis(point, lines) or "")
     print(f"  {point.name}, {seconds:.0f} s: {failed or _told(figures)}", flush=True)
     return msgspec.structs.replace(line, failed=joined(failed)[:WHY_CHARS])
 

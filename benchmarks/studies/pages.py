@@ -68,8 +68,8 @@ def _listed(lines: Mapping[str, Line]) -> list[str]:
         "## The points",
         "",
         "When, of which tree, and for how long each was measured, and the cores that other programs used, the more of",
-        "before and after. (Of what is reckoned and not timed nobody asks.) `git log --format='%h %T'` tells the commit",
-        "of a tree.",
+        "before and after. (Of what is reckoned and not timed nobody asks.) `git log --format='%h %T'` tells the",
+        "commit of a tree.",
         "",
         *table(["point", "day", "tree", "seconds", "cores of others"], rows),
     ]

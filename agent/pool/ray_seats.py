@@ -172,7 +172,8 @@ class FarSeat(Seat):
         self._has: set[str] = set()  # digests of what it was given
         self._killed = False
         self._orders: queue.SimpleQueue[CallSeat | None] = queue.SimpleQueue()
-        self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()  # _Call, or what came of one already; None: the end
+        # What it was called for, or what came of that already; None: the end.
+        self._calls: queue.SimpleQueue[_Call | WorkerDone | None] = queue.SimpleQueue()
         self._actor = cluster.actor(order)
         threading.Thread(target=self._listen, name=f"seat {order.seat}", daemon=True).start()
         threading.Thread(target=self._pass_on, name=f"seat {order.seat} out", daemon=True).start()
@@ -270,7 +271,7 @@ class FarSeat(Seat):
             self._ray.kill(self._actor)
         self._tell(SeatGone(self._name, why))
 
-    def _next(self) -> Any:
+    def _next(self) -> _Call | WorkerDone | None:
         """What it is called for next. Meanwhile it is asked from time to time: the death of one with no call shows in
         none."""
         while True:

@@ -46,8 +46,8 @@ setup: $(VENV)/.installed  ## make .venv and install muster in it
 demo: $(VENV)/.installed  ## a farm, two agents and a clustering job on this machine; SSH=1: over ssh
 	@$(BIN)/python docs/examples/demo.py $(if $(SSH),--ssh)
 
-check: lint types  ## lint, types, unit and property tests: about a minute
-	$(BIN)/python -m pytest -q tests/unit tests/property
+check: lint types  ## lint, types, unit and property tests: three minutes on two cores
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile tests/unit tests/property
 
 test: $(VENV)/.tested  ## every test; what the page and reports look like is then in build/screenshots
 	@sh tests/prerequisites.sh
